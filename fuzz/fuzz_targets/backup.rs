@@ -6,5 +6,5 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (&[u8], &[u8])| {
     let (body, manifest_body) = input;
-    forerun_db::backup::fuzz_record(body, manifest_body);
+    forerun_db::testing::fuzz::backup_record(body, manifest_body);
 });

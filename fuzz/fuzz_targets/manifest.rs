@@ -5,5 +5,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    forerun_db::tree::fuzz_manifest(bytes);
+    forerun_db::testing::fuzz::manifest(bytes);
 });

@@ -5,5 +5,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    forerun_db::wal::fuzz_segment(bytes);
+    forerun_db::testing::fuzz::log_segment(bytes);
 });

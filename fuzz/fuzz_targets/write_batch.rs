@@ -6,6 +6,6 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (ops, bytes) = input;
-    let decoded = forerun_db::fuzz_batch(bytes, ops.into());
+    let decoded = forerun_db::testing::fuzz::write_batch(bytes, ops.into());
     assert!(decoded == 0 || decoded == usize::from(ops));
 });

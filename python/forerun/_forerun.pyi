@@ -30,7 +30,6 @@ __all__ = [
     "TableItems",
     "WriteBatch",
     "__version__",
-    "_find_seconds",
     "device_info",
     "gather",
     "scatter",

@@ -12,7 +12,7 @@ use crate::batch::WriteBatch;
 use crate::errors::{exception, invalid, is_forked};
 use crate::keyspace::{Keyspace, durability_of};
 use crate::numeric_arguments;
-use crate::read_source::{ReadSource, open_in_stored_order};
+use crate::read_source::ReadSource;
 use crate::snapshot::SnapshotView;
 use crate::stats;
 use crate::store_options::{CreateStore, Size, bytes_of};
@@ -76,7 +76,8 @@ impl Db {
                 false => Access::ReadWrite,
             });
         let opened = path.clone();
-        let open = move || open_in_stored_order(&opened, options);
+        let open =
+            move || options.in_stored_order(|options| forerun::Db::open(&opened, options.clone()));
         let db = run_long(py, "opening a store", open)?.map_err(exception)?;
         let own = db.default_keyspace();
         Ok(Keyspace::layers("store", db, own, durability).add_subclass(Db { path }))

@@ -80,8 +80,6 @@ mod module {
     #[pymodule_export]
     use crate::keyspace::Keyspace;
     #[pymodule_export]
-    use crate::measure::_find_seconds;
-    #[pymodule_export]
     use crate::reader::Reader;
     #[pymodule_export]
     use crate::snapshot::SnapshotView;
@@ -90,6 +88,9 @@ mod module {
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        // For the package's benchmark. It is not in `__all__`.
+        let find_seconds = pyo3::wrap_pyfunction!(crate::measure::_find_seconds, module)?;
+        module.setattr("_find_seconds", find_seconds)?;
         crate::at_exit::register(module)
     }
 

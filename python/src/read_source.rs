@@ -2,12 +2,9 @@
 
 use std::cmp::Ordering;
 use std::ops::Bound as End;
-use std::path::Path;
 use std::sync::Arc;
 
-use forerun::{
-    Bytewise, Comparator, Db, Error, Iter, Keyspace, Options, ReverseBytewise, Snapshot, Values,
-};
+use forerun::{Bytewise, Comparator, Db, Iter, Keyspace, ReverseBytewise, Snapshot, Values};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
@@ -16,17 +13,6 @@ use crate::views;
 
 /// Entries counted between two checks for signals, which are a few milliseconds apart.
 const COUNTED_BETWEEN_SIGNALS: usize = 16_384;
-
-/// Opens a store in the order that it was created with. It is one of two: any other order is code
-/// of the program that created the store.
-pub(crate) fn open_in_stored_order(path: &Path, options: Options) -> forerun::Result<Db> {
-    match Db::open(path, options.clone()) {
-        Err(Error::ComparatorMismatch { stored, .. }) if stored == ReverseBytewise.name() => {
-            Db::open(path, options.comparator(Arc::new(ReverseBytewise)))
-        }
-        opened => opened,
-    }
-}
 
 /// Something that can be read.
 #[derive(Clone)]

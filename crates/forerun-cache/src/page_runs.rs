@@ -298,6 +298,19 @@ mod tests {
         PageRuns::new(&Arc::new(Budget::new(limit_bytes)), limit_bytes, OVERHEAD)
     }
 
+    /// Runs in memory that the system never takes back: the heap takes back no part of an
+    /// allocation.
+    fn runs_on_heap(limit_bytes: usize) -> PageRuns {
+        let runs = runs(limit_bytes);
+        let heap = Region::on_heap(limit_bytes).unwrap();
+        let pages = heap.len() / page_bytes();
+        let mut state = runs.state();
+        state.mappings.push(Arc::new(heap));
+        state.insert_free(0, 0, pages);
+        drop(state);
+        runs
+    }
+
     fn fill(run: &Run, len_bytes: usize, byte: u8) {
         // SAFETY: the run has this many bytes and belongs to the test.
         unsafe { run.start().write_bytes(byte, len_bytes) };
@@ -365,14 +378,7 @@ mod tests {
 
     #[test]
     fn only_the_charged_part_of_a_run_is_retained() {
-        let runs = runs(1 << 20);
-        let heap = Region::on_heap(1 << 20).unwrap();
-        {
-            let mut state = runs.state();
-            let pages = heap.len() / page_bytes();
-            state.mappings.push(Arc::new(heap));
-            state.insert_free(0, 0, pages);
-        }
+        let runs = runs_on_heap(1 << 20);
         let mut run = runs.reserve(600_000).unwrap();
         runs.charge_front(&mut run, 100_000).unwrap();
         fill(&run, 100_000, 7);
@@ -388,15 +394,7 @@ mod tests {
 
     #[test]
     fn memory_that_the_system_refuses_stays_charged_and_is_reused() {
-        let runs = runs(1 << 20);
-        // The heap never takes a part of an allocation back.
-        let heap = Region::on_heap(1 << 20).unwrap();
-        {
-            let mut state = runs.state();
-            let pages = heap.len() / page_bytes();
-            state.mappings.push(Arc::new(heap));
-            state.insert_free(0, 0, pages);
-        }
+        let runs = runs_on_heap(1 << 20);
         let run = runs.allocate(600_000).unwrap();
         fill(&run, 600_000, 7);
         let charged = runs.budget.used_bytes();

@@ -1,14 +1,12 @@
 //! Opens a store with the options of a command.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Context;
 use clap::ValueEnum;
 use forerun_core::size::parse_size;
 use forerun_db::{
-    Access, Comparator, Create, Db, Durability, Error, Keyspace, MemoryChecks, Options, Recovery,
-    ReverseBytewise,
+    Access, Create, Db, Durability, Error, Keyspace, MemoryChecks, Options, Recovery,
 };
 
 use crate::exit;
@@ -166,7 +164,8 @@ impl StoreOptions {
                 MemoryChecks::Off
             })
             .recovery(recovery);
-        let db = in_stored_order(options, |options| Db::open(path, options.clone()))
+        let db = options
+            .in_stored_order(|options| Db::open(path, options.clone()))
             .context("cannot open the store")?;
         let recovery = db.recovery();
         for lost in recovery.dropped_tail.iter().chain(&recovery.skipped) {
@@ -175,21 +174,5 @@ impl StoreOptions {
             ));
         }
         Ok(db)
-    }
-}
-
-/// Calls `open` with the options. If the store has the reverse order, calls it again with that.
-///
-/// A store keeps the order of keys that it was created with. Any other order is code of the program
-/// that created the store; this command does not have it, and the error names it.
-pub fn in_stored_order<T>(
-    options: Options,
-    open: impl Fn(&Options) -> forerun_db::Result<T>,
-) -> forerun_db::Result<T> {
-    match open(&options) {
-        Err(Error::ComparatorMismatch { stored, .. }) if stored == ReverseBytewise.name() => {
-            open(&options.comparator(Arc::new(ReverseBytewise)))
-        }
-        opened => opened,
     }
 }

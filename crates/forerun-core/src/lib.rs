@@ -19,6 +19,7 @@ pub mod hashing;
 mod interleave;
 #[doc(hidden)]
 pub mod metrics;
+mod names;
 mod panic_message;
 mod planted_defects;
 mod process;

@@ -21,9 +21,7 @@
 
 #![deny(unsafe_code)]
 
-// Hidden modules are public only for the fuzz targets and, with the feature `study`, the benches.
-#[doc(hidden)]
-pub mod backup;
+mod backup;
 mod bytes;
 mod cache;
 mod clock;
@@ -46,28 +44,24 @@ mod planted;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod ranges;
-// Hidden: see `backup`.
+// Hidden modules are public only for the fuzz targets and, with the feature `study`, the benches.
 #[doc(hidden)]
 pub mod run;
 mod sealed;
 mod store_dir;
-#[cfg(test)]
-mod testing;
-// Hidden: see `backup`.
+// Hidden: see `run`.
+#[doc(hidden)]
+pub mod testing;
+// Hidden: see `run`.
 #[doc(hidden)]
 pub mod tree;
 mod values;
 mod versions;
-// Hidden: see `backup`.
-#[doc(hidden)]
-pub mod wal;
+mod wal;
 
 pub use backup::{Backup, BackupList, BackupProgress, BackupVerifyReport, Backups, RemovedBackups};
 pub use cache::CacheStats;
 pub use comparator::{Bytewise, Comparator, ReverseBytewise};
-// Hidden: for the fuzz targets.
-#[doc(hidden)]
-pub use db::fuzz_batch;
 pub use db::{
     Db, Ingestion, Iter, Keyspace, KeyspaceBatch, KeyspaceSnapshot, KeyspaceStats, LevelStats,
     Readable, Snapshot, Stats, TreeStats, ViewId, WriteBatch, WriteStalls,

@@ -389,6 +389,37 @@ impl TreeOptions {
 }
 
 impl Options {
+    /// Calls `open` with these options. If the store is ordered by [`ReverseBytewise`], calls it
+    /// again with that comparator.
+    ///
+    /// A store keeps the order that it was created with. Of the two orders that every program has,
+    /// this finds the right one; any other is code of the program that created the store.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use forerun_db::{Db, Options, ReverseBytewise};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let reverse = Options::default().comparator(Arc::new(ReverseBytewise));
+    /// Db::open(&path, reverse)?.close()?;
+    /// let db = Options::default().in_stored_order(|options| Db::open(&path, options.clone()))?;
+    /// # drop(db);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn in_stored_order<T>(self, open: impl Fn(&Options) -> Result<T>) -> Result<T> {
+        match open(&self) {
+            Err(Error::ComparatorMismatch { stored, .. }) if stored == ReverseBytewise.name() => {
+                open(&self.comparator(Arc::new(ReverseBytewise)))
+            }
+            opened => opened,
+        }
+    }
+
     /// Refuses contradictory options.
     pub(crate) fn check(&self) -> Result<()> {
         self.tree.check()?;

@@ -13,9 +13,6 @@
 //! V0 to V4 are the steps of a published study from which this one starts. They are kept so that
 //! its measurements can be repeated.
 
-use std::fmt;
-use std::str::FromStr;
-
 use forerun_core::sync::OnceLock;
 
 /// A way to copy rows on the GPU.
@@ -45,7 +42,7 @@ impl KernelVersion {
         KernelVersion::V6,
     ];
 
-    /// The name, as [`FromStr`] reads it.
+    /// The name, as [`FromStr`](std::str::FromStr) reads it.
     pub fn name(&self) -> &'static str {
         match self {
             KernelVersion::V0 => "v0",
@@ -76,31 +73,10 @@ impl KernelVersion {
     }
 }
 
-impl fmt::Display for KernelVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// The name is not a version.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{given:?} is not a version of the row copy; the versions are {}",
-    KernelVersion::ALL.map(|v| v.name()).join(", ")
-)]
-pub struct ParseKernelVersionError {
-    given: String,
-}
-
-impl FromStr for KernelVersion {
-    type Err = ParseKernelVersionError;
-
-    fn from_str(text: &str) -> Result<KernelVersion, ParseKernelVersionError> {
-        let found = KernelVersion::ALL.into_iter().find(|v| v.name() == text);
-        found.ok_or_else(|| ParseKernelVersionError {
-            given: text.to_owned(),
-        })
-    }
+forerun_core::names! {
+    KernelVersion, "version of the row copy";
+    /// A name that no version of the row copy has.
+    UnknownKernelVersion
 }
 
 /// Bytes that a lane moves at a time. All addresses, strides and the row size must be multiples of
@@ -136,6 +112,16 @@ impl AccessWidth {
         }
     }
 
+    /// The number of bytes, as [`FromStr`](std::str::FromStr) reads it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            AccessWidth::B1 => "1",
+            AccessWidth::B4 => "4",
+            AccessWidth::B8 => "8",
+            AccessWidth::B16 => "16",
+        }
+    }
+
     /// The largest unit that divides all of `values`.
     pub(crate) fn largest_of(values: impl IntoIterator<Item = u64>) -> AccessWidth {
         // The low bits that are clear in all values are clear here. For zero, all bits are clear.
@@ -149,33 +135,10 @@ impl AccessWidth {
     }
 }
 
-impl fmt::Display for AccessWidth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            AccessWidth::B1 => "1",
-            AccessWidth::B4 => "4",
-            AccessWidth::B8 => "8",
-            AccessWidth::B16 => "16",
-        })
-    }
-}
-
-/// The number of bytes is not a unit.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a unit of the row copy; use 16, 8, 4 or 1")]
-pub struct ParseAccessWidthError {
-    given: String,
-}
-
-impl FromStr for AccessWidth {
-    type Err = ParseAccessWidthError;
-
-    fn from_str(text: &str) -> Result<AccessWidth, ParseAccessWidthError> {
-        let found = AccessWidth::ALL.into_iter().find(|u| u.to_string() == text);
-        found.ok_or_else(|| ParseAccessWidthError {
-            given: text.to_owned(),
-        })
-    }
+forerun_core::names! {
+    AccessWidth, "access width";
+    /// A number of bytes that no access width has.
+    UnknownAccessWidth
 }
 
 /// A kernel of `kernels/gather.list`.

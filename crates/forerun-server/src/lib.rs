@@ -45,17 +45,14 @@ pub use input::Input;
 pub use net::{MinVersion, TlsOptions, VerifyClient};
 pub use output::Output;
 pub use server::{Server, ServerError, ServerHandle, ServerOptions, SnapshotOptions};
-// Hidden: for the fuzz targets.
 pub use session::{Context, Session, SessionState};
 pub use settings::Settings;
 pub use shared::{ConnectionStats, NoServer, RefreshError, ServerControl, Shared};
-#[doc(hidden)]
-pub use testing::fuzz_session;
-// Hidden: for the fuzz targets.
-#[doc(hidden)]
-pub use snapshot::fuzz_snapshot;
 pub use snapshot::{SnapshotStats, read_snapshot, write_snapshot};
 pub use snapshot_error::SnapshotError;
+// Hidden: for the fuzz targets.
+#[doc(hidden)]
+pub use testing::{fuzz_session, fuzz_snapshot};
 
 /// A server on a simulated system that the caller runs step by step.
 #[cfg(feature = "simulation")]

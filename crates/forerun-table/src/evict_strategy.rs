@@ -10,9 +10,6 @@
 //! Python package and in the help text of `forerun-bench table`. The command line and Python parse
 //! the names that are defined here. The terms are HierarchicalKV's.
 
-use std::fmt;
-use std::str::FromStr;
-
 #[cfg(feature = "gpu")]
 use forerun_gpu::table::EvictStrategy as DeviceStrategy;
 
@@ -186,29 +183,10 @@ impl EvictStrategy {
     }
 }
 
-impl fmt::Display for EvictStrategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that does not belong to any eviction strategy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown eviction strategy {0:?}; available: {list}",
-    list = EvictStrategy::ALL.map(EvictStrategy::name).join(", ")
-)]
-pub struct UnknownEvictStrategy(pub String);
-
-impl FromStr for EvictStrategy {
-    type Err = UnknownEvictStrategy;
-
-    fn from_str(name: &str) -> Result<EvictStrategy, UnknownEvictStrategy> {
-        let named = EvictStrategy::ALL
-            .into_iter()
-            .find(|strategy| strategy.name() == name);
-        named.ok_or_else(|| UnknownEvictStrategy(name.to_owned()))
-    }
+forerun_core::names! {
+    EvictStrategy, "eviction strategy";
+    /// A name that no eviction strategy has.
+    UnknownEvictStrategy
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 
 use half::{bf16, f16};
 use std::fmt;
-use std::str::FromStr;
 
 /// The type of a row's elements. A table copies bytes; only [`Update::Add`](crate::Update::Add)
 /// looks at the type.
@@ -139,27 +138,10 @@ fn sum_wide<'r>(
     }
 }
 
-impl fmt::Display for Dtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// The given name is not the name of an element type.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not an element type: use uint8, int8, int32, int64, float16, bfloat16, float32 or \
-     float64"
-)]
-pub struct UnknownDtype(pub String);
-
-impl FromStr for Dtype {
-    type Err = UnknownDtype;
-
-    fn from_str(text: &str) -> Result<Dtype, UnknownDtype> {
-        let named = Dtype::ALL.into_iter().find(|dtype| dtype.name() == text);
-        named.ok_or_else(|| UnknownDtype(text.to_owned()))
-    }
+forerun_core::names! {
+    Dtype, "element type";
+    /// A name that no element type has.
+    UnknownDtype
 }
 
 /// The type and length of a table's rows.

@@ -101,7 +101,7 @@
 
 #![forbid(unsafe_code)]
 
-pub use forerun_core::arch::{Isa, ParseIsaError, isa};
+pub use forerun_core::arch::{Isa, UnknownIsa, isa};
 pub use forerun_core::size::{SizeError, format_size, parse_size};
 pub use forerun_core::{
     Backing, Forked, Metric, MetricKind, Metrics, Owner, Pages, PerProcess, ProcessBound,

@@ -7,7 +7,6 @@ use forerun_db::{CheckReport, Options, RepairReport};
 use serde_json::json;
 
 use crate::exit::{self, CheckFailed, Outcome};
-use crate::open_store::in_stored_order;
 use crate::output::{self, Out};
 
 /// Verify a store and report damage
@@ -38,14 +37,16 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let check = |options: &Options| forerun_db::check(&args.path, options);
-    let checked = in_stored_order(Options::default(), check).context("cannot check the store")?;
+    let checked = Options::default()
+        .in_stored_order(check)
+        .context("cannot check the store")?;
     for problem in &checked.problems {
         exit::warn(format_args!("{problem}"));
     }
     let repaired = match args.repair && !checked.problems.is_empty() {
         true => {
             let repair = |options: &Options| forerun_db::repair(&args.path, options);
-            let repaired = in_stored_order(Options::default(), repair);
+            let repaired = Options::default().in_stored_order(repair);
             Some(repaired.context("cannot repair the store")?)
         }
         false => None,

@@ -43,8 +43,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     match args.json {
         true => {
             let path = into.to_string();
-            let figures = json!({"path": path, "seconds": took.as_secs_f64()});
-            out.line(format_args!("{figures}"))?;
+            let result = json!({"path": path, "seconds": took.as_secs_f64()});
+            out.line(format_args!("{result}"))?;
         }
         false => out.line(format_args!(
             "created the store {into} in {}",

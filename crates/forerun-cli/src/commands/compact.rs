@@ -39,8 +39,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.json {
         let held = |(runs, bytes): (u64, u64)| json!({"runs": runs, "bytes": bytes});
         let seconds = took.as_secs_f64();
-        let figures = json!({"before": held(before), "after": held(after), "seconds": seconds});
-        out.line(format_args!("{figures}"))?;
+        let result = json!({"before": held(before), "after": held(after), "seconds": seconds});
+        out.line(format_args!("{result}"))?;
         out.finish()?;
         return Ok(Outcome::Done);
     }

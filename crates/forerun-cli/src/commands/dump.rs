@@ -10,7 +10,6 @@ use forerun_db::{
 use serde_json::{Map, Value, json};
 
 use crate::exit::Outcome;
-use crate::open_store::in_stored_order;
 use crate::output::{self, Out};
 
 /// Show the contents of a store's files: its manifest and runs, one run, or one page
@@ -50,8 +49,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .page(args.page)
         .rows(args.rows.unwrap_or(usize::MAX));
     let describe = |options: &Options| forerun_db::describe(&args.path, options, what);
-    let description =
-        in_stored_order(Options::default(), describe).context("cannot show the store")?;
+    let description = Options::default()
+        .in_stored_order(describe)
+        .context("cannot show the store")?;
     let mut out = Out::stdout();
     match args.json {
         true => out.line(format_args!("{}", json_of(&description)))?,

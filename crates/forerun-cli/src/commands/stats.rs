@@ -26,7 +26,7 @@ pub struct Args {
 
 /// The output of `--json`: everything in the text, and more.
 #[derive(serde::Serialize)]
-struct Figures<'a> {
+struct JsonOutput<'a> {
     #[serde(flatten)]
     held: &'a Held,
     #[serde(flatten)]
@@ -50,13 +50,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (stats, recovery) = (db.stats(), db.recovery());
     let mut out = Out::stdout();
     if args.json {
-        let figures = Figures {
+        let output = JsonOutput {
             held: &held,
             stats: &stats,
             recovery,
             lost_bytes: recovery.lost_bytes(),
         };
-        let object = serde_json::to_string(&figures).context("cannot write the figures")?;
+        let object = serde_json::to_string(&output).context("cannot write the statistics")?;
         out.line(format_args!("{object}"))?;
     } else {
         let mean = |bytes: u64| bytes.checked_div(held.keys).unwrap_or(0);

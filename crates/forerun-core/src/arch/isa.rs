@@ -6,7 +6,6 @@
 //! effect; [`isa_choice`] reports it.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::sync::OnceLock;
@@ -16,7 +15,7 @@ use crate::sync::OnceLock;
 /// ```
 /// use forerun_core::arch::Isa;
 ///
-/// assert_eq!("AVX2".parse(), Ok(Isa::Avx2));
+/// assert_eq!("avx2".parse(), Ok(Isa::Avx2));
 /// assert_eq!(Isa::Avx512.to_string(), "avx512");
 /// assert!(Isa::Scalar.is_available());
 /// ```
@@ -87,27 +86,10 @@ impl Isa {
     }
 }
 
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// An unknown instruction set name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an instruction set: use scalar, neon, avx2 or avx512")]
-pub struct ParseIsaError(String);
-
-impl FromStr for Isa {
-    type Err = ParseIsaError;
-
-    /// Parses a name, ignoring case.
-    fn from_str(name: &str) -> Result<Isa, ParseIsaError> {
-        let known = Isa::ALL
-            .into_iter()
-            .find(|isa| isa.name().eq_ignore_ascii_case(name.trim()));
-        known.ok_or_else(|| ParseIsaError(name.to_owned()))
-    }
+crate::names! {
+    Isa, "instruction set";
+    /// A name that no instruction set has.
+    UnknownIsa
 }
 
 /// The request in `FORERUN_ISA`.
@@ -139,10 +121,10 @@ impl IsaChoice {
         let requested = match variable {
             None => IsaRequest::None,
             Some(name) if name.trim().is_empty() => IsaRequest::None,
-            Some(name) => match name.parse::<Isa>() {
+            Some(name) => match name.trim().to_ascii_lowercase().parse::<Isa>() {
                 Ok(isa) if isa.is_available() => IsaRequest::Granted(isa),
                 Ok(isa) => IsaRequest::Unavailable(isa),
-                Err(ParseIsaError(name)) => IsaRequest::Unknown(name),
+                Err(UnknownIsa(_)) => IsaRequest::Unknown(name.to_owned()),
             },
         };
         let isa = match requested {

@@ -13,31 +13,31 @@
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
 use crate::tree::manifest::{self, Manifest, RunRecord};
 
-pub(super) const KIND: Kind = Kind {
+pub(crate) const KIND: Kind = Kind {
     magic: *b"FOREBACK",
     version: 1,
 };
 
 /// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// The backup's number, which is also in the file's name.
     pub(super) number: u64,
     /// When it was made, in seconds since 1970.
     pub(super) created_unix: u64,
     /// The store's manifest at that moment. The runs hold everything, so a backup has no log.
-    pub(super) manifest: Manifest,
+    pub(crate) manifest: Manifest,
     /// The XXH3 hash of each run file, in the manifest's order.
-    pub(super) checksums: Vec<u64>,
+    pub(crate) checksums: Vec<u64>,
 }
 
 impl Record {
     /// The runs, each with the checksum of its file.
-    pub(super) fn runs(&self) -> impl Iterator<Item = (&RunRecord, u64)> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (&RunRecord, u64)> {
         self.manifest.runs().zip(self.checksums.iter().copied())
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         KIND.seal(|bytes| {
             put_u64(bytes, self.number);
             put_u64(bytes, self.created_unix);
@@ -49,7 +49,7 @@ impl Record {
         })
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Record, Bad> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Record, Bad> {
         KIND.unseal(bytes, |reader| {
             let number = reader.u64()?;
             let created_unix = reader.u64()?;
@@ -83,29 +83,6 @@ fn within(bad: Bad, start: usize) -> Bad {
             reason: "the manifest in it is of a newer version",
         },
     }
-}
-
-/// Fuzz target: decodes `body` as a record's body, after adding valid checksums, and returns how
-/// many runs it names. If `manifest_body` decodes, it replaces the record's manifest. Whatever
-/// decodes must encode to the same bytes.
-#[doc(hidden)]
-pub fn fuzz_record(body: &[u8], manifest_body: &[u8]) -> usize {
-    let mut decoded = 0;
-    let with_manifest = body.split_at_checked(16).map(|(start, rest)| {
-        let mut body = start.to_vec();
-        put_bytes(&mut body, &manifest::KIND.seal_bytes(manifest_body));
-        body.extend_from_slice(rest);
-        body
-    });
-    for body in with_manifest.iter().map(Vec::as_slice).chain([body]) {
-        let bytes = KIND.seal_bytes(body);
-        if let Ok(record) = Record::decode(&bytes) {
-            assert_eq!(record.encode(), bytes);
-            assert_eq!(record.runs().count(), record.checksums.len());
-            decoded += record.checksums.len();
-        }
-    }
-    decoded
 }
 
 #[cfg(test)]

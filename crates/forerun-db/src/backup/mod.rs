@@ -25,7 +25,7 @@
 //!   info.rs           the results of the calls
 //! ```
 
-mod backup_record;
+pub(crate) mod backup_record;
 mod copy;
 mod info;
 mod listing;

@@ -336,26 +336,12 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(K, V)> for WriteBatch {
     }
 }
 
-/// Reads `encoded` as a batch of `ops` operations, for fuzzing: whatever decodes must encode to the
-/// same bytes. Returns the number of operations.
-#[doc(hidden)]
-pub fn fuzz_batch(encoded: &[u8], ops: usize) -> usize {
-    let Ok(batch) = WriteBatch::from_encoded(encoded, ops) else {
-        return 0;
-    };
-    let mut again = WriteBatch::new();
-    for (keyspace, op) in batch.ops().with_keyspaces() {
-        assert!(again.push_in(keyspace, op).is_ok(), "lengths were checked");
-    }
-    assert_eq!(again, batch);
-    batch.len()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::testing::fuzz;
     use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
     #[test]
@@ -437,7 +423,7 @@ mod tests {
         fn arbitrary_bytes_decode_to_themselves_or_not_at_all(
             bytes in prop::collection::vec(0u8..6, 0..24), ops in 0usize..6,
         ) {
-            prop_assert!([0, ops].contains(&fuzz_batch(&bytes, ops)));
+            prop_assert!([0, ops].contains(&fuzz::write_batch(&bytes, ops)));
         }
     }
 }

@@ -93,7 +93,6 @@ use write::Writer;
 // Hidden: for the fuzz targets.
 pub use batch::WriteBatch;
 #[doc(hidden)]
-pub use batch::fuzz_batch;
 pub(crate) use checkpoint::BackupSource;
 pub use ingest::Ingestion;
 pub use iter::Iter;

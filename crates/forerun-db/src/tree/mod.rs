@@ -53,18 +53,3 @@ pub(crate) mod verify;
 
 #[cfg(feature = "study")]
 pub use one_run::{Add, OneRun, RunLookup};
-
-/// Fuzz target: decodes `bytes` as a manifest's body and returns how many runs it names. Whatever
-/// decodes must encode to the same bytes.
-#[doc(hidden)]
-pub fn fuzz_manifest(bytes: &[u8]) -> usize {
-    // Add the checksums, so that the fuzzer gets past their check.
-    let bytes = manifest::KIND.seal_bytes(bytes);
-    match manifest::Manifest::decode(&bytes) {
-        Ok(manifest) => {
-            assert_eq!(manifest.encode(), bytes);
-            manifest.runs().count()
-        }
-        Err(_) => 0,
-    }
-}

@@ -15,28 +15,3 @@ pub(crate) mod record;
 pub(crate) mod recovery;
 pub(crate) mod recovery_report;
 pub(crate) mod writer;
-
-/// Reads `bytes` as a log segment, as recovery does, and returns the number of good records found.
-/// For fuzzing.
-#[doc(hidden)]
-pub fn fuzz_segment(bytes: &[u8]) -> usize {
-    let (salt, mut sequence) = match log_file::Header::decode(bytes) {
-        Ok(header) => (header.salt, header.first_sequence),
-        Err(_) => (0, 1),
-    };
-    let (mut offset, mut records) = (log_file::HEADER_BYTES, 0);
-    while offset < bytes.len() {
-        let found = record::read(bytes, offset, salt)
-            .ok()
-            .or_else(|| record::find(bytes, offset + 1, salt, sequence));
-        let Some(record) = found else { break };
-        let numbered = record.ops.len() + usize::from(record.is_ingestion);
-        assert_eq!(numbered, record.count as usize);
-        assert_eq!(record.ops.clone().count(), record.ops.len());
-        assert!(record.end > offset && record.end <= bytes.len());
-        sequence = record.last_sequence() + 1;
-        offset = record.end;
-        records += 1;
-    }
-    records
-}

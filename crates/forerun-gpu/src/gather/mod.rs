@@ -43,7 +43,7 @@ mod request;
 mod staging;
 
 pub use crate::copy_version::{
-    AccessWidth, KernelVersion, ParseAccessWidthError, ParseKernelVersionError, units_of,
+    AccessWidth, KernelVersion, UnknownAccessWidth, UnknownKernelVersion, units_of,
 };
 pub use crate::gather_error::{GatherError, Operand, Side};
 pub use crate::memory_type::{MemoryType, PointerAttributes};

@@ -81,11 +81,7 @@ impl GpuTable {
             path: path.to_owned(),
             cause,
         })?;
-        let mut reader = Reader {
-            path: path.to_owned(),
-            from: BufReader::new(file),
-            offset: 0,
-        };
+        let mut reader = Reader::new(path.to_owned(), BufReader::new(file));
         let (row_bytes, strategy) = reader.header()?;
         let options = self.options();
         if row_bytes != options.row_bytes || strategy != Some(options.evict_strategy) {
@@ -123,7 +119,7 @@ fn chunk_of(entries: &Entries, part: std::ops::Range<usize>, row_bytes: u64) -> 
     chunk
 }
 
-struct Reader<R> {
+pub(super) struct Reader<R> {
     path: PathBuf,
     from: R,
     offset: u64,
@@ -144,6 +140,14 @@ fn le_u64(bytes: &[u8]) -> u64 {
 }
 
 impl<R: Read> Reader<R> {
+    pub(super) fn new(path: PathBuf, from: R) -> Reader<R> {
+        Reader {
+            path,
+            from,
+            offset: 0,
+        }
+    }
+
     fn fault(&self, offset: u64, problem: impl Into<String>) -> TableError {
         TableError::File {
             path: self.path.clone(),
@@ -182,7 +186,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    fn header(&mut self) -> Result<(u64, Option<EvictStrategy>), TableError> {
+    pub(super) fn header(&mut self) -> Result<(u64, Option<EvictStrategy>), TableError> {
         let mut header = Vec::new();
         self.take(&mut header, HEADER_BYTES, "the header")?;
         if &header[..4] != MAGIC {
@@ -203,7 +207,11 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next entries, or `None` at the end, which must confirm that there are `so_far`.
-    fn chunk(&mut self, row_bytes: u64, so_far: u64) -> Result<Option<Entries>, TableError> {
+    pub(super) fn chunk(
+        &mut self,
+        row_bytes: u64,
+        so_far: u64,
+    ) -> Result<Option<Entries>, TableError> {
         let start = self.offset;
         let mut chunk = Vec::new();
         self.take(&mut chunk, 4, "a chunk's head")?;
@@ -233,24 +241,5 @@ impl<R: Read> Reader<R> {
             rows: rows.to_vec(),
             positions: Vec::new(),
         }))
-    }
-}
-
-/// Reads bytes as a saved table, for fuzzing. It returns an error or entries and never panics.
-#[doc(hidden)]
-pub fn fuzz_table_file(bytes: &[u8]) {
-    let mut reader = Reader {
-        path: PathBuf::from("bytes"),
-        from: bytes,
-        offset: 0,
-    };
-    // No file has rows that are longer than the file.
-    let Ok((row_bytes, _)) = reader.header() else {
-        return;
-    };
-    let row_bytes = row_bytes.min(bytes.len() as u64);
-    let mut all = 0;
-    while let Ok(Some(entries)) = reader.chunk(row_bytes, all) {
-        all += entries.len() as u64;
     }
 }

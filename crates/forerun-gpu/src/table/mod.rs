@@ -47,6 +47,7 @@ pub mod params;
 mod score;
 mod staging;
 mod table_command;
+mod testing;
 mod traffic;
 
 // Hidden: for tests, which run a table on a device that fails.
@@ -57,12 +58,12 @@ pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, 
 pub(crate) use candidate_slots::mix;
 pub use error::TableError;
 pub use evict_strategy::EvictStrategy;
-// Hidden: for the fuzz targets.
-#[doc(hidden)]
-pub use file::fuzz_table_file;
 pub use gpu_table::GpuTable;
 pub use options::{Candidates, ScoreBytes, TableOptions, Width};
 pub use table_command::{DeviceBatch, EntryBuffers, Scan, TableCommand};
+// Hidden: for the fuzz targets.
+#[doc(hidden)]
+pub use testing::fuzz_table_file;
 pub use traffic::{Requests, Traffic};
 
 /// One digest, key, score and pin per slot.

@@ -299,7 +299,11 @@ impl Piece {
     }
 }
 
-fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
+pub(crate) fn read_from(
+    cache: &Cache,
+    mut from: impl Read,
+    now_unix_s: u64,
+) -> Result<SnapshotStats, Fault> {
     // Read both clocks at the same moment, so that items expire on time however long the reading
     // takes.
     let now_s = cache.now();
@@ -346,18 +350,6 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
                 return Ok(stats);
             }
         }
-    }
-}
-
-/// Reads any bytes as a snapshot into a small cache, for fuzzing. It must end without a panic.
-#[doc(hidden)]
-pub fn fuzz_snapshot(bytes: &[u8]) {
-    let options = forerun_cache::CacheOptions::default()
-        .memory_limit_bytes(4 << 20)
-        .max_item_bytes(1 << 20);
-    if let Ok(cache) = Cache::new(options) {
-        // An error is a valid result.
-        let _ = read_from(&cache, bytes, 0);
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) const CRATES: &[Layers] = &[
     Layers {
         name: "forerun-core",
         modules: &[
+            "names",
             "sync",
             "arch",
             "process",

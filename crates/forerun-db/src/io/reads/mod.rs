@@ -20,11 +20,9 @@ mod pool;
 mod uring;
 
 use forerun_core::size::counted;
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use forerun_core::Wait;
@@ -60,7 +58,7 @@ impl ReadBackend {
         ReadBackend::Sync,
     ];
 
-    /// The backend's name, as [`FromStr`] reads it.
+    /// The backend's name, as [`FromStr`](std::str::FromStr) reads it.
     pub fn name(self) -> &'static str {
         match self {
             ReadBackend::Auto => "auto",
@@ -71,29 +69,10 @@ impl ReadBackend {
     }
 }
 
-impl fmt::Display for ReadBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that does not belong to any read backend.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown read backend {0:?}; available: {list}",
-    list = ReadBackend::ALL.map(ReadBackend::name).join(", ")
-)]
-pub struct UnknownReadBackend(pub String);
-
-impl FromStr for ReadBackend {
-    type Err = UnknownReadBackend;
-
-    fn from_str(name: &str) -> Result<Self, UnknownReadBackend> {
-        ReadBackend::ALL
-            .into_iter()
-            .find(|backend| backend.name() == name)
-            .ok_or_else(|| UnknownReadBackend(name.to_owned()))
-    }
+forerun_core::names! {
+    ReadBackend, "read backend";
+    /// A name that no read backend has.
+    UnknownReadBackend
 }
 
 /// A read to do: it fills `buffer` from `offset` of a file.
