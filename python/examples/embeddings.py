@@ -75,6 +75,16 @@ def word_pieces(text: str, vocabulary: dict[str, int]) -> Iterator[int]:
         yield from known[word]
 
 
+def hits(table: forerun.Table) -> dict[str, int]:
+    """The rows that lookups found in each tier so far."""
+    stats = table.stats()
+    return {
+        "device": stats["device_hits"],
+        "host": stats["host_hits"],
+        "store": stats["store_hits"],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -122,7 +132,7 @@ def main() -> None:
     ):
         table.import_rows(np.arange(len(rows)), rows)
         table.flush()
-        first = before = after = table.stats()
+        first = before = after = hits(table)
         shares: dict[str, list[float]] = {"device": [], "host": []}
         seconds = 0.0
         for start in range(0, len(words), arguments.batch):
@@ -131,16 +141,16 @@ def main() -> None:
             found_rows, found = table.find(batch)
             seconds += time.perf_counter() - begin
             assert found.all() and (found_rows == rows[batch]).all()
-            after = table.stats()
+            after = hits(table)
             for tier, of_batches in shares.items():
-                of_batches.append((after[f"{tier}_hits"] - before[f"{tier}_hits"]) / len(batch))
+                of_batches.append((after[tier] - before[tier]) / len(batch))
             before = after
         device = table.device
 
     for tier, place in [("device", device), ("host", "memory"), ("store", "disk")]:
         if place:
-            hits = after[f"{tier}_hits"] - first[f"{tier}_hits"]
-            print(f"rows found in the {tier} tier ({place}): {hits / len(words):.1%}")
+            share = (after[tier] - first[tier]) / len(words)
+            print(f"rows found in the {tier} tier ({place}): {share:.1%}")
     print(f"{len(words) / seconds:,.0f} rows/s in batches of {arguments.batch}")
 
     plt.figure(figsize=(6, 4))

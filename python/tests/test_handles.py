@@ -7,6 +7,7 @@ import re
 import forerun
 import numpy as np
 import pytest
+from forerun.stats import CacheStats, DbStats, TableStats
 
 
 @pytest.fixture
@@ -36,6 +37,13 @@ def handles(tmp_path):
     }
     backups.close()
     db.close()
+
+
+def test_the_types_of_statistics_list_their_keys(handles):
+    for name, of_type in (("Db", DbStats), ("Cache", CacheStats), ("Table", TableStats)):
+        metrics = handles[name].stats()
+        assert list(metrics) == list(of_type.__annotations__)
+        assert {type(value) for value in metrics.values()} == {int}
 
 
 def test_pickling_a_handle_is_an_error(handles):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import forerun
 import numpy as np
+from forerun.stats import DbStats
 from numpy.typing import NDArray
 from typing_extensions import assert_type
 
@@ -39,7 +40,8 @@ def stores(path: Path) -> None:
             frozen: Mapping[bytes, bytes] = before
             print(frozen.get(b"a"))
         assert_type(dict(entries), dict[bytes, bytes])
-        assert_type(db.stats()["levels_runs"], int)
+        stats: DbStats = db.stats()
+        assert_type(stats["levels_runs"], int)
         assert_type(db.setdefault("a", b"1"), bytes)
         assert_type(db.popitem(), tuple[bytes, bytes])
         changed: MutableMapping[bytes, bytes] = users
