@@ -88,7 +88,7 @@ impl Cache {
                 "the item is too large for this cache: it may have at most {} bytes, and its key \
                  at most {} (value: {}, key: {})",
                 cache.options().max_item_bytes,
-                forerun::cache::MAX_KEY_BYTES,
+                forerun::cache::KEY_BYTES_MAX,
                 value.as_ref().len(),
                 key.as_ref().len(),
             ))),

@@ -57,7 +57,7 @@ impl Bytes {
     /// its type, as text that has no UTF-8, or by its length.
     pub(crate) fn key_in_question(object: &Bound<'_, PyAny>) -> Option<Bytes> {
         let key = Bytes::new(object, "key").ok()?;
-        (key.as_ref().len() <= forerun::MAX_KEY_BYTES).then_some(key)
+        (key.as_ref().len() <= forerun::KEY_BYTES_MAX).then_some(key)
     }
 
     /// Like [`Bytes::new`]. For an array, the bytes of its elements.

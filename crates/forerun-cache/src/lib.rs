@@ -84,7 +84,7 @@ pub use crawler::Crawler;
 pub use guard::{Cursor, Guard};
 pub use item::Item;
 pub use options::{
-    CacheOptions, Error, ITEM_OVERHEAD_BYTES, MAX_ITEM_BYTES, MAX_KEY_BYTES, MIN_MEMORY_BYTES,
+    CacheOptions, Error, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, MEMORY_BYTES_MIN,
     WhenFull,
 };
 pub use request::{

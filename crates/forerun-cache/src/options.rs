@@ -3,19 +3,19 @@
 use forerun_core::{Pages, RegionError};
 
 /// The longest key, in bytes. It is the same as memcached's.
-pub const MAX_KEY_BYTES: usize = 250;
+pub const KEY_BYTES_MAX: usize = 250;
 
 /// Bytes that [`CacheOptions::max_item_bytes`] counts for an item in addition to its key and value.
 pub const ITEM_OVERHEAD_BYTES: usize = 32;
 
 /// The largest value that [`CacheOptions::max_item_bytes`] may allow.
-pub const MAX_ITEM_BYTES: usize = 1 << 30;
+pub const ITEM_BYTES_MAX: usize = 1 << 30;
 
 /// The default of [`CacheOptions::max_item_bytes`], if half of the memory limit is not less.
 const DEFAULT_ITEM_BYTES: usize = 1 << 20;
 
 /// The smallest [`CacheOptions::memory_limit_bytes`].
-pub const MIN_MEMORY_BYTES: usize = 1 << 20;
+pub const MEMORY_BYTES_MIN: usize = 1 << 20;
 
 /// The options of a cache.
 ///
@@ -32,7 +32,7 @@ pub const MIN_MEMORY_BYTES: usize = 1 << 20;
 pub struct CacheOptions {
     /// The limit on all memory that the cache holds, in bytes: items with their keys and headers,
     /// the index, buffers for values that arrive in pieces ([`ValueBuffer`](crate::ValueBuffer)),
-    /// and removed items that may still be read. At least [`MIN_MEMORY_BYTES`]. Default: 64 MiB.
+    /// and removed items that may still be read. At least [`MEMORY_BYTES_MIN`]. Default: 64 MiB.
     pub memory_limit_bytes: usize,
     /// The highest limit that [`Cache::set_memory_limit`](crate::Cache::set_memory_limit) may set
     /// later. A value below `memory_limit_bytes`, such as the default 0, means that the limit
@@ -40,7 +40,7 @@ pub struct CacheOptions {
     /// which count towards the limit. A block has 1 MiB, or less if the limit is below 128 MiB.
     pub memory_limit_max_bytes: usize,
     /// The largest item: the bytes of its key and value plus [`ITEM_OVERHEAD_BYTES`]. At most
-    /// [`MAX_ITEM_BYTES`] and half of the memory limit. The default 0 means 1 MiB, or half of the
+    /// [`ITEM_BYTES_MAX`] and half of the memory limit. The default 0 means 1 MiB, or half of the
     /// memory limit if that is less; [`Cache::options`](crate::Cache::options) has the number.
     pub max_item_bytes: usize,
     /// The treatment of a new item when the memory is full. Default: [`WhenFull::Evict`].
@@ -90,10 +90,10 @@ impl CacheOptions {
 
     /// Checks that a cache with these options can have this limit.
     pub(crate) fn check_limit(&self, limit_bytes: usize) -> Result<(), Error> {
-        if limit_bytes < MIN_MEMORY_BYTES {
+        if limit_bytes < MEMORY_BYTES_MIN {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
         }
-        let max_bytes = MAX_ITEM_BYTES.min(limit_bytes / 2);
+        let max_bytes = ITEM_BYTES_MAX.min(limit_bytes / 2);
         if self.max_item_bytes > max_bytes {
             return Err(Error::ItemLimitTooLarge {
                 max_item_bytes: self.max_item_bytes,
@@ -123,7 +123,7 @@ pub enum Error {
     /// The memory limit is too small.
     #[error(
         "a memory limit of {limit_bytes} bytes is too small: a cache needs at least \
-         {MIN_MEMORY_BYTES}"
+         {MEMORY_BYTES_MIN}"
     )]
     MemoryLimitTooSmall {
         /// The requested limit.

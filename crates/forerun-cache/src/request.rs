@@ -105,7 +105,7 @@ impl From<ValueBuffer> for Value<'_> {
 /// ```
 #[derive(Debug)]
 pub struct Store<'a> {
-    /// The key: 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) arbitrary bytes.
+    /// The key: 1 to [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) arbitrary bytes.
     pub key: &'a [u8],
     /// The value, or the bytes to append or prepend.
     pub value: Value<'a>,
@@ -177,7 +177,7 @@ pub enum StoreResult {
     Exists,
     /// `compare_cas` was given, but there is no item.
     NotFound,
-    /// The key is empty or longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES), or the item is
+    /// The key is empty or longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX), or the item is
     /// larger than [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). The old
     /// item stays.
     TooLarge,

@@ -28,7 +28,7 @@ use crate::io::Io;
 use crate::planted::{self, Defect};
 
 /// The maximum number of marks for one time to live.
-const MAX_MARKS: u64 = 1 << 20;
+const MARKS_MAX: u64 = 1 << 20;
 
 /// Up to this many marks, none are merged or dropped.
 const FEW_MARKS: usize = 1 << 10;
@@ -217,7 +217,7 @@ impl Marks {
         let ttls = &self.ttls;
         let grain = |mark: &Mark| {
             let index = ttls.partition_point(|ttl| *ttl < age(mark));
-            ttls.get(index).map_or(1, |ttl| ttl.div_ceil(MAX_MARKS))
+            ttls.get(index).map_or(1, |ttl| ttl.div_ceil(MARKS_MAX))
         };
         self.marks.dedup_by(|mark, kept| {
             let grain = grain(mark);

@@ -37,7 +37,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The key is longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES).
+    /// The key is longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX).
     #[error("the key has {len_bytes} bytes; a key may have at most {limit_bytes}")]
     KeyTooLong {
         /// Length of the key that was given.
@@ -45,7 +45,7 @@ pub enum Error {
         /// Longest key that is accepted.
         limit_bytes: usize,
     },
-    /// The value is longer than [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
+    /// The value is longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
     #[error("the value has {len_bytes} bytes; a value may have at most {limit_bytes}")]
     ValueTooLong {
         /// Length of the value that was given.
@@ -53,7 +53,7 @@ pub enum Error {
         /// Longest value that is accepted.
         limit_bytes: usize,
     },
-    /// The batch would grow beyond [`MAX_BATCH_BYTES`](crate::MAX_BATCH_BYTES).
+    /// The batch would grow beyond [`BATCH_BYTES_MAX`](crate::BATCH_BYTES_MAX).
     #[error("the batch would have {len_bytes} bytes; a batch may have at most {limit_bytes}")]
     BatchTooLong {
         /// Length the batch would have had, encoded.

@@ -69,7 +69,7 @@ pub use db::{
 pub use error::{Error, Result};
 pub use io::ReadBackend;
 pub use limits::{
-    MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES, MAX_VALUE_BYTES,
+    BATCH_BYTES_MAX, KEY_BYTES_MAX, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, VALUE_BYTES_MAX,
 };
 pub use memtable::{MemTableStats, MemoryChecks, Strategy, UnknownStrategy};
 pub use offline::describe::{DescribeOptions, describe};

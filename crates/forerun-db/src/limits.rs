@@ -1,20 +1,20 @@
 //! The limits of the interface and of the format.
 
 /// Longest key: 64 KiB. The empty key is a key.
-pub const MAX_KEY_BYTES: usize = 65_536;
+pub const KEY_BYTES_MAX: usize = 65_536;
 
 /// Longest value: 1 GiB. The empty value is a value.
-pub const MAX_VALUE_BYTES: usize = 1 << 30;
+pub const VALUE_BYTES_MAX: usize = 1 << 30;
 
 /// The maximum number of keyspaces in a store, including its own.
-pub const MAX_KEYSPACES: usize = 1024;
+pub const KEYSPACES_MAX: usize = 1024;
 
 /// Longest name of a keyspace: 255 bytes. Only the store's own has an empty one.
-pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
+pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 
 /// The minimum of [`Options::memtable_bytes`](crate::Options::memtable_bytes): a memtable's index
 /// and a short entry.
 pub(crate) const MEMTABLE_BYTES_MIN: usize = 1 << 10;
 
 /// Longest batch, encoded: 2 GiB minus one byte.
-pub const MAX_BATCH_BYTES: usize = (1 << 31) - 1;
+pub const BATCH_BYTES_MAX: usize = (1 << 31) - 1;

@@ -1,6 +1,6 @@
 //! The operations of a batch, as they are encoded.
 
-use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result};
+use crate::{Error, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
@@ -47,18 +47,18 @@ impl<'a> Op<'a> {
             Op::Put { .. } | Op::Delete { .. } => &[],
         };
         let len_bytes = self.key().len().max(end.len());
-        if len_bytes > MAX_KEY_BYTES {
+        if len_bytes > KEY_BYTES_MAX {
             return Err(Error::KeyTooLong {
                 len_bytes,
-                limit_bytes: MAX_KEY_BYTES,
+                limit_bytes: KEY_BYTES_MAX,
             });
         }
         if let Op::Put { value, .. } = self
-            && value.len() > MAX_VALUE_BYTES
+            && value.len() > VALUE_BYTES_MAX
         {
             return Err(Error::ValueTooLong {
                 len_bytes: value.len(),
-                limit_bytes: MAX_VALUE_BYTES,
+                limit_bytes: VALUE_BYTES_MAX,
             });
         }
         Ok(())

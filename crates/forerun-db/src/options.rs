@@ -15,7 +15,7 @@ use crate::memtable::MemoryChecks;
 use crate::run::RunOptions;
 use crate::store_dir::Create;
 use crate::wal::recovery::Recovery;
-use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
+use crate::{Error, KEYSPACE_NAME_BYTES_MAX, Result};
 
 /// Which failures a write survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -559,9 +559,9 @@ pub(crate) fn check_keyspace_name(name: &str) -> Result<()> {
             name: name.to_owned(),
             reason: "only the store's own keyspace has an empty name".into(),
         }),
-        len if len > MAX_KEYSPACE_NAME_BYTES => Err(Error::KeyspaceName {
+        len if len > KEYSPACE_NAME_BYTES_MAX => Err(Error::KeyspaceName {
             name: name.to_owned(),
-            reason: format!("it has {len} bytes; at most {MAX_KEYSPACE_NAME_BYTES} are allowed"),
+            reason: format!("it has {len} bytes; at most {KEYSPACE_NAME_BYTES_MAX} are allowed"),
         }),
         _ => Ok(()),
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forerun_core::sync::Barrier;
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{
-    Background, Db, Durability, Error, KeyspaceOptions, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
+    Background, Db, Durability, Error, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, KeyspaceOptions,
     TreeOptions, Values, WriteBatch,
 };
 use testing::hook_io::{Change, HookIo};
@@ -22,13 +22,13 @@ use testing::{
 fn names_are_bounded_and_so_is_their_number() {
     let io = FaultIo::new();
     let db = open(&io, &small_options()).unwrap();
-    let long = "x".repeat(MAX_KEYSPACE_NAME_BYTES + 1);
+    let long = "x".repeat(KEYSPACE_NAME_BYTES_MAX + 1);
     for name in ["", &long] {
         assert!(matches!(db.keyspace(name), Err(Error::KeyspaceName { .. })));
     }
     let longest = &long[1..];
     assert_eq!(db.keyspace(longest).unwrap().name(), longest);
-    for i in 2..MAX_KEYSPACES {
+    for i in 2..KEYSPACES_MAX {
         db.keyspace(&i.to_string()).unwrap();
     }
     let error = db.keyspace("one more").unwrap_err();
@@ -38,7 +38,7 @@ fn names_are_bounded_and_so_is_their_number() {
     db.keyspace("one more").unwrap();
     db.close().unwrap();
     let db = open(&io, &small_options()).unwrap();
-    assert_eq!(db.keyspaces().len(), MAX_KEYSPACES - 1);
+    assert_eq!(db.keyspaces().len(), KEYSPACES_MAX - 1);
     assert_eq!(
         db.keyspace("2").unwrap().get(b"key").unwrap().as_deref(),
         Some(&b"value"[..])

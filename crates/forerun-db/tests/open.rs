@@ -10,8 +10,8 @@ use std::sync::Arc;
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Access, Bytewise, Comparator, Create, Db, Durability, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES,
-    MemoryChecks, Op, Options, ReverseBytewise, Values, WalMode, WriteBatch,
+    Access, Bytewise, Comparator, Create, Db, Durability, Error, KEY_BYTES_MAX, MemoryChecks, Op,
+    Options, ReverseBytewise, VALUE_BYTES_MAX, Values, WalMode, WriteBatch,
 };
 use testing::{open, small_options};
 
@@ -75,7 +75,7 @@ fn a_store_on_the_operating_systems_files_is_written_and_read_back() {
     assert_eq!(db.iter().count(), 499);
     assert_eq!(db.get(b"499").unwrap().as_deref(), Some(&[243; 50][..]));
     assert_eq!(db.get(b"007").unwrap(), None);
-    assert_eq!(db.get(&vec![0; MAX_KEY_BYTES + 1]).unwrap(), None);
+    assert_eq!(db.get(&vec![0; KEY_BYTES_MAX + 1]).unwrap(), None);
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn keys_and_values_over_their_limits_are_refused() {
         &small_options().memory_limit_bytes(1 << 20),
     )
     .unwrap();
-    let key = vec![b'k'; MAX_KEY_BYTES + 1];
+    let key = vec![b'k'; KEY_BYTES_MAX + 1];
     for result in [db.put(&key, b""), db.delete(&key)] {
         match result {
             Err(error @ Error::KeyTooLong { .. }) => {
@@ -403,7 +403,7 @@ fn keys_and_values_over_their_limits_are_refused() {
         }
     }
     // Zeroed memory of a gibibyte is only mapped, and the check does not touch it.
-    let value = vec![0; MAX_VALUE_BYTES + 1];
+    let value = vec![0; VALUE_BYTES_MAX + 1];
     assert!(matches!(
         db.put(b"k", &value),
         Err(Error::ValueTooLong { .. })

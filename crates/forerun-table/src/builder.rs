@@ -72,7 +72,7 @@ impl Builder {
             store_options: Options::default()
                 // A store lookup reads one page per row, so small pages read fewer bytes
                 // (docs/guide/table.md).
-                .run(RunOptions::default().page_bytes(RunOptions::MIN_PAGE_BYTES)),
+                .run(RunOptions::default().page_bytes(RunOptions::PAGE_BYTES_MIN)),
             policies: Policies {
                 evict_strategy: EvictStrategy::default(),
                 admission: Admission::default(),

@@ -108,16 +108,16 @@ pub use forerun_core::{
     RegionError,
 };
 pub use forerun_db::{
-    Access, Background, Backup, BackupList, BackupProgress, BackupVerifyReport, Backups, Bytewise,
-    CacheStats, CheckReport, Comparator, Compression, CorruptRange, Create, DataLoss, Db,
-    DescribeOptions, Description, Durability, Entry, Error, Ingestion, Iter, KeyRange, Keyspace,
-    KeyspaceBatch, KeyspaceDescription, KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats,
-    LevelStats, MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_KEYSPACES,
-    MAX_VALUE_BYTES, ManifestDescription, MemTableStats, MemoryChecks, Op, Ops, Options,
-    PageDescription, ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport,
-    Result, ReverseBytewise, RowContent, RowDescription, RunDescription, RunOptions, RunSummary,
-    Snapshot, Stats, Strategy, TreeOptions, TreeStats, UnknownStrategy, Values, VerifyReport,
-    ViewId, WalMode, WriteBatch, WriteStalls, check, check_with_io, describe, repair,
+    Access, BATCH_BYTES_MAX, Background, Backup, BackupList, BackupProgress, BackupVerifyReport,
+    Backups, Bytewise, CacheStats, CheckReport, Comparator, Compression, CorruptRange, Create,
+    DataLoss, Db, DescribeOptions, Description, Durability, Entry, Error, Ingestion, Iter,
+    KEY_BYTES_MAX, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, KeyRange, Keyspace, KeyspaceBatch,
+    KeyspaceDescription, KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats,
+    ManifestDescription, MemTableStats, MemoryChecks, Op, Ops, Options, PageDescription,
+    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport, Result,
+    ReverseBytewise, RowContent, RowDescription, RunDescription, RunOptions, RunSummary, Snapshot,
+    Stats, Strategy, TreeOptions, TreeStats, UnknownStrategy, VALUE_BYTES_MAX, Values,
+    VerifyReport, ViewId, WalMode, WriteBatch, WriteStalls, check, check_with_io, describe, repair,
     repair_with_io,
 };
 

@@ -7,12 +7,12 @@ mod store;
 mod touch;
 
 use crate::blocks::item_layout::Record;
-use crate::options::MAX_KEY_BYTES;
+use crate::options::KEY_BYTES_MAX;
 use crate::write::{NewBody, NewItem};
 use std::borrow::Cow;
 
 fn is_key(key: &[u8]) -> bool {
-    (1..=MAX_KEY_BYTES).contains(&key.len())
+    (1..=KEY_BYTES_MAX).contains(&key.len())
 }
 
 fn compares_unequal(compare_cas: Option<u64>, record: Record<'_>) -> bool {

@@ -4,7 +4,7 @@ use super::is_key;
 use crate::blocks::item_layout::{CLAIMED, Record, STALE};
 use crate::budget::Charge;
 use crate::cache::Cache;
-use crate::options::{Error, ITEM_OVERHEAD_BYTES, MAX_KEY_BYTES};
+use crate::options::{Error, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::page_runs::AllocError;
 use crate::reclaim::Shortage;
 use crate::request::{Store, StoreMode, StoreResult, Value};
@@ -75,7 +75,7 @@ impl Cache {
         }
         // The item must fit into a block with a key of any length.
         let is_small =
-            len_bytes + MAX_KEY_BYTES + ITEM_OVERHEAD_BYTES <= self.blocks.item_bytes_max();
+            len_bytes + KEY_BYTES_MAX + ITEM_OVERHEAD_BYTES <= self.blocks.item_bytes_max();
         let bytes = loop {
             if is_small {
                 break Buffered::Small(Vec::new(), Charge::new(&self.budget));

@@ -114,7 +114,7 @@ fn entries(args: &Args) -> anyhow::Result<Vec<Entry>> {
             true => {
                 let mut value = Vec::new();
                 // One byte more than the maximum. The store's own error states the limit.
-                let max = forerun_db::MAX_VALUE_BYTES as u64 + 1;
+                let max = forerun_db::VALUE_BYTES_MAX as u64 + 1;
                 std::io::stdin()
                     .take(max)
                     .read_to_end(&mut value)

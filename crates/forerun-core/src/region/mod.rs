@@ -33,7 +33,7 @@ use std::ptr::NonNull;
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Alignment of every region: the smallest page of any supported target.
-pub const MIN_ALIGN_BYTES: usize = 4096;
+pub const ALIGN_BYTES_MIN: usize = 4096;
 
 /// Which pages to request from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -129,7 +129,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Makes a region of `len_bytes` zeroes. It is aligned to [`HUGE_PAGE_BYTES`] if `pages` is
-    /// huge and mapping succeeds, otherwise to [`MIN_ALIGN_BYTES`]. An empty region is allowed and
+    /// huge and mapping succeeds, otherwise to [`ALIGN_BYTES_MIN`]. An empty region is allowed and
     /// has a non-null pointer.
     ///
     /// # Errors
@@ -256,7 +256,7 @@ impl Drop for Region {
 
 /// The layout of a heap region. It is never empty, because the allocator requires a size.
 fn heap_layout(len_bytes: usize) -> Result<Layout, RegionError> {
-    Layout::from_size_align(len_bytes.max(1), MIN_ALIGN_BYTES)
+    Layout::from_size_align(len_bytes.max(1), ALIGN_BYTES_MIN)
         .map_err(|_| RegionError::TooLarge { len_bytes })
 }
 
@@ -315,7 +315,7 @@ mod tests {
             ];
             for region in sources.map(Result::unwrap) {
                 assert_eq!(region.len(), len_bytes);
-                assert_eq!(region.as_ptr() as usize % MIN_ALIGN_BYTES, 0);
+                assert_eq!(region.as_ptr() as usize % ALIGN_BYTES_MIN, 0);
                 assert!(bytes(&region).iter().all(|&byte| byte == 0));
                 // SAFETY: len_bytes - 1 is inside the region, and no reference to its bytes is
                 // alive.
@@ -362,10 +362,10 @@ mod tests {
             // SAFETY: the whole region is ours, and no reference to its bytes is alive.
             unsafe {
                 region.as_ptr().write_bytes(7, region.len());
-                region.release(100, 3 * MIN_ALIGN_BYTES);
+                region.release(100, 3 * ALIGN_BYTES_MIN);
                 region.release(0, 5);
             }
-            let after = 100 + 3 * MIN_ALIGN_BYTES;
+            let after = 100 + 3 * ALIGN_BYTES_MIN;
             assert!(bytes(&region)[..100].iter().all(|&byte| byte == 7));
             assert!(bytes(&region)[after..].iter().all(|&byte| byte == 7));
             assert!(
@@ -374,7 +374,7 @@ mod tests {
                     .all(|&byte| byte == 0 || byte == 7)
             );
             if cfg!(target_os = "linux") && region.backing() != Backing::Heap {
-                assert_eq!(bytes(&region)[2 * MIN_ALIGN_BYTES - 1], 0);
+                assert_eq!(bytes(&region)[2 * ALIGN_BYTES_MIN - 1], 0);
             }
         }
     }
@@ -384,12 +384,12 @@ mod tests {
         for pages in [Pages::Small, Pages::Huge] {
             let region = Region::new(2 * HUGE_PAGE_BYTES, pages).unwrap();
             // SAFETY: the whole region is ours, and no reference to its bytes is alive.
-            unsafe { region.as_ptr().add(MIN_ALIGN_BYTES).write(7) };
+            unsafe { region.as_ptr().add(ALIGN_BYTES_MIN).write(7) };
             region.populate(0, HUGE_PAGE_BYTES);
             region.populate(5, 3 * HUGE_PAGE_BYTES);
             region.populate(region.len() + 1, 1);
             let bytes = bytes(&region);
-            assert_eq!(bytes[MIN_ALIGN_BYTES], 7);
+            assert_eq!(bytes[ALIGN_BYTES_MIN], 7);
             assert_eq!(bytes.iter().filter(|&&byte| byte != 0).count(), 1);
         }
     }

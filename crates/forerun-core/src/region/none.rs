@@ -8,7 +8,7 @@ pub(super) fn region(_len_bytes: usize, _pages: Pages) -> Option<Region> {
 }
 
 pub(super) fn page_bytes() -> usize {
-    super::MIN_ALIGN_BYTES
+    super::ALIGN_BYTES_MIN
 }
 
 /// # Safety

@@ -11,7 +11,7 @@
 //! all bytes of their files.
 
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
-use crate::tree::manifest::{self, Manifest, RunRecord};
+use crate::tree::manifest::{Manifest, RunRecord};
 
 pub(crate) const KIND: Kind = Kind {
     magic: *b"FOREBACK",

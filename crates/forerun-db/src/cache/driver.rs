@@ -71,7 +71,7 @@ thread_local! {
 }
 
 /// Once this many heap pages are lent to a batch, it starts no new lookups.
-const MAX_LENT_PAGES: usize = 8;
+const LENT_PAGES_MAX: usize = 8;
 
 /// The reads of one batch.
 pub(crate) struct Reads<'g> {
@@ -152,7 +152,7 @@ impl<'g> Reads<'g> {
 
     /// Whether enough pages are lent that the batch should end soon.
     pub(crate) fn should_end_batch(&self) -> bool {
-        self.crowd.get() >= MAX_LENT_PAGES
+        self.crowd.get() >= LENT_PAGES_MAX
     }
 
     /// The request for a page, with one more waiter.

@@ -44,7 +44,7 @@ use frames::{Frames, FreeFrame, HeapPage, UnusedFrames};
 use s3_fifo::S3Fifo;
 
 /// Pages get at least a quarter of the budget, however much memory other things take.
-const MIN_PAGES_SHARE: usize = 4;
+const PAGES_SHARE_MIN: usize = 4;
 
 /// Indexes are loaded while everything but pages, with them, takes at most this share of the
 /// budget. Where memory is that scarce, it is worth more as pages; filters take a sixth of it.
@@ -54,8 +54,8 @@ const INDEXES_SHARE: usize = 4;
 /// quarter of all frames, and a maximum: one chunk of a batch may read that many pages while its
 /// own pin prevents more frames from becoming free.
 const RESERVE_SHARE: usize = 16;
-const RESERVE_MIN_FRAMES: usize = 64;
-const RESERVE_MAX_FRAMES: usize = 256;
+const RESERVE_FRAMES_MIN: usize = 64;
+const RESERVE_FRAMES_MAX: usize = 256;
 
 /// The share of the pages' budget that a single large page may take, and that is reserved for the
 /// next large pages; and how many of them.
@@ -255,7 +255,7 @@ impl PageCache {
 
     /// Charges optional memory, such as a filter's, if that leaves pages their quarter.
     pub(crate) fn try_charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let max = self.capacity_bytes - self.capacity_bytes / MIN_PAGES_SHARE;
+        let max = self.capacity_bytes - self.capacity_bytes / PAGES_SHARE_MIN;
         self.try_charge_within(bytes, max)
     }
 
@@ -313,7 +313,7 @@ impl PageCache {
     fn budget_bytes(&self, state: &State) -> usize {
         self.capacity_bytes
             .saturating_sub(state.charged_bytes)
-            .max(self.capacity_bytes / MIN_PAGES_SHARE)
+            .max(self.capacity_bytes / PAGES_SHARE_MIN)
             .max(self.frames.stride_bytes())
     }
 
@@ -394,8 +394,8 @@ impl PageCache {
             let budget = self.budget_bytes(&state);
             let stride_bytes = self.frames.stride_bytes();
             let frames = budget / stride_bytes;
-            let least = RESERVE_MIN_FRAMES.min(frames / 4).max(1);
-            let reserve = (frames / RESERVE_SHARE).clamp(least, RESERVE_MAX_FRAMES);
+            let least = RESERVE_FRAMES_MIN.min(frames / 4).max(1);
+            let reserve = (frames / RESERVE_SHARE).clamp(least, RESERVE_FRAMES_MAX);
             // Waits until there is enough to do, then evicts several pages at once.
             let slack = (reserve / 2).min(EVICTION_BATCH / 2) * stride_bytes;
             let reserve = reserve * stride_bytes + state.reserved_bytes;

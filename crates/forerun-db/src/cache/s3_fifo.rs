@@ -27,7 +27,7 @@ const PROMOTION_USES: u64 = 2;
 
 /// Pages to scan for a victim before the next one is taken regardless of its uses, because the lock
 /// is held during the scan.
-const MAX_SCANNED: usize = 64;
+const SCANNED_MAX: usize = 64;
 
 /// No frame.
 const NONE: u32 = u32::MAX;
@@ -168,7 +168,7 @@ impl S3Fifo {
                 return self.remove(frame);
             };
             looks += 1;
-            let patient = looks <= MAX_SCANNED;
+            let patient = looks <= SCANNED_MAX;
             match queue {
                 QueueKind::Small if uses >= PROMOTION_USES && patient => {
                     words.subtract_uses(page_no, frame, uses, 0);

@@ -12,8 +12,8 @@ use crate::planted::{self, Defect};
 use crate::{Access, Background, Error, Result};
 
 /// Bounds on how often to look for expired entries, which is every 1/16 of the time to live.
-const MIN_EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-const MAX_EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+const EXPIRY_CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
+const EXPIRY_CHECK_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// How soon to evict pages beyond the cache's budget again if readers still held some.
 const EVICT_AGAIN: Duration = Duration::from_secs(1);
@@ -128,7 +128,7 @@ impl Inner {
             .iter()
             .filter_map(|keyspace| keyspace.expiry.as_ref());
         let shortest = Duration::from_secs(ttl.map(Expiry::ttl).min()?);
-        Some((shortest / 16).clamp(MIN_EXPIRY_CHECK_INTERVAL, MAX_EXPIRY_CHECK_INTERVAL))
+        Some((shortest / 16).clamp(EXPIRY_CHECK_INTERVAL_MIN, EXPIRY_CHECK_INTERVAL_MAX))
     }
 
     /// Does all pending work in this thread.

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use crate::Error;
 
 const FIRST_DELAY: Duration = Duration::from_millis(500);
-const MAX_DELAY: Duration = Duration::from_secs(10);
-const MAX_DELAY_OF_CORRUPTION: Duration = Duration::from_secs(3600);
+const DELAY_MAX: Duration = Duration::from_secs(10);
+const CORRUPTION_DELAY_MAX: Duration = Duration::from_secs(3600);
 
 /// Work that has failed and not succeeded since.
 #[derive(Clone, Debug)]
@@ -60,8 +60,8 @@ impl Failing {
 
 fn delay(attempts: u32, error: &Error) -> Duration {
     let longest = match error {
-        Error::CorruptFile { .. } | Error::CorruptEntry { .. } => MAX_DELAY_OF_CORRUPTION,
-        _ => MAX_DELAY,
+        Error::CorruptFile { .. } | Error::CorruptEntry { .. } => CORRUPTION_DELAY_MAX,
+        _ => DELAY_MAX,
     };
     let doublings = attempts.saturating_sub(1).min(20);
     FIRST_DELAY.saturating_mul(1 << doublings).min(longest)

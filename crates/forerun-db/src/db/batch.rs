@@ -19,7 +19,7 @@
 //! ```
 
 use crate::ops::{self, Op, Ops};
-use crate::{Error, MAX_BATCH_BYTES, Result};
+use crate::{BATCH_BYTES_MAX, Error, Result};
 
 /// Writes that become visible together and durable together.
 ///
@@ -143,9 +143,9 @@ impl WriteBatch {
     /// [`Db::write`](crate::Db::write) returns the same error and writes nothing.
     ///
     /// ```
-    /// use forerun_db::{Error, MAX_KEY_BYTES, WriteBatch};
+    /// use forerun_db::{Error, KEY_BYTES_MAX, WriteBatch};
     ///
-    /// let long = "x".repeat(MAX_KEY_BYTES + 1);
+    /// let long = "x".repeat(KEY_BYTES_MAX + 1);
     /// let batch = WriteBatch::from_iter([("paris", "48.85,2.35"), (&long, "")]);
     /// assert!(matches!(batch.check(), Err(Error::KeyTooLong { .. })));
     /// ```
@@ -192,10 +192,10 @@ impl WriteBatch {
         op.check_lengths()?;
         let needed = ops::encoded_len(self.last_keyspace, keyspace, &op);
         let len_bytes = self.encoded.len() + needed;
-        if len_bytes > MAX_BATCH_BYTES {
+        if len_bytes > BATCH_BYTES_MAX {
             return Err(Error::BatchTooLong {
                 len_bytes,
-                limit_bytes: MAX_BATCH_BYTES,
+                limit_bytes: BATCH_BYTES_MAX,
             });
         }
         self.encoded.reserve(needed);
@@ -342,14 +342,14 @@ mod tests {
 
     use super::*;
     use crate::testing::fuzz;
-    use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+    use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
     #[test]
     fn a_key_over_the_limit_is_refused_and_leaves_the_batch_as_it_was() {
         let mut batch = WriteBatch::new();
-        batch.put(&vec![0; MAX_KEY_BYTES], b"").unwrap();
+        batch.put(&vec![0; KEY_BYTES_MAX], b"").unwrap();
         let before = batch.clone();
-        let key = vec![0; MAX_KEY_BYTES + 1];
+        let key = vec![0; KEY_BYTES_MAX + 1];
         assert!(matches!(
             batch.put(&key, b""),
             Err(Error::KeyTooLong {
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn a_value_over_the_limit_is_refused_without_being_copied() {
         // Zeroed memory of this size is mapped on first touch, and the check touches none of it.
-        let value = vec![0; MAX_VALUE_BYTES + 1];
+        let value = vec![0; VALUE_BYTES_MAX + 1];
         let mut batch = WriteBatch::new();
         assert!(matches!(
             batch.put(b"k", &value),

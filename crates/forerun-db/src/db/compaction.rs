@@ -24,7 +24,7 @@ use crate::tree::retain::Retain;
 use crate::{Error, Result};
 
 /// A worker that waits to retry a compaction sleeps at least this long.
-const MIN_WAIT: Duration = Duration::from_millis(50);
+const WAIT_MIN: Duration = Duration::from_millis(50);
 
 impl Inner {
     /// Runs the most urgent compaction of all keyspaces. Returns `false` if none is due.
@@ -145,7 +145,7 @@ impl Inner {
             .iter()
             .filter(|keyspace| self.compaction_score_of(keyspace) >= 1.0);
         let waits = failing.filter_map(|keyspace| keyspace.compaction_wait(now));
-        waits.min().map(|wait| wait.max(MIN_WAIT))
+        waits.min().map(|wait| wait.max(WAIT_MIN))
     }
 
     /// Removes runs in which everything has expired or was deleted by range. Returns `false` if

@@ -17,7 +17,7 @@ use crate::versions::{Entry, VisibleEntries};
 
 /// A cursor over more memtables, runs and levels than this is not pooled, since it holds a page or
 /// more for each.
-const MAX_SOURCES: usize = 24;
+const SOURCES_MAX: usize = 24;
 
 /// The cursors of both ends of an iteration.
 pub(super) struct Cursor {
@@ -87,7 +87,7 @@ impl Cursor {
     /// Returns the cursor to the pool, if it is worth keeping.
     pub(super) fn recycle(mut self: Box<Self>) {
         let is_small = self.cursors.with_dependent_mut(|_, cursors| {
-            let is_small = cursors.front.versions_mut().sources() <= MAX_SOURCES;
+            let is_small = cursors.front.versions_mut().sources() <= SOURCES_MAX;
             if is_small {
                 let back = cursors.back.as_mut();
                 let cursors = [Some(&mut cursors.front), back].into_iter().flatten();

@@ -12,7 +12,7 @@
 //!
 //! A new cursor costs a reference to the super version, on a counter that all threads share, and
 //! memory for a cursor over each memtable and run with its pages. A pooled cursor has all that. A
-//! thread pools at most [`MAX_POOLED`] cursors, one per keyspace, and none after it has ended.
+//! thread pools at most [`POOLED_MAX`] cursors, one per keyspace, and none after it has ended.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ use super::keyspace_data::KeyspaceData;
 const SLOTS: usize = 16;
 
 /// The maximum number of cursors that a thread keeps pooled.
-const MAX_POOLED: usize = 8;
+const POOLED_MAX: usize = 8;
 
 /// The pooled cursors of a keyspace.
 pub(super) struct CursorPool {
@@ -156,12 +156,12 @@ fn note_pooled(keyspace: &Arc<KeyspaceData>) {
             return None;
         }
         let noted = Arc::downgrade(keyspace);
-        if pooled.keyspaces.len() < MAX_POOLED {
+        if pooled.keyspaces.len() < POOLED_MAX {
             pooled.keyspaces.push(noted);
             return None;
         }
         let next = pooled.next;
-        pooled.next = (next + 1) % MAX_POOLED;
+        pooled.next = (next + 1) % POOLED_MAX;
         Some(std::mem::replace(&mut pooled.keyspaces[next], noted))
     };
     // A cursor pooled by a thread that is ending is found by the next thread with its slot, or
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_a_few_cursors_and_none_after_it_ends() {
-        let (_db, keyspaces) = store(3 * MAX_POOLED);
+        let (_db, keyspaces) = store(3 * POOLED_MAX);
         forerun_core::sync::thread::scope(|scope| {
             let scanner = scope.spawn(|| {
                 for keyspace in keyspaces.iter().chain(&keyspaces) {
@@ -254,7 +254,7 @@ mod tests {
                     assert_eq!(pooled(keyspace), 1);
                 }
                 let all: usize = keyspaces.iter().map(pooled).sum();
-                assert_eq!(all, MAX_POOLED);
+                assert_eq!(all, POOLED_MAX);
             });
             scanner.join().unwrap();
         });

@@ -29,7 +29,7 @@ use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::range_run::{MAX_RANGE_RUNS, write_range_run};
+use crate::tree::range_run::{RANGE_RUNS_MAX, write_range_run};
 use crate::tree::retain::Retain;
 use crate::{Background, Error, Result, TreeOptions};
 
@@ -260,7 +260,7 @@ impl Inner {
         }
         let before = self.tree.catalog().runs_of(keyspace.id()).cloned();
         let before = before.map_or(Vec::new(), |runs| runs.range_runs);
-        if before.len() >= MAX_RANGE_RUNS {
+        if before.len() >= RANGE_RUNS_MAX {
             tombstones.extend(known.iter());
             edit.removed = before.iter().map(|run| run.number()).collect();
         }

@@ -25,14 +25,14 @@ use crate::planted::{self, Defect};
 use crate::{Background, Error, Result};
 
 /// The maximum number of memtable sets at a time: every lookup searches a memtable in each.
-const MAX_MEMTABLE_SETS: usize = 6;
+const MEMTABLE_SETS_MAX: usize = 6;
 
 /// Kept free, so that a nearly empty memtable set can replace any other at any time.
 const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
 
 /// If readers hold too much memory for a memtable set of the usual size, one that is smaller by up
 /// to this factor is acceptable.
-const MIN_SIZE_SHARE: usize = 8;
+const SIZE_SHARE_MIN: usize = 8;
 
 /// How long a write waits for memory that only readers hold.
 const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ impl Size {
         let for_batch = table_bytes_for(needed_bytes);
         Size {
             wanted: for_batch.max(usual_bytes),
-            least: for_batch.max(usual_bytes / MIN_SIZE_SHARE),
+            least: for_batch.max(usual_bytes / SIZE_SHARE_MIN),
         }
     }
 
@@ -175,7 +175,7 @@ impl Inner {
     fn reservation(&self, active: &MemTableSet, size: Size) -> Reservation {
         let free = self.free_bytes(active);
         let frozen = self.frozen().len();
-        let has_slot = frozen + 1 < MAX_MEMTABLE_SETS && !self.is_level0_full();
+        let has_slot = frozen + 1 < MEMTABLE_SETS_MAX && !self.is_level0_full();
         if has_slot && free >= size.wanted {
             return Reservation::Granted(size.wanted);
         }

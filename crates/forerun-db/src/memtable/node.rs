@@ -30,7 +30,7 @@ use forerun_core::sync::modelled::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::arena::Arena;
 use crate::comparator::KeyOrder;
-use crate::versions::{Kind, MAX_SEQUENCE, ReadPoint};
+use crate::versions::{Kind, ReadPoint, SEQUENCE_MAX};
 
 /// The tallest tower. Half the nodes of each level are on the next, so this suffices for more nodes
 /// than memory holds.
@@ -137,7 +137,7 @@ const PAST_AT_ONCE: usize = 4;
 const HEIGHT_SHIFT: u32 = 1;
 const HEIGHT_MASK: u64 = 0x7f;
 const SEQUENCE_SHIFT: u32 = 8;
-const _: () = assert!(MAX_SEQUENCE == u64::MAX >> SEQUENCE_SHIFT);
+const _: () = assert!(SEQUENCE_MAX == u64::MAX >> SEQUENCE_SHIFT);
 
 /// Whether nodes carry a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -399,7 +399,7 @@ impl<'a> Node<'a> {
     /// # Safety
     /// The node must not be in a list yet, and no other thread may hold it.
     pub(super) unsafe fn number(self, sequence: u64, seal: Seal) {
-        debug_assert!(sequence <= MAX_SEQUENCE);
+        debug_assert!(sequence <= SEQUENCE_MAX);
         // SAFETY: the caller is alone with the node, so the header may be written.
         unsafe {
             let header = self.header.as_ptr();

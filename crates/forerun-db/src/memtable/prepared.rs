@@ -25,7 +25,7 @@ use super::hash_index::HashIndex;
 use super::node::{Draft, MAX_HEIGHT, Node, Seen};
 use super::skip_list::SkipList;
 use crate::versions::Kind;
-use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op};
+use crate::{KEY_BYTES_MAX, Op, VALUE_BYTES_MAX};
 
 /// Insertions in flight together. Each state holds a search path and is larger than a lookup's.
 const IN_FLIGHT: usize = 12;
@@ -92,7 +92,7 @@ impl<'a> Prepared<'a> {
         for draft in drafts(list, ops, seed) {
             let start = draft.start(at);
             // The lengths are checked again too, since a node keeps each in 32 bits.
-            let is_long = draft.key.len() > MAX_KEY_BYTES || draft.value.len() > MAX_VALUE_BYTES;
+            let is_long = draft.key.len() > KEY_BYTES_MAX || draft.value.len() > VALUE_BYTES_MAX;
             let free_bytes = block_end.saturating_sub(start);
             if is_long || draft.size_bytes() > free_bytes {
                 return Err(Refused::Changed);

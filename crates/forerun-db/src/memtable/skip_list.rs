@@ -24,7 +24,7 @@ use super::memory_checks::{Checked, Trusting};
 use super::node::{Draft, Header, MAX_HEIGHT, Node, Seal, Seen, Stands, Target};
 use super::skip_list_index::{INDEX_LEVEL, MIN_INDEXED_ENTRIES, SkipListIndex};
 use crate::comparator::KeyOrder;
-use crate::versions::{Kind, MAX_SEQUENCE, ReadPoint};
+use crate::versions::{Kind, ReadPoint, SEQUENCE_MAX};
 
 pub(super) struct SkipList {
     arena: Arena,
@@ -156,7 +156,7 @@ impl SkipList {
     /// The node must have been drafted in this list's arena, be in no list, and be held by no other
     /// thread.
     pub(super) async unsafe fn insert(&self, node: Node<'_>, sequence: u64) {
-        debug_assert!((1..=MAX_SEQUENCE).contains(&sequence));
+        debug_assert!((1..=SEQUENCE_MAX).contains(&sequence));
         // SAFETY: no other thread holds the node.
         unsafe { node.number(sequence, self.seal) };
         let height = node.height();

@@ -30,7 +30,7 @@ const PARTS: usize = 16;
 const SCANNED: usize = LEAF * PARTS;
 
 /// Maximum number of tombstones in a block, so that the numbers of bounds fit into 32 bits.
-const MAX_TOMBSTONES: usize = 1 << 30;
+const TOMBSTONES_MAX: usize = 1 << 30;
 
 /// A leaf of 16 tombstones.
 struct Leaf {
@@ -259,7 +259,7 @@ impl Block {
 
     /// Whether another block fits into this one.
     pub(super) fn can_take(&self, next: &Block) -> bool {
-        self.count() + next.count() <= MAX_TOMBSTONES
+        self.count() + next.count() <= TOMBSTONES_MAX
     }
 
     pub(super) fn count(&self) -> usize {

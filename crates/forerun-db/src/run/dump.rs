@@ -4,7 +4,7 @@ use forerun_core::size::counted;
 use std::fmt;
 
 use super::page::{GROUP_ROWS, Page, PageKind};
-use crate::versions::{Kind, MAX_SEQUENCE};
+use crate::versions::{Kind, SEQUENCE_MAX};
 
 /// Bytes shown of a key or a value.
 const SHOWN_BYTES: usize = 48;
@@ -96,7 +96,7 @@ pub(crate) fn page(page: Page<'_>, max_rows: usize) -> PageDescription {
                 true => Vec::new(),
                 false => key.clone(),
             },
-            sequence: Some(page.sequence(row)).filter(|sequence| *sequence != MAX_SEQUENCE),
+            sequence: Some(page.sequence(row)).filter(|sequence| *sequence != SEQUENCE_MAX),
             content,
         }
     });
@@ -244,7 +244,7 @@ mod tests {
                 stored_len: 4968,
                 raw_len: 16_000,
             };
-            builder.add(key, separator_tag(MAX_SEQUENCE), Payload::Child(location));
+            builder.add(key, separator_tag(SEQUENCE_MAX), Payload::Child(location));
         }
         let mut bytes = Vec::new();
         builder.finish(70, &mut bytes);

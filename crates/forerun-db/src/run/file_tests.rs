@@ -17,7 +17,7 @@ use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use crate::io::{Io, OpenMode};
-use crate::versions::{Kind, MAX_SEQUENCE, Version};
+use crate::versions::{Kind, SEQUENCE_MAX, Version};
 use crate::{Error, Result};
 
 const PATH: &str = "/run-000007.run";
@@ -161,8 +161,8 @@ fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
         for (key, sequence) in [
             (&entry.key, entry.sequence),
             (&entry.key, entry.sequence.saturating_sub(1)),
-            (&entry.key, MAX_SEQUENCE),
-            (&beside, MAX_SEQUENCE),
+            (&entry.key, SEQUENCE_MAX),
+            (&beside, SEQUENCE_MAX),
         ] {
             let row = entries.partition_point(|e| e.compare(order, key, sequence).is_lt());
             let same = |e: &&Entry| order.compare(&e.key, key).is_eq();
@@ -247,7 +247,7 @@ fn a_tree_of_several_levels_is_walked_by_every_search() {
 #[test]
 fn separators_as_long_as_keys_can_be_still_end_in_one_root() {
     let entry = |n: u8| Entry {
-        key: [vec![7; crate::MAX_KEY_BYTES - 1], vec![n]].concat(),
+        key: [vec![7; crate::KEY_BYTES_MAX - 1], vec![n]].concat(),
         sequence: 3,
         value: Some(vec![n; 10]),
     };
@@ -333,11 +333,11 @@ fn what_is_out_of_order_or_too_long_is_refused_and_the_rest_taken() {
         })
     };
     add(b"b", 5).unwrap();
-    for (key, sequence) in [(b"a", 1), (b"b", 5), (b"b", 6), (b"c", MAX_SEQUENCE + 1)] {
+    for (key, sequence) in [(b"a", 1), (b"b", 5), (b"b", 6), (b"c", SEQUENCE_MAX + 1)] {
         let refused = add(key, sequence).unwrap_err();
         assert!(matches!(refused, Error::OutOfOrder { .. }), "{refused}");
     }
-    let long = vec![b'x'; crate::MAX_KEY_BYTES + 1];
+    let long = vec![b'x'; crate::KEY_BYTES_MAX + 1];
     assert!(matches!(add(&long, 1), Err(Error::KeyTooLong { .. })));
     add(b"b", 4).unwrap();
     add(b"c", 9).unwrap();

@@ -13,8 +13,8 @@ use forerun_core::sync::random_seed;
 
 use super::record_index::LocationBits;
 use super::stored::{PageLocation, checksum};
-use crate::versions::MAX_SEQUENCE;
-use crate::{MAX_KEY_BYTES, Result};
+use crate::versions::SEQUENCE_MAX;
+use crate::{KEY_BYTES_MAX, Result};
 
 /// Bytes before the first page.
 pub(super) const HEADER_BYTES: usize = 32;
@@ -161,7 +161,7 @@ impl RunMeta {
         };
         let ingested = meta.ingested_sequence;
         let is_numbered = ingested == 0
-            || (ingested <= MAX_SEQUENCE
+            || (ingested <= SEQUENCE_MAX
                 && !meta.repeats_keys
                 && (meta.smallest_sequence, meta.largest_sequence) == (ingested, ingested));
         let is_sound = meta.deletions <= meta.entries && meta.leaf_pages > 0 && is_numbered;
@@ -201,7 +201,7 @@ impl<'a> Fields<'a> {
 
     fn key(&mut self) -> Result<Vec<u8>, &'static str> {
         match self.u32()? as usize {
-            len if len <= MAX_KEY_BYTES => Ok(self.bytes(len)?.to_vec()),
+            len if len <= KEY_BYTES_MAX => Ok(self.bytes(len)?.to_vec()),
             _ => Err("a key in the run's metadata is too long"),
         }
     }

@@ -118,14 +118,14 @@ forerun_core::setters! {
 
 impl RunOptions {
     /// The lowest limit for a page.
-    pub const MIN_PAGE_BYTES: usize = 4 << 10;
+    pub const PAGE_BYTES_MIN: usize = 4 << 10;
     /// The highest limit for a page.
-    pub const MAX_PAGE_BYTES: usize = 64 << 10;
+    pub const PAGE_BYTES_MAX: usize = 64 << 10;
 
     /// The page limit, clamped to its bounds.
     pub(crate) fn page_limit_bytes(&self) -> usize {
         self.page_bytes
-            .clamp(Self::MIN_PAGE_BYTES, Self::MAX_PAGE_BYTES)
+            .clamp(Self::PAGE_BYTES_MIN, Self::PAGE_BYTES_MAX)
     }
 }
 

@@ -9,7 +9,7 @@ use super::page::*;
 use super::page_search::{key_prefix_of, shared_len};
 use super::stored::PageLocation;
 use crate::comparator::KeyOrder;
-use crate::versions::MAX_SEQUENCE;
+use crate::versions::SEQUENCE_MAX;
 
 /// A row's payload.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +107,7 @@ impl PageBuilder {
     pub(super) fn add(&mut self, key: &[u8], tag: u64, payload: Payload<'_>) {
         self.size = self.size_with(key, &payload);
         let (key, tag) = match self.is_keyless() {
-            true => ([].as_slice(), separator_tag(MAX_SEQUENCE)),
+            true => ([].as_slice(), separator_tag(SEQUENCE_MAX)),
             false => (key, tag),
         };
         let row = Row {

@@ -4,7 +4,7 @@
 use super::page::*;
 use super::page_search::key_prefix_of;
 use crate::comparator::KeyOrder;
-use crate::versions::MAX_SEQUENCE;
+use crate::versions::SEQUENCE_MAX;
 
 impl Page<'_> {
     /// Checks a page's structure: every part is where the header says, the number of rows is right,
@@ -122,7 +122,7 @@ impl Page<'_> {
         if tag as u8 != SEPARATOR {
             return Err("a separator has the wrong tag");
         }
-        if row == 0 && (tag != separator_tag(MAX_SEQUENCE) || record.suffix_len != 0) {
+        if row == 0 && (tag != separator_tag(SEQUENCE_MAX) || record.suffix_len != 0) {
             return Err("the first child has a separator");
         }
         // A truncated record reads as zeros, which are not a valid location.

@@ -11,7 +11,7 @@ use super::page_search;
 use super::stored::PageLocation;
 use super::{Compression, PageSearch, unstore};
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
-use crate::versions::{Kind, MAX_SEQUENCE};
+use crate::versions::{Kind, SEQUENCE_MAX};
 
 /// An order in which different bytes may be the same key and the prefixes carry no information.
 struct IgnoresCase;
@@ -122,7 +122,7 @@ fn internal(entries: &[Entry], order: &KeyOrder) -> Vec<u8> {
     let mut builder = PageBuilder::new(PageKind::Internal, order.clone(), usize::MAX / 8);
     for (row, entry) in entries.iter().enumerate() {
         let tag = match row {
-            0 => separator_tag(MAX_SEQUENCE),
+            0 => separator_tag(SEQUENCE_MAX),
             _ => separator_tag(entry.sequence),
         };
         builder.add(&entry.key, tag, Payload::Child(location(row)));
@@ -147,7 +147,7 @@ fn sought(entries: &[Entry], more: &[(Vec<u8>, u64)]) -> Vec<(Vec<u8>, u64)> {
             *last = last.wrapping_add(1);
         }
         for key in [&entry.key, &longer, &shorter, &other] {
-            for sequence in [entry.sequence, entry.sequence + 1, 0, MAX_SEQUENCE] {
+            for sequence in [entry.sequence, entry.sequence + 1, 0, SEQUENCE_MAX] {
                 sought.push((key.clone(), sequence));
             }
         }
@@ -283,7 +283,7 @@ fn many_versions_of_one_key_are_distinguished() {
 fn keys_of_every_length_and_all_bits_set_are_kept() {
     let entry = |len| Entry {
         key: vec![255; len],
-        sequence: MAX_SEQUENCE,
+        sequence: SEQUENCE_MAX,
         value: Some(vec![1; 3]),
     };
     let lengths = (0..40).chain([4094, 4095, 4096, 4999, 65_535, 65_536]);

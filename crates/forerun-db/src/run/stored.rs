@@ -14,7 +14,7 @@ use super::Compression;
 use super::page::Page;
 pub(crate) use crate::cache::driver::PageLocation;
 use crate::planted::{self, Defect};
-use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Bytes after the stored page: the codec and the checksum.
 pub(crate) const TRAILER_BYTES: usize = 9;
@@ -31,7 +31,7 @@ impl PageLocation {
         TRAILER_BYTES as u64 + (Page::MIN_BYTES as u64).div_ceil(LZ4_MAX_RATIO);
 
     /// The largest page: one row with the longest key and value, and the page around it.
-    const MAX_RAW_BYTES: usize = MAX_VALUE_BYTES + 2 * MAX_KEY_BYTES + (64 << 10);
+    const MAX_RAW_BYTES: usize = VALUE_BYTES_MAX + 2 * KEY_BYTES_MAX + (64 << 10);
 
     /// Offset directly after the page.
     pub(crate) fn end(&self) -> u64 {

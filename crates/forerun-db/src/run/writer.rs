@@ -27,8 +27,8 @@ use super::stored::PageLocation;
 use super::{Compression, RunOptions};
 use crate::comparator::KeyOrder;
 use crate::io::{Io, OpenMode};
-use crate::versions::{Kind, MAX_SEQUENCE, Version};
-use crate::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, Result};
+use crate::versions::{Kind, SEQUENCE_MAX, Version};
+use crate::{Error, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 /// Writes a run. If it is dropped without [`finish`](Self::finish), the file it leaves is not a
 /// run.
@@ -64,7 +64,7 @@ impl Separator {
     fn first() -> Self {
         Separator {
             key: Vec::new(),
-            tag: separator_tag(MAX_SEQUENCE),
+            tag: separator_tag(SEQUENCE_MAX),
         }
     }
 }
@@ -190,7 +190,7 @@ impl RunWriter {
         let first = self.meta.entries == 0;
         let keys = self.order.compare(&self.last_key, key);
         if !first && !keys.then(sequence.cmp(&self.last_sequence)).is_lt()
-            || sequence > MAX_SEQUENCE
+            || sequence > SEQUENCE_MAX
         {
             return Err(Error::OutOfOrder { key: key.to_vec() });
         }
@@ -348,7 +348,7 @@ impl RunWriter {
         };
         Separator {
             key: key.to_vec(),
-            tag: separator_tag(MAX_SEQUENCE),
+            tag: separator_tag(SEQUENCE_MAX),
         }
     }
 
@@ -380,16 +380,16 @@ impl RunWriter {
 }
 
 fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
-    if key.len() > MAX_KEY_BYTES {
+    if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLong {
             len_bytes: key.len(),
-            limit_bytes: MAX_KEY_BYTES,
+            limit_bytes: KEY_BYTES_MAX,
         });
     }
-    if value.len() > MAX_VALUE_BYTES {
+    if value.len() > VALUE_BYTES_MAX {
         return Err(Error::ValueTooLong {
             len_bytes: value.len(),
-            limit_bytes: MAX_VALUE_BYTES,
+            limit_bytes: VALUE_BYTES_MAX,
         });
     }
     Ok(())

@@ -18,7 +18,7 @@ use crate::tree::limiter::RateLimiter;
 use crate::tree::retain::Retain;
 use crate::{Bytewise, ReverseBytewise};
 
-pub(crate) const PAGE_BYTES: usize = RunOptions::MIN_PAGE_BYTES;
+pub(crate) const PAGE_BYTES: usize = RunOptions::PAGE_BYTES_MIN;
 
 /// A cache with space for this many pages.
 pub(crate) fn cache(frames: usize) -> Arc<PageCache> {

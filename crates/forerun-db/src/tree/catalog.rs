@@ -31,7 +31,7 @@ use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::pending_edits::PendingEdits;
 use crate::tree::range_run::read_range_run;
-use crate::{Access, Error, MAX_KEYSPACES, Options, Result};
+use crate::{Access, Error, KEYSPACES_MAX, Options, Result};
 
 /// The current set of runs. One thread at a time changes it.
 #[derive(Debug)]
@@ -247,10 +247,10 @@ impl Catalog {
             });
         }
         let id = manifest.next_keyspace;
-        if manifest.keyspaces.len() >= MAX_KEYSPACES || id == u32::MAX {
+        if manifest.keyspaces.len() >= KEYSPACES_MAX || id == u32::MAX {
             return Err(Error::TooManyKeyspaces {
                 name: name.to_owned(),
-                limit: MAX_KEYSPACES,
+                limit: KEYSPACES_MAX,
             });
         }
         manifest.next_keyspace = id + 1;

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::ReverseBytewise;
     use crate::testing::version_list::{Held, Sorted, held};
-    use crate::versions::MAX_SEQUENCE;
+    use crate::versions::SEQUENCE_MAX;
 
     #[derive(Clone, Debug)]
     enum Move {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     fn moves() -> impl Strategy<Value = Vec<Move>> {
-        let sequence = || prop_oneof![Just(0), Just(MAX_SEQUENCE), 0_u64..60];
+        let sequence = || prop_oneof![Just(0), Just(SEQUENCE_MAX), 0_u64..60];
         let one = prop_oneof![
             1 => Just(Move::First),
             1 => Just(Move::Last),
@@ -356,7 +356,7 @@ mod tests {
                 assert!(merge.at().is_none());
                 merge.next().unwrap();
                 assert!(merge.at().is_none());
-                merge.seek(&[1], MAX_SEQUENCE).unwrap();
+                merge.seek(&[1], SEQUENCE_MAX).unwrap();
                 assert_eq!(merge.at().map(|version| version.sequence), Some(21));
             } else {
                 assert!(broken_at > 4, "call {broken_at} was never made");
@@ -381,7 +381,7 @@ mod tests {
             Box::new(shared),
         ];
         let mut merge = Merge::new(KeyOrder::Bytewise, cursors);
-        merge.seek(&[4], MAX_SEQUENCE).unwrap();
+        merge.seek(&[4], SEQUENCE_MAX).unwrap();
         merge.prev().unwrap();
         merge.next().unwrap();
         handle.insert(held(&[4, 1], 100, Some(b"new")));

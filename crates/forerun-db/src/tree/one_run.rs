@@ -13,7 +13,7 @@ use crate::run::lookup::{Found, ReadContext};
 use crate::run::{PageSearch, Run, RunOptions, RunWriter, SearchKey};
 use crate::tree::levels::Levels;
 use crate::tree::lookup;
-use crate::versions::{Kind, MAX_SEQUENCE, Version};
+use crate::versions::{Kind, SEQUENCE_MAX, Version};
 use crate::{Result, Values};
 
 /// A single run. A store looks up keys in its runs the same way.
@@ -111,7 +111,7 @@ impl OneRun {
         let context = self.context(how);
         values.reset(keys.len());
         for (position, key) in keys.iter().enumerate() {
-            let key = SearchKey::new(key, MAX_SEQUENCE);
+            let key = SearchKey::new(key, SEQUENCE_MAX);
             let got = lookup::get(&self.levels, key, &context, |found| {
                 if let Found::Value(value) = found {
                     values.set_found(position, value);
@@ -129,7 +129,7 @@ impl OneRun {
         values.reset(keys.len());
         let keys: Vec<SearchKey<'_>> = keys
             .iter()
-            .map(|key| SearchKey::new(key, MAX_SEQUENCE))
+            .map(|key| SearchKey::new(key, SEQUENCE_MAX))
             .collect();
         lookup::multi_get(
             &self.levels,

@@ -20,7 +20,7 @@ use crate::versions::{Kind, Version, VersionCursor};
 use crate::{Error, Result};
 
 /// At this many runs of range deletions, the next one replaces them all.
-pub(crate) const MAX_RANGE_RUNS: usize = 8;
+pub(crate) const RANGE_RUNS_MAX: usize = 8;
 
 /// Writes range deletions to a run of their own and opens it; `None` if there are none.
 ///

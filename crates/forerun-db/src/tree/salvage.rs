@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use crate::planted::{self, Defect};
 use crate::run::{Page, PageKind, PageLocation, Run};
-use crate::versions::{Kind, MAX_SEQUENCE, Version, VersionCursor};
+use crate::versions::{Kind, SEQUENCE_MAX, Version, VersionCursor};
 use crate::{CorruptRange, Error, Result};
 
 /// Maximum number of internal pages above a leaf; see `verify.rs`.
@@ -276,7 +276,7 @@ impl VersionCursor for Salvage<'_> {
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
         // Start from the beginning: a damaged run is searched only once.
         self.seek_first()?;
-        while self.is_before(key, sequence.min(MAX_SEQUENCE)) {
+        while self.is_before(key, sequence.min(SEQUENCE_MAX)) {
             self.next()?;
         }
         Ok(())

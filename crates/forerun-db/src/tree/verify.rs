@@ -24,7 +24,7 @@ use crate::tree::catalog::open_run;
 use crate::tree::levels::{Levels, record};
 use crate::tree::limiter;
 use crate::tree::manifest::RunRecord;
-use crate::versions::{Kind, MAX_SEQUENCE};
+use crate::versions::{Kind, SEQUENCE_MAX};
 use crate::{Error, Result};
 
 /// The result of verifying a store's runs.
@@ -184,7 +184,7 @@ impl<'a> Walk<'a> {
             depth: 0,
             locations: Vec::new(),
             sum: RunMeta {
-                smallest_sequence: MAX_SEQUENCE,
+                smallest_sequence: SEQUENCE_MAX,
                 ..RunMeta::default()
             },
             last: None,

@@ -19,7 +19,7 @@ pub use visible_entries::Entry;
 pub(crate) use visible_entries::VisibleEntries;
 
 /// The largest sequence number. It sorts before all versions of a key.
-pub(crate) const MAX_SEQUENCE: u64 = (1 << 56) - 1;
+pub(crate) const SEQUENCE_MAX: u64 = (1 << 56) - 1;
 
 /// The kind of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub(crate) trait VersionCursor: Send {
     fn seek_last(&mut self) -> Result<()>;
 
     /// Moves to the first version at or after (`key`, `sequence`): the newest version of `key` that
-    /// is not newer than `sequence`, or else the next version. With [`MAX_SEQUENCE`], the first
+    /// is not newer than `sequence`, or else the next version. With [`SEQUENCE_MAX`], the first
     /// version of `key` or the next key.
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()>;
 

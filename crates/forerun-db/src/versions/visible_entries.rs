@@ -10,7 +10,7 @@
 //! versions oldest first, and knows the newest one only when it reaches the next key. So it copies
 //! the entry, and stops before the entry's key.
 
-use super::{Kind, MAX_SEQUENCE, Version, VersionCursor};
+use super::{Kind, SEQUENCE_MAX, Version, VersionCursor};
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::planted::{self, Defect};
@@ -119,7 +119,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
     /// Moves to the last entry before `key`.
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
-        self.versions.seek_before(key, MAX_SEQUENCE)?;
+        self.versions.seek_before(key, SEQUENCE_MAX)?;
         self.find_visible_backward()
     }
 
@@ -146,7 +146,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
             Position::Nowhere => return self.seek_last(),
             Position::OnEntry => {
                 keep(&mut self.key, self.versions.at().map(|at| at.key));
-                self.versions.seek_before(&self.key, MAX_SEQUENCE)?;
+                self.versions.seek_before(&self.key, SEQUENCE_MAX)?;
             }
             Position::BeforeKey => {}
         }
@@ -248,7 +248,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
             }
             if self.is_at_key() {
                 // The key's other versions are too new, or have been skipped.
-                self.versions.seek_before(&self.key, MAX_SEQUENCE)?;
+                self.versions.seek_before(&self.key, SEQUENCE_MAX)?;
             }
             if newest == Some(Kind::Value) {
                 self.position = Position::BeforeKey;

@@ -15,7 +15,7 @@
 use crate::bytes::{u32_at, u64_at};
 use crate::ops::Ops;
 use crate::planted::{self, Defect};
-use crate::{MAX_BATCH_BYTES, Result};
+use crate::{BATCH_BYTES_MAX, Result};
 
 /// Bytes before the payload.
 pub(crate) const HEADER_BYTES: usize = 28;
@@ -64,7 +64,7 @@ impl Record<'_> {
 
 /// Appends an unsealed record to `out`. `payload_checksum` is `crc32c(payload)`.
 pub(crate) fn begin(out: &mut Vec<u8>, payload: &[u8], payload_checksum: u32, count: u32) {
-    debug_assert!(payload.len() <= MAX_BATCH_BYTES && count > 0);
+    debug_assert!(payload.len() <= BATCH_BYTES_MAX && count > 0);
     let mut header = [0; HEADER_BYTES];
     header[0..4].copy_from_slice(&payload_checksum.to_le_bytes());
     header[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -124,7 +124,7 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
     let is_ingestion = flags & INGESTION != 0;
     let is_sound = match is_ingestion {
         true => len == 0 && count == 1,
-        false => len <= MAX_BATCH_BYTES && count > 0,
+        false => len <= BATCH_BYTES_MAX && count > 0,
     };
     if !is_sound || first_sequence == 0 || flags & !(SYNCED_BEFORE | INGESTION) != 0 {
         return Err("the record's header makes no sense");

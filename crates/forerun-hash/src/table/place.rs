@@ -49,10 +49,10 @@ pub(super) struct Geometry {
 impl Geometry {
     /// Minimum number of buckets from which hashes can be recovered.
     #[cfg(not(loom))]
-    pub(super) const MIN_LEN: u64 = 1 << (64 - REMAINDER_BITS);
+    pub(super) const LEN_MIN: u64 = 1 << (64 - REMAINDER_BITS);
     /// Loom models look entries up and never recover their hashes.
     #[cfg(loom)]
-    pub(super) const MIN_LEN: u64 = 2;
+    pub(super) const LEN_MIN: u64 = 2;
 
     /// The home bucket of a hash.
     #[inline(always)]
@@ -101,7 +101,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_hash_comes_back_from_either_of_its_buckets(hash: u64, spare in 0u64..100_000) {
-            let geometry = Geometry { len: Geometry::MIN_LEN + spare };
+            let geometry = Geometry { len: Geometry::LEN_MIN + spare };
             let home = geometry.home(hash);
             let entry = Identity::home(hash);
             prop_assert!((home as u64) < geometry.len);

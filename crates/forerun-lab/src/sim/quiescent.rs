@@ -18,7 +18,7 @@ use super::simulation::{IncarnationEnd, Opened, Outcome, STORE, Simulation, Stop
 /// The maximum memory of an open run, in addition to cached pages: its index and its filter, a word
 /// for each page, and its root page, which has at most 4 KiB of rows or one row with a key of 4 KB
 /// and a value of 5 KB.
-const RUN_MAX_BYTES: usize = 12 << 10;
+const RUN_BYTES_MAX: usize = 12 << 10;
 
 /// The minimum that a cache reserves for pages: one frame, or this fraction of the cache.
 const FRAME_BYTES: usize = (4 << 10) + 64;
@@ -196,7 +196,7 @@ fn over_limit(
     // Pages get the part of the cache that open runs do not use, and at least their share.
     let capacity = stats.cache.capacity_bytes;
     let least_pages = (capacity / PAGES_SHARE).max(FRAME_BYTES);
-    let max_bytes = capacity.max(runs as usize * RUN_MAX_BYTES + least_pages);
+    let max_bytes = capacity.max(runs as usize * RUN_BYTES_MAX + least_pages);
     if stats.cache.used_bytes > max_bytes {
         return Some(format!(
             "the cache is over its limit of {max_bytes} bytes, with {runs} runs: {}",

@@ -2,7 +2,7 @@
 
 /// Up to this many seconds (30 days), an expiration time is relative to now. Larger values are
 /// times of day.
-const RELATIVE_TTL_MAX_S: i32 = 60 * 60 * 24 * 30;
+const RELATIVE_TTL_S_MAX: i32 = 60 * 60 * 24 * 30;
 
 /// An expiration time as the client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(crate) fn parse_expiration(token: &[u8]) -> Option<Expiration> {
     Some(match parse_i64(token)? as i32 {
         0 => Expiration::Never,
         ..0 => Expiration::Past,
-        relative @ 1..=RELATIVE_TTL_MAX_S => Expiration::In(relative.unsigned_abs()),
+        relative @ 1..=RELATIVE_TTL_S_MAX => Expiration::In(relative.unsigned_abs()),
         unix => Expiration::AtUnix(unix.unsigned_abs().into()),
     })
 }

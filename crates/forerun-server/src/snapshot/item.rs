@@ -13,7 +13,7 @@
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cache, Expiry, Item, MAX_KEY_BYTES, Store, StoreResult, Value};
+use forerun_cache::{Cache, Expiry, Item, KEY_BYTES_MAX, Store, StoreResult, Value};
 
 use super::Fault;
 use super::frames::{FRAME_BYTES, FrameReader};
@@ -28,7 +28,7 @@ pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, now_s: u32, now_uni
         Expiry::Never => 0,
         Expiry::At(second) => now_unix_s + u64::from(second.saturating_sub(now_s)),
     };
-    // Keys have at most MAX_KEY_BYTES = 250 bytes, values at most 1 GiB.
+    // Keys have at most KEY_BYTES_MAX = 250 bytes, values at most 1 GiB.
     head.push(item.key().len() as u8);
     head.extend_from_slice(&item.flags().to_le_bytes());
     head.extend_from_slice(&expires_at.to_le_bytes());
@@ -79,7 +79,7 @@ pub(super) fn read_record<R: io::Read>(
         let items = u64::from_le_bytes(items);
         return Ok(Read::End { items });
     }
-    if key_len > MAX_KEY_BYTES {
+    if key_len > KEY_BYTES_MAX {
         return Err(from.damaged("a key is too long"));
     }
     let mut head = [0; HEAD_BYTES - 1];
@@ -88,7 +88,7 @@ pub(super) fn read_record<R: io::Read>(
     let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
     let (flags, expires_at, cas) = (u32_at(0), u64_at(4), u64_at(12));
     let value_len = u32_at(20) as usize;
-    let mut key = [0; MAX_KEY_BYTES];
+    let mut key = [0; KEY_BYTES_MAX];
     let key = &mut key[..key_len];
     from.take(key)?;
 

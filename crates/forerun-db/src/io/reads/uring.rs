@@ -38,7 +38,7 @@ use super::{Done, Engine, Progress};
 const ENTRIES: u32 = 128;
 
 /// The longest read that the kernel accepts at once; a longer one would come back short anyway.
-const MAX_READ_BYTES: usize = 1 << 30;
+const READ_BYTES_MAX: usize = 1 << 30;
 
 thread_local! {
     /// The ring of this thread, while no batch uses it.
@@ -191,7 +191,7 @@ impl Inner {
             let read = self.in_flight[slot as usize].insert(read);
             let fd = types::Fd(read.file.as_raw_fd());
             let (offset, rest) = read.rest();
-            let len = rest.len().min(MAX_READ_BYTES) as u32;
+            let len = rest.len().min(READ_BYTES_MAX) as u32;
             let entry = opcode::Read::new(fd, rest.as_mut_ptr(), len)
                 .offset(offset)
                 .build()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Keyspace, LEVELS, Manifest, RunRecord, is_keyspace_name};
 use crate::clock::Mark;
 use crate::sealed::{Bad, Reader};
-use crate::versions::MAX_SEQUENCE;
+use crate::versions::SEQUENCE_MAX;
 
 /// Bytes of a run's record.
 const RUN_BYTES: usize = 24;
@@ -14,7 +14,7 @@ pub(super) fn manifest(reader: &mut Reader<'_>) -> Result<Manifest, Bad> {
     let next_run = reader.u64()?;
     let first_segment = reader.u64()?;
     let flushed_sequence = reader.u64()?;
-    if flushed_sequence > MAX_SEQUENCE {
+    if flushed_sequence > SEQUENCE_MAX {
         return Err(reader.bad("a sequence number is out of range"));
     }
     let next_keyspace = reader.u32()?;

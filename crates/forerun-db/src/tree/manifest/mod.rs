@@ -24,7 +24,7 @@ use crate::clock::Mark;
 use crate::io::replace::{ReplaceError, replace_file};
 use crate::io::{Io, OpenMode, read_all};
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
-use crate::{Error, MAX_KEYSPACE_NAME_BYTES, Result};
+use crate::{Error, KEYSPACE_NAME_BYTES_MAX, Result};
 
 /// The file's name.
 pub(crate) const NAME: &str = "MANIFEST";
@@ -189,7 +189,7 @@ impl Keyspace {
 
 /// Whether a keyspace other than the default one may have this name.
 pub(crate) fn is_keyspace_name(name: &str) -> bool {
-    (1..=MAX_KEYSPACE_NAME_BYTES).contains(&name.len())
+    (1..=KEYSPACE_NAME_BYTES_MAX).contains(&name.len())
 }
 
 #[cfg(test)]

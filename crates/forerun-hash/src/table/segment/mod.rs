@@ -70,7 +70,7 @@ impl Segment {
         len: u64,
         pages: Pages,
     ) -> Result<Vec<Arc<Segment>>, Error> {
-        let len = len.max(Geometry::MIN_LEN);
+        let len = len.max(Geometry::LEN_MIN);
         let buckets = buckets::Buckets::new(prefixes.len(), len, pages)?;
         let segments = prefixes.iter().zip(buckets).map(|(&prefix, buckets)| {
             Arc::new(Segment {
