@@ -88,6 +88,8 @@ mod module {
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        use pyo3::types::PyAnyMethods as _;
+
         // For the package's benchmark. It is not in `__all__`.
         let find_seconds = pyo3::wrap_pyfunction!(crate::measure::_find_seconds, module)?;
         module.setattr("_find_seconds", find_seconds)?;

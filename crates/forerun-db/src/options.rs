@@ -392,8 +392,8 @@ impl Options {
     /// Calls `open` with these options. If the store is ordered by [`ReverseBytewise`], calls it
     /// again with that comparator.
     ///
-    /// A store keeps the order that it was created with. Of the two orders that every program has,
-    /// this finds the right one; any other is code of the program that created the store.
+    /// A store keeps the order that it was created with. Every program has these two orders. Any
+    /// other is code of the program that created the store; the error of `open` names it.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use forerun_db::MAX_KEY_BYTES;
+use forerun_db::KEY_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 /// The maximum size of all keys and values of a request together: 16 MiB.
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// large on every node.
 ///
 /// [`Options::memory_limit_bytes`]: forerun_db::Options::memory_limit_bytes
-pub const MAX_REQUEST_BYTES: usize = 16 << 20;
+pub const REQUEST_BYTES_MAX: usize = 16 << 20;
 
 /// One operation of a [`Request`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,12 +87,12 @@ impl Request {
                 Op::Put { key, value } => (key, value.len()),
                 Op::Delete { key } => (key, 0),
             };
-            if key.len() > MAX_KEY_BYTES {
+            if key.len() > KEY_BYTES_MAX {
                 return Err(RejectedRequest::KeyTooLong { bytes: key.len() });
             }
             request_bytes += key.len() + value_bytes;
         }
-        match request_bytes <= MAX_REQUEST_BYTES {
+        match request_bytes <= REQUEST_BYTES_MAX {
             true => Ok(()),
             false => Err(RejectedRequest::TooLarge {
                 bytes: request_bytes,
@@ -125,13 +125,13 @@ impl fmt::Display for Response {
 #[non_exhaustive]
 pub enum RejectedRequest {
     /// A key is too long.
-    #[error("a key of {bytes} bytes; the longest has {MAX_KEY_BYTES}")]
+    #[error("a key of {bytes} bytes; the longest has {KEY_BYTES_MAX}")]
     KeyTooLong {
         /// Its length.
         bytes: usize,
     },
     /// The keys and values together are too large.
-    #[error("a request of {bytes} bytes; the largest has {MAX_REQUEST_BYTES}")]
+    #[error("a request of {bytes} bytes; the largest has {REQUEST_BYTES_MAX}")]
     TooLarge {
         /// The size of its keys and values.
         bytes: usize,
@@ -149,11 +149,11 @@ mod tests {
                 .put(vec![0; key_bytes], vec![0; value_bytes])
                 .check()
         };
-        let value_bytes = MAX_REQUEST_BYTES - MAX_KEY_BYTES;
-        assert_eq!(put(MAX_KEY_BYTES, value_bytes), Ok(()));
-        let (key_bytes, bytes) = (MAX_KEY_BYTES + 1, MAX_REQUEST_BYTES + 1);
+        let value_bytes = REQUEST_BYTES_MAX - KEY_BYTES_MAX;
+        assert_eq!(put(KEY_BYTES_MAX, value_bytes), Ok(()));
+        let (key_bytes, bytes) = (KEY_BYTES_MAX + 1, REQUEST_BYTES_MAX + 1);
         let too_large = RejectedRequest::TooLarge { bytes };
-        assert_eq!(put(MAX_KEY_BYTES, value_bytes + 1), Err(too_large));
+        assert_eq!(put(KEY_BYTES_MAX, value_bytes + 1), Err(too_large));
         let too_long = RejectedRequest::KeyTooLong { bytes: key_bytes };
         assert_eq!(put(key_bytes, 0), Err(too_long));
     }

@@ -11,9 +11,9 @@
 //!
 //! Numbers are little-endian. Entries are in ascending order of their keys.
 
-use forerun_db::{Iter, MAX_KEY_BYTES};
+use forerun_db::{Iter, KEY_BYTES_MAX};
 
-use crate::request::MAX_REQUEST_BYTES;
+use crate::request::REQUEST_BYTES_MAX;
 use crate::{Error, Result};
 
 const HEADER: &[u8; 8] = b"FRRAFTS1";
@@ -25,7 +25,7 @@ const ENTRIES: u8 = 1;
 const END: u8 = 2;
 /// A frame with a body of at least this size is complete.
 const BODY_BYTES: usize = 64 << 10;
-const MAX_BODY_BYTES: usize = BODY_BYTES + ENTRY_HEADER_BYTES + MAX_KEY_BYTES + MAX_REQUEST_BYTES;
+const BODY_BYTES_MAX: usize = BODY_BYTES + ENTRY_HEADER_BYTES + KEY_BYTES_MAX + REQUEST_BYTES_MAX;
 
 /// Encodes the entries of an iterator.
 pub(crate) struct Encoder {
@@ -165,7 +165,7 @@ impl Decoder {
             return Ok(None);
         };
         match u32::from_le_bytes(*length) as usize {
-            body_bytes if body_bytes <= MAX_BODY_BYTES => Ok(Some(body_bytes)),
+            body_bytes if body_bytes <= BODY_BYTES_MAX => Ok(Some(body_bytes)),
             _ => Err(self.bad(taken, "this frame is too long")),
         }
     }

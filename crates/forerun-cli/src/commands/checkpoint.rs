@@ -13,7 +13,8 @@ use crate::output::{self, Out};
 /// Copy the present state of a store to another directory
 ///
 /// The copy is an independent store. If DIR is on the same file system, runs are hard-linked and
-/// not copied, so a checkpoint takes almost no time and space. DIR must not exist yet or be empty.
+/// not copied, so a checkpoint takes almost no time and space. DIR must not exist yet or be empty,
+/// and it must be outside the store.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

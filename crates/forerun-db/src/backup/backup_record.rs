@@ -88,6 +88,7 @@ fn within(bad: Bad, start: usize) -> Bad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::fuzz;
 
     fn sample() -> Record {
         let run = |number| RunRecord {
@@ -148,6 +149,6 @@ mod tests {
             &body(&sample())[20 + encoded.len()..],
         ]
         .concat();
-        assert_eq!(fuzz_record(&around, manifest_body), 3);
+        assert_eq!(fuzz::backup_record(&around, manifest_body), 3);
     }
 }

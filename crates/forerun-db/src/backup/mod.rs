@@ -48,9 +48,6 @@ use copy::Meter;
 use info::Numbers;
 use listing::{Listing, record_name, run_name};
 
-// Hidden: for the fuzz targets.
-#[doc(hidden)]
-pub use backup_record::fuzz_record;
 pub use info::{Backup, BackupList, BackupProgress, BackupVerifyReport, RemovedBackups};
 
 const KIND: Kind = Kind {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::versions::MAX_SEQUENCE;
+use crate::versions::SEQUENCE_MAX;
 
 fn table(limit_bytes: usize) -> MemTable {
     let config = MemTableConfig::default()
@@ -45,10 +45,10 @@ fn check(table: &MemTable, written: u32) {
         false => Lookup::Missing,
     };
     for (i, key) in keys.iter().enumerate() {
-        assert_eq!(table.get(key, MAX_SEQUENCE).unwrap(), expected(i));
+        assert_eq!(table.get(key, SEQUENCE_MAX).unwrap(), expected(i));
     }
     let mut answers = 0;
-    table.multi_get(&keys, MAX_SEQUENCE, Strategy::Index, |i, lookup| {
+    table.multi_get(&keys, SEQUENCE_MAX, Strategy::Index, |i, lookup| {
         assert_eq!(lookup.unwrap(), expected(i));
         answers += 1;
     });
@@ -155,7 +155,7 @@ fn writers_readers_and_the_growing_index_do_not_wait_for_each_other_for_long() {
                             break;
                         };
                         let bytes = self::key(earlier);
-                        let found = table.get(&bytes, MAX_SEQUENCE).unwrap();
+                        let found = table.get(&bytes, SEQUENCE_MAX).unwrap();
                         assert_eq!(found, Lookup::Value(&bytes));
                     }
                 }

@@ -25,7 +25,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use forerun_db::{Db, Options};
-use forerun_raft::{KvReader, MAX_REQUEST_BYTES, Request, Response, TypeConfig};
+use forerun_raft::{KvReader, REQUEST_BYTES_MAX, Request, Response, TypeConfig};
 use http_body_util::BodyExt;
 use openraft::error::{CheckIsLeaderError, RaftError};
 use openraft::raft::{AppendEntriesRequest, VoteRequest};
@@ -39,7 +39,7 @@ use crate::network::Network;
 pub type SnapshotHeader = (Vote<u64>, SnapshotMeta<u64, BasicNode>);
 
 /// The longest header.
-const MAX_HEADER_BYTES: usize = 1 << 20;
+const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// How a node is started.
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ async fn serve(options: &NodeOptions) -> anyhow::Result<()> {
         .route("/raft/append", post(raft_append))
         .route("/raft/vote", post(raft_vote))
         .route("/raft/snapshot", post(raft_snapshot))
-        .layer(DefaultBodyLimit::max(4 * MAX_REQUEST_BYTES))
+        .layer(DefaultBodyLimit::max(4 * REQUEST_BYTES_MAX))
         .with_state(Arc::new(node));
     let listener = tokio::net::TcpListener::bind(&options.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", options.listen))?;
@@ -272,7 +272,7 @@ fn split_header(bytes: &[u8]) -> anyhow::Result<Option<(Vec<u8>, usize)>> {
         return Ok(None);
     };
     let length = u32::from_le_bytes(*length) as usize;
-    anyhow::ensure!(length <= MAX_HEADER_BYTES, "a header of {length} bytes");
+    anyhow::ensure!(length <= HEADER_BYTES_MAX, "a header of {length} bytes");
     let header = rest.split_at_checked(length);
     Ok(header.map(|(header, rest)| (header.to_vec(), rest.len())))
 }

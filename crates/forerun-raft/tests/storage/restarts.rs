@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::fixture::{Model, Node, entry, log_id, try_open};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Db, Options, WalMode};
-use forerun_raft::{MAX_REQUEST_BYTES, Request, Response};
+use forerun_raft::{REQUEST_BYTES_MAX, Request, Response};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{RaftLogReader, Vote};
 
@@ -136,7 +136,7 @@ async fn a_request_beyond_a_limit_has_no_effect() {
     let mut node = Node::open(&FaultIo::new());
     let too_large = Request::new()
         .put("a", "1")
-        .put("b", vec![0; MAX_REQUEST_BYTES]);
+        .put("b", vec![0; REQUEST_BYTES_MAX]);
     let entries = [entry(1, 0, too_large), entry(1, 1, numbered(1))];
     let responses = node.machine.apply(entries).await.unwrap();
     assert!(matches!(

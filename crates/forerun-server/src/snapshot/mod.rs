@@ -299,11 +299,7 @@ impl Piece {
     }
 }
 
-pub(crate) fn read_from(
-    cache: &Cache,
-    mut from: impl Read,
-    now_unix_s: u64,
-) -> Result<SnapshotStats, Fault> {
+fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
     // Read both clocks at the same moment, so that items expire on time however long the reading
     // takes.
     let now_s = cache.now();
@@ -351,6 +347,11 @@ pub(crate) fn read_from(
             }
         }
     }
+}
+
+/// Reads bytes as a snapshot, for `testing`. Returns whether they are one.
+pub(crate) fn is_readable(cache: &Cache, bytes: &[u8]) -> bool {
+    read_from(cache, bytes, 0).is_ok()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use forerun_cache::{Cache, CacheOptions};
 
-use crate::snapshot::read_from;
+use crate::snapshot::is_readable;
 
 /// Reads bytes as a snapshot into a small cache. The result is an error or a cache, never a panic.
 pub fn fuzz_snapshot(bytes: &[u8]) {
@@ -11,6 +11,6 @@ pub fn fuzz_snapshot(bytes: &[u8]) {
         .max_item_bytes(1 << 20);
     if let Ok(cache) = Cache::new(options) {
         // An error is a valid result.
-        let _ = read_from(&cache, bytes, 0);
+        let _ = is_readable(&cache, bytes);
     }
 }
