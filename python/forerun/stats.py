@@ -1,5 +1,7 @@
-"""The types of the dicts that `stats()` returns. Each metric has the name of its field in Rust, where
-it is documented, after the names of the parts that contain it: `cache_hits`, `store_log_syncs`.
+"""The types of the dicts that `stats()` returns.
+
+Each metric has the name of its field in Rust, where it is documented, after the names of the parts
+that contain it: `cache_hits`, `store_log_syncs`.
 
 A type checker then knows the keys: `db.stats()["cache_hit"]` is an error.
 """
@@ -80,8 +82,8 @@ class CacheStats(TypedDict):
 
 
 class TableStats(TypedDict):
-    """What `Table.stats` returns. The metrics of a missing tier are 0, and those of the store below begin
-    with `store_`."""
+    """What `Table.stats` returns. The metrics of a missing tier are 0, and those of the store below
+    begin with `store_`."""
 
     find_batches: int
     find_keys: int
