@@ -105,10 +105,13 @@ fn all_slow_readers_together_cost_bounded_memory_and_do_not_stop_the_server() {
         send_until_refused(stream);
         assert!(held(&mut other) < held_bytes_max);
     }
-    assert!(
-        number(&mut other, "response_obj_oom") > 0,
-        "none was closed"
-    );
+    // The last answers may still be on their way into the sockets.
+    let start = Instant::now();
+    while number(&mut other, "response_obj_oom") == 0 {
+        assert!(start.elapsed() < TIMEOUT, "none was closed");
+        assert!(held(&mut other) < held_bytes_max);
+        std::thread::sleep(Duration::from_millis(20));
+    }
     // Those that were not closed at once are closed because they never read.
     let start = Instant::now();
     while held(&mut other) > LIMIT / 5 * 4 {
