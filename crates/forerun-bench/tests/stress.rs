@@ -132,7 +132,7 @@ fn clients_of_every_kind_leave_the_server_unchanged() {
         "stress",
         "--server",
         "--seconds",
-        "2",
+        "4",
         "--connections",
         "40",
         "--memory",
@@ -147,4 +147,14 @@ fn clients_of_every_kind_leave_the_server_unchanged() {
     assert!(reported.contains("every value checked"), "{reported}");
     assert!(!reported.contains("stored     0,"), "{reported}");
     assert!(reported.contains("\n  memory     "), "{reported}");
+    // At 1, 2 and perhaps 3 seconds. A copy counts when the next one begins.
+    assert!(
+        !reported.contains("\n  meanwhile  0 snapshots"),
+        "{reported}"
+    );
+    assert!(!reported.contains(", 0 new certificates"), "{reported}");
+    assert!(
+        !reported.contains(" 0 changes of the memory limit"),
+        "{reported}"
+    );
 }

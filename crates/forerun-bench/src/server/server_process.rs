@@ -265,7 +265,11 @@ fn kill(id: u32) {
     }
 }
 
-fn free_port() -> Result<u16> {
+/// A port of the loopback interface that is free now.
+///
+/// # Errors
+/// None is free.
+pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
     Ok(listener.local_addr()?.port())
 }

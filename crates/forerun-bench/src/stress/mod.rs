@@ -40,7 +40,9 @@ use forerun_cli::exit::{Outcome, UsageError};
 /// With --server, a cache server is started, and clients of every kind connect to it: busy ones,
 /// slow readers, half-closed connections, some that disconnect in the middle of a command, some
 /// that send malformed commands. Every value contains its key and version and is checked: the
-/// server may forget a value, but not return an old, a foreign or a damaged one. The server may
+/// server may forget a value, but not return an old, a foreign or a damaged one. One client in ten
+/// uses TLS. Meanwhile snapshots are written, certificates replaced, and the memory limit lowered to
+/// three quarters and raised again, all at an interval. The server may
 /// neither answer a well-formed request with an error nor exceed its memory limit by more than 5%
 /// (or 32 MiB, if that is more).
 ///
@@ -103,6 +105,15 @@ pub struct Args {
         value_parser = clap::value_parser!(u64).range(8..=1 << 20)
     )]
     memory: u64,
+    /// Seconds between snapshots, new certificates and changes of the server's memory limit
+    /// [default: a tenth of the time, at most 60]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "server",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    operate_every: Option<u64>,
     /// Run concurrent lanes of work on a hash table on the GPU
     #[arg(long, conflicts_with_all = ["crash", "server", "dir"])]
     gpu_table: bool,
@@ -139,8 +150,11 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         return crash::write(dir, seed, from, args.operation);
     }
     if args.server {
+        let seconds = args.seconds.unwrap_or(10);
+        let operator_interval_s = args.operate_every.unwrap_or((seconds / 10).clamp(1, 60));
         server::run(&server::Plan {
-            seconds: args.seconds.unwrap_or(10),
+            seconds,
+            operator_interval: Duration::from_secs(operator_interval_s),
             seed,
             connections: args.connections,
             memory_mib: args.memory,

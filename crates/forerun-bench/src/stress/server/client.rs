@@ -1,7 +1,6 @@
 //! One client of a soak test: it performs random operations sequentially and checks the answers.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use super::expected_versions::{ExpectedVersions, LOOSE_KEYS};
 use super::value::{self, Key};
-use super::wire::Wire;
+use super::wire::{Target, Wire};
 
 /// Keys that a client stores together at first.
 const FILL_KEYS: usize = 16;
@@ -45,7 +44,7 @@ impl Tally {
 
 /// A client: its connection, and its keys.
 pub struct Client<'a> {
-    server: SocketAddr,
+    server: Target,
     expected: &'a ExpectedVersions,
     number: u32,
     rng: SmallRng,
@@ -56,17 +55,18 @@ pub struct Client<'a> {
 
 impl<'a> Client<'a> {
     pub fn connect(
-        server: SocketAddr,
+        server: Target,
         expected: &'a ExpectedVersions,
         number: u32,
         seed: u64,
     ) -> Result<Client<'a>, String> {
+        let wire = Wire::connect(&server)?;
         Ok(Client {
             server,
             expected,
             number,
             rng: SmallRng::seed_from_u64(seed ^ u64::from(number) << 32),
-            wire: Wire::connect(server)?,
+            wire,
             request: Vec::new(),
             tally: Tally::default(),
         })
@@ -338,7 +338,7 @@ impl<'a> Client<'a> {
     }
 
     fn reconnect(&mut self) -> Result<(), String> {
-        self.wire = Wire::connect(self.server)?;
+        self.wire = Wire::connect(&self.server)?;
         self.tally.reconnected += 1;
         Ok(())
     }

@@ -1,33 +1,40 @@
 //! `stress --server`: a server under mixed load for minutes, with clients that check every value,
-//! stall, leave and are killed.
+//! stall, leave and are killed, and an operator who changes the server meanwhile.
 //!
 //! ```text
 //!  mod.rs                the server, its memory, the summary
 //!  client.rs             what a client does, at random
-//!  wire.rs               a connection
+//!  wire.rs               a connection, plain or with TLS
+//!  operator.rs           copies of the cache, new certificates, other memory limits
+//!  certificates.rs       the files of certificates
 //!  expected_versions.rs  what a read may find
 //!  value.rs              values that contain their key and version
 //! ```
 
+mod certificates;
 mod client;
 mod expected_versions;
+mod operator;
 mod value;
 mod wire;
 
-use std::net::SocketAddr;
-use std::sync::Mutex;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use forerun_bench::server::server_process::{Process, Program, Share, Split, pin};
+use forerun_bench::server::server_process::{Process, Program, Share, Split, free_port, pin};
 
+use certificates::Certificates;
 use client::{Client, Tally};
 use expected_versions::ExpectedVersions;
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
-use wire::Wire;
+use operator::{Actions, Operator};
+use rustls::ClientConfig;
+use wire::{Target, Wire};
 
 /// How far a server's memory may exceed its limit, for its code and its connections.
 const MEMORY_EXCESS: f64 = 0.05;
@@ -39,6 +46,9 @@ const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 const FAULTS_MAX: usize = 100;
 const FAULTS_SHOWN: usize = 10;
 
+/// One client in so many uses TLS.
+const TLS_CLIENTS: u32 = 10;
+
 /// Bytes of a value on average, with the server's overhead.
 const VALUE_BYTES: u64 = 2000;
 
@@ -48,6 +58,8 @@ pub struct Plan {
     pub seed: u64,
     pub connections: u32,
     pub memory_mib: u64,
+    /// How often the operator does something.
+    pub operator_interval: Duration,
 }
 
 /// Runs it.
@@ -60,24 +72,51 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         connections: 2 * plan.connections as usize + 64,
         cores: split.server.clone(),
     };
-    let mut server = Process::start(&Program::forerun()?, &share)?;
+    let dir = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let certificates = Certificates::new(dir.path())?;
+    let plain = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+    let snapshot = dir.path().join("cache.snapshot");
+    let mut program = Program::forerun()?;
+    for (option, value) in [
+        ("--listen", format!("notls:{plain}").into()),
+        ("--ssl-chain-cert", certificates.certificate().into()),
+        ("--ssl-key", certificates.key().into()),
+        ("--snapshot", snapshot.clone().into_os_string()),
+    ] {
+        program.args.extend([option.into(), value]);
+    }
+    program.args.push("--enable-ssl".into());
+    let mut server = Process::start(&program, &share)?;
+    let mut copy = snapshot.into_os_string();
+    copy.push(".live");
+    let config = certificates.client()?;
+    let mut operator = Operator::new(
+        plan.operator_interval,
+        plain,
+        server.address(),
+        certificates,
+        copy.into(),
+        plan.memory_mib,
+    )?;
     let keys = 2 * (plan.memory_mib << 20) / VALUE_BYTES / u64::from(plan.connections);
     let expected = ExpectedVersions::new(plan.connections, keys.clamp(64, 9999) as u32);
     pin(&split.client);
     let load = Load {
-        address: server.address(),
+        plain,
+        tls: (server.address(), config),
         expected: &expected,
         seed: plan.seed,
         stop: AtomicBool::new(false),
         tally: Mutex::new(Tally::default()),
         faults: Mutex::new(Vec::new()),
     };
-    let (elapsed, resident) = load.run(&mut server, Duration::from_secs(plan.seconds))?;
+    let seconds = Duration::from_secs(plan.seconds);
+    let (elapsed, resident) = load.run(&mut server, &mut operator, seconds)?;
     let held = ServerUsage {
         resident,
-        evictions: evictions(server.address()).map_err(CheckFailed)?,
+        evictions: evictions(plain).map_err(CheckFailed)?,
     };
-    summary(plan, &load, elapsed, &held)
+    summary(plan, &load, elapsed, &held, operator.actions)
 }
 
 /// Memory and evictions of the server.
@@ -90,7 +129,7 @@ struct ServerUsage {
 
 /// Asks the server how many items it has evicted.
 fn evictions(server: SocketAddr) -> Result<u64, String> {
-    let mut wire = Wire::connect(server)?;
+    let mut wire = Wire::connect(&Target::Plain(server))?;
     wire.send(b"stats\r\n")?;
     loop {
         let line = String::from_utf8_lossy(wire.line()?).into_owned();
@@ -107,7 +146,8 @@ fn evictions(server: SocketAddr) -> Result<u64, String> {
 
 /// Shared by the clients.
 struct Load<'a> {
-    address: SocketAddr,
+    plain: SocketAddr,
+    tls: (SocketAddr, Arc<ClientConfig>),
     expected: &'a ExpectedVersions,
     seed: u64,
     stop: AtomicBool,
@@ -124,7 +164,12 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Load<'_> {
     /// Runs all clients, and returns how long they ran and the most memory that the server used.
-    fn run(&self, server: &mut Process, time: Duration) -> anyhow::Result<(Duration, Option<u64>)> {
+    fn run(
+        &self,
+        server: &mut Process,
+        operator: &mut Operator,
+        time: Duration,
+    ) -> anyhow::Result<(Duration, Option<u64>)> {
         let start = Instant::now();
         let progress = Progress::on_terminal().rate("server", Some(time.as_secs()), "values read");
         let mut resident = None;
@@ -140,7 +185,19 @@ impl Load<'_> {
                 while start.elapsed() < time && locked(&self.faults).len() < FAULTS_MAX {
                     std::thread::sleep(Duration::from_millis(100));
                     server.check()?;
-                    resident = resident.max(server.resident_bytes());
+                    let bytes = server.resident_bytes();
+                    resident = resident.max(bytes);
+                    if let Err(fault) = operator.work(start.elapsed(), server)? {
+                        locked(&self.faults).push(fault);
+                    }
+                    if let (Some(bytes), Some(limit)) =
+                        (bytes, operator.lower_limit_bytes(start.elapsed()))
+                        && excess(bytes, limit) > excess_allowed(limit)
+                    {
+                        locked(&self.faults).push(format!(
+                            "{bytes} bytes of memory, long after the limit was lowered to {limit}"
+                        ));
+                    }
                     progress.update(start.elapsed().as_secs(), locked(&self.tally).keys_found);
                 }
                 Ok(())
@@ -162,8 +219,12 @@ impl Load<'_> {
         let mut fills = true;
         // Relaxed: the flag publishes nothing else.
         while !self.stop.load(Ordering::Relaxed) {
-            let worked = Client::connect(self.address, self.expected, number, seed).and_then(
-                |mut client| {
+            let target = match number % TLS_CLIENTS {
+                0 => Target::Tls(self.tls.0, self.tls.1.clone()),
+                _ => Target::Plain(self.plain),
+            };
+            let worked =
+                Client::connect(target, self.expected, number, seed).and_then(|mut client| {
                     let filled = match std::mem::take(&mut fills) {
                         true => client.fill(&self.stop),
                         false => Ok(()),
@@ -171,8 +232,7 @@ impl Load<'_> {
                     let worked = filled.and_then(|()| client.work(&self.stop));
                     locked(&self.tally).add(&client.tally);
                     worked
-                },
-            );
+                });
             seed = seed.wrapping_add(1);
             if let Err(fault) = worked {
                 let mut faults = locked(&self.faults);
@@ -187,12 +247,22 @@ impl Load<'_> {
     }
 }
 
+/// The share by which memory exceeds its limit.
+fn excess(bytes: u64, limit: u64) -> f64 {
+    bytes as f64 / limit as f64 - 1.0
+}
+
+fn excess_allowed(limit: u64) -> f64 {
+    MEMORY_EXCESS.max(MEMORY_EXCESS_BYTES / limit as f64)
+}
+
 /// Prints what was done and found; fails if anything was wrong.
 fn summary(
     plan: &Plan,
     load: &Load<'_>,
     elapsed: Duration,
     held: &ServerUsage,
+    actions: Actions,
 ) -> anyhow::Result<()> {
     let (tally, faults) = (*locked(&load.tally), locked(&load.faults));
     let mut out = Out::stdout();
@@ -224,8 +294,14 @@ fn summary(
         count(tally.read_slowly),
         count(tally.malformed)
     ))?;
+    out.line(format_args!(
+        "  meanwhile  {} snapshots, {} new certificates, {} changes of the memory limit",
+        count(actions.snapshots),
+        count(actions.certificates),
+        count(actions.limits)
+    ))?;
     let limit = plan.memory_mib << 20;
-    let excess = held.resident.map(|bytes| bytes as f64 / limit as f64 - 1.0);
+    let excess = held.resident.map(|bytes| excess(bytes, limit));
     match (held.resident, excess) {
         (Some(bytes), Some(excess)) => out.line(format_args!(
             "  memory     {} at most, {:+.1}% of the limit of {}",
@@ -248,8 +324,7 @@ fn summary(
     if !faults.is_empty() {
         return Err(CheckFailed(format!("the server was at fault {} times", faults.len())).into());
     }
-    let allowed = MEMORY_EXCESS.max(MEMORY_EXCESS_BYTES / limit as f64);
-    if let Some(excess) = excess.filter(|excess| *excess > allowed) {
+    if let Some(excess) = excess.filter(|excess| *excess > excess_allowed(limit)) {
         let excess = 100.0 * excess;
         return Err(CheckFailed(format!("the memory exceeded its limit by {excess:.1}%")).into());
     }

@@ -1,8 +1,12 @@
 //! A client's connection: lines, values, and descriptions of what goes wrong.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
+
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::expected_versions::ExpectedVersions;
 use super::value::{self, Key};
@@ -13,23 +17,81 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest line that a server sends.
 const LINE_BYTES_MAX: u64 = 2048;
 
+/// The address of a server, and whether it speaks TLS.
+#[derive(Clone, Debug)]
+pub enum Target {
+    Plain(SocketAddr),
+    Tls(SocketAddr, Arc<ClientConfig>),
+}
+
+/// The bytes of a connection.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    fn connect(target: &Target) -> io::Result<Stream> {
+        let (Target::Plain(address) | Target::Tls(address, _)) = target;
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        let Target::Tls(_, config) = target else {
+            return Ok(Stream::Plain(stream));
+        };
+        let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+        let tls = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+        Ok(Stream::Tls(Box::new(StreamOwned::new(tls, stream))))
+    }
+
+    /// Announces that nothing more will be sent.
+    fn half_close(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Plain(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Tls(stream) => {
+                stream.conn.send_close_notify();
+                stream.flush()
+            }
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(stream) => stream.read(into),
+            Stream::Tls(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(stream) => stream.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Plain(stream) => stream.flush(),
+            Stream::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
 /// A connection. Its errors describe faults of the server.
 pub struct Wire {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Stream>,
     line: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl Wire {
-    pub fn connect(server: SocketAddr) -> Result<Wire, String> {
-        let open = || {
-            let stream = TcpStream::connect(server)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
-            stream.set_write_timeout(Some(TIMEOUT))?;
-            Ok(stream)
-        };
-        let stream = open().map_err(|error: std::io::Error| format!("cannot connect: {error}"))?;
+    pub fn connect(target: &Target) -> Result<Wire, String> {
+        let stream = Stream::connect(target).map_err(|error| format!("cannot connect: {error}"))?;
         Ok(Wire {
             stream: BufReader::with_capacity(16 << 10, stream),
             line: Vec::new(),
@@ -38,14 +100,23 @@ impl Wire {
     }
 
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let sent = self.stream.get_mut().write_all(bytes);
+        let stream = self.stream.get_mut();
+        let sent = stream.write_all(bytes).and_then(|()| stream.flush());
         sent.map_err(|error| format!("the server does not take a request: {error}"))
     }
 
     /// Announces that nothing more will be sent.
     pub fn half_close(&mut self) -> Result<(), String> {
-        let closed = self.stream.get_mut().shutdown(Shutdown::Write);
+        let closed = self.stream.get_mut().half_close();
         closed.map_err(|error| format!("the server has closed the connection: {error}"))
+    }
+
+    /// The certificate that the server has shown, if it speaks TLS.
+    pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self.stream.get_ref() {
+            Stream::Plain(_) => None,
+            Stream::Tls(stream) => stream.conn.peer_certificates()?.first(),
+        }
     }
 
     /// The next line, without its end.
@@ -156,7 +227,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || listener.accept().unwrap().0.write_all(&bytes));
-        Wire::connect(address).unwrap()
+        Wire::connect(&Target::Plain(address)).unwrap()
     }
 
     /// A classic answer of one value.
