@@ -24,6 +24,7 @@ class DbStats(TypedDict):
     levels_runs: int
     levels_entries: int
     levels_bytes: int
+    levels_indexed_runs: int
     levels_unfiltered_runs: int
     cache_hits: int
     cache_misses: int
@@ -156,6 +157,7 @@ class TableStats(TypedDict):
     store_levels_runs: int
     store_levels_entries: int
     store_levels_bytes: int
+    store_levels_indexed_runs: int
     store_levels_unfiltered_runs: int
     store_cache_hits: int
     store_cache_misses: int

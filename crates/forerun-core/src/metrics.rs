@@ -206,23 +206,23 @@ macro_rules! metrics {
 
 /// The value of a metric's field. For [`metrics!`](crate::metrics!).
 #[doc(hidden)]
-pub trait FigureValue {
+pub trait MetricValue {
     fn into_u64(self) -> u64;
 }
 
-impl FigureValue for u64 {
+impl MetricValue for u64 {
     fn into_u64(self) -> u64 {
         self
     }
 }
 
-impl FigureValue for usize {
+impl MetricValue for usize {
     fn into_u64(self) -> u64 {
         self as u64
     }
 }
 
-impl FigureValue for bool {
+impl MetricValue for bool {
     fn into_u64(self) -> u64 {
         self.into()
     }
@@ -234,7 +234,7 @@ pub fn visit_one(
     name: &str,
     kind: MetricKind,
     documentation: &'static str,
-    value: impl FigureValue,
+    value: impl MetricValue,
     visit: &mut dyn FnMut(Metric, u64),
 ) {
     let metric = Metric {
