@@ -126,7 +126,7 @@ fn wrong_arguments_get_a_message() {
     for (line, word) in [
         ("--study sideways", "row-bytes"),
         ("--version v9", "v5-r2"),
-        ("--unit 2", "16, 8, 4 or 1"),
+        ("--unit 2", "1, 4, 8, 16"),
         ("--multiprocessors none", "write 8, or all"),
         ("--indices odd", "repeated"),
         ("--direction up", "scatter"),

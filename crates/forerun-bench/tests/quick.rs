@@ -64,9 +64,9 @@ fn check_page(path: &Path, charts: usize) {
 #[test]
 fn the_memtable_bench_measures_every_cell_by_every_strategy() {
     let rows = rows("memtable --quick --batch 1,8 --threads 1,2 --json");
-    // Six strategies, two batches, two numbers of threads, two hit rates, two workloads, and a fill
-    // for each number of threads.
-    assert_eq!(rows.len(), 6 * 2 * 2 * 2 * 2 + 2);
+    // Seven strategies, two batches, two numbers of threads, two hit rates, two workloads, and a
+    // fill for each number of threads.
+    assert_eq!(rows.len(), 7 * 2 * 2 * 2 * 2 + 2);
     for row in &rows {
         assert_eq!(
             (row.bench.as_str(), row.keys, row.key_bytes, row.value_bytes),

@@ -41,10 +41,10 @@ use forerun_cli::exit::{Outcome, UsageError};
 /// slow readers, half-closed connections, some that disconnect in the middle of a command, some
 /// that send malformed commands. Every value contains its key and version and is checked: the
 /// server may forget a value, but not return an old, a foreign or a damaged one. One client in ten
-/// uses TLS. Meanwhile snapshots are written, certificates replaced, and the memory limit lowered to
-/// three quarters and raised again, all at an interval. The server may
-/// neither answer a well-formed request with an error nor exceed its memory limit by more than 5%
-/// (or 32 MiB, if that is more).
+/// uses TLS. Meanwhile snapshots are written, certificates replaced, and the memory limit lowered
+/// to three quarters and raised again, all at an interval. The server may neither answer a
+/// well-formed request with an error nor exceed its memory limit by more than 5% (or 32 MiB, if
+/// that is more).
 ///
 /// With --gpu-table, half of the lanes insert, erase, add and pin, and the other half look up keys
 /// concurrently, on one hash table in the GPU's memory. Each lane is a stream, or a thread if there
