@@ -73,9 +73,9 @@
 //! only while its closure runs; copy a value that must live longer.
 //!
 //! # Errors
-//! Each part has one error type: [`Error`], `cache::Error`, [`hash::Error`], `table::Error`. They
-//! own what they contain, are `Send`, `Sync` and `'static`, and convert with `?` to `anyhow::Error`
-//! and `Box<dyn std::error::Error>`. The message names the cause.
+//! Each part has one error type: [`Error`], `cache::Error`, `client::Error`, [`hash::Error`],
+//! `table::Error`. They own what they contain, are `Send`, `Sync` and `'static`, and convert with
+//! `?` to `anyhow::Error` and `Box<dyn std::error::Error>`. The message names the cause.
 //!
 //! # Extensibility
 //! Options, most of their choices (such as [`Compression`] or [`Create`]), statistics, reports and
@@ -88,6 +88,8 @@
 //! |---|---|---|
 //! | `cache` | on | the cache of byte strings, `forerun::cache` |
 //! | `table` | on | the table of rows, `forerun::table` |
+//! | `client` | off | the client of several memcached servers, `forerun::client` |
+//! | `tls` | off | the client's connections over TLS |
 //! | `gpu` | off | row gathers, `forerun::gpu`, and the table's device tier |
 //! | `serde` | off | options implement `Serialize` and `Deserialize`, statistics and reports `Serialize` |
 //!
@@ -176,6 +178,32 @@ pub mod cache {
     pub use forerun_cache::*;
 }
 
+/// A client of several memcached servers, such as `forerun serve`: a batch is one overlapped round
+/// trip to all of them.
+///
+/// ```no_run
+/// use forerun::client::{Client, ClientOptions, Values};
+///
+/// # fn main() -> Result<(), forerun::client::Error> {
+/// let servers = ["10.0.1.1:11211".parse()?, "10.0.1.2:11211".parse()?];
+/// let client = Client::new(servers, ClientOptions::default())?;
+/// client.set("CH/Bern", "46.948,7.447")?;
+///
+/// // The requests to all servers are sent before the first answer is read.
+/// let mut values = Values::new();
+/// let report = client.get_many_into(&["FR/Lyon", "CH/Bern"], &mut values)?;
+/// assert!(values.get(0).is_none());
+/// for failure in &report.failures {
+///     eprintln!("{failure}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "client")]
+pub mod client {
+    pub use forerun_client::*;
+}
+
 /// Gathers and scatters rows between host memory and a GPU's memory in one launch; without a GPU,
 /// the CPU does the same.
 ///
@@ -232,6 +260,8 @@ pub mod table {
 pub mod prelude {
     #[cfg(feature = "cache")]
     pub use crate::cache::{Cache, CacheOptions};
+    #[cfg(feature = "client")]
+    pub use crate::client::{Client, ClientOptions, ServerAddress};
     #[cfg(feature = "table")]
     pub use crate::table::{Dtype, Table};
     pub use crate::{Db, Durability, Keyspace, Options, Snapshot, Strategy, Values, WriteBatch};
