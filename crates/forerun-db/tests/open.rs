@@ -10,8 +10,8 @@ use std::sync::Arc;
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Access, Bytewise, Comparator, Create, Db, Durability, Error, KEY_BYTES_MAX, MemoryChecks, Op,
-    Options, ReverseBytewise, VALUE_BYTES_MAX, Values, WalMode, WriteBatch,
+    Access, Backups, Bytewise, Comparator, Create, Db, Durability, Error, KEY_BYTES_MAX,
+    MemoryChecks, Op, Options, ReverseBytewise, VALUE_BYTES_MAX, Values, WalMode, WriteBatch,
 };
 use testing::{open, small_options};
 
@@ -374,6 +374,7 @@ fn a_checkpoint_inside_the_store_is_refused() {
         store.join("empty"),
         link.join("copy"),
         store.join("../store/copy"),
+        store.join("missing/copy"),
     ] {
         let refused = db.checkpoint(&inside);
         assert!(
@@ -384,6 +385,40 @@ fn a_checkpoint_inside_the_store_is_refused() {
     assert_eq!(contents(&store), before);
     // A name that begins like the store's is another directory.
     db.checkpoint(directory.path().join("store-2")).unwrap();
+}
+
+#[test]
+fn backups_inside_the_store_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let [store, link, outside] =
+        ["store", "link", "backups"].map(|name| directory.path().join(name));
+    let db = Db::open(&store, Options::default()).unwrap();
+    std::os::unix::fs::symlink(&store, &link).unwrap();
+    let before = contents(&store);
+    let is_inside = |refused: Result<_, Error>| match refused {
+        Err(Error::InsideStore { .. }) => {}
+        other => panic!("{other:?}"),
+    };
+    for inside in [
+        store.join("backups"),
+        link.join("backups"),
+        store.join("missing/backups"),
+    ] {
+        is_inside(Backups::open_or_create(&inside).map(|_| ()));
+        is_inside(Backups::create_new(&inside).map(|_| ()));
+    }
+    assert_eq!(contents(&store), before);
+
+    // A directory that was moved there can be restored from, but takes no backup.
+    drop(Backups::create_new(&outside).unwrap());
+    fs::rename(&outside, store.join("backups")).unwrap();
+    let mut moved = Backups::open(link.join("backups")).unwrap();
+    is_inside(moved.create(&db).map(|_| ()));
+    assert!(moved.list().unwrap().backups.is_empty());
+
+    // A directory beside the store is outside it.
+    let mut beside = Backups::open_or_create(directory.path().join("store-2")).unwrap();
+    beside.create(&db).unwrap();
 }
 
 #[test]

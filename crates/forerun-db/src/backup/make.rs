@@ -19,12 +19,14 @@ impl Backups {
     /// [`verify`](Self::verify) does that.
     ///
     /// # Errors
+    /// [`Error::InsideStore`]: this directory is inside the store's directory.
     /// [`Error::CorruptFile`]: the store's data is damaged. [`Error::Io`]; [`Error::Closed`]: the
     /// store was closed during the backup. [`Error::Interrupted`]. [`Error::Panicked`]: a function
     /// of the caller, or a comparator, panicked. In all cases there is no new backup, and the
     /// others are unchanged. Also the errors of [`Db::flush`].
     pub fn create(&mut self, db: &Db) -> Result<Backup> {
         let mut found = self.look()?;
+        db.check_outside(&self.dir)?;
         self.remove_unused(&found)?;
         let source = db.backup_source()?;
         let number = found.last_number() + 1;

@@ -116,7 +116,8 @@ impl Backups {
     /// Opens a directory of backups, or creates one.
     ///
     /// # Errors
-    /// The same as for [`open`](Self::open).
+    /// [`Error::InsideStore`]: it is inside a store's directory. Otherwise the same as for
+    /// [`open`](Self::open).
     pub fn open_or_create(path: impl AsRef<Path>) -> Result<Backups> {
         Backups::open_with_io(Arc::new(OsIo), path, Create::IfMissing)
     }
@@ -124,7 +125,8 @@ impl Backups {
     /// Creates a directory of backups.
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`]: there is one. Otherwise the same as for [`open`](Self::open).
+    /// [`Error::AlreadyExists`]: there is one. Otherwise the same as for
+    /// [`open_or_create`](Self::open_or_create).
     pub fn create_new(path: impl AsRef<Path>) -> Result<Backups> {
         Backups::open_with_io(Arc::new(OsIo), path, Create::MustBeNew)
     }
@@ -133,7 +135,7 @@ impl Backups {
     /// another one; backups are restored to this one.
     ///
     /// # Errors
-    /// The errors of [`open`](Self::open), and [`Error::AlreadyExists`].
+    /// The errors of [`open`](Self::open), and those of [`create_new`](Self::create_new).
     pub fn open_with_io(
         io: Arc<dyn Io>,
         path: impl AsRef<Path>,
@@ -141,6 +143,14 @@ impl Backups {
     ) -> Result<Backups> {
         let io: Arc<dyn Io> = Arc::new(GuardedIo(io));
         let dir = path.as_ref().to_owned();
+        // `open` takes such a directory too, so that its backups can be restored.
+        let is_created = create != Create::Never;
+        if let Some(store) = is_created
+            .then(|| store_dir::enclosing_store(&*io, &dir))
+            .flatten()
+        {
+            return Err(Error::InsideStore { path: dir, store });
+        }
         let check = |dir: &Path| {
             let path = dir.join(MARK.name);
             let bytes = store_dir::read(&*io, &path)?;

@@ -27,6 +27,11 @@ pub(crate) struct BackupSource<'a> {
 }
 
 impl Db {
+    /// Refuses a directory for copies that is inside the store's directory.
+    pub(crate) fn check_outside(&self, copies: &Path) -> Result<()> {
+        self.inner()?.check_outside(copies)
+    }
+
     /// The store as it is now, entirely in runs. Writes wait only while entries that arrived during
     /// the first flush are flushed too.
     pub(crate) fn backup_source(&self) -> Result<BackupSource<'_>> {
@@ -43,14 +48,19 @@ impl Db {
 }
 
 impl Inner {
+    fn check_outside(&self, copies: &Path) -> Result<()> {
+        match store_dir::is_inside(&*self.io, copies, &self.path) {
+            true => Err(Error::InsideStore {
+                path: copies.to_owned(),
+                store: self.path.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// Makes a copy of the store, as it is now, in `into`. Reads and writes continue.
     pub(super) fn checkpoint(&self, into: &Path) -> Result<()> {
-        if self.contains(into) {
-            return Err(Error::InsideStore {
-                path: into.to_owned(),
-                store: self.path.clone(),
-            });
-        }
+        self.check_outside(into)?;
         // After a flush, little of the log is left to copy. Without a log, only the flush makes the
         // entries durable.
         self.flush_all()?;
@@ -72,21 +82,6 @@ impl Inner {
             return Err(self.poisoned());
         }
         catalog.checkpoint(into, &log, self.work.stop_flag())
-    }
-
-    /// Whether a path is inside the store's directory.
-    fn contains(&self, path: &Path) -> bool {
-        let Ok(store) = self.io.canonicalize(&self.path) else {
-            return false;
-        };
-        match self.io.canonicalize(path) {
-            Ok(path) => path != store && path.starts_with(&store),
-            // A directory that does not exist yet is where its parent is.
-            Err(_) => {
-                let parent = self.io.canonicalize(store_dir::parent(path));
-                parent.is_ok_and(|parent| parent.starts_with(&store))
-            }
-        }
     }
 
     /// Returns where the log ends, between two groups of records. Segments that the manifest no

@@ -300,6 +300,40 @@ fn create_dirs(io: &dyn Io, path: &Path) -> Result<()> {
     }
 }
 
+/// Whether a path, which need not exist, is inside a directory.
+pub(crate) fn is_inside(io: &dyn Io, path: &Path, directory: &Path) -> bool {
+    let Ok(directory) = io.canonicalize(directory) else {
+        return false;
+    };
+    match io.canonicalize(path) {
+        Ok(path) => path != directory && path.starts_with(&directory),
+        Err(_) => existing_ancestor(io, path).is_some_and(|found| found.starts_with(&directory)),
+    }
+}
+
+/// The store whose directory a path, which need not exist, is inside.
+pub(crate) fn enclosing_store(io: &dyn Io, path: &Path) -> Option<PathBuf> {
+    let within = existing_ancestor(io, path)?;
+    let mut directories = within.ancestors();
+    let is_store = |directory: &&Path| {
+        let format = read(io, &directory.join(FORMAT));
+        format.is_ok_and(|bytes| bytes.starts_with(&KIND.magic))
+    };
+    directories.find(is_store).map(Path::to_owned)
+}
+
+/// The nearest directory above a path that exists, without symbolic links.
+fn existing_ancestor(io: &dyn Io, path: &Path) -> Option<PathBuf> {
+    let mut directory = path;
+    while parent(directory) != directory {
+        directory = parent(directory);
+        if let Ok(found) = io.canonicalize(directory) {
+            return Some(found);
+        }
+    }
+    None
+}
+
 /// The parent directory of a path.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
