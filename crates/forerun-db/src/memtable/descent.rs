@@ -294,15 +294,15 @@ impl<'a> Lookup<'a> {
 /// Prefetches the beginning of a value; the hardware prefetcher follows a long one by itself.
 #[inline(always)]
 pub(super) fn prefetch_value(value: &[u8]) {
-    const MAX_BYTES: usize = 4 * CACHE_LINE_BYTES;
+    const BYTES_MAX: usize = 4 * CACHE_LINE_BYTES;
     let mut at = CACHE_LINE_BYTES;
-    while at < value.len().min(MAX_BYTES) {
+    while at < value.len().min(BYTES_MAX) {
         prefetch_read(value.as_ptr().wrapping_add(at));
         at += CACHE_LINE_BYTES;
     }
     prefetch_read(
         value
             .as_ptr()
-            .wrapping_add(value.len().min(MAX_BYTES).saturating_sub(1)),
+            .wrapping_add(value.len().min(BYTES_MAX).saturating_sub(1)),
     );
 }

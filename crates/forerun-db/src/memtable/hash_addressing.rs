@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 
-use super::hash_bucket::MIN_TAG;
+use super::hash_bucket::TAG_MIN;
 
 /// Buckets that are split together, so that the misses of their entries overlap; also the buckets
 /// of an empty index.
@@ -74,7 +74,7 @@ pub(super) fn buckets_for(keys: usize) -> usize {
 /// The part of a hash that a slot holds.
 #[inline(always)]
 pub(super) fn tag(hash: u64) -> u16 {
-    ((hash >> 48) as u16).max(MIN_TAG)
+    ((hash >> 48) as u16).max(TAG_MIN)
 }
 
 /// The hash function of keys. It is seeded, so that nobody can choose keys that collide.

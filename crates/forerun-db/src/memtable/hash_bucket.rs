@@ -23,7 +23,7 @@ use forerun_core::sync::modelled::{hint, thread};
 pub(super) const SLOTS: usize = 10;
 
 /// The least tag of an entry.
-pub(super) const MIN_TAG: u16 = 2;
+pub(super) const TAG_MIN: u16 = 2;
 
 /// The slots whose tags the first word holds, beside the control; each other word holds four.
 const FIRST_SLOTS: usize = 2;
@@ -75,7 +75,7 @@ pub(super) struct Tags([u64; 3]);
 
 impl Tags {
     /// The slots that may hold this tag: all that do, and at times one whose tag differs in its
-    /// lowest bit. It is never a free slot, for a tag in use is at least [`MIN_TAG`].
+    /// lowest bit. It is never a free slot, for a tag in use is at least [`TAG_MIN`].
     #[inline(always)]
     pub(super) fn matching(self, tag: u16) -> Slots {
         let wanted = u64::from(tag) * LANES;
@@ -250,7 +250,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_line_holds_what_was_added_and_not_removed(
-            tags in prop::collection::vec(MIN_TAG.., 0..14),
+            tags in prop::collection::vec(TAG_MIN.., 0..14),
             removed in prop::collection::vec(any::<bool>(), SLOTS),
             overflow in 0_u32..1 << 30,
         ) {
@@ -286,7 +286,7 @@ mod tests {
             let used: Vec<_> = (0..held.len()).filter(|&slot| held[slot].is_some()).collect();
             prop_assert_eq!(seen.used().collect::<Vec<_>>(), used);
             // A tag that nothing resembles matches nothing.
-            let absent = (MIN_TAG..).find(|tag| tags.iter().all(|held| held >> 1 != tag >> 1));
+            let absent = (TAG_MIN..).find(|tag| tags.iter().all(|held| held >> 1 != tag >> 1));
             prop_assert_eq!(absent.and_then(|tag| seen.matching(tag).first()), None);
         }
     }

@@ -39,7 +39,7 @@ use super::node::{ALIGN_BYTES, Node};
 const LINE_UNIT_BYTES: usize = align_of::<Line>();
 
 /// The least memory of an entry in the list. It bounds how many buckets can be needed.
-const MIN_ENTRY_BYTES: usize = 40;
+const ENTRY_BYTES_MIN: usize = 40;
 
 /// An index of the entries of one list.
 pub(super) struct HashIndex {
@@ -84,7 +84,7 @@ impl HashIndex {
         if limit_bytes / ALIGN_BYTES > u32::MAX as usize {
             return Ok(None);
         }
-        let max_buckets = limit_bytes / (MIN_ENTRY_BYTES * SPLIT_FROM);
+        let max_buckets = limit_bytes / (ENTRY_BYTES_MIN * SPLIT_FROM);
         let max_chunks = Place::of(max_buckets).chunk + 1;
         let directory_bytes = (max_chunks * size_of::<AtomicU32>()).next_multiple_of(ALIGN_BYTES);
         let directory = arena.allocate(directory_bytes)?.cast::<AtomicU32>();

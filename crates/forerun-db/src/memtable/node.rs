@@ -34,7 +34,7 @@ use crate::versions::{Kind, ReadPoint, SEQUENCE_MAX};
 
 /// The tallest tower. Half the nodes of each level are on the next, so this suffices for more nodes
 /// than memory holds.
-pub(super) const MAX_HEIGHT: usize = if cfg!(loom) { 3 } else { 24 };
+pub(super) const HEIGHT_MAX: usize = if cfg!(loom) { 3 } else { 24 };
 
 /// One level of a tower: a pointer to the next node, and a lower bound of its key's prefix.
 #[repr(C)]
@@ -197,7 +197,7 @@ impl Draft<'_> {
     /// `arena` that nobody else reads or writes. The lengths of key and value must fit into 32
     /// bits.
     pub(super) unsafe fn write<'a>(&self, _arena: &'a Arena, place: NonNull<u8>) -> Node<'a> {
-        debug_assert!((1..=MAX_HEIGHT).contains(&self.height));
+        debug_assert!((1..=HEIGHT_MAX).contains(&self.height));
         // SAFETY: the tower, the header and the entry follow each other within `size_bytes`; all
         // parts are aligned because the tower is a multiple of `ALIGN_BYTES`; nobody else uses the
         // bytes.

@@ -22,7 +22,7 @@ use forerun_core::{block_on, interleave};
 
 use super::arena::Full;
 use super::hash_index::HashIndex;
-use super::node::{Draft, MAX_HEIGHT, Node, Seen};
+use super::node::{Draft, HEIGHT_MAX, Node, Seen};
 use super::skip_list::SkipList;
 use crate::versions::Kind;
 use crate::{KEY_BYTES_MAX, Op, VALUE_BYTES_MAX};
@@ -237,7 +237,7 @@ impl Heights {
     fn next(&mut self) -> usize {
         self.0 = self.0.wrapping_add(GAMMA);
         let bits = mix(self.0);
-        1 + (bits.trailing_zeros() / FAN_OUT_BITS).min(MAX_HEIGHT as u32 - 1) as usize
+        1 + (bits.trailing_zeros() / FAN_OUT_BITS).min(HEIGHT_MAX as u32 - 1) as usize
     }
 }
 
@@ -278,15 +278,15 @@ mod tests {
     #[test]
     fn each_level_holds_its_share_of_the_nodes_below() {
         let mut heights = Heights::draw();
-        let mut at_least = [0_u32; MAX_HEIGHT + 1];
+        let mut at_least = [0_u32; HEIGHT_MAX + 1];
         let n = 200_000;
         for _ in 0..n {
             let height = heights.next();
-            assert!((1..=MAX_HEIGHT).contains(&height));
+            assert!((1..=HEIGHT_MAX).contains(&height));
             at_least[height] += 1;
         }
         let fan_out = f64::from(1_u32 << FAN_OUT_BITS);
-        for height in (1..MAX_HEIGHT).rev() {
+        for height in (1..HEIGHT_MAX).rev() {
             at_least[height] += at_least[height + 1];
         }
         assert_eq!(at_least[1], n);

@@ -21,8 +21,8 @@ use forerun_core::{Pages, RegionError, suspend};
 use super::arena::{Arena, Full};
 use super::descent::{Descent, Step, Trail, start};
 use super::memory_checks::{Checked, Trusting};
-use super::node::{Draft, Header, MAX_HEIGHT, Node, Seal, Seen, Stands, Target};
-use super::skip_list_index::{INDEX_LEVEL, MIN_INDEXED_ENTRIES, SkipListIndex};
+use super::node::{Draft, HEIGHT_MAX, Header, Node, Seal, Seen, Stands, Target};
+use super::skip_list_index::{INDEX_LEVEL, INDEXED_ENTRIES_MIN, SkipListIndex};
 use crate::comparator::KeyOrder;
 use crate::versions::{Kind, ReadPoint, SEQUENCE_MAX};
 
@@ -67,7 +67,7 @@ impl SkipList {
             key: &[],
             value: &[],
             kind: Kind::Deletion,
-            height: MAX_HEIGHT,
+            height: HEIGHT_MAX,
             seal,
         };
         let place = arena
@@ -83,7 +83,7 @@ impl SkipList {
             head,
             height: AtomicUsize::new(1),
             index: AtomicPtr::new(std::ptr::null_mut()),
-            index_due: AtomicUsize::new(MIN_INDEXED_ENTRIES),
+            index_due: AtomicUsize::new(INDEXED_ENTRIES_MIN),
             entries: AtomicUsize::new(0),
         })
     }
@@ -226,18 +226,18 @@ fn untroubled<T>(checked: Checked<T>) -> T {
 
 /// The path of a search: on each level the last node before the target, and what followed it.
 pub(super) struct Splice<'a> {
-    pub(super) before: [Node<'a>; MAX_HEIGHT],
-    pub(super) seen: [Seen<'a>; MAX_HEIGHT],
+    pub(super) before: [Node<'a>; HEIGHT_MAX],
+    pub(super) seen: [Seen<'a>; HEIGHT_MAX],
 }
 
 impl<'a> Splice<'a> {
     pub(super) fn new(head: Node<'a>) -> Self {
         Splice {
-            before: [head; MAX_HEIGHT],
+            before: [head; HEIGHT_MAX],
             seen: [Seen {
                 next: None,
                 prefix: u64::MAX,
-            }; MAX_HEIGHT],
+            }; HEIGHT_MAX],
         }
     }
 }

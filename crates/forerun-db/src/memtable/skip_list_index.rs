@@ -32,7 +32,7 @@ use crate::comparator::KeyOrder;
 pub(super) const INDEX_LEVEL: usize = 4;
 
 /// An index pays from this many entries on.
-pub(super) const MIN_INDEXED_ENTRIES: usize = 2048;
+pub(super) const INDEXED_ENTRIES_MIN: usize = 2048;
 
 /// Keys that go through the index in lock-step.
 pub(super) const GROUP: usize = 8;

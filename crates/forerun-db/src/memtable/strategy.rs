@@ -1,8 +1,5 @@
 //! How a batch of lookups is run.
 
-use std::fmt;
-use std::str::FromStr;
-
 /// How many strategies only tests and measurements have.
 const STUDY: usize = if cfg!(any(test, feature = "study")) {
     2
@@ -52,7 +49,7 @@ impl Strategy {
         Strategy::Auto,
     ];
 
-    /// The strategy's name, as [`FromStr`] reads it.
+    /// The strategy's name, as [`FromStr`](std::str::FromStr) reads it.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Index => "index",
@@ -68,29 +65,10 @@ impl Strategy {
     }
 }
 
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that does not belong to any strategy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown strategy {0:?}; available: {list}",
-    list = Strategy::ALL.map(Strategy::name).join(", ")
-)]
-pub struct UnknownStrategy(pub String);
-
-impl FromStr for Strategy {
-    type Err = UnknownStrategy;
-
-    fn from_str(name: &str) -> Result<Self, UnknownStrategy> {
-        Strategy::ALL
-            .into_iter()
-            .find(|strategy| strategy.name() == name)
-            .ok_or_else(|| UnknownStrategy(name.to_owned()))
-    }
+forerun_core::names! {
+    Strategy, "strategy";
+    /// A name that does not belong to any strategy.
+    UnknownStrategy
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::comparator::KeyOrder;
 const WORDS: usize = 8;
 
 /// More bits than this per key gain nothing: a test reads eight.
-const MAX_BITS_PER_KEY: u32 = 64;
+const BITS_PER_KEY_MAX: u32 = 64;
 
 /// Bytes of a block on disk.
 const BLOCK_BYTES: usize = WORDS * 4;
@@ -77,7 +77,7 @@ impl Filter {
         if bits_per_key == 0 || hashes.is_empty() {
             return Filter::default();
         }
-        let bits = hashes.len() as u64 * u64::from(bits_per_key.min(MAX_BITS_PER_KEY));
+        let bits = hashes.len() as u64 * u64::from(bits_per_key.min(BITS_PER_KEY_MAX));
         // Fewer than 2^32 blocks: page numbers do not reach that many keys.
         let blocks = bits
             .div_ceil(BLOCK_BYTES as u64 * 8)

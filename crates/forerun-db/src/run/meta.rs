@@ -323,7 +323,7 @@ impl Footer {
         let pages_bytes = footer.filter_offset.saturating_sub(HEADER_BYTES as u64);
         let sound = footer.root.is_sound()
             && footer.pages > 0
-            && u64::from(footer.pages) <= pages_bytes / PageLocation::MIN_STORED_BYTES
+            && u64::from(footer.pages) <= pages_bytes / PageLocation::STORED_BYTES_MIN
             && footer.root.offset >= HEADER_BYTES as u64
             && footer.root.end() == footer.filter_offset
             && footer.filter_offset <= footer.index_offset

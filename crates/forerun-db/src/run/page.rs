@@ -44,7 +44,7 @@ pub(super) const HEADER_BYTES: usize = 32;
 pub(super) const INLINE_PREFIX_BYTES: usize = 16;
 
 /// The longest common prefix.
-pub(super) const MAX_PREFIX_BYTES: usize = u16::MAX as usize;
+pub(super) const PREFIX_BYTES_MAX: usize = u16::MAX as usize;
 
 /// Bits of a row entry for the record's offset.
 pub(super) const OFFSET_BITS: u32 = 20;
@@ -136,7 +136,7 @@ static NO_PAGE: [u8; LINE_BYTES] = [0; LINE_BYTES];
 
 impl<'a> Page<'a> {
     /// Bytes of the smallest page.
-    pub(crate) const MIN_BYTES: usize = LINE_BYTES + GROUP_BYTES;
+    pub(crate) const BYTES_MIN: usize = LINE_BYTES + GROUP_BYTES;
 
     /// Wraps `bytes`, which have been [checked](Self::check).
     #[inline(always)]
@@ -288,7 +288,7 @@ impl<'a> Page<'a> {
     #[inline(always)]
     pub(crate) fn prefetch_record(&self, row: usize) {
         /// Bytes of a record to prefetch; the hardware prefetcher follows longer ones.
-        const MAX_BYTES: usize = 4 * LINE_BYTES;
+        const BYTES_MAX: usize = 4 * LINE_BYTES;
         /// Bytes to prefetch when the record's end is unknown.
         const USUAL_BYTES: usize = 2 * LINE_BYTES;
         let record = self.record(row);
@@ -297,7 +297,7 @@ impl<'a> Page<'a> {
         let last = row % GROUP_ROWS == GROUP_ROWS - 1 || row + 1 >= self.rows();
         let end = match last {
             true => record.at + USUAL_BYTES,
-            false => self.record(row + 1).at.min(record.at + MAX_BYTES),
+            false => self.record(row + 1).at.min(record.at + BYTES_MAX),
         };
         let mut at = record.at;
         while at < end {

@@ -226,7 +226,7 @@ impl PageBuilder {
                 let shared = &self.staged[last.key_at..][..size.prefix_len];
                 shared_len(shared, key)
             }
-            (KeyOrder::Bytewise, _) => key.len().min(MAX_PREFIX_BYTES),
+            (KeyOrder::Bytewise, _) => key.len().min(PREFIX_BYTES_MAX),
         };
         size.keys += 1;
         size.key_bytes += key.len();

@@ -14,7 +14,7 @@ impl Page<'_> {
     /// # Errors
     /// Says what is wrong.
     pub(crate) fn check(bytes: &[u8]) -> Result<(), &'static str> {
-        if bytes.len() < Page::MIN_BYTES {
+        if bytes.len() < Page::BYTES_MIN {
             return Err("the page is too short");
         }
         let page = Page::new(bytes);

@@ -187,10 +187,10 @@ fn check_internal(entries: &[Entry], order: &KeyOrder, more: &[(Vec<u8>, u64)]) 
         assert_eq!(page.child(row), (70 + row as u32, location(row)));
     }
     for (key, sequence) in sought(entries, more) {
-        let behind = entries[1..].partition_point(|e| e.compare(order, &key, sequence).is_le());
+        let after = entries[1..].partition_point(|e| e.compare(order, &key, sequence).is_le());
         for search in PageSearch::ALL {
             let row = page_search::child(page, order, &key, sequence, search);
-            assert_eq!(row, behind, "{key:?} @{sequence} by {search}");
+            assert_eq!(row, after, "{key:?} @{sequence} by {search}");
         }
     }
 }

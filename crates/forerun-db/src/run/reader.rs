@@ -24,7 +24,7 @@ use crate::io::{Io, IoFile, OpenMode};
 use crate::{Error, Result};
 
 /// The longest record to prefetch; the hardware prefetcher follows longer ones.
-const MAX_PREFETCH_BYTES: u64 = 4 * LINE_BYTES as u64;
+const PREFETCH_BYTES_MAX: u64 = 4 * LINE_BYTES as u64;
 
 /// What an index or a filter says about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Run {
             filter: OnceLock::new(),
             index_range,
             index: OnceLock::new(),
-            usual_record_bytes: usual_record_bytes.min(MAX_PREFETCH_BYTES) as usize,
+            usual_record_bytes: usual_record_bytes.min(PREFETCH_BYTES_MAX) as usize,
             root,
             root_location: footer.root,
             slots,

@@ -23,11 +23,11 @@ use forerun_core::{CacheLine, CacheLines};
 /// Slots of a bucket.
 const SLOTS: usize = 12;
 
-/// Keys of a bucket, on average: 5% of them are in a bucket behind their home.
+/// Keys of a bucket, on average: 5% of them are in a bucket after their home.
 const KEYS_PER_BUCKET: usize = 9;
 
-/// Where a key may be: in its home bucket or in one of those behind it.
-const MAX_PROBES: usize = 8;
+/// Where a key may be: in its home bucket or in one of those after it.
+const PROBES_MAX: usize = 8;
 
 /// Bytes of a bucket.
 const BUCKET_BYTES: usize = 64;
@@ -39,7 +39,7 @@ const TAGS: usize = SLOTS * 4;
 const SECOND_TAGS: u64 = 0xffff_ffff;
 
 /// The most buckets. With more, they would take 4 GiB.
-const MAX_BUCKETS: usize = 1 << 26;
+const BUCKETS_MAX: usize = 1 << 26;
 
 /// Keys between prefetching a bucket and writing to it, when an index is built.
 const BUILD_DISTANCE: usize = 16;
@@ -218,7 +218,7 @@ impl RecordIndex {
         bits: LocationBits,
     ) -> Option<RecordIndex> {
         let count = keys.len().div_ceil(KEYS_PER_BUCKET);
-        if count == 0 || count > MAX_BUCKETS {
+        if count == 0 || count > BUCKETS_MAX {
             return None;
         }
         let mut index = RecordIndex {
@@ -285,7 +285,7 @@ impl RecordIndex {
     /// Searches the buckets after the home bucket.
     fn find_behind(&self, home: usize, probe: Probe) -> Option<Place> {
         let count = self.buckets.len();
-        for step in 1..MAX_PROBES.min(count) {
+        for step in 1..PROBES_MAX.min(count) {
             let bucket = &self.buckets[(home + step) % count];
             let tags = Tags::of(bucket);
             if let Some(slot) = tags.slot(probe) {
@@ -303,7 +303,7 @@ impl RecordIndex {
         let probe = Probe::new(hash);
         let location = self.bits.location(place);
         let (home, count) = (self.home(hash), self.buckets.len());
-        for step in 0..MAX_PROBES.min(count) {
+        for step in 0..PROBES_MAX.min(count) {
             let bucket = &self.buckets[(home + step) % count];
             let tags = Tags::of(bucket);
             let is_it = |slot: &usize| {
@@ -357,7 +357,7 @@ impl RecordIndex {
     /// Says what is wrong.
     pub(crate) fn decode(bytes: &[u8], bits: LocationBits) -> Result<RecordIndex, &'static str> {
         let (lines, rest) = bytes.as_chunks::<BUCKET_BYTES>();
-        if !rest.is_empty() || lines.is_empty() || lines.len() > MAX_BUCKETS {
+        if !rest.is_empty() || lines.is_empty() || lines.len() > BUCKETS_MAX {
             return Err("the index's length is not that of an index");
         }
         let mut buckets = CacheLines::zeroed(lines.len())
@@ -393,8 +393,8 @@ impl RecordIndex {
 }
 
 /// Replaces the number of keys of each home bucket by the first of the slots for them. Slots are
-/// numbered through all buckets, and behind the last one they go on in the first. `None` if a slot
-/// is too far from its home.
+/// numbered through all buckets, and after the last one they continue in the first. `None` if a
+/// slot is too far from its home.
 fn assign_slots(buckets: &mut [u32]) -> Option<()> {
     let all = buckets.len() * SLOTS;
     // The end of the last bucket's slots, beyond the last bucket. There are fewer keys than slots,
@@ -410,7 +410,7 @@ fn assign_slots(buckets: &mut [u32]) -> Option<()> {
     for (bucket, keys) in buckets.iter_mut().enumerate() {
         let first = end.max(bucket * SLOTS);
         end = first + *keys as usize;
-        if end > (bucket + MAX_PROBES) * SLOTS {
+        if end > (bucket + PROBES_MAX) * SLOTS {
             return None;
         }
         *keys = first as u32;

@@ -116,7 +116,7 @@ fn keys_with_one_hash_fill_eight_buckets_and_no_more() {
     };
     let others = keys(0..1000);
     let bits = LocationBits::new(10, 4096);
-    // They are all in bucket 0 and those behind it.
+    // They are all in bucket 0 and those after it.
     let some = [same(30), others.clone()].concat();
     let index = RecordIndex::build(some.into_iter(), bits).unwrap();
     assert_eq!(index.find(7 << 32 | 9).map(|place| place.page), Some(0));

@@ -27,11 +27,11 @@ const LZ4_MAX_RATIO: u64 = 255;
 
 impl PageLocation {
     /// The smallest stored page: the trailer, and the shortest page at the best compression.
-    pub(crate) const MIN_STORED_BYTES: u64 =
-        TRAILER_BYTES as u64 + (Page::MIN_BYTES as u64).div_ceil(LZ4_MAX_RATIO);
+    pub(crate) const STORED_BYTES_MIN: u64 =
+        TRAILER_BYTES as u64 + (Page::BYTES_MIN as u64).div_ceil(LZ4_MAX_RATIO);
 
     /// The largest page: one row with the longest key and value, and the page around it.
-    const MAX_RAW_BYTES: usize = VALUE_BYTES_MAX + 2 * KEY_BYTES_MAX + (64 << 10);
+    const RAW_BYTES_MAX: usize = VALUE_BYTES_MAX + 2 * KEY_BYTES_MAX + (64 << 10);
 
     /// Offset directly after the page.
     pub(crate) fn end(&self) -> u64 {
@@ -42,7 +42,7 @@ impl PageLocation {
     /// page, so the size must be in proportion to what is stored.
     pub(crate) fn is_sound(&self) -> bool {
         let packed = u64::from(self.stored_len).saturating_sub(TRAILER_BYTES as u64);
-        (Page::MIN_BYTES..=Self::MAX_RAW_BYTES).contains(&(self.raw_len as usize))
+        (Page::BYTES_MIN..=Self::RAW_BYTES_MAX).contains(&(self.raw_len as usize))
             && u64::from(self.raw_len) <= packed.saturating_mul(LZ4_MAX_RATIO)
             && self.offset.checked_add(self.stored_len.into()).is_some()
     }

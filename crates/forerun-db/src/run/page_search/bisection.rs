@@ -31,7 +31,7 @@ pub(super) fn bisect_by_order(
     ahead: impl Fn(Range<usize>, usize),
 ) -> usize {
     match order {
-        KeyOrder::Bytewise if suffix.len() <= Short::MAX_BYTES => {
+        KeyOrder::Bytewise if suffix.len() <= Short::BYTES_MAX => {
             bisect(page, Short::new(suffix), sequence, rows, ahead)
         }
         KeyOrder::Bytewise => bisect(page, Skipping::new(suffix), sequence, rows, ahead),
@@ -42,8 +42,8 @@ pub(super) fn bisect_by_order(
     }
 }
 
-/// Finds the first row of a range that is at or behind the target; in an internal page, the first
-/// row behind it.
+/// Finds the first row of a range that is at or after the target; in an internal page, the first
+/// row after it.
 fn bisect<C: Compare>(
     page: Page<'_>,
     mut compare: C,

@@ -25,11 +25,11 @@ pub(super) struct Short {
 }
 
 impl Short {
-    pub(super) const MAX_BYTES: usize = 16;
+    pub(super) const BYTES_MAX: usize = 16;
 
     #[inline(always)]
     pub(super) fn new(suffix: &[u8]) -> Self {
-        debug_assert!(suffix.len() <= Short::MAX_BYTES);
+        debug_assert!(suffix.len() <= Short::BYTES_MAX);
         Short {
             packed: packed(suffix),
             len: suffix.len(),

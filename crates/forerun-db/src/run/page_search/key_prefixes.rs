@@ -106,7 +106,7 @@ pub(crate) fn find_group(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
     if index < page.groups() {
         return Step::Group(Group { index, key_prefix });
     }
-    // The key is behind all rows, provided it has the rest of a long prefix. The last group gives
+    // The key is after all rows, provided it has the rest of a long prefix. The last group gives
     // the same answer.
     match page.groups().checked_sub(1) {
         Some(last) if prefix_len > INLINE_PREFIX_BYTES => Step::Group(Group {
@@ -118,7 +118,7 @@ pub(crate) fn find_group(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
 }
 
 /// The second step reads a group's two lines and returns the rows with the target's key prefix. All
-/// earlier rows are before the target and all later rows behind it, so an empty range is the
+/// earlier rows are before the target and all later rows after it, so an empty range is the
 /// target's insertion point.
 #[inline(always)]
 pub(crate) fn prefix_matches(page: Page<'_>, key: &[u8], group: Group) -> Range<usize> {
@@ -194,7 +194,7 @@ pub(crate) fn find_in(
     let suffix = key.get(page.prefix_len()..).unwrap_or(&[]);
     let record = page.record(row);
     let same = match order {
-        KeyOrder::Bytewise if suffix.len() <= Short::MAX_BYTES => {
+        KeyOrder::Bytewise if suffix.len() <= Short::BYTES_MAX => {
             Short::new(suffix).compare(page, &record).is_eq()
         }
         KeyOrder::Bytewise => page.record_suffix(&record) == suffix,

@@ -1,11 +1,10 @@
 //! Searching a page for a key. To add a search, write its file and register it here: a variant of
-//! [`PageSearch`] and its arm in [`rows_before`]; its name is in `names.rs`.
+//! [`PageSearch`], its name, and its arm in [`rows_before`].
 //!
 //! ```text
 //!   key_prefixes.rs       KeyPrefixes: compares the first bytes of keys as integers, bisects only where they are equal
 //!   bisection.rs          bisects rows; compare.rs: three ways to compare two keys
 //!   plain_bisection.rs    Plain, Prefetch1, Prefetch2: bisect all rows; only for tests and measurements
-//!   names.rs              names of the searches; only for tests and measurements
 //!   prefetch_distance.rs  how many rows must be left for Prefetch1 and Prefetch2 to prefetch
 //! ```
 //!
@@ -14,8 +13,6 @@
 mod bisection;
 mod compare;
 mod key_prefixes;
-#[cfg(any(test, feature = "study"))]
-mod names;
 #[cfg(any(test, feature = "study"))]
 mod plain_bisection;
 #[cfg(any(test, feature = "study"))]
@@ -68,6 +65,24 @@ impl PageSearch {
         PageSearch::Prefetch2,
         PageSearch::KeyPrefixes,
     ];
+
+    /// The search's name, as [`FromStr`](std::str::FromStr) reads it.
+    #[cfg(any(test, feature = "study"))]
+    pub fn name(self) -> &'static str {
+        match self {
+            PageSearch::Plain => "plain",
+            PageSearch::Prefetch1 => "prefetch1",
+            PageSearch::Prefetch2 => "prefetch2",
+            PageSearch::KeyPrefixes => "key-prefixes",
+        }
+    }
+}
+
+#[cfg(any(test, feature = "study"))]
+forerun_core::names! {
+    PageSearch, "page search";
+    /// A name that does not belong to any search.
+    UnknownPageSearch
 }
 
 /// How many rows of the page are before (`key`, `sequence`). In an internal page, rows at the
@@ -91,7 +106,7 @@ fn rows_before(
     }
 }
 
-/// The first row of a leaf at or behind (`key`, `sequence`); the number of rows if all are before.
+/// The first row of a leaf at or after (`key`, `sequence`); the number of rows if all are before.
 #[inline]
 pub(crate) fn lower_bound(
     page: Page<'_>,
@@ -104,7 +119,7 @@ pub(crate) fn lower_bound(
 }
 
 /// The row of an internal page whose child covers (`key`, `sequence`): the last one whose separator
-/// is not behind it.
+/// is not after it.
 #[inline]
 pub(crate) fn child(
     page: Page<'_>,
@@ -132,4 +147,21 @@ pub(crate) fn find(
     }
     let row = rows_before(page, order, key, sequence, search);
     (row < page.rows() && page.key_is(order, row, key)).then_some(row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_an_unknown_one_lists_the_known() {
+        for search in PageSearch::ALL {
+            assert_eq!(search.name().parse(), Ok(search));
+        }
+        let error = "fast".parse::<PageSearch>().unwrap_err().to_string();
+        assert!(
+            error.contains("\"fast\"") && error.contains("prefetch2"),
+            "{error}"
+        );
+    }
 }
