@@ -5,7 +5,9 @@
 use super::{Answers, each_batch};
 use crate::lmdb::{map_bytes, unnamed};
 use anyhow::{Context, Result};
-use forerun_bench::table::contender::{Contender, Reader, StoreRequirements, Tally, TieredTable};
+use forerun_bench::table::contender::{
+    Contender, Counters, Reader, StoreRequirements, TieredTable,
+};
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
 
@@ -65,8 +67,8 @@ impl TieredTable for Rows {
 
     fn wait_idle(&self) {}
 
-    fn tally(&self) -> Tally {
-        Tally::default()
+    fn counters(&self) -> Counters {
+        Counters::default()
     }
 }
 

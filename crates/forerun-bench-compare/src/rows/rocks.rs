@@ -4,7 +4,9 @@
 use super::{Answers, each_batch};
 use crate::rocks::{FILTER_BITS, GET, MULTIGET};
 use anyhow::{Result, bail};
-use forerun_bench::table::contender::{Contender, Reader, StoreRequirements, Tally, TieredTable};
+use forerun_bench::table::contender::{
+    Contender, Counters, Reader, StoreRequirements, TieredTable,
+};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
     DEFAULT_COLUMN_FAMILY_NAME, Options, WriteBatch, WriteOptions,
@@ -102,8 +104,8 @@ impl TieredTable for Rows {
 
     fn wait_idle(&self) {}
 
-    fn tally(&self) -> Tally {
-        Tally::default()
+    fn counters(&self) -> Counters {
+        Counters::default()
     }
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// cache.
 const BATCHES: usize = 4096;
 
-/// The result of one way: a line of JSON with the names of [`Row`] and these.
+/// The result of one method: a line of JSON with the names of [`Row`] and these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MultigetRow {
     /// The fields that every bench's rows have.
@@ -168,7 +168,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<Multig
     Ok(rows.collect())
 }
 
-/// Checks that each way finds the right values.
+/// Checks that each method finds the right values.
 fn check(
     cache: &Cache,
     memc3: &MemC3,

@@ -59,9 +59,9 @@ pub struct Args {
 /// A protocol's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Spoken {
-    /// One `get` line a server
+    /// One `get` line per server
     Classic,
-    /// A quiet `mg` a key
+    /// One quiet `mg` per key
     Meta,
 }
 

@@ -91,7 +91,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     args.output.write_report(&report)
 }
 
-/// How servers are asked.
+/// How a batch asks its servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Overlapped,
@@ -125,7 +125,7 @@ struct Batch {
     keys: Vec<Vec<u8>>,
 }
 
-/// A way to ask some servers.
+/// Some servers, and how they are asked.
 enum Clients {
     Overlapped(Box<Client>),
     /// A client for each server, and the same distribution of keys.

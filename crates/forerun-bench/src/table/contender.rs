@@ -69,7 +69,7 @@ pub trait TieredTable: Sync {
     fn wait_idle(&self);
 
     /// Counts since it was opened.
-    fn tally(&self) -> Tally;
+    fn counters(&self) -> Counters;
 }
 
 /// A thread's lookups.
@@ -84,7 +84,7 @@ pub trait Reader {
 
 /// Counts; a peer that does not provide them leaves them at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     /// Keys looked up.
     pub keys: u64,
     /// Rows found in memory.
@@ -201,9 +201,9 @@ impl TieredTable for Table {
         Table::wait_idle(self);
     }
 
-    fn tally(&self) -> Tally {
+    fn counters(&self) -> Counters {
         let stats = self.stats();
-        Tally {
+        Counters {
             keys: stats.counts.find_keys,
             host_hits: stats.counts.host_hits,
             moved_bytes: stats.moved_bytes(),

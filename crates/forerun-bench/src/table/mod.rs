@@ -34,7 +34,7 @@ use crate::threads::Cores;
 use access::{Access, Workload, is_row};
 use anyhow::{Context, Result, ensure};
 use args::Plan;
-use contender::{Contender, ForerunTables, StoreRequirements, Tally, TieredTable};
+use contender::{Contender, Counters, ForerunTables, StoreRequirements, TieredTable};
 use forerun_core::{CACHE_LINE_BYTES, Pages};
 use forerun_measure::harness::{self, Case, Outcome, Sample};
 use forerun_measure::machine;
@@ -154,7 +154,7 @@ struct TableCase<'a> {
     threads: usize,
     batch: usize,
     /// The counts of its turns.
-    tally: Cell<Tally>,
+    counters: Cell<Counters>,
 }
 
 impl Bench<'_> {
@@ -276,7 +276,7 @@ impl Bench<'_> {
                         tiers: &**tiers,
                         threads,
                         batch,
-                        tally: Cell::default(),
+                        counters: Cell::default(),
                     })
                 }));
             }
@@ -331,7 +331,7 @@ impl Bench<'_> {
         turn: &harness::Turn,
     ) -> Result<Sample> {
         let (batch, row_bytes) = (lane.batch, self.plan.row.bytes());
-        let before = lane.tiers.tally();
+        let before = lane.tiers.counters();
         let rates = self.cores.run(lane.threads, |thread, ready| {
             let mut reader = lane.tiers.reader()?;
             let stream = &workload.streams[thread];
@@ -360,8 +360,8 @@ impl Bench<'_> {
             })?;
             Ok(sample.per_second)
         })?;
-        let (after, so_far) = (lane.tiers.tally(), lane.tally.get());
-        lane.tally.set(Tally {
+        let (after, so_far) = (lane.tiers.counters(), lane.counters.get());
+        lane.counters.set(Counters {
             keys: so_far.keys + after.keys - before.keys,
             host_hits: so_far.host_hits + after.host_hits - before.host_hits,
             moved_bytes: so_far.moved_bytes + after.moved_bytes - before.moved_bytes,
@@ -388,8 +388,8 @@ impl Bench<'_> {
         lane: &TableCase<'_>,
         outcome: &Outcome,
     ) -> TableRow {
-        let tally = lane.tally.get();
-        let found_bytes = tally.keys * self.plan.row.bytes() as u64;
+        let counters = lane.counters.get();
+        let found_bytes = counters.keys * self.plan.row.bytes() as u64;
         let common = Row {
             bench: "table".into(),
             case: access.to_string(),
@@ -414,9 +414,9 @@ impl Bench<'_> {
                 outcome.per_second_max(),
             ),
             budget,
-            host_bytes: tally.host_bytes,
-            host_hit_rate: tally.host_hits as f64 / tally.keys.max(1) as f64,
-            moved_per_found: tally.moved_bytes as f64 / found_bytes.max(1) as f64,
+            host_bytes: counters.host_bytes,
+            host_hit_rate: counters.host_hits as f64 / counters.keys.max(1) as f64,
+            moved_per_found: counters.moved_bytes as f64 / found_bytes.max(1) as f64,
             lines_per_row: self.lines_per_row(),
         }
     }

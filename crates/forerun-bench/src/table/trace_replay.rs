@@ -40,12 +40,12 @@ impl Bench<'_> {
                     tiers: &*tiers,
                     threads: 1,
                     batch,
-                    tally: Cell::default(),
+                    counters: Cell::default(),
                 };
                 let took = self
                     .play(&lane, &workload.streams[0])
                     .with_context(|| format!("playing to {name}"))?;
-                lane.tally.set(tiers.tally());
+                lane.counters.set(tiers.counters());
                 let outcome = Outcome {
                     group: 0,
                     name: name.to_owned(),

@@ -36,7 +36,7 @@ struct Seen {
 };
 
 void every_case(const Kernel& kernel) {
-    Tally tally;
+    CheckedRows checked;
     Seen seen;
     u64 seed = u64(&kernel - kernels().data() + 1) * 10'000;  // other draws for each kernel
     u32 size = 0;
@@ -53,19 +53,21 @@ void every_case(const Kernel& kernel) {
                         continue;
                     const Case c = draw(kernel, row_bytes, count, missing, base, seed * 7919);
                     seen.add(c);
-                    run_case(c, tally);
+                    run_case(c, checked);
                 }
             }
         }
     }
     CHECK(seen.values.size() == Seen::all, "%zu of %zu choices were drawn", seen.values.size(),
           Seen::all);
-    const u64 least = std::min({tally.copied, tally.zeroed, tally.skipped, tally.wrong_indices});
+    const u64 least =
+        std::min({checked.copied, checked.zeroed, checked.skipped, checked.wrong_indices});
     CHECK(least > 100, "hardly any work was done: %llu", least);
     std::printf(
         "  %s: %llu launches, %llu rows copied, %llu zeroed, %llu skipped, %llu indices out of "
         "range\n",
-        kernel.name, tally.cases, tally.copied, tally.zeroed, tally.skipped, tally.wrong_indices);
+        kernel.name, checked.cases, checked.copied, checked.zeroed, checked.skipped,
+        checked.wrong_indices);
 }
 
 // The kernels of a version, or those with this many rows in flight.
@@ -148,17 +150,17 @@ TEST("rows past 2, 4 and 8 GiB") {
 
 // One case of several blocks, with all its rows, under every kind of schedule.
 TEST("schedules: all give the same bytes") {
-    Tally tally;
+    CheckedRows checked;
     for (const Kernel& kernel : kernels()) {
         Case c = draw(kernel, 48, 40, Missing::some, 16, 77);
         c.count_kind = Count::host;
         c.layers = 2;
         for (u64 seed = 0; seed < 24; ++seed) {
             c.seed = seed * 6151;
-            run_case(c, tally);
+            run_case(c, checked);
         }
     }
-    CHECK(tally.copied > 10'000, "%llu rows", tally.copied);
+    CHECK(checked.copied > 10'000, "%llu rows", checked.copied);
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ impl Shim {
     }
 
     fn talk<T>(&self, talk: impl FnOnce(&mut Pipe) -> std::io::Result<T>) -> T {
-        let mut pipe = self.pipe.lock().expect("no test goes on after a panic");
+        let mut pipe = self.pipe.lock().expect("no test continues after a panic");
         talk(&mut pipe).expect("the kernels' process has ended: see its message above")
     }
 

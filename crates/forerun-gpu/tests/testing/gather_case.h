@@ -178,11 +178,11 @@ inline std::vector<std::pair<i64, i64>> draw_pairs(const Case& c, u64 source_row
 
 // Runs the case and compares all memory. The work done is added to `copied` and the others, so that
 // the caller can check that there was any.
-struct Tally {
+struct CheckedRows {
     u64 cases = 0, copied = 0, zeroed = 0, skipped = 0, wrong_indices = 0;
 };
 
-inline void run_case(const Case& c, Tally& tally) {
+inline void run_case(const Case& c, CheckedRows& checked) {
     shim::Random random(c.seed + 1);
     const u32 unit = c.kernel->unit;
     const u64 rows = c.count + 3;
@@ -270,16 +270,16 @@ inline void run_case(const Case& c, Tally& tally) {
             const bool s_there = s >= 0 && u64(s) < source.rows,
                        d_there = d >= 0 && u64(d) < destination.rows;
             const u64 wrong = (!s_there && s != -1) + (!d_there && d != -1);
-            tally.wrong_indices += wrong;
+            checked.wrong_indices += wrong;
             if (c.counts_wrong) expected_wrong += wrong;
             if (!d_there || (!s_there && c.absent == absent_skip)) {
-                ++tally.skipped;
+                ++checked.skipped;
                 continue;
             }
             const u64 to = destination.offset(layer_of(layer), u64(d));
             for (u64 b = 0; b < c.row_bytes; ++b)
                 expected[to + b] = s_there ? source.bytes[source.offset(layer, u64(s)) + b] : 0;
-            ++(s_there ? tally.copied : tally.zeroed);
+            ++(s_there ? checked.copied : checked.zeroed);
             if (!s_there || c.map_update == map_keep) continue;
             const i64 host = c.direction == gather ? s : d, device = c.direction == gather ? d : s;
             expected_map.set(layer * (host_rows + 1) + u64(host),
@@ -292,7 +292,7 @@ inline void run_case(const Case& c, Tally& tally) {
         launch_of(*c.kernel, u64(c.count) * c.layers, c.threads, c.stage_bytes, c.seed);
     if (c.count > 1000) launch.points_per_turn = 200;  // the small cases test the schedules
     const shim::Outcome outcome = shim::Machine::run(launch, c.kernel->run, p);
-    ++tally.cases;
+    ++checked.cases;
     CHECK(outcome.ok(), "%s\n    %s", outcome.failure.c_str(), describe(c).c_str());
     CHECK(destination.bytes == expected, "the destination differs, from byte %td of %zu on\n    %s",
           std::mismatch(expected.begin(), expected.end(), destination.bytes.begin()).first -

@@ -7,7 +7,7 @@ use forerun::{Db, Values};
 
 use super::super::script::{self, Model};
 use super::operation::Operation;
-use super::{ChildReport, OperationCounts, Tally, options};
+use super::{ChildReport, Counters, OperationCounts, options};
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::Named;
 
@@ -28,7 +28,7 @@ pub fn check(
     expected: &mut [Expected],
     acknowledged: &[u64],
     operated: &[OperationCounts],
-    tally: &mut Tally,
+    counters: &mut Counters,
 ) -> anyhow::Result<()> {
     let db = Db::open(path, options()).map_err(|error| {
         anyhow::Error::new(CheckFailed(format!(
@@ -40,7 +40,7 @@ pub fn check(
         for n in expected.writes..acknowledged {
             script::write(seed, thread, n).apply(&mut expected.model);
         }
-        tally.acknowledged += acknowledged - expected.writes;
+        counters.acknowledged += acknowledged - expected.writes;
         expected.writes = acknowledged;
         let found: Model = db
             .prefix(&script::prefix(thread))
@@ -60,7 +60,7 @@ pub fn check(
                 model: with_it,
                 writes: acknowledged + 1,
             };
-            tally.under_way_applied += 1;
+            counters.under_way_applied += 1;
         }
         check_lookups(&db, thread, &expected.model)?;
         entries += expected.model.len();
@@ -190,7 +190,7 @@ mod tests {
                 &mut expected,
                 &[acknowledged],
                 &[],
-                &mut Tally::default(),
+                &mut Counters::default(),
             )
         };
         let nothing: &dyn Fn(&Db) = &|_| {};

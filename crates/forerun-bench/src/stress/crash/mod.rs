@@ -70,7 +70,7 @@ const OPERATION_TIME: Duration = Duration::from_millis(3);
 
 /// The results of a run.
 #[derive(Default)]
-struct Tally {
+struct Counters {
     acknowledged: u64,
     killed_opening: u64,
     under_way_applied: u64,
@@ -166,12 +166,12 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
     ))?;
     out.flush()?;
     let mut rng = script::rng(seed, u64::MAX - 1, 0);
-    let mut tally = Tally::default();
+    let mut counters = Counters::default();
     let mut expected: Vec<Expected> = Vec::new();
     let mut operated = Operation::ALL.map(OperationCounts::new);
     let progress = Progress::on_terminal().rate("crash", Some(cycles), "writes");
     for cycle in 0..cycles {
-        let path = place.store(tally.stores);
+        let path = place.store(counters.stores);
         let fresh = expected.is_empty();
         if fresh {
             expected.resize_with(threads, Expected::default);
@@ -181,13 +181,13 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
         let place_of = (cycle % (operated.len() as u64 + 1)) as usize;
         let meanwhile = operated.get(place_of);
         // A different seed for each store, so that its writes differ.
-        let store_seed = seed.wrapping_add(tally.stores);
+        let store_seed = seed.wrapping_add(counters.stores);
         let child = ChildOptions {
             path: &path,
             seed: store_seed,
             meanwhile,
         };
-        let report = child.run(&expected, &mut rng, &mut tally);
+        let report = child.run(&expected, &mut rng, &mut counters);
         let checked = report.and_then(|report| {
             if let Some(operated) = operated.get_mut(place_of) {
                 operated.note(&report);
@@ -201,7 +201,7 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
                 &mut expected,
                 acknowledged,
                 &operated,
-                &mut tally,
+                &mut counters,
             )
         });
         checked.with_context(|| {
@@ -210,10 +210,10 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
                 path.display()
             )
         })?;
-        progress.update(cycle + 1, tally.acknowledged);
+        progress.update(cycle + 1, counters.acknowledged);
         if size_bytes(&path)? > STORE_BYTES_MAX {
-            place.remove_store(tally.stores)?;
-            tally.stores += 1;
+            place.remove_store(counters.stores)?;
+            counters.stores += 1;
             expected.clear();
         }
     }
@@ -223,10 +223,10 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
          opening; {}",
         output::counted(cycles, "kill"),
         output::time(took),
-        output::counted(tally.acknowledged, "write"),
-        output::count(tally.under_way_applied),
-        output::count(tally.killed_opening),
-        output::counted(tally.stores + u64::from(!expected.is_empty()), "store"),
+        output::counted(counters.acknowledged, "write"),
+        output::count(counters.under_way_applied),
+        output::count(counters.killed_opening),
+        output::counted(counters.stores + u64::from(!expected.is_empty()), "store"),
     ))?;
     let during = operated.iter().map(|of| {
         let (operation, kills) = (of.operation, output::count(of.kills));
@@ -256,7 +256,7 @@ impl ChildOptions<'_> {
         &self,
         expected: &[Expected],
         rng: &mut SmallRng,
-        tally: &mut Tally,
+        counters: &mut Counters,
     ) -> anyhow::Result<ChildReport> {
         let from: Vec<u64> = expected.iter().map(|thread| thread.writes).collect();
         let mut child = self.start(&from)?;
@@ -293,7 +293,7 @@ impl ChildOptions<'_> {
                 return Err(CheckFailed(problem).into());
             }
             killed.context("cannot kill the child")?;
-            tally.killed_opening += u64::from(killed_opening?);
+            counters.killed_opening += u64::from(killed_opening?);
             report
         })
     }

@@ -24,7 +24,7 @@ use forerun::gpu::Gpu;
 use forerun::gpu::table::{Candidates, GpuTable, TableOptions, Width};
 
 use super::Budget;
-use expected_state::{Capacity, ExpectedState, Tally};
+use expected_state::{Capacity, ExpectedState, KeyCounts};
 use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
 use stamped_row::ROW_BYTES;
@@ -80,13 +80,13 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     out.flush()?;
     let progress = Progress::on_terminal().rate("stress", None, "keys");
     let began = Instant::now();
-    let mut tally = Tally::default();
+    let mut counts = KeyCounts::default();
     let (mut rounds, mut tables) = (0, 0);
-    let done = |tally: &Tally| match plan.budget {
-        Budget::Ops(ops) => tally.written + tally.looked_up >= ops,
+    let done = |counts: &KeyCounts| match plan.budget {
+        Budget::Ops(ops) => counts.written + counts.looked_up >= ops,
         Budget::Time(time) => began.elapsed() >= time,
     };
-    while !done(&tally) {
+    while !done(&counts) {
         let capacity = if tables % 2 == 0 {
             Capacity::Enough
         } else {
@@ -106,7 +106,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         );
         expected.begin(&mut table)?;
         for round in 0..TABLE_ROUNDS {
-            if done(&tally) {
+            if done(&counts) {
                 break;
             }
             let what = || {
@@ -118,21 +118,21 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
             let jobs = expected.round();
             let said = lanes::run(&mut table, &jobs).with_context(what)?;
             let gone = expected.check(&jobs, &said).with_context(what)?;
-            tally.written += gone.written;
-            tally.looked_up += gone.looked_up;
-            tally.compared += expected.compare(&mut table).with_context(what)?;
+            counts.written += gone.written;
+            counts.looked_up += gone.looked_up;
+            counts.compared += expected.compare(&mut table).with_context(what)?;
             rounds += 1;
-            progress.update(0, tally.written + tally.looked_up);
+            progress.update(0, counts.written + counts.looked_up);
         }
         tables += 1;
     }
-    summary(&mut out, &tally, tables, rounds, progress.finish())?;
+    summary(&mut out, &counts, tables, rounds, progress.finish())?;
     out.finish()
 }
 
 fn summary(
     out: &mut Out,
-    tally: &Tally,
+    counts: &KeyCounts,
     tables: u64,
     rounds: u64,
     took: Duration,
@@ -140,12 +140,12 @@ fn summary(
     out.line(format_args!(
         "{} in {}, {} of {}: {} keys written, {} looked up concurrently, {} entries compared \
          between rounds; no wrong answer",
-        output::counted(tally.written + tally.looked_up, "key"),
+        output::counted(counts.written + counts.looked_up, "key"),
         output::time(took),
         output::counted(rounds, "round"),
         output::counted(tables, "table"),
-        output::count(tally.written),
-        output::count(tally.looked_up),
-        output::count(tally.compared),
+        output::count(counts.written),
+        output::count(counts.looked_up),
+        output::count(counts.compared),
     ))
 }

@@ -36,7 +36,7 @@ const STORE_LAPS: u64 = 8;
 
 /// How often each kind of work was done.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct Counters {
     ops: u64,
     writes: u64,
     looked_up: u64,
@@ -45,8 +45,8 @@ struct Tally {
     snapshots: u64,
 }
 
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Tally) {
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
         self.ops += other.ops;
         self.writes += other.writes;
         self.looked_up += other.looked_up;
@@ -63,12 +63,12 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, budget: Budget) -> 
     out.flush()?;
     let progress = Progress::on_terminal().rate("stress", None, "operations");
     let began = Instant::now();
-    let mut tally = Tally::default();
+    let mut counters = Counters::default();
     let mut models = vec![Model::new(); threads];
     let mut laps = 0;
     loop {
         let left = match budget {
-            Budget::Ops(ops) => ops.saturating_sub(tally.ops),
+            Budget::Ops(ops) => ops.saturating_sub(counters.ops),
             Budget::Time(time) => {
                 if began.elapsed() < time {
                     LAP_OPS
@@ -90,13 +90,13 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, budget: Budget) -> 
             number: laps,
             ops_per_thread: left.min(LAP_OPS).div_ceil(threads as u64),
         };
-        tally += lap.run(&path, &mut models).with_context(|| {
+        counters += lap.run(&path, &mut models).with_context(|| {
             format!(
                 "lap {laps} of the run with seed {seed}; the store is left in {}",
                 path.display()
             )
         })?;
-        progress.update(0, tally.ops);
+        progress.update(0, counters.ops);
         laps += 1;
         if laps % STORE_LAPS == 0 {
             place.remove_store(store)?;
@@ -106,14 +106,14 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, budget: Budget) -> 
     out.line(format_args!(
         "{} in {}, {}: {} writes, {} keys looked up in batches, {} of them repeated one by one, {} \
          scans, {} snapshots; no wrong answer",
-        output::counted(tally.ops, "operation"),
+        output::counted(counters.ops, "operation"),
         output::time(took),
         output::counted(laps, "lap"),
-        output::count(tally.writes),
-        output::count(tally.looked_up),
-        output::count(tally.compared),
-        output::count(tally.scans),
-        output::count(tally.snapshots),
+        output::count(counters.writes),
+        output::count(counters.looked_up),
+        output::count(counters.compared),
+        output::count(counters.scans),
+        output::count(counters.snapshots),
     ))?;
     out.finish()
 }
@@ -126,7 +126,7 @@ struct Lap {
 }
 
 impl Lap {
-    fn run(&self, path: &Path, models: &mut [Model]) -> anyhow::Result<Tally> {
+    fn run(&self, path: &Path, models: &mut [Model]) -> anyhow::Result<Counters> {
         // Every third lap verifies each entry that it visits.
         let checks = if self.number % 3 == 2 {
             MemoryChecks::Paranoid
@@ -152,7 +152,7 @@ impl Lap {
         let db = Db::open(path, options.clone()).context("cannot open the store")?;
         let threads = models.len();
         let stopped = AtomicBool::new(false);
-        let tally = thread::scope(|scope| {
+        let counters = thread::scope(|scope| {
             let workers: Vec<_> = models
                 .iter_mut()
                 .enumerate()
@@ -164,11 +164,11 @@ impl Lap {
                         if worked.is_err() {
                             stopped.store(true, Ordering::Relaxed); // a wish to end; orders nothing
                         }
-                        worked.map(|()| worker.tally)
+                        worked.map(|()| worker.counters)
                     })
                 })
                 .collect();
-            let mut sum = Tally::default();
+            let mut sum = Counters::default();
             for worker in workers {
                 sum += worker
                     .join()
@@ -181,7 +181,7 @@ impl Lap {
         let db = Db::open(path, options).context("cannot open the store again")?;
         compare_whole(&db, models).context("after the store was opened again")?;
         db.close().context("cannot close the store")?;
-        Ok(tally)
+        Ok(counters)
     }
 }
 

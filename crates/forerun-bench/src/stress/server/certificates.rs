@@ -31,7 +31,7 @@ impl Certificates {
         Ok(certificates)
     }
 
-    /// Replaces the certificate and its key by new ones.
+    /// Replaces the certificate and its key with new ones.
     pub fn replace(&mut self) -> Result<()> {
         let key = KeyPair::generate()?;
         let params = CertificateParams::new(vec!["localhost".to_owned()])?;

@@ -16,7 +16,7 @@ const FILL_KEYS: usize = 16;
 
 /// A client's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     pub keys_read: u64,
     pub keys_found: u64,
     pub stored: u64,
@@ -28,8 +28,8 @@ pub struct Tally {
     pub malformed: u64,
 }
 
-impl Tally {
-    pub fn add(&mut self, other: &Tally) {
+impl Counters {
+    pub fn add(&mut self, other: &Counters) {
         self.keys_read += other.keys_read;
         self.keys_found += other.keys_found;
         self.stored += other.stored;
@@ -50,7 +50,7 @@ pub struct Client<'a> {
     rng: SmallRng,
     wire: Wire,
     request: Vec<u8>,
-    pub tally: Tally,
+    pub counters: Counters,
 }
 
 impl<'a> Client<'a> {
@@ -68,7 +68,7 @@ impl<'a> Client<'a> {
             rng: SmallRng::seed_from_u64(seed ^ u64::from(number) << 32),
             wire,
             request: Vec::new(),
-            tally: Tally::default(),
+            counters: Counters::default(),
         })
     }
 
@@ -197,14 +197,14 @@ impl<'a> Client<'a> {
 
     fn read(&mut self, asked: &[(Key, u64)]) -> Result<Option<u64>, String> {
         let (found, cas) = self.wire.values(self.expected, asked)?;
-        self.tally.keys_read += asked.len() as u64;
-        self.tally.keys_found += found;
+        self.counters.keys_read += asked.len() as u64;
+        self.counters.keys_found += found;
         Ok(cas)
     }
 
     fn stored(&mut self, key: Key, version: u64) {
         self.expected.acknowledge(key, version);
-        self.tally.stored += 1;
+        self.counters.stored += 1;
     }
 
     fn get(&mut self) -> Result<(), String> {
@@ -298,7 +298,7 @@ impl<'a> Client<'a> {
         self.send()?;
         self.wire.expect("delete", &["DELETED", "NOT_FOUND"])?;
         self.expected.acknowledge(key, version);
-        self.tally.deleted += 1;
+        self.counters.deleted += 1;
         Ok(())
     }
 
@@ -333,13 +333,13 @@ impl<'a> Client<'a> {
         self.wire.expect(request.trim_end(), &[answer])?;
         self.wire.send(b"mn\r\n")?;
         self.wire.expect("mn", &["MN"])?;
-        self.tally.malformed += 1;
+        self.counters.malformed += 1;
         Ok(())
     }
 
     fn reconnect(&mut self) -> Result<(), String> {
         self.wire = Wire::connect(&self.server)?;
-        self.tally.reconnected += 1;
+        self.counters.reconnected += 1;
         Ok(())
     }
 
@@ -355,7 +355,7 @@ impl<'a> Client<'a> {
         if self.wire.discard(1)? != 0 {
             return Err("there are bytes after the last answer".to_owned());
         }
-        self.tally.half_closed += 1;
+        self.counters.half_closed += 1;
         self.reconnect()
     }
 
@@ -374,7 +374,7 @@ impl<'a> Client<'a> {
         }
         self.send()?;
         // Unread answers make the system reset the connection.
-        self.tally.killed += 1;
+        self.counters.killed += 1;
         self.reconnect()
     }
 
@@ -388,7 +388,7 @@ impl<'a> Client<'a> {
             asked.push(keys);
         }
         self.send()?;
-        self.tally.read_slowly += 1;
+        self.counters.read_slowly += 1;
         let gives_up = self.rng.random();
         for keys in &asked {
             std::thread::sleep(Duration::from_millis(50));

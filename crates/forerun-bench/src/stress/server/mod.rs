@@ -1,5 +1,5 @@
 //! `stress --server`: a server under mixed load for minutes, with clients that check every value,
-//! stall, leave and are killed, and an operator who changes the server meanwhile.
+//! stall, leave and are killed, and an operator who changes the server at the same time.
 //!
 //! ```text
 //!  mod.rs                the server, its memory, the summary
@@ -27,7 +27,7 @@ use anyhow::Context;
 use forerun_bench::server::server_process::{Process, Program, Share, Split, free_port, pin};
 
 use certificates::Certificates;
-use client::{Client, Tally};
+use client::{Client, Counters};
 use expected_versions::ExpectedVersions;
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::{self, Out};
@@ -107,7 +107,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         expected: &expected,
         seed: plan.seed,
         stop: AtomicBool::new(false),
-        tally: Mutex::new(Tally::default()),
+        counters: Mutex::new(Counters::default()),
         faults: Mutex::new(Vec::new()),
     };
     let seconds = Duration::from_secs(plan.seconds);
@@ -151,7 +151,7 @@ struct Load<'a> {
     expected: &'a ExpectedVersions,
     seed: u64,
     stop: AtomicBool,
-    tally: Mutex<Tally>,
+    counters: Mutex<Counters>,
     faults: Mutex<Vec<String>>,
 }
 
@@ -198,7 +198,7 @@ impl Load<'_> {
                             "{bytes} bytes of memory, long after the limit was lowered to {limit}"
                         ));
                     }
-                    progress.update(start.elapsed().as_secs(), locked(&self.tally).keys_found);
+                    progress.update(start.elapsed().as_secs(), locked(&self.counters).keys_found);
                 }
                 Ok(())
             };
@@ -230,7 +230,7 @@ impl Load<'_> {
                         false => Ok(()),
                     };
                     let worked = filled.and_then(|()| client.work(&self.stop));
-                    locked(&self.tally).add(&client.tally);
+                    locked(&self.counters).add(&client.counters);
                     worked
                 });
             seed = seed.wrapping_add(1);
@@ -264,10 +264,10 @@ fn summary(
     held: &ServerUsage,
     actions: Actions,
 ) -> anyhow::Result<()> {
-    let (tally, faults) = (*locked(&load.tally), locked(&load.faults));
+    let (counters, faults) = (*locked(&load.counters), locked(&load.faults));
     let mut out = Out::stdout();
     let count = output::count;
-    let share = tally.keys_found as f64 / tally.keys_read.max(1) as f64;
+    let share = counters.keys_found as f64 / counters.keys_read.max(1) as f64;
     out.line(format_args!(
         "server: seed {}, {} clients for {}",
         plan.seed,
@@ -276,23 +276,23 @@ fn summary(
     ))?;
     out.line(format_args!(
         "  read       {} keys, {} of them found ({:.0}%), every value checked",
-        count(tally.keys_read),
-        count(tally.keys_found),
+        count(counters.keys_read),
+        count(counters.keys_found),
         100.0 * share
     ))?;
     out.line(format_args!(
         "  stored     {}, deleted {}",
-        count(tally.stored),
-        count(tally.deleted)
+        count(counters.stored),
+        count(counters.deleted)
     ))?;
     out.line(format_args!(
         "  clients    {} times reconnected, {} killed, {} half closed, {} read slowly, {} sent \
          nonsense",
-        count(tally.reconnected),
-        count(tally.killed),
-        count(tally.half_closed),
-        count(tally.read_slowly),
-        count(tally.malformed)
+        count(counters.reconnected),
+        count(counters.killed),
+        count(counters.half_closed),
+        count(counters.read_slowly),
+        count(counters.malformed)
     ))?;
     out.line(format_args!(
         "  meanwhile  {} snapshots, {} new certificates, {} changes of the memory limit",

@@ -38,7 +38,7 @@ pub struct Operator {
     /// Where the server writes copies of the cache.
     copy: PathBuf,
     memory_mib: u64,
-    /// Since when the lower limit holds, if it does.
+    /// When the lower limit was set, while it holds.
     lowered: Option<Duration>,
     pub actions: Actions,
 }

@@ -69,7 +69,7 @@ pub struct ExpectedState {
 
 /// How many keys were processed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub struct KeyCounts {
     pub written: u64,
     pub looked_up: u64,
     pub compared: u64,
@@ -228,8 +228,8 @@ impl ExpectedState {
 
     /// Compares a round's answers with the allowed ones, and updates the state to what the round
     /// leaves.
-    pub fn check(&mut self, lanes: &[Vec<Job>], said: &[Vec<Answer>]) -> anyhow::Result<Tally> {
-        let mut tally = Tally::default();
+    pub fn check(&mut self, lanes: &[Vec<Job>], said: &[Vec<Answer>]) -> anyhow::Result<KeyCounts> {
+        let mut counts = KeyCounts::default();
         let mut past = InitialState::of(self, lanes);
         for (lane, (jobs, said)) in lanes.iter().zip(said).enumerate() {
             let mut seen = BTreeMap::new();
@@ -237,15 +237,15 @@ impl ExpectedState {
                 let what = || format!("lane {lane}, {:?}", job.work);
                 if lane < self.writers {
                     self.wrote(job, answer).with_context(what)?;
-                    tally.written += job.keys.len() as u64;
+                    counts.written += job.keys.len() as u64;
                 } else {
                     past.found(self, job, answer, &mut seen)
                         .with_context(what)?;
-                    tally.looked_up += job.keys.len() as u64;
+                    counts.looked_up += job.keys.len() as u64;
                 }
             }
         }
-        Ok(tally)
+        Ok(counts)
     }
 
     /// Checks the results for a writer's keys, in the order of its jobs.

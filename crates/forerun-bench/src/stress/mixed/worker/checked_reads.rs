@@ -22,7 +22,7 @@ impl Worker<'_> {
                 return failed("a snapshot shows half of a batch of writes".to_owned());
             }
         }
-        self.tally.looked_up += keys.len() as u64;
+        self.counters.looked_up += keys.len() as u64;
         Ok(())
     }
 
@@ -80,10 +80,10 @@ impl Worker<'_> {
                         Named(key)
                     ));
                 }
-                self.tally.compared += 1;
+                self.counters.compared += 1;
             }
         }
-        self.tally.looked_up += length as u64;
+        self.counters.looked_up += length as u64;
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl Worker<'_> {
 
     pub(super) fn scan_own(&mut self) -> anyhow::Result<()> {
         let prefix = script::prefix(self.thread);
-        self.tally.scans += 1;
+        self.counters.scans += 1;
         if self.rng.random() {
             compare(
                 self.db.prefix(&prefix),
@@ -169,7 +169,7 @@ impl Worker<'_> {
                 }
             }
         }
-        self.tally.scans += 1;
+        self.counters.scans += 1;
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl Worker<'_> {
             own += usize::from(key.starts_with(&prefix));
             last = Some(key);
         }
-        self.tally.scans += 1;
+        self.counters.scans += 1;
         match own == self.model.len() {
             true => Ok(()),
             false => failed(format!(

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 
 use super::super::script::{self, Model};
 use super::check_answers::{check_own, compare};
-use super::{Lap, Tally};
+use super::{Counters, Lap};
 
 /// Keys per thread.
 const KEYS: u32 = 500;
@@ -32,7 +32,7 @@ pub struct Worker<'a> {
     /// Snapshots, with what the thread's keys held when they were taken.
     snapshots: Vec<(Snapshot, Model)>,
     /// The work done so far.
-    pub tally: Tally,
+    pub counters: Counters,
 }
 
 impl<'a> Worker<'a> {
@@ -53,7 +53,7 @@ impl<'a> Worker<'a> {
             batch: WriteBatch::new(),
             values: Values::new(),
             snapshots: Vec::new(),
-            tally: Tally::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -63,7 +63,7 @@ impl<'a> Worker<'a> {
             if stopped.load(Ordering::Relaxed) {
                 break;
             }
-            self.tally.ops += 1;
+            self.counters.ops += 1;
             match self.rng.random_range(0..100) {
                 0..25 => self.put()?,
                 25..35 => self.delete()?,
@@ -117,7 +117,7 @@ impl<'a> Worker<'a> {
             .put_with(&key, &value, durability)
             .context("a put failed")?;
         self.model.insert(key, value);
-        self.tally.writes += 1;
+        self.counters.writes += 1;
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl<'a> Worker<'a> {
             .delete_with(&key, durability)
             .context("a delete failed")?;
         self.model.remove(&key);
-        self.tally.writes += 1;
+        self.counters.writes += 1;
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl<'a> Worker<'a> {
         self.db
             .write(&self.batch, durability)
             .context("a batch failed")?;
-        self.tally.writes += 1;
+        self.counters.writes += 1;
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl<'a> Worker<'a> {
         self.db
             .write(&self.batch, Durability::Buffered)
             .context("a batch failed")?;
-        self.tally.writes += 1;
+        self.counters.writes += 1;
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl<'a> Worker<'a> {
         }
         self.snapshots
             .push((self.db.snapshot(), self.model.clone()));
-        self.tally.snapshots += 1;
+        self.counters.snapshots += 1;
     }
 
     /// Checks that a snapshot still shows what the thread's keys held when it was taken.
@@ -191,7 +191,7 @@ impl<'a> Worker<'a> {
         for (at, key) in keys.iter().enumerate() {
             check_own(model, key, self.values.get(at)?, "a batch at a snapshot")?;
         }
-        self.tally.looked_up += keys.len() as u64;
+        self.counters.looked_up += keys.len() as u64;
         compare(
             snapshot.prefix(&script::prefix(self.thread)),
             model.iter(),
