@@ -66,7 +66,7 @@ fn an_unwritable_page_is_reported_at_the_start() {
 }
 
 #[test]
-fn an_interrupted_demo_leaves_no_temporary_directory() {
+fn an_interrupted_demo_leaves_no_files() {
     let workspace = Workspace::new();
     std::fs::create_dir(workspace.path("tmp")).expect("a directory can be made");
     let temporary = || {
@@ -91,4 +91,5 @@ fn an_interrupted_demo_leaves_no_temporary_directory() {
     let status = demo.wait().expect("the command can be waited for");
     assert_eq!(status.signal(), Some(Signal::INT.as_raw()), "{status}");
     assert_eq!(temporary(), 0);
+    assert!(!workspace.path("forerun-demo.html").exists());
 }

@@ -14,6 +14,7 @@ mod report_page;
 mod temporary;
 
 use std::borrow::Cow;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -67,10 +68,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     // A mistyped path must not cost a minute.
-    std::fs::File::options()
-        .append(true)
-        .create(true)
-        .open(&args.report)
+    check_writable(&args.report)
         .with_context(|| format!("cannot write the page {}", args.report.display()))?;
     let temporary = temporary::Directory::new()?;
     let dir = args
@@ -131,6 +129,17 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     out.finish()?;
     Ok(Outcome::Done)
+}
+
+/// Checks that a file can be written. Leaves no new file, since the demo may be interrupted.
+fn check_writable(path: &Path) -> std::io::Result<()> {
+    match std::fs::File::create_new(path) {
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            std::fs::File::options().append(true).open(path).map(drop)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn measure_cities(db: &Db, records: &[cities::Record], plan: &Plan) -> anyhow::Result<Vec<Row>> {

@@ -82,7 +82,7 @@ pub(super) struct Given {
 ///
 /// # Errors
 /// [`UsageError`] for an unknown or ambiguous option, a missing or unexpected value, or an argument
-/// that is no option.
+/// that is not an option.
 pub(super) fn parse(args: impl IntoIterator<Item = String>) -> Result<Vec<Given>, UsageError> {
     let mut args = args.into_iter();
     let mut given = Vec::new();
