@@ -169,7 +169,7 @@ fn names(code: &str) -> Vec<Name> {
 }
 
 /// The paths of all imports. Those that begin with neither `crate`, `self` nor `super` begin with a
-/// module below, or with another crate, which is no module of this one.
+/// module below, or with another crate, which is not a module of this one.
 fn imported(code: &str) -> Vec<Name> {
     let mut names = Vec::new();
     let mut at = 0;

@@ -38,6 +38,8 @@ const WORDS: &[(&str, &str)] = &[
     ("in vain", "without result"),
     ("workplace", "directory"),
     ("newcomer", "new entry"),
+    ("tally", "counters, counts"),
+    ("tallies", "counters, counts"),
 ];
 
 /// Names of other projects that contain a banned word.
@@ -66,6 +68,9 @@ const DECLARED: &[(&str, &str)] = &[
     ("stand", "the position's name"),
     ("settled", "what has ended"),
 ];
+
+/// What a limit's name must not begin with: what is limited comes first, as in `KEY_BYTES_MAX`.
+const LIMIT_PREFIXES: [&str; 2] = ["MAX_", "MIN_"];
 
 /// Whether a line of code declares a variable, a field, a parameter or a function of this name.
 fn declares(code: &str, name: &str) -> bool {
@@ -152,6 +157,12 @@ pub(crate) fn banned_identifiers(kind: Kind, text: &str) -> Vec<Breach> {
             line,
             what: format!("{word:?} as an identifier: write {instead}"),
         }));
+        let is_limit = |word: &&&str| LIMIT_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
+        breaches.extend(words.iter().filter(is_limit).map(|word| {
+            let (prefix, limited) = word.split_at(LIMIT_PREFIXES[0].len());
+            let what = format!("{word:?}: write {limited}_{}", prefix.trim_end_matches('_'));
+            Breach { line, what }
+        }));
     }
     breaches
 }
@@ -187,6 +198,8 @@ mod tests {
         assert_eq!(count(Kind::Rust, "let way = Way::Up;\n"), 1);
         assert_eq!(count(Kind::Rust, "struct RowSearch;\n"), 1);
         assert_eq!(count(Kind::Cpp, "int x = MOST;\n"), 1);
+        assert_eq!(count(Kind::Rust, "const MAX_PROBES: usize = 8;\n"), 1);
+        assert_eq!(count(Kind::Rust, "const PROBES_MAX: usize = u8::MAX;\n"), 0);
         for code in [
             "let most = 1;",
             "fn f(guide: usize) {",
