@@ -173,7 +173,7 @@ def test_a_stale_value_has_one_winner(client, key, remove):
     assert getattr(client, remove)(key, stale_policy=StalePolicy(mark_stale_on_deletion_ttl=30))
     value, token = client.get_cas(key)
     assert value is None and token, "the first to ask must fetch it again"
-    assert client.get(key) == "old", "the others go on with the old one"
+    assert client.get(key) == "old", "the others continue with the old one"
     assert client.set(key, "new", ttl=60, cas_token=token)
     assert client.get(key) == "new"
 

@@ -58,7 +58,7 @@ fuzz_target!(|input: (u8, u8, Vec<(u16, u8)>, Option<u16>)| {
                 let (key, value) = entry.expect("entries are read");
                 assert!(key.len() == 1 && value == [key[0]; 60], "a wrong value");
             }
-            db.put(b"more", b"value").expect("the store goes on");
+            db.put(b"more", b"value").expect("the store continues");
         }
         Err(Error::CorruptFile { .. } | Error::NotAStore { .. } | Error::NewerFormat { .. }) => {}
         Err(other) => panic!("{other}"),

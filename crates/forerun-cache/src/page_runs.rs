@@ -57,7 +57,7 @@ pub(crate) struct Run {
     mapping: usize,
     first: usize,
     pages: usize,
-    /// The pages at the front that are charged. Nothing is written behind them.
+    /// The pages at the front that are charged. Nothing is written after them.
     charged_pages: usize,
 }
 
@@ -226,7 +226,7 @@ impl PageRuns {
     /// Returns a run's memory to the system, or retains the run. `true`: the system took it.
     fn release(&self, mut run: Run) -> bool {
         let bytes = run.charged_pages * page_bytes();
-        // Nothing was written behind the charged pages, so only these hold memory.
+        // Nothing was written after the charged pages, so only these hold memory.
         // SAFETY: the run lies in the region, and its holder gave it up: nothing refers to its
         // bytes.
         let is_released =

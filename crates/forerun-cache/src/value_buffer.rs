@@ -46,7 +46,7 @@ impl ValueBuffer {
         }
     }
 
-    /// The bytes that have arrived, and the zeroes behind them in a large value.
+    /// The bytes that have arrived, and the zeroes after them in a large value.
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Buffered::Small(bytes, _) => bytes,

@@ -49,7 +49,7 @@ impl Client {
     /// The value of a key with its version, for [`cas`](Client::cas).
     ///
     /// # Errors
-    /// As [`get`](Client::get).
+    /// The same as for [`get`](Client::get).
     pub fn gets(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueBuf>, Error> {
         let (cas, touch) = (true, None);
         self.look_up_one(key.as_ref(), LookupKind { cas, touch })
@@ -58,7 +58,7 @@ impl Client {
     /// The value of a key with its version. The item gets a new expiry.
     ///
     /// # Errors
-    /// As [`get`](Client::get).
+    /// The same as for [`get`](Client::get).
     pub fn gat(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<Option<ValueBuf>, Error> {
         let (cas, touch) = (true, Some(expiry.seconds()));
         self.look_up_one(key.as_ref(), LookupKind { cas, touch })
@@ -88,8 +88,8 @@ impl Client {
     /// The values of many keys: one round trip to all servers at once. Keys may repeat.
     ///
     /// # Errors
-    /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`]. A server that fails is no error:
-    /// the keys that it has are [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
+    /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`]. A server that fails is not an
+    /// error: the keys that it has are [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
     /// [`get_many_into`](Client::get_many_into) reports why.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Values, Error> {
         let mut values = Values::new();
@@ -101,7 +101,7 @@ impl Client {
     /// order of `keys`.
     ///
     /// # Errors
-    /// As [`get_many`](Client::get_many). `values` is unchanged then.
+    /// The same as for [`get_many`](Client::get_many). `values` is then unchanged.
     pub fn get_many_into<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -128,7 +128,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`get_many`](Client::get_many). The sink was not called then.
+    /// The same as for [`get_many`](Client::get_many). The sink was not called.
     pub fn get_many_with<K: AsRef<[u8]>, S: Sink>(
         &self,
         keys: &[K],
@@ -156,7 +156,7 @@ impl Client {
     /// Stores a value if the key has none. Returns whether it did.
     ///
     /// # Errors
-    /// As [`set`](Client::set). This applies to all following calls.
+    /// The same as for [`set`](Client::set). This applies to all following calls.
     pub fn add<'v>(
         &self,
         key: impl AsRef<[u8]>,

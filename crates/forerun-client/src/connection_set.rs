@@ -153,7 +153,7 @@ mod tests {
     fn keys_are_grouped_by_server_in_their_order() {
         let mut positions = Positions::default();
         for _ in 0..2 {
-            positions.group(5, 3, |tell| [2, 0, 2, 2, 0].into_iter().for_each(tell));
+            positions.group(5, 3, |visit| [2, 0, 2, 2, 0].into_iter().for_each(visit));
             assert_eq!(positions.order, [1, 4, 0, 2, 3]);
             assert_eq!(positions.begins, [0, 2, 2, 5]);
             assert_eq!(positions.answered, [false; 5]);

@@ -34,7 +34,7 @@ pub struct ClientOptions {
     /// A server is ejected after this many failed calls in a row; at least 1. Default: 2.
     pub failures_to_eject: u32,
     /// How long an ejected server is left out. Then one call tries it. If that call succeeds, the
-    /// server is let in again; otherwise it is left out for as long again. Default: 2 seconds.
+    /// server is used again; otherwise it is left out for as long again. Default: 2 seconds.
     pub retry_interval: Duration,
     /// What happens to the keys of an ejected server. Default: [`EjectedKeys::Fail`].
     pub ejected_keys: EjectedKeys,
@@ -131,13 +131,13 @@ pub enum Protocol {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EjectedKeys {
-    /// Calls fail for these keys at once, until the server is let in again. No other server ever
+    /// Calls fail for these keys at once, until the server is used again. No other server ever
     /// has them, so no client reads a value that was replaced meanwhile.
     #[default]
     Fail,
     /// The keys move to the other servers, as with libmemcached's
     /// `MEMCACHED_BEHAVIOR_AUTO_EJECT_HOSTS` and twemproxy's `auto_eject_hosts`. When the server
-    /// is let in again and was not restarted, it still has the values from before it was ejected,
+    /// is used again and was not restarted, it still has the values from before it was ejected,
     /// even for keys that were changed or deleted meanwhile.
     Move,
 }

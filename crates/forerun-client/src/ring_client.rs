@@ -1,4 +1,4 @@
-//! The client: which servers a call asks, and what becomes of their answers.
+//! The client: which servers a call asks, and what happens to their answers.
 //!
 //! ```text
 //!   keys ── Ring ──> Positions            which server has which key
@@ -232,8 +232,8 @@ impl Client {
         let ring = self.live_ring(&self.health(), start);
         let mut set = self.idle.take(self.servers.len());
         let mut positions = std::mem::take(&mut set.positions);
-        positions.group(keys.len(), self.servers.len(), |tell| {
-            ring.servers_of(keys, |_, server| tell(server));
+        positions.group(keys.len(), self.servers.len(), |visit| {
+            ring.servers_of(keys, |_, server| visit(server));
         });
         let mut report = Report::default();
         let mut batch = LookupBatch {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   keys       k0      k1      k2      k3            the caller's order
-//!   lookups   hit     miss    hit     failed         Values: one entry a key
+//!   lookups   hit     miss    hit     failed         Values: one entry per key
 //!              └───┐        ┌──┘
 //!   bytes   │ value of k2 │ value of k0 │            in the order of arrival
 //! ```

@@ -59,7 +59,7 @@ inline void hold_store(void* to, const void* value, uint32_t bytes) {
     warp.held.push_back(store);
 }
 
-// What the lane reads: memory, under the stores of its own.
+// What the lane reads: memory, overlaid with its own stores.
 inline void read_held(void* into, const void* from, uint32_t bytes) {
     std::memcpy(into, from, bytes);
     const Lane& lane = Machine::current().lane();

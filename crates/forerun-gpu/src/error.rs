@@ -50,7 +50,7 @@ pub enum GpuError {
         /// The required version.
         needed: CudaVersion,
     },
-    /// The driver is older than the kernels' compiler, so it does not load what that has made.
+    /// The driver is older than the kernels' compiler, so it does not load their code.
     #[error(
         "the NVIDIA driver is too old for the kernels of this program: it supports CUDA {found}, \
          but CUDA {needed} or later is required. Install a newer driver, or NVRTC of CUDA {found} \

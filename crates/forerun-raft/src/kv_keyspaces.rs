@@ -26,7 +26,7 @@ impl KvKeyspaces {
             return Err(Error::BadRecord {
                 keyspace: "meta".to_owned(),
                 record: KV.to_owned(),
-                reason: format!("{current:?} is no keyspace of the state machine"),
+                reason: format!("{current:?} is not a keyspace of the state machine"),
             });
         };
         for name in db.keyspaces() {

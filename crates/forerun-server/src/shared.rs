@@ -37,7 +37,7 @@ pub struct ConnectionStats {
     pub read_buf_count: u64,
     pub read_buf_bytes: u64,
     pub read_buf_oom: u64,
-    /// Times a connection was not read because all buffers together had reached their limit.
+    /// Times a connection was not read because all buffers together were near their limit.
     pub read_buf_pauses: u64,
     /// The limit of all buffers together.
     pub read_buf_limit_bytes: u64,

@@ -31,7 +31,7 @@ pub(crate) trait Conversation {
     /// Reads the line of a reply whose value is too long to be read.
     ///
     /// # Errors
-    /// As [`Conversation::reply`].
+    /// The same as for [`Conversation::reply`].
     fn oversized(
         &mut self,
         reply: Reply<'_>,

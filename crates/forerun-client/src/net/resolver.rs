@@ -22,7 +22,7 @@ pub(crate) struct Resolver {
 
 impl Resolver {
     /// Resolves the server's name. This may take as long as the system's resolver takes. A name
-    /// without addresses is no error here: the server counts as one that cannot be connected to.
+    /// without addresses is not an error here: the server then cannot be connected to.
     pub(crate) fn new(address: &ServerAddress) -> Resolver {
         let has_name = match &address.endpoint {
             Endpoint::Tcp { host, .. } => host.parse::<IpAddr>().is_err(),

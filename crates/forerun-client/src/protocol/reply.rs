@@ -10,7 +10,7 @@ use memchr::memchr;
 
 /// The longest line that is read, its end included.
 pub(crate) const LINE_BYTES_MAX: usize = 2048;
-/// Lengths beyond this are no lengths of values.
+/// A length beyond this is not that of a value.
 const VALUE_BYTES_MAX: u64 = 1 << 40;
 
 /// A reply.
@@ -82,7 +82,7 @@ pub(crate) enum Parsed<'a> {
     },
 }
 
-/// Bytes that are no reply.
+/// Bytes that are not a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoReply(pub(crate) &'static str);
 
@@ -165,7 +165,7 @@ pub(crate) fn parse(bytes: &[u8], max_value_bytes: usize) -> Result<Parsed<'_>, 
     }
 }
 
-/// A reply with `length` bytes of data behind the line, which ends at `line`.
+/// A reply with `length` bytes of data after the line, which ends at `line`.
 fn with_data<'a>(
     bytes: &'a [u8],
     line: usize,

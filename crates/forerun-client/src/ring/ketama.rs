@@ -25,7 +25,7 @@ pub(super) struct Ketama {
 }
 
 impl Ketama {
-    /// A hundred points a server, each the hash of a name, as with libmemcached's
+    /// A hundred points per server, each the hash of a name, as with libmemcached's
     /// `MEMCACHED_BEHAVIOR_KETAMA`.
     pub(super) fn unweighted(servers: &[(u32, &ServerAddress)], hash: fn(&[u8]) -> u32) -> Ketama {
         let mut points = Vec::with_capacity(servers.len() * POINTS);
@@ -77,7 +77,7 @@ impl Ketama {
         let begin = self.begins[(hash >> (u32::BITS - SLICE_BITS)) as usize] as usize;
         let from_slice = self.points[begin..].iter();
         let found = from_slice.copied().find(|(point, _)| *point >= hash);
-        // Behind the last point the circle begins again.
+        // After the last point the circle begins again.
         found
             .or(self.points.first().copied())
             .map_or(0, |(_, server)| server as usize)

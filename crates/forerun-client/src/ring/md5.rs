@@ -97,7 +97,7 @@ pub(super) fn digest(message: &[u8]) -> [u32; 4] {
     let (blocks, rest) = message.as_chunks::<BLOCK_BYTES>();
     blocks.iter().for_each(&mut compress_block);
     if rest.len() > ONE_BLOCK_BYTES {
-        // The length does not fit behind the end of the message.
+        // The length does not fit after the end of the message.
         let mut block = [0; BLOCK_BYTES];
         block[..rest.len()].copy_from_slice(rest);
         block[rest.len()] = 0x80;

@@ -96,12 +96,12 @@ impl Ring {
         }
     }
 
-    /// [`server_of`](Self::server_of) for a batch: calls `tell` with each key's position and its
+    /// [`server_of`](Self::server_of) for a batch: calls `visit` with each key's position and its
     /// server, in order.
-    pub fn servers_of<K: AsRef<[u8]>>(&self, keys: &[K], mut tell: impl FnMut(usize, usize)) {
+    pub fn servers_of<K: AsRef<[u8]>>(&self, keys: &[K], mut visit: impl FnMut(usize, usize)) {
         let Kind::Md5(ketama) = &self.0 else {
             for (at, key) in keys.iter().enumerate() {
-                tell(at, self.server_of(key.as_ref()));
+                visit(at, self.server_of(key.as_ref()));
             }
             return;
         };
@@ -109,12 +109,12 @@ impl Ring {
         for (group, keys) in groups.iter().enumerate() {
             let hashes = md5::first_words(keys.each_ref().map(AsRef::as_ref));
             for (lane, hash) in hashes.into_iter().enumerate() {
-                tell(group * LANES + lane, ketama.server_of(hash));
+                visit(group * LANES + lane, ketama.server_of(hash));
             }
         }
         let done = groups.len() * LANES;
         for (at, key) in rest.iter().enumerate() {
-            tell(done + at, self.server_of(key.as_ref()));
+            visit(done + at, self.server_of(key.as_ref()));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const EXECUTIONS_MIN: usize = 6;
 
 /// Runs `body` in every execution that loom knows with at most `preemptions` switches away from a
-/// thread that could go on. `LOOM_MAX_PREEMPTIONS` overrides the number.
+/// thread that could continue. `LOOM_MAX_PREEMPTIONS` overrides the number.
 ///
 /// Loom reorders a load with any earlier store to the same address, but a store only with the
 /// access right before it. So a thread that writes must not read the same address just before, and

@@ -199,7 +199,7 @@ impl Inner {
                 // runs then reads at a number that covers them, and one that does not has the old
                 // super version, in which nothing has that number.
                 Memtables::Ingested { sequence, table } => self.snapshots.while_locked(|| {
-                    // Nothing is published behind a hole, and then the log refuses an ingestion.
+                    // Nothing is published after a hole, and then the log refuses an ingestion.
                     if self.published.publish(*sequence, *sequence).is_ok() {
                         keyspace.show_ingested(runs, table);
                     }

@@ -180,8 +180,8 @@ impl Inner {
             return Reservation::Granted(size.wanted);
         }
         // A memtable set that is being flushed stays in the frozen list until its memory is free,
-        // and then the event count changes. The flush lock is no indication: a checkpoint holds it
-        // too, and wakes no thread when it releases it.
+        // and then the event count changes. The flush lock does not show a flush: a checkpoint
+        // holds it too, and wakes no thread when it releases it.
         if !has_slot || frozen > 0 {
             return Reservation::AfterBackgroundWork;
         }

@@ -12,7 +12,7 @@
 //! writer that closes the gap publishes all ranges that follow it, so no writer depends on another
 //! one waking up. A snapshot has no holes, and a writer that returns can read what it wrote.
 //!
-//! A writer that panics before its entries are linked leaves a permanent hole. Writers behind it
+//! A writer that panics before its entries are linked leaves a permanent hole. Writers after it
 //! get an error, and the published number stays below it.
 
 use forerun_core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -91,7 +91,7 @@ impl PublishedSequence {
     }
 
     /// Records that the operations from `first` on have no entries and never will. Writers waiting
-    /// behind them get an error.
+    /// after them get an error.
     pub(super) fn leave_hole(&self, first: u64) {
         let early = self.lock();
         // Relaxed: waiting writers look under the lock.

@@ -310,15 +310,15 @@ impl<'a> View<'a> {
     pub(super) fn prefix(&self, prefix: &[u8]) -> Iter {
         self.keyspace.cursors.prefetch();
         let with_prefix = Bound::Included(prefix.to_vec());
-        let behind = match successor(prefix) {
+        let end = match successor(prefix) {
             Some(key) => Bound::Excluded(key),
             None => Bound::Unbounded,
         };
         let name = self.keyspace.comparator_name();
         if name == Bytewise.name() {
-            self.iter(with_prefix, behind)
+            self.iter(with_prefix, end)
         } else if name == ReverseBytewise.name() {
-            self.iter(behind, with_prefix)
+            self.iter(end, with_prefix)
         } else {
             let comparator = name.to_owned();
             self.iter(Bound::Unbounded, Bound::Unbounded)

@@ -318,7 +318,7 @@ mod tests {
         );
         assert!(
             !proves_durable(&bytes, first_end, SALT, 11),
-            "none behind it is"
+            "none after it is"
         );
         bytes[40] ^= 1;
         assert!(

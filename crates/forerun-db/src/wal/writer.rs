@@ -43,8 +43,8 @@ impl Segments {
     /// The number of the segment that holds, or will hold, the operation with a sequence number.
     pub(crate) fn holding(&self, sequence: u64) -> Option<u64> {
         let starts = self.lock();
-        let behind = starts.partition_point(|(_, first)| *first <= sequence);
-        starts[..behind].last().map(|(number, _)| *number)
+        let after = starts.partition_point(|(_, first)| *first <= sequence);
+        starts[..after].last().map(|(number, _)| *number)
     }
 
     /// The numbers of the segments before this one.

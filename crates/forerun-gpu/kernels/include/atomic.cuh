@@ -67,7 +67,7 @@ FORERUN_DEVICE Bytes16 load_relaxed(const Bytes16* from) {
 }
 
 // These load only if `wanted` is not 0; otherwise the result is arbitrary and the address need not
-// be valid. They are no branches, so that the lanes of a warp stay together.
+// be valid. They do not branch, so that the lanes of a warp stay together.
 FORERUN_DEVICE Bytes16 load_relaxed_if(u32 wanted, const Bytes16* from) {
     Bytes16 value;
     asm volatile(

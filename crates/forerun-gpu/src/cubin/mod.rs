@@ -6,9 +6,9 @@
 //! | 9.x | machine code for 9.0, PTX for 9.0, NVRTC |
 //! | newer | PTX for 9.0, NVRTC |
 //!
-//! A driver loads machine code of its own major version of CUDA and of older ones, and PTX of its
-//! own version and of older ones, which it compiles and keeps. Only a build that found a compiler
-//! has embedded code. `.ci/nvcc12` is one whose code every supported driver loads.
+//! A driver loads machine code from its own major version of CUDA or an older one. It loads PTX
+//! from its own version or an older one, and compiles and keeps it. Only a build that found a
+//! compiler has embedded code. Every supported driver loads the code that `.ci/nvcc12` makes.
 //!
 //! The source is always embedded in one piece, so a program needs no file of this crate at run
 //! time. NVRTC is a library of the CUDA toolkit. It is loaded at run time, and only if it is

@@ -195,7 +195,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
         stages(&mut plan, work.row_bytes);
     }
     let threads = u64::from(entry.threads);
-    // As many blocks as give each row a thread, or a warp for as many rows as it has in flight.
+    // Enough blocks to give each row a thread, or a warp for as many rows as it has in flight.
     let wanted = work
         .rows
         .div_ceil(u64::from(entry.rows))

@@ -49,7 +49,7 @@ fn fence_if(wanted: bool) {
     }
 }
 
-/// Runs the model in every execution with up to three switches of a thread that could go on.
+/// Runs the model in every execution with up to three switches of a thread that could continue.
 fn check(orders: Orders, model: fn(Orders)) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -2,7 +2,7 @@
 //! while clients write and read. The history must be linearizable, and at the end all nodes must
 //! have the same entries.
 //!
-//! A leader that is stopped and goes on later believes that it is still the leader, like one that
+//! A leader that is stopped and continues later believes that it is still the leader, like one that
 //! was cut off from the others.
 //!
 //! `FORERUN_RAFT_KILLS` is the number of rounds.

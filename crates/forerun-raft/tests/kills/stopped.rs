@@ -2,7 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A process that goes on when this is dropped.
+/// A process that continues when this is dropped.
 pub struct Stopped {
     process: Pid,
 }

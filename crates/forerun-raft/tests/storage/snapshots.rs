@@ -156,7 +156,7 @@ async fn a_crash_leaves_the_old_entries_or_the_new_ones() {
         assert_eq!(node.entries(), expected(number), "call {call}");
         let keyspaces = node.db.keyspaces();
         assert_eq!(keyspaces.len(), 3, "call {call}: {keyspaces:?}");
-        // It goes on from there.
+        // It continues from there.
         node.machine
             .apply([entry(1, 9, generation(9))])
             .await

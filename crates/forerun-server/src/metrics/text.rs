@@ -123,12 +123,12 @@ fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result
     for (name, help, value) in [
         (
             "connections_stalled_closed",
-            "Stalled connections closed while the buffers were at their limit",
+            "Stalled connections closed while the buffers were near their limit",
             stats.response_obj_oom + stats.read_buf_oom,
         ),
         (
             "connection_read_pauses",
-            "Times a connection was not read while the buffers were at their limit",
+            "Times a connection was not read while the buffers were near their limit",
             stats.read_buf_pauses,
         ),
     ] {

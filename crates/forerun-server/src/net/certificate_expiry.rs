@@ -16,7 +16,7 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
 /// The last second at which the certificate is valid, in seconds since 1970; 0 if that is before
-/// 1970. `None` if the bytes are no certificate.
+/// 1970. `None` if the bytes are not a certificate.
 pub(crate) fn not_after_unix_s(certificate: &[u8]) -> Option<u64> {
     let mut certificate = Der(Der(certificate).next(SEQUENCE)?);
     let mut fields = Der(certificate.next(SEQUENCE)?);

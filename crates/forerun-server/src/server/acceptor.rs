@@ -172,7 +172,7 @@ impl<S: System> Acceptor<S> {
         }
         self.maintenance.paused = self.accept();
         self.maintain();
-        // Both are asked: a request and a due copy are one copy.
+        // Evaluate both: a request and a copy that is due make one copy.
         if self.handle.take_snapshot() | self.is_copy_due()
             && let Some(snapshot_writer) = &self.snapshot_writer
         {

@@ -192,6 +192,6 @@ fn only_users_get_in() {
     );
     fs::write(&file, "alice\n").expect("a file");
     let bad = options().auth_file(file);
-    let error = Server::start(bad, cache()).expect_err("it is no file of users");
+    let error = Server::start(bad, cache()).expect_err("it is not a file of users");
     assert!(error.to_string().contains("line 1"), "{error}");
 }

@@ -249,7 +249,7 @@ impl GpuPieces {
         // From here on, `arrived` and `wait_idle` wait for it, whatever fails.
         piece.travels = true;
         // SAFETY: piece and order belong to this ring, which the delivery borrows. `arrived` lends
-        // the piece for writing only after the event behind the copy has passed, and the memory is
+        // the piece for writing only after the event after the copy has passed, and the memory is
         // not freed earlier. The delivery also borrows the destination. It waits for all copies
         // before it ends, and it cannot be leaked, because only `deliver` owns it.
         unsafe { copy.enqueue(&self.stream) }?;

@@ -220,7 +220,7 @@ impl Generator {
     /// A storage command with a data block that is longer or shorter than announced.
     pub(super) fn misshapen_block(&mut self) -> Command {
         // The value must not be empty: white space would be stored, and memcached would read a
-        // number from the memory behind it.
+        // number from the memory after it.
         let value = self.pick(&["5", "x", "nothing", "12345"]);
         let len = (value.len() + self.below(7)).saturating_sub(3).to_string();
         let words = match self.below(3) {
