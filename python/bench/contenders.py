@@ -59,7 +59,7 @@ class Contender:
     def find(self, wanted: Any) -> Any:
         raise NotImplementedError
 
-    def tally(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """Counts since it was opened, if it has any."""
         return {}
 
@@ -116,7 +116,7 @@ class Forerun(Contender):
     def find(self, wanted):
         return self.table.find(wanted, self.out, self.found)[0]
 
-    def tally(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         return self.table.stats()
 
     def wait_idle(self) -> None:

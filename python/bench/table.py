@@ -41,7 +41,7 @@ class Lane(Case):
     def _turn(self, seconds: float) -> float:
         contender, batch = self.contender, self.batch
         contender.size(batch)
-        find, before = contender.find, contender.tally()
+        find, before = contender.find, contender.counters()
         spent, done = 0.0, 0
         while spent < seconds:
             taken = self.workload.take(batch, max(1, IN_TURN // batch))
@@ -53,7 +53,7 @@ class Lane(Case):
             done += len(wanted) * batch
             if not np.array_equal(np.asarray(answer), contender.rows[taken[-1]]):
                 raise SystemExit(f"{contender.name} returned rows of other keys")
-        after = contender.tally()
+        after = contender.counters()
         for name in after:
             self.happened[name] = self.happened.get(name, 0) + after[name] - before[name]
         # Pending moves must not run into the next turn, which belongs to another contender.
@@ -88,7 +88,7 @@ class Bench:
             if isinstance(contender, Forerun):
                 # The memory of these rows, including their index, is the other contenders' budget
                 # too.
-                budget_bytes = contender.tally()["host_bytes"] + Forerun.cache_bytes
+                budget_bytes = contender.counters()["host_bytes"] + Forerun.cache_bytes
             if contender.on_disk:
                 self.warm(contender, budget_rows)
         lanes = [

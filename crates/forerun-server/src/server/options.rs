@@ -40,8 +40,8 @@ pub struct ServerOptions {
     /// ignored. Default: zero.
     pub idle_timeout: Duration,
     /// The limit on the memory of all connections' own buffers, in addition to the cache's limit.
-    /// Near it, connections whose readers are slow are not read, and those that hold memory and make
-    /// no progress are closed. At it, a connection that needs more memory is closed at once.
+    /// Near it, connections whose readers are slow are not read, and those that hold memory and
+    /// make no progress are closed. At it, a connection that needs more memory is closed at once.
     /// Default: an eighth of the cache's memory limit, but at least 16 MiB.
     pub buffer_limit_bytes: Option<usize>,
     /// TLS for the listeners that use it. Default: none, and all listeners speak plain text.

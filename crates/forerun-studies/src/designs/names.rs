@@ -37,7 +37,11 @@ macro_rules! names {
 
         #[doc = concat!("A word that does not name a ", $kind, ".")]
         #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-        #[error("unknown {kind} {0:?}; available: {names}", kind = $kind, names = list(&[$($name,)*]))]
+        #[error(
+            "unknown {kind} {0:?}; available: {names}",
+            kind = $kind,
+            names = list(&[$($name,)*])
+        )]
         pub struct $error(String);
 
         impl FromStr for $enum {
