@@ -17,12 +17,16 @@ struct Server {
 
 impl Server {
     fn start(workspace: &Workspace, args: &[&str]) -> Server {
+        Server::start_with_log(workspace, args, Stdio::null())
+    }
+
+    fn start_with_log(workspace: &Workspace, args: &[&str], log: Stdio) -> Server {
         let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--threads", "1"];
         all.extend(args);
         let mut command = workspace.command(&all);
         let mut child = command
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("forerun can be started");
         let mut line = String::new();
@@ -148,4 +152,38 @@ fn a_startup_error_is_one_line() {
     assert!(reported(2, &["serve", "--unix-socket", "s", "--unix-mask", "9"]).contains("octal"));
     assert!(reported(2, &with(&["--memory-limit", "lots"])).contains("lots"));
     assert!(reported(2, &with(&["--enable-ssl"])).contains("ssl-chain-cert"));
+}
+
+#[test]
+fn a_binary_client_is_logged_and_verbosity_changes_what_is_logged() {
+    let workspace = Workspace::new();
+    let log = workspace.path("log");
+    let file = std::fs::File::create(&log).expect("a file");
+    let server = Server::start_with_log(&workspace, &[], file.into());
+    let logged = |text: &str| {
+        let log = std::fs::read_to_string(&log).expect("the log");
+        log.matches(text).count()
+    };
+    let until = |text: &str, count: usize| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while logged(text) < count {
+            assert!(Instant::now() < deadline, "{text}: {}", logged(text));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let mut stream = TcpStream::connect(&server.address).expect("it accepts");
+    stream.write_all(&[0x80; 24]).expect("it is sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("it is closed");
+    until("speaks the binary protocol", 1);
+
+    server.ask("version\r\nmn\r\n", "VERSION ");
+    assert_eq!(logged("opened a connection"), 0);
+    server.ask("verbosity 1\r\n", "OK\r\n");
+    server.ask("stats settings\r\n", "STAT maxbytes ");
+    until("opened a connection", 1);
+    server.ask("verbosity 0\r\n", "OK\r\n");
+    let before = logged("opened a connection");
+    server.ask("mn\r\n", "MN\r\n");
+    assert_eq!(logged("opened a connection"), before);
 }

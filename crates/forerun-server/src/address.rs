@@ -153,6 +153,7 @@ pub enum Peer {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Peer::Tcp(address) if address.is_ipv6() => write!(f, "tcp6:{address}"),
             Peer::Tcp(address) => write!(f, "tcp:{address}"),
             Peer::Unix => f.write_str("unix"),
         }

@@ -6,6 +6,7 @@
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
 //!   shared.rs  state of all sessions of a server
 //!   counters.rs   the counters, listed once            settings.rs options of sessions
+//!   prefix_counts.rs  counts by key prefix
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
 //!   auth.rs    the file of users                 address.rs  where servers listen
@@ -28,6 +29,7 @@ mod output;
 mod planted;
 #[cfg(feature = "planted")]
 pub mod planted;
+mod prefix_counts;
 mod protocol;
 mod server;
 mod session;
@@ -44,7 +46,7 @@ pub use error::Error;
 pub use input::Input;
 pub use net::{MinVersion, TlsOptions, VerifyClient};
 pub use output::Output;
-pub use server::{Server, ServerError, ServerHandle, ServerOptions, SnapshotOptions};
+pub use server::{OnVerbosity, Server, ServerError, ServerHandle, ServerOptions, SnapshotOptions};
 pub use session::{Context, Session, SessionState};
 pub use settings::Settings;
 pub use shared::{ConnectionStats, NoServer, RefreshError, ServerControl, Shared};

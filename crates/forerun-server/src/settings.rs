@@ -22,6 +22,9 @@ pub struct Settings {
     /// Whether `debugtime` is allowed, as in memcached's debug builds. Test suites use it. Default:
     /// no.
     pub debug_commands: bool,
+    /// How much the server logs at the start, as memcached counts it. The command `verbosity`
+    /// changes it. Default: 0.
+    pub verbosity: u32,
     /// Reported: whether clients must authenticate.
     pub auth_enabled: bool,
     /// Reported: the maximum number of connections.
@@ -54,6 +57,7 @@ impl Default for Settings {
             dump_enabled: true,
             crawler_enabled: true,
             debug_commands: false,
+            verbosity: 0,
             auth_enabled: false,
             max_connections: 1024,
             listen_backlog: 1024,
@@ -76,6 +80,7 @@ forerun_core::setters! {
         dump_enabled: bool,
         crawler_enabled: bool,
         debug_commands: bool,
+        verbosity: u32,
         auth_enabled: bool,
         max_connections: u32,
         listen_backlog: u32,

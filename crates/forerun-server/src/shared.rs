@@ -1,7 +1,7 @@
 //! State shared by all sessions of a server, and the questions they ask the server.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 use forerun_cache::{Cache, CacheStats, Expiry};
@@ -11,9 +11,13 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 use crate::counters::{Counters, SessionStats};
 use crate::os_system::OsSystem;
 use crate::planted::{self, Defect};
+use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
 use crate::system::System;
+
+/// Memcached's clock begins this many seconds before the process.
+const EARLY_S: u64 = 60;
 
 /// Connection statistics for `stats`, under memcached's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,10 +114,16 @@ pub struct Shared {
     pub(crate) cache: Arc<Cache>,
     pub(crate) server: Box<dyn ServerControl>,
     pub(crate) started: Instant,
+    /// Counts by key prefix.
+    pub(crate) prefixes: PrefixCounts,
     /// Whether `lru_crawler` is enabled.
     crawls: AtomicBool,
+    /// The level that `verbosity` set last.
+    verbosity: AtomicU32,
     /// The time of day at second 0 of the cache's clock, in seconds since 1970.
     unix_zero_s: u64,
+    /// The time of day at the start, in seconds since 1970.
+    unix_start_s: u64,
     counters: Mutex<Registered>,
 }
 
@@ -150,9 +160,13 @@ impl Shared {
         if !planted::is(Defect::StaleClock) {
             system.tick(&cache);
         }
+        let unix_start_s = system.unix_s();
         Self {
-            unix_zero_s: system.unix_s().saturating_sub(cache.now().into()),
+            unix_zero_s: unix_start_s.saturating_sub(cache.now().into()),
+            unix_start_s,
+            prefixes: PrefixCounts::default(),
             crawls: AtomicBool::new(settings.crawler_enabled),
+            verbosity: AtomicU32::new(settings.verbosity),
             settings,
             cache,
             server,
@@ -186,6 +200,12 @@ impl Shared {
         }
     }
 
+    /// Whether a time of day, in seconds since 1970, is before the start of the server by
+    /// memcached's count, which begins a minute early.
+    pub(crate) fn was_before_start(&self, unix_s: u64) -> bool {
+        unix_s < self.unix_start_s.saturating_sub(EARLY_S)
+    }
+
     /// Whether `lru_crawler` is enabled.
     pub(crate) fn crawls(&self) -> bool {
         // Relaxed, here and below: a setting, which orders nothing.
@@ -194,6 +214,16 @@ impl Shared {
 
     pub(crate) fn set_crawls(&self, crawls: bool) {
         self.crawls.store(crawls, Ordering::Relaxed);
+    }
+
+    /// How much the server logs, as `verbosity` sets it.
+    pub(crate) fn verbosity(&self) -> u32 {
+        self.verbosity.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_verbosity(&self, level: u32) {
+        self.verbosity.store(level, Ordering::Relaxed);
+        self.server.set_verbosity(level);
     }
 
     /// The time of day at second 0 of the cache's clock, in seconds since 1970.
@@ -234,6 +264,7 @@ impl Shared {
         let mut registered = self.registered();
         registered.base = registered.sum();
         registered.cache_base = cache;
+        self.prefixes.clear();
     }
 
     fn registered(&self) -> MutexGuard<'_, Registered> {

@@ -160,10 +160,9 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
-        "`flush_all` with a delay takes effect when the delay is over, or at once if the delay is \
-         a Unix time in the past. It does not undo an earlier flush. Memcached flushes a second \
-         earlier, ignores a time in the past, and brings back the items of an earlier flush until \
-         the delay is over.",
+        "`flush_all` with a time that is not over does not undo an earlier flush, and keeps what \
+         is stored after it took effect. Memcached brings back the items of an earlier flush, and \
+         also removes what is stored later in the same second.",
     ),
     not_generated(
         Affected::Any,
@@ -232,8 +231,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
-        "`slabs`, `lru` and `extstore` depend on how memcached stores items. They are off, and so \
-         is `watch`.",
+        "`slabs` and `lru` change nothing, because items of all sizes share blocks. `extstore` is \
+         off, and so is `watch`.",
     ),
     not_generated(
         Affected::Any,

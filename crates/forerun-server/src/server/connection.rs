@@ -18,7 +18,7 @@ use crate::session::{Context, Session, SessionState};
 use crate::system::Ready;
 
 use super::buffers::{BufferMemory, PROGRESS_BYTES};
-use super::connections::Ticket;
+use super::connections::{ConnectionState, Ticket};
 
 /// Reads per turn, each of up to an input's size, before other connections get their turn.
 const READS_PER_TURN: u32 = 8;
@@ -218,6 +218,12 @@ impl<K: Read + Write> Connection<K> {
             held.output_bytes += TLS_BUFFER_BYTES;
         }
         self.ticket.hold(held);
+        self.ticket
+            .note_state(match (self.is_sent(), self.is_within_command()) {
+                (false, _) => ConnectionState::WaitsForReader,
+                (true, true) => ConnectionState::ReceivesCommand,
+                (true, false) => ConnectionState::Idle,
+            });
         self.has_waited |= held.output_bytes > 0;
         if !self.holds_memory() || self.moved_bytes >= PROGRESS_BYTES {
             self.moved_bytes = 0;
@@ -234,10 +240,8 @@ impl<K: Read + Write> Connection<K> {
         for _ in 0..reads {
             self.send(turns)?;
             if !self.is_sent() {
-                self.ticket.waits_for_reader(true);
                 return Ok(TurnResult::Wait);
             }
-            self.ticket.waits_for_reader(false);
             if !self.unfinished {
                 if self.phase == Phase::Closing {
                     return self.close_notify(turns);
@@ -265,6 +269,7 @@ impl<K: Read + Write> Connection<K> {
                     (Arrived::End, _) => {
                         // Send the session's last answer first.
                         self.session.end(&mut self.input, &mut self.output);
+                        self.log_binary();
                         self.phase = Phase::Closing;
                         continue;
                     }
@@ -382,8 +387,23 @@ impl<K: Read + Write> Connection<K> {
             }
             self.authentication = None;
         }
-        self.session
-            .receive(&mut self.input, &mut self.output, turns.context)
+        let next = self
+            .session
+            .receive(&mut self.input, &mut self.output, turns.context);
+        if next == SessionState::Closed {
+            self.log_binary();
+        }
+        next
+    }
+
+    /// Logs that the client was refused, if it speaks the binary protocol.
+    fn log_binary(&self) {
+        if self.session.is_binary() {
+            tracing::warn!(
+                peer = %self.ticket.peer(),
+                "closed a connection that speaks the binary protocol, which is not supported"
+            );
+        }
     }
 
     /// Whether a command has arrived only in part.

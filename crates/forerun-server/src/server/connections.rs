@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,9 +24,24 @@ struct ConnectionInfo {
     listener: Arc<str>,
     /// Time of the last input from the client, in seconds on the server's clock.
     last_heard_s: AtomicU64,
-    /// Whether answers wait for the client to read.
-    waits_for_reader: AtomicBool,
+    /// A [`ConnectionState`].
+    state: AtomicU8,
 }
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum ConnectionState {
+    /// The next command.
+    Idle,
+    /// The rest of a data block or of a long line.
+    ReceivesCommand,
+    /// The client, which must read its answers.
+    WaitsForReader,
+}
+
+/// Memcached's names of the [`ConnectionState`]s, in their order.
+const STATE_NAMES: [&str; 3] = ["conn_read", "conn_nread", "conn_mwrite"];
 
 /// All connections of a server.
 #[derive(Debug)]
@@ -42,6 +57,8 @@ pub(crate) struct Connections {
     accepting: AtomicBool,
     buffers: Buffers,
     infos: Mutex<BTreeMap<u64, Arc<ConnectionInfo>>>,
+    /// The addresses of the listeners while they are open.
+    listeners: Mutex<Vec<Arc<str>>>,
 }
 
 /// A slot for one connection. Dropping the ticket frees the slot.
@@ -71,6 +88,7 @@ impl Connections {
             accepting: AtomicBool::new(true),
             buffers,
             infos: Mutex::default(),
+            listeners: Mutex::default(),
         }
     }
 
@@ -91,7 +109,7 @@ impl Connections {
             peer,
             listener: listener.clone(),
             last_heard_s: AtomicU64::new(now_s),
-            waits_for_reader: AtomicBool::new(false),
+            state: AtomicU8::new(ConnectionState::Idle as u8),
         });
         self.infos().insert(id, info.clone());
         Some(Ticket {
@@ -117,8 +135,14 @@ impl Connections {
         self.accept_pauses.fetch_add(1, RELAXED);
     }
 
+    /// Records the addresses of the listeners.
+    pub(crate) fn opened(&self, listeners: Vec<Arc<str>>) {
+        *self.listeners() = listeners;
+    }
+
     /// Records that the listeners are closed.
     pub(crate) fn closed(&self) {
+        self.listeners().clear();
         self.accepting.store(false, RELAXED);
     }
 
@@ -155,7 +179,16 @@ impl Connections {
     }
 
     /// Calls `line` with each connection's number, field and value, as `stats conns` shows them.
+    /// The listeners come first and have numbers of their own.
     pub(crate) fn describe(&self, now_s: u64, line: &mut dyn FnMut(u64, &str, &str)) {
+        let listeners = self.listeners().clone();
+        for (id, name) in listeners.iter().enumerate() {
+            let id = id as u64;
+            line(id, "addr", &with_kind(name));
+            line(id, "state", "conn_listening");
+            line(id, "secs_since_last_cmd", &now_s.to_string());
+        }
+        let first = listeners.len() as u64;
         // Copy the list, so that admitting a connection does not wait while the lines are written.
         let infos: Vec<(u64, Arc<ConnectionInfo>)> = self
             .infos()
@@ -163,22 +196,38 @@ impl Connections {
             .map(|(id, info)| (*id, info.clone()))
             .collect();
         for (id, info) in infos {
-            let state = match info.waits_for_reader.load(RELAXED) {
-                true => "conn_mwrite",
-                false => "conn_read",
-            };
+            let id = first + id;
+            let state = STATE_NAMES[usize::from(info.state.load(RELAXED))];
             let silent_s = now_s.saturating_sub(info.last_heard_s.load(RELAXED));
             line(id, "addr", &info.peer.to_string());
-            line(id, "listen_addr", &info.listener);
+            line(id, "listen_addr", &with_kind(&info.listener));
             line(id, "state", state);
             line(id, "secs_since_last_cmd", &silent_s.to_string());
         }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
+        // As below.
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn infos(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ConnectionInfo>>> {
         // Insertions and removals are complete even if a thread panics between them.
         self.infos.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A listener's address with its kind, as memcached shows it.
+fn with_kind(name: &str) -> String {
+    let kind = match name {
+        // Its name already begins with it.
+        _ if name.starts_with("unix:") => "",
+        _ if name.starts_with('[') => "tcp6:",
+        _ => "tcp:",
+    };
+    format!("{kind}{name}")
 }
 
 impl Ticket {
@@ -205,9 +254,9 @@ impl Ticket {
         self.info.last_heard_s.load(RELAXED)
     }
 
-    /// Records whether answers wait for the client to read.
-    pub(crate) fn waits_for_reader(&self, waits: bool) {
-        self.info.waits_for_reader.store(waits, RELAXED);
+    /// Records what the connection waits for.
+    pub(crate) fn note_state(&self, state: ConnectionState) {
+        self.info.state.store(state as u8, RELAXED);
     }
 
     pub(crate) fn peer(&self) -> Peer {

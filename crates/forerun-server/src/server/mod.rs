@@ -44,7 +44,7 @@ use crate::os_system::OsSystem;
 use crate::shared::Shared;
 use crate::snapshot_error::SnapshotError;
 
-pub use options::{ServerOptions, SnapshotOptions};
+pub use options::{OnVerbosity, ServerOptions, SnapshotOptions};
 pub use server_handle::ServerHandle;
 use server_parts::ServerParts;
 pub(crate) use snapshot_writer::SnapshotWriter;

@@ -1,8 +1,10 @@
 //! Options of a server.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::Listen;
@@ -55,9 +57,28 @@ pub struct ServerOptions {
     pub drain_timeout: Duration,
     /// The address where metrics are served over HTTP. Default: none.
     pub metrics: Option<SocketAddr>,
+    /// Called when a client sends the command `verbosity`. Default: none, and the command only
+    /// changes what `stats settings` reports. [`ServerOptions::on_verbosity`] sets it.
+    pub on_verbosity: Option<OnVerbosity>,
     /// Settings of sessions. The server overwrites the reported settings that these options
     /// determine.
     pub settings: Settings,
+}
+
+/// A function that a server calls with the level of `verbosity`.
+#[derive(Clone)]
+pub struct OnVerbosity(Arc<dyn Fn(u32) + Send + Sync>);
+
+impl OnVerbosity {
+    pub(crate) fn call(&self, level: u32) {
+        (self.0)(level);
+    }
+}
+
+impl fmt::Debug for OnVerbosity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnVerbosity")
+    }
 }
 
 /// The file that a server loads at its start and writes at its end.
@@ -136,8 +157,16 @@ impl ServerOptions {
             snapshot: None,
             drain_timeout: Duration::from_secs(5),
             metrics: None,
+            on_verbosity: None,
             settings: Settings::default(),
         }
+    }
+
+    /// Calls `set` with the new level whenever a client sends the command `verbosity`. 0 is the
+    /// level at which memcached is silent, and 4 the highest.
+    pub fn on_verbosity(mut self, set: impl Fn(u32) + Send + Sync + 'static) -> ServerOptions {
+        self.on_verbosity = Some(OnVerbosity(Arc::new(set)));
+        self
     }
 
     /// Returns an error if an option is invalid.

@@ -10,12 +10,14 @@ use crate::shared::{ConnectionStats, RefreshError, ServerControl};
 use crate::system::System;
 
 use super::connections::Connections;
+use super::options::OnVerbosity;
 
 /// The server as its sessions see it.
 pub(crate) struct RunningServer<S> {
     system: S,
     connections: Arc<Connections>,
     tls: Option<Arc<TlsFiles>>,
+    on_verbosity: Option<OnVerbosity>,
     /// Whether a thread is removing expired items.
     crawling: Arc<AtomicBool>,
 }
@@ -25,11 +27,13 @@ impl<S: System> RunningServer<S> {
         system: S,
         connections: Arc<Connections>,
         tls: Option<Arc<TlsFiles>>,
+        on_verbosity: Option<OnVerbosity>,
     ) -> RunningServer<S> {
         RunningServer {
             system,
             connections,
             tls,
+            on_verbosity,
             crawling: Arc::default(),
         }
     }
@@ -85,6 +89,12 @@ impl<S: System> ServerControl for RunningServer<S> {
             return false;
         }
         true
+    }
+
+    fn set_verbosity(&self, level: u32) {
+        if let Some(on_verbosity) = &self.on_verbosity {
+            on_verbosity.call(level);
+        }
     }
 
     fn is_crawling(&self) -> bool {

@@ -81,11 +81,14 @@ impl<S: System> ServerParts<S> {
             Buffers::new(buffer_limit_bytes),
             system.now(),
         ));
+        let names = addresses.iter().map(|address| address.to_string().into());
+        connections.opened(names.collect());
         let settings = reported_settings(options, &addresses, &cache);
         let server = Box::new(RunningServer::new(
             system.clone(),
             connections.clone(),
             tls.clone(),
+            options.on_verbosity.clone(),
         ));
         let shared = Arc::new(Shared::on(&system, settings, cache.clone(), server));
         let start = |source| Error::Start {

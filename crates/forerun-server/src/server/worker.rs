@@ -325,6 +325,7 @@ impl<S: System> Worker<S> {
     fn close(&mut self, key: usize) {
         self.paused.retain(|&paused| paused != key);
         if let Some(mut connection) = self.connections.try_remove(key) {
+            tracing::debug!(peer = %connection.ticket.peer(), "closes a connection");
             connection.leave();
             // This fails for a socket that is already broken. Dropping the socket also removes it
             // from the poll.
@@ -372,6 +373,7 @@ impl<S: System> Worker<S> {
         let entry = self.connections.vacant_entry();
         self.poll.register(transport.socket(), entry.key())?;
         let authenticates = self.setup.users.is_some();
+        tracing::debug!(peer = %ticket.peer(), tls, "opened a connection");
         entry.insert(Connection::new(transport, ticket, authenticates));
         Ok(())
     }

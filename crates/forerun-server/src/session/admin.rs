@@ -8,6 +8,9 @@ use crate::shared::RefreshError;
 use super::command_context::CommandContext;
 use super::dump::{Dump, check_classes};
 
+/// The highest slab class of memcached with its default options.
+const CLASS_MAX: i32 = 39;
+
 /// `cache_memlimit megabytes`. If the new limit is lower, the excess memory is returned gradually.
 pub(super) fn memory_limit(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
@@ -86,20 +89,72 @@ fn crawl(tokens: &Tokens<'_>, context: &CommandContext<'_>) -> &'static [u8] {
     }
 }
 
-/// `slabs reassign …`, `slabs automove …`: this cache has no slabs, so nothing moves.
-pub(super) fn slabs(tokens: &Tokens<'_>) -> &'static [u8] {
-    let disabled = b"CLIENT_ERROR slab reassignment disabled\r\n";
-    match (tokens.get(1), tokens.count()) {
-        (b"reassign", 4) => disabled,
-        (b"automove", 3..) => match parse_u32(tokens.get(2)) {
-            Some(0) => replies::OK,
-            Some(1 | 2) => disabled,
-            Some(_) => replies::ERROR,
-            None if tokens.get(2) == b"ratio" => replies::ERROR,
-            None => replies::BAD_FORMAT,
+/// `slabs reassign …`, `slabs automove …`: this cache has no slabs, so there is never a page to
+/// move, and a level of moving changes nothing.
+pub(super) fn slabs(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
+    let quiet = tokens.has_noreply();
+    let reply = match (tokens.get(1), tokens.count()) {
+        (b"reassign", 4 | 5) if tokens.count() == 4 + usize::from(quiet) => reassign(tokens),
+        (b"automove", 3..) => match (tokens.get(2), parse_u32(tokens.get(2))) {
+            (b"ratio", _) if parse_f64(tokens.get(3)).is_some() => replies::OK,
+            (b"ratio", _) => replies::ERROR,
+            (_, Some(0..=2)) => replies::OK,
+            (_, Some(_)) => replies::ERROR,
+            (_, None) => replies::BAD_FORMAT,
         },
         _ => replies::ERROR,
+    };
+    context.push_unless(quiet, reply);
+}
+
+/// `slabs reassign from to`.
+fn reassign(tokens: &Tokens<'_>) -> &'static [u8] {
+    let class = |at| parse_i64(tokens.get(at)).and_then(|class| i32::try_from(class).ok());
+    let (Some(from), Some(to)) = (class(2), class(3)) else {
+        return replies::BAD_FORMAT;
+    };
+    if from == to {
+        return b"SAME src and dst class are identical\r\n";
     }
+    let classes = 0..=CLASS_MAX;
+    if !classes.contains(&from) || !classes.contains(&to) {
+        return b"BADCLASS invalid src or dst class id\r\n";
+    }
+    b"NOSPARE source class has no spare pages\r\n"
+}
+
+/// `lru tune|mode|temp_ttl …`: settings of memcached's LRUs, which this cache does not have. They
+/// are checked and change nothing.
+pub(super) fn lru(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
+    let quiet = tokens.has_noreply();
+    let reply = match (tokens.get(1), tokens.count()) {
+        (b"tune", 6..) => tune(tokens),
+        (b"mode", 3..) if matches!(tokens.get(2), b"flat" | b"segmented") => replies::OK,
+        (b"temp_ttl", 3..) if parse_i64(tokens.get(2)).is_some() => replies::OK,
+        _ => replies::ERROR,
+    };
+    context.push_unless(quiet, reply);
+}
+
+/// `lru tune hot% warm% factor factor`.
+fn tune(tokens: &Tokens<'_>) -> &'static [u8] {
+    let percent = |at| parse_u32(tokens.get(at)).map(u64::from);
+    let factor = |at| parse_f64(tokens.get(at));
+    match (percent(2), percent(3), factor(4), factor(5)) {
+        (Some(hot), Some(warm), Some(_), Some(_)) if hot + warm > 80 => {
+            b"ERROR hot and warm pcts must not exceed 80\r\n"
+        }
+        (Some(_), Some(_), Some(hot), Some(warm)) if hot > 0.0 && warm > 0.0 => replies::OK,
+        (Some(_), Some(_), Some(_), Some(_)) => {
+            b"ERROR hot/warm age factors must be greater than 0\r\n"
+        }
+        _ => replies::ERROR,
+    }
+}
+
+/// Parses a decimal number with a fraction.
+fn parse_f64(token: &[u8]) -> Option<f64> {
+    std::str::from_utf8(token).ok()?.parse().ok()
 }
 
 /// `debugtime seconds`: moves the clock forward by this many seconds at once. The clock then stands

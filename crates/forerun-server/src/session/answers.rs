@@ -13,6 +13,7 @@
 use forerun_cache::{Expiry, Guard, Item};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 
+use crate::prefix_counts::KeyEvent;
 use crate::protocol::numbers::push_u64;
 
 use super::command_context::CommandContext;
@@ -105,6 +106,7 @@ impl Session {
                             break 'spans;
                         }
                         let (key, item) = lookups.next();
+                        count_prefix(context, key, item.is_some());
                         if let Some(item) = item {
                             hits += 1;
                             push_item(context, key, &item, line.with_cas);
@@ -174,7 +176,9 @@ fn answer_touching(
                     }
                     asked += 1;
                     // The item is answered even if its new expiry has already passed.
-                    if answer_key(context, key, line.with_cas) {
+                    let is_hit = answer_key(context, key, line.with_cas);
+                    count_prefix(context, key, is_hit);
+                    if is_hit {
                         hits += 1;
                         context.cache.touch(key, expiry);
                     }
@@ -200,6 +204,17 @@ fn answer_key(context: &mut CommandContext<'_>, key: &[u8], with_cas: bool) -> b
     };
     push_item(context, key, &item, with_cas);
     true
+}
+
+/// Counts a key of a classic command by its prefix, if prefixes are counted.
+#[inline]
+fn count_prefix(context: &CommandContext<'_>, key: &[u8], is_hit: bool) {
+    let event = if is_hit {
+        KeyEvent::Hit
+    } else {
+        KeyEvent::Miss
+    };
+    context.shared.prefixes.count(key, event);
 }
 
 /// Counts a batch's lookups.

@@ -4,6 +4,7 @@ use forerun_cache::{
     Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, Expiry, StoreMode,
 };
 
+use crate::prefix_counts::KeyEvent;
 use crate::protocol::numbers::{Expiration, parse_expiration, parse_u32, parse_u64, push_u64};
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
@@ -13,6 +14,9 @@ use super::{Session, SessionState, State, Step, admin, stats};
 
 /// Maximum level that `verbosity` sets, as in memcached.
 const VERBOSITY_MAX: u32 = 4;
+
+/// A second of the cache's clock that never comes.
+const NEVER_S: u32 = u32::MAX;
 
 impl Session {
     /// Executes the command in `line`, which took `line_len` bytes. If the command has a data
@@ -104,7 +108,8 @@ impl Session {
             (b"refresh_certs", 1..) => super::admin::refresh_certificates(context),
             (b"stats", _) => stats::stats(tokens, context),
             (b"cache_memlimit", 2 | 3) => admin::memory_limit(tokens, context),
-            (b"slabs", _) => context.push(admin::slabs(tokens)),
+            (b"slabs", _) => admin::slabs(tokens, context),
+            (b"lru", _) => admin::lru(tokens, context),
             (b"debugtime", 2) if context.shared.settings.debug_commands => {
                 context.push(admin::debug_time(tokens, context));
             }
@@ -132,6 +137,7 @@ fn delete(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     if key.len() > KEY_BYTES_MAX {
         return context.push_unless(quiet, replies::BAD_FORMAT);
     }
+    context.shared.prefixes.count(key, KeyEvent::Delete);
     let reply = match context.cache.delete(Delete::key(key)) {
         DeleteResult::Deleted => {
             context.counters.delete_hits.add(1);
@@ -199,7 +205,8 @@ fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     context.push_unless(quiet, reply);
 }
 
-/// `flush_all [delay] [noreply]`.
+/// `flush_all [delay] [noreply]`. A time before the start of the server flushes nothing, and
+/// cancels a flush that is not yet due.
 fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
     context.counters.cmd_flush.add(1);
@@ -212,11 +219,13 @@ fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         parse_expiration(tokens.get(1))
     };
     let now = context.cache.now();
+    // As in memcached, a delay ends a second early, in the second in which its last item is stored.
     let at = match delay {
         None => return context.push_unless(quiet, replies::BAD_EXPTIME),
         Some(Expiration::Never | Expiration::Past) => now,
+        Some(Expiration::AtUnix(unix_s)) if context.shared.was_before_start(unix_s) => NEVER_S,
         Some(delay) => match context.shared.expiry(delay) {
-            Expiry::At(second) => second,
+            Expiry::At(second) => second - 1,
             Expiry::Never => now,
         },
     };
@@ -229,10 +238,7 @@ fn verbosity(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
     match parse_u32(tokens.get(1)) {
         Some(level) => {
-            context
-                .shared
-                .server
-                .set_verbosity(level.min(VERBOSITY_MAX));
+            context.shared.set_verbosity(level.min(VERBOSITY_MAX));
             context.push_unless(quiet, replies::OK);
         }
         None => context.push_unless(quiet, replies::BAD_FORMAT),

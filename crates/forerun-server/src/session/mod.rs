@@ -129,6 +129,8 @@ pub struct Session {
     /// Number of keys to look up together. It shrinks while values are so large that a few fill the
     /// output.
     chunk: usize,
+    /// Whether the client's first byte began a binary request.
+    is_binary: bool,
 }
 
 impl Default for Session {
@@ -143,12 +145,18 @@ impl Session {
         Self {
             state: State::Opening,
             chunk: answers::CHUNK_KEYS_MAX,
+            is_binary: false,
         }
     }
 
     /// Whether the session has consumed the first part of a command and waits for the rest.
     pub fn is_within_command(&self) -> bool {
         !matches!(self.state, State::Opening | State::Command | State::Closed)
+    }
+
+    /// Whether the session is over because the client speaks the binary protocol.
+    pub(crate) fn is_binary(&self) -> bool {
+        self.is_binary
     }
 
     /// Whether a value has arrived in part. That part takes memory of the cache.
@@ -196,6 +204,7 @@ impl Session {
         let bytes = input.bytes();
         if matches!(self.state, State::Opening) && bytes.first() == Some(&binary::REQUEST) {
             binary::refuse(bytes, output.bytes_mut());
+            self.is_binary = true;
         }
         self.state = State::Closed;
         input.consume(input.bytes().len());
@@ -215,6 +224,7 @@ impl Session {
                 Some(&binary::REQUEST) if bytes.len() - *at < binary::HEADER_BYTES => Step::More,
                 Some(&binary::REQUEST) => {
                     binary::refuse(&bytes[*at..], context.out.bytes_mut());
+                    self.is_binary = true;
                     Step::End(SessionState::Closed)
                 }
                 Some(_) => {

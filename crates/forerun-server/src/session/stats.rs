@@ -49,21 +49,32 @@ pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
             context.shared.reset();
             return context.push(b"RESET\r\n");
         }
-        (b"detail", _) => return context.push(detail(tokens)),
+        (b"detail", _) => return detail(tokens, context),
         (b"cachedump", _) => return dump::cachedump(tokens, context),
         _ => return context.push(replies::ERROR),
     }
     lines.end(context);
 }
 
-/// This server keeps no counts by key prefix, so a dump is always empty.
-fn detail(tokens: &Tokens<'_>) -> &'static [u8] {
-    match tokens.get(2) {
-        b"off" => replies::OK,
-        b"dump" => replies::END,
-        b"on" => b"CLIENT_ERROR stats detail not allowed\r\n",
+/// `stats detail on|off|dump`: counts by key prefix.
+fn detail(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
+    let prefixes = &context.shared.prefixes;
+    let reply = match tokens.get(2) {
+        b"on" => {
+            prefixes.set_on(true);
+            replies::OK
+        }
+        b"off" => {
+            prefixes.set_on(false);
+            replies::OK
+        }
+        b"dump" => {
+            prefixes.push_lines(context.out.bytes_mut());
+            replies::END
+        }
         _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
-    }
+    };
+    context.push(reply);
 }
 
 fn general(lines: &mut Lines, context: &CommandContext<'_>) {
@@ -156,6 +167,7 @@ fn settings(lines: &mut Lines, context: &CommandContext<'_>) {
             &settings.interfaces
         },
     );
+    lines.put("verbosity", context.shared.verbosity());
     lines.put("evictions", if settings.evictions { "on" } else { "off" });
     lines.put(
         "domain_socket",
@@ -164,7 +176,7 @@ fn settings(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("shutdown_command", yes(settings.shutdown_command));
     lines.put("num_threads", settings.threads);
     lines.put("stat_key_prefix", ":");
-    lines.put("detail_enabled", "no");
+    lines.put("detail_enabled", yes(context.shared.prefixes.is_on()));
     lines.put("cas_enabled", "yes");
     lines.put("tcp_backlog", settings.listen_backlog);
     lines.put("binding_protocol", "ascii");

@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use forerun_cache::{Cache, Error, Expiry, Store, StoreMode, StoreResult, Value, ValueBuffer};
 
 use crate::input::LINE_BYTES_MAX;
+use crate::prefix_counts::KeyEvent;
 use crate::protocol::meta_flags::{Command, Flags, Letters};
 use crate::protocol::meta_keys::DecodedKey;
 use crate::protocol::numbers::{parse_expiration, parse_length, parse_u32, parse_u64};
@@ -244,6 +245,7 @@ impl StoreCommand<'_> {
     fn store(&self, context: &mut CommandContext<'_>, value: Value<'_>) {
         let len = value.len();
         context.counters.cmd_set.add(1);
+        self.count_prefix(context);
         let store = Store {
             key: &self.key,
             value,
@@ -353,6 +355,7 @@ impl StoreCommand<'_> {
 
     /// Refuses a value that does not fit in the cache while its block is still arriving.
     fn refuse_unstorable(&self, context: &mut CommandContext<'_>, error: &Error) {
+        self.count_prefix(context);
         match error {
             Error::ValueTooLarge { .. } => {
                 context.counters.store_too_large.add(1);
@@ -369,7 +372,15 @@ impl StoreCommand<'_> {
     fn refuse_block(&self, context: &mut CommandContext<'_>) {
         let quiet = matches!(self.answer, Answer::Classic { quiet: true });
         context.counters.cmd_set.add(1);
+        self.count_prefix(context);
         context.push_unless(quiet, replies::BAD_CHUNK);
+    }
+
+    /// Counts a classic command by the prefix of its key, if prefixes are counted.
+    fn count_prefix(&self, context: &CommandContext<'_>) {
+        if matches!(self.answer, Answer::Classic { .. }) {
+            context.shared.prefixes.count(&self.key, KeyEvent::Set);
+        }
     }
 }
 

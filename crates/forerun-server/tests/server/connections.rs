@@ -117,8 +117,42 @@ fn connections_are_described() {
         text.push_str(&String::from_utf8_lossy(&piece[..count]));
     }
     assert!(text.contains(&format!(":addr tcp:{here}\r\n")), "{text}");
-    assert!(text.contains(":listen_addr "), "{text}");
-    assert!(text.contains(":state conn_"), "{text}");
+    let listener = &server.addresses()[0];
+    let number = text.lines().find_map(|line| {
+        let line = line.strip_prefix("STAT ")?;
+        line.strip_suffix(&format!(":addr tcp:{here}"))
+    });
+    let number = number.expect("this connection");
+    for line in [
+        format!("STAT 0:addr tcp:{listener}\r\n"),
+        "STAT 0:state conn_listening\r\n".to_owned(),
+        "STAT 0:secs_since_last_cmd ".to_owned(),
+        format!("STAT {number}:listen_addr tcp:{listener}\r\n"),
+        format!("STAT {number}:state conn_read\r\n"),
+        format!("STAT {number}:secs_since_last_cmd "),
+    ] {
+        assert!(text.contains(&line), "{line}{text}");
+    }
+}
+
+#[test]
+fn a_command_that_arrives_in_part_shows_in_the_list_of_connections() {
+    let server = start(options());
+    let mut sends = connect(&server);
+    let header = format!("set large 0 0 {}\r\n", 512 << 10);
+    sends.write_all(header.as_bytes()).expect("it is sent");
+    sends.write_all(&[b'x'; 1000]).expect("it is sent");
+    let mut asks = connect(&server);
+    until("its state is known", || {
+        asks.write_all(b"stats conns\r\n").expect("it is sent");
+        let mut text = String::new();
+        let mut piece = [0; 1024];
+        while !text.ends_with("END\r\n") {
+            let count = asks.read(&mut piece).expect("an answer");
+            text.push_str(&String::from_utf8_lossy(&piece[..count]));
+        }
+        text.contains(":state conn_nread\r\n")
+    });
 }
 
 #[test]
@@ -197,6 +231,13 @@ fn a_binary_client_is_answered_and_closed() {
             .shutdown(std::net::Shutdown::Write)
             .expect("half closed");
         assert_eq!(rest(&mut stream)[..2], [0x81, 0x0b]);
+        // So does one that sends nothing but the first byte.
+        let mut stream = connect(&server);
+        stream.write_all(&request[..1]).expect("it is sent");
+        stream
+            .shutdown(std::net::Shutdown::Write)
+            .expect("half closed");
+        assert_eq!(rest(&mut stream)[..2], [0x81, 0]);
     }
 }
 

@@ -199,6 +199,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "protocol",
             "auth",
             "counters",
+            "prefix_counts",
             "settings",
             "shared",
             "metrics",

@@ -287,7 +287,8 @@ impl Args {
                     .shutdown_command(self.enable_shutdown)
                     .dump_enabled(!self.disable_dumping)
                     .crawler_enabled(!self.no_lru_crawler)
-                    .debug_commands(self.debug_commands),
+                    .debug_commands(self.debug_commands)
+                    .verbosity(self.verbose.into()),
             ))
     }
 

@@ -17,6 +17,7 @@ use signal_hook::iterator::{Handle, Signals};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
 
 pub use args::Args;
 use args::LogFormat;
@@ -35,7 +36,11 @@ pub fn run_with(
     started: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<Outcome> {
     let options = args.server()?;
-    log(args);
+    let levels = log(args);
+    let options = options.on_verbosity(move |level| {
+        // This fails only if the logger is gone.
+        let _ = levels.reload(targets(level));
+    });
     raise_descriptor_limit(args.descriptors());
     // SIGHUP from a terminal that closes must not end the process while the snapshot is loaded.
     signal_hook::flag::register(SIGHUP, Arc::default()).context("cannot handle signals")?;
@@ -79,16 +84,21 @@ impl Drop for PidFile<'_> {
     }
 }
 
-/// Sends the log to standard error.
-fn log(args: &Args) {
-    let level = match args.verbose {
+/// What is logged at a level of `verbosity`, or with as many `-v`.
+fn targets(verbosity: u32) -> Targets {
+    let level = match verbosity {
         0 => LevelFilter::INFO,
         1 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let targets = Targets::new()
+    Targets::new()
         .with_default(LevelFilter::WARN)
-        .with_target("forerun_server", level);
+        .with_target("forerun_server", level)
+}
+
+/// Sends the log to standard error. The handle changes what is logged.
+fn log(args: &Args) -> reload::Handle<Targets, Registry> {
+    let (targets, levels) = reload::Layer::new(targets(args.verbose.into()));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
@@ -98,6 +108,7 @@ fn log(args: &Args) {
         LogFormat::Text => registry.with(lines).try_init(),
         LogFormat::Json => registry.with(lines.json()).try_init(),
     };
+    levels
 }
 
 /// Asks the system for as many descriptors as the connections need. If the system allows fewer, the

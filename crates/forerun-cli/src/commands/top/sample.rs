@@ -64,13 +64,9 @@ impl Connection {
     pub fn sample(&mut self) -> Result<Sample, String> {
         let stats = self.stats("stats\r\n")?;
         let at = Instant::now();
-        let mut clients = BTreeMap::new();
         // Old servers, and those that forbid it, have no list of connections.
-        for (name, value) in self.stats("stats conns\r\n").unwrap_or_default() {
-            if name.ends_with(":addr") {
-                *clients.entry(client_of(&value)).or_insert(0) += 1;
-            }
-        }
+        let connections = self.stats("stats conns\r\n").unwrap_or_default();
+        let clients = clients_of(&connections);
         let mut answers = Vec::with_capacity(PROBES);
         for _ in 0..PROBES {
             let asked = Instant::now();
@@ -125,6 +121,24 @@ impl Connection {
     }
 }
 
+/// The number of connections from each address, from the lines of `stats conns`. Listeners do not
+/// count.
+fn clients_of(lines: &[(String, String)]) -> BTreeMap<String, u64> {
+    let mut addresses = BTreeMap::new();
+    for (name, value) in lines {
+        match name.split_once(':') {
+            Some((number, "addr")) => _ = addresses.insert(number, value),
+            Some((number, "state")) if value == "conn_listening" => _ = addresses.remove(number),
+            _ => {}
+        }
+    }
+    let mut clients = BTreeMap::new();
+    for address in addresses.values() {
+        *clients.entry(client_of(address)).or_insert(0) += 1;
+    }
+    clients
+}
+
 /// The address of a client without its port: `tcp:10.0.0.1:4711`, `tcp6:[::1]:4711`, `unix:/path`.
 fn client_of(addr: &str) -> String {
     let Some((kind, rest)) = addr.split_once(':') else {
@@ -151,6 +165,20 @@ pub(super) mod tests {
             clients: BTreeMap::new(),
             answers: vec![Duration::from_micros(50); PROBES],
         }
+    }
+
+    #[test]
+    fn listeners_are_not_clients() {
+        let lines = [
+            ("26:addr", "tcp:0.0.0.0:11211"),
+            ("26:state", "conn_listening"),
+            ("27:addr", "tcp:10.0.0.1:4711"),
+            ("27:listen_addr", "tcp:10.0.0.9:11211"),
+            ("27:state", "conn_read"),
+        ];
+        let lines = lines.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let expected = BTreeMap::from([("10.0.0.1".to_owned(), 1)]);
+        assert_eq!(clients_of(&lines), expected);
     }
 
     #[test]

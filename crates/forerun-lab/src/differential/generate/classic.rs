@@ -267,13 +267,28 @@ impl Generator {
         }
         let line = match self.below(12) {
             0..=2 => {
-                // After another flush, memcached's flush with a delay brings back what the other
-                // one removed.
-                let delay = match self.was_flushed {
-                    true => self.pick(&["", "", " 0", " x", " -0", " 0 noreply", " noreply"]),
-                    false => self.pick(&[" 1000", " 1000", " 1 2 3", "", " 3000 noreply"]),
+                // After another flush, memcached's flush with a delay, or with a time before its
+                // start, brings back what the other one removed.
+                let now = [
+                    "",
+                    "",
+                    " 0",
+                    " x",
+                    " -0",
+                    " 0 noreply",
+                    " noreply",
+                    " -1",
+                    " 2147483648",
+                    " 4294967296",
+                    " 9223372036854775808",
+                    " 1 2 3",
+                ];
+                let later = [" 1000", " 3000 noreply", " 2147483647", " 1000000000"];
+                let delay = match self.was_flushed || self.chance(0.3) {
+                    true => self.pick(&now),
+                    false => self.pick(&later),
                 };
-                self.was_flushed |= !delay.contains("000");
+                self.was_flushed |= now.contains(&delay);
                 format!("flush_all{delay}")
             }
             3 | 4 => {
@@ -295,6 +310,8 @@ impl Generator {
                 let rest = self.pick(&[
                     " nonsense",
                     " detail",
+                    " detail on",
+                    " detail on",
                     " detail off",
                     " reset",
                     " sizes",
