@@ -41,7 +41,12 @@ fn bash_completes_subcommands_options_and_their_values() {
     );
     assert_eq!(
         bash_completes(&workspace, &["forerun", "serve", "--snap"]),
-        ["--snapshot", "--snapshot-ignore-bad", "--snapshot-rate"]
+        [
+            "--snapshot",
+            "--snapshot-ignore-bad",
+            "--snapshot-rate",
+            "--snapshot-interval"
+        ]
     );
     assert_eq!(
         bash_completes(&workspace, &["forerun", "serve", "--log-format", ""]),
