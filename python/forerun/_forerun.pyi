@@ -1,14 +1,32 @@
 from asyncio import Future
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from os import PathLike
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypedDict, TypeVar, final, overload
+from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Self, disjoint_base
 
+from forerun._arguments import (
+    Array as _Array,
+    Bools as _Bools,
+    ByteKeys as _ByteKeys,
+    Bytes as _Bytes,
+    Create as _Create,
+    Durability as _Durability,
+    Entries as _Entries,
+    Memory as _Memory,
+    Pairs as _Pairs,
+    StrPath as _PathLike,
+    Rows as _Rows,
+    Size as _Size,
+    Stream as _Stream,
+    Tensor as _Tensor,
+    TorchDtype as _TorchDtype,
+    Values as _Values,
+)
+from forerun._client import Client
 from forerun.stats import CacheStats, DbStats, TableStats
 from forerun.views import ItemsView, KeysView, ValuesView
 
@@ -18,6 +36,7 @@ __all__ = [
     "Backups",
     "Cache",
     "CacheItems",
+    "Client",
     "BackupVerifyReport",
     "CopyCounts",
     "Db",
@@ -39,63 +58,6 @@ __all__ = [
 _T = TypeVar("_T")
 
 __version__: str
-
-# `Any` stands here for one thing only: the elements of an array, whose type is known when the
-# program runs.
-_Array = NDArray[Any]
-_Bools = NDArray[np.bool_]
-
-class _Tensor(Protocol):
-    """A tensor of any library, through DLPack."""
-
-    def __dlpack__(self) -> object: ...
-    def __dlpack_device__(self) -> tuple[int, int]: ...
-
-class _TorchDtype(Protocol):
-    """`torch.float32`."""
-
-    @property
-    def itemsize(self) -> int: ...
-    @property
-    def is_floating_point(self) -> bool: ...
-
-class _TorchStream(Protocol):
-    @property
-    def cuda_stream(self) -> int: ...
-
-class _CupyStream(Protocol):
-    @property
-    def ptr(self) -> int: ...
-
-# A stream of CUDA's: its handle, or an object that has one.
-_Stream = int | _TorchStream | _CupyStream
-
-# `bytes`, or text that is encoded as UTF-8.
-_Bytes = bytes | bytearray | str
-# Many keys: objects, the rows of an array of uint8, or integers. Each integer is eight bytes,
-# big-endian.
-_ByteKeys = Iterable[_Bytes] | NDArray[np.integer[Any]]
-# Many values: objects, arrays, or the rows of an array of any type, as they are in memory.
-_Values = Iterable[_Bytes | _Array] | _Array
-
-class _HasItems(Protocol):
-    """A mapping, a store or a cache."""
-
-    def items(self) -> Iterable[tuple[bytes | str, _Bytes]]: ...
-
-_Entries = _HasItems | Iterable[tuple[bytes | str, _Bytes]]
-_Durability = Literal["buffered", "synced"]
-# A number of bytes, or a text such as "2GiB".
-_Size = int | str
-# True is "if_missing", False is "never".
-_Create = bool | Literal["if_missing", "never", "must_be_new"]
-_PathLike = str | PathLike[str]
-
-# Rows: an array, a tensor through DLPack, or numbers that fit the table's type.
-_Memory = _Array | _Tensor
-_Rows = _Memory | Sequence[float] | Sequence[Sequence[float]]
-_Indices = NDArray[np.int32] | NDArray[np.int64]
-_Pairs = _Indices | _Tensor | tuple[_Indices | _Tensor, _Indices | _Tensor]
 
 @final
 class CopyCounts:

@@ -57,6 +57,11 @@ class DeviceError(Error, RuntimeError):
     """There is no usable GPU, or it failed."""
 
 
+class ServerError(Error, OSError):
+    """A server did not answer a client, or refused. A write may have happened, unless the message
+    says that the server refused it or cannot be connected to."""
+
+
 class PartialError(Error):
     """Some keys of a batch failed; all others were served.
 

@@ -8,7 +8,7 @@ A type checker then knows the keys: `db.stats()["cache_hit"]` is an error.
 
 from typing import TypedDict
 
-__all__ = ["CacheStats", "DbStats", "TableStats"]
+__all__ = ["CacheStats", "ClientStats", "DbStats", "TableStats"]
 
 
 class DbStats(TypedDict):
@@ -80,6 +80,22 @@ class CacheStats(TypedDict):
     block_len_bytes: int
     blocks_reclaimed: int
     moved_bytes: int
+
+
+class ClientStats(TypedDict):
+    """What `Client.stats` returns. `ejections` counts the calls that a failed server was left out
+    of."""
+
+    get_hits: int
+    get_misses: int
+    get_failed: int
+    get_oversized: int
+    commands: int
+    server_failures: int
+    ejections: int
+    servers: int
+    ejected_servers: int
+    idle_connection_sets: int
 
 
 class TableStats(TypedDict):

@@ -17,6 +17,7 @@ mod exceptions {
     pyo3::import_exception!(forerun.errors, IoError);
     pyo3::import_exception!(forerun.errors, PartialError);
     pyo3::import_exception!(forerun.errors, DeviceError);
+    pyo3::import_exception!(forerun.errors, ServerError);
     pyo3::import_exception!(forerun.errors, Error);
 }
 
@@ -74,6 +75,36 @@ pub(crate) fn cache_exception(error: forerun::cache::Error) -> PyErr {
         E::Forked(_) => exceptions::ForkedError::new_err(words),
         _ => exceptions::InvalidArgumentError::new_err(words),
     }
+}
+
+/// The exception for an error of the client, with its message.
+pub(crate) fn client_exception(error: forerun::client::Error) -> PyErr {
+    use exceptions::*;
+    use forerun::client::Error as E;
+    let words = error.to_string();
+    match error {
+        E::NoServers
+        | E::Address { .. }
+        | E::Option { .. }
+        | E::TlsFile { .. }
+        | E::Key { .. }
+        | E::TooManyKeys(_) => InvalidArgumentError::new_err(words),
+        E::Oversized { .. } => MemoryLimitError::new_err(words),
+        E::Server { .. } => ServerError::new_err(words),
+        E::Interrupted => crate::interrupt::raised(),
+        E::Forked(_) => ForkedError::new_err(words),
+        _ => Error::new_err(words),
+    }
+}
+
+/// The error for some keys of a batch.
+pub(crate) fn partial(words: String, positions: Vec<usize>) -> PyErr {
+    exceptions::PartialError::new_err((words, positions))
+}
+
+/// The error for servers that did not answer.
+pub(crate) fn server_error(words: String) -> PyErr {
+    exceptions::ServerError::new_err(words)
 }
 
 /// The exception for an error of the table, with its message. If only some keys failed, it has

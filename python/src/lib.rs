@@ -25,6 +25,7 @@ mod cache;
 mod cache_handle;
 mod cache_items;
 mod cache_lookup;
+mod client;
 #[allow(
     unsafe_code,
     reason = "DLPack hands over a C structure, and a GPU's tensor is an address"
@@ -69,6 +70,8 @@ mod module {
     use crate::cache::Cache;
     #[pymodule_export]
     use crate::cache_items::CacheItems;
+    #[pymodule_export]
+    use crate::client::Client;
     #[pymodule_export]
     use crate::db::Db;
     #[pymodule_export]

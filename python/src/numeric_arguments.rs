@@ -34,8 +34,11 @@ integers! {
     device: usize,
     device_capacity: usize,
     dim: u32,
+    failures_to_eject: u32,
     newest: usize,
+    retry_interval_ms: u64,
     threads: usize,
+    timeout_ms: u64,
     version: u64,
 }
 

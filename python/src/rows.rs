@@ -82,6 +82,16 @@ impl<'py> Rows<'py> {
         }
     }
 
+    /// The bytes of the rows, the bytes per row, and which rows were filled.
+    pub(crate) fn parts(&mut self) -> PyResult<(&mut [u8], usize, &mut [bool])> {
+        let row_bytes = self.bytes.shape()[1];
+        Ok((
+            self.bytes.as_slice_mut()?,
+            row_bytes,
+            self.noted.as_slice_mut()?,
+        ))
+    }
+
     /// Which keys were found.
     pub(crate) fn into_found(self) -> Bound<'py, PyArray1<bool>> {
         self.found

@@ -15,6 +15,7 @@ import forerun
 import numpy as np
 import pytest
 from forerun.errors import ForkedError, LockedError
+from memcached import any_kind, started
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ROWS = 20_000
@@ -117,6 +118,7 @@ def test_a_childs_writes_are_refused_and_its_parent_loses_nothing(tmp_path):
 
 def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
     table, db, cache = open_table(tmp_path / "table"), forerun.Db(tmp_path / "db"), forerun.Cache()
+    client = forerun.Client("127.0.0.1:1")
     fill(table)
     db["key"] = cache["key"] = b"value"
     users, snapshot = db.keyspace("users"), db.snapshot()
@@ -200,8 +202,21 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
             lambda: cache.stats(),
             lambda: cache.items(),
         ],
+        "client": [
+            lambda: client.get("key"),
+            lambda: client.get_many(["key"]),
+            lambda: client.set("key", b"child"),
+            lambda: client.set_many(["key"], [b"child"]),
+            lambda: client.delete("key"),
+            lambda: client.delete_many(["key"]),
+            lambda: client.touch("key"),
+            lambda: client.increment("key"),
+            lambda: client.clear(),
+            lambda: client.stats(),
+            lambda: client.servers,
+        ],
         "iterators": [lambda at=at: list(iterators[at]) for at in (1, 2, 4, 5)],
-        "close": [db.close, table.close, cache.close],
+        "close": [db.close, table.close, cache.close, client.close],
     }
 
     def work():
@@ -214,14 +229,35 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
                 raise AssertionError(f"{name} {number} was not refused")
         # These only describe the handle and do not use it.
         assert "Db" in repr(db) and table.dim == DIM
+        assert repr(client) == "forerun.Client(of another process)"
 
     child = Child(work)
     child.wait()
     assert db["key"] == cache["key"] == b"value" and len(table) == ROWS
     assert len(list(iterators[5])) == 1 and snapshot["key"] == b"value"
-    for handle in (cache, table, db):
+    for handle in (client, cache, table, db):
         handle.close()
         assert handle.closed
+
+
+def test_a_child_that_drops_a_client_leaves_the_connections_to_its_parent():
+    with started(2, any_kind()) as servers:
+        held = {"client": forerun.Client([server.address for server in servers])}
+        keys = [b"key%d" % key for key in range(50)]
+        held["client"].set_many(keys, keys)
+
+        def work():
+            with pytest.raises(ForkedError):
+                held["client"].get_many(keys)
+            with held["client"]:
+                pass
+            held.clear()
+
+        Child(work, exits=True).wait()
+        for _ in range(20):
+            assert held["client"].get_many(keys) == keys
+        stats = held["client"].stats()
+        assert (stats["server_failures"], stats["idle_connection_sets"]) == (0, 1)
 
 
 @pytest.mark.parametrize("writes", ["through", "back"])

@@ -7,7 +7,7 @@ import re
 import forerun
 import numpy as np
 import pytest
-from forerun.stats import CacheStats, DbStats, TableStats
+from forerun.stats import CacheStats, ClientStats, DbStats, TableStats
 
 
 @pytest.fixture
@@ -33,6 +33,7 @@ def handles(tmp_path):
         "TableItems": table.items(),
         "Cache": cache,
         "CacheItems": iter(cache.items()),
+        "Client": forerun.Client("127.0.0.1:1"),
         "CopyCounts": forerun.gather(rows, rows.copy(), np.zeros((1, 2), np.int64)),
     }
     backups.close()
@@ -40,7 +41,8 @@ def handles(tmp_path):
 
 
 def test_the_types_of_statistics_list_their_keys(handles):
-    for name, of_type in (("Db", DbStats), ("Cache", CacheStats), ("Table", TableStats)):
+    types = {"Db": DbStats, "Cache": CacheStats, "Client": ClientStats, "Table": TableStats}
+    for name, of_type in types.items():
         metrics = handles[name].stats()
         assert list(metrics) == list(of_type.__annotations__)
         assert {type(value) for value in metrics.values()} == {int}
@@ -142,6 +144,7 @@ def test_a_repr_tells_what_the_object_is_and_never_an_address(tmp_path, handles)
         "TableItems": 'of="table", part="items", dim=4, dtype="float32"',
         "Cache": rf"memory_limit_bytes={16 << 20}, memory_bytes=\d+, items=1",
         "CacheItems": 'of="cache", part="items"',
+        "Client": r'servers=\["127.0.0.1:1"\], ring="ketama"',
         "Backups": re.escape(f'"{tmp_path / "backups"}"'),
         "Backup": "number=1.*",
         "BackupList": "backups=.*",

@@ -47,6 +47,8 @@ def kinds(directory):
     for nth in range(1000):  # the cache allocates memory as it uses it, so use all of it now
         cache.set(b"filling%d" % nth, b"x" * 40_000)
     cache.set_many(names, rows.view(np.uint8))
+    # Nothing listens there, so the server is left out after the first calls.
+    client = forerun.Client("127.0.0.1:1", retry_interval_ms=3_600_000)
     pairs, wrong = np.stack([other - 64, other - 64], axis=1), np.empty((64, 15), np.float32)
     return {
         "Table.find": lambda: table.find(keys),
@@ -66,6 +68,8 @@ def kinds(directory):
         "Cache.get": lambda: cache.get(b"key7"),
         "Cache.set": lambda: cache.set(b"key7", b"value"),
         "Cache.get_many": lambda: cache.get_many(names),
+        "Client.get_many refused": lambda: refused(client.get_many, names),
+        "Client.set_many refused": lambda: refused(client.set_many, names, names),
         "gather": lambda: forerun.gather(rows, out, pairs),
         "gather refused": lambda: refused(forerun.gather, rows, out, other),
     }

@@ -6,6 +6,7 @@ import re
 
 import forerun
 import pytest
+from memcached import any_kind, started
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The page of the package, that of the project, and the guides.
@@ -25,13 +26,18 @@ def can_run(block):
 
 
 def run(page, names):
-    """Runs the blocks of a page with the same variables, and returns how many ran."""
+    """Runs the blocks of a page with the same variables, and returns how many ran. The servers that
+    a page names are servers of this test."""
     ran = [block for block in blocks(page) if can_run(block)]
-    for block in ran:
-        try:
-            exec(compile(block, str(page), "exec"), names)
-        except Exception as error:
-            pytest.fail(f"{error!r} in:\n{block}")
+    hosts = sorted({host for block in ran for host in re.findall(r'"(10\.0\.1\.\d+)"', block)})
+    with started(len(hosts), any_kind() if hosts else None) as servers:
+        for block in ran:
+            for host, server in zip(hosts, servers):
+                block = block.replace(f'"{host}"', f'"{server.address}"')
+            try:
+                exec(compile(block, str(page), "exec"), names)
+            except Exception as error:
+                pytest.fail(f"{error!r} in:\n{block}")
     return len(ran)
 
 
@@ -53,15 +59,16 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(page, tmp_path, monkeypatch
             assert names["found"].tolist() == [True, False, True]
     finally:
         for handle in list(names.values()):
-            if isinstance(handle, (forerun.Db, forerun.Table, forerun.Cache)):
+            if isinstance(handle, (forerun.Db, forerun.Table, forerun.Cache, forerun.Client)):
                 handle.close()
 
 
 def test_blocks_were_found():
     assert {page: len(blocks(ROOT / page)) for page in PAGES if blocks(ROOT / page)} == {
-        "python/README.md": 9,
+        "python/README.md": 10,
         "README.md": 1,
         "docs/guide/cache.md": 3,
+        "docs/guide/client.md": 1,
         "docs/guide/python.md": 3,
     }
 

@@ -94,6 +94,22 @@ def caches() -> None:
         assert_type(gpu["memory_bytes"], int)
 
 
+def clients(out: NDArray[np.float32]) -> None:
+    with forerun.Client(["10.0.1.1", "10.0.1.2:11211:3"], ring="rendezvous") as client:
+        assert_type(client.get("a"), bytes | None)
+        assert_type(client.get("a", 7), bytes | int)
+        assert_type(client.get_many(["a", b"b"]), list[bytes | None])
+        assert_type(client.get_many(np.arange(2), out=out), NDArray[np.bool_])
+        client.set_many(["a"], [b"1"], ttl_seconds=60)
+        assert_type(client.delete_many(["a"]), int)
+        versioned = client.gets("a")
+        if versioned is not None:
+            assert_type(client.compare_and_set("a", "2", versioned[1]), bool)
+        assert_type(client.stats()["get_hits"], int)
+        assert_type(client.servers, list[str])
+    forerun.Client("/run/memcached.sock", tls_ca_file=Path("ca.pem"), on_failure="miss")
+
+
 def copies(host: NDArray[np.uint8], device: NDArray[np.uint8]) -> int:
     counts = forerun.gather(host, device, (np.arange(3), np.arange(3)))
     assert_type(counts, forerun.CopyCounts)

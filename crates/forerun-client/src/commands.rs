@@ -40,8 +40,9 @@ impl Client {
     /// The value of a key, without its version. `None` if the server does not have it.
     ///
     /// # Errors
-    /// [`Error::Key`], [`Error::Server`], [`Error::Oversized`], [`Error::Forked`]. A program that
-    /// treats a server that fails as a cache miss calls `get(key).unwrap_or(None)`.
+    /// [`Error::Key`], [`Error::Server`], [`Error::Oversized`], [`Error::Interrupted`],
+    /// [`Error::Forked`]. A program that treats a server that fails as a cache miss calls
+    /// `get(key).unwrap_or(None)`.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueBuf>, Error> {
         self.look_up_one(key.as_ref(), LookupKind::default())
     }
@@ -67,7 +68,7 @@ impl Client {
     fn look_up_one(&self, key: &[u8], kind: LookupKind) -> Result<Option<ValueBuf>, Error> {
         let mut one = One::default();
         self.check_batch(&[key])?;
-        let mut report = self.look_up(&[key], kind, &mut one);
+        let mut report = self.look_up(&[key], kind, &mut one)?;
         if let Some(failed) = report.failures.pop()
             && one.value.is_none()
         {
@@ -88,8 +89,9 @@ impl Client {
     /// The values of many keys: one round trip to all servers at once. Keys may repeat.
     ///
     /// # Errors
-    /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`]. A server that fails is not an
-    /// error: the keys that it has are [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
+    /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`], [`Error::Interrupted`]. A server
+    /// that fails is not an error: the keys that it has are
+    /// [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
     /// [`get_many_into`](Client::get_many_into) reports why.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Values, Error> {
         let mut values = Values::new();
@@ -101,7 +103,8 @@ impl Client {
     /// order of `keys`.
     ///
     /// # Errors
-    /// The same as for [`get_many`](Client::get_many). `values` is then unchanged.
+    /// The same as for [`get_many`](Client::get_many). `values` is then unchanged, unless the call
+    /// was interrupted.
     pub fn get_many_into<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -109,7 +112,7 @@ impl Client {
     ) -> Result<Report, Error> {
         self.check_batch(keys)?;
         values.reset(keys.len());
-        Ok(self.look_up(keys, LookupKind::default(), values))
+        self.look_up(keys, LookupKind::default(), values)
     }
 
     /// [`get_many`](Client::get_many) into a sink, which gets each value as it arrives.
@@ -128,20 +131,21 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The same as for [`get_many`](Client::get_many). The sink was not called.
+    /// The same as for [`get_many`](Client::get_many). The sink was not called, unless the call was
+    /// interrupted.
     pub fn get_many_with<K: AsRef<[u8]>, S: Sink>(
         &self,
         keys: &[K],
         sink: &mut S,
     ) -> Result<Report, Error> {
         self.check_batch(keys)?;
-        Ok(self.look_up(keys, LookupKind::default(), sink))
+        self.look_up(keys, LookupKind::default(), sink)
     }
 
     /// Stores a value.
     ///
     /// # Errors
-    /// [`Error::Key`], [`Error::Server`], [`Error::Forked`].
+    /// [`Error::Key`], [`Error::Server`], [`Error::Interrupted`], [`Error::Forked`].
     pub fn set<'v>(
         &self,
         key: impl AsRef<[u8]>,

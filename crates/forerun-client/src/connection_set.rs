@@ -2,6 +2,7 @@
 //! sets, and a set is kept for the next call.
 
 use std::io;
+use std::ops::Range;
 use std::time::Instant;
 
 use forerun_core::sync::{Mutex, PoisonError};
@@ -70,6 +71,12 @@ impl Positions {
     }
 }
 
+/// The servers that have keys, each with its part of `order`. `begins` is that of [`Positions`].
+pub(crate) fn parts(begins: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let parts = begins.windows(2).map(|ends| ends[0]..ends[1]);
+    parts.enumerate().filter(|(_, part)| !part.is_empty())
+}
+
 /// How connections are made.
 #[derive(Debug)]
 pub(crate) struct Connector<'a> {
@@ -134,6 +141,11 @@ impl IdleSets {
         })
     }
 
+    /// The number of sets.
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     pub(crate) fn put(&self, mut set: ConnectionSet) {
         if set.positions.order.capacity() > POSITIONS_KEPT {
             set.positions = Positions::default();
@@ -157,6 +169,7 @@ mod tests {
             assert_eq!(positions.order, [1, 4, 0, 2, 3]);
             assert_eq!(positions.begins, [0, 2, 2, 5]);
             assert_eq!(positions.answered, [false; 5]);
+            assert!(parts(&positions.begins).eq([(0, 0..2), (2, 2..5)]));
         }
     }
 }

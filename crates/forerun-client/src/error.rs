@@ -63,6 +63,10 @@ pub enum Error {
         /// What happened.
         failure: Failure,
     },
+    /// The call was interrupted: [`Client::interrupt_if`](crate::Client::interrupt_if). A write may
+    /// or may not have happened.
+    #[error("the call was interrupted")]
+    Interrupted,
     /// This process is a fork of the one that made the client.
     #[error(transparent)]
     Forked(#[from] forerun_core::Forked),
@@ -124,15 +128,23 @@ pub enum Failure {
     /// It answered with an error. It still runs, so it is not ejected.
     #[error("it answered {0:?}")]
     Refused(String),
+    /// The call was interrupted before it answered.
+    #[error("the call was interrupted")]
+    Interrupted,
     /// It does not accept the user or the password.
     #[error("authentication failed: it answered {0:?}")]
     Authentication(String),
 }
 
 impl Failure {
-    /// Whether the server counts as failing. A server that answers with an error is alive.
-    pub(crate) fn is_of_server(&self) -> bool {
-        !matches!(self, Failure::Ejected { .. } | Failure::Refused(_))
+    /// Whether the server counts as alive, as one that answers with an error does. `None` if the
+    /// failure says nothing about the server.
+    pub(crate) fn is_alive(&self) -> Option<bool> {
+        match self {
+            Failure::Ejected { .. } | Failure::Interrupted => None,
+            Failure::Refused(_) => Some(true),
+            _ => Some(false),
+        }
     }
 
     pub(crate) fn malformed(what: &str, line: &[u8]) -> Failure {

@@ -7,7 +7,9 @@
 //!   server_address   Endpoint, weight          ring/       which server has a key: ketama, rendezvous
 //!   options, tls     ClientOptions             health      which servers are left out for a while
 //!   values           Values, Sink, Report      protocol/   requests; replies, from the bytes so far
-//!   commands         the calls of Client       conversation/  what a request expects as its answer
+//!   write_report     WriteReport               conversation/  what a request expects as its answer
+//!   commands         the calls of Client       stats       what a client counted
+//!   batches          batches of writes         interrupt   asks a function whether to stop waiting
 //!   ring_client      a call, from its keys     net/        sockets that never block, connections, names
 //!                    to its report             round       sends to all, polls, reads from all
 //! ```
@@ -23,12 +25,14 @@
 
 #![forbid(unsafe_code)]
 
+mod batches;
 mod commands;
 mod connection_set;
 mod conversation;
 mod error;
 mod expiry;
 mod health;
+mod interrupt;
 mod net;
 mod new_value;
 mod options;
@@ -37,9 +41,11 @@ mod ring;
 mod ring_client;
 mod round;
 mod server_address;
+mod stats;
 #[cfg(feature = "tls")]
 mod tls;
 mod values;
+mod write_report;
 
 pub use commands::CasResult;
 pub use error::{Error, Failure, KeyError};
@@ -52,6 +58,8 @@ pub use ring_client::Client;
 pub use protocol::reply::fuzz_replies;
 pub use ring::{Placement, Ring};
 pub use server_address::{DEFAULT_PORT, Endpoint, ServerAddress};
+pub use stats::ClientStats;
 #[cfg(feature = "tls")]
 pub use tls::TlsOptions;
 pub use values::{Lookup, Report, ServerFailure, Sink, Unanswered, Value, ValueBuf, Values};
+pub use write_report::{Unwritten, WriteReport};

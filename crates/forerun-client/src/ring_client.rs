@@ -12,12 +12,13 @@ use std::time::Instant;
 use forerun_core::Owner;
 use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError, time};
 
-use crate::connection_set::{ConnectionSet, Connector, IdleSets};
+use crate::connection_set::{ConnectionSet, Connector, IdleSets, Positions, parts};
 use crate::conversation::{
     Answer, CommandConversation, KEYS_PER_LINE, LookupBatch, LookupConversation,
 };
 use crate::error::{Error, Failure};
 use crate::health::Health;
+use crate::interrupt::Interrupt;
 use crate::net::{Connection, Peer, Resolver, Tls};
 use crate::options::{ClientOptions, EjectedKeys, Protocol};
 use crate::protocol::compose::{self, Command, LookupKind};
@@ -25,6 +26,7 @@ use crate::protocol::key_text::KeyText;
 use crate::ring::Ring;
 use crate::round::{self, RoundOptions, Turn};
 use crate::server_address::{Endpoint, ServerAddress};
+use crate::stats::{ClientStats, Counters};
 use crate::values::{Report, ServerFailure, Sink};
 
 /// A client of a group of memcached servers. Any number of threads may share it.
@@ -64,6 +66,8 @@ pub struct Client {
     moved: Mutex<Option<(Vec<bool>, Arc<Ring>)>>,
     health: Mutex<Health>,
     idle: IdleSets,
+    interrupt: Interrupt,
+    counters: Counters,
     owner: Owner,
 }
 
@@ -105,6 +109,8 @@ impl Client {
             moved: Mutex::default(),
             health: Mutex::new(Health::new(servers.len(), failures, retry)),
             idle: IdleSets::default(),
+            interrupt: Interrupt::default(),
+            counters: Counters::default(),
             owner: Owner::this_process(),
             servers,
             options,
@@ -114,6 +120,45 @@ impl Client {
     /// The servers, in the order in which they were given.
     pub fn servers(&self) -> &[ServerAddress] {
         &self.servers
+    }
+
+    /// Makes calls that wait for servers stop soon after `ask` returns true: they return
+    /// [`Error::Interrupted`]. A waiting call asks every 50 ms, in the caller's thread.
+    pub fn interrupt_if(&mut self, ask: impl Fn() -> bool + Send + Sync + 'static) {
+        self.interrupt = Interrupt::new(ask);
+    }
+
+    /// What the client has done so far, and its present state.
+    pub fn stats(&self) -> ClientStats {
+        let now = time::now();
+        let health = self.health();
+        let ejected = (0..self.servers.len()).filter(|server| health.is_ejected(*server, now));
+        ClientStats {
+            servers: self.servers.len() as u64,
+            ejected_servers: ejected.count() as u64,
+            idle_connection_sets: self.idle.count() as u64,
+            ..self.counters.read()
+        }
+    }
+
+    /// Whether this process made the client. In a fork, all calls fail.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn check_process(&self) -> Result<(), Error> {
+        Ok(self.owner.check()?)
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn take_set(&self) -> ConnectionSet {
+        self.idle.take(self.servers.len())
+    }
+
+    pub(crate) fn put_set(&self, set: ConnectionSet) {
+        self.idle.put(set);
     }
 
     pub(crate) fn max_value_bytes(&self) -> usize {
@@ -171,21 +216,27 @@ impl Client {
         }
     }
 
-    fn round_options(&self, start: Instant) -> RoundOptions<'_> {
+    pub(crate) fn round_options(&self, start: Instant) -> RoundOptions<'_> {
         RoundOptions {
             deadline: start + self.options.timeout,
             timeout: self.options.timeout,
             max_value_bytes: self.options.max_value_bytes,
+            interrupt: &self.interrupt,
             tls: self.tls.as_ref(),
             hosts: &self.hosts,
         }
     }
 
     /// Records the result of a server's turn.
-    fn record(&self, server: usize, failure: Option<&Failure>) {
-        let is_alive = failure.is_none_or(|failure| !failure.is_of_server());
-        if matches!(failure, Some(Failure::Ejected { .. })) {
+    pub(crate) fn record(&self, server: usize, failure: Option<&Failure>) {
+        if let Some(Failure::Ejected { .. }) = failure {
+            self.counters.was_ejected();
+        }
+        let Some(is_alive) = failure.map_or(Some(true), Failure::is_alive) else {
             return;
+        };
+        if failure.is_some() {
+            self.counters.server_failed();
         }
         self.health().record(server, is_alive, time::now());
         if !is_alive {
@@ -194,7 +245,7 @@ impl Client {
     }
 
     /// Ends a turn: the connection returns to the set if it can be used again.
-    fn end<C>(&self, turn: Turn<C>, set: &mut ConnectionSet) -> (C, Option<Failure>) {
+    pub(crate) fn end<C>(&self, turn: Turn<C>, set: &mut ConnectionSet) -> (C, Option<Failure>) {
         let mut connection = turn.connection;
         let failure = match turn.result {
             Some(Ok(())) => None,
@@ -227,14 +278,11 @@ impl Client {
         keys: &[K],
         kind: LookupKind,
         sink: &mut S,
-    ) -> Report {
+    ) -> Result<Report, Error> {
         let start = time::now();
-        let ring = self.live_ring(&self.health(), start);
-        let mut set = self.idle.take(self.servers.len());
+        let mut set = self.take_set();
         let mut positions = std::mem::take(&mut set.positions);
-        positions.group(keys.len(), self.servers.len(), |visit| {
-            ring.servers_of(keys, |_, server| visit(server));
-        });
+        self.group(keys, &mut positions, start);
         let mut report = Report::default();
         let mut batch = LookupBatch {
             keys,
@@ -245,11 +293,7 @@ impl Client {
         };
         let mut turns = Vec::with_capacity(self.servers.len());
         let mut failures = Vec::new();
-        for server in 0..self.servers.len() {
-            let part = positions.begins[server]..positions.begins[server + 1];
-            if part.is_empty() {
-                continue;
-            }
+        for (server, part) in parts(&positions.begins) {
             match self.begin(server, &mut set, start) {
                 Ok((mut connection, peers)) => {
                     let keys = positions.order[part.clone()].iter();
@@ -274,20 +318,39 @@ impl Client {
                 failures.push((server, conversation, failure));
             }
         }
+        let mut is_interrupted = false;
         for (server, conversation, failure) in failures {
+            is_interrupted |= matches!(failure, Failure::Interrupted);
             let keys = conversation.fail(&mut batch);
             let server = self.servers[server].to_string();
             let failure = ServerFailure::new(server, keys, failure);
             batch.report.failures.push(failure);
         }
         set.positions = positions;
-        self.idle.put(set);
+        self.put_set(set);
         report.misses = keys.len() - report.hits - report.failed - report.oversized;
-        report
+        self.counters.looked_up(&report);
+        match is_interrupted {
+            true => Err(Error::Interrupted),
+            false => Ok(report),
+        }
+    }
+
+    /// Groups the keys of a batch by server.
+    pub(crate) fn group<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        positions: &mut Positions,
+        now: Instant,
+    ) {
+        let ring = self.live_ring(&self.health(), now);
+        positions.group(keys.len(), self.servers.len(), |tell| {
+            ring.servers_of(keys, |_, server| tell(server));
+        });
     }
 
     /// A connection to a server that may be asked.
-    fn begin(
+    pub(crate) fn begin(
         &self,
         server: usize,
         set: &mut ConnectionSet,
@@ -336,23 +399,35 @@ impl Client {
     pub(crate) fn command(&self, command: &Command<'_>, key: &[u8]) -> Result<Answer, Error> {
         self.owner.check()?;
         self.check_key(0, key)?;
+        self.counters.commands(1);
         let now = time::now();
         let server = self.live_ring(&self.health(), now).server_of(key);
         self.ask(server, now, |connection| {
-            let opaque = match self.options.protocol {
-                Protocol::Classic => {
-                    compose::classic_command(command, key, connection.output());
-                    None
-                }
-                Protocol::Meta => {
-                    let opaque = connection.next_opaque;
-                    connection.next_opaque = opaque.wrapping_add(1);
-                    compose::meta_command(command, key, opaque, connection.output());
-                    Some(opaque)
-                }
-            };
+            let opaque = self.compose_command(connection, command, key);
             CommandConversation::new(command, opaque)
         })
+    }
+
+    /// Whether requests have numbers.
+    pub(crate) fn has_opaques(&self) -> bool {
+        self.options.protocol == Protocol::Meta
+    }
+
+    /// Composes a command. Returns its number in the meta protocol.
+    pub(crate) fn compose_command(
+        &self,
+        connection: &mut Connection,
+        command: &Command<'_>,
+        key: &[u8],
+    ) -> Option<u32> {
+        if !self.has_opaques() {
+            compose::classic_command(command, key, connection.output());
+            return None;
+        }
+        let opaque = connection.next_opaque;
+        connection.next_opaque = opaque.wrapping_add(1);
+        compose::meta_command(command, key, opaque, connection.output());
+        Some(opaque)
     }
 
     /// Sends a request that `compose` appends to one server, and waits for its answer.
@@ -366,35 +441,44 @@ impl Client {
         self.ask_all(server..server + 1, now, compose, |_, result| {
             answer = result
         });
-        answer.map_err(|failure| Error::Server {
-            server: self.servers[server].to_string(),
-            failure,
+        answer.map_err(|failure| match failure {
+            Failure::Interrupted => Error::Interrupted,
+            failure => Error::Server {
+                server: self.servers[server].to_string(),
+                failure,
+            },
         })
     }
 
     /// Deletes all items of all servers, in one round trip.
     ///
     /// # Errors
-    /// [`Error::Forked`]. The servers that failed are returned.
+    /// [`Error::Forked`], [`Error::Interrupted`]. The servers that failed are returned.
     pub fn flush_all(&self) -> Result<Vec<ServerFailure>, Error> {
         self.owner.check()?;
         let compose = |connection: &mut Connection| {
             connection.output().extend_from_slice(compose::FLUSH_ALL);
             CommandConversation::flush_all()
         };
+        self.counters.commands(1);
         let mut failures = Vec::new();
+        let mut is_interrupted = false;
         self.ask_all(
             0..self.servers.len(),
             time::now(),
             compose,
             |server, result| {
                 if let Err(failure) = result {
+                    is_interrupted |= matches!(failure, Failure::Interrupted);
                     let server = self.servers[server].to_string();
                     failures.push(ServerFailure::new(server, 0, failure));
                 }
             },
         );
-        Ok(failures)
+        match is_interrupted {
+            true => Err(Error::Interrupted),
+            false => Ok(failures),
+        }
     }
 
     /// Sends a request to some servers at once, and reports each one's answer.
@@ -405,7 +489,7 @@ impl Client {
         compose: impl Fn(&mut Connection) -> CommandConversation,
         mut report: impl FnMut(usize, Result<Answer, Failure>),
     ) {
-        let mut set = self.idle.take(self.servers.len());
+        let mut set = self.take_set();
         let mut turns = Vec::with_capacity(servers.len());
         for server in servers {
             match self.begin(server, &mut set, now) {
@@ -435,6 +519,6 @@ impl Client {
                 },
             );
         }
-        self.idle.put(set);
+        self.put_set(set);
     }
 }

@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::conversation::{Conversation, Step, shown};
 use crate::error::Failure;
+use crate::interrupt::Interrupt;
 use crate::net::{Connection, Interest, Peer, Tls};
 use crate::protocol::reply::{Line, Parsed, Reply};
 
@@ -65,6 +66,7 @@ pub(crate) struct RoundOptions<'a> {
     pub(crate) deadline: Instant,
     pub(crate) timeout: Duration,
     pub(crate) max_value_bytes: usize,
+    pub(crate) interrupt: &'a Interrupt,
     pub(crate) tls: Option<&'a Tls>,
     /// The host of each server's address.
     pub(crate) hosts: &'a [String],
@@ -76,6 +78,7 @@ pub(crate) fn run<C: Conversation>(
     shared: &mut C::Shared,
     options: &RoundOptions<'_>,
 ) {
+    let mut check = options.interrupt.first_check(time::now());
     loop {
         let mut waiting = Vec::with_capacity(turns.len());
         let mut descriptors = Vec::with_capacity(turns.len());
@@ -93,7 +96,15 @@ pub(crate) fn run<C: Conversation>(
         if waiting.is_empty() {
             return;
         }
-        let left = options.deadline.saturating_duration_since(time::now());
+        let now = time::now();
+        if options.interrupt.is_raised(&mut check, now) {
+            for at in waiting {
+                turns[at].result = Some(Err(Failure::Interrupted));
+            }
+            return;
+        }
+        let until = check.map_or(options.deadline, |check| check.min(options.deadline));
+        let left = until.saturating_duration_since(now);
         let polled = match left.is_zero() {
             true => Ok(0),
             false => {

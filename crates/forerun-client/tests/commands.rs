@@ -8,36 +8,7 @@ use forerun_client::{
     CasResult, Client, ClientOptions, Credentials, Endpoint, Error, Expiry, Failure, KeyError,
     Lookup, NewValue, Placement, Protocol, ServerAddress, Unanswered, Value, Values,
 };
-use testing::{client_of, forerun, memcached, options};
-
-const PROTOCOLS: [Protocol; 2] = [Protocol::Classic, Protocol::Meta];
-
-/// Runs a test on clients of three servers, in both protocols.
-fn on_every_server(test: impl Fn(&Client, Protocol)) {
-    let servers = [forerun(), forerun(), forerun()];
-    let ours = servers
-        .iter()
-        .map(|server| testing::address(server).into())
-        .collect();
-    let mut groups: Vec<Vec<ServerAddress>> = vec![ours];
-    let theirs: Vec<_> = (0..3).map_while(|_| memcached(&[])).collect();
-    if theirs.len() == 3 {
-        groups.push(
-            theirs
-                .iter()
-                .map(|memcached| memcached.address.clone())
-                .collect(),
-        );
-    }
-    for group in groups {
-        for protocol in PROTOCOLS {
-            let client =
-                Client::new(group.clone(), options().protocol(protocol)).expect("a client");
-            assert!(client.flush_all().expect("this process").is_empty());
-            test(&client, protocol);
-        }
-    }
-}
+use testing::{PROTOCOLS, client_of, forerun, memcached, on_every_server, options};
 
 #[test]
 fn values_are_stored_and_read() {

@@ -46,6 +46,11 @@ impl CommandConversation {
         CommandConversation::of(kind, opaque)
     }
 
+    /// Waits for the answer to the next command of the same kind, which has the next number.
+    pub(crate) fn next(&mut self) {
+        self.opaque = self.opaque.map(|opaque| opaque.wrapping_add(1));
+    }
+
     pub(crate) fn flush_all() -> CommandConversation {
         CommandConversation::of(Kind::FlushAll, None)
     }

@@ -1,8 +1,10 @@
 //! What a request expects as its answer.
 
+mod batch_conversation;
 mod command_conversation;
 mod lookup_conversation;
 
+pub(crate) use batch_conversation::{BatchConversation, CommandBatch};
 pub(crate) use command_conversation::{Answer, CommandConversation};
 pub(crate) use lookup_conversation::{KEYS_PER_LINE, LookupBatch, LookupConversation};
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_cache::{Cache, CacheOptions};
-use forerun_client::{Client, ClientOptions, ServerAddress};
+use forerun_client::{Client, ClientOptions, Protocol, ServerAddress};
 use forerun_server::{Address, Listen, Server, ServerOptions};
 
 /// Longer than any test waits for a server that answers.
@@ -110,5 +110,34 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub const PROTOCOLS: [Protocol; 2] = [Protocol::Classic, Protocol::Meta];
+
+/// Runs a test on clients of three servers, in both protocols.
+pub fn on_every_server(test: impl Fn(&Client, Protocol)) {
+    let servers = [forerun(), forerun(), forerun()];
+    let ours = servers
+        .iter()
+        .map(|server| address(server).into())
+        .collect();
+    let mut groups: Vec<Vec<ServerAddress>> = vec![ours];
+    let theirs: Vec<_> = (0..3).map_while(|_| memcached(&[])).collect();
+    if theirs.len() == 3 {
+        groups.push(
+            theirs
+                .iter()
+                .map(|memcached| memcached.address.clone())
+                .collect(),
+        );
+    }
+    for group in groups {
+        for protocol in PROTOCOLS {
+            let client =
+                Client::new(group.clone(), options().protocol(protocol)).expect("a client");
+            assert!(client.flush_all().expect("this process").is_empty());
+            test(&client, protocol);
+        }
     }
 }

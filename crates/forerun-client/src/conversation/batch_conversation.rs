@@ -1,0 +1,70 @@
+//! The answers to a server's part of a batch of commands, one after the other.
+
+use std::ops::Range;
+
+use super::command_conversation::{Answer, CommandConversation};
+use super::{Conversation, Step};
+use crate::error::Failure;
+use crate::protocol::compose::Command;
+use crate::protocol::reply::Reply;
+
+/// What the servers' parts of a batch of commands share.
+#[derive(Debug)]
+pub(crate) struct CommandBatch<'a> {
+    /// Positions of keys, grouped by server.
+    pub(crate) order: &'a [u32],
+    /// The answer for the key at each position.
+    pub(crate) answers: &'a mut [Option<Answer>],
+}
+
+/// A server's part of a batch of commands of the same kind.
+#[derive(Debug)]
+pub(crate) struct BatchConversation<'a> {
+    /// Its part of `order` that has no answer yet.
+    rest: Range<usize>,
+    /// Waits for the answer to the next command.
+    command: CommandConversation,
+    batch: std::marker::PhantomData<CommandBatch<'a>>,
+}
+
+impl BatchConversation<'_> {
+    /// Waits for the answers to the commands at `part` of `order`. The first has the number
+    /// `opaque`, and each further one the next number.
+    pub(crate) fn new(part: Range<usize>, command: &Command<'_>, opaque: Option<u32>) -> Self {
+        BatchConversation {
+            rest: part,
+            command: CommandConversation::new(command, opaque),
+            batch: std::marker::PhantomData,
+        }
+    }
+
+    /// How many commands have no answer.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.rest.len()
+    }
+}
+
+impl<'a> Conversation for BatchConversation<'a> {
+    type Shared = CommandBatch<'a>;
+
+    fn reply(&mut self, reply: Reply<'_>, batch: &mut Self::Shared) -> Result<Step, Failure> {
+        self.command.reply(reply, &mut ())?;
+        if let Some(at) = self.rest.next() {
+            batch.answers[batch.order[at] as usize] = self.command.answer.take();
+        }
+        self.command.next();
+        match self.rest.is_empty() {
+            true => Ok(Step::Done),
+            false => Ok(Step::More),
+        }
+    }
+
+    fn oversized(
+        &mut self,
+        reply: Reply<'_>,
+        bytes: u64,
+        _: &mut Self::Shared,
+    ) -> Result<(), Failure> {
+        self.command.oversized(reply, bytes, &mut ())
+    }
+}
