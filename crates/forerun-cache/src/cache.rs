@@ -6,6 +6,7 @@ use crate::blocks::victim::Evacuation;
 use crate::budget::{Budget, Purpose};
 use crate::epoch::{Epochs, Pinned};
 use crate::eviction::Policy;
+use crate::eviction_hook::{Evicted, EvictionHook};
 use crate::generation::{Flushes, Moment};
 use crate::hasher::KeyHasher;
 use crate::index::Index;
@@ -47,6 +48,7 @@ pub struct Cache {
     pub(crate) flushes: LeakedInFork<Flushes>,
     /// The second of the scheduled flush; 0 if none is scheduled.
     pub(crate) flush_at: AtomicU32,
+    pub(crate) eviction_hook: EvictionHook,
     pub(crate) started: Instant,
 }
 
@@ -102,8 +104,27 @@ impl Cache {
             now: AtomicU32::new(1),
             flushes: LeakedInFork::new(Flushes::new()),
             flush_at: AtomicU32::new(0),
+            eviction_hook: EvictionHook::default(),
             started: time::now(),
         })
+    }
+
+    /// Calls `observe` for each item that is evicted from now on, on the thread that evicts it,
+    /// which may be that of any writer. It must return soon and must not use the cache: a part of
+    /// the index is locked. Only the first call has an effect; returns false for a later one.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// assert!(cache.observe_evictions(|evicted| println!("{:?}", evicted.key)));
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
+    pub fn observe_evictions(
+        &self,
+        observe: impl Fn(&Evicted<'_>) + Send + Sync + 'static,
+    ) -> bool {
+        self.eviction_hook.set(Box::new(observe))
     }
 
     /// Checks that the calling process created the cache. In a fork of that process, lookups find

@@ -57,6 +57,7 @@ mod crawler;
 mod epoch;
 mod evict;
 mod eviction;
+mod eviction_hook;
 mod flush;
 mod generation;
 mod guard;
@@ -81,6 +82,7 @@ mod write;
 
 pub use cache::Cache;
 pub use crawler::Crawler;
+pub use eviction_hook::Evicted;
 pub use guard::{Cursor, Guard};
 pub use item::Item;
 pub use options::{

@@ -4,9 +4,11 @@
 use crate::blocks::item_layout::FETCHED;
 use crate::cache::Cache;
 use crate::epoch::Pinned;
+use crate::eviction_hook::Evicted;
 use crate::index::item_bucket::ItemRef;
 use crate::index::segment::{LockedSegment, SlotRef};
 use crate::limbo::Garbage;
+use crate::request::Expiry;
 use crate::stats::Count;
 
 /// Why an item leaves the index.
@@ -37,6 +39,16 @@ impl Cache {
     /// bytes are dead, its share of a large value goes to limbo.
     pub(crate) fn retire_item(&self, pinned: &Pinned<'_>, item: ItemRef, cause: RemovalCause) {
         let record = self.record(pinned, item);
+        if cause == RemovalCause::Evicted {
+            self.eviction_hook.call(|| Evicted {
+                key: record.key(),
+                value_len: record.value().len(),
+                expiry: Expiry::from_word(record.expiry()),
+                was_fetched: record.marks() & FETCHED != 0,
+                last_access: record.accessed(),
+                now: self.now(),
+            });
+        }
         let bytes = record.size_bytes();
         self.blocks.mark_dead(item, bytes);
         if let Some(value) = self.blocks.take_large(record) {

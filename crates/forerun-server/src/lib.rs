@@ -6,7 +6,7 @@
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
 //!   shared.rs  state of all sessions of a server
 //!   counters.rs   the counters, listed once            settings.rs options of sessions
-//!   prefix_counts.rs  counts by key prefix
+//!   prefix_counts.rs  counts by key prefix             watch.rs   log lines for clients that watch
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
 //!   auth.rs    the file of users                 address.rs  where servers listen
@@ -39,6 +39,8 @@ mod snapshot;
 mod snapshot_error;
 mod system;
 mod testing;
+mod watch;
+mod watch_lines;
 
 pub use address::{Address, Listen, UNIX_MODE};
 pub use counters::{Counter, Counters, SessionStats};

@@ -19,6 +19,9 @@ pub struct Settings {
     /// Whether `lru_crawler` is enabled at the start. The command `lru_crawler enable` enables it
     /// later. Default: yes.
     pub crawler_enabled: bool,
+    /// Whether `watch` is allowed in a server's sessions. A session without a server never allows
+    /// it. Default: yes.
+    pub watch_enabled: bool,
     /// Whether `debugtime` is allowed, as in memcached's debug builds. Test suites use it. Default:
     /// no.
     pub debug_commands: bool,
@@ -56,6 +59,7 @@ impl Default for Settings {
             shutdown_command: false,
             dump_enabled: true,
             crawler_enabled: true,
+            watch_enabled: true,
             debug_commands: false,
             verbosity: 0,
             auth_enabled: false,
@@ -79,6 +83,7 @@ forerun_core::setters! {
         shutdown_command: bool,
         dump_enabled: bool,
         crawler_enabled: bool,
+        watch_enabled: bool,
         debug_commands: bool,
         verbosity: u32,
         auth_enabled: bool,

@@ -15,6 +15,7 @@ use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
 use crate::system::System;
+use crate::watch::Watchers;
 
 /// Memcached's clock begins this many seconds before the process.
 const EARLY_S: u64 = 60;
@@ -116,6 +117,8 @@ pub struct Shared {
     pub(crate) started: Instant,
     /// Counts by key prefix.
     pub(crate) prefixes: PrefixCounts,
+    /// The connections that watch.
+    pub(crate) watchers: Arc<Watchers>,
     /// Whether `lru_crawler` is enabled.
     crawls: AtomicBool,
     /// The level that `verbosity` set last.
@@ -165,6 +168,7 @@ impl Shared {
             unix_zero_s: unix_start_s.saturating_sub(cache.now().into()),
             unix_start_s,
             prefixes: PrefixCounts::default(),
+            watchers: Arc::default(),
             crawls: AtomicBool::new(settings.crawler_enabled),
             verbosity: AtomicU32::new(settings.verbosity),
             settings,

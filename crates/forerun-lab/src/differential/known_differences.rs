@@ -232,7 +232,12 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         Affected::Any,
         "`slabs` and `lru` change nothing, because items of all sizes share blocks. `extstore` is \
-         off, and so is `watch`.",
+         off.",
+    ),
+    not_generated(
+        Affected::Any,
+        "A watcher of fetchers sees reads only; memcached also shows the lookups that writes \
+         make. `watch rawcmds` is not supported.",
     ),
     not_generated(
         Affected::Any,

@@ -78,10 +78,10 @@ impl Memcached {
     pub(super) fn start(&self, dir: &Path) -> Result<Peer> {
         let socket = dir.join("memcached.sock");
         let child = Command::new(&self.program)
-            // Configured like this server: without watchers, and with fixed slabs. The thread that
-            // maintains the LRU holds recently read items for a while, and whether a number is
-            // changed in place depends on that.
-            .args(["-W", "-o", "no_slab_reassign,no_lru_maintainer"])
+            // Configured like this server: with fixed slabs. The thread that maintains the LRU
+            // holds recently read items for a while, and whether a number is changed in place
+            // depends on that.
+            .args(["-o", "no_slab_reassign,no_lru_maintainer"])
             .args(["-u", "root", "-t", "1", "-I", "4m", "-m"])
             .arg(MEMORY_MIB.to_string())
             .arg("-s")

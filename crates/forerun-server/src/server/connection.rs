@@ -16,6 +16,8 @@ use crate::output::{FULL_BYTES, Output};
 use crate::planted::{self, Defect};
 use crate::session::{Context, Session, SessionState};
 use crate::system::Ready;
+use crate::watch::Watcher;
+use crate::watch_lines::CloseReason;
 
 use super::buffers::{BufferMemory, PROGRESS_BYTES};
 use super::connections::{ConnectionState, Ticket};
@@ -51,6 +53,10 @@ pub(crate) struct Connection<K> {
     moved_bytes: u64,
     /// When it last made progress (see [`PROGRESS_BYTES`]), in seconds on the server's clock.
     progress_s: u64,
+    /// Set once the client watches.
+    watcher: Option<Watcher>,
+    /// Whether a call on the socket failed.
+    has_failed: bool,
     /// Whether the connection is already in its worker's queue.
     pub(crate) is_queued: bool,
 }
@@ -129,6 +135,8 @@ impl<K: Read + Write> Connection<K> {
             has_waited: false,
             moved_bytes: 0,
             progress_s: 0,
+            watcher: None,
+            has_failed: false,
             is_queued: false,
         }
     }
@@ -146,6 +154,19 @@ impl<K: Read + Write> Connection<K> {
     /// When it last made progress, in seconds on the server's clock.
     pub(crate) fn progress_s(&self) -> u64 {
         self.progress_s
+    }
+
+    /// Whether the client watches.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.watcher.is_some()
+    }
+
+    /// Why the connection closes after a turn.
+    pub(crate) fn close_reason(&self) -> CloseReason {
+        match self.has_failed {
+            true => CloseReason::Error,
+            false => CloseReason::Normal,
+        }
     }
 
     /// Memory of the connection's own buffers.
@@ -166,6 +187,7 @@ impl<K: Read + Write> Connection<K> {
     /// Starts to drain: the connection answers the requests that have arrived, then closes. If only
     /// a part of a command has arrived, it waits for the rest.
     pub(crate) fn drain(&mut self, turns: &mut Turns<'_>) -> TurnResult {
+        self.watcher = None;
         // The system reports bytes only when they arrive, and it may have reported these before.
         self.readable = true;
         if self.phase != Phase::Closing {
@@ -191,11 +213,14 @@ impl<K: Read + Write> Connection<K> {
         if self.output.is_empty() {
             self.output = take(&mut turns.spare.output);
         }
+        let mut failed = false;
         let turn = self.try_turn(turns).unwrap_or_else(|error| {
             // Peers disappear all the time.
             tracing::debug!(peer = %self.ticket.peer(), %error, "a connection failed");
+            failed = true;
             TurnResult::Close
         });
+        self.has_failed |= failed;
         if self.transport.take_moved() {
             self.ticket.heard(turns.now_s);
         }
@@ -242,6 +267,21 @@ impl<K: Read + Write> Connection<K> {
             if !self.is_sent() {
                 return Ok(TurnResult::Wait);
             }
+            if let Some(watcher) = &self.watcher {
+                if watcher.take_lines(self.output.bytes_mut()) {
+                    continue;
+                }
+                match self.receive(turns)? {
+                    // As in memcached, a watcher is not listened to.
+                    Arrived::Bytes => self.input.consume(self.input.bytes().len()),
+                    Arrived::Nothing => return Ok(TurnResult::Wait),
+                    Arrived::End => {
+                        self.watcher = None;
+                        self.phase = Phase::Closing;
+                    }
+                }
+                continue;
+            }
             if !self.unfinished {
                 if self.phase == Phase::Closing {
                     return self.close_notify(turns);
@@ -286,6 +326,7 @@ impl<K: Read + Write> Connection<K> {
                 }
                 SessionState::NeedsInput | SessionState::OutputFull => {}
                 SessionState::Closed => self.phase = Phase::Closing,
+                SessionState::Watching => self.watcher = self.session.take_watcher(),
                 SessionState::Shutdown => {
                     self.phase = Phase::Closing;
                     return Ok(TurnResult::Shutdown);
@@ -387,6 +428,7 @@ impl<K: Read + Write> Connection<K> {
             }
             self.authentication = None;
         }
+        turns.context.connection = self.ticket.number();
         let next = self
             .session
             .receive(&mut self.input, &mut self.output, turns.context);

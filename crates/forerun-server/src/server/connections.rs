@@ -59,6 +59,8 @@ pub(crate) struct Connections {
     infos: Mutex<BTreeMap<u64, Arc<ConnectionInfo>>>,
     /// The addresses of the listeners while they are open.
     listeners: Mutex<Vec<Arc<str>>>,
+    /// The number of the first connection: listeners have the numbers before it.
+    first: AtomicU64,
 }
 
 /// A slot for one connection. Dropping the ticket frees the slot.
@@ -89,6 +91,7 @@ impl Connections {
             buffers,
             infos: Mutex::default(),
             listeners: Mutex::default(),
+            first: AtomicU64::new(0),
         }
     }
 
@@ -104,7 +107,7 @@ impl Connections {
             return None;
         }
         self.now.fetch_add(1, RELAXED);
-        let id = self.total.fetch_add(1, RELAXED);
+        let id = self.first.load(RELAXED) + self.total.fetch_add(1, RELAXED);
         let info = Arc::new(ConnectionInfo {
             peer,
             listener: listener.clone(),
@@ -137,6 +140,7 @@ impl Connections {
 
     /// Records the addresses of the listeners.
     pub(crate) fn opened(&self, listeners: Vec<Arc<str>>) {
+        self.first.store(listeners.len() as u64, RELAXED);
         *self.listeners() = listeners;
     }
 
@@ -188,7 +192,6 @@ impl Connections {
             line(id, "state", "conn_listening");
             line(id, "secs_since_last_cmd", &now_s.to_string());
         }
-        let first = listeners.len() as u64;
         // Copy the list, so that admitting a connection does not wait while the lines are written.
         let infos: Vec<(u64, Arc<ConnectionInfo>)> = self
             .infos()
@@ -196,7 +199,6 @@ impl Connections {
             .map(|(id, info)| (*id, info.clone()))
             .collect();
         for (id, info) in infos {
-            let id = first + id;
             let state = STATE_NAMES[usize::from(info.state.load(RELAXED))];
             let silent_s = now_s.saturating_sub(info.last_heard_s.load(RELAXED));
             line(id, "addr", &info.peer.to_string());
@@ -257,6 +259,11 @@ impl Ticket {
     /// Records what the connection waits for.
     pub(crate) fn note_state(&self, state: ConnectionState) {
         self.info.state.store(state as u8, RELAXED);
+    }
+
+    /// The connection's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.id
     }
 
     pub(crate) fn peer(&self) -> Peer {

@@ -12,6 +12,7 @@ use crate::net::TlsFiles;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::system::{Listening, Readiness, System};
+use crate::watch::WatchKinds;
 
 use super::acceptor::{self, Acceptor, ListenerState, Maintenance};
 use super::buffers::Buffers;
@@ -91,6 +92,13 @@ impl<S: System> ServerParts<S> {
             options.on_verbosity.clone(),
         ));
         let shared = Arc::new(Shared::on(&system, settings, cache.clone(), server));
+        let watchers = shared.watchers.clone();
+        // A second server on the same cache does not see evictions.
+        cache.observe_evictions(move |evicted| {
+            if watchers.is_watched(WatchKinds::EVICTIONS) {
+                watchers.log_eviction(evicted);
+            }
+        });
         let start = |source| Error::Start {
             what: "a poll",
             source,

@@ -22,6 +22,8 @@ use crate::planted::{self, Defect};
 use crate::session::Context;
 use crate::shared::Shared;
 use crate::system::{Readiness, System, WAKE, Wake};
+use crate::watch::WatchKinds;
+use crate::watch_lines::CloseReason;
 
 use super::buffers::STALL_S;
 use super::connection::{Connection, Spare, TurnResult, Turns};
@@ -106,6 +108,8 @@ pub(crate) struct Worker<S: System> {
     again: Vec<usize>,
     /// Connections that are not read until the buffers have room.
     paused: Vec<usize>,
+    /// Connections that watch.
+    watching: Vec<usize>,
     /// Set by a drain: at this time all connections are closed, even if they are busy.
     deadline: Option<Instant>,
     swept: Instant,
@@ -118,7 +122,8 @@ impl<S: System> Worker<S> {
     pub(crate) fn new(setup: Setup<S>) -> io::Result<(Worker<S>, WorkerHandle<S::Socket>)> {
         let (poll, waker) = setup.system.poll(EVENTS)?;
         let (sender, inbox) = channel();
-        let context = Context::new(setup.shared.clone());
+        let mut context = Context::new(setup.shared.clone());
+        context.waker = Some(waker.clone());
         let worker = Worker {
             poll,
             inbox,
@@ -131,6 +136,7 @@ impl<S: System> Worker<S> {
             turn: Vec::with_capacity(EVENTS),
             again: Vec::new(),
             paused: Vec::new(),
+            watching: Vec::new(),
             deadline: None,
         };
         let handle = WorkerHandle {
@@ -195,6 +201,9 @@ impl<S: System> Worker<S> {
         self.turn = turn;
         if called {
             self.take_messages();
+            for at in 0..self.watching.len() {
+                self.queue(self.watching[at]);
+            }
         }
         self.sweep();
         self.close_at_deadline();
@@ -245,6 +254,9 @@ impl<S: System> Worker<S> {
             now_s,
         };
         let turn = what(connection, &mut turns);
+        if connection.is_watching() && !self.watching.contains(&key) {
+            self.watching.push(key);
+        }
         let held = connection.ticket.held();
         if held.bytes() > held_bytes
             && self.deadline.is_none()
@@ -256,7 +268,10 @@ impl<S: System> Worker<S> {
             TurnResult::Wait => {}
             TurnResult::Again => self.queue(key),
             TurnResult::Pause => self.pause(key),
-            TurnResult::Close => self.close(key),
+            TurnResult::Close => {
+                let reason = connection.close_reason();
+                self.close(key, reason);
+            }
             TurnResult::Shutdown => {
                 self.queue(key);
                 self.setup.handle.drain();
@@ -319,17 +334,27 @@ impl<S: System> Worker<S> {
             );
             self.setup.connections.buffers().closed(ticket.held());
         }
-        self.close(key);
+        self.close(key, CloseReason::Error);
     }
 
-    fn close(&mut self, key: usize) {
+    fn close(&mut self, key: usize, reason: CloseReason) {
         self.paused.retain(|&paused| paused != key);
+        self.watching.retain(|&watching| watching != key);
         if let Some(mut connection) = self.connections.try_remove(key) {
             tracing::debug!(peer = %connection.ticket.peer(), "closes a connection");
+            self.log_connection(&connection.ticket, Some(reason));
             connection.leave();
             // This fails for a socket that is already broken. Dropping the socket also removes it
             // from the poll.
             let _ = self.poll.deregister(connection.socket());
+        }
+    }
+
+    /// Tells the watchers of a new connection or of the end of one, if there are any.
+    fn log_connection(&self, ticket: &Ticket, end: Option<CloseReason>) {
+        let watchers = &self.setup.shared.watchers;
+        if watchers.is_watched(WatchKinds::CONNECTIONS) {
+            watchers.log_connection(ticket.number(), ticket.peer(), end);
         }
     }
 
@@ -371,10 +396,12 @@ impl<S: System> Worker<S> {
             _ => Transport::plain(socket),
         };
         let entry = self.connections.vacant_entry();
-        self.poll.register(transport.socket(), entry.key())?;
+        let key = entry.key();
+        self.poll.register(transport.socket(), key)?;
         let authenticates = self.setup.users.is_some();
         tracing::debug!(peer = %ticket.peer(), tls, "opened a connection");
         entry.insert(Connection::new(transport, ticket, authenticates));
+        self.log_connection(&self.connections[key].ticket, None);
         Ok(())
     }
 
@@ -409,7 +436,7 @@ impl<S: System> Worker<S> {
         if self.setup.system.now() >= deadline {
             let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
             for key in keys {
-                self.close(key);
+                self.close(key, CloseReason::Shutdown);
             }
         }
     }
@@ -431,12 +458,13 @@ impl<S: System> Worker<S> {
             .iter()
             .filter(|(_, connection)| {
                 now_s.saturating_sub(connection.ticket.last_heard_s()) > limit_s
+                    && !connection.is_watching()
             })
             .map(|(key, _)| key)
             .collect();
         for key in silent {
             self.setup.connections.kicked();
-            self.close(key);
+            self.close(key, CloseReason::Idle);
         }
     }
 }

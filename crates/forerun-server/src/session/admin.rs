@@ -2,8 +2,9 @@
 
 use crate::protocol::numbers::{parse_i64, parse_u32};
 use crate::protocol::replies;
-use crate::protocol::tokens::Tokens;
+use crate::protocol::tokens::{Tokens, split};
 use crate::shared::RefreshError;
+use crate::watch::{WatchKinds, Watcher};
 
 use super::command_context::CommandContext;
 use super::dump::{Dump, check_classes};
@@ -87,6 +88,17 @@ fn crawl(tokens: &Tokens<'_>, context: &CommandContext<'_>) -> &'static [u8] {
         true => replies::OK,
         false => b"BUSY currently processing crawler request\r\n",
     }
+}
+
+/// `watch kind…`. An error is the answer.
+pub(super) fn watch(line: &[u8], context: &CommandContext<'_>) -> Result<Watcher, &'static [u8]> {
+    let waker = context
+        .waker
+        .filter(|_| context.shared.settings.watch_enabled);
+    let waker = waker.ok_or(&b"CLIENT_ERROR watch commands not allowed\r\n"[..])?;
+    let kinds = WatchKinds::parse(split(line).skip(1)).ok_or(replies::ERROR)?;
+    let watcher = context.shared.watchers.add(kinds, waker.clone());
+    watcher.ok_or(b"WATCHER_TOO_MANY log watcher limit reached\r\n")
 }
 
 /// `slabs reassign …`, `slabs automove …`: this cache has no slabs, so there is never a page to

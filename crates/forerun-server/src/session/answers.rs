@@ -107,6 +107,7 @@ impl Session {
                         }
                         let (key, item) = lookups.next();
                         count_prefix(context, key, item.is_some());
+                        context.log_fetch(key, item.as_ref());
                         if let Some(item) = item {
                             hits += 1;
                             push_item(context, key, &item, line.with_cas);
@@ -127,6 +128,7 @@ impl Session {
                     }
                     context.counters.cmd_meta.add(1);
                     let (key, item) = lookups.next();
+                    context.log_fetch(key, item.as_ref());
                     match item {
                         Some(item) => {
                             hits += 1;
@@ -199,7 +201,9 @@ fn answer_touching(
 /// Answers one key if it has an item.
 fn answer_key(context: &mut CommandContext<'_>, key: &[u8], with_cas: bool) -> bool {
     let guard = context.cache.pin();
-    let Some(item) = guard.get(key) else {
+    let item = guard.get(key);
+    context.log_fetch(key, item.as_ref());
+    let Some(item) = item else {
         return false;
     };
     push_item(context, key, &item, with_cas);

@@ -1,10 +1,16 @@
 //! The context in which a session executes a command.
 
+use std::sync::Arc;
+
 use forerun_cache::{ArithmeticResult, Cache, Direction, Expiry, Item};
 
 use crate::counters::Counters;
 use crate::output::Output;
 use crate::shared::Shared;
+use crate::system::Wake;
+use crate::watch::WatchKinds;
+
+use super::Context;
 
 /// Smaller values are copied without trying to share them.
 const SHARED_BYTES_MIN: usize = 16 << 10;
@@ -15,15 +21,32 @@ pub(super) struct CommandContext<'a> {
     pub cache: &'a Cache,
     pub counters: &'a Counters,
     pub out: &'a mut Output,
+    /// Wakes this thread for its watchers.
+    pub waker: Option<&'a Arc<dyn Wake>>,
+    /// The number of this connection, for watchers.
+    pub connection: u64,
 }
 
 impl<'a> CommandContext<'a> {
-    pub(super) fn new(shared: &'a Shared, counters: &'a Counters, out: &'a mut Output) -> Self {
+    pub(super) fn new(context: &'a Context, out: &'a mut Output) -> Self {
+        let shared: &Shared = &context.shared;
         Self {
             shared,
             cache: &shared.cache,
-            counters,
+            counters: &context.counters,
             out,
+            waker: context.waker.as_ref(),
+            connection: context.connection,
+        }
+    }
+
+    /// Tells the watchers of a read, if there are any.
+    #[inline]
+    pub(super) fn log_fetch(&self, key: &[u8], item: Option<&Item<'_>>) {
+        let watchers = &self.shared.watchers;
+        if watchers.is_watched(WatchKinds::FETCHERS) {
+            let len = item.map(|item| item.value().len());
+            watchers.log_fetch(self.connection, key, len);
         }
     }
 

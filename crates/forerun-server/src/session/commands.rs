@@ -52,6 +52,14 @@ impl Session {
                     return Step::End(state);
                 }
             }
+            b"watch" => match admin::watch(line, context) {
+                Ok(watcher) => {
+                    self.watcher = Some(watcher);
+                    context.push(replies::OK);
+                    return Step::End(SessionState::Watching);
+                }
+                Err(reply) => context.push_unless(tokens.has_noreply(), reply),
+            },
             b"lru_crawler" => {
                 if let Some(dump) = admin::lru_crawler(&tokens, context) {
                     *at += line_len;
@@ -113,7 +121,6 @@ impl Session {
             (b"debugtime", 2) if context.shared.settings.debug_commands => {
                 context.push(admin::debug_time(tokens, context));
             }
-            (b"watch", _) => context.push(b"CLIENT_ERROR watch commands not allowed\r\n"),
             _ => return false,
         }
         true
@@ -196,10 +203,11 @@ fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let reply = if context.cache.touch(key, context.shared.expiry(expiration)) {
         context.counters.touch_hits.add(1);
         // A touched item counts as fetched, because a client uses it.
-        context.cache.pin().get(key);
+        context.log_fetch(key, context.cache.pin().get(key).as_ref());
         replies::TOUCHED
     } else {
         context.counters.touch_misses.add(1);
+        context.log_fetch(key, None);
         replies::NOT_FOUND
     };
     context.push_unless(quiet, reply);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::counters::Counters;
 use crate::shared::Shared;
+use crate::system::Wake;
 
 use super::reads::Scratch;
 
@@ -14,6 +15,10 @@ pub struct Context {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) scratch: Scratch,
+    /// Wakes the thread when there are lines for its watchers. Without it, nobody can watch.
+    pub(crate) waker: Option<Arc<dyn Wake>>,
+    /// The number of the connection whose session runs, for watchers.
+    pub(crate) connection: u64,
 }
 
 impl Context {
@@ -24,6 +29,8 @@ impl Context {
             shared,
             counters,
             scratch: Scratch::default(),
+            waker: None,
+            connection: 0,
         }
     }
 

@@ -10,6 +10,8 @@ use crate::protocol::meta_keys::push_base64;
 use crate::protocol::numbers::push_u64;
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
+use crate::watch::WatchKinds;
+use crate::watch_lines::StoreEvent;
 
 use super::command_context::CommandContext;
 use super::meta_answer::{Known, Subject, push_repeated};
@@ -115,6 +117,20 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
             expiry,
             is_new,
         } => {
+            if is_new && context.shared.watchers.is_watched(WatchKinds::MUTATIONS) {
+                let event = StoreEvent {
+                    key,
+                    status: "stored",
+                    command: "add",
+                    expiry,
+                    len: itoa::Buffer::new().format(value).len(),
+                };
+                let now_s = context.cache.now();
+                context
+                    .shared
+                    .watchers
+                    .log_store(context.connection, now_s, &event);
+            }
             let before = match is_new {
                 true => Expiry::Never,
                 false => before.unwrap_or(expiry),

@@ -145,6 +145,7 @@ pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Fla
     let cache = context.cache;
     let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);
+    context.log_fetch(key, item.as_ref());
     if item.is_none() && flags.vivify.is_some() {
         // A store may wait until all readers are done, including this one.
         drop(guard);

@@ -39,6 +39,7 @@ use crate::input::{Input, LINE_BYTES_MAX};
 use crate::output::Output;
 use crate::protocol::binary;
 use crate::protocol::tokens::without_return;
+use crate::watch::Watcher;
 use command_context::CommandContext;
 pub use context::Context;
 use dump::Dump;
@@ -57,6 +58,9 @@ pub enum SessionState {
     OutputFull,
     /// The session is over and accepts no more input. Write the output, then close.
     Closed,
+    /// The client has become a watcher, which only happens in a server's own sessions. The session
+    /// is over.
+    Watching,
     /// The client asked the whole server to end. Write the output, close, then drain the server,
     /// which writes its snapshot.
     Shutdown,
@@ -131,6 +135,8 @@ pub struct Session {
     chunk: usize,
     /// Whether the client's first byte began a binary request.
     is_binary: bool,
+    /// The client's place among the watchers, until the connection takes it.
+    watcher: Option<Watcher>,
 }
 
 impl Default for Session {
@@ -146,6 +152,7 @@ impl Session {
             state: State::Opening,
             chunk: answers::CHUNK_KEYS_MAX,
             is_binary: false,
+            watcher: None,
         }
     }
 
@@ -157,6 +164,11 @@ impl Session {
     /// Whether the session is over because the client speaks the binary protocol.
     pub(crate) fn is_binary(&self) -> bool {
         self.is_binary
+    }
+
+    /// The client's place among the watchers, after [`SessionState::Watching`].
+    pub(crate) fn take_watcher(&mut self) -> Option<Watcher> {
+        self.watcher.take()
     }
 
     /// Whether a value has arrived in part. That part takes memory of the cache.
@@ -173,7 +185,7 @@ impl Session {
         context: &mut Context,
     ) -> SessionState {
         let mut scratch = mem::take(&mut context.scratch);
-        let mut command_context = CommandContext::new(&context.shared, &context.counters, output);
+        let mut command_context = CommandContext::new(context, output);
         let bytes = input.bytes();
         let mut at = 0;
         let state = loop {

@@ -21,6 +21,8 @@ use crate::protocol::meta_keys::DecodedKey;
 use crate::protocol::numbers::{parse_expiration, parse_length, parse_u32, parse_u64};
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
+use crate::watch::WatchKinds;
+use crate::watch_lines::StoreEvent;
 
 use super::command_context::CommandContext;
 use super::meta_answer::{Known, Subject};
@@ -261,6 +263,7 @@ impl StoreCommand<'_> {
         let is_extension = matches!(self.mode, StoreMode::Append | StoreMode::Prepend);
         let stored = context.cache.store(store);
         self.count(context, stored);
+        self.log(context, stored, len);
         let code: &[u8; 2] = match stored {
             StoreResult::Stored { .. } => b"HD",
             StoreResult::NotStored => b"NS",
@@ -292,6 +295,45 @@ impl StoreCommand<'_> {
                 }
             }
         }
+    }
+
+    /// Tells the watchers of the outcome, if there are any. `len` is the length that the client
+    /// sent.
+    fn log(&self, context: &CommandContext<'_>, stored: StoreResult, len: usize) {
+        let watchers = &context.shared.watchers;
+        if !watchers.is_watched(WatchKinds::MUTATIONS) {
+            return;
+        }
+        let status = match stored {
+            StoreResult::Stored { .. } => "stored",
+            StoreResult::NotStored => "not_stored",
+            StoreResult::Exists => "exists",
+            StoreResult::NotFound => "not_found",
+            StoreResult::TooLarge => "too_large",
+            StoreResult::OutOfMemory | StoreResult::Forked => "no_memory",
+        };
+        let command = match self.mode {
+            StoreMode::Set if self.compare_cas.is_some() => "cas",
+            StoreMode::Set => "set",
+            StoreMode::Add => "add",
+            StoreMode::Replace => "replace",
+            StoreMode::Append => "append",
+            StoreMode::Prepend => "prepend",
+        };
+        let guard = context.cache.pin();
+        // An extended item has another length and another time than the command.
+        let item = match stored {
+            StoreResult::Stored { .. } => guard.peek(&self.key),
+            _ => None,
+        };
+        let event = StoreEvent {
+            key: &self.key,
+            status,
+            command,
+            expiry: item.map_or(self.expiry, |item| item.expiry()),
+            len: item.map_or(len, |item| item.value().len()),
+        };
+        watchers.log_store(context.connection, context.cache.now(), &event);
     }
 
     fn push_meta_reply(
@@ -358,10 +400,12 @@ impl StoreCommand<'_> {
         self.count_prefix(context);
         match error {
             Error::ValueTooLarge { .. } => {
+                self.log(context, StoreResult::TooLarge, 0);
                 context.counters.store_too_large.add(1);
                 self.refuse_value(context, replies::TOO_LARGE);
             }
             _ => {
+                self.log(context, StoreResult::OutOfMemory, 0);
                 context.counters.store_no_memory.add(1);
                 self.refuse_value(context, replies::OUT_OF_MEMORY_STORING);
             }

@@ -199,7 +199,9 @@ impl Client {
                 match next {
                     SessionState::NeedsInput => break,
                     SessionState::OutputFull => {}
-                    SessionState::Closed | SessionState::Shutdown => self.is_closed = true,
+                    SessionState::Closed | SessionState::Shutdown | SessionState::Watching => {
+                        self.is_closed = true;
+                    }
                 }
             }
         }

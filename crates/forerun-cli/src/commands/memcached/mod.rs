@@ -182,7 +182,7 @@ const HELP: &str = "\
    - ssl_verify_mode:     0 (none), 1 (request), 2 or 3 (require)
    - ssl_ca_cert:         PEM format file of acceptable client CA's
    - ssl_min_version:     2 (tlsv1.2) or 3 (tlsv1.3)
-Ignored: -k -f -n -L -D -R -C -W -N, and -o options about slabs, LRUs, the hash table and logs.
+Ignored: -k -f -n -L -D -R -C -N, and -o options about slabs, LRUs, the hash table and logs.
 Not supported: UDP, -S, -B binary, -o ext_*, -o proxy_*.
 ";
 

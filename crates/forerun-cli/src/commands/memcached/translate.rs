@@ -102,6 +102,7 @@ pub(super) fn translate(given: &[Given], every_interface: &str) -> Result<Transl
             'A' => to.serve.push("--enable-shutdown".to_owned()),
             'F' => to.serve.push("--disable-flush-all".to_owned()),
             'X' => to.serve.push("--disable-dumping".to_owned()),
+            'W' => to.serve.push("--disable-watch".to_owned()),
             'v' => to.serve.push("--verbose".to_owned()),
             'Z' => tls.enabled = true,
             'd' => to.daemon = true,

@@ -105,6 +105,9 @@ pub struct Args {
     /// Disable listing of keys: `lru_crawler metadump`, `stats cachedump`
     #[arg(short = 'X', long)]
     disable_dumping: bool,
+    /// Disable the command `watch`
+    #[arg(short = 'W', long)]
+    disable_watch: bool,
     /// Disable `lru_crawler crawl` and `metadump` until the command `lru_crawler enable`
     #[arg(long)]
     no_lru_crawler: bool,
@@ -286,6 +289,7 @@ impl Args {
                     .flush_enabled(!self.disable_flush_all)
                     .shutdown_command(self.enable_shutdown)
                     .dump_enabled(!self.disable_dumping)
+                    .watch_enabled(!self.disable_watch)
                     .crawler_enabled(!self.no_lru_crawler)
                     .debug_commands(self.debug_commands)
                     .verbosity(self.verbose.into()),

@@ -1,0 +1,9 @@
+//! Watchers, over real sockets and beside memcached.
+
+mod testing;
+
+mod server {
+    #[allow(dead_code, reason = "each test uses its part")]
+    mod test_server;
+    mod watch;
+}
