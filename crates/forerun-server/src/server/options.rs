@@ -58,7 +58,7 @@ pub struct ServerOptions {
     /// The address where metrics are served over HTTP. Default: none.
     pub metrics: Option<SocketAddr>,
     /// Called when a client sends the command `verbosity`. Default: none, and the command only
-    /// changes what `stats settings` reports. [`ServerOptions::on_verbosity`] sets it.
+    /// changes what `stats settings` reports. The method of the same name sets it.
     pub on_verbosity: Option<OnVerbosity>,
     /// Settings of sessions. The server overwrites the reported settings that these options
     /// determine.
