@@ -26,7 +26,7 @@ from forerun._arguments import (
     TorchDtype as _TorchDtype,
     Values as _Values,
 )
-from forerun._client import Client
+from forerun._client import Client, ClientCalls, PendingCall
 from forerun.stats import CacheStats, DbStats, TableStats
 from forerun.views import ItemsView, KeysView, ValuesView
 
@@ -37,12 +37,14 @@ __all__ = [
     "Cache",
     "CacheItems",
     "Client",
+    "ClientCalls",
     "BackupVerifyReport",
     "CopyCounts",
     "Db",
     "Export",
     "Items",
     "Keyspace",
+    "PendingCall",
     "Reader",
     "RemovedBackups",
     "Snapshot",

@@ -102,6 +102,11 @@ pub(crate) fn partial(words: String, positions: Vec<usize>) -> PyErr {
     exceptions::PartialError::new_err((words, positions))
 }
 
+/// The error of a system call.
+pub(crate) fn system_error(error: &std::io::Error) -> PyErr {
+    exceptions::IoError::new_err(error.to_string())
+}
+
 /// The error for servers that did not answer.
 pub(crate) fn server_error(words: String) -> PyErr {
     exceptions::ServerError::new_err(words)

@@ -157,18 +157,24 @@ impl<'py> Batch<'py> {
         }
     }
 
+    /// Rejects values that are not one for each key.
+    pub(crate) fn expect_pairs(keys: &Batch<'_>, values: &Batch<'_>) -> PyResult<()> {
+        match keys.len() == values.len() {
+            true => Ok(()),
+            false => Err(invalid(format!(
+                "there must be one value for each key: {} in all, not {}",
+                keys.len(),
+                values.len()
+            ))),
+        }
+    }
+
     /// Keys with their values.
     pub(crate) fn pairs<'a>(
         keys: &'a Batch<'_>,
         values: &'a Batch<'_>,
     ) -> PyResult<Vec<(&'a [u8], &'a [u8])>> {
-        if keys.len() != values.len() {
-            return Err(invalid(format!(
-                "there must be one value for each key: {} in all, not {}",
-                keys.len(),
-                values.len()
-            )));
-        }
+        Batch::expect_pairs(keys, values)?;
         Ok(keys.slices()?.into_iter().zip(values.slices()?).collect())
     }
 

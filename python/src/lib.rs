@@ -71,7 +71,7 @@ mod module {
     #[pymodule_export]
     use crate::cache_items::CacheItems;
     #[pymodule_export]
-    use crate::client::Client;
+    use crate::client::{Client, ClientCalls, PendingCall};
     #[pymodule_export]
     use crate::db::Db;
     #[pymodule_export]

@@ -68,7 +68,7 @@ def test_blocks_were_found():
         "python/README.md": 10,
         "README.md": 1,
         "docs/guide/cache.md": 3,
-        "docs/guide/client.md": 1,
+        "docs/guide/client.md": 2,
         "docs/guide/python.md": 3,
     }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import forerun
 import numpy as np
+from forerun import aio
 from forerun.stats import DbStats
 from numpy.typing import NDArray
 from typing_extensions import assert_type
@@ -108,6 +109,17 @@ def clients(out: NDArray[np.float32]) -> None:
         assert_type(client.stats()["get_hits"], int)
         assert_type(client.servers, list[str])
     forerun.Client("/run/memcached.sock", tls_ca_file=Path("ca.pem"), on_failure="miss")
+
+
+async def event_loops(out: NDArray[np.float32]) -> None:
+    async with aio.Client(["10.0.1.1"], max_calls=16, protocol="meta") as client:
+        assert_type(await client.get("a"), bytes | None)
+        assert_type(await client.get("a", b""), bytes)
+        assert_type(await client.get_many(["a"]), list[bytes | None])
+        assert_type(await client.get_many(np.arange(2), out=out), NDArray[np.bool_])
+        assert_type(await client.gets("a"), tuple[bytes, int] | None)
+        assert_type(await client.increment("a"), int | None)
+        await client.set_many(["a"], [b"1"])
 
 
 def copies(host: NDArray[np.uint8], device: NDArray[np.uint8]) -> int:

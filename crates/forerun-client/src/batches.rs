@@ -8,35 +8,20 @@ use crate::protocol::compose::{Command, StoreMode};
 use crate::ring_client::Client;
 use crate::round::{self, Turn};
 use crate::values::ServerFailure;
+use crate::wait::Wait;
 use crate::write_report::{Unwritten, WriteReport};
 
 use forerun_core::sync::time;
 
 impl Client {
-    /// Stores many values: one round trip to all servers at once. If a key repeats, its last value
-    /// is stored last. All requests are composed in memory before the first answer is awaited.
-    ///
-    /// ```no_run
-    /// # use forerun_client::{Client, ClientOptions, NewValue, ServerAddress};
-    /// # let servers = [ServerAddress::tcp("localhost", 11211)];
-    /// # let client = Client::new(servers, ClientOptions::default())?;
-    /// let entries = [("a", NewValue::new("1")), ("b", NewValue::new("2"))];
-    /// let report = client.set_many(&entries)?;
-    /// for (position, why) in &report.unwritten {
-    ///     eprintln!("{}: {why:?}", entries[*position].0);
-    /// }
-    /// # Ok::<(), forerun_client::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`], and nothing was sent then;
-    /// [`Error::Interrupted`]. A server that fails is not an error: the report names it.
-    pub fn set_many<K: AsRef<[u8]>>(
+    /// Stores many values.
+    pub(crate) async fn store_all<K: AsRef<[u8]>, W: Wait>(
         &self,
         entries: &[(K, NewValue<'_>)],
+        wait: &W,
     ) -> Result<WriteReport, Error> {
         let keys: Vec<&[u8]> = entries.iter().map(|(key, _)| key.as_ref()).collect();
-        self.write_all(&keys, |at| {
+        let command = |at: usize| {
             let value = &entries[at].1;
             Command::Store {
                 mode: StoreMode::Set,
@@ -44,22 +29,25 @@ impl Client {
                 flags: value.flags,
                 expiry: value.expiry.seconds(),
             }
-        })
+        };
+        self.write_all(&keys, command, wait).await
     }
 
-    /// Deletes many keys: one round trip to all servers at once.
-    ///
-    /// # Errors
-    /// The same as for [`set_many`](Client::set_many).
-    pub fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<WriteReport, Error> {
-        self.write_all(keys, |_| Command::Delete)
+    /// Deletes many keys.
+    pub(crate) async fn delete_all<K: AsRef<[u8]>, W: Wait>(
+        &self,
+        keys: &[K],
+        wait: &W,
+    ) -> Result<WriteReport, Error> {
+        self.write_all(keys, |_| Command::Delete, wait).await
     }
 
     /// Sends a command for each key. All are of one kind.
-    fn write_all<'v, K: AsRef<[u8]>>(
+    async fn write_all<'v, K: AsRef<[u8]>, W: Wait>(
         &self,
         keys: &[K],
         command: impl Fn(usize) -> Command<'v>,
+        wait: &W,
     ) -> Result<WriteReport, Error> {
         self.check_batch(keys)?;
         self.counters().commands(keys.len());
@@ -94,7 +82,7 @@ impl Client {
                 }
             }
         }
-        round::run(&mut turns, &mut batch, &self.round_options(start));
+        round::run(&mut turns, &mut batch, &self.round_options(start), wait).await;
         for turn in turns {
             let server = turn.server;
             if let (conversation, Some(failure)) = self.end(turn, &mut set) {

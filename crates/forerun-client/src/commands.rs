@@ -1,42 +1,20 @@
-//! The calls of a client.
+//! The calls of a client that block.
 
-use crate::conversation::Answer;
-use crate::error::{Error, Failure};
+use crate::calls::{Calls, CasResult};
+use crate::error::Error;
 use crate::expiry::Expiry;
 use crate::new_value::NewValue;
-use crate::protocol::compose::{Command, LookupKind, StoreMode};
 use crate::ring_client::Client;
-use crate::values::{Report, Sink, Unanswered, Value, ValueBuf, Values};
-
-/// The result of [`Client::cas`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CasResult {
-    /// The value was stored.
-    Stored,
-    /// The item has another version.
-    Exists,
-    /// There is no such item.
-    NotFound,
-}
-
-/// The answer for a single key.
-#[derive(Debug, Default)]
-struct One {
-    value: Option<ValueBuf>,
-    unanswered: Option<Unanswered>,
-}
-
-impl Sink for One {
-    fn hit(&mut self, _: usize, value: Value<'_>) {
-        self.value = Some(value.to_owned());
-    }
-
-    fn unanswered(&mut self, _: usize, why: Unanswered) {
-        self.unanswered = Some(why);
-    }
-}
+use crate::values::{Report, ServerFailure, Sink, ValueBuf, Values};
+use crate::wait::{Block, block};
+use crate::write_report::WriteReport;
 
 impl Client {
+    /// The calls, which wait in this thread.
+    fn calls(&self) -> Calls<&Client, Block> {
+        Calls::new(self, Block)
+    }
+
     /// The value of a key, without its version. `None` if the server does not have it.
     ///
     /// # Errors
@@ -44,7 +22,7 @@ impl Client {
     /// [`Error::Forked`]. A program that treats a server that fails as a cache miss calls
     /// `get(key).unwrap_or(None)`.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueBuf>, Error> {
-        self.look_up_one(key.as_ref(), LookupKind::default())
+        block(self.calls().get(key))
     }
 
     /// The value of a key with its version, for [`cas`](Client::cas).
@@ -52,8 +30,7 @@ impl Client {
     /// # Errors
     /// The same as for [`get`](Client::get).
     pub fn gets(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueBuf>, Error> {
-        let (cas, touch) = (true, None);
-        self.look_up_one(key.as_ref(), LookupKind { cas, touch })
+        block(self.calls().gets(key))
     }
 
     /// The value of a key with its version. The item gets a new expiry.
@@ -61,29 +38,7 @@ impl Client {
     /// # Errors
     /// The same as for [`get`](Client::get).
     pub fn gat(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<Option<ValueBuf>, Error> {
-        let (cas, touch) = (true, Some(expiry.seconds()));
-        self.look_up_one(key.as_ref(), LookupKind { cas, touch })
-    }
-
-    fn look_up_one(&self, key: &[u8], kind: LookupKind) -> Result<Option<ValueBuf>, Error> {
-        let mut one = One::default();
-        self.check_batch(&[key])?;
-        let mut report = self.look_up(&[key], kind, &mut one)?;
-        if let Some(failed) = report.failures.pop()
-            && one.value.is_none()
-        {
-            return Err(Error::Server {
-                server: failed.server,
-                failure: failed.failure,
-            });
-        }
-        match one.unanswered {
-            Some(Unanswered::Oversized { bytes }) => {
-                let limit = self.max_value_bytes();
-                Err(Error::Oversized { bytes, limit })
-            }
-            _ => Ok(one.value),
-        }
+        block(self.calls().gat(key, expiry))
     }
 
     /// The values of many keys: one round trip to all servers at once. Keys may repeat.
@@ -94,9 +49,7 @@ impl Client {
     /// [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
     /// [`get_many_into`](Client::get_many_into) reports why.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Values, Error> {
-        let mut values = Values::new();
-        self.get_many_into(keys, &mut values)?;
-        Ok(values)
+        block(self.calls().get_many(keys))
     }
 
     /// [`get_many`](Client::get_many) into memory that is reused. `values` has the values in the
@@ -110,9 +63,7 @@ impl Client {
         keys: &[K],
         values: &mut Values,
     ) -> Result<Report, Error> {
-        self.check_batch(keys)?;
-        values.reset(keys.len());
-        self.look_up(keys, LookupKind::default(), values)
+        block(self.calls().get_many_into(keys, values))
     }
 
     /// [`get_many`](Client::get_many) into a sink, which gets each value as it arrives.
@@ -138,8 +89,7 @@ impl Client {
         keys: &[K],
         sink: &mut S,
     ) -> Result<Report, Error> {
-        self.check_batch(keys)?;
-        self.look_up(keys, LookupKind::default(), sink)
+        block(self.calls().get_many_with(keys, sink))
     }
 
     /// Stores a value.
@@ -151,10 +101,7 @@ impl Client {
         key: impl AsRef<[u8]>,
         value: impl Into<NewValue<'v>>,
     ) -> Result<(), Error> {
-        match self.store(StoreMode::Set, key.as_ref(), value.into())? {
-            Answer::Done => Ok(()),
-            answer => Err(self.unexpected(key.as_ref(), &answer)),
-        }
+        block(self.calls().set(key, value))
     }
 
     /// Stores a value if the key has none. Returns whether it did.
@@ -166,7 +113,7 @@ impl Client {
         key: impl AsRef<[u8]>,
         value: impl Into<NewValue<'v>>,
     ) -> Result<bool, Error> {
-        self.store_if(StoreMode::Add, key.as_ref(), value.into())
+        block(self.calls().add(key, value))
     }
 
     /// Stores a value if the key has one. Returns whether it did.
@@ -176,21 +123,21 @@ impl Client {
         key: impl AsRef<[u8]>,
         value: impl Into<NewValue<'v>>,
     ) -> Result<bool, Error> {
-        self.store_if(StoreMode::Replace, key.as_ref(), value.into())
+        block(self.calls().replace(key, value))
     }
 
     /// Appends to the value of a key, which keeps its flags and its expiry. Returns whether the
     /// key has one.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn append(&self, key: impl AsRef<[u8]>, data: impl AsRef<[u8]>) -> Result<bool, Error> {
-        self.store_if(StoreMode::Append, key.as_ref(), NewValue::new(&data))
+        block(self.calls().append(key, data))
     }
 
     /// Puts bytes before the value of a key, which keeps its flags and its expiry. Returns whether
     /// the key has one.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn prepend(&self, key: impl AsRef<[u8]>, data: impl AsRef<[u8]>) -> Result<bool, Error> {
-        self.store_if(StoreMode::Prepend, key.as_ref(), NewValue::new(&data))
+        block(self.calls().prepend(key, data))
     }
 
     /// Stores a value if the item has this version.
@@ -201,79 +148,73 @@ impl Client {
         value: impl Into<NewValue<'v>>,
         version: u64,
     ) -> Result<CasResult, Error> {
-        match self.store(StoreMode::Cas(version), key.as_ref(), value.into())? {
-            Answer::Done => Ok(CasResult::Stored),
-            Answer::Exists => Ok(CasResult::Exists),
-            Answer::NotFound => Ok(CasResult::NotFound),
-            answer => Err(self.unexpected(key.as_ref(), &answer)),
-        }
+        block(self.calls().cas(key, value, version))
     }
 
     /// Deletes a key. Returns whether it had a value.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
-        self.found(&Command::Delete, key.as_ref())
+        block(self.calls().delete(key))
     }
 
     /// Gives the item of a key a new expiry. Returns whether there is one.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<bool, Error> {
-        self.found(&Command::Touch(expiry.seconds()), key.as_ref())
+        block(self.calls().touch(key, expiry))
     }
 
     /// Adds to the decimal number that a key has as its value, modulo 2^64. Returns the sum, or
     /// `None` if the key has no value.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn incr(&self, key: impl AsRef<[u8]>, delta: u64) -> Result<Option<u64>, Error> {
-        self.count(&Command::Add(delta), key.as_ref())
+        block(self.calls().incr(key, delta))
     }
 
     /// Subtracts from the decimal number that a key has as its value; the result is at least 0.
     /// Returns it, or `None` if the key has no value.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn decr(&self, key: impl AsRef<[u8]>, delta: u64) -> Result<Option<u64>, Error> {
-        self.count(&Command::Subtract(delta), key.as_ref())
+        block(self.calls().decr(key, delta))
     }
 
-    fn store(&self, mode: StoreMode, key: &[u8], value: NewValue<'_>) -> Result<Answer, Error> {
-        let command = Command::Store {
-            mode,
-            value: value.data,
-            flags: value.flags,
-            expiry: value.expiry.seconds(),
-        };
-        self.command(&command, key)
+    /// Stores many values: one round trip to all servers at once. If a key repeats, its last value
+    /// is stored last. All requests are composed in memory before the first answer is awaited.
+    ///
+    /// ```no_run
+    /// # use forerun_client::{Client, ClientOptions, NewValue, ServerAddress};
+    /// # let servers = [ServerAddress::tcp("localhost", 11211)];
+    /// # let client = Client::new(servers, ClientOptions::default())?;
+    /// let entries = [("a", NewValue::new("1")), ("b", NewValue::new("2"))];
+    /// let report = client.set_many(&entries)?;
+    /// for (position, why) in &report.unwritten {
+    ///     eprintln!("{}: {why:?}", entries[*position].0);
+    /// }
+    /// # Ok::<(), forerun_client::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`], and nothing was sent then;
+    /// [`Error::Interrupted`]. A server that fails is not an error: the report names it.
+    pub fn set_many<K: AsRef<[u8]>>(
+        &self,
+        entries: &[(K, NewValue<'_>)],
+    ) -> Result<WriteReport, Error> {
+        block(self.calls().set_many(entries))
     }
 
-    fn store_if(&self, mode: StoreMode, key: &[u8], value: NewValue<'_>) -> Result<bool, Error> {
-        match self.store(mode, key, value)? {
-            Answer::Done => Ok(true),
-            Answer::NotStored => Ok(false),
-            answer => Err(self.unexpected(key, &answer)),
-        }
+    /// Deletes many keys: one round trip to all servers at once.
+    ///
+    /// # Errors
+    /// The same as for [`set_many`](Client::set_many).
+    pub fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<WriteReport, Error> {
+        block(self.calls().delete_many(keys))
     }
 
-    fn found(&self, command: &Command<'_>, key: &[u8]) -> Result<bool, Error> {
-        match self.command(command, key)? {
-            Answer::Done => Ok(true),
-            Answer::NotFound => Ok(false),
-            answer => Err(self.unexpected(key, &answer)),
-        }
-    }
-
-    fn count(&self, command: &Command<'_>, key: &[u8]) -> Result<Option<u64>, Error> {
-        match self.command(command, key)? {
-            Answer::Number(number) => Ok(Some(number)),
-            Answer::NotFound => Ok(None),
-            answer => Err(self.unexpected(key, &answer)),
-        }
-    }
-
-    fn unexpected(&self, key: &[u8], answer: &Answer) -> Error {
-        let what = format!("{answer:?} is not an answer to this command");
-        Error::Server {
-            server: self.servers()[self.server_of(key)].to_string(),
-            failure: Failure::Malformed(what),
-        }
+    /// Deletes all items of all servers, in one round trip.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::Interrupted`]. The servers that failed are returned.
+    pub fn flush_all(&self) -> Result<Vec<ServerFailure>, Error> {
+        block(self.calls().flush_all())
     }
 }

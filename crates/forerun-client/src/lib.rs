@@ -8,8 +8,10 @@
 //!   options, tls     ClientOptions             health      which servers are left out for a while
 //!   values           Values, Sink, Report      protocol/   requests; replies, from the bytes so far
 //!   write_report     WriteReport               conversation/  what a request expects as its answer
-//!   commands         the calls of Client       stats       what a client counted
-//!   batches          batches of writes         interrupt   asks a function whether to stop waiting
+//!   calls            the calls, as futures     wait        in the caller's thread, or an event loop
+//!   commands         those that block          stats       what a client counted
+//!   pending          those of event loops      interrupt   asks a function whether to stop waiting
+//!   batches          batches of writes
 //!   ring_client      a call, from its keys     net/        sockets that never block, connections, names
 //!                    to its report             round       sends to all, polls, reads from all
 //! ```
@@ -26,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod batches;
+mod calls;
 mod commands;
 mod connection_set;
 mod conversation;
@@ -36,6 +39,7 @@ mod interrupt;
 mod net;
 mod new_value;
 mod options;
+mod pending;
 mod protocol;
 mod ring;
 mod ring_client;
@@ -45,13 +49,15 @@ mod stats;
 #[cfg(feature = "tls")]
 mod tls;
 mod values;
+mod wait;
 mod write_report;
 
-pub use commands::CasResult;
+pub use calls::{Calls, CasResult};
 pub use error::{Error, Failure, KeyError};
 pub use expiry::Expiry;
 pub use new_value::NewValue;
 pub use options::{ClientOptions, Credentials, EjectedKeys, Protocol};
+pub use pending::Pending;
 pub use ring_client::Client;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
@@ -62,4 +68,5 @@ pub use stats::ClientStats;
 #[cfg(feature = "tls")]
 pub use tls::TlsOptions;
 pub use values::{Lookup, Report, ServerFailure, Sink, Unanswered, Value, ValueBuf, Values};
+pub use wait::{EventLoop, Readiness, Wait, Watched};
 pub use write_report::{Unwritten, WriteReport};

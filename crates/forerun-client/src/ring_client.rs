@@ -7,7 +7,7 @@
 //! ```
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forerun_core::Owner;
 use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError, time};
@@ -28,6 +28,7 @@ use crate::round::{self, RoundOptions, Turn};
 use crate::server_address::{Endpoint, ServerAddress};
 use crate::stats::{ClientStats, Counters};
 use crate::values::{Report, ServerFailure, Sink};
+use crate::wait::Wait;
 
 /// A client of a group of memcached servers. Any number of threads may share it.
 ///
@@ -161,6 +162,10 @@ impl Client {
         self.idle.put(set);
     }
 
+    pub(crate) fn timeout(&self) -> Duration {
+        self.options.timeout
+    }
+
     pub(crate) fn max_value_bytes(&self) -> usize {
         self.options.max_value_bytes
     }
@@ -273,11 +278,12 @@ impl Client {
     }
 
     /// Looks up a batch that was checked.
-    pub(crate) fn look_up<K: AsRef<[u8]>, S: Sink>(
+    pub(crate) async fn look_up<K: AsRef<[u8]>, S: Sink, W: Wait>(
         &self,
         keys: &[K],
         kind: LookupKind,
         sink: &mut S,
+        wait: &W,
     ) -> Result<Report, Error> {
         let start = time::now();
         let mut set = self.take_set();
@@ -311,7 +317,7 @@ impl Client {
                 }
             }
         }
-        round::run(&mut turns, &mut batch, &self.round_options(start));
+        round::run(&mut turns, &mut batch, &self.round_options(start), wait).await;
         for turn in turns {
             let server = turn.server;
             if let (conversation, Some(failure)) = self.end(turn, &mut set) {
@@ -344,8 +350,8 @@ impl Client {
         now: Instant,
     ) {
         let ring = self.live_ring(&self.health(), now);
-        positions.group(keys.len(), self.servers.len(), |tell| {
-            ring.servers_of(keys, |_, server| tell(server));
+        positions.group(keys.len(), self.servers.len(), |visit| {
+            ring.servers_of(keys, |_, server| visit(server));
         });
     }
 
@@ -396,15 +402,31 @@ impl Client {
     }
 
     /// Sends a command to the server of its key.
-    pub(crate) fn command(&self, command: &Command<'_>, key: &[u8]) -> Result<Answer, Error> {
+    pub(crate) async fn command<W: Wait>(
+        &self,
+        command: &Command<'_>,
+        key: &[u8],
+        wait: &W,
+    ) -> Result<Answer, Error> {
         self.owner.check()?;
         self.check_key(0, key)?;
         self.counters.commands(1);
         let now = time::now();
         let server = self.live_ring(&self.health(), now).server_of(key);
-        self.ask(server, now, |connection| {
+        let compose = |connection: &mut Connection| {
             let opaque = self.compose_command(connection, command, key);
             CommandConversation::new(command, opaque)
+        };
+        let mut answer = Err(Failure::Closed);
+        let servers = server..server + 1;
+        let report = |_, result| answer = result;
+        self.ask_all(servers, now, compose, report, wait).await;
+        answer.map_err(|failure| match failure {
+            Failure::Interrupted => Error::Interrupted,
+            failure => Error::Server {
+                server: self.servers[server].to_string(),
+                failure,
+            },
         })
     }
 
@@ -430,31 +452,8 @@ impl Client {
         Some(opaque)
     }
 
-    /// Sends a request that `compose` appends to one server, and waits for its answer.
-    fn ask(
-        &self,
-        server: usize,
-        now: Instant,
-        compose: impl Fn(&mut Connection) -> CommandConversation,
-    ) -> Result<Answer, Error> {
-        let mut answer = Err(Failure::Closed);
-        self.ask_all(server..server + 1, now, compose, |_, result| {
-            answer = result
-        });
-        answer.map_err(|failure| match failure {
-            Failure::Interrupted => Error::Interrupted,
-            failure => Error::Server {
-                server: self.servers[server].to_string(),
-                failure,
-            },
-        })
-    }
-
-    /// Deletes all items of all servers, in one round trip.
-    ///
-    /// # Errors
-    /// [`Error::Forked`], [`Error::Interrupted`]. The servers that failed are returned.
-    pub fn flush_all(&self) -> Result<Vec<ServerFailure>, Error> {
+    /// Deletes all items of all servers.
+    pub(crate) async fn flush<W: Wait>(&self, wait: &W) -> Result<Vec<ServerFailure>, Error> {
         self.owner.check()?;
         let compose = |connection: &mut Connection| {
             connection.output().extend_from_slice(compose::FLUSH_ALL);
@@ -463,18 +462,16 @@ impl Client {
         self.counters.commands(1);
         let mut failures = Vec::new();
         let mut is_interrupted = false;
-        self.ask_all(
-            0..self.servers.len(),
-            time::now(),
-            compose,
-            |server, result| {
-                if let Err(failure) = result {
-                    is_interrupted |= matches!(failure, Failure::Interrupted);
-                    let server = self.servers[server].to_string();
-                    failures.push(ServerFailure::new(server, 0, failure));
-                }
-            },
-        );
+        let report = |server: usize, result: Result<Answer, Failure>| {
+            if let Err(failure) = result {
+                is_interrupted |= matches!(failure, Failure::Interrupted);
+                let server = self.servers[server].to_string();
+                failures.push(ServerFailure::new(server, 0, failure));
+            }
+        };
+        let servers = 0..self.servers.len();
+        self.ask_all(servers, time::now(), compose, report, wait)
+            .await;
         match is_interrupted {
             true => Err(Error::Interrupted),
             false => Ok(failures),
@@ -482,12 +479,13 @@ impl Client {
     }
 
     /// Sends a request to some servers at once, and reports each one's answer.
-    fn ask_all(
+    async fn ask_all<W: Wait>(
         &self,
         servers: Range<usize>,
         now: Instant,
         compose: impl Fn(&mut Connection) -> CommandConversation,
         mut report: impl FnMut(usize, Result<Answer, Failure>),
+        wait: &W,
     ) {
         let mut set = self.take_set();
         let mut turns = Vec::with_capacity(servers.len());
@@ -505,7 +503,7 @@ impl Client {
                 }
             }
         }
-        round::run(&mut turns, &mut (), &self.round_options(now));
+        round::run(&mut turns, &mut (), &self.round_options(now), wait).await;
         for turn in turns {
             let server = turn.server;
             let (conversation, failure) = self.end(turn, &mut set);

@@ -11,16 +11,17 @@
 //! does not stop the others.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::time;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::conversation::{Conversation, Step, shown};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::net::{Connection, Interest, Peer, Tls};
 use crate::protocol::reply::{Line, Parsed, Reply};
+use crate::wait::{Readiness, Wait};
 
 /// How often a connection is read before the others have their turn.
 const READS_PER_TURN: usize = 8;
@@ -73,24 +74,28 @@ pub(crate) struct RoundOptions<'a> {
 }
 
 /// Drives all turns to their results. Every turn has a result afterwards.
-pub(crate) fn run<C: Conversation>(
+pub(crate) async fn run<C: Conversation, W: Wait>(
     turns: &mut [Turn<C>],
     shared: &mut C::Shared,
     options: &RoundOptions<'_>,
+    wait: &W,
 ) {
-    let mut check = options.interrupt.first_check(time::now());
+    let mut check = match W::ASKS {
+        true => options.interrupt.first_check(time::now()),
+        false => None,
+    };
     loop {
         let mut waiting = Vec::with_capacity(turns.len());
-        let mut descriptors = Vec::with_capacity(turns.len());
+        let mut sockets = Vec::with_capacity(turns.len());
         for (at, turn) in turns.iter().enumerate() {
             if turn.result.is_none() {
                 waiting.push(at);
-                let flags = match turn.connection.interest() {
-                    Interest::Read => PollFlags::IN,
-                    Interest::Write => PollFlags::OUT,
-                    Interest::Both => PollFlags::IN | PollFlags::OUT,
+                let interest = turn.connection.interest();
+                let wanted = Readiness {
+                    read: interest != Interest::Write,
+                    write: interest != Interest::Read,
                 };
-                descriptors.push(PollFd::new(&turn.connection, flags));
+                sockets.push((turn.connection.as_fd(), wanted));
             }
         }
         if waiting.is_empty() {
@@ -98,38 +103,21 @@ pub(crate) fn run<C: Conversation>(
         }
         let now = time::now();
         if options.interrupt.is_raised(&mut check, now) {
-            for at in waiting {
-                turns[at].result = Some(Err(Failure::Interrupted));
-            }
-            return;
+            return fail(turns, &waiting, || Failure::Interrupted);
+        }
+        if now >= options.deadline {
+            return fail(turns, &waiting, || Failure::TimedOut(options.timeout));
         }
         let until = check.map_or(options.deadline, |check| check.min(options.deadline));
-        let left = until.saturating_duration_since(now);
-        let polled = match left.is_zero() {
-            true => Ok(0),
-            false => {
-                let left = Timespec::try_from(left).ok();
-                poll(&mut descriptors, left.as_ref())
+        let ready = match wait.wait(&sockets, until).await {
+            Ok(ready) => ready,
+            Err(error) => {
+                let again = || io::Error::new(error.kind(), error.to_string());
+                return fail(turns, &waiting, || Failure::Io(again()));
             }
         };
-        let ready: Vec<PollFlags> = descriptors.iter().map(PollFd::revents).collect();
-        match polled {
-            Ok(0) if time::now() >= options.deadline => {
-                for at in waiting {
-                    turns[at].result = Some(Err(Failure::TimedOut(options.timeout)));
-                }
-                return;
-            }
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                for at in waiting {
-                    turns[at].result = Some(Err(Failure::Io(error.into())));
-                }
-                return;
-            }
-        }
         for (at, ready) in waiting.into_iter().zip(ready) {
-            if !ready.is_empty() {
+            if ready != Readiness::default() {
                 let turn = &mut turns[at];
                 turn.result = advance(turn, ready, shared, options).transpose();
             }
@@ -137,10 +125,17 @@ pub(crate) fn run<C: Conversation>(
     }
 }
 
+/// Ends the turns that wait.
+fn fail<C>(turns: &mut [Turn<C>], waiting: &[usize], why: impl Fn() -> Failure) {
+    for at in waiting {
+        turns[*at].result = Some(Err(why()));
+    }
+}
+
 /// Continues a turn whose socket is ready. Returns `Some` at its end.
 fn advance<C: Conversation>(
     turn: &mut Turn<C>,
-    ready: PollFlags,
+    ready: Readiness,
     shared: &mut C::Shared,
     options: &RoundOptions<'_>,
 ) -> Result<Option<()>, Failure> {
@@ -153,7 +148,7 @@ fn advance<C: Conversation>(
         turn.connection.send().map_err(send_failure)?;
     }
     // Errors and hang-ups are reported by the read.
-    if ready == PollFlags::OUT {
+    if !ready.read {
         return Ok(None);
     }
     for _ in 0..READS_PER_TURN {

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod outcome;
+mod pending_call;
 mod row_sink;
 
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ use crate::numeric_arguments;
 use crate::rows::{Rows, expect_no_found};
 use crate::stats;
 use crate::store_options::Size;
+pub(crate) use pending_call::{ClientCalls, PendingCall};
+
 use arguments::{TlsFiles, expiry};
 use outcome::{check_answered, check_cleared, check_written, unanswered_of};
 use row_sink::RowSink;
