@@ -50,7 +50,9 @@ pub(crate) fn exception(error: forerun::Error) -> PyErr {
         E::CorruptEntry { .. } | E::CorruptFile { .. } | E::MalformedBatch { .. } => {
             CorruptionError::new_err(words)
         }
-        E::NewerFormat { .. } | E::ComparatorMismatch { .. } => VersionError::new_err(words),
+        E::NewerFormat { .. } | E::OlderFormat { .. } | E::ComparatorMismatch { .. } => {
+            VersionError::new_err(words)
+        }
         E::MemoryLimit { .. } | E::OutOfMemory { .. } => MemoryLimitError::new_err(words),
         E::Poisoned { .. } | E::ReadOnly { .. } | E::KeyspaceStopped { .. } => {
             ReadOnlyError::new_err(words)

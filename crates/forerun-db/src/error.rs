@@ -176,17 +176,31 @@ pub enum Error {
         /// The store's directory.
         store: PathBuf,
     },
-    /// The store was written by a newer release.
+    /// The store, or one of its runs, was written by a newer release.
     #[error(
         "{} has format version {found}; this release reads up to version {supported}",
         .path.display()
     )]
     NewerFormat {
-        /// The store's directory.
+        /// The store's directory, or the run's file.
         path: PathBuf,
         /// The version it was written in.
         found: u32,
         /// The newest version that this release reads.
+        supported: u32,
+    },
+    /// A run was written by a version from before the first release.
+    #[error(
+        "{} has format version {found}, from before the first release; this release reads version \
+         {supported}",
+        .path.display()
+    )]
+    OlderFormat {
+        /// The run's file.
+        path: PathBuf,
+        /// The version it was written in.
+        found: u32,
+        /// The oldest version that this release reads.
         supported: u32,
     },
     /// The store is open elsewhere, in this process or in another.

@@ -8,13 +8,14 @@
 //! [`RunMeta`] and [`Footer`] decode to exactly what was encoded.
 
 use std::cmp::Ordering;
+use std::path::Path;
 
 use forerun_core::sync::random_seed;
 
 use super::record_index::LocationBits;
 use super::stored::{PageLocation, checksum};
 use crate::versions::SEQUENCE_MAX;
-use crate::{KEY_BYTES_MAX, Result};
+use crate::{Error, KEY_BYTES_MAX, Result};
 
 /// Bytes before the first page.
 pub(super) const HEADER_BYTES: usize = 32;
@@ -222,34 +223,54 @@ pub(super) fn new_salt() -> u64 {
 }
 
 pub(super) fn encode_header(salt: u64) -> [u8; HEADER_BYTES] {
+    header_of(VERSION, salt)
+}
+
+/// A header of any version.
+pub(crate) fn header_of(version: u32, salt: u64) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&HEADER_MAGIC);
-    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[8..12].copy_from_slice(&version.to_le_bytes());
     bytes[16..24].copy_from_slice(&salt.to_le_bytes());
     let sum = checksum(0, 0, &bytes[..24]);
     bytes[24..].copy_from_slice(&sum.to_le_bytes());
     bytes
 }
 
-/// Checks that a header is a run's of this version. Headers keep their layout in every version.
-pub(super) fn check_version(bytes: &[u8; HEADER_BYTES]) -> Result<(), &'static str> {
+/// Checks that a file with this header is a run, and one of this version. Headers keep their layout
+/// in every version.
+///
+/// # Errors
+/// [`Error::NewerFormat`] or [`Error::OlderFormat`], so that nobody takes a run of another version
+/// for a damaged one; [`Error::CorruptFile`].
+pub(super) fn check_version(bytes: &[u8; HEADER_BYTES], path: &Path) -> Result<()> {
+    let corrupt = |reason| Error::corrupt_file(path, 0, reason);
     if bytes[..8] != HEADER_MAGIC {
-        return Err("this is not a run");
+        return Err(corrupt("this is not a run"));
     }
-    let mut fields = Fields(&bytes[8..]);
-    let version = fields.u32()?;
+    let found = Fields(&bytes[8..]).u32().map_err(corrupt)?;
     // Damage to the version is not another version.
-    let is_whole = checksum(0, 0, &bytes[..24]).to_le_bytes() == bytes[24..];
-    match version.cmp(&VERSION) {
-        Ordering::Less if is_whole => Err("the run's format is from before the first release"),
-        Ordering::Greater if is_whole => Err("the run's format is newer than this release"),
-        _ => Ok(()),
+    if checksum(0, 0, &bytes[..24]).to_le_bytes() != bytes[24..] {
+        return Ok(());
+    }
+    let (path, supported) = (path.to_owned(), VERSION);
+    match found.cmp(&VERSION) {
+        Ordering::Less => Err(Error::OlderFormat {
+            path,
+            found,
+            supported,
+        }),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(Error::NewerFormat {
+            path,
+            found,
+            supported,
+        }),
     }
 }
 
 /// Checks a header, and that it belongs to the run with this salt.
 pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), &'static str> {
-    check_version(bytes)?;
     match *bytes == encode_header(salt) {
         true => Ok(()),
         false => Err("the run's header is damaged or belongs to another run"),
@@ -316,7 +337,7 @@ impl Footer {
             return Err("the footer's checksum does not match");
         }
         if version != VERSION {
-            return Err("the run's format is newer than this release");
+            return Err("the footer's version is not the header's");
         }
         // Opening a run allocates memory for each page before it reads any, so the file must be
         // large enough to hold them all.
@@ -446,13 +467,20 @@ mod tests {
         let (bytes, sum) = footer.encode(1000);
         assert_eq!(Footer::decode(&bytes, 1000), Ok((footer, sum)));
         assert!(Footer::decode(&bytes, 1001).is_err());
-        for (version, reason) in [(1_u32, "before the first release"), (3, "newer")] {
+        let path = Path::new("run-000001.run");
+        for (version, reason) in [
+            (
+                1,
+                "version 1, from before the first release; this release reads version 2",
+            ),
+            (3, "version 3; this release reads up to version 2"),
+        ] {
             let mut other = good;
-            other[8..12].copy_from_slice(&version.to_le_bytes());
-            assert_eq!(check_version(&other), Ok(()), "damage");
-            let sum = checksum(0, 0, &other[..24]);
-            other[24..].copy_from_slice(&sum.to_le_bytes());
-            assert!(check_version(&other).unwrap_err().contains(reason));
+            other[8..12].copy_from_slice(&u32::to_le_bytes(version));
+            assert!(check_version(&other, path).is_ok(), "damage");
+            let error = check_version(&header_of(version, salt), path).unwrap_err();
+            let expected = format!("run-000001.run has format {reason}");
+            assert_eq!(error.to_string(), expected);
         }
         for bit in 0..good.len() * 8 {
             let mut bad = good;

@@ -50,6 +50,8 @@ pub mod testing;
 mod writer;
 
 pub(crate) use filter::Filter;
+#[cfg(test)]
+pub(crate) use meta::header_of;
 pub(crate) use meta::{Contents, RunMeta};
 pub(crate) use obsolete_files::ObsoleteFiles;
 pub(crate) use page::{Page, PageKind};

@@ -74,7 +74,8 @@ impl Run {
     ///
     /// # Errors
     /// [`Error::CorruptFile`] if the bytes are not what was written, [`Error::ComparatorMismatch`]
-    /// if another comparator orders the run, [`Error::NewerFormat`], [`Error::Io`].
+    /// if another comparator orders the run, [`Error::NewerFormat`], [`Error::OlderFormat`],
+    /// [`Error::Io`].
     pub(crate) fn open(
         io: &dyn Io,
         path: &Path,
@@ -411,7 +412,7 @@ fn read_ends(io: &dyn Io, path: &Path) -> Result<(Box<dyn IoFile>, Footer, RunMe
     let (mut head, mut foot) = ([0; HEADER_BYTES], [0; FOOTER_BYTES]);
     read_exact(&*file, path, footer_offset, &mut foot)?;
     read_exact(&*file, path, 0, &mut head)?;
-    check_version(&head).map_err(corrupt(0))?;
+    check_version(&head, path)?;
     let (footer, checksum) =
         Footer::decode(&foot, footer_offset).map_err(corrupt(footer_offset))?;
     check_header(&head, footer.salt).map_err(corrupt(0))?;

@@ -50,6 +50,8 @@ pub(crate) mod repair;
 pub(crate) mod retain;
 pub(crate) mod salvage;
 pub(crate) mod verify;
+#[cfg(test)]
+mod version_tests;
 
 #[cfg(feature = "study")]
 pub use one_run::{Add, OneRun, RunLookup};

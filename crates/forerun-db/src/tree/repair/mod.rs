@@ -83,8 +83,8 @@ impl RepairReport {
 ///
 /// # Errors
 /// [`Error::Io`]; or, if this release or these options cannot read a manifest or a run,
-/// [`Error::NewerFormat`], [`Error::ComparatorMismatch`], [`Error::KeyspaceComparator`]. Then
-/// nothing has changed.
+/// [`Error::NewerFormat`], [`Error::OlderFormat`], [`Error::ComparatorMismatch`],
+/// [`Error::KeyspaceComparator`]. Then nothing has changed.
 pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<RepairReport> {
     let found = run_files(base.io, base.dir)?;
     let (manifest, mut losses) = match Manifest::read(base.io, base.dir) {
