@@ -40,7 +40,7 @@ pub use error::{Error, Result};
 pub use kv_reader::KvReader;
 pub use log_store::{LogReader, LogStore};
 pub use open::open;
-pub use request::{Op, REQUEST_BYTES_MAX, RejectedRequest, Request, Response};
+pub use request::{Op, REQUEST_BYTES_MAX, REQUEST_OPS_MAX, RejectedRequest, Request, Response};
 pub use snapshot_data::SnapshotData;
 pub use state_machine::{SnapshotBuilder, StateMachine};
 pub use type_config::TypeConfig;

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 /// [`Options::memory_limit_bytes`]: forerun_db::Options::memory_limit_bytes
 pub const REQUEST_BYTES_MAX: usize = 16 << 20;
 
+/// The maximum number of operations of a request. Each takes memory besides its key and value.
+pub const REQUEST_OPS_MAX: usize = 1 << 17;
+
 /// One operation of a [`Request`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -81,6 +84,10 @@ impl Request {
     /// # Errors
     /// Which limit it breaks.
     pub fn check(&self) -> Result<(), RejectedRequest> {
+        let ops = self.ops.len();
+        if ops > REQUEST_OPS_MAX {
+            return Err(RejectedRequest::TooManyOps { ops });
+        }
         let mut request_bytes = 0_usize;
         for op in &self.ops {
             let (key, value_bytes) = match op {
@@ -135,6 +142,12 @@ pub enum RejectedRequest {
     TooLarge {
         /// The size of its keys and values.
         bytes: usize,
+    },
+    /// It has too many operations.
+    #[error("a request of {ops} operations; the largest has {REQUEST_OPS_MAX}")]
+    TooManyOps {
+        /// Their number.
+        ops: usize,
     },
 }
 

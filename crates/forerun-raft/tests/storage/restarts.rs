@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::fixture::{Model, Node, entry, log_id, try_open};
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Db, Options, WalMode};
-use forerun_raft::{REQUEST_BYTES_MAX, Request, Response};
+use forerun_raft::{REQUEST_BYTES_MAX, REQUEST_OPS_MAX, Request, Response};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{RaftLogReader, Vote};
 
@@ -145,6 +145,37 @@ async fn a_request_beyond_a_limit_has_no_effect() {
     ));
     assert_eq!(node.entries().len(), 1);
     assert_eq!(node.applied_index().await, Some(1));
+}
+
+#[tokio::test]
+async fn no_number_of_operations_stops_a_node() {
+    let mut node = Node::open(&FaultIo::new());
+    let puts = |count: usize, value_bytes: usize| {
+        let numbers = (0..count as u32).map(u32::to_be_bytes);
+        let put = |request: Request, key| request.put(key, vec![0; value_bytes]);
+        numbers.fold(Request::new(), put)
+    };
+    // The most operations, and as many bytes as fit.
+    let most = puts(REQUEST_OPS_MAX, REQUEST_BYTES_MAX / REQUEST_OPS_MAX - 4);
+    let deletes = |count: usize| (0..count).fold(Request::new(), |all, _| all.delete(""));
+    let requests = [
+        deletes(REQUEST_OPS_MAX),
+        deletes(1 << 20),
+        most,
+        puts(1 << 20, 0),
+        puts(1, 1),
+    ];
+    let mut accepted = Vec::new();
+    for (index, request) in requests.into_iter().enumerate() {
+        let is_good = request.check().is_ok();
+        let entries = [entry(1, index as u64, request)];
+        node.log.blocking_append(entries.clone()).await.unwrap();
+        let responses = node.machine.apply(entries).await.unwrap();
+        assert_eq!(responses[0] == Response::Applied, is_good);
+        accepted.push(is_good);
+    }
+    assert_eq!(accepted, [true, false, true, false, true]);
+    assert_eq!(node.entries().len(), REQUEST_OPS_MAX);
 }
 
 #[tokio::test]
