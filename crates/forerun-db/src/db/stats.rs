@@ -343,7 +343,7 @@ fn add_levels(stats: &mut Vec<LevelStats>, levels: &Levels) {
             stats.resize(level + 1, LevelStats::default());
         }
         stats[level].runs += 1;
-        stats[level].entries += run.meta().entries;
+        stats[level].entries = stats[level].entries.saturating_add(run.meta().entries);
         stats[level].bytes += run.meta().file_bytes;
         stats[level].indexed_runs += usize::from(run.index().is_some());
         stats[level].unfiltered_runs += usize::from(!run.has_filter());

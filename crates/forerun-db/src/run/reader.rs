@@ -121,7 +121,9 @@ impl Run {
 
         let slots = PageSlots::new(cache, meta.pages() as usize);
         let charge = cache.charge(footer.root.raw_len as usize);
-        let usual_record_bytes = meta.raw_bytes / meta.entries.max(1) + LEAF_RECORD_BYTES as u64;
+        // The metadata may say anything: it is not compared with the pages here.
+        let usual_record_bytes =
+            (meta.raw_bytes / meta.entries.max(1)).saturating_add(LEAF_RECORD_BYTES as u64);
         Ok(Run {
             number,
             path: path.to_owned(),

@@ -256,6 +256,12 @@ impl RunWriter {
         self.meta.repeats_keys = false;
     }
 
+    /// Sets what the metadata says about the size of keys and values, true or false.
+    #[cfg(test)]
+    pub(crate) fn claim_raw_bytes(&mut self, raw_bytes: u64) {
+        self.meta.raw_bytes = raw_bytes;
+    }
+
     /// Sets what the metadata says about repeated keys, true or false.
     #[cfg(test)]
     pub(crate) fn claim_repeats_keys(&mut self, repeats_keys: bool) {

@@ -1,10 +1,12 @@
 //! Damaged indexes: never believed, reported by a verification, written again by a repair.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::Error;
-use crate::run::{self, TRAILER_BYTES, checksum};
-use crate::testing::tree_fixture::grown;
+use crate::run::{self, Run, RunWriter, TRAILER_BYTES, checksum};
+use crate::testing::tree_fixture::{DIR, RUN_OPTIONS, grown};
+use crate::testing::version_list::held;
 
 #[test]
 fn a_bad_index_is_reported_and_not_used_and_a_repair_writes_it_again() {
@@ -72,4 +74,23 @@ fn an_index_that_lies_is_found_although_its_checksum_is_right() {
         }
     }
     assert!(lies > 10);
+}
+
+#[test]
+fn a_run_opens_whatever_its_metadata_says_about_the_size_of_records() {
+    let fixture = grown(false);
+    let path = run::path(Path::new(DIR), 9999);
+    for raw_bytes in [0, 6, 1 << 62, u64::MAX] {
+        let (io, order) = (&fixture.io, &fixture.order);
+        let created = RunWriter::create(io, &path, order, fixture.comparator, RUN_OPTIONS);
+        let mut writer = created.unwrap();
+        writer.add(held(b"a", 1, Some(b"value")).version()).unwrap();
+        writer.claim_raw_bytes(raw_bytes);
+        writer.finish().unwrap();
+        let run = Run::open(io, &path, 9999, order.clone(), &fixture.cache).unwrap();
+        assert!(
+            (12..=256).contains(&run.usual_record_bytes()),
+            "{raw_bytes}"
+        );
+    }
 }
