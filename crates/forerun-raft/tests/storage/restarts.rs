@@ -156,12 +156,12 @@ async fn no_number_of_operations_stops_a_node() {
         numbers.fold(Request::new(), put)
     };
     // The most operations, and as many bytes as fit.
-    let most = puts(REQUEST_OPS_MAX, REQUEST_BYTES_MAX / REQUEST_OPS_MAX - 4);
+    let largest = puts(REQUEST_OPS_MAX, REQUEST_BYTES_MAX / REQUEST_OPS_MAX - 4);
     let deletes = |count: usize| (0..count).fold(Request::new(), |all, _| all.delete(""));
     let requests = [
         deletes(REQUEST_OPS_MAX),
         deletes(1 << 20),
-        most,
+        largest,
         puts(1 << 20, 0),
         puts(1, 1),
     ];
