@@ -40,8 +40,8 @@ impl Sink for One {
     }
 }
 
-/// The calls of a client, as futures: [`Client::start`](crate::Client::start). Each is the call of
-/// [`Client`] with the same name.
+/// The calls of a client, as futures: [`Client::start`]. Each is the call of [`Client`] with the
+/// same name.
 #[derive(Clone, Debug)]
 pub struct Calls<C, W> {
     client: C,
