@@ -25,7 +25,8 @@ impl Expiry {
     /// The number that the protocol has for it.
     pub(crate) fn seconds(self) -> i64 {
         let rounded_up = |time: Duration| {
-            let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+            let started = u64::from(time.subsec_nanos() > 0);
+            let seconds = time.as_secs().saturating_add(started);
             i64::try_from(seconds).unwrap_or(i64::MAX)
         };
         let unix = |at: SystemTime| match at.duration_since(UNIX_EPOCH) {
@@ -61,6 +62,7 @@ mod tests {
             .expect("after 1970");
         assert!((later - now.as_secs().cast_signed()).abs() < 60);
         assert_eq!(in_s(u64::MAX), 0);
+        assert_eq!(Expiry::In(Duration::MAX).seconds(), 0);
         assert_eq!(
             Expiry::At(UNIX_EPOCH + Duration::from_secs(100)).seconds(),
             -1

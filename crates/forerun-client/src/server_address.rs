@@ -102,7 +102,14 @@ impl fmt::Display for ServerAddress {
 
 impl From<std::net::SocketAddr> for ServerAddress {
     fn from(address: std::net::SocketAddr) -> ServerAddress {
-        ServerAddress::tcp(address.ip().to_string(), address.port())
+        let host = match address {
+            // An address of one link is ambiguous without the link.
+            std::net::SocketAddr::V6(v6) if v6.scope_id() != 0 => {
+                format!("{}%{}", v6.ip(), v6.scope_id())
+            }
+            _ => address.ip().to_string(),
+        };
+        ServerAddress::tcp(host, address.port())
     }
 }
 
@@ -184,6 +191,14 @@ mod tests {
         );
         assert_eq!(parse("[::1]:5").to_string(), "[::1]:5");
         assert_eq!(parse("/run/m").to_string(), "unix:/run/m");
+    }
+
+    #[test]
+    fn an_address_of_one_link_keeps_the_link() {
+        let address = "[fe80::1%7]:5".parse::<std::net::SocketAddr>();
+        let server = ServerAddress::from(address.expect("an address"));
+        assert_eq!(server, parse("[fe80::1%7]:5"));
+        assert_eq!(server.to_string(), "[fe80::1%7]:5");
     }
 
     #[test]

@@ -212,8 +212,10 @@ impl Connection {
     }
 
     /// Prepares the connection for the next request. `false` if bytes are left that nobody asked
-    /// for, and it must be closed.
+    /// for, or if the request was answered before all of it was sent. Then the connection must be
+    /// closed.
     pub(crate) fn end_request(&mut self, now: Instant) -> bool {
+        let is_sent = self.sent == self.output.len() && !self.socket.wants_write();
         self.output.clear();
         self.sent = 0;
         if self.output.capacity() > OUTPUT_BYTES_KEPT {
@@ -224,7 +226,7 @@ impl Connection {
             (self.begin, self.end) = (0, 0);
         }
         self.last_used = now;
-        self.begin == self.end && self.skip == 0
+        is_sent && self.begin == self.end && self.skip == 0
     }
 
     /// Whether the connection can be used for a request. One that was idle is checked: if its
