@@ -138,10 +138,19 @@ pub enum Failure {
 
 impl Failure {
     /// Whether the server counts as alive, as one that answers with an error does. `None` if the
-    /// failure says nothing about the server.
+    /// failure says nothing about the server, such as a lack of file descriptors or of memory here.
     pub(crate) fn is_alive(&self) -> Option<bool> {
+        use rustix::io::Errno;
         match self {
             Failure::Ejected { .. } | Failure::Interrupted => None,
+            Failure::Connect(error) | Failure::Io(error)
+                if matches!(
+                    Errno::from_io_error(error),
+                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+                ) =>
+            {
+                None
+            }
             Failure::Refused(_) => Some(true),
             _ => Some(false),
         }

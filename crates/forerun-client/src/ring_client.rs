@@ -258,6 +258,9 @@ impl Client {
             // A round gives every turn a result.
             None => Some(Failure::TimedOut(self.options.timeout)),
         };
+        if connection.is_connecting() && matches!(failure, Some(Failure::TimedOut(_))) {
+            self.resolvers[turn.server].try_last(connection.peer());
+        }
         if failure.is_none() && connection.end_request(time::now()) {
             set.connections[turn.server] = Some(connection);
         }
@@ -518,5 +521,41 @@ impl Client {
             );
         }
         self.put_set(set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_does_not_answer_does_not_hide_the_others() {
+        let listener = || TcpListener::bind("127.0.0.1:0").expect("a port");
+        let (silent, good) = (listener(), listener());
+        let address = |listener: &TcpListener| listener.local_addr().expect("an address");
+        // A listener whose queue is full does not answer.
+        rustix::net::listen(&silent, 0).expect("a shorter queue");
+        let patience = Duration::from_millis(100);
+        let connect = || TcpStream::connect_timeout(&address(&silent), patience).ok();
+        let waiting: Vec<TcpStream> = std::iter::from_fn(connect).collect();
+        let peers = vec![Peer::Tcp(address(&silent)), Peer::Tcp(address(&good))];
+        std::thread::spawn(move || {
+            let (mut stream, _) = good.accept().expect("a connection");
+            while matches!(stream.read(&mut [0; 100]), Ok(count) if count > 0) {
+                stream.write_all(b"END\r\n").expect("it is read");
+            }
+        });
+        let options = ClientOptions::default().timeout(Duration::from_secs(1));
+        let server = ServerAddress::tcp("127.0.0.1", 1);
+        let client = Client::new([server], options).expect("a client");
+        client.resolvers[0].set_peers(peers);
+        let error = client.get("k").expect_err("the first address is silent");
+        assert!(error.to_string().contains("no answer"), "{error}");
+        assert_eq!(client.get("k").expect("the second one answers"), None);
+        drop(waiting);
     }
 }

@@ -55,9 +55,9 @@ impl<C> Turn<C> {
 
     /// Sends what the socket takes of the request.
     pub(crate) fn send(&mut self) {
-        if let Err(error) = self.connection.send() {
-            self.result = Some(Err(send_failure(error)));
-        }
+        // After an error the socket is ready, and the round reports the error, unless the server
+        // has answered before it closed the connection.
+        let _ = self.connection.send();
     }
 }
 
@@ -144,13 +144,16 @@ fn advance<C: Conversation>(
     {
         return try_next_peer(turn, error, options).map(|()| None);
     }
-    if turn.connection.interest() != Interest::Read {
-        turn.connection.send().map_err(send_failure)?;
-    }
+    let sent = match turn.connection.interest() {
+        Interest::Read => Ok(()),
+        _ => turn.connection.send(),
+    };
     // Errors and hang-ups are reported by the read.
-    if !ready.read {
+    if !ready.read && sent.is_ok() {
         return Ok(None);
     }
+    // A server may refuse a request and close the connection before it has read all of it. Then
+    // its answer says more than the error.
     for _ in 0..READS_PER_TURN {
         let Some(is_full) = turn.connection.receive()? else {
             break;
@@ -162,7 +165,7 @@ fn advance<C: Conversation>(
             break;
         }
     }
-    Ok(None)
+    sent.map(|()| None).map_err(send_failure)
 }
 
 fn read_replies<C: Conversation>(

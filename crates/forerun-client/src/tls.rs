@@ -93,6 +93,10 @@ fn wrong(path: &Path, reason: impl ToString) -> Error {
     }
 }
 
+/// How often a read reads from the socket. A server may send records without bytes of the session,
+/// such as tickets, without end, and the caller has a deadline.
+const SOCKET_READS_MAX: usize = 16;
+
 /// What all connections of a client share.
 #[derive(Debug)]
 pub(crate) struct TlsConfig {
@@ -131,9 +135,10 @@ impl AsFd for TlsStream {
 }
 
 impl Read for TlsStream {
-    /// Reads records until one has bytes of the session, or the socket is empty.
+    /// Reads records until one has bytes of the session, or the socket is empty. Stops early, as if
+    /// it were interrupted, if many records have none.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        loop {
+        for _ in 0..SOCKET_READS_MAX {
             match self.connection.reader().read(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result,
@@ -151,6 +156,12 @@ impl Read for TlsStream {
             while self.connection.wants_write() && self.connection.is_handshaking() {
                 self.connection.write_tls(&mut self.socket)?;
             }
+        }
+        match self.connection.reader().read(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(io::ErrorKind::Interrupted.into())
+            }
+            result => result,
         }
     }
 }
@@ -174,5 +185,65 @@ impl Write for TlsStream {
             self.connection.write_tls(&mut self.socket)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use rustls::{ServerConfig, ServerConnection};
+
+    use super::*;
+
+    #[test]
+    fn a_read_ends_although_a_server_sends_records_without_end() {
+        let names = vec!["cache.example".to_owned()];
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(names).expect("a certificate");
+        let authorities = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(&authorities, cert.pem()).expect("it is written");
+        let tls = TlsOptions::new(authorities.path()).load().expect("good");
+        let key = PrivateKeyDer::try_from(signing_key.serialize_der()).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("as the client")
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .expect("good");
+        // They follow the handshake, and have no bytes of the session.
+        config.send_tls13_tickets = 12_000;
+        config.max_fragment_size = Some(512);
+
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let socket = TcpStream::connect(address).expect("a connection");
+        let (mut peer, _) = listener.accept().expect("a connection");
+        let server = std::thread::spawn(move || {
+            let mut server = ServerConnection::new(Arc::new(config)).expect("good");
+            server.complete_io(&mut peer).expect("a handshake");
+            while server.wants_write() {
+                server.write_tls(&mut peer).expect("the client is there");
+            }
+            peer
+        });
+        let mut client = TlsStream::new(&tls, "cache.example", socket).expect("a name");
+        client
+            .connection
+            .complete_io(&mut client.socket)
+            .expect("a handshake");
+        let peer = server.join().expect("all is sent");
+        client.socket.set_nonblocking(true).expect("a socket");
+        let error = client.read(&mut [0; 100]).expect_err("nothing to read");
+        assert_eq!(error.kind(), io::ErrorKind::Interrupted, "{error}");
+        assert!(client.socket.peek(&mut [0; 1]).is_ok(), "more waits");
+        // It goes on where it stopped, up to the end.
+        let kinds = std::iter::from_fn(|| client.read(&mut [0; 100]).err());
+        let kinds = kinds.map(|error| error.kind());
+        let interrupted = kinds.take_while(|kind| *kind == io::ErrorKind::Interrupted);
+        assert!(interrupted.count() < 100);
+        drop(peer);
     }
 }

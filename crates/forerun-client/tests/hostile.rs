@@ -332,3 +332,66 @@ fn a_server_that_reads_nothing_stops_no_one() {
             .any(|failure| failure.server.contains(':'))
     );
 }
+
+#[test]
+fn a_request_that_was_not_sent_to_its_end_is_never_mixed_with_the_next() {
+    // Memcached refuses a value that is too large before it has read it, and then skips it.
+    let value = vec![b'x'; 12 << 20];
+    let value_bytes = value.len();
+    let server = FakeServer::start(move |mut stream| {
+        let (mut line, mut skip) = (Vec::new(), 0_usize);
+        let mut bytes = [0; 4096];
+        while let Ok(count) = std::io::Read::read(&mut stream, &mut bytes) {
+            if count == 0 {
+                return;
+            }
+            for byte in &bytes[..count] {
+                if skip > 0 {
+                    skip -= 1;
+                    continue;
+                }
+                line.push(*byte);
+                if *byte != b'\n' {
+                    continue;
+                }
+                let answer = match line.starts_with(b"set") {
+                    true => &b"SERVER_ERROR object too large for cache\r\n"[..],
+                    false => b"VALUE a 0 1\r\n1\r\nEND\r\n",
+                };
+                if line.starts_with(b"set") {
+                    skip = value_bytes + 2;
+                }
+                line.clear();
+                if stream.write_all(answer).is_err() {
+                    return;
+                }
+                // The client reads the answer while the value is on its way.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    });
+    let client = client(&server, ClientOptions::default().timeout(PATIENCE));
+    for _ in 0..3 {
+        let error = client.set("a", &value).expect_err("it refuses").to_string();
+        assert!(error.contains("too large"), "{error}");
+        let found = client.get("a").expect("it answers").expect("a value");
+        assert_eq!(found.data, b"1");
+    }
+}
+
+#[test]
+fn a_refusal_is_reported_although_the_server_closes_before_it_has_read_the_request() {
+    let value = vec![b'x'; 12 << 20];
+    let server = FakeServer::start(|mut stream| {
+        let mut bytes = [0; 4096];
+        let _ = std::io::Read::read(&mut stream, &mut bytes);
+        let _ = stream.write_all(b"SERVER_ERROR object too large for cache\r\n");
+        // Bytes that nobody has read make this a reset.
+    });
+    let options = ClientOptions::default().timeout(PATIENCE);
+    let client = client(&server, options.failures_to_eject(1));
+    for _ in 0..5 {
+        let error = client.set("a", &value).expect_err("it refuses").to_string();
+        assert!(error.contains("too large"), "{error}");
+    }
+}

@@ -35,6 +35,7 @@ pub(crate) enum Interest {
 /// A connection to one server.
 #[derive(Debug)]
 pub(crate) struct Connection {
+    peer: Peer,
     socket: Socket,
     is_connecting: bool,
     output: Vec<u8>,
@@ -65,6 +66,7 @@ impl Connection {
         now: Instant,
     ) -> io::Result<Connection> {
         Ok(Connection {
+            peer: peer.clone(),
             socket: Socket::connect(peer, host, tls)?,
             is_connecting: true,
             output: Vec::new(),
@@ -91,8 +93,14 @@ impl Connection {
     /// The system's error.
     pub(crate) fn reopen(&mut self, peer: &Peer, host: &str, tls: Option<&Tls>) -> io::Result<()> {
         self.socket = Socket::connect(peer, host, tls)?;
+        self.peer = peer.clone();
         (self.is_connecting, self.sent) = (true, 0);
         Ok(())
+    }
+
+    /// The address.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     pub(crate) fn is_connecting(&self) -> bool {

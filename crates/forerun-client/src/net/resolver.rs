@@ -46,10 +46,26 @@ impl Resolver {
                 found.into_iter().flatten().map(Peer::Tcp).collect()
             }
         };
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        // The same addresses keep the order that `try_last` has given them.
+        let is_same = peers.len() == found.len() && found.iter().all(|peer| peers.contains(peer));
         // If the resolver fails, the addresses that it found before are the best that are known.
-        if !found.is_empty() {
-            *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        if !found.is_empty() && !is_same {
+            *peers = found;
         }
+    }
+
+    /// Puts an address behind the others, because connecting to it takes longer than a call may.
+    pub(crate) fn try_last(&self, peer: &Peer) {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = peers.iter().position(|own| own == peer) {
+            peers[at..].rotate_left(1);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_peers(&self, peers: Vec<Peer>) {
+        *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
     }
 
     /// The addresses, in the order in which to try them.
@@ -80,6 +96,32 @@ impl Resolver {
         let thread = thread::Builder::new().name("resolver".to_owned());
         if thread.spawn(resolve).is_err() {
             resolver.resolving.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_tried_last_stays_there_while_the_name_has_the_same_addresses() {
+        let resolver = Resolver::new(&ServerAddress::tcp("localhost", 1));
+        let found = resolver.peers().expect("every machine has this name");
+        let mut turned = found.clone();
+        turned.reverse();
+        resolver.set_peers(turned.clone());
+        resolver.resolve();
+        assert_eq!(resolver.peers().expect("as before"), turned);
+        let other = Peer::Tcp(([192, 0, 2, 1], 1).into());
+        resolver.set_peers(vec![other.clone()]);
+        resolver.resolve();
+        assert_eq!(resolver.peers().expect("as before"), found);
+        resolver.set_peers([std::slice::from_ref(&other), &found[..]].concat());
+        for _ in 0..2 {
+            resolver.try_last(&other);
+            let moved = [&found[..], std::slice::from_ref(&other)].concat();
+            assert_eq!(resolver.peers().expect("as set"), moved);
         }
     }
 }
