@@ -60,7 +60,12 @@ fuzz_target!(|input: (u8, u8, Vec<(u16, u8)>, Option<u16>)| {
             }
             db.put(b"more", b"value").expect("the store continues");
         }
-        Err(Error::CorruptFile { .. } | Error::NotAStore { .. } | Error::NewerFormat { .. }) => {}
+        Err(
+            Error::CorruptFile { .. }
+            | Error::NotAStore { .. }
+            | Error::NewerFormat { .. }
+            | Error::OlderFormat { .. },
+        ) => {}
         Err(other) => panic!("{other}"),
     }
 });

@@ -10,8 +10,8 @@
 [b'value', None]
 
 A call runs in the event loop: the loop watches one descriptor per call, no thread waits, and
-nothing blocks. Cancelling a call closes the connections on which it expects answers, so that no
-other call reads them; a write that was cancelled may have happened.
+nothing blocks. Cancelling a call closes its connections, so that no other call reads its answers;
+a write that was cancelled may have happened.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ async def _end_of(call: PendingCall) -> PendingCall:
             loop.remove_reader(descriptor)
             ended.set_exception(error)
             return
-        # At once: the end of the call closed the descriptor, and the next call may get its number.
+        # Immediately: the end of the call has closed the descriptor; another may get its number.
         loop.remove_reader(descriptor)
         ended.set_result(None)
 
@@ -171,8 +171,8 @@ class Client:
     ) -> "list[bytes | None] | NDArray[np.bool_]":
         """Looks up a batch of keys on all servers at once, as `forerun.Client.get_many`.
 
-        `out` and `found` are written when all servers have answered, so a call that is cancelled
-        leaves them as they are.
+        `out` and `found` are written at the end of the call, so a call that is cancelled leaves
+        them as they are.
         """
         if out is None and found is not None:
             message = "`found` is only for a lookup into `out`, and `out` is missing"

@@ -70,6 +70,10 @@ def test_every_call_answers(addresses, protocol):
             answered = await client.get_many([b"absent", *keys[::-1]], out=out, found=found)
             assert answered is found and found.tolist() == [False] + [True] * 1000
             assert (out[1:] == rows[::-1]).all()
+            found[:] = True
+            with pytest.raises(InvalidArgumentError, match="key 0 has 16 bytes, but a row of"):
+                await client.get_many([keys[0], "absent"], out=np.zeros((2, 1)), found=found[:2])
+            assert found[:2].tolist() == [False, False]
             assert await client.get_many([keys[3], "absent"]) == [rows[3].tobytes(), None]
             assert await client.delete_many([*keys[:10], "absent"]) == 10
             assert client.stats()["server_failures"] == 0

@@ -18,8 +18,8 @@ use crate::wait::EventLoop;
 ///
 /// The event loop calls [`advance`](Pending::advance) whenever the descriptor ([`AsFd`]) is
 /// readable, and when [`timeout`](Pending::timeout) has passed. No call blocks. A pending call that
-/// is dropped closes the connections on which it still expects answers, so no later call can read
-/// them.
+/// is dropped closes its connections, so no later call can read its answers. It does not count as a
+/// failure of a server.
 pub struct Pending<T> {
     /// `None` once it has ended.
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,

@@ -23,7 +23,7 @@ metrics! {
         counter commands: u64,
         /// Failures of servers: one per call and server.
         counter server_failures: u64,
-        /// Calls that a server was left out of, because it had failed before.
+        /// Calls that skipped a server because it had failed before.
         counter ejections: u64,
         /// Servers.
         gauge servers: u64,

@@ -1,8 +1,8 @@
-//! What became of a batch of writes.
+//! The outcome of a batch of writes.
 
 use crate::values::ServerFailure;
 
-/// What became of a batch of writes. `done`, `not_found` and the length of `unwritten` add up to
+/// The outcome of a batch of writes. `done`, `not_found` and the length of `unwritten` add up to
 /// the number of keys.
 #[derive(Debug, Default)]
 #[non_exhaustive]

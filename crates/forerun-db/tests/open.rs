@@ -408,6 +408,12 @@ fn backups_inside_the_store_are_refused() {
         is_inside(Backups::create_new(&inside).map(|_| ()));
     }
     assert_eq!(contents(&store), before);
+    let [below, alias] = [store.join("below"), directory.path().join("alias")];
+    fs::create_dir(&below).unwrap();
+    std::os::unix::fs::symlink(&below, &alias).unwrap();
+    is_inside(Backups::open_or_create(&alias).map(|_| ()));
+    is_inside(Backups::create_new(&alias).map(|_| ()));
+    assert_eq!(fs::read_dir(&below).unwrap().count(), 0);
 
     // A directory that was moved there can be restored from, but takes no backup.
     drop(Backups::create_new(&outside).unwrap());

@@ -26,7 +26,7 @@ use crate::kv_keyspaces::KvKeyspaces;
 use crate::kv_reader::{CurrentKeyspace, KvReader};
 use crate::log_store::STEP_BYTES;
 use crate::records::{self, APPLIED, Applied, KV};
-use crate::request::{Op, Request, Response};
+use crate::request::{Op, REQUEST_OPS_MAX, Request, Response};
 use crate::snapshot_data::{ReceivedSnapshot, SnapshotData};
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -122,7 +122,8 @@ where
                     Response::Applied
                 }
             });
-            if batch.encoded().len() > STEP_BYTES {
+            // A short operation takes much more memory in a memtable than bytes in the batch.
+            if batch.encoded().len() > STEP_BYTES || batch.len() >= REQUEST_OPS_MAX {
                 self.add_applied(&mut batch)?;
                 batches.push(std::mem::take(&mut batch));
             }

@@ -1,4 +1,4 @@
-//! What becomes of calls that some servers did not answer.
+//! Results of calls that some servers did not answer.
 
 use forerun::client::{Lookup, Report, ServerFailure, Unwritten, Values, WriteReport};
 use pyo3::prelude::*;

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forerun::client::{
-    Calls, CasResult, Error, EventLoop, NewValue, Pending, Report, ServerFailure, Values,
+    Calls, CasResult, Error, EventLoop, NewValue, Pending, Report, ServerFailure, Sink, Values,
     WriteReport,
 };
 use numpy::PyArray1;
@@ -25,6 +25,7 @@ use pyo3::types::{PyBytes, PyList};
 use super::Client;
 use super::arguments::expiry;
 use super::outcome::{check_answered, check_cleared, check_written, unanswered_of};
+use super::row_sink::RowSink;
 use crate::errors::{client_exception, closed, invalid, system_error};
 use crate::keys::{Batch, Bytes};
 use crate::numeric_arguments;
@@ -55,7 +56,7 @@ enum State {
 /// A call that an event loop drives.
 #[pyclass(module = "forerun")]
 pub(crate) struct PendingCall {
-    /// In a lock only because Python objects are shared.
+    /// Behind a lock only because Python objects must be `Sync`.
     state: Mutex<State>,
     client: Shared,
     misses_on_failure: bool,
@@ -147,17 +148,22 @@ impl PendingCall {
             }
             Reply::Many(values, report) => {
                 let unanswered = unanswered_of(&values, &report);
-                let found_values = values.iter().map(|value| value.map(|value| value.data));
                 if let Some(out) = out {
                     let mut rows = Rows::new(values.len(), out, found)?;
-                    rows.fill(py, 0, found_values.map(Ok))?;
+                    let mut sink = RowSink::new(&mut rows)?;
+                    for (index, value) in values.iter().enumerate() {
+                        if let Some(value) = value {
+                            sink.hit(index, value);
+                        }
+                    }
+                    sink.into_unanswered()?;
                     check_answered(&report, unanswered, values.len(), misses)?;
                     return Ok(rows.into_found().into_any());
                 }
                 check_answered(&report, unanswered, values.len(), misses)?;
-                let found_values =
-                    found_values.map(|value| value.map(|value| PyBytes::new(py, value)));
-                Ok(PyList::new(py, found_values.collect::<Vec<_>>())?.into_any())
+                let values = values.iter();
+                let values = values.map(|value| value.map(|value| PyBytes::new(py, value.data)));
+                Ok(PyList::new(py, values)?.into_any())
             }
         }
     }

@@ -17,7 +17,7 @@ pub(crate) struct RowSink<'a> {
 }
 
 impl<'a> RowSink<'a> {
-    /// For the rows of an array, none of which is found yet.
+    /// A sink for these rows. Marks every row as not found.
     pub(crate) fn new(rows: &'a mut Rows<'_>) -> PyResult<RowSink<'a>> {
         let (bytes, row_bytes, found) = rows.parts()?;
         found.fill(false);

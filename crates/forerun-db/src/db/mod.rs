@@ -200,6 +200,7 @@ impl Db {
     /// - [`Error::Locked`](crate::Error::Locked): the store is already open, in this process or
     ///   another.
     /// - [`Error::NewerFormat`](crate::Error::NewerFormat),
+    ///   [`Error::OlderFormat`](crate::Error::OlderFormat),
     ///   [`Error::ComparatorMismatch`](crate::Error::ComparatorMismatch),
     ///   [`Error::KeyspaceComparator`](crate::Error::KeyspaceComparator): see
     ///   [`Options::keyspaces`].

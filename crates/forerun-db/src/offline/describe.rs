@@ -49,9 +49,9 @@ forerun_core::setters! {
 /// ```
 ///
 /// # Errors
-/// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
-/// [`Error::KeyspaceComparator`], [`Error::Io`], [`Error::CorruptFile`]; [`Error::BadOption`] for a
-/// run or a page that does not exist.
+/// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::OlderFormat`],
+/// [`Error::ComparatorMismatch`], [`Error::KeyspaceComparator`], [`Error::Io`],
+/// [`Error::CorruptFile`]; [`Error::BadOption`] for a run or a page that does not exist.
 pub fn describe(
     path: impl AsRef<Path>,
     options: &Options,

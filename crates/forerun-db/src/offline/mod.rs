@@ -76,9 +76,9 @@ pub struct CheckReport {
 /// ```
 ///
 /// # Errors
-/// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::ComparatorMismatch`],
-/// [`Error::KeyspaceComparator`], [`Error::Io`] if the store cannot be examined. Damage that is
-/// found is in the result.
+/// [`Error::NotAStore`], [`Error::Locked`], [`Error::NewerFormat`], [`Error::OlderFormat`],
+/// [`Error::ComparatorMismatch`], [`Error::KeyspaceComparator`], [`Error::Io`] if the store cannot
+/// be examined. Damage that is found is in the result.
 pub fn check(path: impl AsRef<Path>, options: &Options) -> Result<CheckReport> {
     check_with_io(Arc::new(OsIo), path, options)
 }

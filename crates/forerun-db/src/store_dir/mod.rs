@@ -313,7 +313,10 @@ pub(crate) fn is_inside(io: &dyn Io, path: &Path, directory: &Path) -> bool {
 
 /// The store whose directory a path, which need not exist, is inside.
 pub(crate) fn enclosing_store(io: &dyn Io, path: &Path) -> Option<PathBuf> {
-    let within = existing_ancestor(io, path)?;
+    let within = match io.canonicalize(path) {
+        Ok(found) => found.parent()?.to_owned(),
+        Err(_) => existing_ancestor(io, path)?,
+    };
     let mut directories = within.ancestors();
     let is_store = |directory: &&Path| {
         let format = read(io, &directory.join(FORMAT));

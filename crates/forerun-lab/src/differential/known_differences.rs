@@ -160,9 +160,9 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
-        "`flush_all` with a time that is not over does not undo an earlier flush, and keeps what \
-         is stored after it took effect. Memcached brings back the items of an earlier flush, and \
-         also removes what is stored later in the same second.",
+        "`flush_all` with a time that has not come yet does not undo an earlier flush, and keeps \
+         what is stored after it took effect. Memcached brings back the items of an earlier flush, \
+         and also removes what is stored later in the same second.",
     ),
     not_generated(
         Affected::Any,
@@ -237,7 +237,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         Affected::Any,
         "A watcher of fetchers sees reads only; memcached also shows the lookups that writes \
-         make. `watch rawcmds` is not supported.",
+         make. `watch rawcmds` is not supported. `watch` may follow other commands in the \
+         pipeline, which memcached refuses.",
     ),
     not_generated(
         Affected::Any,

@@ -78,10 +78,11 @@ impl Memcached {
     pub(super) fn start(&self, dir: &Path) -> Result<Peer> {
         let socket = dir.join("memcached.sock");
         let child = Command::new(&self.program)
-            // Configured like this server: with fixed slabs. The thread that maintains the LRU
-            // holds recently read items for a while, and whether a number is changed in place
-            // depends on that.
-            .args(["-o", "no_slab_reassign,no_lru_maintainer"])
+            // Configured like this server: with fixed slabs, and without watchers, because
+            // memcached refuses a `watch` that arrives together with other commands. The thread
+            // that maintains the LRU holds recently read items for a while, and whether a number is
+            // changed in place depends on that.
+            .args(["-W", "-o", "no_slab_reassign,no_lru_maintainer"])
             .args(["-u", "root", "-t", "1", "-I", "4m", "-m"])
             .arg(MEMORY_MIB.to_string())
             .arg("-s")
@@ -126,6 +127,7 @@ impl Peer {
         )?;
         let mut options = ServerOptions::new(vec![Listen::unix(&socket, 0o700)]);
         options.drain_timeout = Duration::ZERO;
+        options.settings.watch_enabled = false;
         let version_line = format!("VERSION {}\r\n", options.settings.version).into_bytes();
         let cache = Arc::new(cache);
         let server = Server::start(options, cache.clone())?;

@@ -179,6 +179,21 @@ async fn no_number_of_operations_stops_a_node() {
 }
 
 #[tokio::test]
+async fn many_entries_of_short_operations_are_applied_in_several_steps() {
+    let mut node = Node::open(&FaultIo::new());
+    let puts = |index: u64| {
+        let first = index as u32 * REQUEST_OPS_MAX as u32;
+        let numbers = (first..).take(REQUEST_OPS_MAX).map(u32::to_be_bytes);
+        let request = numbers.fold(Request::new(), |all, key| all.put(key, ""));
+        entry(1, index, request)
+    };
+    let entries: Vec<_> = (0..8).map(puts).collect();
+    let responses = node.machine.apply(entries).await.unwrap();
+    assert_eq!(responses, [const { Response::Applied }; 8]);
+    assert_eq!(node.entries().len(), 8 * REQUEST_OPS_MAX);
+}
+
+#[tokio::test]
 async fn many_large_entries_are_written_in_several_steps() {
     let io = FaultIo::new();
     let mut node = Node::open(&io);

@@ -272,7 +272,7 @@ impl<K: Read + Write> Connection<K> {
                     continue;
                 }
                 match self.receive(turns)? {
-                    // As in memcached, a watcher is not listened to.
+                    // As in memcached, what a watcher sends is ignored.
                     Arrived::Bytes => self.input.consume(self.input.bytes().len()),
                     Arrived::Nothing => return Ok(TurnResult::Wait),
                     Arrived::End => {
@@ -326,6 +326,10 @@ impl<K: Read + Write> Connection<K> {
                 }
                 SessionState::NeedsInput | SessionState::OutputFull => {}
                 SessionState::Closed => self.phase = Phase::Closing,
+                // Nothing that happens while the server drains is worth a line.
+                SessionState::Watching if self.phase != Phase::Serving => {
+                    self.phase = Phase::Closing;
+                }
                 SessionState::Watching => self.watcher = self.session.take_watcher(),
                 SessionState::Shutdown => {
                     self.phase = Phase::Closing;

@@ -227,7 +227,7 @@ fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         parse_expiration(tokens.get(1))
     };
     let now = context.cache.now();
-    // As in memcached, a delay ends a second early, in the second in which its last item is stored.
+    // As in memcached, the flush happens one second before the delay ends.
     let at = match delay {
         None => return context.push_unless(quiet, replies::BAD_EXPTIME),
         Some(Expiration::Never | Expiration::Past) => now,

@@ -47,6 +47,27 @@ fn a_value_being_received_is_accepted() {
 }
 
 #[test]
+fn a_connection_that_becomes_a_watcher_does_not_hold_up_the_end() {
+    let server = start(options());
+    let mut stream = connect(&server);
+    ask(&mut stream, "mn\r\n", "MN\r\n");
+    stream.write_all(b"watch fetc").expect("it is sent");
+    until("half of it is there", || {
+        let mut other = connect(&server);
+        stat(&mut other, "bytes_read")
+            .parse::<u64>()
+            .is_ok_and(|bytes| bytes >= 4 + 10)
+    });
+    let start = Instant::now();
+    server.drain();
+    std::thread::sleep(Duration::from_millis(50));
+    stream.write_all(b"hers\r\n").expect("it is sent");
+    assert_eq!(rest(&mut stream), b"OK\r\n");
+    server.wait().expect("it ends well");
+    assert!(start.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
 fn requests_after_an_answer_to_a_slow_reader_are_answered() {
     let server = start(options());
     let mut stream = connect(&server);
