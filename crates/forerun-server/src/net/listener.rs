@@ -90,6 +90,10 @@ impl Listener {
             Address::Tcp(address) => {
                 let socket = TcpListener::bind(*address).map_err(failed)?;
                 queue(&socket, backlog).map_err(failed)?;
+                // Accepted connections inherit it, as in memcached. A client that disappeared
+                // without a word is noticed even if the server never sends it anything.
+                let keepalive = rustix::net::sockopt::set_socket_keepalive(&socket, true);
+                keepalive.map_err(|error| failed(error.into()))?;
                 let bound = socket.local_addr().map_err(failed)?;
                 (Bound::Tcp(socket), Address::Tcp(bound))
             }
@@ -309,6 +313,23 @@ mod tests {
         rustix::net::bind(&socket, &address).expect("the path is free");
         let mode = fs::metadata(&path).expect("it is there").mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn tcp_connections_are_kept_alive() {
+        let any = Listen::tcp(([127, 0, 0, 1], 0).into());
+        let listener = Listener::bind(&any, 1024).expect("a free port");
+        let Address::Tcp(address) = *listener.address() else {
+            panic!("a TCP address");
+        };
+        let client = std::net::TcpStream::connect(address).expect("a connection");
+        let (socket, _) = listener.accept().expect("it waits");
+        let Socket::Tcp(stream) = socket else {
+            panic!("a TCP socket");
+        };
+        let keepalive = rustix::net::sockopt::socket_keepalive(&stream);
+        assert!(keepalive.expect("an option"));
+        drop(client);
     }
 
     #[test]
