@@ -199,8 +199,11 @@ def test_keys_of_a_dead_server_are_reported():
 
 def test_an_interrupt_ends_the_loop():
     program = """
-import asyncio, sys
+import asyncio, signal, sys
 from forerun import aio
+
+# A process that is started in the background ignores the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
     async with aio.Client(sys.argv[1], timeout_ms=60_000) as client:

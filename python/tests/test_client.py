@@ -248,8 +248,16 @@ def test_other_threads_run_while_a_call_waits():
         assert steps > 20
 
 
+@pytest.fixture
+def interrupts():
+    # A process that is started in the background ignores the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("call", ["get", "get_many", "get_many_into", "set", "set_many"])
-def test_an_interrupt_ends_a_wait(call):
+def test_an_interrupt_ends_a_wait(call, interrupts):
     with silent() as address, forerun.Client(address, timeout_ms=60_000) as client:
         calls = {
             "get": lambda: client.get("key"),
