@@ -19,6 +19,12 @@ from memcached import KINDS, PATIENCE_S, any_kind, silent, started
 PATIENCE_MS = PATIENCE_S * 1000
 
 
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request):
+    """`asyncio.run`, and uvloop's, which has an event loop of its own."""
+    return pytest.importorskip(request.param).run
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def addresses(request):
     with started(3, request.param) as servers:
@@ -44,7 +50,7 @@ def test_it_has_the_calls_and_the_arguments_of_the_blocking_client():
 
 
 @pytest.mark.parametrize("protocol", ["classic", "meta"])
-def test_every_call_answers(addresses, protocol):
+def test_every_call_answers(addresses, protocol, run):
     async def main():
         async with aio.Client(addresses, protocol=protocol, timeout_ms=PATIENCE_MS) as client:
             await client.clear()
@@ -80,10 +86,10 @@ def test_every_call_answers(addresses, protocol):
         with pytest.raises(ClosedError):
             await client.get("key")
 
-    asyncio.run(main())
+    run(main())
 
 
-def test_many_calls_run_at_once_on_few_connections_and_no_thread(addresses):
+def test_many_calls_run_at_once_on_few_connections_and_no_thread(addresses, run):
     async def main():
         threads, begin = threading.active_count(), time.monotonic()
         async with aio.Client(addresses, max_calls=8, timeout_ms=PATIENCE_MS) as client:
@@ -102,10 +108,10 @@ def test_many_calls_run_at_once_on_few_connections_and_no_thread(addresses):
             # No call missed its answer and waited for the end of its time.
             assert time.monotonic() - begin < PATIENCE_S
 
-    asyncio.run(main())
+    run(main())
 
 
-def test_the_loop_runs_while_a_call_waits_and_a_call_ends_in_time():
+def test_the_loop_runs_while_a_call_waits_and_a_call_ends_in_time(run):
     async def main(address):
         async with aio.Client(address, timeout_ms=500) as client:
             steps = 0
@@ -130,10 +136,10 @@ def test_the_loop_runs_while_a_call_waits_and_a_call_ends_in_time():
             assert error.value.positions == [0, 1]
 
     with silent() as address:
-        asyncio.run(main(address))
+        run(main(address))
 
 
-def test_a_cancelled_call_leaves_its_answer_to_nobody():
+def test_a_cancelled_call_leaves_its_answer_to_nobody(run):
     async def main(servers):
         addresses = [server.address for server in servers]
         async with aio.Client(addresses, timeout_ms=PATIENCE_MS) as client:
@@ -153,10 +159,10 @@ def test_a_cancelled_call_leaves_its_answer_to_nobody():
             assert client.stats()["server_failures"] == 0
 
     with started(3, any_kind()) as servers:
-        asyncio.run(main(servers))
+        run(main(servers))
 
 
-def test_a_cancelled_call_writes_no_array():
+def test_a_cancelled_call_writes_no_array(run):
     async def main(address):
         async with aio.Client(address, timeout_ms=PATIENCE_MS) as client:
             out, found = np.full(2, 7), np.ones(2, bool)
@@ -167,10 +173,10 @@ def test_a_cancelled_call_writes_no_array():
             assert client._turns._value == 64
 
     with silent() as address:
-        asyncio.run(main(address))
+        run(main(address))
 
 
-def test_keys_of_a_dead_server_are_reported():
+def test_keys_of_a_dead_server_are_reported(run):
     async def main(servers):
         addresses = [server.address for server in servers]
         keys = [b"key%d" % key for key in range(50)]
@@ -194,7 +200,7 @@ def test_keys_of_a_dead_server_are_reported():
             assert [n for n, value in enumerate(found) if value is None] == lost
 
     with started(3, any_kind()) as servers:
-        asyncio.run(main(servers))
+        run(main(servers))
 
 
 def test_an_interrupt_ends_the_loop():
@@ -225,7 +231,7 @@ except KeyboardInterrupt:
         assert process.communicate(timeout=PATIENCE_S)[0] == "interrupted\n"
 
 
-def test_impossible_arguments_are_refused():
+def test_impossible_arguments_are_refused(run):
     async def main():
         async with aio.Client("127.0.0.1:1") as client:
             for call in (
@@ -241,6 +247,6 @@ def test_impossible_arguments_are_refused():
                 pickle.dumps(client)
             assert repr(client) == 'forerun.aio.Client(servers=["127.0.0.1:1"], ring="ketama")'
 
-    asyncio.run(main())
+    run(main())
     with pytest.raises(InvalidArgumentError, match="max_calls"):
         aio.Client("127.0.0.1:1", max_calls=0)

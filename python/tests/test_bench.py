@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from memcached import any_kind, command as server_command
 
 BENCH = Path(__file__).parent.parent / "bench"
 
@@ -78,6 +79,17 @@ def test_the_cost_of_a_call_is_reported(tmp_path):
         "nothing given",
     ]
     assert lines[0]["overhead_share"] == 0 and len(lines) == 8
+
+
+def test_every_client_number_of_servers_and_batch_has_a_line(tmp_path, monkeypatch):
+    kind = any_kind()
+    if kind == "forerun":
+        monkeypatch.setenv("FORERUN_COMMAND", server_command(kind))
+    clients = {"forerun", "forerun-rows"} | ({"pymemcache"} if find_spec("pymemcache") else set())
+    lines = run(tmp_path, "client.py", "--program", kind, "--servers", "1,3", "--batch", "1,20")
+    cells = {(line["engine"], line["servers"], line["batch"]) for line in lines}
+    assert cells == {(c, s, b) for c in clients for s in (1, 3) for b in (1, 20)}
+    assert all(line["keys_per_second"] > 0 for line in lines)
 
 
 def test_invalid_arguments_are_refused_with_a_message(tmp_path):
