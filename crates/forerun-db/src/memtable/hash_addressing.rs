@@ -1,4 +1,14 @@
-//! Which bucket of the hash index a key has, and where that bucket is.
+//! Which bucket of the hash index a key has, where that bucket is, and what its slots hold.
+//!
+//! ```text
+//!   entry in a slot  │ kept bits of the key's hash │ offset of the node in the arena │
+//!                        what the offset leaves      in units of 8 bytes
+//! ```
+//!
+//! A bucket of level k has the entries whose hashes share its k low bits; when it is split, bit k
+//! decides where an entry goes. The kept bits hold that bit and those of the next levels. So most
+//! splits read no nodes: only when the kept bits are used up, the keys are hashed again for the
+//! next ones. Readers use neither level nor kept bits.
 
 use std::hash::Hasher;
 
@@ -6,6 +16,7 @@ use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 
 use super::hash_bucket::TAG_MIN;
+use super::node::ALIGN_BYTES;
 
 /// Buckets that are split together, so that the misses of their entries overlap; also the buckets
 /// of an empty index.
@@ -62,6 +73,77 @@ pub(super) fn bucket_of(hash: u64, buckets: usize) -> usize {
         bucket
     } else {
         bucket & mask >> 1
+    }
+}
+
+/// The level of a bucket, when there are so many.
+#[inline(always)]
+pub(super) fn level_of(bucket: usize, buckets: usize) -> u32 {
+    let level = buckets.ilog2();
+    let unsplit = 1 << level;
+    level + u32::from((bucket & (unsplit - 1)) < buckets - unsplit)
+}
+
+/// Levels of buckets. There are never 2^32 buckets, for an arena has fewer places.
+const LEVELS: usize = 33;
+
+/// The size of a rather small entry with its slot. If entries are not smaller, the kept bits are
+/// filled for the last time long before the arena is full.
+const SMALL_ENTRY_BYTES: usize = 80;
+
+/// How the 32 bits of an entry are divided.
+pub(super) struct EntryBits {
+    offset_bits: u32,
+    /// For each level, the number of the first bit of the hash that is kept.
+    kept_from: [u8; LEVELS],
+}
+
+impl EntryBits {
+    /// For an arena of this size. There is none if an offset takes all bits.
+    pub(super) fn new(limit_bytes: usize) -> Option<EntryBits> {
+        let units = limit_bytes / ALIGN_BYTES;
+        // A model keeps one bit, so that every split uses it up.
+        let least = if cfg!(loom) { 31 } else { 1 };
+        let offset_bits = (usize::BITS - units.saturating_sub(1).leading_zeros()).max(least);
+        let kept_bits = u32::BITS
+            .checked_sub(offset_bits)
+            .filter(|&bits| bits > 0)?;
+        let last_level = (limit_bytes / (SMALL_ENTRY_BYTES * SPLIT_TO) + 1).ilog2() + 1;
+        let first = last_level % kept_bits;
+        let kept_from = |level: u32| match level.checked_sub(first) {
+            None => 0,
+            Some(above) => first + above / kept_bits * kept_bits,
+        };
+        Some(EntryBits {
+            offset_bits,
+            kept_from: std::array::from_fn(|level| kept_from(level as u32) as u8),
+        })
+    }
+
+    /// What a slot of a bucket of this level holds of an entry.
+    #[inline(always)]
+    pub(super) fn encode(&self, offset: usize, hash: u64, level: u32) -> u32 {
+        let kept = (hash >> self.kept_from[level as usize]) as u32;
+        (offset / ALIGN_BYTES) as u32 | kept << self.offset_bits
+    }
+
+    /// The offset of the node.
+    #[inline(always)]
+    pub(super) fn offset(&self, entry: u32) -> usize {
+        (entry & ((1 << self.offset_bits) - 1)) as usize * ALIGN_BYTES
+    }
+
+    /// Whether an entry moves to the new bucket when its bucket of this level is split.
+    #[inline(always)]
+    pub(super) fn moves(&self, entry: u32, level: u32) -> bool {
+        let bit = level - u32::from(self.kept_from[level as usize]) + self.offset_bits;
+        entry >> bit & 1 == 1
+    }
+
+    /// Whether the kept bits of an entry in a bucket of this level do for the next level too.
+    pub(super) fn keeps_past(&self, level: u32) -> bool {
+        let kept_from = |level: u32| self.kept_from[level as usize];
+        kept_from(level) == kept_from(level + 1)
     }
 }
 
@@ -131,6 +213,45 @@ mod tests {
                 assert!(after == before || (before == split && after == buckets));
             }
         }
+    }
+
+    #[test]
+    fn the_level_of_a_bucket_is_the_number_of_bits_that_its_hashes_share() {
+        let hasher = KeyHasher::new(1);
+        for buckets in 1_usize..200 {
+            for key in 0_u32..500 {
+                let hash = hasher.hash(&key.to_le_bytes());
+                let bucket = bucket_of(hash, buckets);
+                let level = level_of(bucket, buckets);
+                let low = |bits: u32| hash as usize & ((1 << bits) - 1);
+                assert_eq!(low(level), bucket, "{buckets}");
+                // No bucket of the next level has been split off it.
+                assert!(bucket + (1 << level) >= buckets);
+            }
+        }
+    }
+
+    #[test]
+    fn kept_bits_decide_every_split_as_the_hash_does() {
+        let hash = 0x9e37_79b9_7f4a_7c15_u64;
+        for limit_bytes in [4 << 10, 64 << 20, 1 << 30, 3 << 30, 16 << 30] {
+            let bits = EntryBits::new(limit_bytes).unwrap();
+            let offset = limit_bytes / 16 * 8;
+            let mut entry = bits.encode(offset, hash, 0);
+            let mut refilled = Vec::new();
+            for level in 0..31 {
+                assert_eq!(bits.offset(entry), offset);
+                assert_eq!(bits.moves(entry, level), hash >> level & 1 == 1, "{level}");
+                if !bits.keeps_past(level) {
+                    entry = bits.encode(offset, hash, level + 1);
+                    refilled.push(level);
+                }
+            }
+            if limit_bytes == 64 << 20 {
+                assert_eq!(refilled, [7, 16, 25]);
+            }
+        }
+        assert!(EntryBits::new((16 << 30) + ALIGN_BYTES).is_none());
     }
 
     #[test]

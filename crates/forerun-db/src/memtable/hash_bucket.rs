@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!   byte  0           4      6          24                                   64
-//!         │ control   │ tag 0 │ … tag 9 │ offset 0 │ offset 1 │ … │ offset 9 │
+//!         │ control   │ tag 0 │ … tag 9 │ entry 0  │ entry 1  │ … │ entry 9  │
 //!
 //!   control   locked (1 bit) │ incomplete (1) │ line that overflows this one (30); 0: none
 //!   tag       16 bits of the key's hash; 0: the slot is free
-//!   offset    the entry's node in the arena, in units of 8 bytes
+//!   entry     where the node is, and bits of the key's hash: see hash_addressing.rs
 //! ```
 //!
 //! Control and tags are three words of 64 bits, so that one load shows a lock together with two
 //! tags, and three loads show all tags.
 //!
 //! Writers hold the lock of the bucket, which stands for its overflow lines as well. Readers take
-//! no lock: a tag is set after its offset, and whoever follows an offset compares the key.
+//! no lock: a tag is set after its entry, and whoever follows an entry compares the key.
 
 use forerun_core::arch::prefetch_read;
 use forerun_core::sync::modelled::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -41,7 +41,7 @@ const SPINS: u32 = 64;
 #[cfg_attr(not(loom), repr(align(64)))]
 pub(super) struct Line {
     words: [AtomicU64; 3],
-    offsets: [AtomicU32; SLOTS],
+    entries: [AtomicU32; SLOTS],
 }
 
 #[cfg(not(loom))]
@@ -84,18 +84,20 @@ impl Tags {
     }
 
     /// The slots in use.
+    #[inline(always)]
     pub(super) fn used(self) -> Slots {
-        let used = (0..SLOTS).filter(|&slot| self.tag(slot) != 0);
-        Slots(used.fold(0, |slots, slot| slots | 1 << slot))
+        Slots(self.free().0 ^ ((1 << SLOTS) - 1))
     }
 
+    #[inline(always)]
     pub(super) fn has_space(self) -> bool {
-        self.free().is_some()
+        self.free().first().is_some()
     }
 
-    /// A free slot.
-    fn free(self) -> Option<usize> {
-        (0..SLOTS).find(|&slot| self.tag(slot) == 0)
+    /// The free slots. This is exact, since no tag is 1.
+    #[inline(always)]
+    fn free(self) -> Slots {
+        self.matching(0)
     }
 
     pub(super) fn tag(self, slot: usize) -> u16 {
@@ -139,7 +141,7 @@ impl Line {
     pub(super) fn new() -> Line {
         Line {
             words: std::array::from_fn(|_| AtomicU64::new(0)),
-            offsets: std::array::from_fn(|_| AtomicU32::new(0)),
+            entries: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
@@ -150,7 +152,7 @@ impl Line {
 
     #[inline(always)]
     pub(super) fn tags(&self) -> Tags {
-        // Acquire: pairs with the releases below. Whoever sees a tag sees its offset and the node;
+        // Acquire: pairs with the releases below. Whoever sees a tag sees its entry and the node;
         // whoever sees that an entry was moved away sees the bucket to which it was moved.
         Tags([
             self.words[0].load(Ordering::Acquire),
@@ -160,9 +162,9 @@ impl Line {
     }
 
     #[inline(always)]
-    pub(super) fn offset(&self, slot: usize) -> u32 {
+    pub(super) fn entry(&self, slot: usize) -> u32 {
         // Acquire: pairs with the release in `replace`, so that the newer node is visible.
-        self.offsets[slot].load(Ordering::Acquire)
+        self.entries[slot].load(Ordering::Acquire)
     }
 
     /// Locks the bucket for a writer. This line must be a bucket's first.
@@ -197,6 +199,7 @@ impl Line {
     }
 
     /// Changes a word. The caller holds the lock, so that nobody else does.
+    #[inline(always)]
     fn change(&self, word: usize, changed: impl FnOnce(u64) -> u64) {
         // Relaxed: the lock's holder sees the latest.
         let before = self.words[word].load(Ordering::Relaxed);
@@ -205,21 +208,23 @@ impl Line {
     }
 
     /// Puts an entry into a free slot, if there is one. The caller holds the lock.
-    pub(super) fn add(&self, tag: u16, offset: u32) -> bool {
-        let Some(slot) = self.tags().free() else {
+    #[inline(always)]
+    pub(super) fn add(&self, tag: u16, entry: u32) -> bool {
+        let Some(slot) = self.tags().free().first() else {
             return false;
         };
-        // Release: a reader may have seen an earlier tag of this slot, and follow this offset.
-        self.offsets[slot].store(offset, Ordering::Release);
+        // Release: a reader may have seen an earlier tag of this slot, and follow this entry.
+        self.entries[slot].store(entry, Ordering::Release);
         let (word, shift) = place(slot);
         self.change(word, |word| word | u64::from(tag) << shift);
         true
     }
 
-    /// Replaces the node of an entry by a newer one of the same key. The caller holds the lock.
-    pub(super) fn replace(&self, slot: usize, offset: u32) {
+    /// Replaces the node of an entry by a newer one of the same key, or the bits of its
+    /// hash. The caller holds the lock.
+    pub(super) fn replace(&self, slot: usize, entry: u32) {
         // Release: publishes the node.
-        self.offsets[slot].store(offset, Ordering::Release);
+        self.entries[slot].store(entry, Ordering::Release);
     }
 
     /// Frees a slot whose entry was moved to another bucket. The caller holds the lock.
@@ -279,7 +284,7 @@ mod tests {
                 let tag = held.map_or(0, |(tag, _)| tag);
                 prop_assert_eq!(seen.tag(slot), tag);
                 if let Some((tag, offset)) = held {
-                    prop_assert_eq!(line.offset(slot), *offset);
+                    prop_assert_eq!(line.entry(slot), *offset);
                     prop_assert!(seen.matching(*tag).any(|found| found == slot));
                 }
             }

@@ -12,9 +12,10 @@
 //!
 //! The index grows by linear hashing (Litwin, "Linear Hashing: A New Tool for File and Table
 //! Addressing", VLDB 1980): bucket s = n - 2^k is split, its entries whose hash has bit k move to
-//! the new bucket n, and n is counted. Nothing else moves. A reader that finds no entry looks
-//! whether its key's bucket is still the same, and searches again if not: n is counted before an
-//! entry is taken out of the bucket that is split.
+//! the new bucket n, and n is counted. Nothing else moves. A slot keeps the next bits of the hash,
+//! so that a split rarely has to read keys (`hash_addressing.rs`). A reader that finds no entry
+//! looks whether its key's bucket is still the same, and searches again if not: n is counted before
+//! an entry is taken out of the bucket that is split.
 //!
 //! A bucket that is full continues in a spare line of the chunks. Where there is none either, or
 //! no memory for a chunk, the bucket is marked incomplete, and keys that it lacks are searched in
@@ -30,7 +31,8 @@ use forerun_core::sync::modelled::{hint, thread};
 
 use super::arena::{Arena, Full};
 use super::hash_addressing::{
-    CHUNK_BUCKETS, GROUP, KeyHasher, Place, SPLIT_FROM, bucket_of, buckets_for, spares_in, tag,
+    CHUNK_BUCKETS, EntryBits, GROUP, KeyHasher, Place, SPLIT_FROM, bucket_of, buckets_for,
+    level_of, spares_in, tag,
 };
 use super::hash_bucket::Line;
 use super::node::{ALIGN_BYTES, Node};
@@ -44,6 +46,7 @@ const ENTRY_BYTES_MIN: usize = 40;
 /// An index of the entries of one list.
 pub(super) struct HashIndex {
     hasher: KeyHasher,
+    bits: EntryBits,
     /// The locations of the chunks, in the arena; 0 where there is none yet.
     directory: NonNull<AtomicU32>,
     max_chunks: usize,
@@ -81,9 +84,9 @@ impl HashIndex {
     /// its offsets reach.
     pub(super) fn new(arena: &Arena, seed: u64) -> Result<Option<HashIndex>, Full> {
         let limit_bytes = arena.region().len();
-        if limit_bytes / ALIGN_BYTES > u32::MAX as usize {
+        let Some(bits) = EntryBits::new(limit_bytes) else {
             return Ok(None);
-        }
+        };
         let max_buckets = limit_bytes / (ENTRY_BYTES_MIN * SPLIT_FROM);
         let max_chunks = Place::of(max_buckets).chunk + 1;
         let directory_bytes = (max_chunks * size_of::<AtomicU32>()).next_multiple_of(ALIGN_BYTES);
@@ -94,6 +97,7 @@ impl HashIndex {
         }
         let index = HashIndex {
             hasher: KeyHasher::new(seed),
+            bits,
             directory,
             max_chunks,
             buckets: AtomicUsize::new(GROUP),
@@ -145,6 +149,15 @@ impl HashIndex {
         unsafe { line_at(arena, line).as_ref() }
     }
 
+    /// The node of an entry.
+    #[inline(always)]
+    pub(super) fn node<'a>(&self, arena: &'a Arena, entry: u32) -> Node<'a> {
+        let header = arena.at(self.bits.offset(entry)).cast();
+        // SAFETY: a slot whose tag was set has the offset of a node of this arena, and every later
+        // value of it too.
+        unsafe { Node::from_raw(header) }
+    }
+
     /// Where a bucket or spare line is.
     #[inline(always)]
     fn place(&self, arena: &Arena, bucket: usize) -> NonNull<Line> {
@@ -169,7 +182,7 @@ impl HashIndex {
             loop {
                 let tags = line.tags();
                 for slot in tags.matching(tag) {
-                    let node = node_at(arena, line.offset(slot));
+                    let node = self.node(arena, line.entry(slot));
                     node.prefetch_rest();
                     if node.key() == key {
                         return Indexed::At(node);
@@ -196,37 +209,48 @@ impl HashIndex {
     /// Adds an entry that is in the list by now. If there is an entry of its key, the newer of the
     /// two stays. Returns whether the key is new.
     pub(super) fn insert(&self, arena: &Arena, hash: u64, node: Node<'_>) -> bool {
-        let first = self.lock(arena, hash);
-        let is_new = self.insert_locked(arena, first, hash, node);
+        let (first, level) = self.lock(arena, hash);
+        let offset = arena.offset(node.into_raw().cast());
+        let entry = self.bits.encode(offset, hash, level);
+        let is_new = self.insert_locked(arena, first, tag(hash), entry, node);
         first.unlock();
         is_new
     }
 
-    /// Locks the bucket of a hash.
-    fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> &'a Line {
+    /// Locks the bucket of a hash. Returns its first line and its level.
+    #[inline(always)]
+    fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> (&'a Line, u32) {
         loop {
-            let buckets = self.buckets();
-            let line = self.bucket(arena, hash, buckets);
+            let line = self.bucket(arena, hash, self.buckets());
             line.lock();
-            // A bucket is counted before the one that it was split from is unlocked.
-            if bucket_of(hash, self.buckets()) == bucket_of(hash, buckets) {
-                return line;
+            // A bucket is counted before the one that it was split from is unlocked. So what is
+            // read here holds for as long as the bucket is locked.
+            let buckets = self.buckets();
+            if std::ptr::eq(line, self.bucket(arena, hash, buckets)) {
+                return (line, level_of(bucket_of(hash, buckets), buckets));
             }
             line.unlock();
         }
     }
 
-    fn insert_locked(&self, arena: &Arena, first: &Line, hash: u64, node: Node<'_>) -> bool {
-        let (tag, offset) = (tag(hash), offset_of(arena, node));
+    #[inline(always)]
+    fn insert_locked(
+        &self,
+        arena: &Arena,
+        first: &Line,
+        tag: u16,
+        entry: u32,
+        node: Node<'_>,
+    ) -> bool {
         let mut with_space = None;
         let mut line = first;
         loop {
             let tags = line.tags();
             for slot in tags.matching(tag) {
-                let other = node_at(arena, line.offset(slot));
+                let other = self.node(arena, line.entry(slot));
                 if other.key() == node.key() {
                     if other.sequence() < node.sequence() {
-                        line.replace(slot, offset);
+                        line.replace(slot, entry);
                     }
                     return false;
                 }
@@ -241,15 +265,16 @@ impl HashIndex {
         }
         match with_space {
             Some(line) => {
-                line.add(tag, offset);
+                line.add(tag, entry);
             }
-            None => self.add_to_spare(arena, first, line, tag, offset),
+            None => self.add_to_spare(arena, first, line, tag, entry),
         }
         true
     }
 
     /// Adds an entry to a new line behind the last of a bucket, whose first line is locked.
-    fn add_to_spare(&self, arena: &Arena, first: &Line, last: &Line, tag: u16, offset: u32) {
+    #[cold]
+    fn add_to_spare(&self, arena: &Arena, first: &Line, last: &Line, tag: u16, entry: u32) {
         match self.take_spare(arena) {
             Some(spare) => {
                 // SAFETY: the line has just been taken for this call alone.
@@ -257,7 +282,7 @@ impl HashIndex {
                     spare.write(Line::new());
                     spare.as_ref()
                 };
-                line.add(tag, offset);
+                line.add(tag, entry);
                 last.set_overflow(location_of(arena, spare));
             }
             None => first.set_incomplete(),
@@ -328,9 +353,11 @@ impl HashIndex {
         // SAFETY: these buckets are counted.
         let lines = lines.map(|line| unsafe { line.as_ref() });
         lines.iter().for_each(|line| line.prefetch());
-        for line in lines {
-            for slot in line.tags().used() {
-                node_at(arena, line.offset(slot)).prefetch_key();
+        if !self.bits.keeps_past(buckets.ilog2()) {
+            for line in lines {
+                for slot in line.tags().used() {
+                    self.node(arena, line.entry(slot)).prefetch_key();
+                }
             }
         }
         for (i, line) in lines.into_iter().enumerate() {
@@ -342,8 +369,12 @@ impl HashIndex {
     /// Adds bucket number `buckets`, splitting the one whose first line is `first`. The caller
     /// holds `is_growing`.
     fn split(&self, arena: &Arena, first: &Line, buckets: usize) {
-        let bit = buckets.ilog2();
-        let moves = |offset| self.hash(node_at(arena, offset).key()) >> bit & 1 == 1;
+        let level = buckets.ilog2();
+        let keeps = self.bits.keeps_past(level);
+        let next_entry = |entry| match keeps {
+            true => entry,
+            false => self.encode_again(arena, entry, level + 1),
+        };
         let place = self.place(arena, buckets);
         // SAFETY: the chunk has this bucket, and it is not yet counted, so nobody else uses it.
         let new = unsafe {
@@ -359,10 +390,13 @@ impl HashIndex {
         for line in lines() {
             let tags = line.tags();
             for slot in tags.used() {
-                let offset = line.offset(slot);
-                if moves(offset) && !last.add(tags.tag(slot), offset) {
-                    self.add_to_spare(arena, new, last, tags.tag(slot), offset);
-                    last = self.next(arena, last).unwrap_or(last);
+                let entry = line.entry(slot);
+                if self.bits.moves(entry, level) {
+                    let (tag, entry) = (tags.tag(slot), next_entry(entry));
+                    if !last.add(tag, entry) {
+                        self.add_to_spare(arena, new, last, tag, entry);
+                        last = self.next(arena, last).unwrap_or(last);
+                    }
                 }
             }
         }
@@ -370,12 +404,21 @@ impl HashIndex {
         self.buckets.store(buckets + 1, Ordering::Release);
         for line in lines() {
             for slot in line.tags().used() {
-                if moves(line.offset(slot)) {
+                let entry = line.entry(slot);
+                if self.bits.moves(entry, level) {
                     line.remove(slot);
+                } else if !keeps {
+                    line.replace(slot, next_entry(entry));
                 }
             }
         }
         first.unlock();
+    }
+
+    /// What a slot of a bucket of this level holds of an entry whose kept bits are used up.
+    fn encode_again(&self, arena: &Arena, entry: u32, level: u32) -> u32 {
+        let hash = self.hash(self.node(arena, entry).key());
+        self.bits.encode(self.bits.offset(entry), hash, level)
     }
 
     fn next<'a>(&self, arena: &'a Arena, line: &Line) -> Option<&'a Line> {
@@ -422,18 +465,6 @@ impl HashIndex {
         self.chunks.store(place.chunk + 1, Ordering::Release);
         Ok(())
     }
-}
-
-#[inline(always)]
-pub(super) fn node_at(arena: &Arena, offset: u32) -> Node<'_> {
-    let header = arena.at(offset as usize * ALIGN_BYTES).cast();
-    // SAFETY: a slot whose tag was set has the offset of a node of this arena, and every later
-    // value of it too.
-    unsafe { Node::from_raw(header) }
-}
-
-fn offset_of(arena: &Arena, node: Node<'_>) -> u32 {
-    (arena.offset(node.into_raw().cast()) / ALIGN_BYTES) as u32
 }
 
 #[inline(always)]

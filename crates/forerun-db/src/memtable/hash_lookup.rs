@@ -18,7 +18,7 @@ use super::arena::Arena;
 use super::descent::{Lookup, find_alone, prefetch_value};
 use super::hash_addressing::tag;
 use super::hash_bucket::Line;
-use super::hash_index::{HashIndex, Indexed, node_at};
+use super::hash_index::{HashIndex, Indexed};
 use super::lookup_batch::{Batch, BatchKey};
 use super::memory_checks::{Checked, Trusting};
 use super::node::{Node, REST_BYTES};
@@ -116,7 +116,7 @@ pub(super) fn find_all<'a, K: BatchKey>(
 fn first_match<'a>(arena: &'a Arena, index: &HashIndex, key: &InFlight<'a>) -> Option<Node<'a>> {
     let tags = key.line.tags();
     if let Some(slot) = tags.matching(tag(key.hash)).first() {
-        let node = node_at(arena, key.line.offset(slot));
+        let node = index.node(arena, key.line.entry(slot));
         node.prefetch_key();
         node.prefetch_rest();
         return Some(node);

@@ -85,7 +85,7 @@ pub struct MemTableConfig {
     /// is inserted, and a lookup reads two places in memory instead of walking the skip list.
     ///
     /// A table has no hash index if its comparator may treat different keys as equal, if every
-    /// entry that a lookup visits is checked, or if its limit exceeds 32 GiB.
+    /// entry that a lookup visits is checked, or if its limit exceeds 16 GiB.
     pub hash_index: bool,
 }
 
