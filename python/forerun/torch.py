@@ -27,7 +27,8 @@ type.
 
 The lookup is a registered operator, so `torch.compile` traces it without a graph break. If the keys
 are on a GPU, so are the returned rows. Keys and rows are copied over PCIe on the current stream;
-rows that the table's device tier holds on that GPU stay there. This has not yet run on a GPU. """
+rows that the table's device tier holds on that GPU stay there. This has not yet run on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -235,7 +236,9 @@ class _Rows(nn.Module):
         """Creates the tensor that carries gradients, because keys have none.
 
         It is not a parameter: no optimizer changes it. It has the type of the rows that the module
-        returns. """ self._autograd_anchor = torch.zeros((), dtype=dtype, requires_grad=True)
+        returns.
+        """
+        self._autograd_anchor = torch.zeros((), dtype=dtype, requires_grad=True)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         # Gradients keep their type: `half` must not round their sums.
