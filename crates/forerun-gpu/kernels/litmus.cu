@@ -2,7 +2,8 @@
 // the table relies (table/bucket.cuh) and without them.
 //
 //   cell i     | x, alone on a line of 128 bytes | y, the same |          both 0 at first
-//   even blocks write the cells, odd ones read them, all in the same order
+//   half of the blocks write the cells, the others read them, all in the same order; which half
+//   alternates, because the blocks that start first tend to stay ahead
 //
 //   publish    writer: x = 1, release: y = 1             reader: y, fence, x
 //   row        writer: y = 1, fence, x = 1, fence, y = 2 reader: y, fence, x, fence, y
@@ -21,8 +22,9 @@ struct LitmusParams {
     u64 cells;     //  0  address
     u64 count;     //  8  number of cells
     u64 outcomes;  // 16  four u64 to add to
+    u64 writers;   // 24  0: even blocks write, 1: odd ones
 };
-static_assert(sizeof(LitmusParams) == 24, "src/study/litmus.rs has the same layout");
+static_assert(sizeof(LitmusParams) == 32, "src/study/litmus.rs has the same layout");
 
 namespace litmus {
 
@@ -74,7 +76,7 @@ template <bool ORDERED> struct Chosen<1, ORDERED> : Row<ORDERED> {};
 template <u32 TEST, bool ORDERED> FORERUN_DEVICE void run_litmus(const LitmusParams& p) {
     const u64 pairs = blocks_in_grid() / 2, threads = pairs * threads_in_block();
     const u64 first = u64(block_in_grid() / 2) * threads_in_block() + thread_in_block();
-    const bool writes = block_in_grid() % 2 == 0;
+    const bool writes = block_in_grid() % 2 == p.writers;
     for (u64 i = first; i < p.count; i += threads) {
         u32* const x = at<u32>(p.cells) + i * 2 * line_words;
         u32* const y = x + line_words;

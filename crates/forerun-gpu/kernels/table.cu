@@ -19,9 +19,9 @@ template <u32 KIND, u32 WIDTH> FORERUN_DEVICE void run_table(const TableOp& op) 
     } else if constexpr (KIND == 3) {
         find_slots<WIDTH>(op);
     } else if constexpr (KIND == 4) {
-        RowFinder<WIDTH>(op).run();
+        find_rows<WIDTH>(op);
     } else if constexpr (KIND == 5) {
-        Writer<WIDTH>(op).run();
+        write_keys<WIDTH>(op);
     } else if constexpr (KIND == 6) {
         scan_slots(op);
     } else {

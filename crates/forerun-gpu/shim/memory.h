@@ -22,4 +22,6 @@ template <typename T> void store_streaming(T* to, T value) { store(to, value); }
 
 inline u8* dynamic_shared() { return shim::Machine::current().block().dynamic.get(); }
 
+inline void prefetch(const void*) {}
+
 }  // namespace forerun

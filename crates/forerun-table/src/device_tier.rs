@@ -202,7 +202,10 @@ impl Device {
             return Ok(());
         }
         Err(Error::Destination {
-            tier: self.name.clone(),
+            tier: match &self.gpu {
+                Some(_) => self.name.clone(),
+                None => "the CPU".to_owned(),
+            },
             given: match to.gpu() {
                 Some(gpu) => format!("the memory of {}", name_of(gpu)),
                 None => "ordinary memory".to_owned(),

@@ -4,7 +4,7 @@
 //   atomic_compare_exchange                           u32 and u64; relaxed
 //   load_relaxed, load_acquire, store_relaxed, store_release      u32 and u64
 //   load_relaxed, store_relaxed                                   Bytes16, word by word
-//   load_relaxed_if(wanted, from)                                 u64 and Bytes16, without a branch
+//   load_relaxed_if(wanted, from)                                 u32, u64, Bytes16; no branch
 //   fence(), fence_system()                           acquire and release: earlier accesses are
 //                                                     visible before later ones, to the device's
 //                                                     threads, or to the host's as well
@@ -74,6 +74,16 @@ FORERUN_DEVICE Bytes16 load_relaxed_if(u32 wanted, const Bytes16* from) {
         "{\n .reg .pred wanted;\n setp.ne.u32 wanted, %5, 0;\n"
         " @wanted ld.relaxed.gpu.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
         : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+        : "l"(from), "r"(wanted)
+        : "memory");
+    return value;
+}
+FORERUN_DEVICE u32 load_relaxed_if(u32 wanted, const u32* from) {
+    u32 value;
+    asm volatile(
+        "{\n .reg .pred wanted;\n setp.ne.u32 wanted, %2, 0;\n"
+        " @wanted ld.relaxed.gpu.u32 %0, [%1];\n}"
+        : "=r"(value)
         : "l"(from), "r"(wanted)
         : "memory");
     return value;

@@ -4,6 +4,7 @@
 //   load_global, store_global    global memory, in program order
 //   load_once                    the same, without allocating a line in L1 (ld.global.L1::no_allocate)
 //   store_streaming              the same, for data that is unlikely to be read soon (st.global.cs)
+//   prefetch                     brings the line into the L2 cache
 //
 // load_once is not ld.global.nc: a read through that path may be delayed until after later stores.
 // ptxas did so to save registers, which defeated "all loads, then all stores".
@@ -112,6 +113,10 @@ template <typename T> FORERUN_DEVICE void store_global(T* to, T value) {
 }
 template <typename T> FORERUN_DEVICE void store_streaming(T* to, T value) {
     instruction::store_streaming(reinterpret_cast<Unit<sizeof(T)>*>(to), Unit<sizeof(T)>(value));
+}
+
+FORERUN_DEVICE void prefetch(const void* from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
 // The launch determines its size. It is aligned to 128 bytes.

@@ -2,6 +2,8 @@
 //
 //   attempt_until_done(warp, pending, attempt)   rounds, in which each lane whose work is pending makes one attempt;
 //                                                all lanes of the warp make the call
+//   attempt_together(pending, attempt)           the same, but all lanes of the warp make the attempt, each for its own
+//                                                work, and those whose work is not pending help
 //   backoff(tries)                               sleeps, longer with each try
 //   lock_tried(success), lock_released()         tell the shim, which checks the rule below; nothing on the device
 //
@@ -43,6 +45,18 @@ FORERUN_DEVICE void attempt_until_done(u32 warp, bool pending, Attempt attempt) 
         if (left == before) backoff(tries++);
         before = left;
         if (pending && attempt()) pending = false;
+    }
+}
+
+// `attempt(pending)` returns whether the lane's work is done.
+template <typename Attempt> FORERUN_DEVICE void attempt_together(bool pending, Attempt attempt) {
+    u32 before = 0, tries = 0;
+    for (;;) {
+        const u32 left = ballot(all_lanes, pending);
+        if (left == 0) return;
+        if (left == before) backoff(tries++);
+        before = left;
+        if (attempt(pending)) pending = false;
     }
 }
 

@@ -1,4 +1,7 @@
-// Rows of the table, copied in and out and added to by the lanes of a tile.
+// Rows, copied and added to by all lanes of a warp: lane k names the row of its key k.
+//
+//   rows of two units     | row 0: 0 1 | row 1: 0 1 | row 2: 0 1 | ...
+//   lane, in turn 0            0 1          2 3          4 5         a row of u units takes u turns
 //
 //   the table's side    words of four bytes, alone or four at a time, relaxed: readers and writers
 //                       may meet there
@@ -6,79 +9,154 @@
 //                       uses it
 //
 // A row of the table begins at a multiple of four bytes, and its last word is its own: the stride
-// is a multiple of four.
+// is a multiple of four. Neighbouring lanes have neighbouring units, so what is contiguous in memory
+// is one request, and four turns are in flight.
 #pragma once
-#include "tile.cuh"
+#include "layout.cuh"
 
 namespace forerun::table {
 
 // The unit that divides all of these addresses and lengths: 16, 4 or 1.
 FORERUN_DEVICE u32 unit_of(u64 bits) { return (bits & 15) == 0 ? 16 : (bits & 3) == 0 ? 4 : 1; }
 
-FORERUN_DEVICE u32 words_of(u64 bytes) { return u32((bytes + 3) / 4); }
-// Bytes of word w that belong to a row of this length.
-FORERUN_DEVICE u32 bytes_of_word(u64 bytes, u32 w) {
-    const u64 left = bytes - u64(w) * 4;
-    return left < 4 ? u32(left) : 4;
-}
+// Which unit of which row the lane has in a turn.
+struct RowTurn {
+    u32 row, unit;
+    const u32 units, rows_on, units_on;
 
-// From the caller to the table.
-template <u32 LANES>
-FORERUN_DEVICE void copy_in(const Tile<LANES>& tile, u64 row, u64 from, u64 bytes) {
-    const u32 unit = unit_of(row | from | bytes);
-    if (unit == 16) {
-        for (u32 u = tile.rank; u < u32(bytes / 16); u += LANES)
-            store_relaxed(at<Bytes16>(row) + u, load_global(at<Bytes16>(from) + u));
-    } else if (unit == 4) {
-        for (u32 w = tile.rank; w < u32(bytes / 4); w += LANES)
-            store_relaxed(at<u32>(row) + w, load_global(at<u32>(from) + w));
-    } else {
-        for (u32 w = tile.rank; w < words_of(bytes); w += LANES) {
-            u32 word = 0;
-            for (u32 b = 0; b < bytes_of_word(bytes, w); ++b)
-                word |= u32(load_global(at<u8>(from) + w * 4 + b)) << b * 8;
-            store_relaxed(at<u32>(row) + w, word);
+    FORERUN_DEVICE explicit RowTurn(u32 units)
+        : row(lane_in_warp() / units),
+          unit(lane_in_warp() % units),
+          units(units),
+          rows_on(warp_lanes / units),
+          units_on(warp_lanes % units) {}
+
+    FORERUN_DEVICE void next() {
+        row += rows_on;
+        unit += units_on;
+        if (unit >= units) unit -= units, ++row;
+    }
+};
+
+template <typename U> struct TableSide {
+    using Unit = U;
+    FORERUN_DEVICE static U load(u32 wanted, u64 row, u32 unit, u64) {
+        return load_relaxed_if(wanted, at<U>(row) + unit);
+    }
+    FORERUN_DEVICE static void store(u64 row, u32 unit, u64, U value) {
+        store_relaxed(at<U>(row) + unit, value);
+    }
+};
+template <typename U> struct CallerSide {
+    FORERUN_DEVICE static U load(u32 wanted, u64 row, u32 unit, u64) {
+        U value = {};
+        if (wanted != 0) value = load_global(at<U>(row) + unit);
+        return value;
+    }
+    FORERUN_DEVICE static void store(u64 row, u32 unit, u64, U value) {
+        store_streaming(at<U>(row) + unit, value);
+    }
+};
+// A word of a row that begins anywhere, and whose last word may have fewer than four bytes.
+struct CallerBytes {
+    FORERUN_DEVICE static u32 bytes_of(u32 unit, u64 bytes) {
+        const u64 left = bytes - u64(unit) * 4;
+        return left < 4 ? u32(left) : 4;
+    }
+    FORERUN_DEVICE static u32 load(u32 wanted, u64 row, u32 unit, u64 bytes) {
+        u32 word = 0;
+        if (wanted == 0) return word;
+        for (u32 b = 0; b < bytes_of(unit, bytes); ++b)
+            word |= u32(load_global(at<u8>(row) + u64(unit) * 4 + b)) << b * 8;
+        return word;
+    }
+    FORERUN_DEVICE static void store(u64 row, u32 unit, u64 bytes, u32 word) {
+        for (u32 b = 0; b < bytes_of(unit, bytes); ++b)
+            store_global(at<u8>(row) + u64(unit) * 4 + b, u8(word >> b * 8));
+    }
+};
+
+// Copies the rows of the lanes whose `to` is not 0, AT_ONCE turns at a time.
+template <u32 AT_ONCE, typename U, typename From, typename To>
+FORERUN_DEVICE void copy_units(u64 to, u64 from, u64 bytes) {
+    if (bytes == 0) return;
+    RowTurn turn(u32((bytes + sizeof(U) - 1) / sizeof(U)));
+#pragma unroll 1
+    for (u32 first = 0; first < turn.units; first += AT_ONCE) {
+        U part[AT_ONCE];
+        u64 target[AT_ONCE];
+        u32 unit[AT_ONCE];
+#pragma unroll
+        for (u32 k = 0; k < AT_ONCE; ++k) {
+            const u64 source = shuffle(all_lanes, from, turn.row % warp_lanes);
+            target[k] = shuffle(all_lanes, to, turn.row % warp_lanes);
+            if (first + k >= turn.units) target[k] = 0;
+            unit[k] = turn.unit;
+            part[k] = From::load(target[k] != 0, source, unit[k], bytes);
+            turn.next();
+        }
+#pragma unroll
+        for (u32 k = 0; k < AT_ONCE; ++k) {
+            if (target[k] != 0) To::store(target[k], unit[k], bytes, part[k]);
         }
     }
+}
+
+// The functions below take what the addresses of the caller's rows have in common as `base`: the
+// address of its first row.
+FORERUN_DEVICE u64 bits_of(const TableState& t, u64 base) {
+    return base | t.rows | t.rows_host | t.row_stride_bytes | t.row_bytes;
 }
 
 // From the table to the caller.
-template <u32 LANES>
-FORERUN_DEVICE void copy_out(const Tile<LANES>& tile, u64 to, u64 row, u64 bytes) {
-    const u32 unit = unit_of(to | row | bytes);
-    if (unit == 16) {
-        for (u32 u = tile.rank; u < u32(bytes / 16); u += LANES)
-            store_global(at<Bytes16>(to) + u, load_relaxed(at<Bytes16>(row) + u));
-    } else if (unit == 4) {
-        for (u32 w = tile.rank; w < u32(bytes / 4); w += LANES)
-            store_global(at<u32>(to) + w, load_relaxed(at<u32>(row) + w));
-    } else {
-        for (u32 w = tile.rank; w < words_of(bytes); w += LANES) {
-            const u32 word = load_relaxed(at<u32>(row) + w);
-            for (u32 b = 0; b < bytes_of_word(bytes, w); ++b)
-                store_global(at<u8>(to) + w * 4 + b, u8(word >> b * 8));
-        }
+template <u32 AT_ONCE>
+FORERUN_DEVICE void copy_out(const TableState& t, u64 base, u64 to, u64 row) {
+    switch (unit_of(bits_of(t, base))) {
+        case 16:
+            return copy_units<AT_ONCE, Bytes16, TableSide<Bytes16>, CallerSide<Bytes16>>(to, row,
+                                                                                t.row_bytes);
+        case 4: return copy_units<AT_ONCE, u32, TableSide<u32>, CallerSide<u32>>(to, row, t.row_bytes);
+        default: return copy_units<AT_ONCE, u32, TableSide<u32>, CallerBytes>(to, row, t.row_bytes);
     }
 }
-
+// From the caller to the table.
+FORERUN_DEVICE void copy_in(const TableState& t, u64 base, u64 row, u64 from) {
+    switch (unit_of(bits_of(t, base))) {
+        case 16:
+            return copy_units<1, Bytes16, CallerSide<Bytes16>, TableSide<Bytes16>>(row, from,
+                                                                                t.row_bytes);
+        case 4: return copy_units<1, u32, CallerSide<u32>, TableSide<u32>>(row, from, t.row_bytes);
+        default: return copy_units<1, u32, CallerBytes, TableSide<u32>>(row, from, t.row_bytes);
+    }
+}
 // From the caller to the caller.
-template <u32 LANES>
-FORERUN_DEVICE void copy_through(const Tile<LANES>& tile, u64 to, u64 from, u64 bytes) {
-    if (unit_of(to | from | bytes) == 1) {
-        for (u64 b = tile.rank; b < bytes; b += LANES)
-            store_global(at<u8>(to) + b, load_global(at<u8>(from) + b));
-    } else {
-        for (u64 w = tile.rank; w < bytes / 4; w += LANES)
-            store_global(at<u32>(to) + w, load_global(at<u32>(from) + w));
-    }
+FORERUN_DEVICE void copy_through(const TableState& t, u64 bases, u64 to, u64 from) {
+    if (unit_of(bases | t.row_bytes) != 1)
+        return copy_units<1, u32, CallerSide<u32>, CallerSide<u32>>(to, from, t.row_bytes);
+    copy_units<1, u32, CallerBytes, CallerBytes>(to, from, t.row_bytes);
 }
 
-template <u32 LANES> FORERUN_DEVICE void zero_row(const Tile<LANES>& tile, u64 row, u64 bytes) {
-    for (u32 w = tile.rank; w < words_of(bytes); w += LANES) store_relaxed(at<u32>(row) + w, 0u);
+struct NoSource {
+    FORERUN_DEVICE static u32 load(u32, u64, u32, u64) { return 0; }
+};
+FORERUN_DEVICE void zero_rows(const TableState& t, u64 row) {
+    copy_units<1, u32, NoSource, TableSide<u32>>(row, 0, t.row_bytes);
 }
 // The same on the caller's side.
-template <u32 LANES> FORERUN_DEVICE void zero_out(const Tile<LANES>& tile, u64 to, u64 bytes) {
-    for (u64 b = tile.rank; b < bytes; b += LANES) store_global(at<u8>(to) + b, u8(0));
+FORERUN_DEVICE void zero_out(const TableState& t, u64 to) {
+    copy_units<1, u32, NoSource, CallerBytes>(to, 0, t.row_bytes);
+}
+
+// From the table to the caller, by one lane.
+FORERUN_DEVICE void copy_out_alone(const TableState& t, u64 base, u64 to, u64 row) {
+    const u32 unit = unit_of(bits_of(t, base));
+    if (unit == 16) {
+        for (u32 u = 0; u < u32(t.row_bytes / 16); ++u)
+            store_global(at<Bytes16>(to) + u, load_relaxed(at<Bytes16>(row) + u));
+    } else {
+        for (u32 w = 0; w < u32((t.row_bytes + 3) / 4); ++w)
+            CallerBytes::store(to, w, t.row_bytes, load_relaxed(at<u32>(row) + w));
+    }
 }
 
 // An element of the table's row, which is one word or two.
@@ -100,19 +178,39 @@ template <typename T> FORERUN_DEVICE void store_element(u64 row, u64 e, T value)
     for (u32 w = 0; w < sizeof(T) / 4; ++w)
         store_relaxed(at<u32>(row) + e * (sizeof(T) / 4) + w, both.words[w]);
 }
-template <typename T, u32 LANES>
-FORERUN_DEVICE void add_elements(const Tile<LANES>& tile, u64 to, u64 from, u64 bytes) {
-    for (u64 e = tile.rank; e < bytes / sizeof(T); e += LANES)
-        store_element(to, e, T(load_element<T>(to, e) + load(at<T>(from) + e)));
+template <typename T> FORERUN_DEVICE void add_elements(u64 to, u64 from, u64 bytes) {
+    constexpr u32 at_once = 1;
+    RowTurn turn(u32(bytes / sizeof(T)));
+#pragma unroll 1
+    for (u32 first = 0; first < turn.units; first += at_once) {
+        T sum[at_once];
+        u64 target[at_once];
+        u32 unit[at_once];
+#pragma unroll
+        for (u32 k = 0; k < at_once; ++k) {
+            const u64 source = shuffle(all_lanes, from, turn.row % warp_lanes);
+            target[k] = shuffle(all_lanes, to, turn.row % warp_lanes);
+            if (first + k >= turn.units) target[k] = 0;
+            unit[k] = turn.unit;
+            sum[k] = T(0);
+            if (target[k] != 0)
+                sum[k] = T(load_element<T>(target[k], unit[k]) + load(at<T>(source) + unit[k]));
+            turn.next();
+        }
+#pragma unroll
+        for (u32 k = 0; k < at_once; ++k) {
+            if (target[k] != 0) store_element(target[k], unit[k], sum[k]);
+        }
+    }
 }
-// The caller holds the bucket's lock. Integers wrap.
-template <u32 LANES>
-FORERUN_DEVICE void add_row(const Tile<LANES>& tile, u32 element, u64 to, u64 from, u64 bytes) {
+// The lanes whose `row` is not 0 hold the locks of its bucket. Integers wrap.
+FORERUN_DEVICE void add_rows(const TableState& t, u32 element, u64 row, u64 from) {
+    if (t.row_bytes == 0) return;
     switch (element) {
-        case element_f32: return add_elements<float>(tile, to, from, bytes);
-        case element_f64: return add_elements<double>(tile, to, from, bytes);
-        case element_i32: return add_elements<u32>(tile, to, from, bytes);
-        default: return add_elements<u64>(tile, to, from, bytes);
+        case element_f32: return add_elements<float>(row, from, t.row_bytes);
+        case element_f64: return add_elements<double>(row, from, t.row_bytes);
+        case element_i32: return add_elements<u32>(row, from, t.row_bytes);
+        default: return add_elements<u64>(row, from, t.row_bytes);
     }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "bucket.cuh"
 #include "row.cuh"
+#include "tile.cuh"
 #include "score.cuh"
 
 namespace forerun::table {
@@ -50,10 +51,14 @@ FORERUN_DEVICE bool erase_chosen(const TableOp& op, u64 slot, bool chosen) {
 FORERUN_DEVICE void scan_slots(const TableOp& op) {
     const TableState& t = op.table;
     const u64 step = warps_in_grid() * warp_lanes;
-    const Tile<1> alone;
+    u64 counted = 0;
     for (u64 first = warp_in_grid() * warp_lanes; first < op.count; first += step) {
         const u64 slot = op.first_slot + first + lane_in_warp();
         bool chosen = first + lane_in_warp() < op.count && meets(op, slot);
+        if (op.scan == scan_count) {
+            counted += chosen ? 1 : 0;
+            continue;
+        }
         if (op.scan == scan_erase) chosen = erase_chosen(op, slot, chosen);
         const u32 who = ballot(all_lanes, chosen);
         if (who == 0) continue;
@@ -69,8 +74,11 @@ FORERUN_DEVICE void scan_slots(const TableOp& op) {
         if (op.out_scores != 0) store_global(at<u64>(op.out_scores) + to, load_score(t, slot));
         if (op.out_places != 0) store_global(at<u64>(op.out_places) + to, slot);
         if (op.out_rows != 0)
-            copy_out(alone, op.out_rows + to * t.row_bytes, row_address(t, slot), t.row_bytes);
+            copy_out_alone(t, op.out_rows, op.out_rows + to * t.row_bytes, row_address(t, slot));
     }
+    // One addition per warp: one per turn would make the counter the limit.
+    counted = sum_of_warp(counted);
+    if (lane_in_warp() == 0 && counted != 0) atomic_add(at<u64>(op.out_count), counted);
 }
 
 // Clears one bucket, pinned entries too. Returns whether the thread got the lock.

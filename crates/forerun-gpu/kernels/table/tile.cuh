@@ -1,52 +1,43 @@
-// A tile: neighbouring lanes of a warp that work on one key, each on 16 slots of a bucket's row.
+// Tiles: neighbouring lanes of a warp that read a bucket's row together, 16 slots each.
 //
-//   width  16: 1 lane     32: 2     64: 4     128: 8 lanes; one load of all lanes is the whole row, and one request
+//   width  16: 1 lane     32: 2     64: 4     128: 8 lanes; one load of all lanes is the whole row,
+//                                             and one request
 //
-// All lanes of a tile make each call. The tiles of a warp may diverge.
+// All lanes of the warp make each call, so that its tiles stay together.
 #pragma once
-#include "layout.cuh"
+#include "../include/lane.cuh"
 
 namespace forerun::table {
 
-template <u32 LANES> struct Tile {
+template <u32 LANES> FORERUN_DEVICE u32 rank_in_tile() {
     static_assert(LANES >= 1 && LANES <= 8 && (LANES & (LANES - 1)) == 0,
                   "a power of two of lanes");
-    u32 rank, first, mask;
+    return lane_in_warp() % LANES;
+}
 
-    FORERUN_DEVICE Tile()
-        : rank(lane_in_warp() % LANES),
-          first(lane_in_warp() - rank),
-          mask(((1u << LANES) - 1) << first) {}
-
-    // Number of the tile in the grid, and the number of tiles.
-    FORERUN_DEVICE u64 in_grid() const { return thread_in_grid() / LANES; }
-    FORERUN_DEVICE u64 tiles() const { return u64(blocks_in_grid()) * threads_in_block() / LANES; }
-
-    FORERUN_DEVICE void sync() const {
-        if constexpr (LANES > 1) warp_sync(mask);
-    }
-    // Bit r: the lane of rank r votes yes.
-    FORERUN_DEVICE u32 vote(bool yes) const {
-        if constexpr (LANES == 1) return yes ? 1u : 0u;
-        return (ballot(mask, yes) & mask) >> first;
-    }
-    template <typename T> FORERUN_DEVICE T from(T value, u32 of_rank) const {
-        if constexpr (LANES == 1) return value;
-        return shuffle(mask, value, first + of_rank);
-    }
-    template <typename T> FORERUN_DEVICE T sum(T value) const {
+// Bit k: that of lane k of the tile.
+template <u32 LANES> FORERUN_DEVICE u32 votes_of_tile(bool yes) {
+    const u32 first = lane_in_warp() - rank_in_tile<LANES>();
+    return ballot(all_lanes, yes) >> first & ((1u << LANES) - 1);
+}
+template <u32 LANES, typename T> FORERUN_DEVICE T sum_of_tile(T value) {
 #pragma unroll
-        for (u32 by = 1; by < LANES; by *= 2) value += shuffle_xor(mask, value, by);
-        return value;
-    }
-    template <typename T> FORERUN_DEVICE T least(T value) const {
+    for (u32 by = 1; by < LANES; by *= 2) value += shuffle_xor(all_lanes, value, by);
+    return value;
+}
+template <u32 LANES, typename T> FORERUN_DEVICE T least_of_tile(T value) {
 #pragma unroll
-        for (u32 by = 1; by < LANES; by *= 2) {
-            const T other = shuffle_xor(mask, value, by);
-            if (other < value) value = other;
-        }
-        return value;
+    for (u32 by = 1; by < LANES; by *= 2) {
+        const T other = shuffle_xor(all_lanes, value, by);
+        if (other < value) value = other;
     }
-};
+    return value;
+}
+
+FORERUN_DEVICE u64 sum_of_warp(u64 value) {
+#pragma unroll
+    for (u32 by = 1; by < warp_lanes; by *= 2) value += shuffle_xor(all_lanes, value, by);
+    return value;
+}
 
 }  // namespace forerun::table

@@ -1,103 +1,130 @@
-// All operations that change entries by key: one tile per key, under the locks of the key's
-// buckets.
+// All operations that change entries by key: a warp takes 32 keys at a time, one per lane, under the
+// locks of the keys' buckets.
 //
-//   lock home and spill, or try again ─ digests of both, one load per lane each
-//     ├─ found: read, assign, add, score, pin, erase
-//     └─ absent: a free slot, otherwise the lowest score of both
-//   unlock, which increments the versions
+//   each lane      lock home and spill ─ those that fail try again in the next round
+//   all lanes      digests of both buckets, for all keys with locks: see key_search.cuh
+//     found        read, assign, add, score, pin, erase
+//     absent       a free slot, otherwise the lowest score of both: see victim.cuh
+//   all lanes      rows
+//   each lane      score, key, digest ─ unlock, which increments the versions
 //
-// A new entry is written as:  row, score, key ─ release: digest. The lane whose digests include the
-// slot's stores score, key and digest. A tile takes its keys in order, so a single tile does
-// exactly what src/table/cpu.rs does.
+// A new entry is written as:  row, score, key ─ release: digest.
+//
+// The lanes of a warp that share a bucket get it in different rounds. If the launch has only one
+// warp, it deals with keys that share a bucket in their order, and so does exactly what
+// src/table/cpu.rs does.
 #pragma once
-#include "bucket.cuh"
+#include "key_search.cuh"
 #include "row.cuh"
 #include "score.cuh"
+#include "victim.cuh"
 
 namespace forerun::table {
 
-// The slot of a bucket's row that has the key, or no_slot.
-template <u32 WIDTH>
-FORERUN_DEVICE u64 slot_in(const TableState& t, const Tile<WIDTH / 16>& tile, u64 bucket,
-                           const Bytes16& chunk, u32 digest, u64 key) {
-    u64 found = no_slot;
-    for (u32 left = match_16(chunk, digest); left != 0 && found == no_slot; left &= left - 1) {
-        const u64 slot = bucket * WIDTH + tile.rank * chunk_slots + lowest(left);
-        if (load_relaxed(key_at(t, slot)) == key) found = slot;
-    }
-    const u32 who = tile.vote(found != no_slot);
-    return who == 0 ? no_slot : tile.from(found, lowest(who));
-}
+// Two rows in flight, as far as registers last: what hides the latency is the prefetch.
+template <u32 WIDTH> constexpr u32 writer_in_flight = WIDTH == 128 ? 2 : 1;
 
-template <u32 WIDTH> class Writer {
+template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight<WIDTH>> {
   public:
-    static constexpr u32 lanes = WIDTH / 16;
-
-    FORERUN_DEVICE explicit Writer(const TableOp& op) : op(op), t(op.table) {}
+    using KeySearch<WIDTH, writer_in_flight<WIDTH>>::KeySearch;
 
     FORERUN_DEVICE void run() {
-        const u32 warp = lanes_of_warp();
-        const u64 count = shuffle(warp, keys_in(op), 0);  // one answer per warp
-        const u32 tile_in_warp = lane_in_warp() / lanes;
-        // All tiles of a warp take as many turns, so that its lanes meet.
-        for (u64 first = tile.in_grid() - tile_in_warp; first < count; first += tile.tiles()) {
-            i = first + tile_in_warp;
+        const u64 count = shuffle(all_lanes, keys_in(op), 0);  // one answer per warp
+        for (u64 first = warp_in_grid() * warp_lanes; first < count;
+             first += warps_in_grid() * warp_lanes) {
+            i = first + lane_in_warp();
+            place = this->take(i, i < count);
             if (i < count) {
-                key = load_global(at<u64>(op.keys) + i);
-                place = place_of(t, key);
+                // 32 buckets at once; the search below has only a few of them in flight.
+                prefetch(digests_at(t, place.home * WIDTH));
+                if (t.candidates == 2) prefetch(digests_at(t, place.spill * WIDTH));
             }
-            attempt_until_done(warp, i < count, [&] { return write(); });
+            attempt_together(i < count, [&](bool pending) { return write(pending); });
         }
-        if (tile.rank == 0 && added != 0) atomic_add(&control_of(t)->size, added);
+        // Modulo 2^64, so it can be negative.
+        const u64 all_added = sum_of_warp(added);
+        if (lane_in_warp() == 0 && all_added != 0)
+            atomic_add(&control_of(t)->size, all_added);
     }
 
   private:
-    const TableOp& op;
-    const TableState& t;
-    const Tile<lanes> tile;
-    u64 added = 0;  // modulo 2^64, so it can be negative
+    using Search = KeySearch<WIDTH, writer_in_flight<WIDTH>>;
+    using Search::key;
+    using Search::op;
+    using Search::slot;
+    using Search::t;
 
-    // The current key.
-    u64 i = 0, key = 0, slot = no_slot;
+    u64 added = 0;
+    // The lane's own key.
+    u64 i = 0;
     Place place = {};
     HeldWords words;
-    Bytes16 home = {}, spill = {};
 
     FORERUN_DEVICE bool does(u32 action) const { return (op.actions & action) != 0; }
     FORERUN_DEVICE u64 row() const { return row_address(t, slot); }
     FORERUN_DEVICE u64 row_in() const { return op.rows_in + i * t.row_bytes; }
     FORERUN_DEVICE u64 row_out() const { return op.rows_out + i * t.row_bytes; }
 
-    // Whether the tile got the locks and has dealt with the key.
-    FORERUN_DEVICE bool write() {
-        const bool locked = tile.rank == 0 && try_lock_candidates(t, place, words);
-        if (tile.from(u32(locked), 0) == 0) return false;
-        words = {tile.from(words.home, 0), tile.from(words.spill, 0)};
-        tile.sync();
+    // Whether the lane got the locks and its key has been dealt with.
+    FORERUN_DEVICE bool write(bool pending) {
+        const bool locked = lock(pending);
+        warp_sync(all_lanes);  // a lock's fence counts for all lanes
+        slot = no_slot;
+        this->template search<Versions::ignored>(place, locked, false);
 
-        home = load_digests(t, place.home * WIDTH + tile.rank * chunk_slots);
-        slot = slot_in<WIDTH>(t, tile, place.home, home, place.digest, key);
-        if (t.candidates == 2 && slot == no_slot) {
-            spill = load_digests(t, place.spill * WIDTH + tile.rank * chunk_slots);
-            if ((words.home & word_spilled) != 0)
-                slot = slot_in<WIDTH>(t, tile, place.spill, spill, place.digest, key);
+        const bool flag = locked && does(by_flag) && load_global(at<u8>(op.flags) + i) != 0;
+        const bool meets = locked && slot != no_slot && (flag || !does(by_flag));
+        const bool inserts = locked && slot == no_slot && does(absent_insert) && !flag;
+        Status status = slot != no_slot ? status_found : status_absent;
+
+        if (does(found_read_row) && op.rows_out != 0)
+            copy_out<1>(t, op.rows_out, meets ? row_out() : 0, meets ? row() : 0);
+        const bool pinned = meets && is_pinned();
+        const bool changes = meets && (!pinned || does(found_unpin));
+        if (meets && !changes) {
+            if (op.scores_out != 0)
+                store_global(at<u64>(op.scores_out) + i, load_score(t, slot));
+            if (does(found_assign_row | found_add_row | found_score | found_erase | found_pin))
+                status = status_pinned;
         }
-        const bool flag = does(by_flag) && load_global(at<u8>(op.flags) + i) != 0;
-        Status status = status_absent;
-        if (slot != no_slot) {
-            status = does(by_flag) && !flag ? status_found : meet();
-        } else if (does(absent_insert) && !flag) {
-            status = insert();
+        u64 score = 0;
+        if (any(all_lanes, inserts)) {
+            if (inserts) score = score_of(op, i, false, 0);
+            status = take_slot(inserts, score, status);
         }
-        if (tile.rank == 0) {
+        const bool puts = inserts && slot != no_slot;
+
+        warp_sync(all_lanes);  // everything that is replaced has been read
+        write_rows(changes, puts);
+        warp_sync(all_lanes);  // what a lane releases below covers its row
+        if (puts) put(score);
+        if (changes) change(pinned);
+        if (locked) {
             if (op.slots_out != 0) store_global(at<u64>(op.slots_out) + i, slot);
             if (op.pointers_out != 0)
                 store_global(at<u64>(op.pointers_out) + i, slot == no_slot ? 0 : row());
             if (op.status_out != 0) store_global(at<u8>(op.status_out) + i, u8(status));
+            unlock_candidates(t, place, words);
         }
-        tile.sync();
-        if (tile.rank == 0) unlock_candidates(t, place, words);
-        return true;
+        return locked;
+    }
+
+    FORERUN_DEVICE bool lock(bool pending) {
+        bool locked = pending && try_lock_candidates(t, place, words);
+        if (warps_in_grid() != 1) return locked;
+        // The only warp: a key waits for all before it, so that keys that share a bucket keep their
+        // order.
+        const u32 failed = ballot(all_lanes, pending && !locked);
+        if (failed == 0) return locked;
+        if (locked && lane_in_warp() > lowest(failed)) {
+            unlock_unchanged(t, place, words);
+            locked = false;
+        }
+        // If the first of all has failed, a later one was faster; none holds a lock now.
+        const bool is_first = lowest(failed) == lowest(ballot(all_lanes, pending));
+        if (is_first && lane_in_warp() == lowest(failed))
+            locked = try_lock_candidates(t, place, words);
+        return locked;
     }
 
     // By value: a reference to one of two members would put both into memory.
@@ -106,15 +133,9 @@ template <u32 WIDTH> class Writer {
     FORERUN_DEVICE void set_word_of_slot(u32 word) {
         words = {at_home() ? word : words.home, at_home() ? words.spill : word};
     }
-    // The chunk of the lane that has the slot.
-    FORERUN_DEVICE Bytes16 chunk_of_slot() const {
-        const bool in_home = at_home();
-        return {in_home ? home.x : spill.x, in_home ? home.y : spill.y,
-                in_home ? home.z : spill.z, in_home ? home.w : spill.w};
-    }
-    FORERUN_DEVICE bool owns_slot() const { return slot % WIDTH / chunk_slots == tile.rank; }
-    FORERUN_DEVICE bool is_pinned(u64 of) const {
-        return (load_relaxed(pin_at(t, of)) & pin_bit(t, of)) != 0;
+
+    FORERUN_DEVICE bool is_pinned() const {
+        return (word_of_slot() & word_pinned) != 0 && has_pin(t, slot);
     }
     // Under the lock, which also guards the bucket's pins.
     FORERUN_DEVICE void pin() {
@@ -132,143 +153,92 @@ template <u32 WIDTH> class Writer {
         if (left == 0) set_word_of_slot(word_of_slot() & ~word_pinned);
         atomic_add(&control_of(t)->pinned, ~0ull);
     }
+    FORERUN_DEVICE u32 digests_with(u32 digest) const {
+        const u32 shift = digest_shift(slot);
+        return (load_relaxed(digests_at(t, slot)) & ~(0xffu << shift)) | digest << shift;
+    }
 
-    FORERUN_DEVICE Status meet() {
-        if (does(found_read_row) && op.rows_out != 0)
-            copy_out(tile, row_out(), row(), t.row_bytes);
-        const bool pinned = (word_of_slot() & word_pinned) != 0 && is_pinned(slot);
-        // Every lane has seen the pin and read its part of the row before either changes.
-        tile.sync();
-        if (pinned && !does(found_unpin)) {
-            if (tile.rank == 0 && op.scores_out != 0)
-                store_global(at<u64>(op.scores_out) + i, load_score(t, slot));
-            return does(found_assign_row | found_add_row | found_score | found_erase | found_pin)
-                       ? status_pinned
-                       : status_found;
+    // Changes the lane's entry, except for its row.
+    FORERUN_DEVICE void change(bool pinned) {
+        if (does(found_erase)) {
+            store_relaxed(digests_at(t, slot), digests_with(digest_reclaimed));
+            --added;
         }
-        if (does(found_assign_row)) copy_in(tile, row(), row_in(), t.row_bytes);
-        if (does(found_add_row)) add_row(tile, op.element, row(), row_in(), t.row_bytes);
-        if (does(found_erase) && owns_slot()) {
-            store_relaxed(digests_at(t, slot),
-                          digests_with(chunk_of_slot(), slot, digest_reclaimed));
-        }
-        if (tile.rank != 0) return status_found;
-
         if (does(found_score)) store_score(t, slot, score_of(op, i, true, load_score(t, slot)));
         if (op.scores_out != 0) store_global(at<u64>(op.scores_out) + i, load_score(t, slot));
         if (does(found_pin)) pin();
         if (does(found_unpin) && pinned) unpin();
-        if (does(found_erase)) --added;
-        return status_found;
     }
-
-    FORERUN_DEVICE Status insert() {
-        u64 score = tile.rank == 0 ? score_of(op, i, false, 0) : 0;
-        score = tile.from(score, 0);
-        const u32 free_home = tile.sum(ones(free_in(home)));
-        const u32 free_spill = t.candidates == 2 ? tile.sum(ones(free_in(spill))) : 0;
-        if (free_home + free_spill == 0) return insert_in_place(score);
-
-        // Use the home until few of its slots are free, then the bucket with more free slots.
-        const bool spills = free_home <= WIDTH * 3 / 16 && free_spill > free_home;
-        slot = first_free(spills ? place.spill : place.home, spills ? spill : home);
-        put(score, spills);
-        ++added;
-        return status_inserted;
-    }
-
-    // The first free slot in search order.
-    FORERUN_DEVICE u64 first_free(u64 bucket, const Bytes16& chunk) const {
-        const u32 mine = free_in(chunk);
-        const u32 turn =
-            mine == 0 ? ~0u
-                      : ((tile.rank * chunk_slots - place.start) & (WIDTH - 1)) + lowest(mine);
-        return bucket * WIDTH + ((tile.least(turn) + place.start) & (WIDTH - 1));
-    }
-
-    FORERUN_DEVICE Status insert_in_place(u64 score) {
-        u64 least;
-        slot = least_slot(least);
-        if (slot == no_slot || score < least) {
-            slot = no_slot;
-            if (does(evicted_out)) give(key, score, op.rows_in == 0 ? 0 : row_in());
-            return status_refused;
-        }
-        if (does(evicted_out)) give(load_relaxed(key_at(t, slot)), least, row());
-        tile.sync();  // the old row has been output
-        put(score, slot / WIDTH == place.spill && t.candidates == 2);
-        return status_evicted;
-    }
-
-    // The slot with the lowest score of both rows. On a tie, the home's slot comes first, then the
-    // lowest slot. no_slot if all are pinned.
-    FORERUN_DEVICE u64 least_slot(u64& least) const {
-        u64 mine = ~0ull;
-        u32 where = ~0u;
-        const u32 each = t.score_bytes == 4 ? 4 : 2;  // scores per load
-        for (u32 c = 0; c < t.candidates; ++c) {
-            const u64 first = (c == 0 ? place.home : place.spill) * WIDTH;
-            const bool pins = ((c == 0 ? words.home : words.spill) & word_pinned) != 0;
-#pragma unroll 2
-            for (u32 s = tile.rank * each; s < WIDTH; s += lanes * each) {
-                const Bytes16 loaded =
-                    load_relaxed(at<Bytes16>(t.scores + (first + s) * t.score_bytes));
-                const u64 a = t.score_bytes == 4 ? loaded.x : loaded.x | u64(loaded.y) << 32;
-                const u64 b = t.score_bytes == 4 ? loaded.y : loaded.z | u64(loaded.w) << 32;
-                take_lesser(mine, where, a, c * WIDTH + s, pins && is_pinned(first + s));
-                take_lesser(mine, where, b, c * WIDTH + s + 1, pins && is_pinned(first + s + 1));
-                if (t.score_bytes == 4) {
-                    take_lesser(mine, where, loaded.z, c * WIDTH + s + 2,
-                                pins && is_pinned(first + s + 2));
-                    take_lesser(mine, where, loaded.w, c * WIDTH + s + 3,
-                                pins && is_pinned(first + s + 3));
-                }
-            }
-        }
-        least = tile.least(mine);
-        const u32 of_least = tile.least(mine == least ? where : ~0u);
-        if (of_least == ~0u) return no_slot;
-        return (of_least < WIDTH ? place.home : place.spill) * WIDTH + of_least % WIDTH;
-    }
-    FORERUN_DEVICE static void take_lesser(u64& least, u32& where, u64 score, u32 slot,
-                                           bool pinned) {
-        if (!pinned && (where == ~0u || score < least)) least = score, where = slot;
-    }
-
-    FORERUN_DEVICE void put(u64 score, bool spills) {
-        if (op.rows_in != 0) {
-            copy_in(tile, row(), row_in(), t.row_bytes);
-            if (op.rows_out != 0) copy_through(tile, row_out(), row_in(), t.row_bytes);
-        } else {
-            zero_row(tile, row(), t.row_bytes);
-            if (op.rows_out != 0) zero_out(tile, row_out(), t.row_bytes);
-        }
-        tile.sync();  // the release below covers the row
-        if (tile.rank == 0 && spills) words.home |= word_spilled;
-        if (!owns_slot()) return;
+    // Writes the lane's new entry, except for its row.
+    FORERUN_DEVICE void put(u64 score) {
+        if (t.candidates == 2 && !at_home()) words.home |= word_spilled;
         store_score(t, slot, score);
         store_relaxed(key_at(t, slot), key);
-        store_release(digests_at(t, slot), digests_with(chunk_of_slot(), slot, place.digest));
+        store_release(digests_at(t, slot), digests_with(place.digest));
         if (op.scores_out != 0) store_global(at<u64>(op.scores_out) + i, score);
     }
 
-    // Outputs an entry that the table does not keep. The output has space for one per key.
-    FORERUN_DEVICE void give(u64 of_key, u64 score, u64 from) {
-        u64 to = tile.rank == 0 ? atomic_add(at<u64>(op.out_count), u64(1)) : 0;
-        to = tile.from(to, 0);
-        if (op.out_rows != 0 && from != 0) {
+    FORERUN_DEVICE void write_rows(bool changes, bool puts) {
+        const bool writes = puts || (changes && does(found_assign_row));
+        if (op.rows_in != 0) {
+            if (any(all_lanes, writes)) copy_in(t, op.rows_in, writes ? row() : 0, row_in());
+            if (op.rows_out != 0 && any(all_lanes, puts))
+                copy_through(t, op.rows_in | op.rows_out, puts ? row_out() : 0, row_in());
+        } else if (any(all_lanes, puts)) {
+            zero_rows(t, puts ? row() : 0);
+            if (op.rows_out != 0) zero_out(t, puts ? row_out() : 0);
+        }
+        const bool adds = changes && does(found_add_row);
+        if (any(all_lanes, adds)) add_rows(t, op.element, adds ? row() : 0, row_in());
+    }
+
+    // A slot for the new entry of each lane that inserts, if there is one. Outputs the entry that
+    // leaves it, or the new one if that is refused. Returns the lane's status.
+    FORERUN_DEVICE Status take_slot(bool inserts, u64 score, Status status) {
+        Victims<WIDTH> victims{t, place, words};
+        slot = inserts ? no_slot : slot;
+        const u64 free = victims.free_slot(inserts);
+        const bool is_full = inserts && free == no_slot;
+        if (inserts) slot = free;
+        if (inserts && !is_full) {
+            ++added;
+            status = status_inserted;
+        }
+        if (!any(all_lanes, is_full)) return status;
+        u64 least = 0;
+        const u64 victim = victims.least_slot(is_full, least);
+        const bool refused = is_full && (victim == no_slot || score < least);
+        if (is_full && !refused) slot = victim;
+        if (is_full) status = refused ? status_refused : status_evicted;
+        if (does(evicted_out)) give(is_full, refused, refused ? score : least);
+        return status;
+    }
+
+    // Outputs an entry for each lane that gives one: its new one, or the one in its slot. The output
+    // has space for one per key.
+    FORERUN_DEVICE void give(bool gives, bool is_new, u64 score) {
+        const u32 who = ballot(all_lanes, gives);
+        u64 to = 0;
+        if (lane_in_warp() == 0) to = atomic_add(at<u64>(op.out_count), u64(ones(who)));
+        to = shuffle(all_lanes, to, 0) + ones(who & ((1u << lane_in_warp()) - 1));
+        if (op.out_rows != 0) {
             const u64 row_to = op.out_rows + to * t.row_bytes;
-            if (slot == no_slot) {
-                copy_through(tile, row_to, from, t.row_bytes);
-            } else {
-                copy_out(tile, row_to, from, t.row_bytes);
+            copy_out<1>(t, op.out_rows, gives && !is_new ? row_to : 0,
+                     gives && !is_new ? row() : 0);
+            if (op.rows_in != 0 && any(all_lanes, gives && is_new)) {
+                copy_through(t, op.rows_in | op.out_rows, gives && is_new ? row_to : 0, row_in());
             }
         }
-        if (tile.rank != 0) return;
-        store_global(at<u64>(op.out_keys) + to, of_key);
+        if (!gives) return;
+        store_global(at<u64>(op.out_keys) + to, is_new ? key : load_relaxed(key_at(t, slot)));
         if (op.out_scores != 0) store_global(at<u64>(op.out_scores) + to, score);
         if (op.out_places != 0) store_global(at<u64>(op.out_places) + to, i);
     }
 };
+
+template <u32 WIDTH> FORERUN_DEVICE void write_keys(const TableOp& op) {
+    FORERUN_SHARED(SearchCells, cells);
+    Writer<WIDTH>(op, cells.of_warp[warp_in_block()]).run();
+}
 
 }  // namespace forerun::table

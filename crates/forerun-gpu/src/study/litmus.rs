@@ -49,9 +49,10 @@ struct LitmusParams {
     cells: u64,
     count: u64,
     outcomes: u64,
+    writers: u64,
 }
 
-const _: () = assert!(size_of::<LitmusParams>() == 24);
+const _: () = assert!(size_of::<LitmusParams>() == 32);
 
 /// Bytes per cell: two lines.
 const CELL_BYTES: usize = 256;
@@ -84,7 +85,7 @@ impl LitmusTest {
         let memory = DeviceBuffer::new(gpu, cells * CELL_BYTES)?;
         let outcomes = DeviceBuffer::from_slice(gpu, &[0; 4 * 8])?;
         let stream = Stream::new(gpu)?;
-        let launch = Litmus {
+        let mut launch = Litmus {
             gpu: gpu.clone(),
             kernel: gpu.kernel(self.kernel(ordered))?,
             blocks: gpu.info().multiprocessors * BLOCKS_EACH,
@@ -92,10 +93,12 @@ impl LitmusTest {
                 cells: memory.address(),
                 count: cells as u64,
                 outcomes: outcomes.address(),
+                writers: 0,
             },
             _memory: PhantomData,
         };
-        for _ in 0..launches {
+        for turn in 0..launches {
+            launch.params.writers = u64::from(turn % 2);
             memory.fill(0)?;
             gpu.scope(|scope| scope.enqueue(&stream, &launch))?;
         }

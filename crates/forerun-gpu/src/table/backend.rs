@@ -305,7 +305,7 @@ impl Backend for GpuBackend {
     }
 
     fn blocks_max(&self) -> u32 {
-        self.stream.gpu().info().multiprocessors * 16
+        self.stream.gpu().info().multiprocessors * super::kernel::BLOCKS_EACH
     }
 
     fn gpu(&self) -> Option<&Gpu> {

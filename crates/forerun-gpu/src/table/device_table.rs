@@ -189,7 +189,10 @@ impl DeviceTable {
             smaller => {
                 drop(smaller);
                 let held = bytes.next_power_of_two().max(1 << 16);
-                (Memory::new(&self.backend, held, BufferKind::Device)?, held)
+                let memory = Memory::new(&self.backend, held, BufferKind::Device)?;
+                // A batch comes back as one copy, in which absent rows have not been written.
+                self.backend.zero(memory.address, held)?;
+                (memory, held)
             }
         };
         let result = work(held.0.address);

@@ -5,10 +5,12 @@ use super::batch::Lookup;
 use super::error::TableError;
 use super::params::{LOOKUP_BY_LOAD, LOOKUP_NARROW, LOOKUP_WIDE};
 
-/// Keys in flight per tile of the lookup of rows (`kernels/table/find_rows.cuh`).
-const IN_FLIGHT: u64 = 4;
-/// Threads per block of the kernels that work by key, as in `kernels/table.list`.
-const TILE_THREADS: u32 = 128;
+/// Threads per block of the kernels that work by key, as in `kernels/table.list`: each takes a key
+/// at a time.
+const KEY_THREADS: u32 = 128;
+/// Blocks per multiprocessor, at most. More than run at a time, so that a multiprocessor that is
+/// done early gets another block; the rest is a loop in the kernel.
+pub(crate) const BLOCKS_EACH: u32 = 64;
 /// Threads per block of the kernels that scan all slots.
 const SCAN_THREADS: u32 = 256;
 
@@ -32,6 +34,10 @@ fn launch(kernel: &'static str, threads: u32, items: u64, a_block: u64, max: u32
     }
 }
 
+fn by_key(kernel: &'static str, keys: u64, max: u32) -> TableLaunch {
+    launch(kernel, KEY_THREADS, keys, KEY_THREADS.into(), max)
+}
+
 /// The kernel that writes by key.
 pub(crate) fn write(width: u32, keys: u64, max: u32) -> TableLaunch {
     let names = [
@@ -40,8 +46,7 @@ pub(crate) fn write(width: u32, keys: u64, max: u32) -> TableLaunch {
         "table_write_w64",
         "table_write_w128",
     ];
-    let tiles = u64::from(TILE_THREADS / (width / 16));
-    launch(of_width(width, names), TILE_THREADS, keys, tiles, max)
+    by_key(of_width(width, names), keys, max)
 }
 
 /// The kernel that finds rows or scores.
@@ -52,13 +57,7 @@ pub(crate) fn find_rows(width: u32, keys: u64, max: u32) -> TableLaunch {
         "table_find_rows_w64",
         "table_find_rows_w128",
     ];
-    let tiles = u64::from(TILE_THREADS / (width / 16));
-    let name = of_width(width, names);
-    TableLaunch {
-        // Two buffers of 16 bytes per key and lane.
-        shared_bytes: 2 * IN_FLIGHT as u32 * TILE_THREADS * 16,
-        ..launch(name, TILE_THREADS, keys, tiles * IN_FLIGHT, max)
-    }
+    by_key(of_width(width, names), keys, max)
 }
 
 /// The kernel that finds slots, and the number that selects how tiles search.
@@ -68,7 +67,7 @@ pub(crate) fn find_slots(
     keys: u64,
     max: u32,
 ) -> Result<(TableLaunch, u32), TableError> {
-    let by_key = |name| launch(name, TILE_THREADS, keys, TILE_THREADS.into(), max);
+    let by_key = |name| by_key(name, keys, max);
     let names = [
         "table_find_slots_w16",
         "table_find_slots_w32",
@@ -133,7 +132,7 @@ mod tests {
     #[test]
     fn grids_cover_the_keys_up_to_the_most_blocks() {
         assert_eq!(write(128, 0, 100).blocks, 1);
-        assert_eq!(write(128, 17, 100).blocks, 2);
+        assert_eq!(write(128, 128, 100).blocks, 1);
         assert_eq!(write(16, 129, 100).blocks, 2);
         assert_eq!(write(128, 1 << 40, 100).blocks, 100);
     }

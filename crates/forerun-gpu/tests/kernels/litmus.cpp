@@ -8,7 +8,7 @@ using namespace forerun;
 
 namespace forerun {
 struct LitmusParams {
-    u64 cells, count, outcomes;  // as in litmus.cu
+    u64 cells, count, outcomes, writers;  // as in litmus.cu
 };
 }  // namespace forerun
 #define KERNEL(name, ...) extern "C" void name(const forerun::LitmusParams);
@@ -35,7 +35,7 @@ Outcomes outcomes_of(Kernel kernel) {
         launch.stores_held = 12;
         Outcomes found;
         const LitmusParams p = {reinterpret_cast<u64>(cells.data()), count,
-                                reinterpret_cast<u64>(found.of)};
+                                reinterpret_cast<u64>(found.of), seed % 2};
         const shim::Outcome outcome = shim::Machine::run(launch, kernel, p);
         CHECK(outcome.ok(), "%s", outcome.failure.c_str());
         u64 readers = 0;

@@ -35,7 +35,7 @@ fn a_find_with_concurrent_writers_gives_a_whole_row_of_its_key() {
         let mut options = small(width, Candidates::Two, 2);
         options.row_bytes = [48, 20, 6][seed as usize % 3];
         let row_bytes = options.row_bytes;
-        let Some(shim) = Shim::start(Order::OneTile) else {
+        let Some(shim) = Shim::start(Order::OneWarp) else {
             return;
         };
         let shim: Arc<Shim> = shim;
@@ -129,7 +129,7 @@ fn race_for_one_key(erased: bool) {
         let mut options = small(width, Candidates::One, 1);
         options.row_bytes = [128, 64, 36, 18][seed as usize % 4];
         let row_bytes = options.row_bytes as usize;
-        let Some(shim) = Shim::start(Order::OneTile) else {
+        let Some(shim) = Shim::start(Order::OneWarp) else {
             return;
         };
         let mut table = GpuTable::on(shim.clone(), options).unwrap();
@@ -217,7 +217,7 @@ fn concurrent_operations_leave_the_table_consistent() {
             },
             2,
         );
-        let Some(shim) = Shim::start(Order::OneTile) else {
+        let Some(shim) = Shim::start(Order::OneWarp) else {
             return;
         };
         let mut table = GpuTable::on(shim.clone(), options).unwrap();

@@ -271,11 +271,11 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
     #[test]
-    fn one_tile_does_exactly_what_the_cpu_does(
+    fn one_warp_does_exactly_what_the_cpu_does(
         options in options(),
         steps in prop::collection::vec(step(), 1..14),
     ) {
-        let Some(mut kernels) = on_shim(Order::OneTile, options) else { return Ok(()) };
+        let Some(mut kernels) = on_shim(Order::OneWarp, options) else { return Ok(()) };
         let mut cpu = GpuTable::on_cpu(options).unwrap();
         for (stamp, step) in steps.iter().enumerate() {
             let expected = run(&mut cpu, step, stamp as u64);

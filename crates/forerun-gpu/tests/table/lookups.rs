@@ -76,7 +76,7 @@ fn every_lookup_finds_the_same_at_every_load() {
         for candidates in [Candidates::One, Candidates::Two] {
             let options = small(width, candidates, if width == Width::W128 { 4 } else { 10 });
             for eighths in [0, 3, 5, 6, 8] {
-                let Some(mut kernels) = on_shim(Order::OneTile, options) else {
+                let Some(mut kernels) = on_shim(Order::OneWarp, options) else {
                     return;
                 };
                 let mut cpu = GpuTable::on_cpu(options).unwrap();
@@ -126,7 +126,7 @@ pub(crate) fn equal_digests(table: &GpuTable, n: usize) -> Vec<u64> {
 fn keys_with_equal_digests_are_distinguished() {
     for width in [Width::W16, Width::W128] {
         let options = small(width, Candidates::Two, 2);
-        let Some(mut kernels) = on_shim(Order::OneTile, options) else {
+        let Some(mut kernels) = on_shim(Order::OneWarp, options) else {
             return;
         };
         let mut cpu = GpuTable::on_cpu(options).unwrap();

@@ -59,7 +59,7 @@ fn find_or_insert_returns_present_rows_and_inserts_missing_ones() {
 #[test]
 fn the_answer_for_a_key_inserted_without_a_row_is_zeros() {
     let options = small(Width::W32, Candidates::Two, 8);
-    let kernels = on_shim(Order::OneTile, options);
+    let kernels = on_shim(Order::OneWarp, options);
     let tables = kernels.into_iter().chain([table()]);
     for mut table in tables {
         let mut rows = [9; 16];
@@ -301,7 +301,7 @@ fn the_maximum_of_a_table_can_be_changed() {
 fn addresses_of_updated_rows_are_those_of_the_lookup() {
     // Addresses exist on a device only.
     let options = small(Width::W32, Candidates::Two, 8);
-    let Some(mut table) = on_shim(Order::OneTile, options) else {
+    let Some(mut table) = on_shim(Order::OneWarp, options) else {
         return;
     };
     let keys: Vec<u64> = (0..50).collect();

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 /// How kernels are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One tile takes all keys in order.
-    OneTile,
+    /// One warp, which takes keys that share a bucket in their order.
+    OneWarp,
     /// Several blocks, with a seed that changes on every launch.
     Seeded(u64),
 }
@@ -214,12 +214,8 @@ impl Backend for Shim {
             pipe.launches += 1;
             Ok(pipe.launches)
         });
-        let writes = launch.kernel.contains("write");
         match self.order {
-            Order::OneTile if writes => {
-                self.beside(op.table.width / 16, 0, &[(launch.kernel, 1, *op)]);
-            }
-            Order::OneTile => self.beside(32, launches, &[(launch.kernel, 1, *op)]),
+            Order::OneWarp => self.beside(32, launches, &[(launch.kernel, 1, *op)]),
             Order::Seeded(seed) => {
                 let seed = seed.wrapping_mul(1_000_003).wrapping_add(launches);
                 let threads = if seed.is_multiple_of(2) { 32 } else { 64 };

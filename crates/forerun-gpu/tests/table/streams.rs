@@ -40,7 +40,7 @@ fn a_count_in_device_memory_is_the_number_of_keys() {
             Candidates::Two,
             if width == Width::W128 { 4 } else { 24 },
         );
-        let Some(shim) = Shim::start(Order::OneTile) else {
+        let Some(shim) = Shim::start(Order::OneWarp) else {
             return;
         };
         let table = GpuTable::on(shim.clone(), options).unwrap();
@@ -91,7 +91,7 @@ fn a_count_in_device_memory_is_the_number_of_keys() {
 fn missed_keys_feed_the_next_operation() {
     for seed in 0..6u64 {
         let options = small(Width::W64, Candidates::Two, 8);
-        let Some(shim) = Shim::start(Order::OneTile) else {
+        let Some(shim) = Shim::start(Order::OneWarp) else {
             return;
         };
         let mut table = GpuTable::on(shim.clone(), options).unwrap();

@@ -18,7 +18,7 @@ mod initial_state;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, ensure};
-use forerun::gpu::table::{GpuTable, Lookup, Status, Width};
+use forerun::gpu::table::{GpuTable, Lookup, Status};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -59,7 +59,6 @@ pub struct ExpectedState {
     each: u64,
     pub(super) counters: u64,
     pub(super) pinned: u64,
-    width: Width,
     random: SmallRng,
     stamp: u64,
     /// The stamp of each key that its writer has inserted and not erased.
@@ -98,7 +97,6 @@ impl ExpectedState {
             each: (keys / writers as u64).max(8),
             counters: 16,
             pinned: 16,
-            width: table.options().width,
             random: SmallRng::seed_from_u64(seed),
             stamp: 0,
             model: BTreeMap::new(),
@@ -210,11 +208,10 @@ impl ExpectedState {
             .collect();
         keys.extend(self.counter_keys());
         keys.extend(self.pinned_keys());
-        let methods = match self.width {
-            Width::W128 => &Lookup::ALL[..],
-            // The pipeline, and with it HierarchicalKV's rule, exists for width 128 only.
-            _ => &Lookup::ALL[..4],
-        };
+        let methods: Vec<Lookup> = Lookup::ALL
+            .into_iter()
+            .filter(|lookup| lookup.may_run_beside_writers())
+            .collect();
         let work = match self.random.random_range(0..2) {
             0 => Work::Find,
             _ => Work::Contains(methods[self.random.random_range(0..methods.len())]),
