@@ -135,8 +135,8 @@ class _SetView(_View):
 class KeysView(_SetView, abc.KeysView[bytes]):
     """The keys, as a set in the order of the store.
 
-    `list(view)` calls `len(view)` first, which scans the range of a store. `list(iter(view))` does
-    not.
+    `list(view)` calls `len(view)` first, which scans the range of a store, unless the view has no
+    range. `list(iter(view))` does not.
     """
 
     _part = "keys"
@@ -148,8 +148,8 @@ class KeysView(_SetView, abc.KeysView[bytes]):
 class ValuesView(_View, abc.ValuesView[bytes]):
     """The values. `in` compares with each of them, up to the first that is equal.
 
-    `list(view)` calls `len(view)` first, which scans the range of a store. `list(iter(view))` does
-    not.
+    `list(view)` calls `len(view)` first, which scans the range of a store, unless the view has no
+    range. `list(iter(view))` does not.
     """
 
     _part = "values"
@@ -162,8 +162,8 @@ class ValuesView(_View, abc.ValuesView[bytes]):
 class ItemsView(_SetView, abc.ItemsView[bytes, bytes]):
     """The entries, as a set of pairs in the order of the store.
 
-    `list(view)` calls `len(view)` first, which scans the range of a store. `list(iter(view))` does
-    not.
+    `list(view)` calls `len(view)` first, which scans the range of a store, unless the view has no
+    range. `list(iter(view))` does not.
     """
 
     _part = "items"

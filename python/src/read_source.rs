@@ -106,8 +106,11 @@ impl ReadSource {
         }
     }
 
-    /// Counts the entries one by one and checks for signals. Called while other Python threads run.
+    /// Counts the entries and checks for signals. Called while other Python threads run.
     pub(crate) fn count(&self, range: Range) -> PyResult<usize> {
+        if matches!(range, (End::Unbounded, End::Unbounded)) {
+            return self.count_all();
+        }
         let mut entries = self.range(range);
         let mut count = 0;
         while entries.next_entry().map_err(exception)?.is_some() {
@@ -117,6 +120,25 @@ impl ReadSource {
             }
         }
         Ok(count)
+    }
+
+    /// Counts all entries without reading each.
+    fn count_all(&self) -> PyResult<usize> {
+        let mut signal = None;
+        let go_on = || {
+            signal = Python::attach(|py| py.check_signals()).err();
+            signal.is_none()
+        };
+        let count = match self {
+            ReadSource::Keyspace(_, keyspace) => keyspace.count_while(go_on),
+            ReadSource::Snapshot(snapshot, keyspace) => {
+                snapshot.keyspace(keyspace).count_while(go_on)
+            }
+        };
+        match signal {
+            Some(signal) => Err(signal),
+            None => Ok(count.map_err(exception)? as usize),
+        }
     }
 
     pub(crate) fn has_any(&self) -> forerun::Result<bool> {

@@ -228,7 +228,7 @@ impl Reader {
         value.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
     }
 
-    /// Counts the entries by scanning all of them.
+    /// Counts the entries. It reads what was written last, not all of them.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self._count(py, (None, None, None, false))
     }

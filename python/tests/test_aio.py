@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import pickle
+import os
 import signal
 import subprocess
 import sys
@@ -148,6 +149,8 @@ def test_a_cancelled_call_leaves_its_answer_to_nobody(run):
             for _ in range(5):
                 for server in servers:
                     server.process.send_signal(signal.SIGSTOP)
+                    # Its threads run on until the signal has reached each of them.
+                    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
                 task = asyncio.ensure_future(client.get_many(keys[::-1]))
                 await asyncio.sleep(0.02)
                 assert task.cancel()

@@ -387,8 +387,8 @@ fn the_last_handle_of_any_kind_keeps_the_directory_locked_until_its_operation_en
 #[test]
 fn a_repair_locks_the_directory_once_from_its_first_step_to_its_last() {
     let disk = FaultIo::new();
-    // No memtable fills up, so the log holds everything since the flush. The small ones of the other
-    // tests are full after a random number of writes, because the heights of their nodes are
+    // No memtable fills up, so the log holds everything since the flush. The small memtables of the
+    // other tests are full after a random number of writes, because the heights of their nodes are
     // random, and then a new log begins.
     let options = options().memtable_bytes(64 << 10);
     let db = open(&disk, &options).unwrap();

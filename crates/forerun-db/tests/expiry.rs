@@ -29,6 +29,11 @@ fn read(keyspace: &Keyspace, case: &str) -> Entries {
     let all = entries(keyspace.iter());
     let backwards: Entries = keyspace.iter().rev().map(Result::unwrap).collect();
     assert!(all.iter().eq(backwards.iter().rev()), "{case}: backwards");
+    assert_eq!(
+        keyspace.count().unwrap(),
+        all.len() as u64,
+        "{case}: a count"
+    );
     assert_eq!(entries(keyspace.range("a".."z")), all, "{case}: a range");
     assert_eq!(entries(keyspace.prefix(b"key-")), all, "{case}: a prefix");
     let map: BTreeMap<_, _> = all.iter().cloned().collect();

@@ -188,6 +188,7 @@ fn check_snapshot(Remembered { snapshot, model }: &Remembered, comparator: &dyn 
         model.entries(comparator, |key| key.starts_with(b"a")),
         &[true; 60],
     );
+    assert_eq!(snapshot.count().unwrap(), model.0.len() as u64);
     let keys: Vec<_> = model.0.keys().cloned().chain([b"aaaa".to_vec()]).collect();
     let mut values = Values::new();
     snapshot.multi_get(&keys, &mut values).unwrap();
@@ -327,6 +328,7 @@ fn run(steps: &[Step], options: &Options) {
                 );
             }
         }
+        assert_eq!(db.count().unwrap(), model.0.len() as u64, "after {step:?}");
     }
     check_iter(db.iter(), model.entries(comparator, |_| true), &[false; 60]);
     let verified = db.verify().unwrap();

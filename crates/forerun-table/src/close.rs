@@ -66,6 +66,9 @@ impl Open {
         // A thread that panicked has reported it and holds nothing that is needed here.
         let _ = thread.map(JoinHandle::join);
         let flushed = inner.flush_closed();
+        if let Some(store) = &inner.store {
+            store.row_count().forget();
+        }
         let closed = match &inner.store {
             Some(store) if self.closes_store => store.db().clone().close(),
             _ => Ok(()),

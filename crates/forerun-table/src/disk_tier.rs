@@ -9,7 +9,7 @@
 //! Big-endian keys sort in numeric order, so numbers near each other are on one page.
 
 use crate::evict_strategy::EvictStrategy;
-use crate::interrupt::Interrupt;
+use crate::row_count::RowCount;
 use crate::{Dtype, Error, Result, RowType};
 use forerun_db::{Access, Db, Durability, Snapshot, Values, WriteBatch};
 
@@ -28,6 +28,7 @@ pub(crate) struct Store {
     format: Format,
     /// The memtable's size limit: at this size it is flushed to a file.
     memtable_bytes: usize,
+    row_count: RowCount,
 }
 
 /// The layout of a value.
@@ -40,6 +41,7 @@ pub(crate) struct Format {
 /// Rows to write.
 #[derive(Debug)]
 pub(crate) struct Rows {
+    keys: Vec<u64>,
     batch: WriteBatch,
     /// The row followed by its score.
     value: Vec<u8>,
@@ -90,6 +92,7 @@ impl Store {
             db,
             format,
             memtable_bytes,
+            row_count: RowCount::default(),
         })
     }
 
@@ -126,6 +129,7 @@ impl Store {
     /// An empty batch of rows.
     pub(crate) fn rows(&self) -> Rows {
         Rows {
+            keys: Vec::new(),
             batch: WriteBatch::new(),
             value: Vec::new(),
         }
@@ -135,15 +139,24 @@ impl Store {
     pub(crate) fn add(&self, rows: &mut Rows, key: u64, row: &[u8], score: u64) -> Result<()> {
         let value = self.format.join(row, score, &mut rows.value);
         rows.batch.put(&key.to_be_bytes(), value)?;
+        rows.keys.push(key);
         Ok(())
     }
 
-    /// Writes a batch of rows: all or none.
+    /// Writes a batch of rows: all or none. The caller holds the locks of their keys, as for all
+    /// writes.
     pub(crate) fn write(&self, rows: &Rows) -> Result<()> {
         if !rows.batch.is_empty() {
             self.db.write(&rows.batch, Durability::Buffered)?;
+            let keys = rows.keys.iter().copied();
+            self.row_count.note(keys, rows.keys.len() as u64);
         }
         Ok(())
+    }
+
+    /// The last count of the rows.
+    pub(crate) fn row_count(&self) -> &RowCount {
+        &self.row_count
     }
 
     /// Whether this many rows justify the files and the flush of an ingestion: at least half a
@@ -154,8 +167,9 @@ impl Store {
     }
 
     /// Starts an ingestion. Rows must follow in ascending key order.
-    pub(crate) fn ingest(&self) -> Ingestion {
+    pub(crate) fn ingest(&self) -> Ingestion<'_> {
         Ingestion {
+            store: self,
             ingestion: self.db.ingest(),
             format: self.format,
             value: Vec::new(),
@@ -169,28 +183,32 @@ impl Store {
             batch.delete(&key.to_be_bytes())?;
         }
         self.db.write(&batch, Durability::Buffered)?;
+        let operations = keys.len() as u64;
+        self.row_count.note(keys.iter().copied(), operations);
         Ok(())
     }
 }
 
 /// An ingestion: its rows become visible all at once.
-pub(crate) struct Ingestion {
+pub(crate) struct Ingestion<'s> {
+    store: &'s Store,
     ingestion: forerun_db::Ingestion,
     format: Format,
     /// The row followed by its score.
     value: Vec<u8>,
 }
 
-impl Ingestion {
+impl Ingestion<'_> {
     /// Adds a row. Its key must be above the last one.
     pub(crate) fn add(&mut self, key: u64, row: &[u8], score: u64) -> Result<()> {
         let value = self.format.join(row, score, &mut self.value);
         Ok(self.ingestion.add(&key.to_be_bytes(), value)?)
     }
 
-    /// Makes all rows visible and durable, or none.
-    pub(crate) fn commit(self) -> Result<()> {
+    /// Makes all rows, which have these keys, visible and durable, or none.
+    pub(crate) fn commit(self, keys: &[u64]) -> Result<()> {
         self.ingestion.commit()?;
+        self.store.row_count.note(keys.iter().copied(), 1);
         Ok(())
     }
 }
@@ -266,24 +284,6 @@ pub(crate) fn rows_of(
             )
         }
     })
-}
-
-/// Keys counted between two checks for an interruption.
-const COUNTED_AT_ONCE: u64 = 4096;
-
-/// The number of a snapshot's entries that are rows.
-pub(crate) fn count_rows(snapshot: &Snapshot, interrupt: &Interrupt) -> Result<u64> {
-    let (mut count, mut entries) = (0, snapshot.iter());
-    while let Some(entry) = entries.next_entry()? {
-        // The description has a longer key.
-        if entry.key.len() == size_of::<StoreKey>() {
-            if count % COUNTED_AT_ONCE == 0 {
-                interrupt.check()?;
-            }
-            count += 1;
-        }
-    }
-    Ok(count)
 }
 
 /// Encodes the description of the rows: version, element code, whether scores follow, dimension.

@@ -9,13 +9,12 @@
 //! already visited. So only a pass that keeps all writers out is sure to see every row that was
 //! dirty when the flush began. The earlier passes leave it little to do.
 
-use crate::disk_tier::{self, Store};
+use crate::disk_tier::Store;
 use crate::host::Victim;
 use crate::inner::Inner;
 use crate::interrupt::Interrupt;
 use crate::key_locks::KeyGuard;
 use crate::{Error, Result};
-use forerun_core::sync::PoisonError;
 use forerun_db::{Backup, Backups};
 use std::path::Path;
 
@@ -67,21 +66,17 @@ impl Inner {
     /// The number of rows in all tiers.
     pub(crate) fn count(&self) -> Result<u64> {
         self.check_open()?;
-        if self.store.is_none() {
+        let Some(store) = &self.store else {
             self.interrupt.check()?;
             return Ok(self.host.linked() as u64);
-        }
-        let (_, snapshot) = self.snapshot()?;
-        // The lock is not held during the scan, because the caller's function may use the table.
-        let last = || self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((counted, count)) = *last()
-            && counted == snapshot.view_id()
-        {
-            return Ok(count);
-        }
-        let count = disk_tier::count_rows(&snapshot, &self.interrupt)?;
-        *last() = Some((snapshot.view_id(), count));
-        Ok(count)
+        };
+        let guard = self.clean(&self.interrupt)?;
+        let snapshot = store.db().snapshot();
+        let last = store.row_count().begin(&snapshot);
+        // No lock is held while rows are counted, because the caller's function may use the table.
+        drop(guard);
+        let row_count = store.row_count();
+        row_count.count(&snapshot, last, &self.interrupt)
     }
 
     pub(crate) fn checkpoint(&self, into: &Path) -> Result<()> {

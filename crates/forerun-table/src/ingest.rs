@@ -71,7 +71,7 @@ impl Inner {
         keys.chunks(UNLINK_BATCH).for_each(|keys| {
             self.invalidate(keys);
         });
-        let committed = ingestion.commit();
+        let committed = ingestion.commit(keys);
         let mut scratch = Scratch::take();
         let mut found = [false; UNLINK_BATCH];
         for keys in keys.chunks(UNLINK_BATCH) {

@@ -10,8 +10,6 @@ use crate::move_queue::Queue;
 use crate::options::{Policies, WritePolicy};
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
 use crate::{Error, Result, RowType};
-use forerun_core::sync::Mutex;
-use forerun_db::ViewId;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A table without its background thread.
@@ -26,8 +24,6 @@ pub(crate) struct Inner {
     /// Between the store and the host tier.
     pub(crate) admission_filter: AdmissionFilter,
     pub(crate) key_locks: KeyLocks,
-    /// The last count of all rows, and what it was counted from.
-    pub(crate) counted: Mutex<Option<(ViewId, u64)>>,
     pub(crate) counters: Counters,
     pub(crate) clocks: Clocks,
     pub(crate) queue: Queue,
@@ -56,7 +52,6 @@ impl Inner {
             host,
             store,
             key_locks: Default::default(),
-            counted: Default::default(),
             counters: Default::default(),
             clocks: Default::default(),
             queue: Default::default(),

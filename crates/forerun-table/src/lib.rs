@@ -73,6 +73,7 @@ mod options;
 mod promotion_batch;
 #[cfg(feature = "gpu")]
 mod ring_pool;
+mod row_count;
 mod row_type;
 mod snapshot;
 mod stats;

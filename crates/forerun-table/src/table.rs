@@ -363,8 +363,18 @@ impl Table {
         self.inner().map_or(0, |inner| inner.host.linked())
     }
 
-    /// Counts the rows in all tiers. With a store this scans its keys, unless nothing was written
-    /// since the last count. Without a store the count is already known.
+    /// Counts the rows in all tiers. Without a store the count is already known.
+    ///
+    /// With a store, writes do not check whether their keys are new, so the table cannot keep the
+    /// count up to date. A count after few writes (at most 65,536 keys, and one for every eight
+    /// rows) looks up the keys that were written since the last count; until the next count, the
+    /// store keeps their old rows. Any other count is one of [`Db::count`](forerun_db::Db::count),
+    /// which reads the keys that are not yet in the deepest level. With
+    /// [`WritePolicy::WriteBack`](crate::WritePolicy::WriteBack), a count writes the changed rows
+    /// to the store first.
+    ///
+    /// The count includes entries that others have written to a store given by
+    /// [`Builder::db`](crate::Builder::db).
     ///
     /// # Errors
     /// Those of [`export`](Table::export), and [`Error::Interrupted`].

@@ -1,12 +1,21 @@
-//! How much of the process's memory a table takes, and when it returns it. This is one test,
-//! because the tests of a program run in parallel.
+//! How much of the process's memory a table takes, and when it returns it.
 
 #![cfg(target_os = "linux")]
 
-use forerun_table::{Dtype, Error, Table, WhenFull};
+mod testing;
+
+use forerun_table::{Admission, Background, Dtype, Error, Table, WhenFull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use testing::row;
 
 /// Memory that may come and go for other reasons.
 const SLACK_BYTES: usize = 24 << 20;
+
+/// Each test holds it, because memory is that of the whole process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -26,6 +35,7 @@ fn insert(table: &Table, keys: std::ops::Range<u64>) -> Result<(), Error> {
 
 #[test]
 fn memory_is_allocated_on_use_and_returned_on_close() {
+    let _alone = alone();
     // A capacity reserves addresses but allocates no memory.
     let before = resident_bytes();
     let table = Table::builder(Dtype::F32, 16)
@@ -97,6 +107,7 @@ fn insert_below(table: &Table, keys: std::ops::Range<u64>) {
 
 #[test]
 fn a_table_without_a_path_drops_rows_only_if_configured() {
+    let _alone = alone();
     let table = Table::builder(Dtype::U8, 4).open().unwrap();
     insert(&table, 0..70_000).unwrap();
     table.wait_idle();
@@ -125,4 +136,51 @@ fn a_table_without_a_path_drops_rows_only_if_configured() {
     insert(&table, 0..5000).unwrap();
     table.wait_idle();
     assert_eq!(table.count().unwrap(), 1000);
+}
+
+/// A million calls, each of which takes and returns slots, scratch memory and jobs.
+#[test]
+fn a_million_calls_take_no_more_memory_than_a_few() {
+    const WORDS: usize = 9;
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let table = Table::builder(Dtype::I64, WORDS as u32)
+        .host_capacity(100)
+        .path(directory.path().join("rows"))
+        .background(Background::Caller)
+        .admission(Admission::Always)
+        .open()
+        .unwrap();
+    let keys: Vec<u64> = (0..400).collect();
+    let rows: Vec<u8> = keys.iter().flat_map(|&key| row(WORDS, key, 1)).collect();
+    table.import_rows(&keys, &rows).unwrap();
+    let mut out = [0; 4 * WORDS * 8];
+    let mut calls = |from: u64, to: u64| {
+        for call in from..to {
+            let keys = [call % 90, call % 89, call % 83, 1000 + call];
+            table.find(&keys, &mut out, &mut [false; 4]).unwrap();
+            if call % 64 == 0 {
+                // All of these are below the host tier or are evicted.
+                let keys: Vec<u64> = (0..8).map(|n| (call / 8 + n) % 400).collect();
+                table.prefetch(&keys).unwrap();
+                table.erase(&[1_000_000 + call]).unwrap();
+            }
+        }
+    };
+    calls(0, 50_000);
+    let (before, slots) = (resident_bytes(), table.stats().host_bytes);
+    let rest = if cfg!(debug_assertions) {
+        200_000
+    } else {
+        1_000_000
+    };
+    calls(50_000, rest);
+    let after = resident_bytes();
+    assert_eq!(table.stats().host_bytes, slots);
+    // The store's memtable holds the erasures: about 100 bytes each.
+    let grown = after.saturating_sub(before);
+    assert!(
+        grown < 24 << 20,
+        "memory grew by {grown} bytes in {rest} calls"
+    );
 }

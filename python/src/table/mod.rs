@@ -388,8 +388,8 @@ impl Table {
         self.is_closed()
     }
 
-    /// The number of rows in all tiers. With `path`, counting them scans the store's keys, unless
-    /// nothing was written since the last count.
+    /// The number of rows in all tiers. With `path`, the first count reads the keys that were
+    /// written last, and a later one looks up the keys that were written since.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let table = self.open()?;
         let count = interrupt::detach(py, "counting rows", || table.count());

@@ -23,8 +23,17 @@ impl<'a> LiveVersions<'a> {
         order: &KeyOrder,
         read_point: ReadPoint,
     ) -> LiveVersions<'a> {
+        LiveVersions::of(version.versions(order), version, read_point)
+    }
+
+    /// Those of some of the super version's memtables and runs.
+    pub(super) fn of(
+        versions: Merge<'a>,
+        version: &'a SuperVersion,
+        read_point: ReadPoint,
+    ) -> LiveVersions<'a> {
         LiveVersions {
-            versions: version.versions(order),
+            versions,
             version,
             read_point,
             has_ranges: version.has_ranges(),

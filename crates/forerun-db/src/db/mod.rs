@@ -30,6 +30,7 @@ mod checkpoint;
 mod closing;
 mod commit;
 mod compaction;
+mod count;
 mod cursor;
 mod cursor_pool;
 mod directory;

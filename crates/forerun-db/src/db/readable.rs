@@ -79,6 +79,19 @@ pub trait Readable: sealed::Sealed {
     /// Iterates over the entries whose keys start with `prefix`. See
     /// [`Db::prefix`](crate::Db::prefix).
     fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter;
+
+    /// Counts the entries. See [`Db::count`](crate::Db::count).
+    ///
+    /// # Errors
+    /// See [`Db::get`](crate::Db::get).
+    fn count(&self) -> Result<u64>;
+
+    /// Counts the entries as long as `go_on` returns `true`. See
+    /// [`Db::count_while`](crate::Db::count_while).
+    ///
+    /// # Errors
+    /// See [`Db::count_while`](crate::Db::count_while).
+    fn count_while(&self, go_on: impl FnMut() -> bool) -> Result<u64>;
 }
 
 pub(super) mod sealed {
@@ -319,6 +332,44 @@ macro_rules! readable {
             pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> $crate::Iter {
                 self.begin(|view| view.prefix(prefix.as_ref()))
             }
+
+            /// Counts the entries.
+            #[doc = $moment]
+            ///
+            /// The count is exact. It reads what was written last, a tenth of a large store. The
+            /// runs of the deepest level hold the rest, and the number of their entries is in their
+            /// metadata. All entries of a run are read if some of them may not be visible: if a
+            /// range deletion covers a part of the run, if entries of it have expired, or if it has
+            /// several versions of a key for a snapshot.
+            ///
+            /// ```
+            /// use forerun_db::{Db, Options};
+            ///
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let path = directory.path().join("store");
+            /// let db = Db::open(path, Options::default())?;
+            /// db.put("paris", "48.85,2.35")?;
+            /// db.put("oslo", "59.91,10.75")?;
+            /// db.delete("paris")?;
+            /// assert_eq!(db.count()?, 1);
+            /// # Ok::<(), forerun_db::Error>(())
+            /// ```
+            ///
+            /// # Errors
+            /// See [`get`](Self::get).
+            pub fn count(&self) -> $crate::Result<u64> {
+                self.count_while(|| true)
+            }
+
+            /// [`count`](Self::count), as long as `go_on` returns `true`. It is asked every few
+            /// milliseconds.
+            ///
+            /// # Errors
+            /// See [`get`](Self::get), and [`Error::Interrupted`](crate::Error::Interrupted) if
+            /// `go_on` returned `false`.
+            pub fn count_while(&self, mut go_on: impl FnMut() -> bool) -> $crate::Result<u64> {
+                self.view()?.count(&mut go_on)
+            }
         }
 
         impl $crate::db::readable::sealed::Sealed for $source {}
@@ -370,6 +421,14 @@ macro_rules! readable {
 
             fn prefix(&self, prefix: impl AsRef<[u8]>) -> $crate::Iter {
                 self.prefix(prefix)
+            }
+
+            fn count(&self) -> $crate::Result<u64> {
+                self.count()
+            }
+
+            fn count_while(&self, go_on: impl FnMut() -> bool) -> $crate::Result<u64> {
+                self.count_while(go_on)
             }
         }
 

@@ -23,6 +23,7 @@ use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::memtable::{MemTable, MemTableConfig};
 use crate::ranges::Ranges;
+use crate::run::Run;
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
 use crate::run::lookup::ReadContext;
@@ -117,7 +118,8 @@ impl SuperVersion {
         covers.max().unwrap_or(0)
     }
 
-    fn all_ranges(&self) -> impl Iterator<Item = &Ranges> {
+    /// The range deletions, by where they are.
+    pub(super) fn all_ranges(&self) -> impl Iterator<Item = &Ranges> {
         let in_tables = self.tables.iter().map(|table| &*table.ranges);
         in_tables
             .chain([&*self.ranges])
@@ -126,15 +128,25 @@ impl SuperVersion {
 
     /// All versions, merged.
     pub(super) fn versions<'a>(&'a self, order: &KeyOrder) -> Merge<'a> {
+        self.versions_but(order, |_, runs| runs)
+    }
+
+    /// All versions, merged, but for runs that `keep` leaves out. It is given each level with its
+    /// runs.
+    pub(super) fn versions_but<'a>(
+        &'a self,
+        order: &KeyOrder,
+        keep: impl Fn(usize, &'a [Arc<Run>]) -> &'a [Arc<Run>],
+    ) -> Merge<'a> {
         let mut cursors: Vec<Box<dyn VersionCursor + 'a>> = Vec::new();
         for table in &self.tables {
             cursors.push(Box::new(table.memtable.versions()));
         }
-        for run in self.levels.level(0).runs() {
+        for run in keep(0, self.levels.level(0).runs()) {
             cursors.push(Box::new(RunCursor::new(run)));
         }
         for level in 1..LEVELS {
-            let runs = self.levels.level(level).runs();
+            let runs = keep(level, self.levels.level(level).runs());
             if !runs.is_empty() {
                 cursors.push(Box::new(LevelCursor::new(runs)));
             }

@@ -32,9 +32,9 @@ const RUN_BATCH: usize = 256;
 /// A keyspace at one moment.
 pub(super) struct View<'a> {
     inner: &'a Inner,
-    keyspace: &'a Arc<KeyspaceData>,
-    version: Guard<Arc<SuperVersion>>,
-    read_point: ReadPoint,
+    pub(super) keyspace: &'a Arc<KeyspaceData>,
+    pub(super) version: Guard<Arc<SuperVersion>>,
+    pub(super) read_point: ReadPoint,
 }
 
 impl Inner {

@@ -140,6 +140,24 @@ impl<C: VersionCursor> VisibleEntries<C> {
         self.find_visible_forward()
     }
 
+    /// Moves to the newest visible version of the next key, which may be a deletion; of the first
+    /// key if the cursor has no position.
+    pub(crate) fn next_newest(&mut self) -> Result<Option<Version<'_>>> {
+        match std::mem::replace(&mut self.position, Position::Nowhere) {
+            Position::Nowhere => self.versions.seek_first()?,
+            Position::OnEntry => self.pass_key()?,
+            Position::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
+        }
+        while let Some(at) = self.versions.at() {
+            if at.sequence <= self.snapshot {
+                self.position = Position::OnEntry;
+                break;
+            }
+            self.pass_newer()?;
+        }
+        Ok(self.versions.at())
+    }
+
     /// Moves to the previous entry; to the last if the cursor has no position.
     pub(crate) fn prev(&mut self) -> Result<Option<Entry<'_>>> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {

@@ -144,6 +144,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "device_none",
             "device_tier",
             "interrupt",
+            "row_count",
             "disk_tier",
             "host",
             "move_queue",
