@@ -134,11 +134,12 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
                 if (rank == k0 + k) is_full = (empty & ((1u << LANES) - 1)) == 0;
             }
         }
+        u64 sought[some];
         u32 left = 0;
 #pragma unroll
         for (u32 k = 0; k < some; ++k) {
-            const u64 sought = shuffle_in<LANES>(key, k0 + k);
-            const bool found = same[k] != 0 && candidate[k] == sought;
+            sought[k] = shuffle_in<LANES>(key, k0 + k);
+            const bool found = same[k] != 0 && candidate[k] == sought[k];
             if (found) store(cells + tile + k0 + k, u32(from[k]));
             same[k] = found ? 0 : without_mark(same[k]);
             left |= same[k];
@@ -148,13 +149,11 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
 #pragma unroll
             for (u32 k = 0; k < some; k += 2) {
                 const u32 k1 = k + 1 < some ? k + 1 : k;
-                const u64 sought = shuffle_in<LANES>(key, k0 + k);  // slots: second
-                const u64 sought_1 = shuffle_in<LANES>(key, k0 + k1);  // slots: second
                 u32 marks = same[k] | (k1 == k ? 0 : same[k1] >> 4);  // slots: second
                 for (; marks != 0; marks = without_mark(marks)) {  // slots: second
                     const bool is_k1 = (highest(marks) & 4) == 0;  // slots: second
                     const u64 chunk_at = is_k1 ? from[k1] : from[k];  // slots: second
-                    const u64 key_sought = is_k1 ? sought_1 : sought;  // slots: second
+                    const u64 key_sought = is_k1 ? sought[k1] : sought[k];  // slots: second
                     const u64 at = (chunk_at & ~u64(15)) | slot_of_mark(marks);  // slots: second
                     if (load_relaxed(key_at(t, at)) == key_sought)  // slots: second
                         store(cells + tile + k0 + (is_k1 ? k1 : k), u32(at));  // slots: second

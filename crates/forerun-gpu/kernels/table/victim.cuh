@@ -18,6 +18,7 @@ FORERUN_DEVICE bool has_pin(const TableState& t, u64 slot) {
 
 template <u32 WIDTH> class Victims {
     static constexpr u32 lanes = WIDTH / chunk_slots;
+    static constexpr u32 at_once = lanes == 1 ? 2 : 4;  // loads of scores in flight
 
   public:
     const TableState& t;
@@ -101,7 +102,7 @@ template <u32 WIDTH> class Victims {
     FORERUN_DEVICE void take_row(Least& found, u64 bucket, u32 rank, u32 before, bool pins) const {
         const u64 first = bucket * WIDTH;
         if (t.score_bytes == 4) {
-#pragma unroll
+#pragma unroll 2
             for (u32 s = rank * 4; s < WIDTH; s += lanes * 4) {
                 const Bytes16 four = load_relaxed(at<Bytes16>(t.scores + (first + s) * 4));
                 found.take(four.x, before + s, pins && has_pin(t, first + s));
@@ -112,15 +113,15 @@ template <u32 WIDTH> class Victims {
             return;
         }
 #pragma unroll 1
-        for (u32 from = 0; from < WIDTH; from += lanes * 8) {
-            Bytes16 two[4];
+        for (u32 from = 0; from < WIDTH; from += lanes * 2 * at_once) {
+            Bytes16 two[at_once];
 #pragma unroll
-            for (u32 k = 0; k < 4; ++k) {
+            for (u32 k = 0; k < at_once; ++k) {
                 const u64 at_slot = first + from + k * lanes * 2 + rank * 2;
                 two[k] = load_relaxed(at<Bytes16>(t.scores + at_slot * 8));
             }
 #pragma unroll
-            for (u32 k = 0; k < 4; ++k) {
+            for (u32 k = 0; k < at_once; ++k) {
                 const u32 s = from + k * lanes * 2 + rank * 2;
                 found.take(two[k].x | u64(two[k].y) << 32, before + s,
                            pins && has_pin(t, first + s));

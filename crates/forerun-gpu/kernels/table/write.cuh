@@ -21,12 +21,13 @@
 
 namespace forerun::table {
 
-// Two rows in flight, as far as registers last: what hides the latency is the prefetch.
-template <u32 WIDTH> constexpr u32 writer_in_flight = WIDTH == 128 ? 2 : 1;
+// Rows of a tile that the search has in flight. More would take more registers than there are; what
+// hides the latency is the prefetch.
+constexpr u32 writer_in_flight = 1;
 
-template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight<WIDTH>> {
+template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
   public:
-    using KeySearch<WIDTH, writer_in_flight<WIDTH>>::KeySearch;
+    using KeySearch<WIDTH, writer_in_flight>::KeySearch;
 
     FORERUN_DEVICE void run() {
         const u64 count = shuffle(all_lanes, keys_in(op), 0);  // one answer per warp
@@ -48,7 +49,7 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight<WIDTH>> {
     }
 
   private:
-    using Search = KeySearch<WIDTH, writer_in_flight<WIDTH>>;
+    using Search = KeySearch<WIDTH, writer_in_flight>;
     using Search::key;
     using Search::op;
     using Search::slot;
