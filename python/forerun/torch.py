@@ -27,7 +27,7 @@ type.
 
 The lookup is a registered operator, so `torch.compile` traces it without a graph break. If the keys
 are on a GPU, so are the returned rows. Keys and rows are copied over PCIe on the current stream;
-rows that the table's device tier holds on that GPU stay there. This has not yet run on a GPU.
+rows that the table's device tier holds on that GPU stay there.
 """
 
 from __future__ import annotations
