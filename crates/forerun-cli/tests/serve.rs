@@ -193,7 +193,7 @@ fn the_memory_in_stats_adds_up_to_that_of_the_process() {
     const CONNECTIONS: usize = 300;
     const VALUE_BYTES: usize = 900;
     let workspace = Workspace::new();
-    let server = Server::start(&workspace, &["--memory-limit", "128"]);
+    let server = Server::start(&workspace, &["--memory-limit", "64"]);
     let connect = || {
         let stream = TcpStream::connect(&server.address).expect("it accepts");
         let timeout = Some(Duration::from_secs(60));
@@ -203,14 +203,18 @@ fn the_memory_in_stats_adds_up_to_that_of_the_process() {
     // A full cache, which evicts.
     let mut client = connect();
     let value = "v".repeat(VALUE_BYTES);
-    for batch in 0..200 {
+    for batch in 0..100 {
         let stores = (0..1000)
             .map(|at| format!("set {batch}:{at} 0 0 {VALUE_BYTES} noreply\r\n{value}\r\n"))
             .collect::<String>();
         client.write_all(stores.as_bytes()).expect("it is sent");
     }
+    client.write_all(b"mn\r\n").expect("it is sent");
+    let mut done = [0; 4];
+    client.read_exact(&mut done).expect("it answers");
+    assert_eq!(&done, b"MN\r\n");
     // Connections with commands that have not arrived in full, and answers that nobody reads.
-    let keys: String = (0..1000).map(|at| format!(" 199:{at}")).collect();
+    let keys: String = (0..1000).map(|at| format!(" 99:{at}")).collect();
     let mut open = Vec::new();
     for at in 0..CONNECTIONS {
         let mut stream = connect();
