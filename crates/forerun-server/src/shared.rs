@@ -171,7 +171,7 @@ impl Shared {
         Self {
             unix_zero_s: unix_start_s.saturating_sub(cache.now().into()),
             unix_start_s,
-            prefixes: PrefixCounts::default(),
+            prefixes: PrefixCounts::new(settings.prefix_delimiter),
             watchers: Arc::default(),
             crawls: AtomicBool::new(settings.crawler_enabled),
             verbosity: AtomicU32::new(settings.verbosity),

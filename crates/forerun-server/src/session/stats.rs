@@ -181,7 +181,10 @@ fn settings(lines: &mut Lines, context: &CommandContext<'_>) {
     );
     lines.put("shutdown_command", yes(settings.shutdown_command));
     lines.put("num_threads", settings.threads);
-    lines.put("stat_key_prefix", ":");
+    lines.put(
+        "stat_key_prefix",
+        char::from(context.shared.prefixes.delimiter()),
+    );
     lines.put("detail_enabled", yes(context.shared.prefixes.is_on()));
     lines.put("cas_enabled", "yes");
     lines.put("tcp_backlog", settings.listen_backlog);
