@@ -44,8 +44,8 @@ pub(crate) struct PrefixCounts {
 }
 
 impl PrefixCounts {
-    /// Counts prefixes that end with `delimiter` from the start, or with a colon once it is switched
-    /// on.
+    /// Counts prefixes that end with `delimiter` from the start. Without one, they end with a colon
+    /// and are counted once that is switched on.
     pub(crate) fn new(delimiter: Option<u8>) -> PrefixCounts {
         PrefixCounts {
             delimiter: delimiter.unwrap_or(DELIMITER),

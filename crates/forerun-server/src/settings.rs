@@ -22,8 +22,8 @@ pub struct Settings {
     /// Whether `watch` is allowed in a server's sessions. A session without a server never allows
     /// it. Default: yes.
     pub watch_enabled: bool,
-    /// The byte that ends a key's prefix for `stats detail`. If it is set, prefixes are counted from
-    /// the start. Default: none; a colon ends a prefix, and `stats detail on` starts to count.
+    /// The byte that ends a key's prefix for `stats detail`. If it is set, prefixes are counted
+    /// from the start. Default: none; a colon ends a prefix, and `stats detail on` starts to count.
     pub prefix_delimiter: Option<u8>,
     /// Whether `debugtime` is allowed, as in memcached's debug builds. Test suites use it. Default:
     /// no.

@@ -102,7 +102,7 @@ pub fn run_as_memcached(
     run_words(words, None)
 }
 
-/// Runs the server with memcached's options, and with an option of `forerun serve`, if there is one.
+/// Runs the server with memcached's options, and with one of `forerun serve`, if it is given.
 fn run_words(words: Vec<String>, extra: Option<&str>) -> anyhow::Result<Outcome> {
     let given = options::parse(words)?;
     if let Some(text) = informs(&given) {
