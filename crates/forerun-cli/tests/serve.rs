@@ -187,3 +187,84 @@ fn a_binary_client_is_logged_and_verbosity_changes_what_is_logged() {
     server.ask("mn\r\n", "MN\r\n");
     assert_eq!(logged("opened a connection"), before);
 }
+
+#[test]
+fn the_memory_in_stats_adds_up_to_that_of_the_process() {
+    const CONNECTIONS: usize = 300;
+    const VALUE_BYTES: usize = 900;
+    let workspace = Workspace::new();
+    let server = Server::start(&workspace, &["--memory-limit", "64"]);
+    let connect = || {
+        let stream = TcpStream::connect(&server.address).expect("it accepts");
+        let timeout = Some(Duration::from_secs(60));
+        stream.set_read_timeout(timeout).expect("a time");
+        stream
+    };
+    // A full cache, which evicts.
+    let mut client = connect();
+    let value = "v".repeat(VALUE_BYTES);
+    for batch in 0..100 {
+        let stores = (0..1000)
+            .map(|at| format!("set {batch}:{at} 0 0 {VALUE_BYTES} noreply\r\n{value}\r\n"))
+            .collect::<String>();
+        client.write_all(stores.as_bytes()).expect("it is sent");
+    }
+    client.write_all(b"mn\r\n").expect("it is sent");
+    let mut done = [0; 4];
+    client.read_exact(&mut done).expect("it answers");
+    assert_eq!(&done, b"MN\r\n");
+    // Connections with commands that have not arrived in full, and answers that nobody reads.
+    let keys: String = (0..1000).map(|at| format!(" 99:{at}")).collect();
+    let mut open = Vec::new();
+    for at in 0..CONNECTIONS {
+        let mut stream = connect();
+        let request = match at % 3 {
+            0 => "version\r\n".to_owned(),
+            1 => format!("get{}", &keys[..5000]),
+            _ => format!("get{keys}\r\n").repeat(40),
+        };
+        stream.write_all(request.as_bytes()).expect("it is sent");
+        open.push(stream);
+    }
+    let status = format!("/proc/{}/status", server.child.id());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        client.write_all(b"stats\r\n").expect("it is sent");
+        let mut text = Vec::new();
+        let mut piece = [0; 4096];
+        while !text.ends_with(b"END\r\n") {
+            let count = client.read(&mut piece).expect("it answers");
+            text.extend_from_slice(&piece[..count]);
+        }
+        let text = String::from_utf8(text).expect("it is text");
+        let stat = |name: &str| -> u64 {
+            let prefix = format!("STAT {name} ");
+            let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+            line.expect(name).parse().expect("a number")
+        };
+        let said = std::fs::read_to_string(&status).expect("the system says");
+        let line = said.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let resident: u64 = kibibytes.expect("a size").parse::<u64>().expect("a number") << 10;
+        let buffers = stat("read_buf_bytes") + stat("response_obj_bytes");
+        let known = stat("memory_bytes") + buffers + stat("connection_bytes");
+        let program = stat("program_bytes");
+        let differs = |a: u64, b: u64| a.abs_diff(b) as f64 / b as f64;
+        let is_settled = stat("curr_connections") > CONNECTIONS as u64
+            && stat("read_buf_count") >= CONNECTIONS as u64 / 3
+            && stat("response_obj_count") >= CONNECTIONS as u64 / 3
+            && differs(stat("resident_bytes"), resident) < 0.01;
+        if is_settled || Instant::now() > deadline {
+            assert!(is_settled, "{resident}: {text}");
+            assert!(stat("evictions") > 0 && buffers > 4 << 20, "{text}");
+            assert!(
+                differs(known + program, resident) < 0.05,
+                "{resident}: {text}"
+            );
+            let sum = known + program + stat("other_bytes");
+            assert!(differs(sum, stat("resident_bytes")) < 0.05, "{text}");
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -11,7 +11,8 @@
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
 //!   auth.rs    the file of users                 address.rs  where servers listen
 //!   snapshot/  saves the cache to a file         system.rs   the operating system, behind a trait
-//!   metrics/   metrics for Prometheus
+//!   metrics/   metrics for Prometheus     latency.rs   histograms of the time that requests take
+//!   process.rs memory and CPU time of the process
 //! ```
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ mod auth;
 mod counters;
 mod error;
 mod input;
+mod latency;
 mod metrics;
 mod net;
 mod os_system;
@@ -30,6 +32,7 @@ mod planted;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod prefix_counts;
+mod process;
 mod protocol;
 mod server;
 mod session;

@@ -1,7 +1,7 @@
 //! Counts by key prefix, for `stats detail`: reads, hits, stores and deletions.
 //!
 //! ```text
-//!   user:17 ──> prefix "user"        a key without a colon has none
+//!   user:17 ──> prefix "user"        a key without the delimiter has none
 //!   off (the default):  one relaxed load per command
 //!   on:                 a lock and a map of at most PREFIXES_MAX prefixes
 //! ```
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use memchr::memchr;
 
-/// The end of a prefix.
+/// The end of a prefix, unless another is set.
 const DELIMITER: u8 = b':';
 
 /// Further prefixes are not counted, so that clients cannot fill the memory with them.
@@ -36,13 +36,29 @@ struct Counts {
 }
 
 /// The counts of all prefixes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PrefixCounts {
+    delimiter: u8,
     is_on: AtomicBool,
     counts: Mutex<BTreeMap<Box<[u8]>, Counts>>,
 }
 
 impl PrefixCounts {
+    /// Counts prefixes that end with `delimiter` from the start. Without one, they end with a colon
+    /// and are counted once that is switched on.
+    pub(crate) fn new(delimiter: Option<u8>) -> PrefixCounts {
+        PrefixCounts {
+            delimiter: delimiter.unwrap_or(DELIMITER),
+            is_on: AtomicBool::new(delimiter.is_some()),
+            counts: Mutex::default(),
+        }
+    }
+
+    /// The byte that ends a prefix.
+    pub(crate) fn delimiter(&self) -> u8 {
+        self.delimiter
+    }
+
     /// Whether prefixes are counted.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
@@ -65,7 +81,7 @@ impl PrefixCounts {
 
     #[cold]
     fn count_now(&self, key: &[u8], event: KeyEvent) {
-        let Some(end) = memchr(DELIMITER, key) else {
+        let Some(end) = memchr(self.delimiter, key) else {
             return;
         };
         let prefix = &key[..end];
@@ -122,7 +138,7 @@ mod tests {
 
     #[test]
     fn prefixes_are_counted_up_to_the_limit() {
-        let counts = PrefixCounts::default();
+        let counts = PrefixCounts::new(None);
         counts.count(b"off:1", KeyEvent::Set);
         counts.set_on(true);
         for number in 0..PREFIXES_MAX + 10 {
@@ -139,5 +155,17 @@ mod tests {
         let mut text = Vec::new();
         counts.push_lines(&mut text);
         assert_eq!(text, b"");
+    }
+
+    #[test]
+    fn a_delimiter_that_is_set_starts_the_counts() {
+        let counts = PrefixCounts::new(Some(b'/'));
+        for key in ["a/1", "a/b:2", "a:b/3", "a:4"] {
+            counts.count(key.as_bytes(), KeyEvent::Set);
+        }
+        let mut text = Vec::new();
+        counts.push_lines(&mut text);
+        let expected = "PREFIX a get 0 hit 0 set 2 del 0\r\nPREFIX a:b get 0 hit 0 set 1 del 0\r\n";
+        assert_eq!(String::from_utf8_lossy(&text), expected);
     }
 }

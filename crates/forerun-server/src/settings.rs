@@ -22,6 +22,9 @@ pub struct Settings {
     /// Whether `watch` is allowed in a server's sessions. A session without a server never allows
     /// it. Default: yes.
     pub watch_enabled: bool,
+    /// The byte that ends a key's prefix for `stats detail`. If it is set, prefixes are counted
+    /// from the start. Default: none; a colon ends a prefix, and `stats detail on` starts to count.
+    pub prefix_delimiter: Option<u8>,
     /// Whether `debugtime` is allowed, as in memcached's debug builds. Test suites use it. Default:
     /// no.
     pub debug_commands: bool,
@@ -60,6 +63,7 @@ impl Default for Settings {
             dump_enabled: true,
             crawler_enabled: true,
             watch_enabled: true,
+            prefix_delimiter: None,
             debug_commands: false,
             verbosity: 0,
             auth_enabled: false,
@@ -84,6 +88,7 @@ forerun_core::setters! {
         dump_enabled: bool,
         crawler_enabled: bool,
         watch_enabled: bool,
+        prefix_delimiter: Option<u8>,
         debug_commands: bool,
         verbosity: u32,
         auth_enabled: bool,

@@ -9,6 +9,7 @@ use forerun_core::Metrics;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use crate::counters::{Counters, SessionStats};
+use crate::latency::{Latencies, LatencySum, Requests};
 use crate::os_system::OsSystem;
 use crate::planted::{self, Defect};
 use crate::prefix_counts::PrefixCounts;
@@ -44,6 +45,8 @@ pub struct ConnectionStats {
     pub read_buf_oom: u64,
     /// Times a connection was not read because all buffers together were near their limit.
     pub read_buf_pauses: u64,
+    /// Memory of the connections themselves, without their buffers.
+    pub connection_bytes: u64,
     /// The limit of all buffers together.
     pub read_buf_limit_bytes: u64,
     /// `None` without TLS.
@@ -134,6 +137,7 @@ pub struct Shared {
 #[derive(Default)]
 struct Registered {
     threads: Vec<Arc<Counters>>,
+    latencies: Vec<Arc<Latencies>>,
     base: SessionStats,
     cache_base: CacheStats,
 }
@@ -167,7 +171,7 @@ impl Shared {
         Self {
             unix_zero_s: unix_start_s.saturating_sub(cache.now().into()),
             unix_start_s,
-            prefixes: PrefixCounts::default(),
+            prefixes: PrefixCounts::new(settings.prefix_delimiter),
             watchers: Arc::default(),
             crawls: AtomicBool::new(settings.crawler_enabled),
             verbosity: AtomicU32::new(settings.verbosity),
@@ -245,6 +249,19 @@ impl Shared {
         let counters = Arc::new(Counters::default());
         self.registered().threads.push(Arc::clone(&counters));
         counters
+    }
+
+    /// Adds histograms for a new thread. [`latency_sum`](Self::latency_sum) includes them.
+    pub(crate) fn register_latencies(&self) -> Arc<Latencies> {
+        let latencies = Arc::new(Latencies::default());
+        self.registered().latencies.push(Arc::clone(&latencies));
+        latencies
+    }
+
+    /// How long requests of this kind have taken since the server started.
+    pub(crate) fn latency_sum(&self, requests: Requests) -> LatencySum {
+        let registered = self.registered();
+        LatencySum::of(registered.latencies.iter().map(Arc::as_ref), requests)
     }
 
     /// The counts of all sessions since the server started.

@@ -35,6 +35,8 @@ impl WatchKinds {
     pub(crate) const CONNECTIONS: Self = Self(8);
     /// Memcached's events about slabs and its crawler, of which this server has none.
     const SYSTEM: Self = Self(16);
+    /// Kinds that memcached accepts and never logs, or only as a proxy.
+    const NEVER: Self = Self(32);
 
     /// Reads the words of the command `watch`. None of them means fetchers. Returns `None` if a
     /// word is not known.
@@ -47,6 +49,7 @@ impl WatchKinds {
                 b"evictions" => Self::EVICTIONS,
                 b"connevents" => Self::CONNECTIONS,
                 b"sysevents" => Self::SYSTEM,
+                b"rawcmds" | b"proxyreqs" | b"proxyevents" | b"proxyuser" => Self::NEVER,
                 _ => return None,
             };
             kinds.0 |= kind.0;

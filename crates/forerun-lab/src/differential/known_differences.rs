@@ -237,8 +237,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         Affected::Any,
         "A watcher of fetchers sees reads only; memcached also shows the lookups that writes \
-         make. `watch rawcmds` is not supported. `watch` may follow other commands in the \
-         pipeline, which memcached refuses.",
+         make. `watch` may follow other commands in the pipeline, which memcached refuses.",
     ),
     not_generated(
         Affected::Any,

@@ -8,13 +8,16 @@ use forerun_core::sync::time;
 use forerun_core::{MetricKind, Metrics};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::counters::SessionStats;
+use crate::latency::{BOUNDS_NS, Requests};
+use crate::process::ResidentMemory;
 use crate::shared::Shared;
 
 /// The metrics of one server. Each scrape reads them again.
@@ -56,6 +59,7 @@ impl Collector for ServerCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut encoder = MetricsEncoder(encoder);
         sessions(&mut encoder, &self.0.session_stats())?;
+        latencies(&mut encoder, &self.0)?;
         connections(&mut encoder, &self.0)?;
         cache(&mut encoder, &self.0)
     }
@@ -82,6 +86,25 @@ fn sessions(encoder: &mut MetricsEncoder<'_>, stats: &SessionStats) -> fmt::Resu
             let to = to.encode_family(&labels)?;
             Metric::counter(count).as_metric().encode(to)?;
         }
+    }
+    Ok(())
+}
+
+/// How long requests take, per kind.
+fn latencies(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
+    const NS_PER_S: f64 = 1e9;
+    let help = "Time from the arrival of requests until their answers were handed to the system";
+    let kind = MetricType::Histogram;
+    let mut to = encoder
+        .0
+        .encode_descriptor("request_seconds", help, None, kind)?;
+    for requests in Requests::ALL {
+        let sum = shared.latency_sum(requests);
+        let bounds = BOUNDS_NS.iter().map(|&bound_ns| bound_ns as f64 / NS_PER_S);
+        let buckets: Vec<(f64, u64)> = bounds.chain([f64::MAX]).zip(sum.counts).collect();
+        let sum_s = sum.sum_ns as f64 / NS_PER_S;
+        to.encode_family(&[("requests", requests.name())])?
+            .encode_histogram::<NoLabelSet>(sum_s, sum.count(), &buckets, None)?;
     }
     Ok(())
 }
@@ -149,6 +172,31 @@ fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result
             "connection_buffer_limit_bytes",
             "Limit of both together",
             stats.read_buf_limit_bytes,
+        ),
+    ] {
+        encoder.gauge(name, help, value)?;
+    }
+    let memory = ResidentMemory::now();
+    for (name, help, value) in [
+        (
+            "connection_structure_bytes",
+            "Memory of the connections themselves, without their buffers",
+            stats.connection_bytes,
+        ),
+        (
+            "program_bytes",
+            "Memory of the program's own pages",
+            memory.program_bytes,
+        ),
+        (
+            "other_bytes",
+            "Resident memory that no other metric counts",
+            memory.other_bytes(&shared.cache.stats(), &stats),
+        ),
+        (
+            "resident_bytes",
+            "Resident memory of the process",
+            memory.resident_bytes,
         ),
     ] {
         encoder.gauge(name, help, value)?;

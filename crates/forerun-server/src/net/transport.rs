@@ -22,6 +22,9 @@ use crate::planted::{self, Defect};
 /// Maximum number of bytes that rustls may hold for a socket that takes no more.
 pub(crate) const TLS_BUFFER_BYTES: usize = 64 << 10;
 
+/// What rustls allocates for a connection after its handshake, as measured with TLS 1.3.
+const TLS_CONNECTION_BYTES: usize = 7500;
+
 /// A connection's bytes. Reads and writes never block: `WouldBlock` means that the socket has no
 /// more bytes or no more space.
 pub(crate) struct Transport<K> {
@@ -49,6 +52,14 @@ impl<K: Read + Write> Transport<K> {
             tls: Some(Box::new(tls)),
             moved: false,
         })
+    }
+
+    /// Memory that rustls takes for this connection, without bytes that wait.
+    pub(crate) fn tls_bytes(&self) -> usize {
+        match self.tls {
+            Some(_) => TLS_CONNECTION_BYTES,
+            None => 0,
+        }
     }
 
     /// The socket, which the poll registers and deregisters.

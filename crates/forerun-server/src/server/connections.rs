@@ -49,6 +49,7 @@ pub(crate) struct Connections {
     started: Instant,
     limit: usize,
     now: AtomicUsize,
+    bytes: AtomicU64,
     total: AtomicU64,
     rejected: AtomicU64,
     idle_kicks: AtomicU64,
@@ -69,6 +70,8 @@ pub(crate) struct Ticket {
     id: u64,
     info: Arc<ConnectionInfo>,
     held: BufferMemory,
+    /// Memory of the connection itself.
+    own_bytes: u64,
     connections: Arc<Connections>,
 }
 
@@ -82,6 +85,7 @@ impl Connections {
             started: now,
             limit,
             now: AtomicUsize::new(0),
+            bytes: AtomicU64::new(0),
             total: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             idle_kicks: AtomicU64::new(0),
@@ -119,6 +123,7 @@ impl Connections {
             id,
             info,
             held: BufferMemory::default(),
+            own_bytes: 0,
             connections: self.clone(),
         })
     }
@@ -167,6 +172,7 @@ impl Connections {
             total_connections: self.total.load(RELAXED),
             rejected_connections: self.rejected.load(RELAXED),
             connection_structures: now,
+            connection_bytes: self.bytes.load(RELAXED),
             conn_yields: self.yields.load(RELAXED),
             idle_kicks: self.idle_kicks.load(RELAXED),
             listen_disabled_num: self.accept_pauses.load(RELAXED),
@@ -233,6 +239,14 @@ fn with_kind(name: &str) -> String {
 }
 
 impl Ticket {
+    /// Records the memory of the connection itself: what its worker keeps of it, and this ticket's
+    /// part. Called once.
+    pub(crate) fn occupy(&mut self, connection_bytes: usize) {
+        let entry_bytes = size_of::<ConnectionInfo>() + size_of::<(u64, Arc<ConnectionInfo>)>();
+        self.own_bytes = (connection_bytes + entry_bytes) as u64;
+        self.connections.bytes.fetch_add(self.own_bytes, RELAXED);
+    }
+
     /// Records the memory of the connection's own buffers.
     pub(crate) fn hold(&mut self, held: BufferMemory) {
         if held != self.held {
@@ -278,6 +292,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.hold(BufferMemory::default());
+        self.connections.bytes.fetch_sub(self.own_bytes, RELAXED);
         self.connections.infos().remove(&self.id);
         self.connections.now.fetch_sub(1, RELAXED);
     }
@@ -320,7 +335,12 @@ mod tests {
             }
         });
         assert_eq!(ids, [1, 2]);
+        assert_eq!(stats.connection_bytes, 0);
+        let mut third = third;
+        third.occupy(1000);
+        assert!(connections.stats().connection_bytes > 1000);
         drop((second, third));
+        assert_eq!(connections.stats().connection_bytes, 0);
         assert_eq!(connections.count(), 0);
     }
 }

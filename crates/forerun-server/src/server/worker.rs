@@ -17,6 +17,7 @@ use forerun_core::sync::mpsc::{Receiver, Sender, channel};
 use slab::Slab;
 
 use crate::auth::UserFile;
+use crate::latency::{Latencies, Progress};
 use crate::net::{TlsFiles, Transport};
 use crate::planted::{self, Defect};
 use crate::session::Context;
@@ -100,6 +101,7 @@ pub(crate) struct Worker<S: System> {
     inbox: Receiver<Message<S::Socket>>,
     setup: Setup<S>,
     context: Context,
+    latencies: Arc<Latencies>,
     spare: Spare,
     connections: Slab<Connection<S::Socket>>,
     /// The connections that this step serves. Empty between steps.
@@ -113,6 +115,8 @@ pub(crate) struct Worker<S: System> {
     /// Set by a drain: at this time all connections are closed, even if they are busy.
     deadline: Option<Instant>,
     swept: Instant,
+    /// When the last poll returned: the requests of this step have waited since then.
+    polled: Instant,
     /// When this worker last set the cache's clock.
     ticked: Instant,
 }
@@ -128,6 +132,8 @@ impl<S: System> Worker<S> {
             poll,
             inbox,
             swept: setup.system.now(),
+            polled: setup.system.now(),
+            latencies: setup.shared.register_latencies(),
             ticked: setup.system.now(),
             setup,
             context,
@@ -184,6 +190,7 @@ impl<S: System> Worker<S> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             polled => polled?,
         }
+        self.polled = self.setup.system.now();
         if self.deadline.is_some() {
             self.tick();
         }
@@ -253,7 +260,17 @@ impl<S: System> Worker<S> {
             spare: &mut self.spare,
             now_s,
         };
+        let then = Progress::of(turns.context.counters());
         let turn = what(connection, &mut turns);
+        let now = Progress::of(self.context.counters());
+        if let Some(requests) = now.answered_since(then) {
+            let took = self
+                .setup
+                .system
+                .now()
+                .saturating_duration_since(self.polled);
+            self.latencies.record(requests, took);
+        }
         if connection.is_watching() && !self.watching.contains(&key) {
             self.watching.push(key);
         }
@@ -385,7 +402,7 @@ impl<S: System> Worker<S> {
         }
     }
 
-    fn take(&mut self, socket: S::Socket, ticket: Ticket, tls: bool) -> io::Result<()> {
+    fn take(&mut self, socket: S::Socket, mut ticket: Ticket, tls: bool) -> io::Result<()> {
         if self.deadline.is_some() {
             return Ok(());
         }
@@ -395,6 +412,7 @@ impl<S: System> Worker<S> {
             }
             _ => Transport::plain(socket),
         };
+        ticket.occupy(size_of::<Connection<S::Socket>>() + transport.tls_bytes());
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         self.poll.register(transport.socket(), key)?;

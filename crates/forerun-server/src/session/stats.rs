@@ -8,6 +8,7 @@ use std::fmt::{Display, Write};
 use forerun_core::Metrics;
 use forerun_core::sync::time;
 
+use crate::process::{ResidentMemory, cpu_time};
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 use crate::shared::Counts;
@@ -150,6 +151,11 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("reclaimed", cache.expired);
     lines.put("memory_bytes", cache.memory_bytes);
     lines.put("upload_bytes", cache.buffer_bytes);
+    lines.put("connection_bytes", connections.connection_bytes);
+    let memory = ResidentMemory::now();
+    lines.put("program_bytes", memory.program_bytes);
+    lines.put("other_bytes", memory.other_bytes(&cache, &connections));
+    lines.put("resident_bytes", memory.resident_bytes);
 }
 
 fn settings(lines: &mut Lines, context: &CommandContext<'_>) {
@@ -175,7 +181,10 @@ fn settings(lines: &mut Lines, context: &CommandContext<'_>) {
     );
     lines.put("shutdown_command", yes(settings.shutdown_command));
     lines.put("num_threads", settings.threads);
-    lines.put("stat_key_prefix", ":");
+    lines.put(
+        "stat_key_prefix",
+        char::from(context.shared.prefixes.delimiter()),
+    );
     lines.put("detail_enabled", yes(context.shared.prefixes.is_on()));
     lines.put("cas_enabled", "yes");
     lines.put("tcp_backlog", settings.listen_backlog);
@@ -243,33 +252,6 @@ fn slabs(lines: &mut Lines, context: &CommandContext<'_>) {
     }
     lines.put("active_slabs", u8::from(cache.items > 0));
     lines.put("total_malloced", cache.memory_bytes);
-}
-
-/// The CPU time of the process in user and system mode, in seconds; 0 if the system does not report
-/// it.
-fn cpu_time() -> (String, String) {
-    /// Linux reports ticks in this unit on every machine.
-    const TICKS_PER_SECOND: u64 = 100;
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Fields 12 and 13 after the name. The name may contain any character.
-    let mut fields = text
-        .rsplit(") ")
-        .next()
-        .unwrap_or_default()
-        .split(' ')
-        .skip(11);
-    let mut next = || {
-        let ticks: u64 = fields
-            .next()
-            .and_then(|field| field.parse().ok())
-            .unwrap_or(0);
-        format!(
-            "{}.{:02}0000",
-            ticks / TICKS_PER_SECOND,
-            ticks % TICKS_PER_SECOND
-        )
-    };
-    (next(), next())
 }
 
 #[cfg(test)]

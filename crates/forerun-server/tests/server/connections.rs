@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forerun_server::{Listen, ServerOptions};
 
@@ -191,6 +191,72 @@ fn metrics_are_served_over_http() {
     until("it is still said to serve", || {
         get("GET /health HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 503 ")
     });
+}
+
+#[test]
+fn the_time_that_requests_take_is_counted_by_their_kind() {
+    let server = start(options().metrics(Some(([127, 0, 0, 1], 0).into())));
+    let begun = Instant::now();
+    let mut client = connect(&server);
+    for _ in 0..3 {
+        ask(&mut client, "get k\r\n", "END\r\n");
+    }
+    ask(&mut client, "set k 0 0 1\r\nx\r\n", "STORED\r\n");
+    ask(&mut client, "delete k\r\n", "DELETED\r\n");
+    ask(
+        &mut client,
+        "set k 0 0 1\r\nx\r\nget k\r\n",
+        "STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n",
+    );
+    ask(&mut client, "verbosity 0\r\n", "OK\r\n");
+    // A part of a command is no request.
+    client.write_all(b"get unfinished").expect("it is sent");
+
+    let address = server.metrics_address().expect("it was asked for");
+    let scrape = || {
+        let mut stream = TcpStream::connect(address).expect("it accepts");
+        let request = b"GET /metrics HTTP/1.1\r\n\r\n";
+        stream.write_all(request).expect("it is sent");
+        String::from_utf8(rest(&mut stream)).expect("it is text")
+    };
+    let value = |text: &str, sample: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(sample));
+        let value = line.unwrap_or_else(|| panic!("no {sample} in {text}"));
+        value.trim().parse().expect("a number")
+    };
+    let counts = [
+        ("reads", 3.0),
+        ("writes", 2.0),
+        ("mixed", 1.0),
+        ("other", 1.0),
+    ];
+    // A worker counts a turn after its answer is on the way.
+    until("all turns are counted", || {
+        let text = scrape();
+        counts.iter().all(|(kind, count)| {
+            let sample = format!("forerun_request_seconds_count{{requests=\"{kind}\"}}");
+            value(&text, &sample) == *count
+        })
+    });
+    let text = scrape();
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    for (kind, count) in counts {
+        let bucket = "forerun_request_seconds_bucket{le=\"";
+        let buckets: Vec<f64> = text
+            .lines()
+            .filter(|line| line.starts_with(bucket) && line.contains(&format!("\"{kind}\"")))
+            .map(|line| line.rsplit(' ').next().unwrap_or_default().parse())
+            .collect::<Result<_, _>>()
+            .expect("numbers");
+        assert_eq!(buckets.len(), 17, "{text}");
+        assert!(buckets.is_sorted(), "{buckets:?}");
+        assert_eq!(buckets.last(), Some(&count));
+        let sum = value(
+            &text,
+            &format!("forerun_request_seconds_sum{{requests=\"{kind}\"}}"),
+        );
+        assert!(sum > 0.0 && sum < elapsed_s, "{sum}");
+    }
 }
 
 #[test]

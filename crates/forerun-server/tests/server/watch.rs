@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forerun_cache::{Cache, CacheOptions};
 use forerun_server::{Listen, Server, ServerOptions, Settings};
 
-use super::test_server::{ask, connect, options, start, stat, until};
+use super::test_server::{ask, connect, options, rest, start, stat, until};
 use crate::testing::memcached;
 
 /// A watcher and a client of one server.
@@ -374,6 +374,35 @@ fn a_watcher_leaves_with_its_connection_and_is_not_idle() {
 }
 
 #[test]
+fn kinds_without_events_are_accepted_and_bring_no_lines() {
+    let server = start(options());
+    let mut watcher = connect(&server);
+    ask(
+        &mut watcher,
+        "watch rawcmds proxyreqs proxyevents proxyuser\r\n",
+        "OK\r\n",
+    );
+    let mut both = connect(&server);
+    ask(&mut both, "watch rawcmds mutations\r\n", "OK\r\n");
+    let request = "get k\r\nset k 0 0 1\r\nx\r\ndelete k\r\n";
+    ask(
+        &mut connect(&server),
+        request,
+        "END\r\nSTORED\r\nDELETED\r\n",
+    );
+    let mut line = String::new();
+    let mut bytes = [0];
+    while bytes != *b"\n" {
+        both.read_exact(&mut bytes).expect("the line of the set");
+        line.push(char::from(bytes[0]));
+    }
+    assert!(line.contains(" gid=1 type=item_store key=k "), "{line}");
+    server.drain();
+    assert_eq!(rest(&mut watcher), b"");
+    assert_eq!(rest(&mut both), b"");
+}
+
+#[test]
 fn watch_can_be_forbidden_and_checks_its_words() {
     let server = start(options());
     ask(
@@ -383,7 +412,7 @@ fn watch_can_be_forbidden_and_checks_its_words() {
     );
     ask(
         &mut connect(&server),
-        "watch fetchers rawcmds\r\nmn\r\n",
+        "watch fetchers deletions\r\nmn\r\n",
         "ERROR\r\nMN\r\n",
     );
     let settings = Settings::default().watch_enabled(false);

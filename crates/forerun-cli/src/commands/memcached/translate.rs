@@ -102,6 +102,7 @@ pub(super) fn translate(given: &[Given], every_interface: &str) -> Result<Transl
             'A' => to.serve.push("--enable-shutdown".to_owned()),
             'F' => to.serve.push("--disable-flush-all".to_owned()),
             'X' => to.serve.push("--disable-dumping".to_owned()),
+            'D' => pass("prefix-delimiter"),
             'W' => to.serve.push("--disable-watch".to_owned()),
             'v' => to.serve.push("--verbose".to_owned()),
             'Z' => tls.enabled = true,
@@ -323,6 +324,8 @@ mod tests {
             let error = of(line).unwrap_err();
             assert!(error.contains(word), "{line}: {error}");
         }
+        let to = of("-D / -W").unwrap();
+        assert_eq!(to.serve[..2], ["--prefix-delimiter=/", "--disable-watch"]);
         assert!(of("-U 0 -B ascii").unwrap().ignored.is_empty());
     }
 

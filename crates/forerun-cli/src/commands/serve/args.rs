@@ -105,6 +105,9 @@ pub struct Args {
     /// Disable listing of keys: `lru_crawler metadump`, `stats cachedump`
     #[arg(short = 'X', long)]
     disable_dumping: bool,
+    /// Character that ends a key's prefix for `stats detail`, which is on from the start then
+    #[arg(short = 'D', long, value_name = "CHAR", value_parser = parse_delimiter)]
+    prefix_delimiter: Option<u8>,
     /// Disable the command `watch`
     #[arg(short = 'W', long)]
     disable_watch: bool,
@@ -213,6 +216,13 @@ fn parse_buffer_limit(text: &str) -> Result<usize, String> {
 }
 
 /// Parses a rate of at least one byte per second.
+fn parse_delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        [byte @ 0x21..0x7f] => Ok(*byte),
+        _ => Err("it must be one printable ASCII character".to_owned()),
+    }
+}
+
 fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     NonZeroU64::new(bytes as u64)
@@ -290,6 +300,7 @@ impl Args {
                     .shutdown_command(self.enable_shutdown)
                     .dump_enabled(!self.disable_dumping)
                     .watch_enabled(!self.disable_watch)
+                    .prefix_delimiter(self.prefix_delimiter)
                     .crawler_enabled(!self.no_lru_crawler)
                     .debug_commands(self.debug_commands)
                     .verbosity(self.verbose.into()),
