@@ -10,7 +10,7 @@ use forerun_gpu::table::{
     Answers, Batch, Condition, DeviceBatch, Entries, EntryBuffers, GpuTable, Lookup, Operation,
     Scan, Status, TableCommand, TableError,
 };
-use forerun_gpu::{DeviceBuffer, Gpu};
+use forerun_gpu::{DeviceBuffer, Gpu, GpuError};
 use std::time::{Duration, Instant};
 
 /// A condition that no entry meets, because no clock returns this score.
@@ -49,7 +49,12 @@ impl Buffers {
     fn new(gpu: &Gpu, setting: &Setting) -> Result<Buffers> {
         let n = setting.batch;
         let rows = n * setting.row_bytes() as usize;
-        let of = |bytes| DeviceBuffer::new(gpu, bytes);
+        // Poisoned, because a call leaves the rows of absent keys as they are.
+        let of = |bytes| -> Result<DeviceBuffer, GpuError> {
+            let buffer = DeviceBuffer::new(gpu, bytes)?;
+            buffer.fill(0xa5)?;
+            Ok(buffer)
+        };
         Ok(Buffers {
             timer: Timer::new(gpu)?,
             keys: of(n * 8)?,

@@ -1,5 +1,5 @@
-// The search that lookups and writers share: a warp takes 32 keys, hashes one per lane, and compares
-// the digests of a row with a tile of lanes, 16 slots each.
+// The search that lookups and writers share: a warp takes 32 keys, hashes one per lane, and
+// compares the digests of a row with a tile of lanes, 16 slots each.
 //
 //   lane            0  1  2  3  4  5  6  7 | 8 ...          its own key: hash, bucket, slot
 //   tile, W = 128   all eight                 | ...         in turn, the row of each lane's key: one

@@ -9,8 +9,8 @@
 //                       uses it
 //
 // A row of the table begins at a multiple of four bytes, and its last word is its own: the stride
-// is a multiple of four. Neighbouring lanes have neighbouring units, so what is contiguous in memory
-// is one request, and four turns are in flight.
+// is a multiple of four. Neighbouring lanes have neighbouring units, so what is contiguous in
+// memory is one request.
 #pragma once
 #include "layout.cuh"
 
@@ -115,7 +115,8 @@ FORERUN_DEVICE void copy_out(const TableState& t, u64 base, u64 to, u64 row) {
         case 16:
             return copy_units<AT_ONCE, Bytes16, TableSide<Bytes16>, CallerSide<Bytes16>>(to, row,
                                                                                 t.row_bytes);
-        case 4: return copy_units<AT_ONCE, u32, TableSide<u32>, CallerSide<u32>>(to, row, t.row_bytes);
+        case 4:
+            return copy_units<AT_ONCE, u32, TableSide<u32>, CallerSide<u32>>(to, row, t.row_bytes);
         default: return copy_units<AT_ONCE, u32, TableSide<u32>, CallerBytes>(to, row, t.row_bytes);
     }
 }

@@ -4,8 +4,8 @@
 //           slots. The first in search order.
 //   least   of both buckets. On a tie, the home's slot comes first, then the lowest slot.
 //
-// Tiles of lanes read the rows of their lanes' keys, whose buckets are locked. All lanes of the warp
-// make each call.
+// Tiles of lanes read the rows of their lanes' keys, whose buckets are locked. All lanes of the
+// warp make each call.
 #pragma once
 #include "bucket.cuh"
 #include "tile.cuh"
@@ -64,7 +64,8 @@ template <u32 WIDTH> class Victims {
         for (u32 k = 0; k < lanes; ++k) {
             const u32 wanted = keys >> k & 1;
             if (!any(all_lanes, wanted != 0)) continue;
-            const u64 home = shuffle_in<lanes>(place.home, k), spill = shuffle_in<lanes>(place.spill, k);
+            const u64 home = shuffle_in<lanes>(place.home, k);
+            const u64 spill = shuffle_in<lanes>(place.spill, k);
             const u32 home_word = shuffle_in<lanes>(words.home, k);
             const u32 spill_word = shuffle_in<lanes>(words.spill, k);
             Least found;

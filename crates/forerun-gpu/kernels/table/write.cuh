@@ -1,5 +1,5 @@
-// All operations that change entries by key: a warp takes 32 keys at a time, one per lane, under the
-// locks of the keys' buckets.
+// All operations that change entries by key: a warp takes 32 keys at a time, one per lane, under
+// the locks of the keys' buckets.
 //
 //   each lane      lock home and spill ─ those that fail try again in the next round
 //   all lanes      digests of both buckets, for all keys with locks: see key_search.cuh
@@ -215,8 +215,8 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
         return status;
     }
 
-    // Outputs an entry for each lane that gives one: its new one, or the one in its slot. The output
-    // has space for one per key.
+    // Outputs an entry for each lane that gives one: its new one, or the one in its slot. The
+    // output has space for one per key.
     FORERUN_DEVICE void give(bool gives, bool is_new, u64 score) {
         const u32 who = ballot(all_lanes, gives);
         u64 to = 0;

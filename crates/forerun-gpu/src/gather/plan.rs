@@ -272,8 +272,8 @@ fn default_kernel(
         "the maximum of rows per warp, which still falls short of"
     };
     let why = format!(
-        "{across} across the link begin on a line of 128 bytes, with the largest unit that fits and \
-         {enough} {} KiB in flight from {cap} blocks",
+        "{across} across the link begin on a line of 128 bytes, with the largest unit that fits \
+         and {enough} {} KiB in flight from {cap} blocks",
         IN_FLIGHT_BYTES >> 10
     );
     Ok((entry, why))

@@ -14,6 +14,10 @@ use std::ops::Range;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Blocks per multiprocessor, at most. More than run at a time, so that a multiprocessor that is
+/// done early gets another block; the rest is a loop in the kernel.
+pub(crate) const BLOCKS_EACH: u32 = 64;
+
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferKind {
@@ -305,7 +309,7 @@ impl Backend for GpuBackend {
     }
 
     fn blocks_max(&self) -> u32 {
-        self.stream.gpu().info().multiprocessors * super::kernel::BLOCKS_EACH
+        self.stream.gpu().info().multiprocessors * BLOCKS_EACH
     }
 
     fn gpu(&self) -> Option<&Gpu> {

@@ -8,9 +8,6 @@ use super::params::{LOOKUP_BY_LOAD, LOOKUP_NARROW, LOOKUP_WIDE};
 /// Threads per block of the kernels that work by key, as in `kernels/table.list`: each takes a key
 /// at a time.
 const KEY_THREADS: u32 = 128;
-/// Blocks per multiprocessor, at most. More than run at a time, so that a multiprocessor that is
-/// done early gets another block; the rest is a loop in the kernel.
-pub(crate) const BLOCKS_EACH: u32 = 64;
 /// Threads per block of the kernels that scan all slots.
 const SCAN_THREADS: u32 = 256;
 

@@ -304,7 +304,7 @@ impl GpuTable {
 }
 
 fn blocks_of(gpu: &Gpu) -> u32 {
-    gpu.info().multiprocessors * super::kernel::BLOCKS_EACH
+    gpu.info().multiprocessors * super::backend::BLOCKS_EACH
 }
 
 fn prepared<'a>(
