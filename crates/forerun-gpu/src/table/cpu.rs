@@ -1,8 +1,8 @@
 //! The table on the CPU. It is the reference for the kernels and replaces them on machines without
 //! a GPU.
 //!
-//! It processes the keys of a batch in order and does with each exactly what a tile of the writing
-//! kernel does (`kernels/table/write.cuh`): the same slot, the same victim, the same score. It
+//! It processes the keys of a batch in order and does with each exactly what the only warp of a
+//! launch does (`kernels/table/write.cuh`): the same slot, the same victim, the same score. It
 //! prefetches the digests of later keys, because every lookup has the same few steps.
 
 use super::batch::{Answers, Batch, Condition, Element, Entries, Operation, Status};

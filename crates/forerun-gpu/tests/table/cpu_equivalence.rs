@@ -1,4 +1,4 @@
-//! One tile of the writing kernel does exactly what the CPU does: the same slots, victims, scores
+//! One warp of the writing kernel does exactly what the CPU does: the same slots, victims, scores
 //! and answers.
 
 use crate::{Order, contents, on_shim, rows_of};
