@@ -156,7 +156,8 @@ fn compile(nvcc: &Path, source: &Path, out: &Path) -> Result<u32, String> {
     version.ok_or_else(|| "no architecture".to_owned())
 }
 
-/// The version that a compiler writes at the top of PTX: `// Cuda compilation tools, release 12.0`.
+/// The version that the compiler writes at the top of PTX: `// Cuda compilation tools, release
+/// 12.0`.
 fn cuda_version(ptx: &str) -> Option<u32> {
     let (_, rest) = ptx.split_once("Cuda compilation tools, release ")?;
     let (major, rest) = rest.split_once('.')?;
@@ -181,7 +182,7 @@ fn list(compiler: Option<u32>) -> String {
         let _ = writeln!(text, "const SM_{number}: Option<&[u8]> = {cubin};");
         let _ = writeln!(text, "const PTX_{number}: Option<&[u8]> = {ptx};");
     }
-    // Without images no version is used.
+    // Without images, the version is not used.
     let version = compiler.unwrap_or_default();
     let _ = writeln!(
         text,

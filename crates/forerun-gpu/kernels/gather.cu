@@ -1,5 +1,5 @@
-// The row-copying kernels: one for each line of gather.list, whose columns select one of the copies
-// below.
+// The row-copying kernels, one per line of gather.list. The columns of the line select one of the
+// functions below.
 #include "gather/aligned_rows.cuh"
 #include "gather/bulk_rows.cuh"
 #include "gather/row.cuh"

@@ -1,5 +1,5 @@
-// Litmus tests: what a reader sees of a writer's stores in global memory, with the orders on which
-// the table relies (table/bucket.cuh) and without them.
+// Litmus tests: which of a writer's stores in global memory a reader sees, with the memory orders
+// that the table relies on (table/bucket.cuh) and without them.
 //
 //   cell i     | x, alone on a line of 128 bytes | y, the same |          both 0 at first
 //   half of the blocks write the cells, the others read them, all in the same order; which half
@@ -10,8 +10,8 @@
 //
 //   outcome    0: nothing of the writer    1: all of it    2: forbidden    3: the writer was active
 //
-// With the orders, no reader may see outcome 2. Without them, a device may show it or not: a test
-// that can show it on no device proves nothing, so the shim shows it.
+// With the orders, no reader may see outcome 2. Without them, a device may or may not show it. A
+// test that can never show it proves nothing, so the shim shows it.
 #include "include/atomic.cuh"
 #include "include/lane.cuh"
 

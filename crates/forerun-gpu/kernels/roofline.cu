@@ -1,5 +1,5 @@
-// Reads of 32, 64 or 128 bytes at random places of a buffer: the rate of the device's memory, which
-// no lookup can exceed.
+// Reads 32, 64 or 128 bytes at random places of a buffer. The rate of these reads is an upper bound
+// for any lookup.
 //
 //   a group of 2, 4 or 8 lanes   | 16 B | 16 B | ...    one aligned request; each group has eight in flight
 //   request r                    piece  mix(seed + r) * pieces >> 64  of the buffer, whose pieces are as long as requests

@@ -1,4 +1,4 @@
-// The kernels of a product build, and those that only the benches use (src/study/).
+// The kernels of a product build, and the kernels that only the benchmarks use (src/study/).
 #include "all.cu"
 #include "busy.cu"
 #include "litmus.cu"

@@ -1,5 +1,5 @@
-// The hash table's kernels: one for each line of table.list, whose columns select one of the forms
-// below.
+// The hash table's kernels, one per line of table.list. The columns of the line select one of the
+// functions below.
 #include "table/find_pipeline.cuh"
 #include "table/find_rows.cuh"
 #include "table/find_slots.cuh"

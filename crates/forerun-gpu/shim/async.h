@@ -1,5 +1,5 @@
-// async.cuh for the shim: copied bytes arrive when they are waited for and not before; until then
-// there is poison.
+// async.cuh for the shim. Copied bytes arrive when the lane waits for them, not before. Until then,
+// the destination holds poison.
 #pragma once
 #include "machine.h"
 

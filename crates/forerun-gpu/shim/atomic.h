@@ -1,6 +1,5 @@
 // atomic.cuh for the shim: a scheduling point, then the whole operation before any other lane runs.
-// This machine provides all orderings and fences anyway; machine.h lists the defects that this
-// hides.
+// The shim provides all orderings and fences anyway; machine.h lists the defects that this hides.
 #pragma once
 #include "machine.h"
 

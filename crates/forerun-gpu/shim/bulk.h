@@ -1,10 +1,10 @@
 // bulk.cuh for the shim. Loads arrive one at a time while a lane waits at their barrier, and never
-// earlier. A store reads shared memory when its lane waits for that, and its destination is poison
-// until the lane waits for the write.
+// earlier. A store reads shared memory when its lane waits for the read. Its destination holds
+// poison until the lane waits for the write.
 //
-// Barriers are kept in a table of the block, under the address of the one in shared memory. That
-// memory holds poison, so a kernel cannot read the barrier. Missing calls of async_fence() are not
-// detected.
+// The block keeps its barriers in a table, keyed by their addresses in shared memory. The shared
+// memory itself holds poison, so a kernel cannot read a barrier. Missing calls of async_fence() are
+// not detected.
 #pragma once
 #include "async.h"
 
@@ -24,7 +24,7 @@ inline BarrierState& barrier_state(Barrier* barrier, const char* what, Site site
 
 inline const char* barrier_wait_name = "barrier_wait";
 
-// A phase ends when nothing is missing. The next one begins at once.
+// A phase ends when no arrivals and no bytes are missing. The next one begins at once.
 inline void complete_phase(BarrierState& state) {
     if (state.arrivals_left != 0 || state.bytes_left != 0) return;
     state.arrivals_left = state.arrivals;

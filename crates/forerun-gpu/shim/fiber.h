@@ -4,8 +4,8 @@
 //                                  grows down <- the lane's stack
 //
 // The switch saves the callee-saved registers and leaves the rest to the compiler. Under
-// AddressSanitizer it announces the stack that is entered. On CPUs other than x86-64 and
-// aarch64 it uses swapcontext.
+// AddressSanitizer it announces the new stack. On CPUs other than x86-64 and aarch64 it uses
+// swapcontext.
 #pragma once
 #include <sys/mman.h>
 

@@ -1,12 +1,13 @@
-// Stores that a warp has made and the memory has not got yet: the weak ordering of a GPU's stores.
+// Stores that a warp has made and that have not reached memory yet. They model the weak ordering of
+// a GPU's stores.
 //
 //   Warp ── held: | address, bytes, lanes | ...     the oldest first
 //
 // A store is visible at once to the lane that made it. It is visible to the rest of the device when
-// it lands, at a moment that the schedule chooses: stores to different places land in any order,
-// stores to one place in theirs. A fence and a release land the lane's stores. After a warp_sync,
-// the stores that one of its lanes had made before are stores of all of its lanes, so that a fence
-// by any of them lands them.
+// it lands, at a moment that the schedule chooses. Stores to different places land in any order;
+// stores to one place land in program order. A fence or a release lands the lane's stores. After a
+// warp_sync, the stores that one of its lanes had made before are stores of all of its lanes, so
+// that a fence by any of them lands them.
 #pragma once
 #include <algorithm>
 
@@ -59,7 +60,7 @@ inline void hold_store(void* to, const void* value, uint32_t bytes) {
     warp.held.push_back(store);
 }
 
-// What the lane reads: memory, overlaid with its own stores.
+// The value that the lane reads: memory, overlaid with its own stores.
 inline void read_held(void* into, const void* from, uint32_t bytes) {
     std::memcpy(into, from, bytes);
     const Lane& lane = Machine::current().lane();
@@ -75,7 +76,7 @@ inline void read_held(void* into, const void* from, uint32_t bytes) {
     }
 }
 
-// Before an atomic operation, which takes place in memory: the lane's stores to that place.
+// An atomic operation acts on memory, so it first lands the lane's stores to that place.
 inline void land_stores_at(const void* place, uint32_t bytes) {
     Warp& warp = warp_of(Machine::current().lane());
     for (size_t i = 0; i < warp.held.size();) {

@@ -13,8 +13,8 @@ namespace shim {
 
 constexpr const char* warp_sync_name = "warp_sync";
 
-// All lanes of a warp are in one call. If none holds a lock, no try before it failed because of
-// this warp.
+// All lanes of a warp are in one call. If none holds a lock, earlier failed attempts no longer
+// count: this warp blocks no other lane.
 inline void note_warp_met(const Lane& lane) {
     const auto& lanes = lane.block->lanes;
     const u32 first = lane.thread / 32 * 32, end = std::min(first + 32, u32(lanes.size()));
@@ -58,7 +58,7 @@ inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, cons
     if (bytes != 0) std::memcpy(meeting->values[lane.in_warp()], value, bytes);
     meeting->arrived |= lane.bit();
     if (meeting->complete() && mask == warp.present) note_warp_met(lane);
-    // Of all calls of a warp, only this one orders memory.
+    // Of all warp-wide calls, only this one orders memory.
     if (meeting->complete() && Site::same_text(what, warp_sync_name)) share_stores(warp, mask);
     if (meeting->complete()) {
         for (u32 rest = mask & ~lane.bit(); rest != 0; rest &= rest - 1) {

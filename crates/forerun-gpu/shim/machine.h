@@ -5,9 +5,9 @@
 //                          └ Lane ── a fiber: ready, waiting or done; its copies in flight
 //
 // A lane may be suspended at every load, store and atomic (`point`). It waits in every collective
-// call and barrier until the lanes named there have arrived. The seed determines which lane runs
-// next: any, the longest ready, or the last made ready, with short or long turns. A seed determines
-// one schedule, so failures can be reproduced.
+// call and barrier until the lanes named there have arrived. The seed determines how the next lane
+// is chosen: at random, the longest ready, or the most recently ready, with short or long turns.
+// Each seed determines one schedule, so failures can be reproduced.
 //
 // It detects: results that depend on the schedule, by comparison over seeds; reads of bytes that
 // have not been waited for (poison); a named lane that never arrives, with the place of each
@@ -17,7 +17,7 @@
 // With `stores_held` it also detects missing fences and releases: stores land late and in any order
 // (held_stores.h).
 //
-// It does not detect: missing acquires, because loads are made in order. Plain accesses that bypass
+// It does not detect missing acquires, because loads are made in order. Plain accesses that bypass
 // load() and store() are not scheduling points. Nothing here measures time.
 #pragma once
 #include <algorithm>
@@ -149,7 +149,7 @@ class Machine {
         if (--points_left_ == 0) pause();
     }
 
-    // Lets another lane run, if there is one.
+    // Lets another lane run, if any is ready.
     void pause() {
         lane_->state = Lane::State::ready;
         // Moves to the far end of the queue, so that the others run first in every order.
@@ -287,7 +287,7 @@ class Machine {
             retire(*lane.block);
     }
 
-    // Some warp's stores move on, whether it runs or waits.
+    // Lands some warp's stores, whether it runs or waits.
     void land_any();
 
     void retire(Block& block) {
@@ -366,7 +366,7 @@ class Machine {
     }
 
   public:
-    // Opens the block's barrier when every lane that has not ended has arrived.
+    // Opens the block's barrier once all lanes that have not ended have arrived.
     void release_barrier(Block& block) {
         if (block.live == 0 || block.at_barrier < block.live) return;
         block.at_barrier = 0;

@@ -1,4 +1,4 @@
-// memory.cuh for the shim: an access, and a point where another lane may run.
+// memory.cuh for the shim. Each access is also a point where another lane may run.
 #pragma once
 #include "machine.h"
 

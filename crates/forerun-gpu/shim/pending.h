@@ -20,7 +20,7 @@ struct Site {
         return line == other.line && same_text(file, other.file);
     }
 
-    // Compares literals, which mostly but not always are the same object.
+    // Compares literals, which are usually, but not always, the same object.
     static bool same_text(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 };
 

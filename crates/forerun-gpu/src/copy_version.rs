@@ -10,12 +10,12 @@
 //! | v5-r1, v5-r2 | a warp, one or two rows at once | as v4, each beginning on a line of 128 bytes across the link (32 for units of one byte) |
 //! | v6 | the bulk copy unit, one operation per run of neighbouring rows | through shared memory; compute capability 9.0 |
 //!
-//! V0 to V4 are the steps of a published study from which this one starts. They are kept so that
-//! its measurements can be repeated.
+//! V0 to V4 are the steps of a published study. They are kept so that its measurements can be
+//! repeated.
 
 use forerun_core::sync::OnceLock;
 
-/// A way to copy rows on the GPU.
+/// A version of the row copy on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)] // The table above describes each.
 pub enum KernelVersion {
@@ -124,7 +124,8 @@ impl AccessWidth {
 
     /// The largest unit that divides all of `values`.
     pub(crate) fn largest_of(values: impl IntoIterator<Item = u64>) -> AccessWidth {
-        // The low bits that are clear in all values are clear here. For zero, all bits are clear.
+        // The bitwise OR keeps the low bits that are zero in all values. For zero values, all bits
+        // are zero.
         let bits = values.into_iter().fold(0, |bits, value| bits | value);
         let fits = |unit: &&AccessWidth| bits % unit.bytes() == 0;
         *AccessWidth::ALL

@@ -1,4 +1,4 @@
-//! Errors between this program and a GPU.
+//! Errors of the GPU layer.
 
 use crate::gather_error::GatherError;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Why a copy is not launched.
+//! Errors of a copy that is refused before the launch.
 
 use crate::copy_version::{AccessWidth, KernelVersion};
 use std::fmt;

@@ -5,7 +5,7 @@
 //!   loaded at run time: this crate builds on machines without CUDA, and everything but its GPU
 //!   part runs there.
 //! - [`PinnedBuffer`], [`Registered`] and [`DeviceBuffer`] hold bytes. [`Stream`], [`Event`] and
-//!   [`Graph`] order work on the device. [`Gpu::scope`] makes that safe.
+//!   [`Graph`] order work on the device. [`Gpu::scope`] makes their use safe.
 //! - [`gather()`](gather::gather) and [`scatter()`](gather::scatter) copy scattered rows from the
 //!   host to the device and back. [`gather::cpu`] does the same on the CPU.
 //! - [`table::GpuTable`] is a hash table from u64 keys to rows that evicts by score. Without a GPU

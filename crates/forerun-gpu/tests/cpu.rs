@@ -1,4 +1,4 @@
-//! The CPU's copy compared with a plain loop, for every form of request.
+//! Compares the CPU's copy with a plain loop, for every form of request.
 
 use forerun_gpu::gather::cpu::{
     self, CopyCounts, CopyOptions, CpuOptions, Indices, Map, MapEntries, Pairs,
@@ -280,7 +280,7 @@ proptest! {
     }
 }
 
-/// The sizes and counts at which the kernels change their path.
+/// The sizes and counts at which the kernels change their code path.
 #[test]
 fn every_row_size_and_count_at_a_corner_is_copied() {
     for row_bytes in [1, 8, 16, 576, 584, 640, 656, 1152] {

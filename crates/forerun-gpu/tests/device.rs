@@ -15,7 +15,7 @@ use forerun_gpu::{
     Transfer,
 };
 
-/// The device. Without one, checks that this is reported and returns `None`.
+/// The device. If there is none, checks that this is reported, and returns `None`.
 fn gpu() -> Option<Gpu> {
     match Gpu::open(0) {
         Ok(gpu) => Some(gpu),
@@ -32,7 +32,7 @@ fn indices(list: &[i32]) -> Vec<u8> {
     list.iter().flat_map(|index| index.to_ne_bytes()).collect()
 }
 
-/// All keys of a launch are in one bucket, so every tile of every warp wants the same lock.
+/// All keys of a launch are in one bucket, so every lane of every warp wants the same lock.
 #[test]
 fn a_storm_on_one_bucket_ends_at_every_width() -> Result<(), TableError> {
     let Some(gpu) = gpu() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! How the crate calls the driver, tested with a driver without a device.
+//! Tests how the crate calls the driver, with a fake driver that needs no device.
 
 #![cfg(target_os = "linux")]
 
@@ -161,7 +161,7 @@ fn a_host_batch_is_one_copy_in_one_launch_one_copy_out_and_one_wait() {
         table.find(&keys, &mut rows).unwrap();
         assert_eq!(calls(), "in launch out wait");
     }
-    // No kernel ran, so no key was found, and the rows are what they were.
+    // The fake driver runs no kernels, so no key was found, and the rows are unchanged.
     assert!(rows.iter().all(|byte| *byte == 7));
     table.find_ptr(&keys).unwrap();
     assert_eq!(calls(), "in launch out wait");
@@ -190,7 +190,7 @@ fn the_pipeline_is_refused_beside_writers() {
     for lookup in Lookup::ALL {
         let is_pipeline = matches!(lookup, Lookup::Pipeline | Lookup::SeedRule);
         table.lookup_command(lookup, &batch, false).unwrap();
-        // Rows are always found with tiles.
+        // Lookups of rows always use tiles.
         table.lookup_command(lookup, &with_rows, true).unwrap();
         match table.lookup_command(lookup, &batch, true) {
             Ok(_) => assert!(!is_pipeline, "{lookup:?}"),

@@ -1,5 +1,5 @@
-//! Every mistake in a copy is refused before the launch, with its own message. The memory is a list
-//! of made-up addresses, so no GPU is needed.
+//! Every invalid copy is refused before the launch, with its own message. The memory is a list of
+//! made-up addresses, so no GPU is needed.
 
 use forerun_gpu::gather::{
     Absent, AccessWidth, CopySpec, CountAt, Direction, GatherError, IndexType, KnownMemory, Layers,

@@ -1,4 +1,4 @@
-//! The kernels' own sources, run on the host. `tests/kernels/*.cpp` compare the result with plain
+//! Runs the kernels' own sources on the host. `tests/kernels/*.cpp` compare the result with plain
 //! loops, in one process per test. `tests/table.rs` tests the kernels of the hash table.
 
 #![cfg(unix)]

@@ -1,11 +1,11 @@
-//! Rows through a staging ring, to CPU memory, and to a device's if there is one.
+//! Sends rows through a staging ring to CPU memory, and to a device's memory if there is one.
 
 use forerun_gpu::gather::{Delivery, Destination, GatherError, StagingRing, StagingShape};
 use forerun_gpu::{DeviceBuffer, Gpu, GpuError};
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The device. Without one, checks that this is reported and returns `None`.
+/// The device. If there is none, checks that this is reported, and returns `None`.
 fn gpu() -> Option<Gpu> {
     Gpu::open(0)
         .inspect_err(|error| assert!(error.is_absent(), "{error}"))

@@ -1,5 +1,5 @@
-//! The hash table: the kernels on the host compared with the table on the CPU, and that table
-//! compared with plain maps.
+//! Tests of the hash table. They compare the kernels, run on the host, with the table on the CPU,
+//! and that table with plain maps.
 
 #![cfg(unix)]
 

@@ -32,7 +32,7 @@ template <u32 UNIT, u32 ROWS> struct Held {
 // `units`.
 template <u32 UNIT, u32 ALIGN> FORERUN_DEVICE u32 place_in_row(u64 anchor, u32 k) {
     const u32 lead = u32(anchor % ALIGN) / UNIT;
-    // Before the row's start, this wraps to a number that is above the units of any row.
+    // For lanes before the row's start, this wraps to a number greater than the units of any row.
     return k * warp_lanes + lane_in_warp() - lead;
 }
 

@@ -1,4 +1,4 @@
-// The bytes that a pair of indices refers to, and the iteration over the work.
+// Computes the bytes that a pair of indices refers to, and iterates over the work.
 //
 //   work of a launch:   layer 0: pair 0 1 2 ... n-1 | layer 1: pair 0 1 ... n-1 | ...
 //
@@ -18,8 +18,8 @@ struct Pair {
     i64 source, destination;
 };
 
-// The pair's words as loaded. Nothing uses them before `pair_of`, so holding them does not wait for
-// the loads.
+// The pair's words as loaded. Nothing uses them before `pair_of`, so the lane does not wait for the
+// loads until then.
 struct PairWords {
     // 4-byte indices: the high words are absent.
     u32 source_low, source_high, destination_low, destination_high;
@@ -112,7 +112,7 @@ FORERUN_DEVICE void update_map(const GatherParams& p, u32 layer, Pair pair, Acti
     }
 }
 
-// Every `stride`-th item from item `first` on, with `each_layer` items per layer.
+// Iterates over every `stride`-th item from `first` on. A layer has `each_layer` items.
 struct Walk {
     u64 each_layer, item;
     u32 layer, layers;

@@ -13,9 +13,9 @@
 //   | negative or too large| 0 .. destination_rows   | nothing, or `to` is zeroed (`absent`)               |
 //   | any                  | negative or too large   | nothing                                             |
 //
-// An index of -1 means "no row". Any other index outside its range is a mistake that the host
-// cannot see before the launch. The kernels access nothing outside the ranges. If out_of_range is
-// set, they increment *out_of_range once per bad index in every layer that uses the index, so a
+// An index of -1 means "no row". Any other index outside its range is an error, which the host
+// cannot detect before the launch. The kernels access nothing outside the ranges. If out_of_range
+// is set, they increment *out_of_range once per bad index in every layer that uses the index, so a
 // pair can add two.
 //
 // source_of(layer) is source_table[layer] if there is a table, otherwise source + layer *
@@ -47,7 +47,7 @@ struct GatherParams {
     i64 destination_layer_bytes;   //  40
     u64 source_stride_bytes;       //  48  from one row to the next
     u64 destination_stride_bytes;  //  56
-    u64 row_bytes;                 //  64  a multiple of the unit, as addresses and strides
+    u64 row_bytes;                 //  64  a multiple of the unit, like addresses and strides
     u64 source_rows;               //  72  rows of a layer: the first index that is out of range
     u64 destination_rows;          //  80
     u64 source_index;              //  88  address of the first index

@@ -1,4 +1,4 @@
-// Arithmetic that C++ has no name for, and the device's clock.
+// Arithmetic that C++ does not provide, and the device's clock.
 //
 //   high_product(a, b)    the upper 64 bits of a * b
 //   mix(key)              the finaliser of MurmurHash3: every bit of the key affects every bit of the result

@@ -1,15 +1,16 @@
-// The only argument of every hash-table kernel: the table, and the operation on a batch of keys.
+// The only argument of every hash-table kernel. It describes the table, and the operation on a
+// batch of keys.
 //
 //   TableOp ── TableState   addresses of the arrays, number of buckets, layout
 //           └─ the batch    addresses of arrays with one entry per key; 0 if the operation does not use them
 //
-// Addresses are the device's. docs/internals/gpu-table.md draws the arrays.
+// Addresses are device addresses. docs/internals/gpu-table.md draws the arrays.
 #pragma once
 #include "word.cuh"
 
 namespace forerun::table {
 
-// How an entry's score is derived from its uses.
+// How the score of an entry is computed.
 enum Policy : u32 {
     policy_lru,          // time of the last write or touch, in nanoseconds
     policy_lfu,          // number of uses, or the sum of the given scores
@@ -18,7 +19,7 @@ enum Policy : u32 {
     policy_custom,       // given by the caller
 };
 
-// The actions of a writer on a key: a set of bits.
+// What a writer does with a key: a set of bits.
 enum Action : u32 {
     found_assign_row = 1u << 0,
     found_add_row = 1u << 1,
@@ -48,7 +49,7 @@ enum Scan : u32 { scan_count, scan_export, scan_erase };
 
 enum Element : u32 { element_f32, element_f64, element_i32, element_i64 };
 
-// How a lookup searches: see table.list.
+// How a lookup with tiles searches: see find_slots.cuh and key_search.cuh.
 enum Lookup : u32 { lookup_by_load, lookup_narrow, lookup_wide };
 
 // In device memory, one per table.

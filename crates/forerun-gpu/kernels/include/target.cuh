@@ -1,6 +1,6 @@
 // The compilation target: a GPU (by nvcc or NVRTC), or the host, where a shim runs each lane as a
-// fiber (-DFORERUN_SHIM; see shim/). Kernels use the definitions of this folder, and no other
-// difference between the targets exists.
+// fiber (-DFORERUN_SHIM; see shim/). Kernels use only the definitions of this folder, which hide
+// every difference between the targets.
 //
 //   FORERUN_DEVICE            a device function
 //   FORERUN_KERNEL(threads)   an entry point, for blocks of at most this many threads

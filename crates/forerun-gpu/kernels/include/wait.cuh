@@ -41,7 +41,7 @@ FORERUN_DEVICE void attempt_until_done(u32 warp, bool pending, Attempt attempt) 
     for (;;) {
         const u32 left = ballot(warp, pending);
         if (left == 0) return;
-        // Only locks of other warps are worth waiting for: this warp's have been released.
+        // Wait only for locks of other warps: this warp's have been released.
         if (left == before) backoff(tries++);
         before = left;
         if (pending && attempt()) pending = false;

@@ -1,17 +1,20 @@
-// A bucket's word: the write lock, and the version that shows whether something was written.
+// A bucket's word holds its write lock, and a version that shows whether a writer changed the
+// bucket.
 //
 //   | version, 29 bits | pinned | spilled | locked |
 //
 // A writer locks the words of all candidates of its key. It never waits while it holds one: if it
 // does not get both, it releases the first and tries again later (wait.cuh). It unlocks them with
-// the version incremented. The first entry of this home bucket that goes to its second bucket sets
-// `spilled`. While it is not set, a key that is not in its home is not in the table. It stays set
-// until the table is cleared. `pinned` says that an entry of the bucket is pinned.
+// the version incremented. When a key whose home is this bucket is first inserted into its other
+// bucket, the writer sets `spilled`. While the bit is clear, a key that is not in its home is not
+// in the table. The bit stays set until the table is cleared. `pinned` says that an entry of the
+// bucket is pinned.
 //
-// Tries make progress: they lock the lower bucket first, so of all tries that hold one lock, the
-// one with the greatest bucket can only fail because another try holds both of its locks.
+// Attempts make progress. Each one locks the lower bucket first. So of all attempts that hold one
+// lock, the one with the greatest bucket can fail only because another attempt holds both of its
+// locks.
 //
-// The orders, which src/table/loom_tests.rs has as models:
+// Memory orders, which src/table/loom_tests.rs checks as loom models:
 //
 //   lock        compare-and-swap, fence ─ the changes ─ fence, store of the word. The first fence also keeps the
 //               changes from being seen before the lock.
@@ -23,10 +26,10 @@
 //               writer changed the bucket in between, the row is read again under the lock. One
 //               lane's words count for all lanes, so that they copy the same version.
 //
-// Everything that readers see is written in relaxed words of the size in which it is read.
+// Writers store everything that readers see in relaxed words of the size that the readers load.
 //
-// A version could only repeat if one bucket took 2^29 writes during one read of a row. No device
-// does that.
+// A version repeats only after 2^29 writes to one bucket during one read of a row. No device
+// reaches that rate.
 #pragma once
 #include "../include/wait.cuh"
 #include "layout.cuh"
@@ -38,7 +41,7 @@ constexpr u32 word_spilled = 2;
 constexpr u32 word_pinned = 4;
 constexpr u32 word_version = 8;
 
-// The words of a key's candidates, whose holder may change the flags. Without the lock's bit.
+// The words of a key's candidates, without the lock bit. The lock's holder may change the flags.
 struct HeldWords {
     u32 home = 0, spill = 0;
 };
@@ -90,7 +93,7 @@ FORERUN_DEVICE void unlock_candidates(const TableState& t, const Place& place,
                                       const HeldWords& held) {
     store_words(t, place, held, word_version);
 }
-// Keeps the version, so that no reader has to read again.
+// Keeps the version, so that no reader has to retry.
 FORERUN_DEVICE void unlock_unchanged(const TableState& t, const Place& place,
                                      const HeldWords& held) {
     store_words(t, place, held, 0);

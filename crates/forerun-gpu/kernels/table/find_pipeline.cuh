@@ -1,5 +1,5 @@
-// Finding slots with one warp per key, in a pipeline of three steps: HierarchicalKV's pointer
-// lookup in a full table.
+// Finds slots with one warp per key, in a pipeline of three steps. HierarchicalKV uses this lookup
+// for pointers in a full table.
 //
 //   a warp has 32 keys and takes them in turn; buckets have 128 slots, four digests per lane
 //
@@ -8,14 +8,14 @@
 //     match              key 0    key 1    key 2    key 3      keys behind equal digests, cp.async, into two buffers
 //     verify                      key 0    key 1    key 2      compare, write
 //
-// If keys have two candidates, the pipeline runs again over the keys that are not in their home and
-// whose home has spilled.
+// With two candidates, the pipeline runs a second time over the keys that were not found and whose
+// home has spilled.
 //
-// It must not run beside writers: cp.async has no order that a writer could rely on.
+// It must not run beside writers, because cp.async guarantees no memory order.
 //
 // Method: HierarchicalKV, pull request 251 (lookup_ptr_kernel_with_pipeline). As in that kernel, a
 // warp has about one request of digests in flight at a time. Unlike that kernel, this one reserves
-// no key: any key is allowed.
+// no key.
 #pragma once
 #include "../include/async.cuh"
 #include "find_thread.cuh"
@@ -39,7 +39,7 @@ class Pipeline {
     FORERUN_DEVICE Pipeline(const TableOp& op, PipelineStage& stage)
         : op(op), t(op.table), stage(stage) {}
 
-    // Keys first .. first + 31, at least one of which exists: there are `count` in all.
+    // Looks up keys first .. first + 31. At least one of them is below `count`.
     FORERUN_DEVICE void run(u64 first, u64 count) {
         const u64 i = first + lane_in_warp();
         const bool there = i < count;
@@ -62,11 +62,11 @@ class Pipeline {
     u64 key = 0, slot = no_slot;
     Place place = {};
 
-    // The warp's keys that the mask selects.
+    // Searches one bucket of each of the warp's keys in the mask.
     FORERUN_DEVICE void pass(u32 keys, bool spill) {
         const u32 count = ones(keys);
         u32 to_load = keys, to_match = keys, to_verify = keys;
-        u32 same = 0;  // equal ones of this lane's four digests, for the key to be verified
+        u32 same = 0;  // which of the lane's four digests match the key to be verified
         for (u32 turn = 0; turn < count + 2; ++turn) {
             if (turn < count) {
                 load_row(lowest(to_load), turn % 2, spill);
@@ -132,8 +132,8 @@ FORERUN_DEVICE void find_by_pipeline(const TableOp& op) {
     }
 }
 
-// HierarchicalKV's rule: the pipeline if more than 7/8 of the slots are in use and buckets have 128
-// slots, otherwise one thread per key.
+// HierarchicalKV's rule: use the pipeline if buckets have 128 slots and more than 7/8 of all slots
+// are in use, otherwise one thread per key.
 FORERUN_DEVICE void find_by_seed_rule(const TableOp& op) {
     const u64 slots = op.table.buckets * op.table.width;
     // One answer per warp.

@@ -1,9 +1,9 @@
-// Finding rows: the search of find_slots.cuh, then the rows of all keys of the warp at once, and
-// their scores.
+// Finds rows. The warp searches as in find_slots.cuh, and then copies the rows and scores of all
+// its keys at once.
 //
-// Beside writers, a row counts only if its bucket's word has not changed since before the digests
-// were read. Otherwise the key is searched for and its row copied again, under the locks of its
-// buckets.
+// While writers run, a copied row is valid only if its bucket's word has not changed since before
+// the digests were read. If it has, the lane locks the key's buckets, searches again and copies the
+// row again.
 #pragma once
 #include "find_slots.cuh"
 #include "row.cuh"
@@ -32,7 +32,7 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
     using Search::t;
     using Search::word;
 
-    // Whether the lane has its answer.
+    // Returns whether the lane has its answer.
     FORERUN_DEVICE bool attempt(u64 i, const Place& place, bool pending, u32 tries, bool narrow) {
         bool mine = pending;
         HeldWords words;
@@ -44,7 +44,8 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
         if (mine) slot = no_slot;
         this->template search<Versions::read>(place, mine, narrow && tries == 0);
         give_row(i, mine);
-        // An earlier attempt may have written a part of a row that is gone: nothing of it stays.
+        // An earlier attempt may have copied part of a row that is gone by now. Overwrite it with
+        // zeros.
         if (tries != 0 && any(all_lanes, mine && slot == no_slot)) zero(i, mine && slot == no_slot);
         if (op.concurrent_writers == 0) return true;
         fence();

@@ -1,22 +1,22 @@
-// Finding slots: a lane's answer is its key's slot, or the address of the slot's row.
+// Finds slots. A lane's answer is its key's slot, or the address of the slot's row.
 //
-// Whether a narrow search is better depends on how full the table is, which the kernel reads from
-// the table itself.
+// By default, the kernel chooses a narrow or a wide search by the load of the table, which it reads
+// from the table itself.
 #pragma once
 #include "find_thread.cuh"
 #include "key_search.cuh"
 
 namespace forerun::table {
 
-// Whether to search one sector first, which is the default while the table is at most 7/8 full. Up
-// to that load, a narrow search takes fewer bytes with every bucket width (counted; see
+// Returns whether to search one sector first. The default is to do so while the table is at most
+// 7/8 full. Up to that load, a narrow search reads fewer bytes at every bucket width (counted; see
 // docs/internals/gpu-table.md).
 FORERUN_DEVICE bool is_narrow(const TableOp& op) {
     if (op.lookup != lookup_by_load) return op.lookup == lookup_narrow;
     return load_relaxed(&control_of(op.table)->size) * 8 <= op.table.buckets * op.table.width * 7;
 }
 
-// What the lookups by tiles share: turns of 32 keys, and the list of those that are missed.
+// The part that the lookups with tiles share: they take 32 keys per turn, and list the missed keys.
 template <u32 WIDTH, u32 IN_FLIGHT> class KeyFinder : protected KeySearch<WIDTH, IN_FLIGHT> {
   protected:
     using Search = KeySearch<WIDTH, IN_FLIGHT>;
@@ -26,7 +26,7 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeyFinder : protected KeySearch<WIDTH,
 
     using Search::Search;
 
-    // `find(first, i, there, narrow)` is called for keys first .. first + 31, i the lane's own.
+    // Calls `find(i, there, narrow)` once per 32 keys. `i` is the position of the lane's own key.
     template <typename Find> FORERUN_DEVICE void each_turn(Find find) {
         // One answer per warp, even if writers change the size during the lookup.
         const u64 count = shuffle(all_lanes, keys_in(op), 0);

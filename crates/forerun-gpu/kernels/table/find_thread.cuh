@@ -1,5 +1,5 @@
-// Finding slots with one thread per key, 16 digests at a time, in search order. The search ends at
-// the first empty slot.
+// Finds slots with one thread per key. A thread reads 16 digests at a time, in search order, and
+// stops at the first empty slot.
 //
 // It makes at most width / 16 loads of digests per bucket, in sequence, and loads one key
 // for each equal digest.

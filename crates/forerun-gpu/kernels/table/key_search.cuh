@@ -1,18 +1,19 @@
-// The search that lookups and writers share: a warp takes 32 keys, hashes one per lane, and
-// compares the digests of a row with a tile of lanes, 16 slots each.
+// The search that lookups and writers share. A warp takes 32 keys and hashes one per lane. A tile
+// of lanes compares a row of digests, 16 slots per lane.
 //
 //   lane            0  1  2  3  4  5  6  7 | 8 ...          its own key: hash, bucket, slot
 //   tile, W = 128   all eight                 | ...         in turn, the row of each lane's key: one
-//                                                           aligned request, four of them in flight
+//                                                           aligned request, IN_FLIGHT at a time
 //
 //   narrow   tiles of two lanes: the sector of the home in which the search begins
 //   row      the home's row; after narrow, for keys that are not found and met no empty slot
 //            the spill's row, for keys whose home has spilled
 //
-//   in each: digests of up to four keys per tile ─ keys behind equal digests ─ compare ─ the lane
-//   that finds a key writes its slot into the cell of the key's lane, in shared memory
+//   in each: digests of up to IN_FLIGHT keys per tile ─ keys behind equal digests ─ compare ─ the
+//   lane that finds a key writes its slot into the cell of the key's lane, in shared memory
 //
-// A miss reads a key only if a digest, one of 254 values, is equal by chance.
+// A search for an absent key reads a stored key only if a digest, one of 254 values, matches by
+// chance.
 //
 // .ci/slots.py counts the instructions that a warp issues per key. `// slots: NAME` at the end of a
 // line names the part of a search to which the line, and what it calls, belongs.
@@ -26,11 +27,11 @@ struct SearchCells {
     u32 of_warp[search_warps][warp_lanes];
 };
 
-// Whether the words of the buckets are read before their rows, so that a reader can tell whether a
-// writer changed a bucket in between.
+// Whether the search reads the words of the buckets before their digests, so that a reader can
+// detect that a writer changed a bucket since.
 enum class Versions { ignored, read };
 
-// IN_FLIGHT is the number of rows that a tile has requested at a time.
+// IN_FLIGHT is the maximum number of rows that a tile requests at a time.
 template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
   public:
     FORERUN_DEVICE KeySearch(const TableOp& op, u32* cells) : op(op), t(op.table), cells(cells) {}
@@ -45,7 +46,7 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
     u32 pattern = 0;  // its digest, four times
     u32 word = 0;     // of the bucket that was searched last, if versions are read
 
-    // The place of key i, which becomes the lane's own.
+    // Makes key i the lane's own, and returns its place.
     FORERUN_DEVICE Place take(u64 i, bool there) {
         key = there ? load_once(at<u64>(op.keys) + i) : 0;
         slot = no_slot;
@@ -54,7 +55,7 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
         return place;
     }
 
-    // All lanes of the warp make the call; it searches for the keys of those that want it.
+    // Searches for the keys of the lanes that set `wants`. All lanes of the warp make the call.
     template <Versions VERSIONS>
     FORERUN_DEVICE void search(const Place& place, bool wants, bool narrow) {
         u64 row = place.home * WIDTH;
@@ -76,7 +77,8 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
         }
     }
 
-    // The lane's word, before everything that any lane reads later: see bucket.cuh, "read a row".
+    // Reads the lane's word before everything that any lane reads later: see bucket.cuh, "read a
+    // row".
     template <Versions VERSIONS> FORERUN_DEVICE void read_version(u64 bucket, bool wanted) {
         if constexpr (VERSIONS == Versions::read) {
             if (op.concurrent_writers == 0) return;
@@ -86,12 +88,14 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
         }
     }
 
-    // Searches the 16 * LANES slots from `first` on for each key that is wanted. Returns whether it
-    // is not found and, if that is asked, there is no empty slot among them.
+    // Searches the 16 * LANES slots from `first` on for the key of each lane that sets `wanted`.
+    // Returns true if the lane's key was wanted and not found and, if EMPTY is set, none of these
+    // slots is empty.
     template <u32 LANES, bool EMPTY> FORERUN_DEVICE bool probe(u64 first, bool wanted) {
         const u32 rank = lane_in_warp() % LANES, tile = lane_in_warp() - rank;
         const u32 keys = ballot(all_lanes, wanted) >> tile;  // bit k: that of the tile's lane k
-        // The low half of the number of a slot; at first, of none that is searched.
+        // The cells hold the low half of a slot number. Their initial value is that of no searched
+        // slot.
         const u32 none = u32(first) ^ 0x80000000u;
         store(cells + lane_in_warp(), none);
         warp_sync(all_lanes);
@@ -105,8 +109,8 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
         return wanted && found == none && is_full;
     }
 
-    // The tile's keys k0 and following, whose bits are the lowest of `keys`. Returns whether the
-    // slots of the lane's own key, if it is one of them, include no empty one.
+    // Searches for the tile's keys from k0 on, whose bits are the lowest of `keys`. If the lane's
+    // own key is one of them, returns whether none of its slots is empty.
     template <u32 LANES, bool EMPTY>
     FORERUN_DEVICE bool probe_some(u64 first, u32 keys, u32 k0, u32 rank, u32 tile) {
         constexpr u32 some = LANES < IN_FLIGHT ? LANES : IN_FLIGHT;
@@ -118,7 +122,7 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
             const auto* const digests = at<Bytes16>(t.digests + from[k]);
             chunk[k] = load_relaxed_if(keys & 1u << k, digests);
         }
-        // The digests before the keys and the words: see bucket.cuh, "publish".
+        // The digests are read before the keys and the words: see bucket.cuh, "publish".
         if (op.concurrent_writers != 0) fence();
         u32 same[some];
         u64 candidate[some];
@@ -144,7 +148,7 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
             same[k] = found ? 0 : without_mark(same[k]);
             left |= same[k];
         }
-        // A lane's second equal digest of a key, for two keys at a time.
+        // A lane's second and further equal digests of a key, for two keys at a time.
         if (any(all_lanes, left != 0)) {  // slots: second
 #pragma unroll
             for (u32 k = 0; k < some; k += 2) {

@@ -11,8 +11,8 @@
 //   a row of 128 digests, start 2:   | sector 0 | sector 1 | sector 2 | sector 3 |
 //                      searched as        3rd        4th        1st        2nd
 //
-// A slot that was ever used is never empty again; it becomes reclaimed. An entry takes the first
-// free slot in its search order. So a search may end at the first empty slot.
+// A slot that was used never becomes empty again, only reclaimed, until the table is cleared. An
+// entry takes the first free slot in its search order. So a search may end at the first empty slot.
 #pragma once
 #include "../include/atomic.cuh"
 #include "../include/lane.cuh"
@@ -95,14 +95,15 @@ FORERUN_DEVICE u32 digests_with(const Bytes16& chunk, u64 slot, u32 digest) {
     return (was & ~(0xffu << digest_shift(slot))) | digest << digest_shift(slot);
 }
 
-// Bit 7 of byte b is clear if that byte of the word equals the pattern's. The sum carries into no
-// neighbour, so it is exact: a lookup beside writers must not take a slot whose digest is another
-// one. The other bits are arbitrary.
+// Clears bit 7 of each byte that equals the pattern's. The other bits are arbitrary. The sum
+// carries into no neighbouring byte, so the result is exact. It has to be: a lookup beside writers
+// must not take a slot with a different digest.
 FORERUN_DEVICE u32 unequal_4(u32 word, u32 pattern) {
     const u32 x = word ^ pattern;
     return ((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x;
 }
-// The slots of a chunk with the pattern's digest: bit 8b + 4 + j stands for byte b of word j.
+// Marks the slots of a chunk that have the pattern's digest. Bit 8b + 4 + j stands for byte b of
+// word j.
 FORERUN_DEVICE u32 marks_of(const Bytes16& chunk, u32 pattern) {
     const u32 x = unequal_4(chunk.x, pattern), y = unequal_4(chunk.y, pattern);
     const u32 z = unequal_4(chunk.z, pattern), w = unequal_4(chunk.w, pattern);
@@ -116,7 +117,7 @@ FORERUN_DEVICE u32 slot_of_mark(u32 marks) {
     return (bit & 3) * 4 + (bit >> 3);
 }
 FORERUN_DEVICE u32 without_mark(u32 marks) { return marks & ~(1u << (highest(marks) & 31)); }
-// Whether a digest is 0. The borrow of a difference can only come from a byte that is 0.
+// Returns whether a digest is 0. Only a byte that is 0 causes a borrow.
 FORERUN_DEVICE bool has_empty(const Bytes16& chunk) {
     const u32 x = (chunk.x - 0x01010101u) & ~chunk.x, y = (chunk.y - 0x01010101u) & ~chunk.y;
     const u32 z = (chunk.z - 0x01010101u) & ~chunk.z, w = (chunk.w - 0x01010101u) & ~chunk.w;

@@ -1,16 +1,17 @@
-// Rows, copied and added to by all lanes of a warp: lane k names the row of its key k.
+// Copies rows and adds to them with all lanes of a warp. Each lane passes the addresses of its own
+// key's rows.
 //
 //   rows of two units     | row 0: 0 1 | row 1: 0 1 | row 2: 0 1 | ...
 //   lane, in turn 0            0 1          2 3          4 5         a row of u units takes u turns
 //
-//   the table's side    words of four bytes, alone or four at a time, relaxed: readers and writers
+//   the table's side    relaxed words of four bytes, one or four at a time: readers and writers
 //                       may meet there
 //   the caller's side   16 bytes, 4 or 1, as its address and the length allow; no other thread
 //                       uses it
 //
 // A row of the table begins at a multiple of four bytes, and its last word is its own: the stride
-// is a multiple of four. Neighbouring lanes have neighbouring units, so what is contiguous in
-// memory is one request.
+// is a multiple of four. Neighbouring lanes access neighbouring units, so the hardware merges
+// contiguous accesses into one request.
 #pragma once
 #include "layout.cuh"
 
@@ -19,7 +20,7 @@ namespace forerun::table {
 // The unit that divides all of these addresses and lengths: 16, 4 or 1.
 FORERUN_DEVICE u32 unit_of(u64 bits) { return (bits & 15) == 0 ? 16 : (bits & 3) == 0 ? 4 : 1; }
 
-// Which unit of which row the lane has in a turn.
+// The row, and the unit of that row, that the lane handles in a turn.
 struct RowTurn {
     u32 row, unit;
     const u32 units, rows_on, units_on;
@@ -57,7 +58,8 @@ template <typename U> struct CallerSide {
         store_streaming(at<U>(row) + unit, value);
     }
 };
-// A word of a row that begins anywhere, and whose last word may have fewer than four bytes.
+// One word of a row. The row may begin at any address, and its last word may have fewer than four
+// bytes.
 struct CallerBytes {
     FORERUN_DEVICE static u32 bytes_of(u32 unit, u64 bytes) {
         const u64 left = bytes - u64(unit) * 4;
@@ -102,8 +104,8 @@ FORERUN_DEVICE void copy_units(u64 to, u64 from, u64 bytes) {
     }
 }
 
-// The functions below take what the addresses of the caller's rows have in common as `base`: the
-// address of its first row.
+// In the functions below, `base` is the address of the caller's first row. It and `row_bytes`
+// determine the alignment of all of the caller's rows.
 FORERUN_DEVICE u64 bits_of(const TableState& t, u64 base) {
     return base | t.rows | t.rows_host | t.row_stride_bytes | t.row_bytes;
 }
@@ -148,7 +150,7 @@ FORERUN_DEVICE void zero_out(const TableState& t, u64 to) {
     copy_units<1, u32, NoSource, CallerBytes>(to, 0, t.row_bytes);
 }
 
-// From the table to the caller, by one lane.
+// From the table to the caller, by one lane alone.
 FORERUN_DEVICE void copy_out_alone(const TableState& t, u64 base, u64 to, u64 row) {
     const u32 unit = unit_of(bits_of(t, base));
     if (unit == 16) {
@@ -160,7 +162,7 @@ FORERUN_DEVICE void copy_out_alone(const TableState& t, u64 base, u64 to, u64 ro
     }
 }
 
-// An element of the table's row, which is one word or two.
+// Accesses an element of the table's row as one word or two.
 template <typename T> FORERUN_DEVICE T load_element(u64 row, u64 e) {
     union {
         T value;

@@ -15,9 +15,9 @@ FORERUN_DEVICE bool meets(const TableOp& op, u64 slot) {
            (load_relaxed(key_at(t, slot)) & op.key_mask) == op.key_value;
 }
 
-// Erases the lanes' chosen slots, and returns whether the lane's was erased. One lane locks each
-// bucket for all of the warp's slots in it. They are checked again under the lock, so that no entry
-// is erased that was inserted in between.
+// Erases the lanes' chosen slots. Returns whether the lane's own slot was erased. One lane locks a
+// bucket for all of the warp's slots in it. Each lane checks its slot again under the lock, because
+// a writer may have replaced the entry in between.
 FORERUN_DEVICE bool erase_chosen(const TableOp& op, u64 slot, bool chosen) {
     const TableState& t = op.table;
     const u64 own = slot / t.width;
@@ -46,8 +46,8 @@ FORERUN_DEVICE bool erase_chosen(const TableOp& op, u64 slot, bool chosen) {
     return erased;
 }
 
-// Slots first_slot .. first_slot + count - 1. The lanes of a warp share one addition to the
-// counter.
+// Scans slots first_slot .. first_slot + count - 1. A warp makes one addition to the counter for
+// all its lanes.
 FORERUN_DEVICE void scan_slots(const TableOp& op) {
     const TableState& t = op.table;
     const u64 step = warps_in_grid() * warp_lanes;
@@ -76,12 +76,12 @@ FORERUN_DEVICE void scan_slots(const TableOp& op) {
         if (op.out_rows != 0)
             copy_out_alone(t, op.out_rows, op.out_rows + to * t.row_bytes, row_address(t, slot));
     }
-    // One addition per warp: one per turn would make the counter the limit.
+    // One addition per warp. With one per turn, the counter would limit the speed.
     counted = sum_of_warp(counted);
     if (lane_in_warp() == 0 && counted != 0) atomic_add(at<u64>(op.out_count), counted);
 }
 
-// Clears one bucket, pinned entries too. Returns whether the thread got the lock.
+// Clears one bucket, including its pinned entries. Returns whether the thread got the lock.
 FORERUN_DEVICE bool clear_bucket(const TableState& t, u64 bucket) {
     const u32 pin_words = t.width < 32 ? 1 : t.width / 32;
     u32 held = 0;

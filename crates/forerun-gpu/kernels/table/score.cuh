@@ -1,4 +1,4 @@
-// Scores by the table's policy. src/table/score.rs does the same in Rust.
+// Computes scores by the table's policy. src/table/score.rs does the same in Rust.
 #pragma once
 #include "layout.cuh"
 

@@ -1,4 +1,5 @@
-// Tiles: neighbouring lanes of a warp that read a bucket's row together, 16 slots each.
+// A tile is a group of neighbouring lanes of a warp that read a bucket's row together, 16 slots
+// each.
 //
 //   width  16: 1 lane     32: 2     64: 4     128: 8 lanes; one load of all lanes is the whole row,
 //                                             and one request
@@ -15,7 +16,7 @@ template <u32 LANES> FORERUN_DEVICE u32 rank_in_tile() {
     return lane_in_warp() % LANES;
 }
 
-// Bit k: that of lane k of the tile.
+// Bit k is the vote of lane k of the tile.
 template <u32 LANES> FORERUN_DEVICE u32 votes_of_tile(bool yes) {
     const u32 first = lane_in_warp() - rank_in_tile<LANES>();
     return ballot(all_lanes, yes) >> first & ((1u << LANES) - 1);

@@ -1,8 +1,8 @@
-// The slot for a new entry: a free one, or the one with the lowest score.
+// Chooses the slot for a new entry: a free one, or else the one with the lowest score.
 //
-//   free    the home's, until few of its slots are free; then that of the bucket with more free
-//           slots. The first in search order.
-//   least   of both buckets. On a tie, the home's slot comes first, then the lowest slot.
+//   free    a slot of the home until few of its slots are free, then of the bucket with more free
+//           slots. In that bucket, the first free slot in search order.
+//   least   the lowest score of both buckets. On a tie, the home comes first, then the lowest slot.
 //
 // Tiles of lanes read the rows of their lanes' keys, whose buckets are locked. All lanes of the
 // warp make each call.
@@ -85,7 +85,8 @@ template <u32 WIDTH> class Victims {
     }
 
   private:
-    // Of the scores that a lane has seen; `where` counts the spill's slots after the home's.
+    // The lowest of the scores that a lane has seen. `where` counts the spill's slots after the
+    // home's.
     struct Least {
         u64 score = ~0ull;
         u32 where = ~0u;

@@ -1,17 +1,17 @@
-// All operations that change entries by key: a warp takes 32 keys at a time, one per lane, under
-// the locks of the keys' buckets.
+// Implements all operations that change entries by key. A warp takes 32 keys at a time, one per
+// lane, and works under the locks of the keys' buckets.
 //
-//   each lane      lock home and spill ─ those that fail try again in the next round
-//   all lanes      digests of both buckets, for all keys with locks: see key_search.cuh
+//   each lane      lock home and spill ─ a lane that fails tries again in the next round
+//   all lanes      search for the keys whose locks are held: see key_search.cuh
 //     found        read, assign, add, score, pin, erase
-//     absent       a free slot, otherwise the lowest score of both: see victim.cuh
+//     absent       a free slot, otherwise the slot with the lowest score: see victim.cuh
 //   all lanes      rows
 //   each lane      score, key, digest ─ unlock, which increments the versions
 //
 // A new entry is written as:  row, score, key ─ release: digest.
 //
-// The lanes of a warp that share a bucket get it in different rounds. If the launch has only one
-// warp, it deals with keys that share a bucket in their order, and so does exactly what
+// Lanes of a warp whose keys share a bucket lock it in different rounds. If the launch has only one
+// warp, the warp processes keys that share a bucket in batch order, and does exactly what
 // src/table/cpu.rs does.
 #pragma once
 #include "key_search.cuh"
@@ -21,8 +21,8 @@
 
 namespace forerun::table {
 
-// Rows of a tile that the search has in flight. More would take more registers than there are; what
-// hides the latency is the prefetch.
+// Rows that the search of a tile has in flight. More would exceed the register limit. The prefetch
+// hides the latency.
 constexpr u32 writer_in_flight = 1;
 
 template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
@@ -36,13 +36,13 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
             i = first + lane_in_warp();
             place = this->take(i, i < count);
             if (i < count) {
-                // 32 buckets at once; the search below has only a few of them in flight.
+                // Prefetch for all 32 keys: the search below has one row per tile in flight.
                 prefetch(digests_at(t, place.home * WIDTH));
                 if (t.candidates == 2) prefetch(digests_at(t, place.spill * WIDTH));
             }
             attempt_together(i < count, [&](bool pending) { return write(pending); });
         }
-        // Modulo 2^64, so it can be negative.
+        // The sum is modulo 2^64, so it can represent a decrease.
         const u64 all_added = sum_of_warp(added);
         if (lane_in_warp() == 0 && all_added != 0)
             atomic_add(&control_of(t)->size, all_added);
@@ -66,7 +66,7 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
     FORERUN_DEVICE u64 row_in() const { return op.rows_in + i * t.row_bytes; }
     FORERUN_DEVICE u64 row_out() const { return op.rows_out + i * t.row_bytes; }
 
-    // Whether the lane got the locks and its key has been dealt with.
+    // Returns whether the lane got the locks. If so, its key is done.
     FORERUN_DEVICE bool write(bool pending) {
         const bool locked = lock(pending);
         warp_sync(all_lanes);  // a lock's fence counts for all lanes
@@ -113,22 +113,23 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
     FORERUN_DEVICE bool lock(bool pending) {
         bool locked = pending && try_lock_candidates(t, place, words);
         if (warps_in_grid() != 1) return locked;
-        // The only warp: a key waits for all before it, so that keys that share a bucket keep their
-        // order.
+        // This is the only warp. A key waits for all keys before it, so that keys that share a
+        // bucket keep their order.
         const u32 failed = ballot(all_lanes, pending && !locked);
         if (failed == 0) return locked;
         if (locked && lane_in_warp() > lowest(failed)) {
             unlock_unchanged(t, place, words);
             locked = false;
         }
-        // If the first of all has failed, a later one was faster; none holds a lock now.
+        // If the first key failed, a later key had the lock. No key holds a lock now.
         const bool is_first = lowest(failed) == lowest(ballot(all_lanes, pending));
         if (is_first && lane_in_warp() == lowest(failed))
             locked = try_lock_candidates(t, place, words);
         return locked;
     }
 
-    // By value: a reference to one of two members would put both into memory.
+    // These return values: a reference to one of two members would keep both in memory, not in
+    // registers.
     FORERUN_DEVICE bool at_home() const { return slot / WIDTH == place.home; }
     FORERUN_DEVICE u32 word_of_slot() const { return at_home() ? words.home : words.spill; }
     FORERUN_DEVICE void set_word_of_slot(u32 word) {
@@ -138,7 +139,7 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
     FORERUN_DEVICE bool is_pinned() const {
         return (word_of_slot() & word_pinned) != 0 && has_pin(t, slot);
     }
-    // Under the lock, which also guards the bucket's pins.
+    // The caller holds the lock, which also guards the bucket's pins.
     FORERUN_DEVICE void pin() {
         u32* const bits = pin_at(t, slot);
         store_relaxed(bits, load_relaxed(bits) | pin_bit(t, slot));
@@ -193,8 +194,8 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
         if (any(all_lanes, adds)) add_rows(t, op.element, adds ? row() : 0, row_in());
     }
 
-    // A slot for the new entry of each lane that inserts, if there is one. Outputs the entry that
-    // leaves it, or the new one if that is refused. Returns the lane's status.
+    // Chooses a slot for the new entry of each lane that inserts. Outputs the evicted entry, or the
+    // new one if it is refused. Returns the lane's status.
     FORERUN_DEVICE Status take_slot(bool inserts, u64 score, Status status) {
         Victims<WIDTH> victims{t, place, words};
         slot = inserts ? no_slot : slot;
@@ -215,8 +216,8 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
         return status;
     }
 
-    // Outputs an entry for each lane that gives one: its new one, or the one in its slot. The
-    // output has space for one per key.
+    // Outputs an entry for each lane that sets `gives`: its new entry, or the one in its slot. The
+    // output has space for one entry per key.
     FORERUN_DEVICE void give(bool gives, bool is_new, u64 score) {
         const u32 who = ballot(all_lanes, gives);
         u64 to = 0;

@@ -3,7 +3,7 @@
 //! ```text
 //!   $XDG_CACHE_HOME/forerun/kernels/<key>.cubin       otherwise ~/.cache, on Windows %LOCALAPPDATA%
 //!     8 bytes  "FRKERN1\n"
-//!     8 bytes  hash of the image, little-endian: a damaged file is made again
+//!     8 bytes  hash of the image, little-endian: a damaged file is compiled again
 //!     the image
 //! ```
 //!

@@ -8,7 +8,7 @@
 //!
 //! A driver loads machine code from its own major version of CUDA or an older one. It loads PTX
 //! from its own version or an older one, and compiles and keeps it. Only a build that found a
-//! compiler has embedded code. Every supported driver loads the code that `.ci/nvcc12` makes.
+//! compiler has embedded code. Every supported driver loads the code that `.ci/nvcc12` generates.
 //!
 //! The source is always embedded in one piece, so a program needs no file of this crate at run
 //! time. NVRTC is a library of the CUDA toolkit. It is loaded at run time, and only if it is
@@ -172,7 +172,7 @@ mod tests {
         image.windows(name.len()).any(|w| w == name.as_bytes())
     }
 
-    /// If this variable demands NVRTC, these tests must not pass without it.
+    /// If this variable requires NVRTC, these tests must not pass without it.
     fn nvrtc_is_expected() -> bool {
         std::env::var_os("FORERUN_EXPECT_NVRTC").is_some()
     }

@@ -1,4 +1,4 @@
-//! Loading the driver, and its results as errors.
+//! Loads the driver, and converts its results to errors.
 
 use crate::{CudaVersion, GpuError};
 use cudarc::driver::sys::{self, CUresult};

@@ -33,8 +33,8 @@ pub struct Gpu(Arc<Inner>);
 
 struct Inner {
     /// The process that opened the device. Memory, streams and events bind their device for each
-    /// call of the driver, including the call that frees them. Binding fails in a fork, so they do
-    /// nothing there.
+    /// call of the driver, including the call that frees them. Binding fails in a fork, so these
+    /// objects do nothing there.
     owner: Owner,
     device: CUdevice,
     context: sys::CUcontext,
@@ -130,7 +130,7 @@ impl Gpu {
         self.0.device == other.0.device
     }
 
-    /// Checks that something on `other` is on this device.
+    /// Checks that `other`, the device of some object, is this device.
     pub(crate) fn expect(&self, other: &Gpu, what: &'static str) -> Result<(), GpuError> {
         if self.is(other) {
             return Ok(());

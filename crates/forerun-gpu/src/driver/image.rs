@@ -1,4 +1,4 @@
-//! Loading the kernels: the embedded machine code, otherwise the embedded PTX, otherwise NVRTC's.
+//! Loads the kernels: the embedded machine code, else the embedded PTX, else code from NVRTC.
 
 use super::module::{Kernel, Module};
 use crate::cubin::{self, Code, CubinError};
@@ -39,7 +39,7 @@ impl Image {
     }
 }
 
-/// Whether the driver did not accept an image, so that another one may do.
+/// Whether the driver rejected an image, so that another one is worth a try.
 fn is_refusal(error: &GpuError) -> bool {
     let refusals = [
         CUresult::CUDA_ERROR_INVALID_IMAGE,
@@ -66,7 +66,7 @@ fn load_first(
     compile: impl FnOnce() -> Result<Code<Vec<u8>>, CubinError>,
 ) -> Result<Module, GpuError> {
     let mut refused = None;
-    // The oldest driver that would have loaded one of the images.
+    // The oldest driver version that would have loaded one of the images.
     let mut needed: Option<CudaVersion> = None;
     let mut needs = |version| needed = Some(needed.map_or(version, |least| least.min(version)));
     for code in embedded {
@@ -113,14 +113,14 @@ mod tests {
     use crate::driver::api;
     use std::ffi::{CStr, c_char};
 
-    /// What a compiler of this version makes: the fake driver reads the version from it.
+    /// An image from a compiler of this version. The fake driver reads the version from it.
     fn made_by(version: u32) -> (Vec<u8>, Vec<u8>) {
         let machine = format!("\x7fELFcuda={version}\0");
         let ptx = format!("//  cuda={version}\0");
         (machine.into_bytes(), ptx.into_bytes())
     }
 
-    /// Loads machine code and PTX of a compiler of this version, or what NVRTC makes.
+    /// Loads machine code and PTX from a compiler of this version, or NVRTC's output.
     fn load(
         compiler: u32,
         nvrtc: impl FnOnce() -> Result<Code<Vec<u8>>, CubinError>,
@@ -139,7 +139,7 @@ mod tests {
         Ok(Code::machine(made_by(version).0, CudaVersion(version)))
     }
 
-    /// The images that the driver was given so far, in order.
+    /// The images that the driver has received so far, in order.
     fn tried() -> String {
         // SAFETY: the fake driver is loaded, and this is the function's type.
         let function = unsafe { api::optional::<extern "C" fn() -> *const c_char>("fakeLoads") };

@@ -1,4 +1,4 @@
-//! The driver's information about an address.
+//! Queries the driver about an address.
 
 use super::api::check;
 use crate::memory_type::{MemoryType, PointerAttributes};

@@ -82,11 +82,11 @@ impl Module {
 }
 
 impl Kernel {
-    /// Lets a block have as much dynamic shared memory as the device allows, `device_bytes` less
-    /// what the kernel has of its own. Above 48 KiB this must be declared before the launch.
+    /// Allows a block the maximum dynamic shared memory: `device_bytes` minus the kernel's static
+    /// shared memory. Above 48 KiB, this must be declared before the launch.
     ///
-    /// The limit belongs to the kernel, which all copies share. So it is always the maximum: a
-    /// limit by what one copy needs would break an earlier copy that needs more.
+    /// The limit belongs to the kernel, which all copies share. So it is always the maximum:
+    /// setting it to what one copy needs would break an earlier copy that needs more.
     pub(crate) fn allow_shared(&self, device_bytes: u32) -> Result<(), GpuError> {
         let mut own_bytes = 0;
         // SAFETY: the kernel is loaded, and the caller has made its context current. The driver
@@ -109,7 +109,7 @@ impl Kernel {
         })
     }
 
-    /// Puts a launch on a stream. This neither allocates nor waits, so it may be captured.
+    /// Enqueues a launch on a stream. This neither allocates nor waits, so it may be captured.
     ///
     /// # Safety
     /// `P` must be the type of the kernel's only argument, with the kernel's layout, and the kernel

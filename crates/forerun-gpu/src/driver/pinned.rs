@@ -111,11 +111,11 @@ impl PinnedBuffer {
         unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.len) }
     }
 
-    /// Puts a copy of these bytes to device memory on a stream.
+    /// Enqueues a copy of these bytes to device memory on a stream.
     ///
     /// # Safety
-    /// The device's bytes, as many as the range has, must be allocated. They and this buffer must
-    /// stay so, and nothing else may use them, until the stream has finished.
+    /// The device memory must have as many bytes as the range. It and this buffer must stay
+    /// allocated, and nothing else may use them, until the stream has finished.
     pub(crate) unsafe fn copy_to(
         &self,
         stream: &Stream,
@@ -130,7 +130,7 @@ impl PinnedBuffer {
         })
     }
 
-    /// Puts a copy from device memory to these bytes on a stream.
+    /// Enqueues a copy from device memory to these bytes on a stream.
     ///
     /// # Safety
     /// As for [`PinnedBuffer::copy_to`].

@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 pub(crate) mod sealed {
-    /// Only this crate has commands, because a scope relies on what each one borrows.
+    /// Only this crate implements commands, because a scope relies on what each one borrows.
     pub trait Sealed {}
 }
 
@@ -23,7 +23,7 @@ pub trait Command: sealed::Sealed {
     /// The device that runs it.
     fn gpu(&self) -> &Gpu;
 
-    /// Puts the command on a stream and returns; the stream runs it after its earlier commands.
+    /// Enqueues the command on a stream and returns; the stream runs it after its earlier commands.
     /// This neither allocates nor waits, so it may be captured into a graph.
     ///
     /// Prefer [`Gpu::scope`], which is safe.

@@ -1,5 +1,5 @@
-//! Contiguous copies between host and device, and the driver's batch of many copies: the baselines
-//! for gathers.
+//! Contiguous copies between host and device, and the driver's batch of many copies. They are the
+//! baselines for gathers.
 
 use super::DeviceBuffer;
 use super::api::{self, check, optional};

@@ -1,7 +1,7 @@
 //! All checks before a launch. If they pass, they return the kernels' argument.
 //!
-//! The checks learn only from a [`Locate`] what kind of memory is at an address, so every refusal
-//! can be tested without a GPU. The CPU's reference obeys the same rules, except for the kind of
+//! The checks learn the kind of memory at an address only through [`Locate`], so every refusal can
+//! be tested without a GPU. The CPU's reference follows the same rules, except for the kind of
 //! memory.
 
 use super::known_memory::Locate;
@@ -12,7 +12,8 @@ use super::request::{Absent, Direction, Layers, MapUpdate, Request, RowLayout};
 use crate::gather_error::{GatherError, Operand, Side};
 use crate::memory_type::{MemoryType, PointerAttributes};
 
-/// The maximum row size: the kernels count units, and slightly beyond, in 32 bits.
+/// The maximum row size. The kernels count units in 32 bits, and count slightly past the end of a
+/// row.
 pub(crate) const ROW_BYTES_MAX: u64 = 1 << 30;
 /// The maximum number of layers per launch.
 pub(crate) const LAYERS_MAX: u32 = 1 << 16;
@@ -429,8 +430,8 @@ impl Checker<'_> {
                     memory_len,
                 });
             }
-            // The extent is unknown. At least the last byte must be in the same kind of memory at
-            // the same distance.
+            // The extent is unknown. Check that the last byte is in the same kind of memory, at the
+            // same distance.
             None if end > start => {
                 let last = self.memory.locate(end - 1)?;
                 self.fits(part, end - 1, &last)?;
@@ -456,7 +457,7 @@ impl Checker<'_> {
         location: &PointerAttributes,
     ) -> Result<(), GatherError> {
         let Target::Device { ordinal } = self.target else {
-            // On the CPU, exactly the listed memory is valid.
+            // On the CPU, only the listed memory is valid.
             return match location.range {
                 Some(_) => Ok(()),
                 None => Err(GatherError::Unknown {

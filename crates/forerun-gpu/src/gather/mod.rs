@@ -14,7 +14,7 @@
 //! | `launch_checks.rs` | checks of a request; `layers.rs`: overlapping layers; `known_memory.rs`: the kind of memory at an address |
 //! | `plan.rs`          | which kernel runs; `params.rs` is its argument |
 //! | `op.rs`            | the copy, prepared once and launched often |
-//! | `staging/`         | rows that others may write: copied to pinned memory piece by piece, and sent from there |
+//! | `staging/`         | sends rows that others may write, through pieces of pinned memory |
 //! | `cpu/`             | the same on the CPU |
 //!
 //! # Guarantees
@@ -22,12 +22,12 @@
 //!   index below 0 or beyond the rows is not a row. If there is no destination row, nothing
 //!   happens. If only the source row is missing, the destination row stays as it is or is zeroed
 //!   ([`Absent`]). Nothing outside the rows is ever read or written. Indices that are neither a row
-//!   nor -1 are mistakes, which are counted if a counter is given.
+//!   nor -1 are errors. They are counted if a counter is given.
 //! - If two pairs have the same destination, that row is unspecified (any mix of the two), and so
 //!   is its entry in the slot map. The CPU's copy processes pairs in order, but do not rely on it.
 //! - With a count in memory, the launch reads it when it runs. It uses that many pairs of each
 //!   layer, but at most all of them. A negative count means none.
-//! - A scatter writes to host memory, and the host does not notice. The host may read that memory
+//! - A scatter writes to host memory without the host's knowledge. The host may read that memory
 //!   only after it has waited for an event recorded after the scatter, or for the stream.
 //! - A launch neither allocates nor waits. If it is captured in a graph, each replay reads the
 //!   indices and counts that are in memory at that time.

@@ -1,4 +1,4 @@
-//! Which kernel runs, on how many blocks, and why.
+//! Chooses the kernel and its number of blocks, and states why.
 //!
 //! # The rule and its basis
 //! A block runs on one multiprocessor, so a launch of `b` blocks occupies at most `b` of them. A
@@ -10,12 +10,12 @@
 //!   bytes in flight = blocks x warps per block x rows in flight per warp x bytes of a row (at most what a warp holds)
 //! ```
 //!
-//! By default the plan takes V5 with lines of 128 bytes, the largest unit that fits, and the fewest
-//! rows in flight that reach that goal. Its blocks have 256 threads, an eighth of those of a
-//! multiprocessor, so that they run beside those of other kernels: a larger block would wait for a
-//! multiprocessor with that much room. By default there are up to [`DEFAULT_THREADS`] threads in
-//! all. On an H200, 32 blocks of 256 threads copy rows of 656 bytes as fast as all
-//! multiprocessors do, and 8 of them at less than half that rate.
+//! By default the plan uses V5 with lines of 128 bytes, the largest unit that fits, and the
+//! smallest number of rows in flight that reaches this target. Its blocks have 256 threads, an
+//! eighth of those of a multiprocessor, so that they run beside those of other kernels: a larger
+//! block would wait for a multiprocessor with that much room. By default there are up to
+//! [`DEFAULT_THREADS`] threads in all. On an H200, 32 blocks of 256 threads copy rows of 656 bytes
+//! as fast as all multiprocessors do. Eight such blocks reach less than half that rate.
 
 use super::request::{Direction, KernelChoice};
 use crate::DeviceInfo;

@@ -123,7 +123,7 @@ pub enum Absent {
     Zero,
 }
 
-/// A copy without its addresses. The CPU's copy takes the same.
+/// A copy without its addresses. The CPU's copy takes the same description.
 ///
 /// ```
 /// use forerun_gpu::gather::{Absent, CopySpec, RowLayout};
@@ -268,8 +268,8 @@ impl PairsAt {
     }
 }
 
-/// A count in memory that the launch reads when it runs: the number of pairs per layer that are
-/// used, at most all.
+/// A count in memory that the launch reads when it runs: the number of pairs to use per layer,
+/// limited to the pairs given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountAt {
     /// Its address.

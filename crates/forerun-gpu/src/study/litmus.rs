@@ -1,5 +1,5 @@
-//! Litmus tests of a device's memory (`kernels/litmus.cu`): outcomes that the orders of the table's
-//! kernels forbid.
+//! Litmus tests of a device's memory (`kernels/litmus.cu`): they look for outcomes that the memory
+//! orders of the table's kernels forbid.
 
 use crate::driver::{Command, DeviceBuffer, Kernel, Launch, Stream, sealed};
 use crate::{Gpu, GpuError};
@@ -29,14 +29,14 @@ impl LitmusTest {
     }
 }
 
-/// What the readers of one or more launches saw: how often each outcome.
+/// How often the readers of one or more launches saw each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LitmusOutcomes {
-    /// Nothing of the writer.
+    /// The reader saw none of the writer's stores.
     pub nothing: u64,
-    /// Everything that the writer did.
+    /// The reader saw all of the writer's stores.
     pub all: u64,
-    /// What the orders forbid.
+    /// The reader saw what the orders forbid.
     pub forbidden: u64,
     /// The writer was active: a reader of the table would search again.
     pub active: u64,
@@ -71,7 +71,7 @@ struct Litmus<'a> {
 
 impl LitmusTest {
     /// Runs the test on `cells` cells, `launches` times. With `ordered`, the writer and the reader
-    /// have the orders of the table's kernels.
+    /// use the memory orders of the table's kernels.
     ///
     /// # Errors
     /// Out of memory; the driver's error.

@@ -14,11 +14,11 @@ use std::ops::Range;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Blocks per multiprocessor, at most. More than run at a time, so that a multiprocessor that is
-/// done early gets another block; the rest is a loop in the kernel.
+/// Maximum blocks per multiprocessor. This is more than run at a time, so that a multiprocessor
+/// that finishes early gets another block. The kernel loops over the rest of the work.
 pub(crate) const BLOCKS_EACH: u32 = 64;
 
-/// Where memory is.
+/// Where an allocation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferKind {
     /// In device memory.
@@ -40,7 +40,7 @@ pub struct TableLaunch {
     pub shared_bytes: u32,
 }
 
-/// What a launch takes from host memory and gives back, in one piece of device memory.
+/// The input and output of a launch in host memory, staged in one piece of device memory.
 pub struct HostBatch<'a> {
     /// Its device address.
     pub address: u64,
@@ -161,7 +161,7 @@ impl GpuBackend {
     ) -> Result<(), TableError> {
         let input = 0..batch.input_bytes as usize;
         // SAFETY: the device's bytes are inside an allocation, and the host's inside `memory`. The
-        // caller, which has both locked, waits before anything else uses them.
+        // caller holds the locks of both and waits before anything else uses them.
         unsafe { memory.copy_to(&self.stream, batch.address, input) }?;
         self.launch(launch, op)?;
         let output = batch.output.start as usize..batch.output.end as usize;
@@ -299,7 +299,7 @@ impl Backend for GpuBackend {
         (batch.fill)(&mut memory.as_mut_slice()[..batch.input_bytes as usize]);
         self.expect_allocated(batch.address, bytes as u64)?;
         let enqueued = self.enqueue(launch, op, &batch, memory);
-        // Also after a failure: a copy may be under way.
+        // Wait even after a failure: a copy may be in progress.
         let waited = self.stream.synchronize();
         enqueued?;
         waited?;

@@ -7,7 +7,7 @@ use super::params::{
 };
 use std::ops::Range;
 
-/// The outcome for a key.
+/// The outcome of an operation for a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
@@ -73,7 +73,8 @@ impl Element {
 /// An operation on each key of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Sets the key's row. Inserts an absent key, if necessary in place of the lowest score.
+    /// Sets the key's row. Inserts an absent key, if necessary in place of the entry with the
+    /// lowest score.
     InsertOrAssign,
     /// Like [`Operation::InsertOrAssign`], and returns the entries that the table does not keep:
     /// evicted ones and refused new ones.
@@ -198,8 +199,8 @@ impl Operation {
 /// How slots are searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lookup {
-    /// With tiles of lanes: narrow while the table is at most 7/8 full, then wide. The kernel reads
-    /// from the table how full it is.
+    /// With tiles of lanes: narrow while the table is at most 7/8 full, wide beyond. The kernel
+    /// reads the load from the table.
     #[default]
     ByLoad,
     /// With tiles: first a sector of 32 digests, then the rest of the row if necessary.
@@ -228,7 +229,7 @@ impl Lookup {
     ];
 
     /// Whether operations that change entries may run at the same time. The pipeline copies with
-    /// cp.async, which has no order that a writer could rely on.
+    /// cp.async, which guarantees no memory order.
     pub fn may_run_beside_writers(self) -> bool {
         !matches!(self, Lookup::Pipeline | Lookup::SeedRule)
     }

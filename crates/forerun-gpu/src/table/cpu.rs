@@ -1,9 +1,9 @@
 //! The table on the CPU. It is the reference for the kernels and replaces them on machines without
 //! a GPU.
 //!
-//! It processes the keys of a batch in order and does with each exactly what the only warp of a
-//! launch does (`kernels/table/write.cuh`): the same slot, the same victim, the same score. It
-//! prefetches the digests of later keys, because every lookup has the same few steps.
+//! It processes the keys of a batch in order. For each key it chooses the same slot, victim and
+//! score as a launch of one warp does (`kernels/table/write.cuh`). It prefetches the digests of
+//! later keys.
 
 use super::batch::{Answers, Batch, Condition, Element, Entries, Operation, Status};
 use super::candidate_slots::{CandidateSlots, EMPTY, RECLAIMED};
@@ -31,7 +31,7 @@ pub(crate) struct CpuTable {
     pub(super) digests: Vec<u8>,
     pub(super) keys: Vec<u64>,
     scores: Vec<u64>,
-    /// One flag per bucket: whether any of its entries ever went to its second bucket.
+    /// One flag per bucket: whether a key with this home was ever inserted into its second bucket.
     pub(super) spilled: Vec<bool>,
     pins: Vec<bool>,
     rows: Vec<u8>,

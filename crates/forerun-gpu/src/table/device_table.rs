@@ -3,7 +3,7 @@
 //! ```text
 //!   arrays     digests │ keys │ scores │ words │ pins │ control      rows          rows on the host
 //!              one allocation, initially zeroed                      one           one, if there are any
-//!   staging    what a batch brings and takes (host_batch.rs)         one, made on first use, of bounded size
+//!   staging    input and output of a batch (host_batch.rs)           one, made on first use, of bounded size
 //! ```
 
 use super::backend::{Backend, BufferKind, HostBatch, TableLaunch};
@@ -140,7 +140,7 @@ impl DeviceTable {
         self.state.row_bytes
     }
 
-    /// Keys per part, so that everything that accompanies them fits into staging memory.
+    /// Keys per part, so that the keys and their arrays fit into staging memory.
     fn keys_a_part(&self) -> usize {
         (STAGING_BYTES / (3 * self.row_bytes() + 96)).max(1) as usize
     }
@@ -190,7 +190,8 @@ impl DeviceTable {
                 drop(smaller);
                 let held = bytes.next_power_of_two().max(1 << 16);
                 let memory = Memory::new(&self.backend, held, BufferKind::Device)?;
-                // A batch comes back as one copy, in which absent rows have not been written.
+                // A batch is copied back as a whole, including the rows of absent keys, which no
+                // kernel has written.
                 self.backend.zero(memory.address, held)?;
                 (memory, held)
             }

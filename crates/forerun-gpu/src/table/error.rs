@@ -85,7 +85,8 @@ pub enum TableError {
         /// Slots per bucket.
         width: u32,
     },
-    /// The lookup copies in a way that has no order with writers.
+    /// The lookup must not run beside writers, because its copies are not ordered with their
+    /// stores.
     #[error(
         "the lookup {lookup:?} must not run beside operations that change entries; choose another \
          one"

@@ -1,6 +1,6 @@
-//! How scores follow from uses.
+//! Eviction strategies: how the score of an entry is computed.
 
-/// How an entry's score is derived from its uses. The lowest score is evicted first.
+/// How the score of an entry is computed. The lowest score is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum EvictStrategy {

@@ -1,4 +1,4 @@
-//! A table in a file. A GPU or a CPU writes it, and either reads it.
+//! Saves a table to a file. A table on a GPU or on the CPU can write it, and either can read it.
 //! `docs/internals/format-other.md` draws it.
 //!
 //! ```text
@@ -206,7 +206,7 @@ impl<R: Read> Reader<R> {
         ))
     }
 
-    /// The next entries, or `None` at the end, which must confirm that there are `so_far`.
+    /// The next entries, or `None` at the end. The end must state that there were `so_far` entries.
     pub(super) fn chunk(
         &mut self,
         row_bytes: u64,

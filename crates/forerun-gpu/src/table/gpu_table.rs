@@ -327,7 +327,7 @@ impl GpuTable {
         if self.capacity() >= max {
             return Ok(());
         }
-        // It is not known yet which keys are new, so assume that all are.
+        // Which keys are new is not known yet, so assume that all are.
         let wanted = self.size()?.saturating_add(keys).saturating_mul(8) / 7;
         if wanted > self.capacity() {
             let doubled = self.capacity().saturating_mul(2);
@@ -387,7 +387,7 @@ impl GpuTable {
         Ok(())
     }
 
-    /// Inserts entries with the scores they had.
+    /// Inserts entries with their previous scores.
     pub(super) fn restore(&mut self, entries: &Entries) -> Result<(), TableError> {
         let batch = Batch::rows(&entries.keys, &entries.rows).with_scores(&entries.scores);
         self.apply(Operation::Restore, &batch, Answers::default())?;

@@ -1,4 +1,5 @@
-//! Batches of keys in host memory: one copy to the device, one launch, one copy back, one wait.
+//! Processes batches of keys in host memory with one copy to the device, one launch, one copy back
+//! and one wait.
 //!
 //! ```text
 //!   staging   │ keys │ rows │ scores │ flags │ count │ entries │ status │ rows │ scores │ ... │ entries' rows │
@@ -6,8 +7,9 @@
 //!                                            └──────────────── copied back ───────────────────┘
 //! ```
 //!
-//! The count of entries goes in as zero. Rows of entries, which a batch may have many or none of,
-//! are read afterwards. A batch that does not fit into staging memory is processed in parts.
+//! The count of entries goes in as zero. The rows of output entries are read afterwards, because a
+//! batch may have many of them or none. A batch that does not fit into staging memory is processed
+//! in parts.
 
 use super::batch::{Answers, Batch, Entries, Status};
 use super::params::{BY_FLAG, FOUND_READ_ROW, TableOp};
@@ -25,8 +27,8 @@ pub(super) struct Keyed<'a> {
 }
 
 impl Keyed<'_> {
-    /// Whether a key with this outcome has a row and a score in the answer. Others keep what was
-    /// there, so their bytes are not copied.
+    /// Whether a key with this outcome has a row and a score in the answer. Other keys keep the
+    /// caller's bytes, so nothing is copied for them.
     fn answered(&self, status: Status, flag: Option<u8>) -> (bool, bool) {
         let met = self.actions & BY_FLAG == 0 || flag.is_some_and(|flag| flag != 0);
         match status {
@@ -40,7 +42,7 @@ impl Keyed<'_> {
     }
 }
 
-/// The offsets in staging memory of what a part has.
+/// The offsets of a part's arrays in staging memory.
 pub(super) struct PartLayout {
     keys: u64,
     rows_in: Option<u64>,
@@ -76,7 +78,7 @@ impl PartLayout {
             .with_rest
             .then(|| EntryLayout::take(&mut layout, n, is_writer));
         let count_bytes = if entries.is_some() { 8 } else { 0 };
-        // The outcome says which rows and scores there are.
+        // The outcome of each key determines whether it has a row and a score.
         let has_answers = answers.rows.is_some() || answers.scores.is_some();
         let status = layout.take_if(answers.status.is_some() || has_answers, n);
         let rows_out = layout.take_if(answers.rows.is_some(), n * row_bytes);

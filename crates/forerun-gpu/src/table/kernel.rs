@@ -1,12 +1,12 @@
-//! The kernel for an operation, and its number of blocks.
+//! Chooses the kernel for an operation, and its number of blocks.
 
 use super::backend::TableLaunch;
 use super::batch::Lookup;
 use super::error::TableError;
 use super::params::{LOOKUP_BY_LOAD, LOOKUP_NARROW, LOOKUP_WIDE};
 
-/// Threads per block of the kernels that work by key, as in `kernels/table.list`: each takes a key
-/// at a time.
+/// Threads per block of the kernels that work by key, as in `kernels/table.list`. Each thread takes
+/// one key at a time.
 const KEY_THREADS: u32 = 128;
 /// Threads per block of the kernels that scan all slots.
 const SCAN_THREADS: u32 = 256;
@@ -20,8 +20,7 @@ fn of_width(width: u32, names: [&'static str; 4]) -> &'static str {
     }
 }
 
-/// A grid in which blocks of `threads` threads work on `items`, each on `a_block` of them at a
-/// time.
+/// A grid of blocks of `threads` threads for `items`. A block works on `a_block` items at a time.
 fn launch(kernel: &'static str, threads: u32, items: u64, a_block: u64, max: u32) -> TableLaunch {
     TableLaunch {
         kernel,

@@ -1,8 +1,9 @@
-//! The orders of the kernels as models: `kernels/table/bucket.cuh` lists them.
+//! Loom models of the kernels' memory orders, which `kernels/table/bucket.cuh` lists.
 //!
-//! Each model is checked with the kernels' orders, and then fails without those that its test
-//! names, which shows that it needs them. A warp's lanes are threads here; starting and joining
-//! them models `warp_sync`. Relaxed accesses and fences mean in PTX what they mean here.
+//! Each test checks a model with the kernels' orders. It then removes each order that it names, and
+//! the model must fail, which shows that the order is needed. Here, a warp's lanes are threads, and
+//! starting and joining them models `warp_sync`. Relaxed accesses and fences have the same meaning
+//! in PTX.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -25,9 +26,9 @@ struct Orders {
     publish: bool,
     /// The fence between digests and keys, in a search beside writers.
     search: bool,
-    /// The fence after the word, before what it guards is read.
+    /// The fence after the word is read, before the data that it guards is read.
     version: bool,
-    /// The fence after the row, before the word is read again.
+    /// The fence after the row is read, before the word is read again.
     check: bool,
     /// One lane reads the words for all.
     one_lane: bool,
@@ -49,7 +50,7 @@ fn fence_if(wanted: bool) {
     }
 }
 
-/// Runs the model in every execution with up to three switches of a thread that could continue.
+/// Runs the model in every execution with at most three preemptions.
 fn check(orders: Orders, model: fn(Orders)) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -219,7 +220,7 @@ fn a_versioned_read_needs_its_fences_and_the_locks() {
     needs(versioned_read_model, &weaker);
 }
 
-/// The same with two lanes, each of which copies one word of the row.
+/// The same model with two lanes, each of which copies one word of the row.
 fn lanes_model(orders: Orders) {
     let bucket = Bucket::new();
     let writer = Bucket::written(&bucket, orders);

@@ -9,12 +9,12 @@
 //!   keys         | k | k | ... k |      u64: any value is a valid key
 //!   scores       | s | s | ... s |      u64 or u32: the lowest is evicted first
 //!   rows         | row | row | ..|      bytes: in device memory, in pinned host memory, or split by a budget
-//!   word         | version | spilled | locked |      u32 per bucket
+//!   word         | version | pinned | spilled | locked |      u32 per bucket
 //! ```
 //!
-//! A key's hash determines its buckets: its home, and a spill that is used when less than a fifth
-//! of the home is free. `docs/internals/gpu-table.md` describes the layout and what each lookup
-//! reads. `docs/guide/gpu-table.md` lists the operations that may run at the same time.
+//! A key's hash determines its buckets: its home, and a spill. New entries may go to the spill when
+//! at most 3/16 of the home is free. `docs/internals/gpu-table.md` describes the layout and what
+//! each lookup reads. `docs/guide/gpu-table.md` lists the operations that may run at the same time.
 //!
 //! ```
 //! use forerun_gpu::table::{GpuTable, TableOptions};

@@ -1,4 +1,4 @@
-//! The named operations: each combines a batch, an [`Operation`] or a [`Lookup`], and its result.
+//! The named operations. Each combines a batch, an [`Operation`] or a [`Lookup`], and its result.
 
 use super::batch::{Answers, Batch, Element, Entries, Lookup, Operation, Status, check_rows_len};
 use super::error::TableError;

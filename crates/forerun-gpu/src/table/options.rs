@@ -32,13 +32,13 @@ impl Width {
     }
 }
 
-/// In how many buckets a key can be.
+/// The number of buckets in which a key can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Candidates {
-    /// One: a search takes one probe, but some buckets are full and evict long before the table is
+    /// One: a search takes one probe, but some buckets fill up and evict long before the table is
     /// full.
     One,
-    /// Two: its home, and another bucket that is used when little of the home is free.
+    /// Two: its home, and another bucket that takes entries when few slots of the home are free.
     Two,
 }
 

@@ -4,8 +4,8 @@
 //!   table.command(operation, &device batch)   ->   TableCommand: put on a stream, or captured in a graph
 //! ```
 //!
-//! A launch is one call of the driver. It neither allocates nor waits. The kernel itself chooses
-//! how a lookup searches, by the table's load, and does so again on each replay.
+//! A launch is one call of the driver. It neither allocates nor waits. The kernel chooses how a
+//! lookup searches by the table's load, and does so again on each replay.
 
 use super::batch::{Condition, Lookup, Operation};
 use super::error::TableError;
@@ -24,9 +24,9 @@ use std::ops::Range;
 pub struct DeviceBatch<'a> {
     /// Number of keys, or their maximum if `count_at` is set.
     pub count: u64,
-    /// One u64, read when the operation runs: the number of keys. It can be the
-    /// [`EntryBuffers::count`] of the previous operation, for example, so that missing keys go to
-    /// the next operation without the host.
+    /// One u64, read when the operation runs: the number of keys. For example, it can be the
+    /// [`EntryBuffers::count`] of the previous operation, which passes missing keys on to the next
+    /// operation without the host.
     pub count_at: Option<&'a DeviceBuffer>,
     /// The keys.
     pub keys: &'a DeviceBuffer,
@@ -36,7 +36,7 @@ pub struct DeviceBatch<'a> {
     pub scores: Option<&'a DeviceBuffer>,
     /// Input flags, one byte each.
     pub flags: Option<&'a DeviceBuffer>,
-    /// The epoch of the epoch policies.
+    /// The epoch of the epoch strategies.
     pub epoch: u64,
     /// Output rows. Those of absent keys are as in [`Answers::rows`](super::Answers::rows).
     pub rows_out: Option<&'a DeviceBuffer>,

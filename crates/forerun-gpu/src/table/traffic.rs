@@ -1,4 +1,4 @@
-//! The memory requests of a lookup on a device, counted on the CPU with the same table.
+//! Counts, on the CPU, the memory requests that a lookup in the same table would make on a device.
 //!
 //! ```text
 //!   a key     digests of its home ─ keys behind equal digests ─ the home's word ─ digests of its spill ─ keys
@@ -12,7 +12,7 @@ use super::candidate_slots::{CandidateSlots, EMPTY};
 use super::cpu::CpuTable;
 use std::ops::{AddAssign, Range};
 
-/// The minimum that device memory delivers together.
+/// The minimum number of bytes that device memory delivers.
 const SECTOR_BYTES: u64 = 32;
 /// A line: the maximum per request.
 const LINE_BYTES: u64 = 128;

@@ -2,9 +2,9 @@
 // tests/driver.rs.
 //
 // Device memory is host memory, and work on a stream is done at once. Kernels do not run; their
-// launches are checked as the driver checks them. There are two devices, so two contexts. What
-// the driver requires of its caller is required here: a call that needs a context fails
-// without one or with another device's.
+// launches are checked as the driver checks them. There are two devices, so two contexts. This
+// driver enforces what the real one requires of its caller: a call that needs a context fails
+// without one, or with another device's.
 //
 //   FAKE_DRIVER_VERSION=12020     the CUDA version that the driver supports (default 12020)
 //   FAKE_DRIVER_REFUSES=elf,ptx   the forms of images that it does not load

@@ -1,5 +1,5 @@
-// The matrix product compared with three plain loops, in integers, so that the order of additions
-// makes no difference.
+// Compares the matrix product with three plain loops. The numbers are integers, so that the order
+// of additions makes no difference.
 #include "tests/testing/harness.h"
 #include "shim/machine.h"
 #include "word.cuh"

@@ -1,5 +1,5 @@
-// Every row-copying kernel compared with plain loops: all sizes, counts, absences and offsets, and
-// the rest drawn by seed.
+// Compares every row-copying kernel with plain loops, for all sizes, counts, missing rows and
+// offsets. The seed draws the other parameters.
 #include <sys/mman.h>
 
 #include <set>
@@ -106,7 +106,7 @@ struct Sparse {
 
 void far_rows(const Kernel& kernel) {
     constexpr u64 row_bytes = 656;
-    // Byte offsets near 2^31, 2^32 and 2^33: beyond signed and unsigned 32 bits.
+    // Tests byte offsets near 2^31, 2^32 and 2^33, beyond signed and unsigned 32 bits.
     const i64 rows[] = {0,         3'273'603, 3'273'604,  3'273'605,  6'547'206,
                         6'547'207, 6'547'208, 13'094'412, 13'094'413, 13'094'414};
     constexpr u64 all_rows = 13'094'415, n = 10;

@@ -1,5 +1,5 @@
-// The litmus tests on the shim, whose warps hold their stores back: with the orders, the forbidden
-// outcome never shows; without them it does, so the tests can show it.
+// The litmus tests on the shim, whose warps delay their stores. With the orders, the forbidden
+// outcome never appears. Without them it does, which shows that the tests can detect it.
 #include "tests/testing/harness.h"
 #include "shim/machine.h"
 #include "word.cuh"

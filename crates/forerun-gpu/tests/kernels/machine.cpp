@@ -1,5 +1,5 @@
-// The shim's own tests: small kernels, most of them with a planted mistake, and the failure that
-// the machine must report.
+// The shim's own tests: small kernels, most of them with a planted bug, and the failure that the
+// machine must report.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -436,7 +436,7 @@ TEST("a seed is one schedule, and seeds differ") {
 
 }  // namespace
 
-// Each lane takes one lock and increments a count. ROUNDS: as wait.cuh demands it.
+// Each lane takes one lock and increments a count. With ROUNDS, it follows the rule of wait.cuh.
 template <bool ROUNDS> void count_under_lock(Io io) {
     u32* const lock = io.out;
     const auto attempt = [&] {
@@ -485,7 +485,7 @@ template <Order ORDER> void send(Io io) {
         } else {
             store_relaxed(io.out + 32, 1u);
         }
-        // Something else to do, so that the lane does not end.
+        // Other work, so that the lane does not end.
         for (u32 i = 0; i < 40; ++i) store_relaxed(io.out + 48, i);
     } else if (lane == 0) {
         while (load_acquire(io.out + 32) == 0) backoff(0);
@@ -507,7 +507,7 @@ template <Order ORDER> u32 wrong_sends() {
 
 TEST("stores land late, and a missing fence, release or warp_sync shows") {
     CHECK(wrong_sends<Order::none>() > 0, "no seed shows the missing fence");
-    // Lane 1 ends soon, which lands its store; some seed is faster.
+    // Lane 1 soon ends, which lands its store. With some seed, the failure comes first.
     CHECK(wrong_sends<Order::fence_without_sync>() > 0, "no seed shows the missing warp_sync");
     CHECK(wrong_sends<Order::fence>() == 0, "a fence orders the stores before it");
     CHECK(wrong_sends<Order::release>() == 0, "a release orders the stores before it");

@@ -1,4 +1,4 @@
-// Random reads compared with plain loops: the sum must be that of the requested words, and each
+// Compares random reads with plain loops. The sum must be that of the requested words, and each
 // request must read one whole piece.
 #include <map>
 #include <set>

@@ -6,8 +6,8 @@ use forerun_gpu::table::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every lane wants the same lock. Whatever lanes the hardware runs first, none may wait for a lock
-/// while another lane of its warp holds it; the shim checks that.
+/// Every lane wants the same lock. Whichever lanes the hardware runs first, no lane may wait for a
+/// lock while another lane of its warp holds it. The shim checks that.
 #[test]
 fn a_storm_on_one_bucket_ends_at_every_width() {
     for (seed, width) in Width::ALL.into_iter().cycle().take(8).enumerate() {
@@ -63,7 +63,7 @@ fn a_storm_of_duplicates_leaves_each_key_once() {
     }
 }
 
-/// The keys that others reserve, and keys with equal digests, in batches that repeat all of them.
+/// Keys that other tables reserve, and keys with equal digests, in batches that repeat all of them.
 #[test]
 fn a_storm_of_the_greatest_keys_and_of_equal_digests_loses_none() {
     for seed in 0..12u64 {

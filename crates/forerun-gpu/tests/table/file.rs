@@ -1,4 +1,4 @@
-//! Saved tables: portable between CPU and kernels, and rejected if damaged.
+//! Saved tables are portable between the CPU and the kernels, and are rejected if damaged.
 
 use crate::{Order, contents, on_shim, rows_of, small};
 use forerun_gpu::table::{Candidates, EvictStrategy, GpuTable, TableError, TableOptions, Width};

@@ -1,4 +1,4 @@
-//! Every kind of lookup, at every load, in many schedules.
+//! Tests every kind of lookup, at every load, in many schedules.
 
 use crate::{Order, Shim, on_shim, row_of, rows_of, small};
 use forerun_gpu::GpuError;

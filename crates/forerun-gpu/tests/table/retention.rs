@@ -1,4 +1,4 @@
-//! Which entries a table keeps, and how full it gets before it evicts any.
+//! Tests which entries a table keeps, and how full it gets before it evicts any.
 
 use crate::{Order, contents, on_shim, rows_of};
 use forerun_gpu::table::{

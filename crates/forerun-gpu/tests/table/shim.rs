@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 /// How kernels are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One warp, which takes keys that share a bucket in their order.
+    /// One warp, which processes keys that share a bucket in batch order.
     OneWarp,
     /// Several blocks, with a seed that changes on every launch.
     Seeded(u64),
@@ -152,8 +152,8 @@ fn op_bytes(op: &TableOp) -> Vec<u8> {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // It ends by itself when its input does. A test that failed in the middle of an exchange
-        // cannot wait for that.
+        // The process exits at the end of its input. A test that failed in the middle of an
+        // exchange cannot wait for that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -30,7 +30,7 @@ fn gone_through(shim: &Shim, op: &TableOp, max: usize) -> usize {
     end
 }
 
-/// A count in device memory limits every kind of operation, which never goes beyond the arrays.
+/// A count in device memory limits every kind of operation. No operation goes beyond the arrays.
 #[test]
 fn a_count_in_device_memory_is_the_number_of_keys() {
     const KEYS_MAX: usize = 200;

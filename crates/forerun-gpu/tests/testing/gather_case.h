@@ -176,8 +176,8 @@ inline std::vector<std::pair<i64, i64>> draw_pairs(const Case& c, u64 source_row
     return pairs;
 }
 
-// Runs the case and compares all memory. The work done is added to `copied` and the others, so that
-// the caller can check that there was any.
+// Runs the case and compares all memory. Adds the work done to `copied` and the other counters, so
+// that the caller can check that there was some.
 struct CheckedRows {
     u64 cases = 0, copied = 0, zeroed = 0, skipped = 0, wrong_indices = 0;
 };

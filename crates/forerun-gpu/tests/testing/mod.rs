@@ -100,7 +100,7 @@ impl Compiler {
         Some(compiler)
     }
 
-    /// Sanitizers need a library that some installations lack, and memory that some machines
+    /// Sanitizers need a library that some installations lack, and address space that some machines
     /// refuse.
     fn makes_a_program_that_runs(&self, scratch: &Path) -> bool {
         let (source, program) = (scratch.join("probe.cpp"), scratch.join("probe"));
@@ -215,7 +215,7 @@ pub fn programs() -> Option<&'static Path> {
                 .join(format!("kernels-{:016x}", content(&compiler)));
             if !kept.is_dir() {
                 compiler.build(scratch.path());
-                // Another run may have been faster; its programs are used then.
+                // Another run may have finished first. Then its programs are used.
                 if fs::rename(scratch.path(), &kept).is_err() {
                     assert!(
                         kept.is_dir(),

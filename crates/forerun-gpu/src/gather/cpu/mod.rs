@@ -9,7 +9,7 @@
 //!
 //! Copying a row of a few hundred bytes from uncached memory waits for its first lines. The CPU's
 //! own prefetcher fetches the rest of the row, but not the next one. So this code prefetches the
-//! lines of a row while it copies earlier rows, which works because every row takes the same steps.
+//! lines of a row while it copies earlier rows.
 //!
 //! Several threads divide the rows by destination. Two pairs with the same destination belong to
 //! one thread, which copies them in order.
@@ -32,7 +32,8 @@ pub use pairs::{Indices, Map, MapEntries, Pairs};
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CopyOptions<'a> {
-    /// Number of pairs in each layer that are used, at most all. A negative count means none.
+    /// Number of pairs to use in each layer, limited to the pairs given. A negative count means
+    /// none.
     pub count: Option<i64>,
     /// A slot map to maintain.
     pub map: Option<Map<'a>>,

@@ -4,8 +4,7 @@ use crate::Gpu;
 use crate::driver::{DeviceBuffer, DeviceSlice};
 use std::fmt;
 
-/// The destination of rows: a device's memory, or the CPU's memory where the CPU takes the device's
-/// place.
+/// The destination of rows: a device's memory, or ordinary memory if the CPU replaces the device.
 pub enum Destination<'a> {
     /// To a device's memory.
     Device(DeviceSlice<'a>),

@@ -9,9 +9,9 @@
 //!   piece 3   |                 |            |     has arrived: it is filled next
 //! ```
 //!
-//! A gather reads host memory when it runs. Rows that others may write at that time are therefore
-//! first copied here, in sequence, and sent from here. A piece is filled again when its gather has
-//! run. A delivery ends when all gathers have run.
+//! A gather reads host memory when it runs. So rows that other threads may write at that time are
+//! first copied to a piece, in sequence, and sent from there. A piece is filled again after its
+//! gather has run. A delivery ends when all gathers have run.
 //!
 //! Without a GPU the same ring carries rows to ordinary memory: the CPU's gather copies a piece to
 //! its places immediately.
@@ -69,8 +69,8 @@ impl StagingShape {
     }
 }
 
-/// Pieces of memory through which rows reach a destination. Make it once and reuse it, because
-/// pinning memory takes long.
+/// Pieces of memory through which rows reach a destination. Create it once and reuse it, because
+/// pinning memory is slow.
 ///
 /// ```
 /// use forerun_gpu::gather::{Destination, StagingRing, StagingShape};
@@ -187,7 +187,7 @@ impl fmt::Debug for StagingRing {
     }
 }
 
-/// A delivery of rows. [`StagingRing::deliver`] makes it.
+/// A delivery of rows, created by [`StagingRing::deliver`].
 pub struct Delivery<'a> {
     shape: StagingShape,
     route: Route<'a>,
