@@ -68,7 +68,7 @@ impl OtherProgramArgs {
     }
 }
 
-/// A worker's end.
+/// The exit status of a worker.
 fn ended(worked: std::io::Result<()>) -> anyhow::Result<ExitCode> {
     worked?;
     Ok(ExitCode::SUCCESS)

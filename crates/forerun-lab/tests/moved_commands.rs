@@ -1,5 +1,5 @@
-//! Benches and stress tests belong to `forerun-bench`: this command says so and shows the command
-//! to run.
+//! Benchmarks and stress tests belong to `forerun-bench`. This command reports that and shows the
+//! command to run.
 
 use std::process::Command;
 

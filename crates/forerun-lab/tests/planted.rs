@@ -1,6 +1,6 @@
-//! The simulators find planted defects: here, those that they find within a few seeds. For all of
-//! them: `cargo run --release -p forerun-lab --features planted -- sim --planted all`, and the same
-//! with `server-sim`.
+//! The simulators find planted defects. These tests cover the defects that they find within a few
+//! seeds. To search for all of them: `cargo run --release -p forerun-lab --features planted -- sim
+//! --planted all`, and the same with `server-sim`.
 
 #![cfg(feature = "planted")]
 

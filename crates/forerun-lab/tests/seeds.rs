@@ -1,4 +1,4 @@
-//! Seeds that failed once, and what a simulation prints.
+//! Tests of seeds that once failed, and of the output of a simulation.
 
 use std::process::{Command, Output};
 

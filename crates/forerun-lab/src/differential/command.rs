@@ -1,4 +1,4 @@
-//! What is sent: words, commands, and the steps of a history.
+//! What the test sends: words, commands, and the steps of a history.
 //!
 //! ```text
 //!   Step     connection 2, one pipeline, cut into packets
@@ -30,7 +30,7 @@ impl Word {
         Self::Text(text.as_ref().to_vec())
     }
 
-    /// The maximum number of bytes that are sent for this word.
+    /// The maximum number of bytes sent for this word.
     pub(super) fn len_max(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -46,7 +46,7 @@ pub(super) struct Command {
     pub words: Vec<Word>,
     /// The end of the line.
     pub line_end: Vec<u8>,
-    /// The data block with its end, as it is sent; it may differ from what the line announces.
+    /// The data block and its terminator, as sent. Its length may differ from the one in the line.
     pub block: Option<Vec<u8>>,
 }
 
@@ -110,15 +110,15 @@ impl Command {
     }
 }
 
-/// How two answers to a step are compared.
+/// How the two answers to a step are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CompareMode {
     /// They are equal.
     Whole,
-    /// Memcached continues with errors where this server's answer ends, because it reads the data
+    /// Memcached sends further errors where this server's answer ends, because it reads the data
     /// block of a refused line as commands.
     BlockMayBeRead,
-    /// Lines come in any order.
+    /// Lines may be in any order.
     Unordered,
 }
 
@@ -127,7 +127,7 @@ pub(super) enum CompareMode {
 pub(super) struct Step {
     pub connection: usize,
     pub commands: Vec<Command>,
-    /// Where the bytes are cut into packets, in thousandths of their number.
+    /// Where the bytes are split into packets, in thousandths of their number.
     pub cuts: Vec<u16>,
     /// Empty lines after the commands, for a data block that announces more bytes than it has.
     pub padding: usize,
@@ -150,7 +150,7 @@ impl Step {
     }
 }
 
-/// Bytes with unprintable ones escaped, and the middle of long ones left out.
+/// Escapes unprintable bytes, and omits the middle of long ones.
 pub(super) fn shorten(bytes: &[u8]) -> String {
     const SHOWN: usize = 300;
     if bytes.len() <= SHOWN {

@@ -16,7 +16,7 @@ use super::command::{CompareMode, shorten};
 use super::counters::CounterCommands;
 use super::known_differences::{self, Version};
 
-/// How far two clocks in whole seconds may differ when they are read in succession on a busy
+/// The maximum difference of two clocks in whole seconds that are read in succession on a busy
 /// machine.
 const CLOCK_S: u64 = 3;
 
@@ -38,7 +38,7 @@ impl Versions {
         }
     }
 
-    /// Records that the two appear in the same place, and returns whether they may.
+    /// Records that the two appear in the same place, and returns whether that is allowed.
     fn agree(&mut self, ours: u64, theirs: u64) -> bool {
         // 0 is not a version.
         if ours == 0 || theirs == 0 {
@@ -116,13 +116,13 @@ fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
 /// Two matching answers to the same request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreement {
-    /// How many lines are equal.
+    /// The number of equal lines.
     pub answers: u64,
     /// The servers hold different items from here on, because of a listed difference.
     pub ends_history: bool,
 }
 
-/// Compares two answers to the same request; returns why if they differ.
+/// Compares two answers to the same request. If they differ, returns why.
 pub(super) fn compare<'a>(
     our_bytes: &'a [u8],
     their_bytes: &'a [u8],
@@ -133,7 +133,7 @@ pub(super) fn compare<'a>(
 ) -> Result<Agreement, String> {
     let (mut ours, mut theirs) = (parts(our_bytes), parts(their_bytes));
     if how == CompareMode::Unordered {
-        // A list of keys has lines that end in a newline alone.
+        // In a list of keys, lines end in a newline alone.
         let lines = |bytes: &'a [u8]| {
             bytes
                 .split(|&byte| byte == b'\n')
@@ -304,7 +304,7 @@ fn named_words_agree(
         }
 }
 
-/// Whether two numbers of seconds differ by no more than the two clocks may.
+/// Whether two numbers of seconds differ by no more than two clocks may differ.
 fn close(ours: &[u8], theirs: &[u8]) -> bool {
     both(ours, theirs, |a, b| a.abs_diff(b) <= CLOCK_S)
 }

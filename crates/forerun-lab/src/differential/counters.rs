@@ -1,5 +1,5 @@
-//! The numbers that counting commands (`incr`, `decr`, `ma`) change, and whether such a number was
-//! so large that memcached 1.6.18 may refuse it.
+//! Tracks the numbers that counting commands (`incr`, `decr`, `ma`) change, and tells whether such
+//! a number was so large that memcached 1.6.18 may refuse it.
 
 use super::command::{Command, Word};
 
@@ -10,7 +10,7 @@ const HIGH: u64 = 1 << 63;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterCommands<'a> {
     commands: &'a [Command],
-    /// The number that the key of the only command held before.
+    /// The previous number of the key, if the step has only one command.
     before: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ impl CounterChange {
     fn may_start_high(self, number: u64) -> bool {
         match self {
             CounterChange::Up(delta) => number.wrapping_sub(delta) >= HIGH,
-            // It stops at 0.
+            // A decrement stops at 0.
             CounterChange::Down(delta) if number == 0 => delta >= HIGH,
             CounterChange::Down(delta) => {
                 number.checked_add(delta).is_some_and(|from| from >= HIGH)

@@ -10,7 +10,7 @@ use super::compare_answers::{Agreement, Versions, compare};
 use super::counters::{CounterCommands, key_of_counter};
 use super::peer::{Connection, End, Memcached, Peer, Reply};
 
-/// The counts of what was compared.
+/// Counts of the comparisons.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlayCounts {
     pub commands: u64,
@@ -19,7 +19,7 @@ pub(super) struct PlayCounts {
     pub ended: u64,
 }
 
-/// Where two servers answered differently.
+/// The step at which the two servers answered differently.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     /// The number of the step.
@@ -143,7 +143,7 @@ fn compare_replies(
     }
 }
 
-/// What a server does after its answer.
+/// The state of a server after its answer.
 pub(super) fn describe(end: End) -> &'static str {
     match end {
         End::Fence => "goes on",

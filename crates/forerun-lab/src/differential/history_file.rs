@@ -1,4 +1,4 @@
-//! Histories as text, so that a history that failed can be kept and played again.
+//! Reads and writes histories as text, so that a failed history can be kept and replayed.
 //!
 //! ```text
 //!   # what it found
@@ -62,7 +62,7 @@ pub(super) fn to_text(steps: &[Step]) -> String {
 /// Reads a history.
 ///
 /// # Errors
-/// The line that is wrong.
+/// The invalid line.
 pub(super) fn from_text(text: &str) -> Result<Vec<Step>> {
     let mut steps: Vec<Step> = Vec::new();
     for (number, line) in text.lines().enumerate() {

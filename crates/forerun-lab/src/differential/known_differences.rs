@@ -21,8 +21,8 @@ impl Version {
         Some(Self(next()?, next()?, next()?))
     }
 
-    /// Whether its differences are listed. Versions between 1.6.18 and [`LATER`] have some of the
-    /// differences of either.
+    /// Whether its differences are listed. A version between 1.6.18 and [`LATER`] has some of the
+    /// differences of both.
     pub(super) fn is_listed(self) -> bool {
         self == EARLIER || self >= LATER
     }
@@ -37,7 +37,7 @@ impl fmt::Display for Version {
 /// The earlier version that this server is compared with.
 pub(super) const EARLIER: Version = Version(1, 6, 18);
 
-/// The first version that is compared as a later one: it knows more flags than 1.6.18 and parses
+/// The first version that is treated as a later one. It knows more flags than 1.6.18 and parses
 /// lines differently.
 pub(super) const LATER: Version = Version(1, 6, 40);
 
@@ -262,7 +262,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
 ];
 
-/// Statistics of what clients do, which both servers count alike.
+/// Statistics about clients' actions, which both servers count in the same way.
 const COMPARED_STATS: &[&str] = &[
     "cmd_get",
     "cmd_set",
@@ -283,8 +283,8 @@ const COMPARED_STATS: &[&str] = &[
     "touch_misses",
 ];
 
-/// Whether a line of an unordered answer is compared: for statistics, those that both servers count
-/// alike.
+/// Whether a line of an unordered answer is compared. Of the statistics, only those that both
+/// servers count in the same way are.
 pub(super) fn is_compared(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(b"STAT ") else {
         return true;
@@ -331,7 +331,8 @@ const HISTORY_S_MAX: i64 = 3600;
 
 /// Whether two answers of the flag `t`, in seconds left, agree.
 pub(super) fn seconds_left_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
-    // The item's time has passed since memcached started, and the difference has 32 bits.
+    // The item has expired since memcached started, and memcached computes the difference in 32
+    // bits.
     let wrapped = 1 << 32;
     if ours == 0 && (wrapped - HISTORY_S_MAX..wrapped).contains(&theirs) {
         return true;

@@ -1,5 +1,5 @@
-//! The differential test of the server: memcached and this workspace's server must answer random
-//! commands alike.
+//! The differential test of the server: memcached and this workspace's server must give the same
+//! answers to random commands.
 //!
 //! ```text
 //!   generate/              a seed's history: steps of commands
@@ -74,7 +74,7 @@ pub struct Args {
     list: bool,
 }
 
-/// Runs the test: fails if an answer differs.
+/// Runs the test. It fails if an answer differs.
 pub fn command(args: &Args) -> Result<ExitCode> {
     Ok(match run(args)? {
         true => ExitCode::SUCCESS,
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_difference_is_found_and_its_history_shrunk() {
         let Some(memcached) = memcached() else { return };
-        // A listed difference among steps without any.
+        // A listed difference among steps that have none.
         let mut steps: Vec<Step> = ["mn", "get a b", "incr n 1", "mg a v"].map(step).to_vec();
         let difference = match memcached.version < LATER {
             true => "mg a E5 q k",

@@ -1,9 +1,9 @@
 //! The two servers that are compared, and connections to them.
 //!
-//! Each listens on a unix socket in its own directory. Both are restarted for every history, so a
-//! seed always gives the same run. A request ends with a fence: two commands with known answers,
-//! which follow each other nowhere else. Everything before these answers is the answer to the
-//! request.
+//! Each server listens on a unix socket in its own directory. Both are restarted for every history,
+//! so a seed always gives the same run. A request ends with a fence: two commands with known
+//! answers that appear in succession nowhere else. Everything before these answers is the answer to
+//! the request.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -74,7 +74,7 @@ impl Memcached {
         }
     }
 
-    /// Starts one in `dir`.
+    /// Starts the program in `dir`.
     pub(super) fn start(&self, dir: &Path) -> Result<Peer> {
         let socket = dir.join("memcached.sock");
         let child = Command::new(&self.program)
@@ -257,7 +257,7 @@ fn send(mut stream: &UnixStream, bytes: &[u8], cuts: &[usize]) {
         }
         sent = sent.max(cut);
         if cut < bytes.len() {
-            // Gives the server time to see this packet by itself.
+            // Gives the server time to read this packet alone.
             std::thread::sleep(Duration::from_micros(60));
         }
     }

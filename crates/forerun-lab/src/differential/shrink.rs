@@ -1,5 +1,4 @@
-//! Shortens a failing history: leaves out steps, commands, cuts and words as long as it still
-//! fails.
+//! Shortens a failing history. Removes steps, commands, cuts and words as long as it still fails.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +40,7 @@ pub(super) fn shrink(
 }
 
 impl Shrinker<'_> {
-    /// Whether `steps` fail; if so, they become the history.
+    /// Returns whether `steps` fail. If so, they become the history.
     fn try_steps(&mut self, mut steps: Vec<Step>) -> Result<bool> {
         if steps.is_empty() || Instant::now() > self.deadline {
             return Ok(false);
@@ -56,7 +55,7 @@ impl Shrinker<'_> {
         Ok(true)
     }
 
-    /// Leaves out runs of steps, long ones first.
+    /// Removes runs of steps, long ones first.
     fn without_steps(&mut self) -> Result<()> {
         let mut run = self.steps.len() / 2;
         while run > 0 {
@@ -94,7 +93,7 @@ impl Shrinker<'_> {
         )
     }
 
-    /// Leaves out words that a command can do without: see [`removable`].
+    /// Removes words that a command does not need: see [`removable`].
     fn without_words(&mut self) -> Result<()> {
         let words = |step: &Step| step.commands.iter().map(|one| removable(one).len()).sum();
         self.remove_each(words, |step, mut index| {
@@ -109,7 +108,7 @@ impl Shrinker<'_> {
         })
     }
 
-    /// Tries to leave out each part that `count` counts in a step, the last one first.
+    /// Tries to remove each part that `count` counts in a step, the last one first.
     fn remove_each(
         &mut self,
         count: impl Fn(&Step) -> usize,
@@ -141,7 +140,7 @@ fn removable(command: &Command) -> std::ops::Range<usize> {
     let first = match (name, &command.block) {
         (b"ms", _) => 3,
         (b"cas", _) => 6,
-        // With fewer words, it would flush something else.
+        // With fewer words, the command would flush something else.
         (b"flush_all", _) => usize::MAX,
         (_, Some(_)) => 5,
         (_, None) => 2,

@@ -1,4 +1,4 @@
-//! The arguments that say which seeds a simulator runs.
+//! The arguments that select the seeds that a simulator runs.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Search;
 
-/// How long seeds are run by default.
+/// How long the simulator runs seeds by default.
 const TIME: Duration = Duration::from_secs(10);
 
 /// Which seeds to run, and how.
@@ -36,7 +36,8 @@ pub struct SeedArgs {
 }
 
 impl SeedArgs {
-    /// The search that they describe, for the simulator whose workers this command starts.
+    /// The search that these arguments describe, for the simulator whose workers this command
+    /// starts.
     pub fn search(&self, simulator: &'static str, worker: &'static str) -> Search {
         let seeds = self.seed.map(|_| 1).or(self.seeds);
         let time = match (seeds, self.seconds) {

@@ -6,8 +6,8 @@
 //!                                             the same seed passes without the defect <──┘
 //! ```
 //!
-//! A defect counts as found only by a seed that passes without it. So the seed shows the defect and
-//! not a defect of the simulator.
+//! A defect counts as found only by a seed that passes without it. So the seed detects the planted
+//! defect, not a defect of the simulator.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -134,7 +134,7 @@ struct DefectSearch {
     seeds: u64,
     seconds: f64,
     found: Option<FailedSeed>,
-    /// Seeds that fail without the defect too, and so show nothing.
+    /// Seeds that also fail without the defect, and therefore prove nothing.
     fail_without: Vec<u64>,
 }
 

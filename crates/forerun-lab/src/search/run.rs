@@ -1,4 +1,4 @@
-//! Runs seeds in worker processes until a seed fails, none is left, or the time is over.
+//! Runs seeds in worker processes until a seed fails, none is left, or the time has run out.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -71,7 +71,7 @@ struct Worker {
     /// The seed that it is running, and since when.
     seed: Option<u64>,
     since: Instant,
-    /// How many seeds it got, and how many it has run.
+    /// How many seeds it was given, and how many it has run.
     given: Option<u64>,
     run: u64,
     is_done: bool,
@@ -94,8 +94,8 @@ impl Drop for Worker {
     }
 }
 
-/// Runs seeds until one fails. `watch` is called now and then with the progress. When the time is
-/// over, the seeds in progress run to their end: one that never ends is a finding too.
+/// Runs seeds until one fails. Calls `watch` periodically with the progress. When the time has run
+/// out, the seeds in progress run to their end, because a seed that never ends is a finding too.
 ///
 /// # Errors
 /// A worker process cannot be started, or ends before it has run its seeds.
@@ -251,7 +251,7 @@ fn start<C: Counts>(
     })
 }
 
-/// This program again, as a worker.
+/// Runs this program again, as a worker.
 fn command(search: &Search, scratch_dir: &Path) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);

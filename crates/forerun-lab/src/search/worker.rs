@@ -44,7 +44,7 @@ pub fn work<C: Counts>(
     args: &WorkerArgs,
     mut simulate: impl FnMut(u64) -> Report<C>,
 ) -> io::Result<()> {
-    // Panics are planned, or become findings.
+    // Panics are either planned or become findings.
     panic::set_hook(Box::new(|_| {}));
     let mut seed = args.first;
     for _ in 0..args.count.unwrap_or(u64::MAX) {

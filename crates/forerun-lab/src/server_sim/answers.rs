@@ -10,7 +10,7 @@ use super::plan::{Expiry, Key, Op, name};
 pub struct Request {
     pub op: Op,
     pub sent: Moment,
-    /// Where it ends in the stream of all bytes that the client sends.
+    /// The offset of its end in the stream of all bytes that the client sends.
     pub end: u64,
     version: u64,
     /// The time of day in its expiry.
@@ -103,7 +103,7 @@ impl Request {
     /// Reads a part of the answer from the front of `input`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the answer.
     pub fn parse(
         &mut self,
         client: usize,

@@ -1,5 +1,5 @@
-//! Checks at every step, besides correct answers: no client waits for long, limits are kept, and
-//! the clock advances.
+//! Checks at every step, in addition to the answers: no client waits for long, limits hold, and the
+//! clock advances.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::net::ClientSocket;
 use super::plan::Plan;
 use super::system::SimSystem;
 
-/// Turns of its worker within which a connection with something to do must make progress. One would
+/// Turns of its worker within which a connection with pending work must make progress. One would
 /// suffice, but up to one poll in ten is interrupted.
 const TURNS_MAX: u32 = 12;
 /// Memory of a connection's buffers: its input, and a full output plus the largest copied item.
@@ -33,10 +33,10 @@ const DRAIN_SLACK: Duration = Duration::from_secs(1);
 /// seconds, and looks for silent connections once a second.
 const IDLE_SLACK: Duration = Duration::from_secs(3);
 
-/// What the server did wrong.
+/// A violation by the server.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// One word for its kind. A smaller plan must fail with the same kind.
+    /// One word for the kind of violation. A smaller plan must fail with the same kind.
     pub kind: &'static str,
     pub message: String,
 }

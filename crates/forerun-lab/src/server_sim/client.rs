@@ -1,5 +1,5 @@
-//! A client: sends its plan's requests and reads answers, each at its own pace, and compares every
-//! answer with the model.
+//! A client sends its plan's requests and reads the answers, each at its own pace, and compares
+//! every answer with the model.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -26,7 +26,7 @@ const NO_RECORD: &[u8] = b"\x17\x03\x03\xff\xff and so on";
 /// The answer to a connection beyond the limit.
 const LIMIT_REACHED_ANSWER: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// What a client sees of its surroundings in its turn.
+/// The environment that a client sees in its turn.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientView {
     pub now: Duration,
@@ -355,7 +355,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
 
     fn draw(&mut self, rate: Rate, now: Duration) -> (usize, Duration) {
         let max_bytes = match rate.bytes_max {
-            // A fast client takes everything that is there.
+            // A fast client takes everything that is available.
             1048576.. => rate.bytes_max,
             bytes_max => self.rng.random_range(1..=bytes_max),
         };

@@ -1,4 +1,4 @@
-//! Snapshots: everything in a complete one must have existed while it was written.
+//! Checks snapshots: everything in a complete one must have existed while it was written.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::system::SimSystem;
 /// The copies of a running server.
 #[derive(Debug, Default)]
 pub struct Copies {
-    /// A copy was requested and has not been begun.
+    /// A copy was requested and has not been started.
     is_requested: bool,
     writing: Option<CopyInProgress>,
     /// The number of the last copy that was completed.
@@ -36,7 +36,7 @@ impl Copies {
         self.is_requested = true;
     }
 
-    /// Records that the server is about to end. A copy that it has not begun is not written.
+    /// Records that the server is about to end. A copy that has not been started is not written.
     pub fn forget_request(&mut self) {
         self.is_requested = false;
     }

@@ -127,8 +127,7 @@ impl Disk {
         self.synced_names = self.names.clone();
     }
 
-    /// Whether the file at `path` would be there, with all its bytes, whatever a loss of power
-    /// undid.
+    /// Whether the file at `path`, with all its bytes, would survive any loss of power.
     pub fn survives_power_loss(&self, path: &Path) -> bool {
         let (Some(file), Some(synced)) = (self.names.get(path), self.synced_names.get(path)) else {
             return false;
@@ -137,8 +136,8 @@ impl Disk {
         file.number == synced.number && content.synced == content.bytes.len()
     }
 
-    /// Loses power. Of the data that was not synced, the oldest changes of the directory and the
-    /// first bytes of each file may be left.
+    /// Simulates a loss of power. Of the data that was not synced, the oldest changes of the
+    /// directory and the first bytes of each file may survive.
     pub fn lose_power(&mut self, rng: &mut SmallRng) {
         let changes = std::mem::take(&mut self.unsynced_changes);
         let left = rng.random_range(0..=changes.len());

@@ -1,5 +1,5 @@
-//! The answers that a cache may give. For each key that only one client sets, the model knows the
-//! present version and its lifetime.
+//! Models the answers that a cache may give. For each key that only one client sets, it knows the
+//! current version and its lifetime.
 //!
 //! ```text
 //!   request   sent ─────────── executed somewhere between ─────────── acknowledged

@@ -1,4 +1,4 @@
-//! Makes a failing plan smaller: leaves out clients, events and requests as long as it fails in the
+//! Makes a failing plan smaller. Removes clients, events and requests as long as it fails in the
 //! same way.
 
 use std::time::{Duration, Instant};

@@ -148,7 +148,7 @@ impl SimSystem {
         self.state().calls_left == Some(0)
     }
 
-    /// Ends the process. The next process uses the same disk.
+    /// Kills the process. The next process uses the same disk.
     pub fn end_process(&self) {
         // The threads' next calls of the disk fail, and so they end.
         let tasks = {

@@ -1,4 +1,5 @@
-//! The first seeds and those that failed once pass, and a seed always gives the same run.
+//! Tests that the first seeds and the seeds that once failed pass, and that a seed always gives the
+//! same run.
 
 use super::plan::Plan;
 use super::play;

@@ -1,5 +1,5 @@
-//! Counts the readers of the store. Readers keep memtables in memory. Only while they do may a
-//! write be refused for lack of memory.
+//! Counts the readers of the store. Readers keep memtables in memory. A write may be refused for
+//! lack of memory only while they do.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub struct ActiveReaders(Arc<Mutex<ReaderCount>>);
 #[derive(Debug, Default)]
 struct ReaderCount {
     readers: usize,
-    /// When the last one ended.
+    /// When the last reader ended.
     last_end: Duration,
 }
 
@@ -29,7 +29,7 @@ impl ActiveReaders {
         ReaderGuard(self.clone())
     }
 
-    /// Whether anybody read at that time or later.
+    /// Whether any reader was active at that time or later.
     pub fn any_since(&self, start: Duration) -> bool {
         let count = lock(&self.0);
         count.readers > 0 || count.last_end >= start

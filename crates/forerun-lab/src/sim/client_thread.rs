@@ -1,4 +1,4 @@
-//! A client thread of a simulation. It takes its steps and compares what it reads with its model.
+//! A client thread of a simulation. It runs its steps and compares what it reads with its model.
 //!
 //! Its keys begin with its own letter and no other thread writes them, so it knows the value of
 //! each.
@@ -176,7 +176,7 @@ impl<'s> ClientThread<'s> {
         };
     }
 
-    /// Takes the steps until one of them finds something wrong.
+    /// Runs the steps until one of them finds something wrong.
     pub fn run(mut self, steps: &[Step]) -> ThreadModel {
         for step in steps {
             if self.simulation.is_over() || self.simulation.io().is_crashed() {
@@ -463,7 +463,7 @@ impl<'s> ClientThread<'s> {
     fn reopen(&mut self) -> Outcome {
         let opened = Arc::clone(&self.opened);
         if opened.is_closing.swap(true, SeqCst) {
-            // Another thread is doing it.
+            // Another thread is closing it.
             return Ok(());
         }
         drop(self.simulation.set_store(None));

@@ -41,7 +41,7 @@ pub fn draw(seed: u64) -> Program {
         ingests: false,
     };
     let mut store = draw.store();
-    // Not drawn, because that would change the programs of all other seeds.
+    // Not drawn from the generator, because that would change the programs of all other seeds.
     draw.ingests = seed % 8 == 5;
     if draw.ingests {
         store.compact_ingestions();
@@ -142,7 +142,8 @@ impl Draw {
                     .page_bytes(4 << 10)
                     .compression(compression)
                     .filter_bits_per_key(filter_bits)
-                    // No draw of its own, so that the programs of recorded seeds stay the same.
+                    // This value has no draw of its own, so that the programs of recorded seeds
+                    // stay the same.
                     .index(filter_bits != 2)
             },
             tree: TreeOptions::default()

@@ -16,7 +16,7 @@ impl Draw {
     /// Draws the first parts that were added.
     pub fn add(&mut self, program: &mut Program) {
         program.opens_read_only = self.one_in(2);
-        // Programs with crashes or faults get such clocks last, so that older seeds stay the same.
+        // Programs with crashes or faults draw such clocks last, so that older seeds stay the same.
         let is_in_doubt = |incarnation: &Incarnation| {
             matches!(incarnation.end, End::Crash { .. }) || !incarnation.faults.is_empty()
         };

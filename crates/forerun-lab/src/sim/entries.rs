@@ -77,9 +77,9 @@ pub enum Visibility {
 }
 
 impl Value {
-    /// Whether a reader at that time sees it. It lives at least for its time to live, counted from
-    /// when the clock last showed less than its time of writing: the store records a second only if
-    /// it is later than the last one, and otherwise the last one counts.
+    /// Whether a reader at that time sees it. The store records a second only if it is later than
+    /// the last recorded one; otherwise the last one counts. So an entry lives at least for its
+    /// time to live, counted from when the clock last showed less than its time of writing.
     pub fn visibility(&self, ttl_s: Option<u64>, read: Span, clock: &WallClock) -> Visibility {
         let Some(ttl) = ttl_s else {
             return Visibility::Required;

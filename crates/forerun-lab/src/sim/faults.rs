@@ -1,5 +1,5 @@
-//! The file system of a simulation. It is in memory, fails and fills up as the program plans, stops
-//! when the machine crashes, and counts open files.
+//! The file system of a simulation. It is in memory, fails and fills up as planned by the program,
+//! stops when the machine crashes, and counts open files.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,4 +1,4 @@
-//! The options of a program's store, in the store's form.
+//! Converts the options of a program's store to the store's own types.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::key_order::Panics;
 use super::program::{KeyspaceShape, StoreShape};
 
 impl StoreShape {
-    /// The options in the store's form.
+    /// The options as the store's own types.
     pub fn options(&self, panics: &Panics) -> Options {
         let own = &self.keyspaces[0];
         let shared = self.keyspaces.iter().enumerate().skip(1);

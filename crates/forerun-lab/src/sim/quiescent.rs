@@ -1,5 +1,5 @@
-//! The store at rest: no thread uses it, and no call fails. It must become idle, hold the expected
-//! entries, stay within its limits, and accept writes.
+//! Checks the store at rest, when no thread uses it and no call fails. It must become idle, hold
+//! the expected entries, stay within its limits, and accept writes.
 
 use std::path::Path;
 use std::sync::Arc;

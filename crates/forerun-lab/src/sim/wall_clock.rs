@@ -43,7 +43,7 @@ struct Setting {
 }
 
 impl WallClock {
-    /// Sets it back.
+    /// Sets the clock back.
     pub fn set_back(&self, at: Duration, seconds: u64) {
         let mut settings = self.lock();
         let late_s = settings.last().map_or(0, |last| last.late_s) + seconds;
@@ -60,7 +60,7 @@ impl WallClock {
         self.lock().last().is_some_and(|last| last.from >= at)
     }
 
-    /// The time that it shows at a moment.
+    /// The time that the clock shows at a moment.
     pub fn at(&self, moment: Duration) -> u64 {
         let settings = self.lock();
         let late_s = settings.last().map_or(0, |last| last.late_s);

@@ -1,4 +1,4 @@
-//! The classic commands and the operator's commands.
+//! Generates the classic commands and the operator's commands.
 
 use super::{Command, Generator, Word};
 
@@ -67,7 +67,7 @@ impl Generator {
         Command::line(words)
     }
 
-    /// A storage command that no server refuses; `refused_store` tries wrong ones.
+    /// A storage command that no server refuses; `refused_store` makes invalid ones.
     fn classic_store(&mut self) -> Command {
         let name = self.pick(&[
             "set", "set", "set", "add", "replace", "append", "prepend", "cas",
@@ -153,7 +153,7 @@ impl Generator {
         }
     }
 
-    /// A storage command whose line is wrong.
+    /// A storage command with an invalid line.
     pub(super) fn refused_store(&mut self) -> Command {
         let fault = self.below(4);
         let value = match fault {
@@ -267,8 +267,8 @@ impl Generator {
         }
         let line = match self.below(12) {
             0..=2 => {
-                // After another flush, memcached's flush with a delay, or with a time before its
-                // start, brings back what the other one removed.
+                // After another flush, a memcached flush with a delay, or with a time before its
+                // start, brings back what the other flush removed.
                 let now = [
                     "",
                     "",
@@ -371,7 +371,7 @@ impl Generator {
     }
 }
 
-/// Operator's commands that every version parses alike.
+/// Operator's commands that every version parses in the same way.
 const PLAIN_ADMIN: [&str; 17] = [
     "flush_all",
     "flush_all noreply",

@@ -1,7 +1,7 @@
 //! Histories in which time passes and some items expire.
 //!
 //! ```text
-//!   set items with times of their own ──> wait ──> read those whose state is certain
+//!   set items with different times ──> wait ──> read those whose state is certain
 //! ```
 //!
 //! The clocks of both servers count whole seconds, and the servers are asked in turn. So no item of
@@ -14,7 +14,8 @@ use super::{Command, Generator, Step, Word};
 /// How long to wait.
 const WAIT_S: i64 = 3;
 
-/// No item expires closer than this to the end of the wait: two roundings, and a busy machine.
+/// No item expires closer than this to the end of the wait. It allows for two roundings and a busy
+/// machine.
 const MARGIN_S: i64 = 2;
 
 /// Items of a history.
@@ -40,7 +41,7 @@ impl Generator {
         vec![Step::new(0, stores), Step::new(0, changes), wait]
     }
 
-    /// A time that has passed when the wait ends, or passes long after it.
+    /// A time that has passed when the wait ends, or that passes long after it.
     fn time_around_the_wait(&mut self, letter: &'static str) -> Word {
         let seconds = match self.chance(0.5) {
             true => self.random.random_range(1..=WAIT_S - MARGIN_S),

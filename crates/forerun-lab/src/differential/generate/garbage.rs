@@ -1,4 +1,4 @@
-//! Lines that are not commands, or almost commands.
+//! Generates lines that are not commands, or are almost commands.
 
 use super::{Command, Generator, Word};
 
@@ -27,7 +27,7 @@ impl Generator {
             }
             1 => self.too_long(),
             2 => {
-                // Another case, or part of a name.
+                // A name in another case, or a part of a name.
                 let mut command = self.line_without_block();
                 if let Some(Word::Text(name)) = command.words.first_mut() {
                     match name.len() % 2 {

@@ -1,4 +1,4 @@
-//! The meta commands.
+//! Generates the meta commands.
 
 use rand::seq::SliceRandom;
 
@@ -98,7 +98,7 @@ impl Generator {
         match key.kind {
             Kind::Counter => {
                 let mut command = self.meta_line("ma", key, b"JDCMtvckqOLP", b"E");
-                // An older memcached answers a quiet command that creates a counter.
+                // An older memcached answers quiet commands that create a counter.
                 let is_quiet = command.words.contains(&Word::text("q"));
                 if (self.is_later() || !is_quiet) && self.chance(0.3) {
                     command.words.push(self.time("N"));
@@ -116,7 +116,7 @@ impl Generator {
         }
     }
 
-    /// An `ms` that no server refuses.
+    /// An `ms` command that no server refuses.
     fn meta_store(&mut self, key: Key) -> Command {
         let value = self.value();
         let mut words = vec![

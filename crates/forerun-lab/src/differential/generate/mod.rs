@@ -1,8 +1,8 @@
 //! Generates the random history of a seed.
 //!
-//! A history uses few keys, so that commands meet each other's items, and a few connections, which
-//! take turns. Its numbers come from pools of numbers that parsers often get wrong. Commands whose
-//! difference [`known`](super::known) lists as not generated are left out.
+//! A history uses few keys, so that commands often touch the same items, and a few connections,
+//! which take turns. Its numbers come from pools of numbers that parsers often get wrong. Commands
+//! whose difference [`known`](super::known) lists as not generated are left out.
 
 mod classic;
 mod expiry;
@@ -26,7 +26,7 @@ const PIPELINE_MAX: usize = 25;
 /// The share of histories in which time passes. Each takes seconds.
 const EXPIRY_SHARE: f64 = 0.03;
 
-/// Makes a history.
+/// Generates a history.
 pub(super) struct Generator {
     random: SmallRng,
     memcached: Version,
@@ -37,7 +37,7 @@ pub(super) struct Generator {
     counter_keys: Vec<Vec<u8>>,
     /// Whether everything was flushed before.
     was_flushed: bool,
-    /// Numbers the items' values, so that each differs from all others.
+    /// Numbers the values, so that each one is unique.
     values: u32,
 }
 
@@ -210,7 +210,7 @@ impl Generator {
     }
 }
 
-/// The words of a command that are known before it is sent.
+/// The words of a command, which are known before it is sent.
 fn texts(command: &Command) -> impl Iterator<Item = &[u8]> {
     command.words.iter().filter_map(|word| match word {
         Word::Text(text) => Some(&text[..]),

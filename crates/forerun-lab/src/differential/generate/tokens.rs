@@ -1,4 +1,4 @@
-//! Numbers, times and values.
+//! Generates numbers, times and values.
 
 use super::{Generator, Word};
 
@@ -32,7 +32,7 @@ const NUMBERS: [&str; 26] = [
     "18446744073709551616",
 ];
 
-/// Those that every version parses alike.
+/// Numbers that every version parses in the same way.
 const PLAIN_NUMBERS: [&str; 8] = [
     "0",
     "1",
@@ -44,7 +44,7 @@ const PLAIN_NUMBERS: [&str; 8] = [
     "18446744073709551615",
 ];
 
-/// Times to live that every version parses alike.
+/// Times to live that every version parses in the same way.
 const PLAIN_TIMES: [&str; 8] = [
     "0",
     "500",
@@ -74,7 +74,7 @@ const CLIENT_FLAGS: [&str; 14] = [
     "4294967295",
 ];
 
-/// Times to live. None expires during a history, and those that have passed did so long ago.
+/// Times to live. None expires during a history. Those in the past are long past.
 const TIMES: [&str; 35] = [
     "0",
     "0",
@@ -163,7 +163,7 @@ impl Generator {
                 Word::text(format!("{letter}{time}"))
             }
             _ => match self.pick(&TIMES) {
-                // An empty word would make it another command.
+                // An empty word would turn it into a different command.
                 "" if letter.is_empty() => Word::text("0"),
                 time => Word::text(format!("{letter}{time}")),
             },
@@ -197,7 +197,7 @@ impl Generator {
         pattern.bytes().cycle().take(len).collect()
     }
 
-    /// A version: one that was seen lately, or any number.
+    /// A version: a recently returned one, or any number.
     pub(super) fn version(&mut self, letter: &'static str) -> Word {
         match self.below(10) {
             0..=4 => Word::Cas { letter, back: 0 },

@@ -8,7 +8,7 @@
 //! The poll is edge-triggered: it reports a change once. `ReportStyle::Strict` reports only the
 //! change: readable after bytes arrived, writable after a write was refused and space became free.
 //! `ReportStyle::Epoll` reports the whole state of a socket that changed, as epoll does, which
-//! hides some mistakes. A server must work with the strict style.
+//! hides some bugs. A server must work with the strict style.
 
 mod client_socket;
 mod server;

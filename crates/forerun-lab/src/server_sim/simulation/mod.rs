@@ -148,7 +148,7 @@ impl<'p> Simulation<'p> {
         })
     }
 
-    /// Plays the plan to its end.
+    /// Runs the plan to its end.
     ///
     /// # Errors
     /// What the server did wrong.

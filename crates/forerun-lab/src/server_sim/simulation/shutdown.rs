@@ -87,7 +87,7 @@ impl Simulation<'_> {
             .check_after_crash(&self.sim, LIVE_SNAPSHOT.as_ref())
     }
 
-    /// Kills a server that is starting and has not served any client.
+    /// Kills a server that is starting and has not yet served any client.
     pub(super) fn kill_starting_server(&mut self, server: Option<SteppedServer<SimSystem>>) {
         drop(server);
         self.sim.end_process();
