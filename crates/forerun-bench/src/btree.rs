@@ -187,7 +187,7 @@ impl Engine for RunEngine {
         };
         let options = RunOptions::default()
             .page_bytes(self.page_bytes)
-            // With everything in the cache, the form of the pages on disk does not matter.
+            // All pages are in the cache, so their form on disk does not matter.
             .compression(Compression::None);
         let path = dir.path().join("bench.run");
         let run = OneRun::build(&path, comparator, options, |add| {

@@ -54,8 +54,8 @@ impl StoreRequirements {
         }
     }
 
-    /// Bytes that all entries ever written take if each takes `overhead_bytes` besides its key and
-    /// value; saturates at the maximum.
+    /// The bytes of all entries ever written, if each takes `overhead_bytes` in addition to its key
+    /// and value. Saturates at the maximum.
     pub fn total_bytes(&self, overhead_bytes: usize) -> usize {
         let entry_bytes = self.key_bytes + self.value_bytes + overhead_bytes;
         let entries = self.keys.saturating_add(self.spare_entries);
@@ -125,8 +125,8 @@ pub trait Store: Sync {
     /// Any reason why it cannot be created.
     fn writer(&self) -> Result<Box<dyn Writer + '_>>;
 
-    /// Writes out what waits in memory, for a store on disk, and waits until no background work is
-    /// left.
+    /// For a store on disk, writes out the data that is still in memory. Waits until no background
+    /// work is left.
     ///
     /// # Errors
     /// A failed write.
@@ -222,7 +222,7 @@ pub fn verify(reader: &mut dyn Reader, data: &Dataset) -> Result<()> {
         let picks: Vec<(u64, bool)> = (0..batch)
             .map(|at| {
                 index = (index + 7919) % data.keys();
-                // Every eleventh key is that of the first entry, so that a batch has duplicates.
+                // Every eleventh key is the first entry's, so that a batch has duplicates.
                 (if at % 11 == 0 { 0 } else { index }, at % 3 != 1)
             })
             .collect();

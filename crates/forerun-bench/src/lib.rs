@@ -1,5 +1,5 @@
-//! Forerun's benches: workloads, the stores they run on, and what they print. The harness, the text
-//! tables and the HTML pages come from [`forerun_measure`].
+//! Forerun's benchmarks: workloads, the stores that they run on, and their output. The harness, the
+//! text tables and the HTML pages come from [`forerun_measure`].
 //!
 //! ```text
 //!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline,

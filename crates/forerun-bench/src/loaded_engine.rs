@@ -145,7 +145,7 @@ impl<'a> LoadedEngine<'a> {
                 if thread == readers {
                     return write_concurrently(store, &data, turn, &reading, ready);
                 }
-                // However this thread ends, the writer must be notified.
+                // However this thread ends, it must notify the writer.
                 let _done = DoneOnDrop(&reading);
                 let mut reader = store.reader(strategy)?;
                 let seed = turn.seed ^ (thread as u64 + 1) << 48;
@@ -175,7 +175,7 @@ impl<'a> LoadedEngine<'a> {
             })?;
         let beside_per_second = written.then(|| outcomes[readers]);
         let turn_seconds = (turn.warm_up + turn.duration).as_secs_f64();
-        // Rounded up: any write at all makes the store unfit for a workload that needs it
+        // Rounded up, because a single write makes the store unfit for a workload that needs it
         // unchanged.
         loaded.overwritten += beside_per_second.map_or(0, |rate| (rate * turn_seconds) as u64 + 1);
         Ok(Sample {

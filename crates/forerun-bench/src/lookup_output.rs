@@ -1,5 +1,5 @@
-//! Runs a lookup bench and prints it: tables as they are ready, or lines of JSON, and a page at the
-//! end.
+//! Runs a lookup bench and prints its results: each table as soon as it is ready, or lines of JSON,
+//! and a page at the end.
 
 use crate::engine::Engine;
 use crate::lookup_page;

@@ -225,7 +225,7 @@ impl Writer for &TableStore {
         let prepared = self
             .table
             .prepare(std::iter::once(Op::Put { key, value }))?;
-        // Relaxed: the numbers only have to differ; the table itself orders what it publishes.
+        // Relaxed: the numbers only have to differ. The table itself orders its publications.
         prepared.publish(self.next_sequence.fetch_add(1, Ordering::Relaxed));
         Ok(())
     }

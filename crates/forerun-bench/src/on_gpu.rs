@@ -42,7 +42,7 @@ impl OnGpu {
     }
 }
 
-/// The fact on the page about the GPU, or that there is none.
+/// The entry on the page that describes the GPU, or states that there is none.
 pub(crate) fn fact(gpu: Option<&Gpu>) -> (String, String) {
     let text = match gpu {
         Some(gpu) => gpu.info().to_string(),

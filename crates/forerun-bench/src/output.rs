@@ -32,7 +32,7 @@ pub struct Output {
     pub report: Option<PathBuf>,
 }
 
-/// The option of benches whose rounds last a time, not a number of operations.
+/// The option of benches whose rounds last for a fixed time, not for a number of operations.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq)]
 pub struct Timing {
     /// How long a case is timed in a round, in milliseconds [default: 200; with --quick 1]

@@ -134,7 +134,7 @@ impl Args {
             threads: or(&self.threads, defaults.threads),
             in_flight: or(&self.in_flight, IN_FLIGHT.to_vec()),
             rounds: plan.rounds,
-            // A rate of lines becomes stable faster than that of a store.
+            // A rate of lines becomes stable sooner than the rate of a store.
             duration: match self.timing.duration_ms {
                 Some(_) => plan.duration,
                 None => plan.duration / 4,

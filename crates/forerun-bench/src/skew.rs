@@ -1,4 +1,4 @@
-//! How requests spread over the present keys.
+//! The distribution of requests over the present keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// How often each present key is requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Skew {
-    /// All equally often.
+    /// All keys equally often.
     #[default]
     Uniform,
     /// The r-th most popular key is requested r to the power of -s times as often as the first

@@ -1,4 +1,4 @@
-//! [`forerun_db::Db`] as an engine: a store on disk, as programs use it.
+//! [`forerun_db::Db`] as an engine: a store on disk, used as programs use it.
 //!
 //! ```text
 //!  read(keys)   multi_get of the batch, or of one key at a time      Values: copied out

@@ -26,7 +26,7 @@ pub struct Dataset {
     value_bytes: usize,
 }
 
-/// Why such data cannot exist.
+/// The reason why such data cannot exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetError(String);
 
@@ -252,7 +252,7 @@ impl Queries {
 
     /// The keys, in order.
     pub fn keys(&self) -> Vec<&[u8]> {
-        // Empty keys cannot be separated by cutting; there is at most one such key.
+        // Empty keys cannot be split apart, but there is at most one such key.
         if self.key_bytes == 0 {
             return vec![&[]; self.hits.len() - 1];
         }

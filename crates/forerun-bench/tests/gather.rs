@@ -1,5 +1,5 @@
-//! `bench gather` in quick mode: without a GPU it says so, copies on the CPU, and prints no GPU
-//! figures.
+//! Tests `forerun-bench gather` in quick mode. Without a GPU it says so, copies on the CPU, and
+//! prints no GPU figures.
 
 #[path = "testing/gpu.rs"]
 mod gpu;

@@ -1,5 +1,5 @@
-//! `bench gpu-table` and `bench gpu-roofline` in quick mode: without a GPU they say so, measure the
-//! CPU, and print no GPU figures.
+//! Tests `forerun-bench gpu-table` and `gpu-roofline` in quick mode. Without a GPU they say so,
+//! measure the CPU, and print no GPU figures.
 
 #[path = "testing/gpu.rs"]
 mod gpu;

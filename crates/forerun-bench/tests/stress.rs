@@ -147,7 +147,7 @@ fn clients_of_every_kind_leave_the_server_unchanged() {
     assert!(reported.contains("every value checked"), "{reported}");
     assert!(!reported.contains("stored     0,"), "{reported}");
     assert!(reported.contains("\n  memory     "), "{reported}");
-    // At 1, 2 and perhaps 3 seconds. A copy counts when the next one begins.
+    // Copies begin at 1, 2 and perhaps 3 seconds. A copy counts when the next one begins.
     assert!(
         !reported.contains("\n  meanwhile  0 snapshots"),
         "{reported}"

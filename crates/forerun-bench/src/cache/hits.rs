@@ -22,7 +22,7 @@ and everything else. This is our limit too, including our index; our own figure 
 counts at the end. Without a
 memcached, -m is our limit.";
 
-/// One cache at one memory size: a line of JSON with the names of [`Row`] and these.
+/// One cache at one memory size. Each is a line of JSON with the names of [`Row`] and these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HitsRow {
     /// The fields that every bench's rows have; `keys` counts the distinct ones.
@@ -34,7 +34,7 @@ pub struct HitsRow {
     pub reads: u64,
     /// Bytes of all keys and values, each counted once.
     pub footprint_bytes: u64,
-    /// The memory that memcached gets, or would get.
+    /// The memory limit that memcached gets, or would get.
     pub memory_bytes: u64,
     /// The memory that the cache held at the end: the growth of memcached's process, which is also
     /// our cache's limit.
@@ -138,9 +138,9 @@ impl SimulatedCache for Memcached {
     }
 }
 
-/// Requests all keys in order, sets the missing ones, and counts the hits. A key that occurs twice
-/// in a batch and is missing is set once, and its second read counts as a hit, as it would one by
-/// one.
+/// Requests all keys in order, sets the missing ones, and counts the hits. If a missing key occurs
+/// twice in a batch, it is set once and its second read counts as a hit, as it would with single
+/// reads.
 fn play(load: &Load, cache: &mut dyn SimulatedCache, mut each: impl FnMut(usize)) -> Result<u64> {
     let bytes = vec![b'v'; 1 << 20];
     let mut hits = 0;

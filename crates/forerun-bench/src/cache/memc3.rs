@@ -1,4 +1,5 @@
-//! MemC3's index as described in its paper, to compare the multi-get with: no vectors, no batches.
+//! MemC3's index as its paper describes it, without vectors or batches. The bench compares the
+//! multi-get with it.
 //!
 //! ```text
 //!   key ─ hash ─┬─ bucket b1, and b2 = b1 xor mix(tag)
@@ -11,8 +12,8 @@
 //!
 //! Fan, Andersen and Kaminsky, "MemC3: Compact and Concurrent MemCache with Dumber Caching and
 //! Smarter Hashing", NSDI 2013. A reader takes no lock: it reads the key's version, its two buckets
-//! and the items whose tags match, and then the version again. Here the buckets are aligned cache
-//! lines and the items lie next to each other in one piece of memory, both in its favour. The index
+//! and the items whose tags match, and then the version again. Here, both in MemC3's favour, the
+//! buckets are aligned cache lines and the items are contiguous in one piece of memory. The index
 //! is filled once and then read; readers check the counters as they would with a concurrent writer.
 
 use foldhash::quality::FixedState;
@@ -99,7 +100,7 @@ impl MemC3 {
                     return true;
                 }
             }
-            // Moves one of the items in the way to its other bucket.
+            // Moves one of the blocking items to its other bucket.
             let (home, slot) = (&mut self.buckets[bucket], step % SLOTS);
             std::mem::swap(&mut tag, &mut home.tags[slot]);
             std::mem::swap(&mut item, home.items[slot].get_mut());

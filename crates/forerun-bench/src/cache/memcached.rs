@@ -1,4 +1,4 @@
-//! A private memcached on a unix socket, which gets the same requests as our cache.
+//! Runs a private memcached on a unix socket. It gets the same requests as our cache.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

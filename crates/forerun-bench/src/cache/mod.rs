@@ -1,4 +1,4 @@
-//! `forerun-bench cache`: the cache in process, without sockets.
+//! `forerun-bench cache`: the cache within this process, without sockets.
 //!
 //! ```text
 //!   multiget   items of one size, all present; keys/s of a batch, of one key at a time, and of MemC3's design

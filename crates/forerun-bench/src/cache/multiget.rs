@@ -13,8 +13,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Batches drawn in advance: enough keys that no round meets lines that an earlier round left in a
-/// cache.
+/// Batches drawn in advance. They have so many keys that no round finds lines that an earlier round
+/// left in a cache.
 const BATCHES: usize = 4096;
 
 /// The result of one method: a line of JSON with the names of [`Row`] and these.

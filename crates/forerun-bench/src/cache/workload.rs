@@ -59,8 +59,8 @@ impl Load {
         (len * self.scale as f64).min(LEN_MAX) as usize
     }
 
-    /// The number of distinct keys, and the bytes of keys and values, each counted once: what it
-    /// would take to hold all.
+    /// The number of distinct keys, and the bytes of keys and values, each counted once: the space
+    /// needed to hold all of them.
     pub(super) fn footprint(&self) -> (usize, u64) {
         let mut distinct = self.keys.clone();
         distinct.sort_unstable();

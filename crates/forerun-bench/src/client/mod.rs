@@ -91,7 +91,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     args.output.write_report(&report)
 }
 
-/// How a batch asks its servers.
+/// How a batch queries its servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Overlapped,
@@ -125,7 +125,7 @@ struct Batch {
     keys: Vec<Vec<u8>>,
 }
 
-/// Some servers, and how they are asked.
+/// Some servers, and how they are queried.
 enum Clients {
     Overlapped(Box<Client>),
     /// A client for each server, and the same distribution of keys.
@@ -216,7 +216,7 @@ impl Bench<'_> {
         (0..BATCHES).map(batch).collect()
     }
 
-    /// Measures every number of servers, asked in both ways.
+    /// Measures every number of servers, queried in both ways.
     fn cell(&self, spoken: Spoken, keys: usize, bar: &Bar) -> Result<Vec<ClientRow>> {
         let batches = &self.batches(keys);
         let mut servers = self.plan.servers.clone();

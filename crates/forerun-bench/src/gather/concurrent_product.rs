@@ -1,4 +1,4 @@
-//! How much a concurrent copy slows down a matrix product.
+//! Measures how much a concurrent copy slows down a matrix product.
 //!
 //! ```text
 //!   stream 1   | product | product | product | ...       alone: t0      during copies: t1      slowdown: t1 / t0
@@ -37,7 +37,7 @@ pub(super) fn study(
     let bytes = MatrixProduct::matrix_bytes(n);
     let matrix = || -> Result<DeviceBuffer> {
         let buffer = DeviceBuffer::new(gpu, bytes)?;
-        // Small normal numbers: the time must not depend on special ones.
+        // Small normal numbers, because the time must not depend on special ones.
         buffer.fill(0x3c)?;
         Ok(buffer)
     };

@@ -1,4 +1,4 @@
-//! The batch on the CPU, which is measured if there is no GPU.
+//! Measures the batch on the CPU, if there is no GPU.
 
 use super::args::Args;
 use super::result_row::GatherRow;

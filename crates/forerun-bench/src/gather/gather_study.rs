@@ -46,7 +46,7 @@ impl Study {
         }
     }
 
-    /// Whether it is meaningless without a GPU.
+    /// Whether the study needs a GPU.
     pub(super) fn is_of_the_gpu(self) -> bool {
         matches!(self, Study::Multiprocessors | Study::MatrixProduct)
     }
@@ -57,7 +57,7 @@ impl Study {
 pub enum IndexOrder {
     /// Each at most once, at random.
     Unique,
-    /// Drawn with replacement, so some occur several times, as in the published record.
+    /// Drawn with replacement, so some rows occur several times, as in the published record.
     Repeated,
     /// Each at most once, ascending.
     Sorted,

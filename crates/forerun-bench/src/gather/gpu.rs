@@ -1,9 +1,10 @@
-//! The batch on a GPU: the kernels and the alternatives they are compared with, in the same rounds.
+//! Measures the batch on a GPU: the kernels, and the alternatives that they are compared with, in
+//! the same rounds.
 //!
 //! | method         | what is timed |
 //! |----------------|---------------|
 //! | a version, `default` | the launch, by events on its stream, after one untimed launch |
-//! | `contiguous`   | one `cuMemcpyAsync` of the same number of bytes, likewise |
+//! | `contiguous`   | one `cuMemcpyHtoDAsync` or `cuMemcpyDtoHAsync` of the same number of bytes, likewise |
 //! | `batch`        | `cuMemcpyBatchAsync`, one piece per row, by events; the stream is idle before, so the time of the call itself counts |
 //! | `cpu-then-copy` | rows gathered by the CPU's threads into pinned memory, then one copy (or the reverse), by the clock |
 
@@ -79,7 +80,7 @@ impl CopyMethod {
     }
 }
 
-/// Both sides of a setting, and what copies between them.
+/// Both sides of a setting, and the objects that copy between them.
 pub(super) struct Fixture {
     stream: Stream,
     gpu: Gpu,
@@ -298,7 +299,7 @@ pub(super) fn study(
     for method in CopyMethod::of(setting.study, args) {
         let mut fixture = fixture.borrow_mut();
         let checked = match method {
-            // It does not copy the batch's rows.
+            // This method does not copy the batch's rows, so there is nothing to compare.
             CopyMethod::Contiguous => Ok(0),
             method => fixture.check(method),
         };

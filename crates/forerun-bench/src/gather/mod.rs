@@ -8,7 +8,7 @@
 //!   concurrent_product.rs   a matrix product during the copy
 //!   cpu.rs                  the CPU's copy
 //!   pytorch.rs              PyTorch's copy, by pytorch.py
-//!   selfcheck.rs            --check
+//!   selfcheck/              --check
 //!   result_row.rs, show.rs  results
 //! ```
 //!

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const SCRIPT: &str = include_str!("pytorch.py");
 
-/// The rows, or why there are none.
+/// The rows, or the reason why there are none.
 pub(super) enum Pytorch {
     Measured(Vec<GatherRow>),
     Absent(String),

@@ -90,7 +90,8 @@ impl Setting {
                     64, 128, 256, 512, 576, 584, 640, 656, 1024, 1152, 2048, 4096,
                 ];
                 let sizes = if quick { &[64, 584, 656][..] } else { &sizes };
-                // The same number of bytes for each size, so rows in inverse proportion.
+                // Each size copies the same number of bytes, so the number of rows is inversely
+                // proportional to the size.
                 let scaled = |n: usize, row_bytes: usize| (n * 656 / row_bytes.max(1)).max(1);
                 let setting = |row_bytes| Setting {
                     row_bytes,

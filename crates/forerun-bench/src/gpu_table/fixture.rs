@@ -1,5 +1,5 @@
-//! A filled table and the code that runs its operations: on a device, with all arrays of a call in
-//! its memory; on the CPU, with slices.
+//! A filled table, and the code that runs its operations. On a device, all arrays of a call are in
+//! its memory. On the CPU, they are slices.
 
 use super::keys::{Call, Keys, row_of, rows_of};
 use super::operation::{Op, OpVariant};
@@ -20,7 +20,7 @@ const NO_ENTRY: Condition = Condition {
     key_value: 0,
 };
 
-/// The results of a call, as far as they were requested.
+/// The requested results of a call.
 #[derive(Default)]
 pub(super) struct Results {
     status: Vec<Status>,
@@ -156,7 +156,7 @@ impl Fixture {
         Ok(fixture)
     }
 
-    /// Continues with another setting of the same table.
+    /// Continues with another setting that uses the same table.
     pub(super) fn turn_to(&mut self, setting: &Setting) -> Result<()> {
         let larger = self.buffers.is_none() || setting.batch > self.setting.batch;
         self.setting = setting.clone();

@@ -74,7 +74,7 @@ impl Keys {
         let row_bytes = setting.row_bytes();
         let capacity = table.capacity();
         let target = (capacity as f64 * setting.load) as u64;
-        // Some buckets are full long before the table is, so the table never gets entirely full.
+        // Some buckets are full long before the table is, so the table never becomes entirely full.
         let enough = if setting.load < 1.0 {
             target
         } else {

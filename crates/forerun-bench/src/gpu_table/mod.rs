@@ -166,7 +166,7 @@ impl Bench<'_> {
                     used.turn_to(setting)?;
                     used
                 }
-                // Frees the old table's memory before the new table's is allocated.
+                // Free the old table's memory before the new table's is allocated.
                 used => {
                     drop(used);
                     Fixture::new(self.gpu.as_ref(), setting).with_context(|| {

@@ -18,7 +18,7 @@ pub struct GpuTableRow {
     pub bench: String,
     /// The study.
     pub study: String,
-    /// Whose table: `gpu`, `cpu` if no GPU was found, or a peer's name.
+    /// The owner of the table: `gpu`, `cpu` if no GPU was found, or a peer's name.
     pub engine: String,
     /// The GPU's name; null without one.
     pub device: Option<String>,

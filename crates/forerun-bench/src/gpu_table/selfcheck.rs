@@ -1,5 +1,4 @@
-//! Does a GPU give the same answers as the CPU? Checks every kernel, every width, every operation,
-//! every answer.
+//! Checks that a GPU gives the same answers as the CPU, for every kernel, width and operation.
 //!
 //! ```text
 //!   a table with slots      random batches of distinct keys: every answer, every row, every score

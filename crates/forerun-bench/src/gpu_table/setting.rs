@@ -168,13 +168,14 @@ impl Setting {
             .evict_strategy(EvictStrategy::Lru)
     }
 
-    /// Whether a table made for the other setting will do, as it is filled.
+    /// Whether the filled table of the other setting can be reused for this one.
     pub(super) fn shares_table(&self, other: &Setting) -> bool {
         (self.slots, self.buckets, self.dim) == (other.slots, other.buckets, other.dim)
             && self.load == other.load
     }
 
-    /// Calls per turn: enough that a small batch is not lost in the clock's resolution.
+    /// Calls per turn. There are enough that the clock's resolution does not matter for a small
+    /// batch.
     pub(super) fn calls(&self) -> usize {
         (self.turn_keys / self.batch).clamp(1, 64)
     }

@@ -56,8 +56,8 @@ impl Study {
     }
 }
 
-/// The strategies with those names, and the lookup of a vector of keys, one per lane, for designs
-/// that support it: they choose it themselves only where it is the fastest.
+/// The strategies with those names. For designs that support it, also the lookup of a vector of
+/// keys, one per lane, which they choose themselves only where it is the fastest.
 fn strategies(names: &[&str]) -> Vec<String> {
     let lanes = [Lookup::Vertical.name()];
     names

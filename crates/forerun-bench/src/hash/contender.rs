@@ -1,4 +1,4 @@
-//! The interface of a table to be measured, ours or a peer's.
+//! The interface of a table to be measured, either ours or a peer's.
 //!
 //! ```text
 //!  Contender   a design, with its strategies and instruction sets      open(slots)

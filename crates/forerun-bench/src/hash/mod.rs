@@ -2,18 +2,19 @@
 //! machine.
 //!
 //! ```text
-//!   args.rs                       the command line
-//!   study.rs                      the five studies
-//!   sweep.rs                      lists that multiply to cells
-//!   keys.rs                       keys, values, streams
-//!   contender.rs                  the interface of a table
-//!   ours.rs, production_table.rs  Forerun's tables
-//!   table_group.rs                tables in memory
-//!   turn.rs                       one turn of a case
-//!   measure/                      rounds over a sweep, rows
-//!   result_row.rs                 a result
-//!   show.rs                       tables
-//!   plot.rs                       plots and the page
+//!   args.rs              the command line
+//!   case_studies.rs      the five studies
+//!   sweep.rs             lists whose combinations are the cells
+//!   keys.rs              keys, values, streams
+//!   contender.rs         the interface of a table
+//!   studied_designs.rs   Forerun's studied designs
+//!   production_table.rs  Forerun's production table
+//!   table_group.rs       tables in memory
+//!   run_turn.rs          one turn of a case
+//!   measure/             rounds over a sweep, rows
+//!   result_row.rs        a result
+//!   show.rs              tables
+//!   plot.rs              plots and the page
 //! ```
 //!
 //! The bench can also measure peers: see [`run_with`].

@@ -10,7 +10,7 @@ use forerun_hash::{HashTable, Options};
 /// [`HashTable`], under the name `table`.
 pub(super) struct Production;
 
-/// One key after the other, the whole batch with one handle.
+/// Looks up one key after the other, the whole batch with one handle.
 const PINNED_GET: &str = "pinned-get";
 
 /// The load factor of a table that holds exactly the entries its capacity was chosen for.

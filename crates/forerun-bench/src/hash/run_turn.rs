@@ -1,4 +1,5 @@
-//! One turn of a case: threads look up batches, and another may update the table concurrently.
+//! Runs one turn of a case: threads look up batches, and another thread may update the table
+//! concurrently.
 //!
 //! ```text
 //!  reader   | step: batch batch batch ... | check | step: batch ...      only the steps are timed
@@ -112,7 +113,7 @@ pub(super) fn run<K: Word, V: Word>(
             };
             return update_concurrently(spec.updates, &reading, &reads, &mut update, ready);
         }
-        // However this thread ends, the updater must be notified.
+        // However this thread ends, it must notify the updater.
         let _done = DoneOnDrop(&reading);
         let mut finder = subject.finder(spec.strategy)?;
         let step = stream.step_len();
@@ -163,7 +164,7 @@ fn update_concurrently(
     ready.wait();
     let start = Instant::now();
     let mut made = 0u64;
-    // Relaxed, both loads: one is a count for pacing, the other says when to stop.
+    // Both loads are relaxed: one is a count for pacing, the other says when to stop.
     while reading.load(Ordering::Relaxed) > 0 {
         let allowed = reads.load(Ordering::Relaxed) as f64 * share / (1.0 - share);
         let due = (allowed as u64).saturating_sub(made).min(64);

@@ -48,7 +48,7 @@ pub(super) fn cell(row: &HashRow) -> [String; 8] {
 /// A column's head and its content.
 type Column = (&'static str, fn(&HashRow) -> Option<String>);
 
-/// Columns that say something of a row besides its cell, in order. A column that is empty for all
+/// Columns that describe a row in addition to its cell, in order. A column that is empty for all
 /// rows is left out.
 const COLUMNS: &[Column] = &[
     ("design", |row| Some(row.label())),

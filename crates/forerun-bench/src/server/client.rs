@@ -82,7 +82,7 @@ struct Connection {
 enum ReadResult {
     /// There was nothing to read.
     Nothing,
-    /// As much as there was space for.
+    /// As many bytes as there was space for.
     Some,
     /// Everything that had arrived.
     All,
@@ -357,7 +357,7 @@ impl Connection {
     }
 }
 
-/// The time that counts.
+/// The time that is counted.
 struct Stopwatch {
     start: Instant,
     busy_before: Duration,

@@ -1,4 +1,4 @@
-//! The client against a server of a few lines: a map behind the protocol's three forms.
+//! Tests the client against a minimal server: a map behind the protocol's three forms.
 
 use super::client::{Answered, Client, Until, latencies};
 use super::data::Items;

@@ -1,5 +1,5 @@
-//! Reads replies from received bytes: where one ends, how many keys it found, or that it is an
-//! error.
+//! Parses replies in received bytes: finds where a reply ends and how many keys it found, or
+//! recognises an error.
 //!
 //! ```text
 //!  what came     VALUE key:…1 0 64\r\n<value>\r\n VALUE key:…7 0 64\r\n<value>\r\n END\r\n  VALUE …
@@ -11,7 +11,7 @@
 
 use super::request::Form;
 
-/// The meaning of the bytes at the beginning of a buffer.
+/// The result of parsing the bytes at the beginning of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A part of a reply.

@@ -37,7 +37,7 @@ impl fmt::Display for Form {
 }
 
 impl Form {
-    /// The end of every reply to a request, whatever was found; a request of sets ends with its
+    /// The end of every reply to a request, whatever was found. The reply to sets ends with the
     /// last `STORED`.
     pub fn tail(self) -> &'static [u8] {
         match self {

@@ -239,7 +239,7 @@ fn running() -> Result<MutexGuard<'static, Vec<u32>>> {
             .name("signals".to_owned())
             .spawn(move || {
                 if let Some(signal) = signals.forever().next() {
-                    // Locked to the end, so that no more servers start.
+                    // The lock is held to the end, so that no more servers start.
                     let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
                     for id in &*running {
                         kill(*id);

@@ -1,10 +1,10 @@
 //! The writes of a crash run. The seed, `t` and `n` alone determine thread `t`'s `n`-th write, so
-//! writer and checker agree about it without communicating, over any number of kills.
+//! the writer and the checker agree on it without communication, across any number of kills.
 //!
-//! Each thread has its own keys, `t00/k000` and so on. After a thread's first `n` writes they hold
-//! a plain map: apply the writes in order. A store that was killed with `a` writes acknowledged
-//! holds exactly the map after `a` writes, or after `a + 1`, if the unfinished write succeeded
-//! completely.
+//! Each thread has its own keys, `t00/k000` and so on. The contents after a thread's first `n`
+//! writes are a plain map to which the writes were applied in order. A store that was killed with
+//! `a` writes acknowledged holds exactly the map after `a` writes, or after `a + 1`, if the
+//! unfinished write succeeded completely.
 
 use std::collections::BTreeMap;
 

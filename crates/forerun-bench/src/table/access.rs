@@ -24,11 +24,11 @@ const TRACE_BYTES_MAX: u64 = 1 << 30;
 /// How rows are requested.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Access {
-    /// All equally often.
+    /// All rows equally often.
     Uniform,
     /// The r-th most popular one r to the power of -s times as often as the first.
     Zipf(f64),
-    /// As recorded from a program.
+    /// As recorded in a trace of a program.
     Trace(PathBuf),
 }
 

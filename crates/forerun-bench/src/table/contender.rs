@@ -1,4 +1,4 @@
-//! The interface of a table to be measured, ours or a peer's; and ours.
+//! The interface of a table to be measured, and Forerun's implementation of it.
 //!
 //! A peer implements the four traits here, and is then passed to [`run_with`](super::run_with).
 
@@ -161,7 +161,7 @@ impl Contender for ForerunTables {
             report(from + keys.len() as u64);
         }
         table.close().context("closing the loaded table")?;
-        // At rest, so that measurements do not wait for the rest of the load.
+        // Wait until the store is idle, so that measurements do not wait for the rest of the load.
         let db = Db::open(store, Options::default())?;
         db.compact()?;
         Ok(db.close()?)

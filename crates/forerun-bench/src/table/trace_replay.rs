@@ -4,9 +4,9 @@
 //!   store ──open──> batch, moves of the batch, next batch, ... to the end of the stream
 //! ```
 //!
-//! One thread does everything, including the moves. So the share that is found in memory depends on
-//! the policies and not on the machine, and is the same each time except for the random seed of a
-//! hash.
+//! One thread does everything, including the moves. So the share of rows found in memory depends on
+//! the policies and not on the machine. It is the same each time, except for the effect of a hash's
+//! random seed.
 
 use super::access::{Access, Workload, is_row};
 use super::contender::Contender;

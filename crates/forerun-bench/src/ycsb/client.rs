@@ -241,8 +241,8 @@ impl<'a> Client<'a> {
             )
             .with_context(|| format!("record {owner}"))?;
         }
-        // Counting all keys takes long, so it is done for scans that came back short, which claim
-        // that there are no more records, and for some of the others.
+        // Counting all keys is slow, so it is done only for some scans, and for every scan that
+        // returned too few entries, which claims that there are no more records.
         let sampled = self.latencies.len().is_multiple_of(4096);
         if count < length || sampled {
             let end = (count == length).then_some(last);

@@ -1,4 +1,4 @@
-//! Clients against an ordered map that records its requests, and against maps that give wrong
+//! Tests clients against an ordered map that records its requests, and against maps that give wrong
 //! answers.
 
 use super::*;

@@ -10,8 +10,8 @@
 //! Versions are numbered from 1 as their writes begin. If one write of a record follows another,
 //! the older version is wrong once the newer write has returned. If two overlap, either may win,
 //! and both stay allowed until a write that began alone, and saw no other begin, has returned. So a
-//! reader notes the oldest allowed version before its request and the newest begun one afterwards;
-//! an answer between the two is right.
+//! reader notes the oldest allowed version before its request and the newest begun one afterwards.
+//! An answer between the two is correct.
 //!
 //! Records are inserted in the order of their numbers. They count as known up to the first one
 //! whose insert has not returned.

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// Records that are loaded in one write.
 pub const LOAD_BATCH: usize = 100;
 
-/// The maximum number of operations to come.
+/// The maximum number of operations of all turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// Records that are loaded.

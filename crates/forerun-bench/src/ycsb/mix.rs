@@ -138,7 +138,7 @@ pub struct Operations {
 enum Chosen {
     Scrambled(Scrambled),
     Latest(Latest),
-    /// Each in turn, from this one on.
+    /// Each record in turn, from this one on.
     InTurn(u64),
 }
 

@@ -1,4 +1,4 @@
-//! The forms of request to try: every corner case once, and some combinations.
+//! The forms of requests to check: every corner case once, and some combinations.
 
 use forerun_gpu::gather::{
     Absent, CopySpec, IndexType, KernelChoice, Layers, MapUpdate, RowLayout,

@@ -1,5 +1,5 @@
-//! Does the GPU copy the same bytes as the CPU? Checks every kernel, every form of request, every
-//! byte.
+//! Checks that the GPU copies the same bytes as the CPU, with every kernel and every form of
+//! request, byte by byte.
 //!
 //! ```text
 //!   for each version and unit, both directions, each case below:

@@ -1,4 +1,4 @@
-//! Measures the cases of tables with one size and one load factor, and makes their rows.
+//! Measures the cases of tables with one size and one load factor, and creates their rows.
 
 use super::super::contender::Contender;
 use super::super::keys::{Keys, Skew, Stream, Word};

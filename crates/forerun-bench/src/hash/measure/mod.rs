@@ -1,4 +1,4 @@
-//! Measures a sweep and makes its rows.
+//! Measures a sweep and creates its rows.
 //!
 //! ```text
 //!  for each size, for each group of tables that fit in memory together, for each load factor

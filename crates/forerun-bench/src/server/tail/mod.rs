@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// There are this many times more items than fit, so that a filled cache evicts.
+/// The number of items is this multiple of the number that fits, so that a filled cache evicts.
 const OVERFILL: f64 = 1.3;
 /// The minimum overhead of an item besides its key and value, in any of the servers.
 const ITEM_OVERHEAD_BYTES: u64 = 40;

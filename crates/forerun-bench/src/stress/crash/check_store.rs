@@ -1,4 +1,4 @@
-//! Checks what the store of a killed child must hold.
+//! Checks the contents of the store of a killed child.
 
 use std::path::Path;
 
@@ -20,8 +20,8 @@ pub struct Expected {
     pub writes: u64,
 }
 
-/// Opens the store of a killed child and compares what each thread's keys hold with what they must
-/// hold.
+/// Opens the store of a killed child and compares the values of each thread's keys with the
+/// expected ones.
 pub fn check(
     path: &Path,
     seed: u64,
@@ -46,7 +46,7 @@ pub fn check(
             .prefix(&script::prefix(thread))
             .collect::<Result<_, _>>()?;
         if found != expected.model {
-            // The unfinished write may have succeeded, but only completely. Nothing else may
+            // The unfinished write may have succeeded, but only as a whole. Nothing else may
             // differ.
             let under_way = script::write(seed, thread, acknowledged);
             let mut with_it = expected.model.clone();
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
     use forerun::WriteBatch;
 
-    /// The check must be able to fail: the test produces each way in which a store may be wrong,
-    /// and the check must notice it.
+    /// The check must be able to fail. The test makes a store wrong in each possible way, and the
+    /// check must notice it.
     #[test]
     fn lost_partial_and_resurrected_writes_are_detected() {
         const SEED: u64 = 3;

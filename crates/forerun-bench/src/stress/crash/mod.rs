@@ -1,5 +1,5 @@
-//! A store whose writer is killed: no acknowledged write may be lost, no write may be applied in
-//! part, and no deleted entry may return.
+//! Tests a store whose writer is killed. No acknowledged write may be lost, no write may be applied
+//! in part, and no deleted entry may return.
 //!
 //! ```text
 //! parent                         child (this program again, --write-from)

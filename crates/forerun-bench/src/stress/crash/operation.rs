@@ -51,8 +51,8 @@ impl Operation {
         Operation::KeyspaceDrop,
     ];
 
-    /// Performs number `n` repeatedly, starting at `first`, and reports the begin and the end of
-    /// each, until it is killed.
+    /// Performs operations in a loop, numbered from `first` on, and reports the beginning and the
+    /// end of each, until it is killed.
     pub fn repeat(
         self,
         db: &Db,
@@ -281,7 +281,7 @@ fn check_backups(
         return Ok(());
     }
     let backups = match Backups::open(&path) {
-        // The kill came before the directory became a directory of backups.
+        // The process was killed before the directory became a directory of backups.
         Err(forerun::Error::NotBackups { .. }) if done.is_none() => return remove_dir(&path),
         opened => opened.context("cannot open the backups")?,
     };
@@ -386,7 +386,7 @@ mod tests {
             let keyspace = db.keyspace(&dropped_name(3)).unwrap();
             keyspace.delete(&0_u32.to_be_bytes()).unwrap();
             operation.check_store(db, Some(3), Some(2)).unwrap_err();
-            // A keyspace that was being filled may be half there.
+            // A keyspace that was being filled may be incomplete.
             operation.check_store(db, Some(2), Some(2)).unwrap();
         });
     }

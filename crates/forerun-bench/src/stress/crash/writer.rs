@@ -73,8 +73,7 @@ fn write_on(
     Ok(())
 }
 
-/// Reports one line with one call. Fails once the parent is gone, which ends a child that was left
-/// alone.
+/// Reports one line with one call. Fails once the parent is gone, which ends an orphaned child.
 fn acknowledge(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())

@@ -20,7 +20,7 @@ use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
 pub enum Work {
     /// Inserts its rows, replacing existing ones.
     Insert,
-    /// Inserts its rows where there is none, and returns the existing ones.
+    /// Inserts the rows of absent keys, and returns the existing rows of the others.
     FindOrInsert,
     /// Adds its rows, of u64, to the existing ones.
     Add,
@@ -28,7 +28,7 @@ pub enum Work {
     Erase,
     /// Copies rows out while others write.
     Find,
-    /// Returns which keys are present, with this way to look up.
+    /// Returns which keys are present, by this kind of lookup.
     Contains(Lookup),
 }
 

@@ -2,11 +2,11 @@
 //! every answer checked.
 //!
 //! ```text
-//!  mod.rs             tables, rounds, the summary
-//!  expected_state.rs  the keys and their owners, a round of work, the table's contents after it
-//!  initial_state.rs   what concurrent lookups may return
-//!  stamped_row.rs     rows that identify their key
-//!  lanes.rs           concurrent lanes of work: streams of a GPU, or threads
+//!  mod.rs           tables, rounds, the summary
+//!  expected_state/  the keys and their owners, a round of work, the table's contents after it, and
+//!                   what concurrent lookups may return
+//!  stamped_row.rs   rows that identify their key
+//!  lanes.rs         concurrent lanes of work: streams of a GPU, or threads
 //! ```
 //!
 //! With a GPU, half of the lanes are streams that write and half are streams that look up, all on

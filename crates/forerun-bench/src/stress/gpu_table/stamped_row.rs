@@ -17,7 +17,7 @@ pub(super) fn fault(text: String) -> anyhow::Error {
     CheckFailed(text).into()
 }
 
-/// The `i`-th key. Low numbers give the greatest keys, down from the greatest of all.
+/// The `i`-th key. Low numbers give the greatest keys, starting with the greatest u64.
 pub(super) fn key_of(i: u64) -> u64 {
     match i {
         0..8 => u64::MAX - i,

@@ -1,10 +1,10 @@
-//! Random work by several threads. Each answer is compared with the expected one.
+//! Several threads do random work, and the test compares each answer with the expected one.
 //!
 //! Every thread owns keys, `t00/…`, that only it writes; it keeps their contents in a plain map,
 //! its model. So each thread knows exactly what any read of its own keys must return. It also reads
 //! the keys of other threads, whose values must at least be values that their owner wrote. All
 //! threads write the group `g/0` to `g/7` in whole batches, so its values are all equal in any
-//! snapshot. A value contains its key, so an answer at the wrong position is noticed.
+//! snapshot. A value contains its key, so the test notices an answer at the wrong position.
 //!
 //! The run consists of laps. After each lap the threads stop, and the store must hold the union of
 //! the models: as it is, and again after it was closed and reopened.

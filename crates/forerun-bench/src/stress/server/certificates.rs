@@ -52,12 +52,12 @@ impl Certificates {
         self.dir.join("server.key")
     }
 
-    /// The certificate that the server has to show from the last reload on.
+    /// The certificate that the server must present from the last reload on.
     pub fn current(&self) -> &CertificateDer<'static> {
         &self.current
     }
 
-    /// Clients that trust the authority, whichever certificate the server shows.
+    /// Clients that trust the authority, whichever certificate the server presents.
     pub fn client(&self) -> Result<Arc<ClientConfig>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.der().clone())?;

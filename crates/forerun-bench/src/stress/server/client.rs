@@ -284,7 +284,7 @@ impl<'a> Client<'a> {
             client.write(format_args!("cas {key} 0 0 {bytes} {cas}\r\n"));
         });
         self.send()?;
-        // Only this client writes the key, so it can only have been evicted.
+        // Only this client writes the key, so only an eviction can have removed it.
         if self.wire.expect("cas", &["STORED", "NOT_FOUND"])? == 0 {
             self.stored(key, version);
         }
@@ -310,7 +310,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Malformed requests are answered with an error, and the connection continues.
+    /// The server must answer malformed requests with an error and keep the connection.
     fn malformed(&mut self) -> Result<(), String> {
         let requests = [
             ("nonsense\r\n".to_owned(), "ERROR"),

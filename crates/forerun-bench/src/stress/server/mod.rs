@@ -163,7 +163,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Load<'_> {
-    /// Runs all clients, and returns how long they ran and the most memory that the server used.
+    /// Runs all clients. Returns how long they ran, and the maximum memory that the server used.
     fn run(
         &self,
         server: &mut Process,
@@ -256,7 +256,7 @@ fn excess_allowed(limit: u64) -> f64 {
     MEMORY_EXCESS.max(MEMORY_EXCESS_BYTES / limit as f64)
 }
 
-/// Prints what was done and found; fails if anything was wrong.
+/// Prints a summary and all faults. Fails if there was a fault.
 fn summary(
     plan: &Plan,
     load: &Load<'_>,

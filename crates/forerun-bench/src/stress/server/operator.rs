@@ -13,7 +13,7 @@ use rustls::ClientConfig;
 use super::certificates::Certificates;
 use super::wire::{Target, Wire};
 
-/// The share of the memory that the lower limit leaves.
+/// The lower limit as a share of the memory.
 const LOWER_SHARE: (u64, u64) = (3, 4);
 
 /// What the operator has done.
@@ -66,13 +66,13 @@ impl Operator {
         })
     }
 
-    /// Does what is due after `elapsed`. Returns faults of the server.
+    /// Performs the actions that are due after `elapsed`. Returns faults of the server.
     pub fn work(&mut self, elapsed: Duration, server: &Process) -> Result<Result<(), String>> {
         if elapsed < self.due {
             return Ok(Ok(()));
         }
         self.due = elapsed + self.interval;
-        // The first copy is asked for now. Each later one must have ended in the meantime.
+        // The first copy is requested now. Each later one must have ended in the meantime.
         if std::fs::exists(&self.copy).context("cannot look for the copy")? {
             std::fs::remove_file(&self.copy).context("cannot remove the copy")?;
             self.actions.snapshots += 1;

@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use super::expected_versions::ExpectedVersions;
 use super::value::{self, Key};
 
-/// How long the server may take to answer, or to accept what it is sent.
+/// How long the server may take to answer, or to accept what a client sends.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest line that a server sends.

@@ -1,4 +1,4 @@
-//! A correct table passes the checks, and a wrong one does not.
+//! Tests that a correct table passes the checks and that a wrong one does not.
 
 use super::super::form;
 use super::super::lanes;

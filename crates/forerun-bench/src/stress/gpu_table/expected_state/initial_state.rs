@@ -9,7 +9,7 @@ use super::super::lanes::{Answer, Job, Work};
 use super::super::stamped_row::{ROW_BYTES, fault, key_of, stamp_of, sum_of, words_of};
 use super::{Capacity, ExpectedState, Owner};
 
-/// The state of the keys when a round began, and what its jobs may make of it.
+/// The state of the keys when a round began, and the changes that its jobs may make to it.
 pub(super) struct InitialState {
     before: BTreeMap<u64, u64>,
     /// Stamps that jobs of the round write.

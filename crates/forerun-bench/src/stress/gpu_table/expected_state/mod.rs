@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A writer's jobs run in order and no other writer writes its keys, so the jobs alone determine
-//! what they leave. Lookups run concurrently: a row must be complete, and be either the row at the
+//! the result. Lookups run concurrently: a row must be complete, and be either the row at the
 //! beginning of the round or one that a job of the round wrote. Within one lane, a lookup never
 //! returns an older row than the lookup before it.
 
@@ -223,8 +223,8 @@ impl ExpectedState {
         }
     }
 
-    /// Compares a round's answers with the allowed ones, and updates the state to what the round
-    /// leaves.
+    /// Compares a round's answers with the allowed ones, and updates the state to that after the
+    /// round.
     pub fn check(&mut self, lanes: &[Vec<Job>], said: &[Vec<Answer>]) -> anyhow::Result<KeyCounts> {
         let mut counts = KeyCounts::default();
         let mut past = InitialState::of(self, lanes);
@@ -274,8 +274,8 @@ impl ExpectedState {
                     let kept = *status != Status::Evicted && (!there || *status == Status::Found);
                     self.capacity == Capacity::Scarce || kept
                 }
-                // If it is there nevertheless, because it also occurs elsewhere in the job, it has
-                // the job's row.
+                // If it is present nevertheless, because it also occurs elsewhere in the job, it
+                // has the job's row.
                 (Work::Insert, Status::Refused) => {
                     self.model.insert(*key, new());
                     self.capacity == Capacity::Scarce

@@ -132,7 +132,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Several operations, sometimes on the same key: the last one wins.
+    /// Several operations, sometimes on the same key. The last one wins.
     fn write_batch(&mut self) -> anyhow::Result<()> {
         self.batch.clear();
         for _ in 0..self.rng.random_range(1..12) {
