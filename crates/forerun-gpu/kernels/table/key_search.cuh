@@ -28,7 +28,7 @@ struct SearchCells {
 };
 
 // Whether the search reads the words of the buckets before their digests, so that a reader can
-// detect that a writer changed a bucket since.
+// detect whether a writer has changed a bucket since then.
 enum class Versions { ignored, read };
 
 // IN_FLIGHT is the maximum number of rows that a tile requests at a time.

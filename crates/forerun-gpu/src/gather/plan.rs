@@ -23,14 +23,14 @@ use crate::copy_version::{AccessWidth, KernelEntry, KernelVersion, kernel, units
 use crate::gather_error::GatherError;
 use std::fmt;
 
-/// The default maximum number of threads for a copy: 32 blocks of 256, or 8 of 1,024. On an
-/// H200 more threads copy no faster.
+/// The default maximum number of threads for a copy: 32 blocks of 256, or 8 of 1,024. On an H200,
+/// more threads copy long rows no faster, but rows of 64 bytes twice as fast.
 pub const DEFAULT_THREADS: u32 = 8192;
-/// The default maximum number of blocks for versions whose blocks are smaller still.
+/// The default maximum number of blocks, for versions with even smaller blocks.
 const DEFAULT_BLOCKS_MAX: u32 = 32;
 
-/// Bytes that should be in flight at a time: nearly twice the 72 KB that a PCIe 5 link of 16 lanes
-/// has under way.
+/// Bytes that should be in flight at a time: nearly twice the 72 KB that keep a PCIe 5 link of 16
+/// lanes busy.
 pub const IN_FLIGHT_BYTES: u64 = 128 << 10;
 
 /// Maximum number of blocks of a grid along x.
