@@ -3,13 +3,13 @@
 //
 //   lane            0  1  2  3  4  5  6  7 | 8 ...          its own key: hash, bucket, slot
 //   tile, W = 128   all eight                 | ...         in turn, the row of each lane's key: one
-//                                                           aligned request, four of them in flight
+//                                                           aligned request, IN_FLIGHT of them at a time
 //
 //   narrow   tiles of two lanes: the sector of the home in which the search begins
 //   row      the home's row; after narrow, for keys that are not found and met no empty slot
 //            the spill's row, for keys whose home has spilled
 //
-//   in each: digests of up to four keys per tile ─ keys behind equal digests ─ compare ─ the lane
+//   in each: digests of IN_FLIGHT keys per tile ─ keys behind equal digests ─ compare ─ the lane
 //   that finds a key writes its slot into the cell of the key's lane, in shared memory
 //
 // A miss reads a key only if a digest, one of 254 values, is equal by chance.
