@@ -20,8 +20,15 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
             const Place place = this->take(i, there);
             bool pending = there;
             // The first attempt is made without locks.
-            for (u32 tries = 0; any(all_lanes, pending); ++tries)
+            u32 before = 0;
+            for (u32 tries = 0;; ++tries) {
+                const u32 left = ballot(all_lanes, pending);
+                if (left == 0) break;
+                // Only locks of other warps are worth waiting for: this warp's have been released.
+                if (tries > 1 && left == before) backoff(tries);
+                before = left;
                 if (attempt(i, place, pending, tries, narrow)) pending = false;
+            }
         });
     }
 
@@ -37,7 +44,6 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
         bool mine = pending;
         HeldWords words;
         if (tries != 0) {
-            if (tries > 1) backoff(tries);
             mine = pending && try_lock_candidates(t, place, words);
             warp_sync(all_lanes);  // the locks' fences count for all lanes
         }

@@ -88,12 +88,6 @@ FORERUN_DEVICE u32 pin_bit(const TableState& t, u64 slot) {
 FORERUN_DEVICE Bytes16 load_digests(const TableState& t, u64 slot) {
     return load_relaxed(reinterpret_cast<const Bytes16*>(digests_at(t, slot)));
 }
-// The four digests that include the slot's, changed in the chunk's copy of them.
-FORERUN_DEVICE u32 digests_with(const Bytes16& chunk, u64 slot, u32 digest) {
-    const u32 part = u32(slot / 4 % 4);
-    const u32 was = part == 0 ? chunk.x : part == 1 ? chunk.y : part == 2 ? chunk.z : chunk.w;
-    return (was & ~(0xffu << digest_shift(slot))) | digest << digest_shift(slot);
-}
 
 // Clears bit 7 of each byte that equals the pattern's. The other bits are arbitrary. The sum
 // carries into no neighbouring byte, so the result is exact. It has to be: a lookup beside writers

@@ -69,7 +69,8 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
     // Returns whether the lane got the locks. If so, its key is done.
     FORERUN_DEVICE bool write(bool pending) {
         const bool locked = lock(pending);
-        warp_sync(all_lanes);  // a lock's fence counts for all lanes
+        warp_sync(all_lanes);
+        fence();  // every lane stores parts of rows, and none of them may be seen before its lock
         slot = no_slot;
         this->template search<Versions::ignored>(place, locked, false);
 
@@ -198,7 +199,6 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
     // new one if it is refused. Returns the lane's status.
     FORERUN_DEVICE Status take_slot(bool inserts, u64 score, Status status) {
         Victims<WIDTH> victims{t, place, words};
-        slot = inserts ? no_slot : slot;
         const u64 free = victims.free_slot(inserts);
         const bool is_full = inserts && free == no_slot;
         if (inserts) slot = free;

@@ -127,7 +127,7 @@ fn options() -> impl Strategy<Value = TableOptions> {
         EvictStrategy::EpochLfu,
         EvictStrategy::Customized,
     ]);
-    let row_bytes = prop::sample::select(vec![0u64, 4, 8, 12, 16, 36, 160]);
+    let row_bytes = prop::sample::select(vec![0u64, 4, 8, 12, 16, 36, 160, 528]);
     (
         width,
         candidates,
