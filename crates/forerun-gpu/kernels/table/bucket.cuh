@@ -16,16 +16,17 @@
 //
 // Memory orders, which src/table/loom_tests.rs checks as loom models:
 //
-//   lock        compare-and-swap, fence ─ the lanes meet, fence ─ the changes, by all lanes ─ they meet; fence, store of
-//               the word. The fences before the changes keep them from being seen before the lock.
+//   lock        each lane: compare-and-swap, fence ─ the lanes meet; each: fence ─ all lanes make the
+//               changes ─ the lanes meet; each: fence, store of the word. The fences before the
+//               changes keep them from being seen before the lock.
 //   publish     row, score, key ─ release: digest. A search that sees the digest and then, after a
 //               fence, its own key knows that both belong to one entry. Without the fence it could
 //               see the key of an entry that was erased long before. Searches that run while there
 //               is no writer need no fence.
-//   read a row  one lane: word, fence; all lanes, after they met: digests, keys, row, fence; after
-//               they met again, the lane: word. If a writer changed the bucket in between, the row
-//               is read again under the lock. One lane's words count for all lanes, so that they
-//               copy the same version.
+//   read a row  one lane: word, fence ─ the lanes meet; all: digests, keys, row, fence ─ the lanes
+//               meet; the one lane: word. If a writer changed the bucket in between, the row is read
+//               again under the lock. One lane's words count for all lanes, so that they copy the
+//               same version.
 //
 // Writers store everything that readers see in relaxed words of the size that the readers load.
 //
@@ -73,8 +74,8 @@ FORERUN_DEVICE bool try_lock_candidates(const TableState& t, const Place& place,
     u32 first = 0, second = 0;
     bool locked = try_lock_word(in_order ? home : spill, first);
     if (locked && t.candidates == 2 && !try_lock_word(in_order ? spill : home, second)) {
-        // Nothing was changed under it. An exchange, unlike a store, continues the last writer's
-        // release for whoever locks the bucket next.
+        // Nothing was changed under this lock. An exchange, unlike a store, continues the last
+        // writer's release sequence, on which the next lock of the bucket relies.
         atomic_exchange(in_order ? home : spill, first);
         locked = false;
     }

@@ -24,7 +24,7 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
             for (u32 tries = 0;; ++tries) {
                 const u32 left = ballot(all_lanes, pending);
                 if (left == 0) break;
-                // Only locks of other warps are worth waiting for: this warp's have been released.
+                // Wait only for locks of other warps: this warp's have been released.
                 if (tries > 1 && left == before) backoff(tries);
                 before = left;
                 if (attempt(i, place, pending, tries, narrow)) pending = false;

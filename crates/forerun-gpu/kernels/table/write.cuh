@@ -70,7 +70,7 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
     FORERUN_DEVICE bool write(bool pending) {
         const bool locked = lock(pending);
         warp_sync(all_lanes);
-        fence();  // every lane stores parts of rows, and none of them may be seen before its lock
+        fence();  // each lane stores parts of rows, which must not be seen before the row's lock
         slot = no_slot;
         this->template search<Versions::ignored>(place, locked, false);
 
