@@ -4,7 +4,7 @@
 //! | method         | what is timed |
 //! |----------------|---------------|
 //! | a version, `default` | the launch, by events on its stream, after one untimed launch |
-//! | `contiguous`   | one `cuMemcpyHtoDAsync` or `cuMemcpyDtoHAsync` of the same number of bytes, likewise |
+//! | `contiguous`   | one `cuMemcpyHtoDAsync` (or `DtoH`) of the same number of bytes, likewise |
 //! | `batch`        | `cuMemcpyBatchAsync`, one piece per row, by events; the stream is idle before, so the time of the call itself counts |
 //! | `cpu-then-copy` | rows gathered by the CPU's threads into pinned memory, then one copy (or the reverse), by the clock |
 

@@ -2,7 +2,7 @@
 // batch of keys.
 //
 //   TableOp ── TableState   addresses of the arrays, number of buckets, layout
-//           └─ the batch    addresses of arrays with one entry per key; 0 if the operation does not use it
+//           └─ the batch    addresses of arrays with one entry per key; 0 if unused
 //
 // Addresses are device addresses. docs/internals/gpu-table.md draws the arrays.
 #pragma once

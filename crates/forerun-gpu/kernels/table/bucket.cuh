@@ -16,17 +16,17 @@
 //
 // Memory orders, which src/table/loom_tests.rs checks as loom models:
 //
-//   lock        each lane: compare-and-swap, fence ─ the lanes meet; each: fence ─ all lanes make the
-//               changes ─ the lanes meet; each: fence, store of the word. The fences before the
+//   lock        each lane: compare-and-swap, fence ─ the lanes meet; each: fence ─ all lanes make
+//               the changes ─ the lanes meet; each: fence, store of the word. The fences before the
 //               changes keep them from being seen before the lock.
 //   publish     row, score, key ─ release: digest. A search that sees the digest and then, after a
 //               fence, its own key knows that both belong to one entry. Without the fence it could
 //               see the key of an entry that was erased long before. Searches that run while there
 //               is no writer need no fence.
 //   read a row  one lane: word, fence ─ the lanes meet; all: digests, keys, row, fence ─ the lanes
-//               meet; the one lane: word. If a writer changed the bucket in between, the row is read
-//               again under the lock. One lane's words count for all lanes, so that they copy the
-//               same version.
+//               meet; the one lane: word. If a writer changed the bucket in between, the row is
+//               read again under the lock. One lane's words count for all lanes, so that they copy
+//               the same version.
 //
 // Writers store everything that readers see in relaxed words of the size that the readers load.
 //
