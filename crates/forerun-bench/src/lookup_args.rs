@@ -1,5 +1,5 @@
 //! The options of the benches that look up keys in an ordered structure: the shape of the data, and
-//! what is requested.
+//! the requests.
 
 use crate::output::{Output, Threads, Timing, or};
 use crate::workload::Dataset;

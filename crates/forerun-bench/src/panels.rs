@@ -79,7 +79,7 @@ pub(crate) fn push_table(
     });
 }
 
-/// Adds the lines that say what the columns mean.
+/// Adds the lines that explain the columns.
 pub(crate) fn push_legend(report: &mut Report, legend: &str) {
     for line in legend.lines() {
         report.sections.push(Section::Text(line.to_owned()));

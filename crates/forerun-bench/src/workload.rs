@@ -6,10 +6,11 @@
 //! ```
 //!
 //! Of `keys` entries, the i-th has the number `2 i`. An odd number is an absent key and lies
-//! between two present ones (except the last), so a failing lookup walks as far as a successful
-//! one. Entries are loaded in a fixed random order: neighbours in key order are neighbours neither
-//! in time nor in memory. Lookups are drawn uniformly or by Zipf's law, with popular keys scattered
-//! among all, and each is for a present key with the probability of the hit rate.
+//! between two present ones (except the last), so an unsuccessful lookup walks as far as a
+//! successful one. Entries are loaded in a fixed random order: neighbours in key order are
+//! neighbours neither in time nor in memory. Lookups are drawn uniformly or by Zipf's law, with
+//! popular keys scattered among all, and each is for a present key with the probability of the hit
+//! rate.
 
 use crate::skew::Skew;
 use rand::rngs::SmallRng;

@@ -162,7 +162,7 @@ class Fiber {
     }
 
   private:
-    // A fiber that was left for good leaves frames with poisoned redzones behind.
+    // A fiber that is never re-entered leaves frames with poisoned redzones behind.
     void unpoison() {
 #if defined(FORERUN_ASAN)
         if (begun_) ASAN_UNPOISON_MEMORY_REGION(stack_, stack_bytes);

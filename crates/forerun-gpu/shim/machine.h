@@ -12,7 +12,7 @@
 // It detects: results that depend on the schedule, by comparison over seeds; reads of bytes that
 // have not been waited for (poison); a named lane that never arrives, with the place of each
 // waiting lane; a lane that waits for a lock while a lane of its warp may hold it; shared memory
-// out of bounds, wrong alignment and the like, by the sanitizers it is compiled with.
+// out of bounds, wrong alignment and similar errors, by the sanitizers it is compiled with.
 //
 // With `stores_held` it also detects missing fences and releases: stores land late and in any order
 // (held_stores.h).

@@ -1,4 +1,4 @@
-//! Keys, rows and calls: what is inserted into the table, and what is requested.
+//! Keys, rows and calls: the entries of the table, and the requests.
 
 use super::setting::Setting;
 use crate::skew::Skew;

@@ -212,7 +212,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// The CPU has only one way to find slots, whatever was requested.
+    /// The CPU has only one way to find slots, whichever was requested.
     fn different(&self, mut variants: Vec<OpVariant>) -> Vec<OpVariant> {
         if self.gpu.is_none() {
             variants
@@ -305,7 +305,7 @@ impl Bench<'_> {
         })
     }
 
-    /// The requests of a lookup, and how near the device's memory limit it comes.
+    /// The requests of a lookup, and how close it comes to the limit of the device's memory.
     fn weigh(
         &mut self,
         row: &mut GpuTableRow,

@@ -58,7 +58,7 @@ pub(super) struct Churn {
 }
 
 impl Churn {
-    /// Whether the table still holds exactly what it was filled with.
+    /// Whether the table still holds exactly its initial entries.
     pub(super) fn is_untouched(&self) -> bool {
         // Relaxed: read between turns, whose threads have been joined.
         self.done.load(Ordering::Relaxed) == 0

@@ -307,7 +307,7 @@ fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> 
 }
 
 impl Connection {
-    /// Writes as much as fits of what is pending.
+    /// Writes as many of the pending bytes as fit.
     fn write(&mut self, requests: &Requests) -> Result<()> {
         while let Some(range) = self.unsent.front_mut() {
             match self.stream.write(&requests.bytes()[range.clone()]) {

@@ -40,7 +40,7 @@ pub trait Contender {
     /// Its own errors.
     fn load(&self, requirements: &StoreRequirements<'_>, report: &dyn Fn(u64)) -> Result<()>;
 
-    /// Opens what was loaded, with memory for this many rows.
+    /// Opens the loaded store, with memory for this many rows.
     ///
     /// # Errors
     /// Its own errors.

@@ -71,7 +71,7 @@ pub struct TurnPlan<'a> {
     pub threads: usize,
     /// Operations of all clients together.
     pub operations: u64,
-    /// Whether answers are compared with what was written.
+    /// Whether answers are compared with the written data.
     pub checked: bool,
     /// The same for all engines.
     pub seed: u64,

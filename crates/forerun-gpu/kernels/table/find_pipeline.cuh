@@ -11,7 +11,7 @@
 // With two candidates, the pipeline runs a second time over the keys that were not found and whose
 // home has spilled.
 //
-// It must not run beside writers, because cp.async guarantees no memory order.
+// It must not run concurrently with writers, because cp.async guarantees no memory order.
 //
 // Method: HierarchicalKV, pull request 251 (lookup_ptr_kernel_with_pipeline). As in that kernel, a
 // warp has about one request of digests in flight at a time. Unlike that kernel, this one reserves

@@ -90,8 +90,8 @@ FORERUN_DEVICE Bytes16 load_digests(const TableState& t, u64 slot) {
 }
 
 // Clears bit 7 of each byte that equals the pattern's. The other bits are arbitrary. The sum
-// carries into no neighbouring byte, so the result is exact. It has to be: a lookup beside writers
-// must not take a slot with a different digest.
+// carries into no neighbouring byte, so the result is exact. It has to be: while writers run, a
+// lookup must not take a slot with a different digest.
 FORERUN_DEVICE u32 unequal_4(u32 word, u32 pattern) {
     const u32 x = word ^ pattern;
     return ((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x;

@@ -43,7 +43,7 @@ struct Inner {
 }
 
 // SAFETY: a context's handle may be used from any thread, and by several at a time, because the
-// driver locks what it must. Nothing else in the struct is bound to a thread.
+// driver does the necessary locking. Nothing else in the struct is bound to a thread.
 unsafe impl Send for Inner {}
 // SAFETY: as above; its fields are only read.
 unsafe impl Sync for Inner {}
@@ -188,7 +188,7 @@ impl Gpu {
     }
 }
 
-/// A device's context that is current on this thread, on top of the one before.
+/// A device's context that is current on this thread, on top of the previous one.
 #[must_use = "the context is current only while this value lives"]
 pub(crate) struct CurrentContext(PhantomData<*const ()>); // it belongs to one thread
 

@@ -12,8 +12,8 @@
 //!
 //! By default the plan uses V5 with lines of 128 bytes, the largest unit that fits, and the
 //! smallest number of rows in flight that reaches this target. Its blocks have 256 threads, an
-//! eighth of those of a multiprocessor, so that they run beside those of other kernels: a larger
-//! block would wait for a multiprocessor with that much room. By default there are up to
+//! eighth of those of a multiprocessor, so that they can run alongside blocks of other kernels: a
+//! larger block would wait for a multiprocessor with that much room. By default there are up to
 //! [`DEFAULT_THREADS`] threads in all. On an H200, 32 blocks of 256 threads copy rows of 656 bytes
 //! as fast as all multiprocessors do. Eight such blocks reach less than half that rate.
 

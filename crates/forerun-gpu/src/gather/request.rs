@@ -56,7 +56,7 @@ impl IndexType {
 impl FromStr for IndexType {
     type Err = GatherError;
 
-    /// Reads `i32`, `int32`, `torch.int32` and the like.
+    /// Parses `i32`, `int32`, `torch.int32` and similar names.
     fn from_str(text: &str) -> Result<IndexType, GatherError> {
         match text.strip_prefix("torch.").unwrap_or(text) {
             "i32" | "int32" | "int" => Ok(IndexType::I32),

@@ -36,7 +36,7 @@ pub struct LitmusOutcomes {
     pub nothing: u64,
     /// The reader saw all of the writer's stores.
     pub all: u64,
-    /// The reader saw what the orders forbid.
+    /// The reader saw a forbidden outcome.
     pub forbidden: u64,
     /// The writer was active: a reader of the table would search again.
     pub active: u64,

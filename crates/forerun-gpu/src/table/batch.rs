@@ -210,10 +210,10 @@ pub enum Lookup {
     /// One thread per key, 16 digests at a time.
     Thread,
     /// One warp per key in a pipeline of three steps: HierarchicalKV's, for buckets of 128 slots.
-    /// It must not run beside operations that change entries.
+    /// It must not run concurrently with operations that change entries.
     Pipeline,
     /// HierarchicalKV's rule: the pipeline above 7/8 full, otherwise one thread per key. Like the
-    /// pipeline, it must not run beside operations that change entries.
+    /// pipeline, it must not run concurrently with operations that change entries.
     SeedRule,
 }
 

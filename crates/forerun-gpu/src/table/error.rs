@@ -85,8 +85,8 @@ pub enum TableError {
         /// Slots per bucket.
         width: u32,
     },
-    /// The lookup must not run beside writers, because its copies are not ordered with their
-    /// stores.
+    /// The lookup must not run concurrently with writers, because its copies are not ordered with
+    /// their stores.
     #[error(
         "the lookup {lookup:?} must not run beside operations that change entries; choose another \
          one"

@@ -24,7 +24,7 @@ struct Orders {
     unlock: bool,
     /// The digest is stored with release.
     publish: bool,
-    /// The fence between digests and keys, in a search beside writers.
+    /// The fence between digests and keys, in a search that runs concurrently with writers.
     search: bool,
     /// The fence after the word is read, before the data that it guards is read.
     version: bool,
@@ -87,7 +87,7 @@ fn unlock(word: &AtomicU32, was: u32, orders: Orders) {
     word.store(was + VERSION, Relaxed);
 }
 
-/// Two writers change what the lock guards.
+/// Two writers change the data that the lock guards.
 fn lock_model(orders: Orders) {
     let word = Arc::new(AtomicU32::new(0));
     let entries = Arc::new(UnsafeCell::new(0u32));

@@ -165,7 +165,7 @@ impl TableOptions {
         }
     }
 
-    /// Bytes from one row to the next, such that rows are aligned for their widest units.
+    /// Bytes from one row to the next. They keep rows aligned for their widest units.
     pub(crate) fn row_stride_bytes(&self) -> u64 {
         match self.row_bytes {
             0..=4 => self.row_bytes.next_multiple_of(4),

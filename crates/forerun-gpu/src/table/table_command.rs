@@ -122,7 +122,8 @@ impl GpuTable {
     /// Prepares an operation that changes entries.
     ///
     /// The command borrows the table for as long as it exists. During that time the table's own
-    /// operations may be used only where `docs/guide/gpu-table.md` allows them to run beside it.
+    /// operations may be used only where `docs/guide/gpu-table.md` allows them to run concurrently
+    /// with it.
     ///
     /// # Errors
     /// [`GpuError::NoDevice`] if the table is not on a GPU; a buffer is missing, too short or on
@@ -159,7 +160,7 @@ impl GpuTable {
     ///
     /// # Errors
     /// Those of [`GpuTable::command`]; the pipelined lookup with buckets that are not 128 slots
-    /// wide; a lookup that must not run beside writers, with `concurrent_writers`.
+    /// wide; a lookup that must not run concurrently with writers, with `concurrent_writers`.
     pub fn lookup_command<'a>(
         &'a self,
         lookup: Lookup,

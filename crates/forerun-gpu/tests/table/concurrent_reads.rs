@@ -26,7 +26,8 @@ fn names(width: Width) -> (String, String) {
     )
 }
 
-/// Permanent keys are found with one of their rows, never with a mixture. Others come and go.
+/// Permanent keys are found with one of their rows, never with a mixture. Other keys are inserted
+/// and removed.
 #[test]
 fn a_find_with_concurrent_writers_gives_a_whole_row_of_its_key() {
     let mut changed = 0;
@@ -119,9 +120,9 @@ fn a_find_with_concurrent_writers_gives_a_whole_row_of_its_key() {
     );
 }
 
-/// One key is written, and erased if `erased`, while others look it up. All parts of a row that is
-/// found are of one write, whichever lanes copied them. A row that is absent is untouched, or zeros
-/// if the key was removed during the lookup.
+/// One key is written, and erased if `erased`, while other streams look it up. All parts of a row
+/// that is found come from one write, whichever lanes copied them. A row that is absent is
+/// untouched, or zeros if the key was removed during the lookup.
 fn race_for_one_key(erased: bool) {
     let (mut changed, mut absent, mut zeroed) = (BTreeSet::new(), 0, 0);
     for seed in 0..60u64 {
@@ -202,8 +203,8 @@ fn an_absent_row_is_untouched_or_zeros() {
     race_for_one_key(true);
 }
 
-/// Inserts, erases and searches for slots at the same time, or a clear beside erases and searches,
-/// leave the table consistent.
+/// The table stays consistent after concurrent inserts, erases and searches for slots, and after a
+/// clear that runs concurrently with erases and searches.
 #[test]
 fn concurrent_operations_leave_the_table_consistent() {
     for seed in 0..24u64 {

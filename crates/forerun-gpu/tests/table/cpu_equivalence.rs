@@ -46,7 +46,7 @@ impl Wants {
     }
 }
 
-/// Keys from a few ranges at both ends of u64, including those that the peer reserves.
+/// Keys from a few ranges at both ends of u64, including those that HierarchicalKV reserves.
 fn key() -> impl Strategy<Value = u64> {
     prop_oneof![
         8 => 0u64..400,

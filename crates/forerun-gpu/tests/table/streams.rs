@@ -21,7 +21,7 @@ fn words(shim: &Shim, address: u64, count: usize) -> Vec<u64> {
         .collect()
 }
 
-/// The number of keys that an operation has processed, judged by what it wrote.
+/// The number of keys that an operation has processed, derived from its output.
 fn gone_through(shim: &Shim, op: &TableOp, max: usize) -> usize {
     let mut status = vec![0; max];
     shim.read(op.status_out, &mut status).unwrap();

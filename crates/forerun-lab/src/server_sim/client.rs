@@ -209,7 +209,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
             match wire.send(max_bytes) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The server has closed; what it sent before can still be read.
+                // The server has closed. Bytes that it sent earlier can still be read.
                 Err(_) => {
                     self.is_broken = true;
                     return Ok(());
@@ -266,7 +266,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         }
     }
 
-    /// Reads once, and checks what has arrived.
+    /// Reads once, and checks the received bytes.
     ///
     /// # Errors
     /// What is wrong with an answer.

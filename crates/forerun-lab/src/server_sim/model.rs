@@ -78,7 +78,7 @@ pub struct Model {
     /// Entries whose absence only an eviction explains. The key of the map is the number of items
     /// that the cache had evicted before the entry was set.
     evicted: BTreeMap<u64, BTreeSet<(String, u64)>>,
-    /// Versions that were sent, whatever happened to them.
+    /// Versions that were sent, whether or not they were stored.
     pub versions_sent: BTreeSet<(String, u64)>,
     /// How many requests that change a key are in progress.
     pub in_progress: BTreeMap<String, u32>,
@@ -165,7 +165,7 @@ impl Model {
         })
     }
 
-    /// Compares what was found with what is known, and updates it.
+    /// Compares the result of a lookup with the known state, and updates that state.
     ///
     /// # Errors
     /// What is wrong.

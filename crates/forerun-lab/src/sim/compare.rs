@@ -1,9 +1,9 @@
-//! Compares what was read with a state of the model.
+//! Compares the results of reads with a state of the model.
 
 use super::entries::{Key, KeyspaceId, KeyspaceRules, Observed, State, Value, Visibility};
 use super::wall_clock::Span;
 
-/// Compares what was read with a state.
+/// Compares the results of reads with a state.
 ///
 /// # Errors
 /// A description of the mismatch.

@@ -140,7 +140,7 @@ fn check_and_repair(
     check_repaired(simulation, io, is_cut, repaired, models)
 }
 
-/// A repaired store is undamaged, and lacks only what was reported as lost.
+/// A repaired store is undamaged, and lacks only entries that were reported as lost.
 fn check_repaired(
     simulation: &Simulation,
     io: &SimIo,

@@ -244,7 +244,7 @@ impl SimIo {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call and applies what is planned for it.
+    /// Counts a call and applies the faults that are planned for it.
     fn enter(&self, kind: CallKind, path: &Path) {
         runtime::point();
         let call = self.state.calls.fetch_add(1, SeqCst);

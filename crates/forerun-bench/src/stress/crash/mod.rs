@@ -13,9 +13,9 @@
 //! ```
 //!
 //! An acknowledgement is a line of a few bytes written by one call, so a kill cannot tear it.
-//! Killing a process does not affect what the operating system already has, so buffered and synced
-//! writes must both be there. (The tests of forerun-db and `forerun-lab sim` cover losses of power,
-//! with a file system in memory.)
+//! Killing a process does not affect data that the operating system already has, so both buffered
+//! and synced writes must be there. (The tests of forerun-db and `forerun-lab sim` cover losses of
+//! power, with a file system in memory.)
 
 mod check_store;
 mod operation;
@@ -105,7 +105,7 @@ impl OperationCounts {
         }
     }
 
-    /// Records what a child reported about it.
+    /// Records a child's report about it.
     fn note(&mut self, report: &ChildReport) {
         let number = |of: &Option<OperationBegin>| of.as_ref().map(|mark| mark.number);
         let (begun, done) = (number(&report.begun), number(&report.done));
@@ -251,7 +251,7 @@ struct ChildOptions<'a> {
 }
 
 impl ChildOptions<'_> {
-    /// Starts a child, kills it at a random time, and returns what it reported.
+    /// Starts a child, kills it at a random time, and returns its report.
     fn run(
         &self,
         expected: &[Expected],
@@ -386,7 +386,7 @@ fn wait_for_begin(
     }
 }
 
-/// Records what a child reports until it is gone.
+/// Records the reports of a child until it is gone.
 fn listen(
     output: impl Read,
     next: Vec<u64>,

@@ -292,7 +292,7 @@ fn check_backups(
     if list.is_empty() && done.is_some() {
         return fault("all backups are lost".into());
     }
-    // The finished one is the newest, or the one before it.
+    // The finished one is the newest or the second newest.
     let into = name_beside(store, "restored");
     if let Some(newest) = list.last() {
         remove_dir(&into)?;

@@ -46,7 +46,7 @@ const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 const FAULTS_MAX: usize = 100;
 const FAULTS_SHOWN: usize = 10;
 
-/// One client in so many uses TLS.
+/// One client in this many uses TLS.
 const TLS_CLIENTS: u32 = 10;
 
 /// Bytes of a value on average, with the server's overhead.

@@ -246,7 +246,7 @@ impl GpuPieces {
             out_of_range: None,
         };
         let copy = RowCopy::new(&self.gpu, &request, &known)?;
-        // From here on, `arrived` and `wait_idle` wait for it, whatever fails.
+        // From here on, `arrived` and `wait_idle` wait for it, even after a failure.
         piece.travels = true;
         // SAFETY: piece and order belong to this ring, which the delivery borrows. `arrived` lends
         // the piece for writing only after the event after the copy has passed, and the memory is

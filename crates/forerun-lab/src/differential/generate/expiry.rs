@@ -4,8 +4,8 @@
 //!   set items with different times ──> wait ──> read those whose state is certain
 //! ```
 //!
-//! The clocks of both servers count whole seconds, and the servers are asked in turn. So no item of
-//! such a history expires close to the end of the wait.
+//! The clocks of both servers count whole seconds, and the test queries the servers one after the
+//! other. So no item of such a history expires close to the end of the wait.
 
 use rand::Rng;
 

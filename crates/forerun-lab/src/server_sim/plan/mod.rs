@@ -88,9 +88,9 @@ pub struct Crash {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashCause {
-    /// The process is killed: what it has written stays.
+    /// The process is killed. Data that it has written stays.
     Kill,
-    /// Power is lost: what was not synced may be gone.
+    /// Power is lost. Data that was not synced may be gone.
     PowerLoss,
 }
 

@@ -109,7 +109,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Tells the model what the server that has just started has loaded.
+    /// Tells the model which entries the server has loaded at its start.
     pub(super) fn restore_model(&mut self) {
         if self.incarnation == 0 {
             return;

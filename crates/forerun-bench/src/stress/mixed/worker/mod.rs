@@ -29,7 +29,7 @@ pub struct Worker<'a> {
     rng: SmallRng,
     batch: WriteBatch,
     values: Values,
-    /// Snapshots, with what the thread's keys held when they were taken.
+    /// Snapshots, with the values of the thread's keys when they were taken.
     snapshots: Vec<(Snapshot, Model)>,
     /// The work done so far.
     pub counters: Counters,
@@ -177,7 +177,7 @@ impl<'a> Worker<'a> {
         self.counters.snapshots += 1;
     }
 
-    /// Checks that a snapshot still shows what the thread's keys held when it was taken.
+    /// Checks that a snapshot still shows the values that the thread's keys had when it was taken.
     fn check_snapshot(&mut self) -> anyhow::Result<()> {
         if self.snapshots.is_empty() {
             return Ok(());
