@@ -1,7 +1,7 @@
 //! A running server: its threads and sockets, from start to end.
 //!
 //! ```text
-//!   acceptor         accepts connections, assigns them to workers; cache clock, snapshots, shutdown
+//!   acceptor         accepts connections for the workers; cache clock, snapshots, shutdown
 //!   worker           one thread, one poll, many connections; never blocks on one of them
 //!   connection       transport, input, session, output
 //!   connections      the open connections: limit, counts, list
