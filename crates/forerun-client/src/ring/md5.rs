@@ -1,6 +1,6 @@
-//! MD5 (RFC 1321) of several short messages at once. Placement by ketama needs the digest of every
-//! key, and a digest alone is a chain of dependent instructions, so a batch computes several in
-//! the lanes of vectors.
+//! MD5 (RFC 1321) of several short messages at once. Ketama needs the digest of every key. A single
+//! digest is a chain of dependent instructions, so a batch computes several digests in the lanes of
+//! vectors.
 //!
 //! ```text
 //!   state   a: [lane 0, lane 1, … lane N-1]   b: […]   c: […]   d: […]

@@ -126,7 +126,7 @@ fn a_copy_replaces_the_previous_one_and_a_killed_writers_leftovers() {
     let path = dir.path().join("cache.snapshot");
     let live = dir.path().join("cache.snapshot.live");
     let new = dir.path().join("cache.snapshot.live.new");
-    // The file is longer than the part that is dropped from the page cache at a time.
+    // Leftovers of several MiB, as a killed writer may leave them.
     fs::write(&new, vec![1; 9 << 20]).expect("a file");
     fs::write(&live, vec![2; 9 << 20]).expect("a file");
     let server = copying(&path, 1 << 30);
