@@ -125,7 +125,7 @@ pub enum Failure {
     /// It sent something that is not an answer to the request.
     #[error("a malformed answer: {0}")]
     Malformed(String),
-    /// It answered with an error. It still runs, so it is not ejected.
+    /// It answered with an error. It is still running, so it is not ejected.
     #[error("it answered {0:?}")]
     Refused(String),
     /// The call was interrupted before it answered.

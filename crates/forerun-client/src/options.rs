@@ -118,7 +118,8 @@ impl ClientOptions {
 #[non_exhaustive]
 pub enum Protocol {
     /// The classic text protocol, which all servers and proxies understand. A batch is one `get`
-    /// line per server, or one per 1,000 keys. Keys have no white space and no control characters.
+    /// line per server, or one per 1,000 keys. Keys must not contain white space or control
+    /// characters.
     #[default]
     Classic,
     /// The meta text protocol (memcached 1.6.9 and later). A batch is a quiet `mg` per key and one
@@ -131,14 +132,14 @@ pub enum Protocol {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EjectedKeys {
-    /// Calls fail for these keys at once, until the server is used again. No other server ever
-    /// has them, so no client reads a value that was replaced meanwhile.
+    /// Calls for these keys fail at once until the server is used again. No other server ever
+    /// stores them, so no client reads a value that was replaced in the meantime.
     #[default]
     Fail,
     /// The keys move to the other servers, as with libmemcached's
-    /// `MEMCACHED_BEHAVIOR_AUTO_EJECT_HOSTS` and twemproxy's `auto_eject_hosts`. When the server
-    /// is used again and was not restarted, it still has the values from before it was ejected,
-    /// even for keys that were changed or deleted meanwhile.
+    /// `MEMCACHED_BEHAVIOR_AUTO_EJECT_HOSTS` and twemproxy's `auto_eject_hosts`. If the server is
+    /// used again without a restart, it still has the values from before its ejection, even for
+    /// keys that were changed or deleted in the meantime.
     Move,
 }
 

@@ -1,4 +1,4 @@
-//! The client: which servers a call asks, and what happens to their answers.
+//! The client: chooses the servers that a call asks, and handles their answers.
 //!
 //! ```text
 //!   keys ── Ring ──> Positions            which server has which key
@@ -170,7 +170,7 @@ impl Client {
         self.options.max_value_bytes
     }
 
-    /// The position of the server that has a key, while no server is ejected.
+    /// The position of a key's server while no server is ejected.
     pub fn server_of(&self, key: impl AsRef<[u8]>) -> usize {
         self.ring.server_of(key.as_ref())
     }
@@ -434,7 +434,7 @@ impl Client {
         })
     }
 
-    /// Whether requests have numbers.
+    /// Whether requests are numbered, as in the meta protocol.
     pub(crate) fn has_opaques(&self) -> bool {
         self.options.protocol == Protocol::Meta
     }

@@ -19,9 +19,9 @@ metrics! {
         counter get_failed: u64,
         /// Keys whose value was longer than `max_value_bytes`.
         counter get_oversized: u64,
-        /// Commands other than lookups: a batch of writes counts once per key.
+        /// Commands other than lookups. A batch of writes counts once per key.
         counter commands: u64,
-        /// Failures of servers: one per call and server.
+        /// Failures of servers, counted once per call and server.
         counter server_failures: u64,
         /// Calls that skipped a server because it had failed before.
         counter ejections: u64,

@@ -24,6 +24,7 @@ pub enum Unwritten {
     /// Its server failed before it answered. It may have written the key, unless the client did not
     /// ask it; see [`WriteReport::failures`].
     Failed,
-    /// Its server refused it, with this line: a value that is too long, or no memory.
+    /// Its server refused it with this line, for example because the value is too long or memory is
+    /// full.
     Refused(String),
 }

@@ -96,13 +96,13 @@ impl Input {
         Some(large)
     }
 
-    /// Moves parked bytes to a large buffer.
+    /// Moves the bytes from a small buffer to a large one.
     pub(crate) fn unpark(&mut self, mut large: Input) {
         large.extend(self.bytes());
         *self = large;
     }
 
-    /// Whether the bytes are parked.
+    /// Whether the bytes are in a small buffer.
     pub(crate) fn is_parked(&self) -> bool {
         !self.is_empty() && self.buffer.len() < BUFFER_BYTES
     }

@@ -6,9 +6,9 @@
 //!                               a large value goes here   another one
 //! ```
 //!
-//! Sessions compose replies into one buffer. A large value is not copied: a queue beside the buffer
-//! holds a reference to the value and its position. The reference keeps the item alive until the
-//! value is sent.
+//! Sessions compose replies into one buffer. A large value is not copied: a separate queue holds a
+//! reference to the value and its position. The reference keeps the item alive until the value is
+//! sent.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -32,7 +32,8 @@ fn map<const N: usize>(lane: impl Fn(usize) -> u32) -> Lanes<N> {
     std::array::from_fn(lane)
 }
 
-/// Sixteen steps: `mix` combines the other three words, `word` selects the word of the block.
+/// Performs sixteen steps. `mix` combines the other three words, and `word` selects the word of the
+/// block.
 #[inline(always)]
 fn round<const N: usize>(
     state: &mut [Lanes<N>; 4],

@@ -85,8 +85,8 @@ impl Ring {
         })
     }
 
-    /// The position of the server that has a key, in the list that the ring was made from. 0 if
-    /// that list is empty.
+    /// The position of a key's server in the list from which the ring was created. 0 if that list
+    /// is empty.
     pub fn server_of(&self, key: &[u8]) -> usize {
         match &self.0 {
             Kind::One(server) => *server,

@@ -189,7 +189,7 @@ pub(crate) fn answer_of(letter: u8) -> Answer {
     ANSWERS[usize::from(letter)]
 }
 
-/// One column of [`FLAGS`] as a table of its own, because every flag of every answer needs it.
+/// The answer column of [`FLAGS`] as a separate table, because every flag of every answer needs it.
 static ANSWERS: [Answer; 256] = {
     let mut answers = [Answer::Nothing; 256];
     let mut number = 0;
@@ -316,7 +316,7 @@ pub(crate) struct Flags<'a> {
     pub initial: u64,
     /// `D`: the amount by which a counter changes.
     pub delta: u64,
-    /// `O`: whether the token is short enough to be repeated.
+    /// `O`: whether the token is short enough for the answer to repeat it.
     opaque_fits: bool,
 }
 

@@ -56,7 +56,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// All tokens of `line`, however many there are.
+/// All tokens of `line`, without the limit on kept tokens.
 pub(crate) fn split(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ')
         .filter(|token| !token.is_empty())

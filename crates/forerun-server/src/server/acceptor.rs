@@ -285,7 +285,7 @@ impl<S: System> Acceptor<S> {
                         // The client left before it was accepted.
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                         _ => {
-                            // Log this once per pause, however often the pause is extended.
+                            // Log this only once per pause, even if the pause is extended.
                             if !self.maintenance.paused && !refused {
                                 self.connections.paused();
                                 tracing::warn!(

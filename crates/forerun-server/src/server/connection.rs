@@ -146,8 +146,8 @@ impl<K: Read + Write> Connection<K> {
         self.transport.socket()
     }
 
-    /// Whether the connection holds memory that others wait for: buffers of its own, or a value
-    /// that has not arrived in full.
+    /// Whether the connection holds memory that others may need: its own buffers, or a value that
+    /// has not arrived in full.
     pub(crate) fn holds_memory(&self) -> bool {
         self.ticket.held().is_some() || self.session.is_receiving_value()
     }

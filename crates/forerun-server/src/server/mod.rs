@@ -189,8 +189,8 @@ impl Server {
         &self.shared
     }
 
-    /// Starts a drain and returns at once: the server accepts no more connections, answers what it
-    /// has received, writes the snapshot, and ends.
+    /// Starts a drain and returns at once: the server accepts no more connections, answers the
+    /// requests it has received, writes the snapshot, and ends.
     pub fn drain(&self) {
         self.handle.drain();
     }

@@ -38,13 +38,14 @@ pub struct ServerOptions {
     /// Maximum number of connections that wait to be accepted, per listener. The system may allow
     /// fewer (`net.core.somaxconn`). Default: 1,024.
     pub listen_backlog: u32,
-    /// Idle connections are closed after this time; zero means never. Fractions of a second are
-    /// ignored. Default: zero.
+    /// The server closes idle connections after this time; zero means never. Fractions of a second
+    /// are ignored. Default: zero.
     pub idle_timeout: Duration,
     /// The limit on the memory of all connections' own buffers, in addition to the cache's limit.
-    /// Near it, connections whose readers are slow are not read, and those that hold memory and
-    /// make no progress are closed. At it, a connection that needs more memory is closed at once.
-    /// Default: an eighth of the cache's memory limit, but at least 16 MiB.
+    /// Near the limit, the server does not read from connections whose readers are slow, and closes
+    /// connections that hold memory and make no progress. At the limit, it closes a connection that
+    /// needs more memory at once. Default: an eighth of the cache's memory limit, but at least 16
+    /// MiB.
     pub buffer_limit_bytes: Option<usize>,
     /// TLS for the listeners that use it. Default: none; all listeners speak plain text.
     pub tls: Option<TlsOptions>,

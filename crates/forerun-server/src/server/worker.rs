@@ -74,7 +74,7 @@ impl<K> Clone for WorkerHandle<K> {
 
 impl<K> WorkerHandle<K> {
     /// Sends a message. A worker that has ended ignores it; if the message holds a connection, that
-    /// connection is dropped and thereby closed.
+    /// connection is dropped, which closes it.
     pub(crate) fn send(&self, message: Message<K>) {
         if self.inbox.send(message).is_ok() {
             // This fails only if the poll is gone, and then the worker is gone too.

@@ -235,7 +235,7 @@ fn position_of(key: &[u8], bytes: &[u8]) -> usize {
     key.as_ptr().addr() - bytes.as_ptr().addr()
 }
 
-/// The items of a batch's keys, one by one. Keys are looked up a chunk at a time.
+/// Iterates over the items of a batch's keys. Looks up one chunk of keys at a time.
 struct Lookups<'b, 'g> {
     guard: &'g Guard<'g>,
     keys: &'b [&'b [u8]],

@@ -62,7 +62,7 @@ struct StoredItem<'a> {
     key: &'a [u8],
     cache: &'a Cache,
     cas: u64,
-    /// The value's length. `None` for a value that was extended: only the cache knows its length.
+    /// The value's length. `None` for an extended value, because only the cache knows its length.
     size: Option<usize>,
 }
 

@@ -105,7 +105,7 @@ struct Client {
 }
 
 impl Client {
-    /// Sets the speed from here on.
+    /// Sets the speed of all later reads and writes.
     fn set_speed(&mut self, speed: Speed) {
         self.socket.speed = speed;
         self.socket.done = 0;
