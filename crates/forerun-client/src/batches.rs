@@ -1,4 +1,4 @@
-//! Batches of writes: one round trip to all servers, as a batch of lookups.
+//! Batches of writes. Like a batch of lookups, each is one round trip to all servers.
 
 use crate::connection_set::{ConnectionSet, parts};
 use crate::conversation::{Answer, BatchConversation, CommandBatch};
@@ -42,7 +42,7 @@ impl Client {
         self.write_all(keys, |_| Command::Delete, wait).await
     }
 
-    /// Sends a command for each key. All are of one kind.
+    /// Sends a command for each key. All commands are of the same kind.
     async fn write_all<'v, K: AsRef<[u8]>, W: Wait>(
         &self,
         keys: &[K],

@@ -1,4 +1,4 @@
-//! The calls of a client, for callers of every kind: those that block, and event loops.
+//! The calls of a client, for callers that block and for event loops.
 
 use std::ops::Deref;
 
@@ -40,8 +40,8 @@ impl Sink for One {
     }
 }
 
-/// The calls of a client, as futures: [`Client::start`]. Each is the call of [`Client`] with the
-/// same name.
+/// The calls of a client, as futures for [`Client::start`]. Each does the same as the call of
+/// [`Client`] with the same name.
 #[derive(Clone, Debug)]
 pub struct Calls<C, W> {
     client: C,

@@ -1,4 +1,4 @@
-//! The calls of a client that block.
+//! The blocking calls of a client.
 
 use crate::calls::{Calls, CasResult};
 use crate::error::Error;
@@ -10,7 +10,7 @@ use crate::wait::{Block, block};
 use crate::write_report::WriteReport;
 
 impl Client {
-    /// The calls, which wait in this thread.
+    /// The calls, which wait in the calling thread.
     fn calls(&self) -> Calls<&Client, Block> {
         Calls::new(self, Block)
     }
@@ -19,7 +19,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Key`], [`Error::Server`], [`Error::Oversized`], [`Error::Interrupted`],
-    /// [`Error::Forked`]. A program that treats a server that fails as a cache miss calls
+    /// [`Error::Forked`]. To treat a failed server as a cache miss, call
     /// `get(key).unwrap_or(None)`.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueBuf>, Error> {
         block(self.calls().get(key))
@@ -41,19 +41,18 @@ impl Client {
         block(self.calls().gat(key, expiry))
     }
 
-    /// The values of many keys: one round trip to all servers at once. Keys may repeat.
+    /// The values of many keys, in one round trip to all servers. Keys may repeat.
     ///
     /// # Errors
-    /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`], [`Error::Interrupted`]. A server
-    /// that fails is not an error: the keys that it has are
-    /// [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
+    /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`], [`Error::Interrupted`]. A failed
+    /// server is not an error: its keys are [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
     /// [`get_many_into`](Client::get_many_into) reports why.
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Values, Error> {
         block(self.calls().get_many(keys))
     }
 
-    /// [`get_many`](Client::get_many) into memory that is reused. `values` has the values in the
-    /// order of `keys`.
+    /// Like [`get_many`](Client::get_many), but reuses the memory of `values`, which gets the
+    /// values in the order of `keys`.
     ///
     /// # Errors
     /// The same as for [`get_many`](Client::get_many). `values` is then unchanged, unless the call
@@ -66,7 +65,7 @@ impl Client {
         block(self.calls().get_many_into(keys, values))
     }
 
-    /// [`get_many`](Client::get_many) into a sink, which gets each value as it arrives.
+    /// Like [`get_many`](Client::get_many), but passes each value to a sink as it arrives.
     ///
     /// ```no_run
     /// # use forerun_client::{Client, ClientOptions, ServerAddress};
@@ -133,8 +132,8 @@ impl Client {
         block(self.calls().append(key, data))
     }
 
-    /// Puts bytes before the value of a key, which keeps its flags and its expiry. Returns whether
-    /// the key has one.
+    /// Prepends to the value of a key, which keeps its flags and its expiry. Returns whether the
+    /// key has one.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn prepend(&self, key: impl AsRef<[u8]>, data: impl AsRef<[u8]>) -> Result<bool, Error> {
         block(self.calls().prepend(key, data))
@@ -157,28 +156,29 @@ impl Client {
         block(self.calls().delete(key))
     }
 
-    /// Gives the item of a key a new expiry. Returns whether there is one.
+    /// Gives the item of a key a new expiry. Returns whether the item exists.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<bool, Error> {
         block(self.calls().touch(key, expiry))
     }
 
-    /// Adds to the decimal number that a key has as its value, modulo 2^64. Returns the sum, or
-    /// `None` if the key has no value.
+    /// Adds to the decimal number in a key's value, modulo 2^64. Returns the sum, or `None` if the
+    /// key has no value.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn incr(&self, key: impl AsRef<[u8]>, delta: u64) -> Result<Option<u64>, Error> {
         block(self.calls().incr(key, delta))
     }
 
-    /// Subtracts from the decimal number that a key has as its value; the result is at least 0.
-    /// Returns it, or `None` if the key has no value.
+    /// Subtracts from the decimal number in a key's value; the result is at least 0. Returns the
+    /// result, or `None` if the key has no value.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
     pub fn decr(&self, key: impl AsRef<[u8]>, delta: u64) -> Result<Option<u64>, Error> {
         block(self.calls().decr(key, delta))
     }
 
-    /// Stores many values: one round trip to all servers at once. If a key repeats, its last value
-    /// is stored last. All requests are composed in memory before the first answer is awaited.
+    /// Stores many values, in one round trip to all servers. If a key repeats, its last value is
+    /// stored last. The client composes all requests in memory before it waits for the first
+    /// answer.
     ///
     /// ```no_run
     /// # use forerun_client::{Client, ClientOptions, NewValue, ServerAddress};
@@ -193,8 +193,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`], and nothing was sent then;
-    /// [`Error::Interrupted`]. A server that fails is not an error: the report names it.
+    /// [`Error::Key`], [`Error::TooManyKeys`] and [`Error::Forked`]: nothing was sent.
+    /// [`Error::Interrupted`]. A failed server is not an error: the report names it.
     pub fn set_many<K: AsRef<[u8]>>(
         &self,
         entries: &[(K, NewValue<'_>)],
@@ -202,7 +202,7 @@ impl Client {
         block(self.calls().set_many(entries))
     }
 
-    /// Deletes many keys: one round trip to all servers at once.
+    /// Deletes many keys, in one round trip to all servers.
     ///
     /// # Errors
     /// The same as for [`set_many`](Client::set_many).
@@ -213,7 +213,8 @@ impl Client {
     /// Deletes all items of all servers, in one round trip.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::Interrupted`]. The servers that failed are returned.
+    /// [`Error::Forked`], [`Error::Interrupted`]. A failed server is not an error: the result lists
+    /// the servers that failed.
     pub fn flush_all(&self) -> Result<Vec<ServerFailure>, Error> {
         block(self.calls().flush_all())
     }

@@ -1,5 +1,5 @@
-//! The connections of one call: at most one to each server. Calls at the same time use different
-//! sets, and a set is kept for the next call.
+//! The connections of one call, at most one to each server. Concurrent calls use different sets.
+//! After a call, its set is kept for the next one.
 
 use std::io;
 use std::ops::Range;
@@ -12,9 +12,9 @@ use crate::net::{Connection, Peer, Resolver, Tls};
 use crate::options::Credentials;
 use crate::protocol::compose;
 
-/// Sets that are kept. More exist while more calls run at the same time.
+/// Maximum number of sets that are kept. More exist while more calls run concurrently.
 const IDLE_SETS_MAX: usize = 64;
-/// The positions of a batch that a set keeps memory for.
+/// A set keeps memory for at most this many positions of a batch.
 const POSITIONS_KEPT: usize = 64 << 10;
 
 /// Connections, and the memory of a batch.
@@ -28,11 +28,11 @@ pub(crate) struct ConnectionSet {
 #[derive(Debug, Default)]
 pub(crate) struct Positions {
     servers: Vec<u32>,
-    /// Where each server's keys begin in `order`, and their end.
+    /// Where each server's keys begin in `order`, and, as the last entry, where all keys end.
     pub(crate) begins: Vec<usize>,
-    /// The positions of keys, by server, and within a server in the caller's order.
+    /// The positions of keys, grouped by server. Within a server they are in the caller's order.
     pub(crate) order: Vec<u32>,
-    /// Which of `order` have an answer.
+    /// Which entries of `order` have an answer.
     pub(crate) answered: Vec<bool>,
 }
 
@@ -53,7 +53,7 @@ impl Positions {
             self.servers.push(server as u32);
             self.begins[server] += 1;
         });
-        // From counts to ends, which the loop below turns into begins.
+        // Turn counts into ends. The loop below turns the ends into begins.
         let mut end = 0;
         for count in &mut self.begins {
             end += *count;
@@ -71,13 +71,14 @@ impl Positions {
     }
 }
 
-/// The servers that have keys, each with its part of `order`. `begins` is that of [`Positions`].
+/// The servers that have keys, each with its part of `order`. `begins` is the field of
+/// [`Positions`].
 pub(crate) fn parts(begins: &[usize]) -> impl Iterator<Item = (usize, Range<usize>)> {
     let parts = begins.windows(2).map(|ends| ends[0]..ends[1]);
     parts.enumerate().filter(|(_, part)| !part.is_empty())
 }
 
-/// How connections are made.
+/// How a client opens connections.
 #[derive(Debug)]
 pub(crate) struct Connector<'a> {
     pub(crate) resolver: &'a Resolver,
@@ -87,8 +88,8 @@ pub(crate) struct Connector<'a> {
 }
 
 impl Connector<'_> {
-    /// A new connection, whose request begins with the password if there is one, and the further
-    /// addresses of the server.
+    /// Opens a connection. If there is a password, its request begins with it. Also returns the
+    /// further addresses of the server.
     fn open(&self, now: Instant) -> io::Result<(Connection, Vec<Peer>)> {
         let mut peers = self.resolver.peers()?;
         loop {
@@ -109,7 +110,7 @@ impl Connector<'_> {
 }
 
 impl ConnectionSet {
-    /// Takes the connection to a server out of the set, or begins to connect.
+    /// Takes the connection to a server out of the set, or starts connecting.
     ///
     /// # Errors
     /// [`Failure::Connect`].

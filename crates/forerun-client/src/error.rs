@@ -54,8 +54,8 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// The server did not answer, or refused. A write may or may not have happened, unless the
-    /// failure is [`Failure::Ejected`], [`Failure::Refused`] or [`Failure::Connect`].
+    /// The server did not answer, or refused the request. A write may or may not have happened,
+    /// unless the failure is [`Failure::Ejected`], [`Failure::Refused`] or [`Failure::Connect`].
     #[error("server {server}: {failure}")]
     Server {
         /// The server's address.
@@ -104,13 +104,13 @@ pub enum KeyError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// It failed before, and was not asked.
+    /// It failed before, so the client did not ask it.
     #[error("it failed before and is left out for another {retry_in:?}")]
     Ejected {
         /// The time until a call tries it again.
         retry_in: Duration,
     },
-    /// It cannot be connected to, or its name has no address.
+    /// The client cannot connect to it, or its name has no address.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
     /// The connection failed.
@@ -125,7 +125,7 @@ pub enum Failure {
     /// It sent something that is not an answer to the request.
     #[error("a malformed answer: {0}")]
     Malformed(String),
-    /// It answered with an error. It still runs, so it is not ejected.
+    /// It answered with an error. It is still running, so it is not ejected.
     #[error("it answered {0:?}")]
     Refused(String),
     /// The call was interrupted before it answered.
@@ -137,8 +137,9 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether the server counts as alive, as one that answers with an error does. `None` if the
-    /// failure says nothing about the server, such as a lack of file descriptors or of memory here.
+    /// Whether the server counts as alive; a server that answers with an error does. `None` if the
+    /// failure says nothing about the server, for example if this process lacks file descriptors or
+    /// memory.
     pub(crate) fn is_alive(&self) -> Option<bool> {
         use rustix::io::Errno;
         match self {

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forerun_core::sync::time;
 
-/// Servers take larger numbers as Unix times.
+/// Servers interpret larger numbers as Unix times.
 const RELATIVE_MAX_S: u64 = 30 * 24 * 60 * 60;
 
 /// When an item expires. Servers count in seconds.
@@ -14,15 +14,15 @@ pub enum Expiry {
     /// Never, but it may be evicted.
     #[default]
     Never,
-    /// After this time, rounded up to seconds. Zero expires at once. Above 30 days it is sent as a
-    /// time by this machine's clock.
+    /// After this time, rounded up to seconds. Zero expires at once. A time above 30 days is sent
+    /// as a Unix time by this machine's clock.
     In(Duration),
     /// At this time, rounded up to seconds.
     At(SystemTime),
 }
 
 impl Expiry {
-    /// The number that the protocol has for it.
+    /// The number that represents it in the protocol.
     pub(crate) fn seconds(self) -> i64 {
         let rounded_up = |time: Duration| {
             let started = u64::from(time.subsec_nanos() > 0);
@@ -30,7 +30,7 @@ impl Expiry {
             i64::try_from(seconds).unwrap_or(i64::MAX)
         };
         let unix = |at: SystemTime| match at.duration_since(UNIX_EPOCH) {
-            // Servers would take a small number as a time from now.
+            // Servers would interpret a small number as a time from now.
             Ok(since) if since.as_secs() > RELATIVE_MAX_S => rounded_up(since),
             _ => -1,
         };

@@ -1,4 +1,4 @@
-//! Which servers are left out, and since when.
+//! Which servers are ejected, and until when.
 //!
 //! ```text
 //!            failures_to_eject failed calls              retry_interval
@@ -35,8 +35,8 @@ impl Health {
         }
     }
 
-    /// Whether the server may be asked now. A call that may try an ejected server must report the
-    /// result: no other call tries it for another interval.
+    /// Whether a call may ask the server now. A call that may try an ejected server must report the
+    /// result, because no other call tries the server for another interval.
     ///
     /// # Errors
     /// The time until the next try.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How often a waiting call asks.
+/// How often a waiting call asks the function.
 const EVERY: Duration = Duration::from_millis(50);
 
 /// An optional function that waiting calls ask whether to stop.
@@ -20,7 +20,7 @@ impl Interrupt {
         self.0.as_ref().map(|_| now + EVERY)
     }
 
-    /// Asks, if it is time to, and moves `check` to the next time.
+    /// Asks the function if `check` has passed, and advances `check`.
     pub(crate) fn is_raised(&self, check: &mut Option<Instant>, now: Instant) -> bool {
         let (Some(ask), Some(at)) = (&self.0, *check) else {
             return false;

@@ -5,25 +5,25 @@
 //!
 //! ```text
 //!   server_address   Endpoint, weight          ring/       which server has a key: ketama, rendezvous
-//!   options, tls     ClientOptions             health      which servers are left out for a while
+//!   options, tls     ClientOptions             health      which servers are ejected
 //!   values           Values, Sink, Report      protocol/   requests; replies, from the bytes so far
-//!   write_report     WriteReport               conversation/  what a request expects as its answer
-//!   calls            the calls, as futures     wait        in the caller's thread, or an event loop
-//!   commands         those that block          stats       what a client counted
-//!   pending          those of event loops      interrupt   asks a function whether to stop waiting
+//!   write_report     WriteReport               conversation/  the replies that a request expects
+//!   calls            the calls, as futures     wait        in the caller's thread or an event loop
+//!   commands         the blocking calls        stats       the client's counters
+//!   pending          calls for event loops     interrupt   asks a function whether to stop waiting
 //!   batches          batches of writes
 //!   ring_client      a call, from its keys     net/        sockets that never block, connections, names
 //!                    to its report             round       sends to all, polls, reads from all
 //! ```
 //!
 //! # Guarantees
-//! - A call ends within [`ClientOptions::timeout`], whatever servers do. Names are resolved when
-//!   the client is made, and later in the background.
+//! - A call ends within [`ClientOptions::timeout`], whatever servers do. The client resolves names
+//!   when it is created, and later in the background.
 //! - A connection whose answer was not read to its end is closed, so an answer never belongs to
 //!   another request. In the meta protocol each answer also repeats a number of its request.
-//! - A connection's buffer has at most `max_value_bytes` and 64 KiB. It grows as bytes arrive: a
-//!   length that is only announced takes no memory.
-//! - Bytes from a server never cause a panic: they are [`Failure::Malformed`].
+//! - A connection's buffer has at most `max_value_bytes` plus 64 KiB. It grows as bytes arrive: an
+//!   announced length takes no memory.
+//! - Bytes from a server never cause a panic. Invalid ones are [`Failure::Malformed`].
 
 #![forbid(unsafe_code)]
 

@@ -2,14 +2,14 @@
 
 use crate::expiry::Expiry;
 
-/// A value to be stored, with its flags and its expiry. Anything that is bytes converts to one
-/// without flags that never expires.
+/// A value to be stored, with its flags and its expiry. Any bytes convert to a value that has no
+/// flags and never expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NewValue<'a> {
     /// The bytes.
     pub data: &'a [u8],
-    /// Flags that are returned with it.
+    /// Flags that a lookup returns with it.
     pub flags: u32,
     /// When it expires.
     pub expiry: Expiry,

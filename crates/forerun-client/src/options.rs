@@ -8,7 +8,7 @@ use crate::ring::Placement;
 #[cfg(feature = "tls")]
 use crate::tls::TlsOptions;
 
-/// The longest times that options take. Clocks cannot represent every sum of times.
+/// The longest duration that options accept. Clocks cannot represent every sum of times.
 const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// Options of [`Client::new`](crate::Client::new).
@@ -28,18 +28,18 @@ pub struct ClientOptions {
     pub placement: Placement,
     /// The protocol. Default: [`Protocol::Classic`].
     pub protocol: Protocol,
-    /// The maximum time of a call, connecting included. Servers that have not answered by then have
+    /// The maximum time of a call, including connecting. A server that has not answered by then has
     /// failed. Default: 1 second.
     pub timeout: Duration,
     /// A server is ejected after this many failed calls in a row; at least 1. Default: 2.
     pub failures_to_eject: u32,
-    /// How long an ejected server is left out. Then one call tries it. If that call succeeds, the
-    /// server is used again; otherwise it is left out for as long again. Default: 2 seconds.
+    /// How long a server stays ejected. Then one call tries it. If that call succeeds, the server
+    /// is used again; otherwise it stays ejected for the same time again. Default: 2 seconds.
     pub retry_interval: Duration,
     /// What happens to the keys of an ejected server. Default: [`EjectedKeys::Fail`].
     pub ejected_keys: EjectedKeys,
     /// The longest value that is accepted from a server. Each connection has a buffer of at most
-    /// this size and 64 KiB. Longer values are skipped. Default: 16 MiB.
+    /// this size plus 64 KiB. Longer values are skipped. Default: 16 MiB.
     pub max_value_bytes: usize,
     /// The user, if the servers require one (memcached's `-Y`, `forerun serve --auth-file`).
     /// Default: none.
@@ -118,12 +118,13 @@ impl ClientOptions {
 #[non_exhaustive]
 pub enum Protocol {
     /// The classic text protocol, which all servers and proxies understand. A batch is one `get`
-    /// line per server, or one per 1,000 keys. Keys have no white space and no control characters.
+    /// line per server, or one per 1,000 keys. Keys must not contain white space or control
+    /// characters.
     #[default]
     Classic,
     /// The meta text protocol (memcached 1.6.9 and later). A batch is a quiet `mg` per key and one
-    /// `mn`. Each answer repeats a number of its request, and a key may have any bytes. Requests
-    /// and answers are longer than in the classic protocol.
+    /// `mn`. Each answer repeats the number of its request, and a key may contain any bytes.
+    /// Requests and answers are longer than in the classic protocol.
     Meta,
 }
 
@@ -131,18 +132,18 @@ pub enum Protocol {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EjectedKeys {
-    /// Calls fail for these keys at once, until the server is used again. No other server ever
-    /// has them, so no client reads a value that was replaced meanwhile.
+    /// Calls for these keys fail at once until the server is used again. No other server ever
+    /// stores them, so no client reads a value that was replaced in the meantime.
     #[default]
     Fail,
     /// The keys move to the other servers, as with libmemcached's
-    /// `MEMCACHED_BEHAVIOR_AUTO_EJECT_HOSTS` and twemproxy's `auto_eject_hosts`. When the server
-    /// is used again and was not restarted, it still has the values from before it was ejected,
-    /// even for keys that were changed or deleted meanwhile.
+    /// `MEMCACHED_BEHAVIOR_AUTO_EJECT_HOSTS` and twemproxy's `auto_eject_hosts`. If the server is
+    /// used again without a restart, it still has the values from before its ejection, even for
+    /// keys that were changed or deleted in the meantime.
     Move,
 }
 
-/// A user and a password. They are sent in clear text unless TLS is used.
+/// A user and a password. Without TLS, they are sent in clear text.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Credentials {

@@ -17,9 +17,9 @@ use crate::wait::EventLoop;
 /// A call that an event loop drives: [`Client::start`].
 ///
 /// The event loop calls [`advance`](Pending::advance) whenever the descriptor ([`AsFd`]) is
-/// readable, and when [`timeout`](Pending::timeout) has passed. No call blocks. A pending call that
-/// is dropped closes its connections, so no later call can read its answers. It does not count as a
-/// failure of a server.
+/// readable, and when [`timeout`](Pending::timeout) has passed. Neither call blocks. Dropping a
+/// pending call closes its connections, so no later call can read its answers. It does not count as
+/// a server failure.
 pub struct Pending<T> {
     /// `None` once it has ended.
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
@@ -36,7 +36,7 @@ impl<T> std::fmt::Debug for Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Continues the call as far as it can without waiting. Returns its result once.
+    /// Continues the call as far as possible without waiting. Returns the result once.
     pub fn advance(&mut self) -> Option<T> {
         let future = self.future.as_mut()?.as_mut();
         match future.poll(&mut Context::from_waker(Waker::noop())) {
@@ -48,8 +48,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// The time after which the call must be advanced, even if its descriptor is not readable: the
-    /// servers that have not answered by then have failed.
+    /// The time after which to advance the call even if its descriptor is not readable. The servers
+    /// that have not answered by then have failed.
     pub fn timeout(&self) -> Duration {
         self.deadline.saturating_duration_since(time::now())
     }
@@ -62,8 +62,8 @@ impl<T> AsFd for Pending<T> {
 }
 
 impl Client {
-    /// Prepares a call for an event loop: `call` makes one call of [`Calls`]. Nothing is sent
-    /// before the first [`Pending::advance`].
+    /// Prepares a call for an event loop. `call` makes one call of [`Calls`]. The client sends
+    /// nothing before the first [`Pending::advance`].
     ///
     /// ```no_run
     /// # use forerun_client::{Client, ClientOptions, ServerAddress};

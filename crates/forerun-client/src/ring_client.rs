@@ -1,4 +1,4 @@
-//! The client: which servers a call asks, and what happens to their answers.
+//! The client: chooses the servers that a call asks, and handles their answers.
 //!
 //! ```text
 //!   keys ── Ring ──> Positions            which server has which key
@@ -32,7 +32,7 @@ use crate::wait::Wait;
 
 /// A client of a group of memcached servers. Any number of threads may share it.
 ///
-/// It connects when it is first used. Each call uses its own connections, at most one to each
+/// A client connects when it is first used. Each call uses its own connections, at most one to each
 /// server, and keeps them for the next call.
 ///
 /// ```no_run
@@ -63,7 +63,7 @@ pub struct Client {
     options: ClientOptions,
     tls: Option<Tls>,
     ring: Arc<Ring>,
-    /// The ring without ejected servers, and which servers it has.
+    /// The ring without ejected servers, and the servers that it has.
     moved: Mutex<Option<(Vec<bool>, Arc<Ring>)>>,
     health: Mutex<Health>,
     idle: IdleSets,
@@ -73,7 +73,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of these servers. The names of servers are resolved; nothing is connected to.
+    /// Creates a client of these servers. Resolves their names, but does not connect.
     ///
     /// # Errors
     /// [`Error::NoServers`], [`Error::Option`], [`Error::TlsFile`].
@@ -129,7 +129,7 @@ impl Client {
         self.interrupt = Interrupt::new(ask);
     }
 
-    /// What the client has done so far, and its present state.
+    /// The counts since the client was created, and its present state.
     pub fn stats(&self) -> ClientStats {
         let now = time::now();
         let health = self.health();
@@ -142,7 +142,7 @@ impl Client {
         }
     }
 
-    /// Whether this process made the client. In a fork, all calls fail.
+    /// Checks that this process created the client. In a fork, all calls fail.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -170,7 +170,7 @@ impl Client {
         self.options.max_value_bytes
     }
 
-    /// The position of the server that has a key, while no server is ejected.
+    /// The position of a key's server while no server is ejected.
     pub fn server_of(&self, key: impl AsRef<[u8]>) -> usize {
         self.ring.server_of(key.as_ref())
     }
@@ -249,13 +249,13 @@ impl Client {
         }
     }
 
-    /// Ends a turn: the connection returns to the set if it can be used again.
+    /// Ends a turn. The connection returns to the set if it can be used again.
     pub(crate) fn end<C>(&self, turn: Turn<C>, set: &mut ConnectionSet) -> (C, Option<Failure>) {
         let mut connection = turn.connection;
         let failure = match turn.result {
             Some(Ok(())) => None,
             Some(Err(failure)) => Some(failure),
-            // A round gives every turn a result.
+            // After a round, every turn has a result.
             None => Some(Failure::TimedOut(self.options.timeout)),
         };
         if connection.is_connecting() && matches!(failure, Some(Failure::TimedOut(_))) {
@@ -280,7 +280,7 @@ impl Client {
         Ok(())
     }
 
-    /// Looks up a batch that was checked.
+    /// Looks up a checked batch.
     pub(crate) async fn look_up<K: AsRef<[u8]>, S: Sink, W: Wait>(
         &self,
         keys: &[K],
@@ -310,7 +310,8 @@ impl Client {
                     let opaque = self.compose(&mut connection, keys, kind);
                     let conversation = LookupConversation::new(part, opaque);
                     let mut turn = Turn::new(server, connection, conversation, peers);
-                    // Sent at once, so that the server works while the next request is composed.
+                    // Send the request at once, so that the server works while the next one is
+                    // composed.
                     turn.send();
                     turns.push(turn);
                 }
@@ -358,7 +359,7 @@ impl Client {
         });
     }
 
-    /// A connection to a server that may be asked.
+    /// Returns a connection to the server, if a call may ask it.
     pub(crate) fn begin(
         &self,
         server: usize,
@@ -433,7 +434,7 @@ impl Client {
         })
     }
 
-    /// Whether requests have numbers.
+    /// Whether requests are numbered, as in the meta protocol.
     pub(crate) fn has_opaques(&self) -> bool {
         self.options.protocol == Protocol::Meta
     }
@@ -481,7 +482,7 @@ impl Client {
         }
     }
 
-    /// Sends a request to some servers at once, and reports each one's answer.
+    /// Sends a request to some servers at once and reports the answer of each.
     async fn ask_all<W: Wait>(
         &self,
         servers: Range<usize>,

@@ -6,9 +6,9 @@
 //!   server 2             send ────┘           receive
 //! ```
 //!
-//! All requests are sent before any answer is awaited, and answers are read as they arrive. A
-//! server that does not read its requests to the end, because it waits for its answers to be read,
-//! does not stop the others.
+//! A round sends all requests before it waits for any answer, and reads answers as they arrive. A
+//! server may stop reading its requests until the client reads its answers. It does not delay the
+//! others.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ use crate::net::{Connection, Interest, Peer, Tls};
 use crate::protocol::reply::{Line, Parsed, Reply};
 use crate::wait::{Readiness, Wait};
 
-/// How often a connection is read before the others have their turn.
+/// Maximum number of reads from a connection before the others have their turn.
 const READS_PER_TURN: usize = 8;
 
 /// One server's part of a round.
@@ -32,7 +32,7 @@ pub(crate) struct Turn<C> {
     pub(crate) server: usize,
     pub(crate) connection: Connection,
     pub(crate) conversation: C,
-    /// Further addresses of the server, to be tried if it cannot be connected to.
+    /// Further addresses of the server, to try if connecting fails.
     pub(crate) peers: Vec<Peer>,
     pub(crate) result: Option<Result<(), Failure>>,
 }
@@ -53,15 +53,15 @@ impl<C> Turn<C> {
         }
     }
 
-    /// Sends what the socket takes of the request.
+    /// Sends as much of the request as the socket accepts.
     pub(crate) fn send(&mut self) {
-        // After an error the socket is ready, and the round reports the error, unless the server
-        // has answered before it closed the connection.
+        // After an error, the socket becomes ready. The round then reports the error, unless the
+        // server answered before it closed the connection.
         let _ = self.connection.send();
     }
 }
 
-/// What a round needs to know.
+/// The parameters of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundOptions<'a> {
     pub(crate) deadline: Instant,
@@ -125,7 +125,7 @@ pub(crate) async fn run<C: Conversation, W: Wait>(
     }
 }
 
-/// Ends the turns that wait.
+/// Ends the waiting turns.
 fn fail<C>(turns: &mut [Turn<C>], waiting: &[usize], why: impl Fn() -> Failure) {
     for at in waiting {
         turns[*at].result = Some(Err(why()));
@@ -148,7 +148,7 @@ fn advance<C: Conversation>(
         Interest::Read => Ok(()),
         _ => turn.connection.send(),
     };
-    // Errors and hang-ups are reported by the read.
+    // The read reports errors and hang-ups.
     if !ready.read && sent.is_ok() {
         return Ok(None);
     }

@@ -9,7 +9,7 @@ use crate::error::Error;
 /// memcached's port.
 pub const DEFAULT_PORT: u16 = 11211;
 
-/// A server: its address, its weight, and the name by which keys are placed.
+/// A server: its address, its weight, and the name that determines the placement of keys.
 ///
 /// As text: `host`, `host:port`, `host:port:weight` as in twemproxy's configuration, `[::1]:port`,
 /// or the path of a Unix socket, which begins with `/` or `unix:`.
@@ -29,9 +29,9 @@ pub struct ServerAddress {
     pub endpoint: Endpoint,
     /// Its share of the keys, relative to the other servers' weights. 0 counts as 1.
     pub weight: u32,
-    /// The name that is hashed to place keys, instead of one made from the address: the server's
-    /// name in twemproxy's configuration. With it, a server can move to another address and keep
-    /// its keys.
+    /// The name that is hashed to place keys, for example the server's name in twemproxy's
+    /// configuration. Default: a name made from the address. With a name, a server can move to
+    /// another address and keep its keys.
     pub ring_name: Option<String>,
 }
 
@@ -70,7 +70,7 @@ impl ServerAddress {
         ServerAddress::new(Endpoint::Tcp { host, port })
     }
 
-    /// The name that ketama hashes. Libmemcached and twemproxy leave the default port out.
+    /// The name that ketama hashes. Libmemcached and twemproxy omit the default port.
     pub(crate) fn ketama_name(&self) -> String {
         match (&self.ring_name, &self.endpoint) {
             (Some(name), _) => name.clone(),
@@ -103,7 +103,7 @@ impl fmt::Display for ServerAddress {
 impl From<std::net::SocketAddr> for ServerAddress {
     fn from(address: std::net::SocketAddr) -> ServerAddress {
         let host = match address {
-            // An address of one link is ambiguous without the link.
+            // A link-local address is ambiguous without its link.
             std::net::SocketAddr::V6(v6) if v6.scope_id() != 0 => {
                 format!("{}%{}", v6.ip(), v6.scope_id())
             }

@@ -7,7 +7,7 @@ use forerun_core::metrics;
 use crate::values::Report;
 
 metrics! {
-    /// Counts since the client was made, and its present state.
+    /// Counts since the client was created, and its present state.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
     pub struct ClientStats {
@@ -15,26 +15,26 @@ metrics! {
         counter get_hits: u64,
         /// Keys that were looked up and not found.
         counter get_misses: u64,
-        /// Keys that were looked up at a server that failed.
+        /// Keys that were looked up on a server that failed.
         counter get_failed: u64,
         /// Keys whose value was longer than `max_value_bytes`.
         counter get_oversized: u64,
-        /// Commands other than lookups: a batch of writes counts once per key.
+        /// Commands other than lookups. A batch of writes counts once per key.
         counter commands: u64,
-        /// Failures of servers: one per call and server.
+        /// Failures of servers, counted once per call and server.
         counter server_failures: u64,
         /// Calls that skipped a server because it had failed before.
         counter ejections: u64,
         /// Servers.
         gauge servers: u64,
-        /// Servers that are left out now.
+        /// Servers that are ejected now.
         gauge ejected_servers: u64,
         /// Sets of connections that no call uses.
         gauge idle_connection_sets: u64,
     }
 }
 
-/// The counts. Relaxed, here and below: each is a number of its own that orders nothing.
+/// The counts. Relaxed, here and below: each is an independent number that orders nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     get_hits: AtomicU64,

@@ -1,4 +1,4 @@
-//! TLS over TCP. The options name files, as those of the server do.
+//! TLS over TCP. The options name files, as the server's options do.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -18,8 +18,8 @@ use crate::error::Error;
 pub struct TlsOptions {
     /// PEM file of the authorities that may sign the servers' certificates.
     pub authorities: PathBuf,
-    /// The name that the servers' certificates are for. Default: none, and each server's
-    /// certificate must be for the host of its address.
+    /// The name in the servers' certificates. Default: none; each server's certificate must be for
+    /// the host of its address.
     pub server_name: Option<String>,
     /// PEM files of the client's certificate and of its key, if the servers ask for one. Default:
     /// none.
@@ -35,7 +35,7 @@ forerun_core::setters! {
 }
 
 impl TlsOptions {
-    /// TLS with servers whose certificates these authorities have signed.
+    /// Options for TLS with servers whose certificates these authorities have signed.
     pub fn new(authorities: impl Into<PathBuf>) -> TlsOptions {
         TlsOptions {
             authorities: authorities.into(),
@@ -93,11 +93,11 @@ fn wrong(path: &Path, reason: impl ToString) -> Error {
     }
 }
 
-/// How often a read reads from the socket. A server may send records without bytes of the session,
-/// such as tickets, without end, and the caller has a deadline.
+/// Maximum number of socket reads per read. A server may send an endless stream of records without
+/// application data, such as tickets, and the caller has a deadline.
 const SOCKET_READS_MAX: usize = 16;
 
-/// What all connections of a client share.
+/// State shared by all connections of a client.
 #[derive(Debug)]
 pub(crate) struct TlsConfig {
     config: Arc<ClientConfig>,
@@ -135,8 +135,8 @@ impl AsFd for TlsStream {
 }
 
 impl Read for TlsStream {
-    /// Reads records until one has bytes of the session, or the socket is empty. Stops early, as if
-    /// it were interrupted, if many records have none.
+    /// Reads records until one has application data, or until the socket is empty. Stops early, as
+    /// if interrupted, if many records have no application data.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         for _ in 0..SOCKET_READS_MAX {
             match self.connection.reader().read(bytes) {
@@ -144,7 +144,7 @@ impl Read for TlsStream {
                 result => return result,
             }
             if self.connection.read_tls(&mut self.socket)? == 0 {
-                // The reader tells an end after close_notify from one without it.
+                // The reader distinguishes an end after close_notify from one without it.
                 return self.connection.reader().read(bytes);
             }
             let processed = self.connection.process_new_packets();
@@ -213,7 +213,7 @@ mod tests {
             .with_no_client_auth()
             .with_single_cert(vec![cert.der().clone()], key)
             .expect("good");
-        // They follow the handshake, and have no bytes of the session.
+        // Tickets follow the handshake and have no application data.
         config.send_tls13_tickets = 12_000;
         config.max_fragment_size = Some(512);
 
@@ -239,7 +239,7 @@ mod tests {
         let error = client.read(&mut [0; 100]).expect_err("nothing to read");
         assert_eq!(error.kind(), io::ErrorKind::Interrupted, "{error}");
         assert!(client.socket.peek(&mut [0; 1]).is_ok(), "more waits");
-        // It goes on where it stopped, up to the end.
+        // The client continues where it stopped, up to the end.
         let kinds = std::iter::from_fn(|| client.read(&mut [0; 100]).err());
         let kinds = kinds.map(|error| error.kind());
         let interrupted = kinds.take_while(|kind| *kind == io::ErrorKind::Interrupted);

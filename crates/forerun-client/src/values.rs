@@ -28,7 +28,7 @@ impl<'a> Value<'a> {
         Value { data, flags, cas }
     }
 
-    /// A copy.
+    /// Copies the value.
     pub fn to_owned(&self) -> ValueBuf {
         ValueBuf {
             data: self.data.to_vec(),
@@ -50,8 +50,8 @@ pub struct ValueBuf {
     pub cas: Option<u64>,
 }
 
-/// Receives the answers to a batch as they arrive, from all servers in any order. Keys that no
-/// call names were not found.
+/// Receives the answers to a batch as they arrive, from all servers and in any order. A key was not
+/// found if no call names it.
 ///
 /// A closure that takes a position and a value is a sink that ignores keys without an answer.
 pub trait Sink {
@@ -83,13 +83,13 @@ pub enum Unanswered {
     },
 }
 
-/// What a batch found. The four counts add up to the number of keys.
+/// The outcome of a batch. The four counts add up to the number of keys.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
     /// Keys that were found.
     pub hits: usize,
-    /// Keys that their server does not have.
+    /// Keys that were not found.
     pub misses: usize,
     /// Keys without an answer, because their server failed.
     pub failed: usize,
@@ -142,8 +142,8 @@ pub enum Lookup<'a> {
     Unanswered(Unanswered),
 }
 
-/// The values of a batch in the caller's order, in one buffer. Reuse it for the next batch: it
-/// keeps its memory.
+/// The values of a batch in the caller's order, in one buffer. It keeps its memory, so reuse it for
+/// the next batch.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     bytes: Vec<u8>,
@@ -164,7 +164,7 @@ enum Entry {
 }
 
 impl Values {
-    /// No values.
+    /// Creates an empty buffer.
     pub fn new() -> Values {
         Values::default()
     }

@@ -34,7 +34,8 @@ pub trait Wait {
     /// Whether a waiting call asks the function of `Client::interrupt_if`.
     const ASKS: bool;
 
-    /// Waits until one of the sockets is ready, or until a time. Returns what each is ready for.
+    /// Waits until one of the sockets is ready or the time has come. Returns what each socket is
+    /// ready for.
     fn wait(
         &self,
         sockets: &[Watched<'_>],
@@ -67,7 +68,7 @@ impl Wait for Block {
                 Err(error) => return Err(error.into()),
             }
         }
-        // Errors and hang-ups are reported by the read.
+        // The read reports errors and hang-ups.
         let ready = descriptors.iter().map(|descriptor| Readiness {
             read: !(descriptor.revents() - PollFlags::OUT).is_empty(),
             write: descriptor.revents().contains(PollFlags::OUT),
@@ -84,8 +85,8 @@ pub(crate) fn block<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Waits in an event loop, which watches the descriptor of an epoll instance. That is readable when
-/// a socket of the call is ready.
+/// Waits in an event loop, which watches the descriptor of an epoll instance. The descriptor is
+/// readable when a socket of the call is ready.
 #[derive(Clone, Debug)]
 pub struct EventLoop {
     epoll: Arc<OwnedFd>,
@@ -99,8 +100,8 @@ impl EventLoop {
         })
     }
 
-    /// Watches a socket until it is ready once. One that is done is not watched any more, so that
-    /// it cannot wake the event loop again.
+    /// Watches a socket until it is ready once. A socket that has been ready cannot wake the event
+    /// loop again until it is watched again.
     fn watch(&self, index: usize, (socket, wanted): &Watched<'_>) -> io::Result<()> {
         let mut flags = epoll::EventFlags::ONESHOT;
         flags.set(epoll::EventFlags::IN, wanted.read);
@@ -113,7 +114,7 @@ impl EventLoop {
         }
     }
 
-    /// What is ready now.
+    /// The sockets that are ready now.
     fn ready(&self, sockets: usize) -> io::Result<Option<Vec<Readiness>>> {
         let mut events = Vec::with_capacity(sockets);
         let buffer = rustix::buffer::spare_capacity(&mut events);

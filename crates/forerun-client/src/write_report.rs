@@ -9,7 +9,7 @@ use crate::values::ServerFailure;
 pub struct WriteReport {
     /// Keys that were written.
     pub done: usize,
-    /// Keys to be deleted that their server did not have.
+    /// Keys of a deletion that were not found.
     pub not_found: usize,
     /// The positions of all other keys, in order, and why they were not written.
     pub unwritten: Vec<(usize, Unwritten)>,
@@ -21,9 +21,10 @@ pub struct WriteReport {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unwritten {
-    /// Its server failed before it answered. It may have written the key, unless it was not asked;
-    /// see [`WriteReport::failures`].
+    /// Its server failed before it answered. It may have written the key, unless the client did not
+    /// ask it; see [`WriteReport::failures`].
     Failed,
-    /// Its server refused it, with this line: a value that is too long, or no memory.
+    /// Its server refused it with this line, for example because the value is too long or memory is
+    /// full.
     Refused(String),
 }

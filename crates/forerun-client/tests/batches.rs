@@ -43,7 +43,7 @@ fn a_batch_is_written_and_deleted_on_all_servers() {
             0
         );
 
-        // The last of several values of a key, and values that expire.
+        // A repeated key keeps its last value, and values expire.
         let gone = NewValue::new("1").expiry(Expiry::In(Duration::ZERO));
         let entries = [
             ("a", NewValue::new("1")),
@@ -87,7 +87,7 @@ fn values_that_a_server_refuses_are_reported_by_position_and_the_others_are_stor
                 "{why:?}"
             );
         }
-        // The connections go on.
+        // The connections stay usable.
         assert_eq!(
             client
                 .get("k19")
@@ -112,7 +112,7 @@ fn a_key_that_cannot_be_sent_stops_the_whole_batch() {
 
 #[test]
 fn a_batch_reports_the_writes_of_a_server_that_fails() {
-    // It answers the first two of its commands and then ends.
+    // The server answers the first two of its commands and then ends.
     let bad = FakeServer::answering(b"STORED\r\nSTORED\r\n", true);
     let good = forerun();
     let servers = [bad.address().into(), testing::address(&good).into()];

@@ -1,4 +1,4 @@
-//! Every call, in both protocols, on Forerun's server and on memcached.
+//! Every call, in both protocols, against Forerun's server and memcached.
 
 mod testing;
 
@@ -117,7 +117,7 @@ fn numbers_are_counted() {
             )
         };
         assert!(refused(&error), "{error}");
-        // A server that refuses is alive.
+        // A server that refuses a request is alive.
         for _ in 0..5 {
             assert!(client.incr("n", 1).is_err_and(|error| refused(&error)));
         }
@@ -175,7 +175,7 @@ fn a_batch_is_answered_in_the_callers_order() {
         }
         let mut values = Values::new();
         for count in [0, 1, 7, 100, 3000] {
-            // Each key twice, backwards.
+            // Each key twice, in reverse order.
             let numbers: Vec<usize> = (0..count).rev().chain((0..count).rev()).collect();
             let keys: Vec<String> = numbers.iter().map(|number| key(*number)).collect();
             let report = client.get_many_into(&keys, &mut values).expect("good keys");
@@ -346,7 +346,7 @@ fn unix_sockets_are_servers_too() {
 fn names_are_resolved_and_each_address_is_tried() {
     let server = forerun();
     let port = testing::address(&server).port();
-    // Where localhost is ::1 first, nothing listens there.
+    // Nothing listens on ::1, which may be the first address of localhost.
     let client = Client::new([ServerAddress::tcp("localhost", port)], options()).expect("a client");
     client.set("k", "v").expect("stored");
     let unknown = ServerAddress::tcp("no-such-host.invalid", port);

@@ -1,4 +1,4 @@
-//! A process without file descriptors does not take its servers for dead.
+//! A process without file descriptors does not treat its servers as dead.
 
 mod testing;
 

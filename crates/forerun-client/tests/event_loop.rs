@@ -1,4 +1,4 @@
-//! Calls that an event loop drives: this one watches them with poll(2).
+//! Calls that an event loop drives. The loop here watches them with poll(2).
 
 mod testing;
 
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use testing::fake_server::{FakeServer, read_request, wait_for_end};
 use testing::{PROTOCOLS, address, forerun, options};
 
-/// Drives some calls to their results. Returns how often the loop woke up, too.
+/// Drives some calls to their results. Also returns how often the loop woke up.
 fn drive<T>(mut calls: Vec<Pending<T>>) -> (Vec<T>, usize) {
     let mut results: Vec<Option<T>> = calls.iter_mut().map(Pending::advance).collect();
     let mut turns = 0;
@@ -135,7 +135,7 @@ fn a_call_that_waits_wakes_its_loop_only_for_answers() {
 
 #[test]
 fn a_cancelled_call_never_leaves_its_answer_to_another() {
-    // It answers each request with the key that was asked for, the first one late.
+    // The server answers each request with the requested key, and the first one late.
     let server = FakeServer::start(|mut stream| {
         let mut bytes = [0; 256];
         while let Ok(count) = stream.read(&mut bytes)
@@ -164,7 +164,7 @@ fn a_cancelled_call_never_leaves_its_answer_to_another() {
         let mut slow = client
             .start(|calls| async move { calls.get("slow").await })
             .expect("an epoll instance");
-        // It is sent, and dropped before it is answered.
+        // The request is sent, and the call is dropped before the answer.
         for _ in 0..3 {
             assert!(slow.advance().is_none());
             std::thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! Four servers under load; one is killed and brought back. Clients see misses, never a wrong
+//! Four servers under load. One is killed and restarted. Clients see misses but never a wrong
 //! value, and never wait longer than the time-out.
 
 mod testing;
@@ -12,7 +12,7 @@ use forerun_server::Server;
 use testing::{address, forerun, forerun_at, until};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// What a call may take beyond the time-out on a machine that does other work.
+/// How much longer than the time-out a call may take on a busy machine.
 const GRACE: Duration = Duration::from_secs(5);
 
 fn key(number: usize) -> String {
@@ -74,7 +74,8 @@ fn a_killed_server_costs_misses_and_returns() {
                             if let Some(found) = found {
                                 assert_eq!(found.data, value(*number), "a wrong value");
                             } else {
-                                // As a cache's clients do. The server may be dead.
+                                // Set the missing keys, as clients of a cache do. The server may be
+                                // dead.
                                 let _ = client.set(key(*number), &value(*number));
                             }
                         }
@@ -82,7 +83,7 @@ fn a_killed_server_costs_misses_and_returns() {
                     }
                 });
             }
-            // Panics of the threads must not leave the others running.
+            // If one thread panics, the others must stop.
             let check = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let more = |count: usize| {
                     let seen = batches.load(Ordering::Relaxed);
@@ -182,7 +183,7 @@ fn a_connection_that_the_server_has_closed_is_replaced() {
     client.set("k", "v").expect("stored");
     stop(server);
     let server = start_again(at);
-    // The client notices before it sends anything.
+    // The client notices this before it sends anything.
     std::thread::sleep(Duration::from_millis(150));
     assert_eq!(client.get("k").expect("a new connection"), None);
     stop(server);

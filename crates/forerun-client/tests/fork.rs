@@ -10,8 +10,8 @@ fn a_forked_child_gets_an_error_and_sends_nothing() {
     let servers = [forerun()];
     let client = client_of(&servers, options());
     client.set("k", "v").expect("stored");
-    // SAFETY: the child only calls the client, which returns before it takes a lock, and exits
-    // without running anything of the parent's.
+    // SAFETY: the child only calls the client, which returns before it takes a lock, and then exits
+    // without running any destructor of the parent.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let forked = |error: Error| matches!(error, Error::Forked(_));
@@ -19,7 +19,7 @@ fn a_forked_child_gets_an_error_and_sends_nothing() {
             && client.get_many(&["k"]).is_err_and(forked)
             && client.set("k", "w").is_err_and(forked)
             && client.flush_all().is_err_and(forked);
-        // SAFETY: it ends the child and runs no destructors.
+        // SAFETY: `_exit` ends the child and runs no destructors.
         unsafe { libc::_exit(if all { 0 } else { 1 }) };
     }
     let mut status = 0;

@@ -1,5 +1,6 @@
-//! Servers that lie, stall, send garbage or close in the middle cost a miss and at most the
-//! time-out. They never cause a panic, a wrong value, or memory beyond the limit.
+//! Servers that lie, stall, send garbage or close in the middle of an answer. They cause misses and
+//! cost at most the time-out. They never cause a panic, a wrong value, or memory use beyond the
+//! limit.
 
 mod testing;
 
@@ -159,7 +160,7 @@ fn an_announced_length_takes_no_memory() {
     assert!(resident_bytes() < before + (64 << 20));
 }
 
-/// Memory of this process that is in RAM, in bytes.
+/// The resident memory of this process, in bytes.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages: usize = statm
@@ -210,7 +211,7 @@ fn an_answer_that_comes_late_is_never_another_requests() {
 #[test]
 fn bytes_that_nobody_asked_for_close_the_connection() {
     let server = FakeServer::start(|mut stream| {
-        // The second answer would be taken for that of the next request.
+        // The client would take the second answer for the answer to the next request.
         while read_request(&mut stream) {
             let twice = b"VALUE a 0 1\r\n1\r\nEND\r\nVALUE a 0 1\r\n2\r\nEND\r\n";
             if stream.write_all(twice).is_err() {
@@ -284,7 +285,7 @@ fn one_bad_server_does_not_hide_the_values_of_the_others() {
     let fakes = [&garbage, &closed, &silent];
     let mut servers: Vec<ServerAddress> = vec![address(&good).into()];
     servers.extend(fakes.map(|fake| ServerAddress::from(fake.address())));
-    // Long enough for the good server on a machine that does other work.
+    // Long enough for the good server on a busy machine.
     let options = short().timeout(Duration::from_secs(3));
     let client = Client::new(servers, options).expect("a client");
     let keys: Vec<String> = (0..400).map(|number| format!("key:{number}")).collect();
@@ -309,7 +310,7 @@ fn one_bad_server_does_not_hide_the_values_of_the_others() {
 #[test]
 fn a_server_that_reads_nothing_stops_no_one() {
     let good = forerun();
-    // It sends answers without end, and never reads the request.
+    // The server sends endless answers and never reads the request.
     let flood = FakeServer::start(
         |mut stream| {
             while stream.write_all(b"VALUE a 0 1\r\nx\r\n").is_ok() {}
@@ -365,7 +366,7 @@ fn a_request_that_was_not_sent_to_its_end_is_never_mixed_with_the_next() {
                 if stream.write_all(answer).is_err() {
                     return;
                 }
-                // The client reads the answer while the value is on its way.
+                // The client reads the answer while it is still sending the value.
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
@@ -386,7 +387,7 @@ fn a_refusal_is_reported_although_the_server_closes_before_it_has_read_the_reque
         let mut bytes = [0; 4096];
         let _ = std::io::Read::read(&mut stream, &mut bytes);
         let _ = stream.write_all(b"SERVER_ERROR object too large for cache\r\n");
-        // Bytes that nobody has read make this a reset.
+        // Closing with unread bytes sends a reset.
     });
     let options = ClientOptions::default().timeout(PATIENCE);
     let client = client(&server, options.failures_to_eject(1));

@@ -1,5 +1,5 @@
-//! Keys are placed as libmemcached, twemproxy and pymemcache place them. The tables come from these
-//! programs themselves: `placement/generate.py`.
+//! The client places keys as libmemcached, twemproxy and pymemcache do. `placement/generate.py`
+//! made the tables with these programs.
 
 use forerun_client::{Placement, Ring, ServerAddress};
 

@@ -1,5 +1,6 @@
-//! The client before twemproxy, and beside it: the proxy and the client find each other's values on
-//! the same servers. The test is skipped with a message if nutcracker is not installed.
+//! The client in front of twemproxy, and next to it. The proxy and the client find each other's
+//! values on the same servers. The test prints a message and is skipped if nutcracker is not
+//! installed.
 
 mod testing;
 
@@ -22,7 +23,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Starts a proxy at `port`. `None` if it is not installed.
+/// Starts a proxy at `port`. Returns `None` if it is not installed.
 fn start(config: &str, dir: &std::path::Path, port: u16) -> Option<Proxy> {
     let file = dir.join("nutcracker.yml");
     std::fs::write(&file, config).expect("a file");
@@ -81,7 +82,7 @@ fn the_proxy_and_the_client_find_each_others_values() {
             let client = if number % 2 == 0 { &proxied } else { &direct };
             client.set(key, key).expect("stored");
         }
-        // The proxy answers in the order of its servers, not of the keys.
+        // The proxy answers in the order of its servers, not in the order of the keys.
         for client in [&proxied, &direct] {
             let mut values = Values::new();
             let report = client.get_many_into(&keys, &mut values).expect("good keys");

@@ -2,13 +2,13 @@
 //! nanoseconds per key.
 //!
 //! ```sh
-//! # All forms; then a single one, for ten seconds, to be profiled.
+//! # Measure all forms; then run one form for ten seconds, for a profiler.
 //! cargo run --release -p forerun-server --example session
 //! cargo run --release -p forerun-server --example session -- get 100
 //! ```
 //!
-//! Each form is measured with uniformly random keys out of `ITEMS`, in five alternating rounds. The
-//! median is printed next to that of the same lookups by
+//! The program measures each form with uniformly random keys out of `ITEMS`, in five alternating
+//! rounds. It prints the median next to the median of the same lookups through
 //! [`Guard::multi_get`](forerun_cache::Guard::multi_get) alone. The difference is the cost of the
 //! protocol.
 
@@ -82,7 +82,7 @@ impl Bench {
         }
     }
 
-    /// Plays requests repeatedly for a while. Returns nanoseconds per key.
+    /// Sends the requests to a session repeatedly. Returns nanoseconds per key.
     fn play(&mut self, requests: &[(Vec<u8>, usize)], time: Duration) -> f64 {
         let start = Instant::now();
         let mut keys = 0;
@@ -127,7 +127,7 @@ impl Bench {
                 let mut items: [Option<Item<'_>>; 128] = [None; 128];
                 let items = &mut items[..batch.len()];
                 guard.multi_get(batch, items);
-                // Read one byte of each value, so that its cache line is fetched.
+                // Read one byte of each value to fetch its cache line.
                 bytes += items
                     .iter()
                     .flatten()

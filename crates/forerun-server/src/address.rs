@@ -29,7 +29,7 @@ pub struct Listen {
 pub enum Address {
     /// A TCP address; port 0 means any free port.
     Tcp(SocketAddr),
-    /// A unix socket. A stale socket file of an earlier server is replaced.
+    /// A Unix socket. The server replaces a stale socket file of an earlier server.
     Unix {
         /// Its path.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum Address {
     },
 }
 
-/// The default permission bits of a unix socket: only its owner may connect.
+/// The default permission bits of a Unix socket: only its owner may connect.
 pub const UNIX_MODE: u32 = 0o700;
 
 impl Listen {
@@ -50,7 +50,7 @@ impl Listen {
         }
     }
 
-    /// A unix socket, which never uses TLS.
+    /// A Unix socket, which never uses TLS.
     pub fn unix(path: impl Into<PathBuf>, mode: u32) -> Listen {
         Listen {
             address: Address::Unix {
@@ -64,7 +64,7 @@ impl Listen {
     /// Parses a listen address in the forms above. A host name may stand for several addresses.
     ///
     /// # Errors
-    /// [`Error::Address`] if the text is not an address, or if the name has none.
+    /// [`Error::Address`] if the text is not an address, or if the name has no address.
     ///
     /// ```
     /// use forerun_server::Listen;
@@ -144,9 +144,9 @@ impl fmt::Display for Address {
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Connected by TCP from this address.
+    /// Connected over TCP from this address.
     Tcp(SocketAddr),
-    /// Connected by a unix socket.
+    /// Connected through a Unix socket.
     Unix,
 }
 

@@ -5,11 +5,11 @@
 //!
 //! ```text
 //!   set any 0 0 13\r\n
-//!   alice s3cret7\r\n        ->  STORED, and from now on an ordinary connection
+//!   alice s3cret7\r\n        ->  STORED, then the connection is an ordinary one
 //! ```
 //!
-//! [`Authentication`] reads that command before a connection's session sees anything. The session
-//! gets all bytes after it.
+//! [`Authentication`] reads that command before the connection's session sees any input. The
+//! session gets all later bytes.
 
 use std::fs::File;
 use std::io::Read;
@@ -47,7 +47,7 @@ impl UserFile {
     }
 
     /// Reads the file again. Connections that have authenticated stay open. If the file cannot be
-    /// used, the users stay as they were.
+    /// used, the users do not change.
     ///
     /// # Errors
     /// [`Error::Auth`], as [`Users::load`].
@@ -111,8 +111,8 @@ impl Users {
         Ok(Users { list })
     }
 
-    /// Whether this user has this password. The time does not depend on where the first difference
-    /// is.
+    /// Whether this user has this password. The time does not depend on the position of the first
+    /// difference.
     fn knows(&self, user: &[u8], password: &[u8]) -> bool {
         let mut known = false;
         for (name, secret) in &self.list {
@@ -144,7 +144,7 @@ pub(crate) struct Authentication {
 /// The result of reading the bytes received so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// More bytes are needed.
+    /// The command is incomplete.
     More,
     /// The first `consumed` bytes were a command. Send `answer`. The client may be authenticated
     /// now.
@@ -160,7 +160,7 @@ pub(crate) enum Entry {
     },
     /// The bytes begin a request of the binary protocol, which the session refuses.
     Binary,
-    /// No client sends these bytes.
+    /// No memcached client sends these bytes.
     Close,
 }
 

@@ -1,4 +1,4 @@
-//! Statistics of sessions: each thread has its own counters, and a reader adds them up.
+//! Session statistics. Each thread has its own counters; readers sum them.
 //!
 //! ```text
 //!   session_counters! { … get_hits: outcomes ["get", "hit"], … }      one row per counter

@@ -1,5 +1,5 @@
-//! Errors that keep a server from starting. Once it serves, an error concerns one connection and
-//! closes it.
+//! Errors that prevent a server from starting. After the start, an error affects only one
+//! connection and closes it.
 
 use std::io;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// The system cannot provide another thread or a poll.
+    /// The system cannot provide another thread or poll.
     #[error("cannot start {what}")]
     Start {
         /// What could not be started.

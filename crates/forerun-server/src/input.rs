@@ -5,12 +5,12 @@
 //!                    start                            end
 //! ```
 //!
-//! A session consumes whole commands from the front. It leaves an incomplete command, which is
-//! always shorter than [`LINE_BYTES_MAX`]; longer data it consumes piece by piece. So the buffer
-//! keeps its size, whatever a client sends.
+//! A session consumes whole commands from the front. It leaves an incomplete command in the buffer;
+//! such a command is always shorter than [`LINE_BYTES_MAX`]. It consumes longer data piece by
+//! piece. The buffer therefore keeps its size, whatever a client sends.
 
 /// The longest line that a session must see as a whole. It consumes longer lines in pieces or
-/// refuses them. This is less than the buffer's size, so there is always space to read into.
+/// refuses them. The limit is smaller than the buffer, so there is always space to read into.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// Size of the buffer once it is allocated.
@@ -56,7 +56,8 @@ impl Input {
             self.start = 0;
         }
         if self.buffer.len() - self.end < SPACE_BYTES_MIN {
-            // Only if the input is not consumed: a session leaves less than LINE_BYTES_MAX.
+            // This happens only if nobody consumes the input: a session leaves less than
+            // LINE_BYTES_MAX.
             self.buffer.resize(self.end + BUFFER_BYTES, 0);
         }
         &mut self.buffer[self.end..]
@@ -79,8 +80,8 @@ impl Input {
         }
     }
 
-    /// Moves the few bytes of an incomplete command to a buffer of their size. Returns the large
-    /// buffer, empty, for another connection; `None` if many bytes wait.
+    /// Moves the few bytes of an incomplete command to a small buffer. Returns the large buffer,
+    /// now empty, for another connection. Returns `None` if many bytes are waiting.
     pub(crate) fn park(&mut self) -> Option<Input> {
         if self.bytes().len() > LINE_BYTES_MAX {
             return None;
@@ -95,13 +96,13 @@ impl Input {
         Some(large)
     }
 
-    /// Moves parked bytes to a large buffer.
+    /// Moves the bytes from a small buffer to a large one.
     pub(crate) fn unpark(&mut self, mut large: Input) {
         large.extend(self.bytes());
         *self = large;
     }
 
-    /// Whether the bytes are parked.
+    /// Whether the bytes are in a small buffer.
     pub(crate) fn is_parked(&self) -> bool {
         !self.is_empty() && self.buffer.len() < BUFFER_BYTES
     }

@@ -1,17 +1,17 @@
-//! How long requests take in the server: a histogram per kind of request.
+//! Histograms of the time that requests take in the server, one per kind of request.
 //!
 //! ```text
 //!   poll returns ──> turns of other connections ──> read, answer, write ──> Latencies::record
-//!   └──────────────── what is measured, once per turn that answers ───┘
+//!   └──────────── measured once per turn that answers ────────────┘
 //! ```
 //!
-//! Each worker has its own histograms, which only it writes; a scrape adds them up.
+//! Each worker has its own histograms, and no other thread writes them. A scrape sums them.
 
 use std::time::Duration;
 
 use crate::counters::{Counter, Counters};
 
-/// Upper bounds of the buckets in nanoseconds. A last bucket has no bound.
+/// Upper bounds of the buckets in nanoseconds. The last bucket has no bound.
 pub(crate) const BOUNDS_NS: [u64; 16] = [
     10_000,
     20_000,
@@ -63,7 +63,7 @@ impl Requests {
     }
 }
 
-/// What a thread's counters said at the start of a turn.
+/// The values of a thread's counters at the start of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     reads: u64,
@@ -91,8 +91,8 @@ impl Progress {
         }
     }
 
-    /// What was answered since then. `None` if nothing was: a turn that reads a part of a command
-    /// says nothing about latency.
+    /// The kind of requests answered since then. `None` if there were none: a turn that reads only
+    /// part of a command says nothing about latency.
     pub(crate) fn answered_since(self, then: Progress) -> Option<Requests> {
         let has_written = self.writes != then.writes;
         match (self.reads != then.reads, has_written) {
@@ -130,7 +130,7 @@ impl Latencies {
 /// The sum of all threads' histograms for one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LatencySum {
-    /// Per bucket, not cumulated.
+    /// Counts per bucket, not cumulative.
     pub(crate) counts: [u64; BOUNDS_NS.len() + 1],
     pub(crate) sum_ns: u64,
 }

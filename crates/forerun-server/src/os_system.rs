@@ -53,7 +53,7 @@ impl System for OsSystem {
     }
 
     fn unix_s(&self) -> u64 {
-        // If the system's clock is before 1970, the time counts as 0.
+        // If the system's clock is before 1970, the time is 0.
         let since = time::system_now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| since.as_secs())
     }

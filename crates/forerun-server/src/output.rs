@@ -1,4 +1,4 @@
-//! Bytes that wait to be sent, with a bound.
+//! Bytes waiting to be sent, with a limit.
 //!
 //! ```text
 //!   bytes   [ sent | composed, not yet sent ............................................ ]
@@ -6,8 +6,9 @@
 //!                               a large value goes here   another one
 //! ```
 //!
-//! Replies are composed into one buffer. A large value is not copied: a queue beside the buffer
-//! holds a reference to it and its position, and keeps the item alive until it is sent.
+//! Sessions compose replies into one buffer. A large value is not copied: a separate queue holds a
+//! reference to the value and its position. The reference keeps the item alive until the value is
+//! sent.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -112,7 +113,7 @@ impl Output {
         count
     }
 
-    /// Removes `count` bytes, which were sent, from the front.
+    /// Removes `count` sent bytes from the front.
     pub fn advance(&mut self, mut count: usize) {
         while count > 0 {
             let until = self
@@ -148,8 +149,7 @@ impl Output {
         }
     }
 
-    /// Gives back most of the memory beyond the bytes that wait, for a connection whose reader is
-    /// slow.
+    /// Frees most of the unused memory of the buffer, for a connection whose reader is slow.
     pub(crate) fn park(&mut self) {
         let wait = self.bytes.len() - self.start;
         if self.bytes.capacity() > 2 * wait.max(PARKED_BYTES_MIN) {
@@ -158,7 +158,7 @@ impl Output {
         }
     }
 
-    /// Removes the bytes that were sent from the buffer.
+    /// Removes sent bytes from the buffer.
     fn drop_sent(&mut self) {
         self.bytes.drain(..self.start);
         for large in &mut self.large {

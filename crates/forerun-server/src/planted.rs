@@ -1,5 +1,5 @@
-//! Known defects, planted one at a time to show that the tests find them
-//! (`forerun_core::planted_defects`). This server or similar servers have had each of them.
+//! Known defects. Tests plant them one at a time to show that the test suites find them
+//! (`forerun_core::planted_defects`). This server or a similar one has had each of them.
 
 forerun_core::planted_defects! {
     // Sockets and TLS.

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use memchr::memchr;
 
-/// The end of a prefix, unless another is set.
+/// The default delimiter.
 const DELIMITER: u8 = b':';
 
-/// Further prefixes are not counted, so that clients cannot fill the memory with them.
+/// Further prefixes are not counted, so that clients cannot exhaust memory with prefixes.
 const PREFIXES_MAX: usize = 4096;
 
 /// What happened to a key.
@@ -44,8 +44,8 @@ pub(crate) struct PrefixCounts {
 }
 
 impl PrefixCounts {
-    /// Counts prefixes that end with `delimiter` from the start. Without one, they end with a colon
-    /// and are counted once that is switched on.
+    /// With a `delimiter`, counting is on from the start. Without one, the delimiter is a colon,
+    /// and counting is off until `set_on` turns it on.
     pub(crate) fn new(delimiter: Option<u8>) -> PrefixCounts {
         PrefixCounts {
             delimiter: delimiter.unwrap_or(DELIMITER),
@@ -66,7 +66,7 @@ impl PrefixCounts {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Starts or stops to count. The counts stay.
+    /// Starts or stops counting. The counts stay.
     pub(crate) fn set_on(&self, is_on: bool) {
         self.is_on.store(is_on, Ordering::Relaxed);
     }

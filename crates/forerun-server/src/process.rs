@@ -1,4 +1,4 @@
-//! The memory and the CPU time of the process, as the system counts them.
+//! The memory and CPU time of the process, as reported by the system.
 //!
 //! ```text
 //!   resident  =  the cache  +  connections' buffers  +  connections  +  the program  +  other
@@ -11,22 +11,22 @@ use forerun_cache::CacheStats;
 
 use crate::shared::ConnectionStats;
 
-/// What the process holds in memory. All zero if the system does not report it.
+/// The resident memory of the process. All zero if the system does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResidentMemory {
-    /// All of it.
+    /// All resident memory.
     pub(crate) resident_bytes: u64,
-    /// The pages of files: the program itself and its libraries.
+    /// Pages of mapped files: the program and its libraries.
     pub(crate) program_bytes: u64,
 }
 
 impl ResidentMemory {
-    /// Asks the system.
+    /// Reads `/proc/self/status`.
     pub(crate) fn now() -> ResidentMemory {
         Self::of(&fs::read_to_string("/proc/self/status").unwrap_or_default())
     }
 
-    /// Reads the text of `/proc/self/status`.
+    /// Parses the text of `/proc/self/status`.
     fn of(status: &str) -> ResidentMemory {
         let bytes_of = |name: &str| -> u64 {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -39,8 +39,8 @@ impl ResidentMemory {
         }
     }
 
-    /// What the server does not count: the threads' stacks and buffers, and memory that the
-    /// allocator keeps.
+    /// Memory that the server does not count: the stacks and buffers of threads, and memory that
+    /// the allocator keeps.
     pub(crate) fn other_bytes(&self, cache: &CacheStats, connections: &ConnectionStats) -> u64 {
         let counted = [
             self.program_bytes,

@@ -1,6 +1,6 @@
 //! Options of a server's sessions.
 
-/// Settings that sessions obey, and settings that they only report in `stats settings`.
+/// Settings of sessions, some of which are only reported in `stats settings`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
@@ -23,13 +23,13 @@ pub struct Settings {
     /// it. Default: yes.
     pub watch_enabled: bool,
     /// The byte that ends a key's prefix for `stats detail`. If it is set, prefixes are counted
-    /// from the start. Default: none; a colon ends a prefix, and `stats detail on` starts to count.
+    /// from the start. Default: none; a colon then ends a prefix, and `stats detail on` starts
+    /// counting.
     pub prefix_delimiter: Option<u8>,
     /// Whether `debugtime` is allowed, as in memcached's debug builds. Test suites use it. Default:
     /// no.
     pub debug_commands: bool,
-    /// How much the server logs at the start, as memcached counts it. The command `verbosity`
-    /// changes it. Default: 0.
+    /// The initial log level, on memcached's scale. The command `verbosity` changes it. Default: 0.
     pub verbosity: u32,
     /// Reported: whether clients must authenticate.
     pub auth_enabled: bool,

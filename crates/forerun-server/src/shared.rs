@@ -43,7 +43,7 @@ pub struct ConnectionStats {
     pub read_buf_count: u64,
     pub read_buf_bytes: u64,
     pub read_buf_oom: u64,
-    /// Times a connection was not read because all buffers together were near their limit.
+    /// How often a connection was not read because all buffers together were near their limit.
     pub read_buf_pauses: u64,
     /// Memory of the connections themselves, without their buffers.
     pub connection_bytes: u64,
@@ -59,15 +59,15 @@ pub struct ConnectionStats {
 /// Why a server did not read its certificates again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefreshError {
-    /// It has none.
+    /// The server has no certificates.
     #[error("the server does not use TLS")]
     NoTls,
-    /// They cannot be used. The server keeps those that it has, and its log has the reason.
+    /// The new certificates cannot be used. The server keeps the old ones and logs the reason.
     #[error("the certificates cannot be used")]
     Unusable,
 }
 
-/// The server as its sessions see it. Sessions ask it for what only the server knows.
+/// The server as its sessions see it. Sessions ask it for information that only the server has.
 pub trait ServerControl: Send + Sync {
     /// The metrics for `stats`.
     fn connection_stats(&self) -> ConnectionStats {
@@ -92,21 +92,21 @@ pub trait ServerControl: Send + Sync {
         false
     }
 
-    /// A client sent `refresh_certs`: reads the certificates again, for new connections.
+    /// Handles `refresh_certs`: reads the certificates again, for new connections.
     ///
     /// # Errors
-    /// [`RefreshError`]. Nothing has changed.
+    /// [`RefreshError`]. In that case nothing has changed.
     fn refresh_certificates(&self) -> Result<(), RefreshError> {
         Err(RefreshError::NoTls)
     }
 
-    /// A client sent `verbosity` with this level.
+    /// Handles `verbosity` with this level.
     fn set_verbosity(&self, level: u32) {
         let _ = level;
     }
 }
 
-/// Stands for the server where a session runs alone.
+/// Takes the place of the server when a session runs alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoServer;
 
@@ -161,9 +161,9 @@ impl Shared {
         cache: Arc<Cache>,
         server: Box<dyn ServerControl>,
     ) -> Self {
-        // The cache's clock may be old, because the cache may have been idle. Set it now, so that
-        // both clocks are read at the same moment. Otherwise all times of day would be off by the
-        // difference for the life of the server.
+        // The cache's clock may be behind, because the cache may have been idle. Set it now, so
+        // that both clocks are read at the same moment. Otherwise all times of day would be wrong
+        // by the difference as long as the server runs.
         if !planted::is(Defect::StaleClock) {
             system.tick(&cache);
         }
@@ -208,8 +208,8 @@ impl Shared {
         }
     }
 
-    /// Whether a time of day, in seconds since 1970, is before the start of the server by
-    /// memcached's count, which begins a minute early.
+    /// Whether a time of day, in seconds since 1970, is before the start of the server. As in
+    /// memcached, the start counts as one minute earlier than it was.
     pub(crate) fn was_before_start(&self, unix_s: u64) -> bool {
         unix_s < self.unix_start_s.saturating_sub(EARLY_S)
     }
@@ -224,7 +224,7 @@ impl Shared {
         self.crawls.store(crawls, Ordering::Relaxed);
     }
 
-    /// How much the server logs, as `verbosity` sets it.
+    /// The log level, as set by `verbosity`.
     pub(crate) fn verbosity(&self) -> u32 {
         self.verbosity.load(Ordering::Relaxed)
     }
@@ -258,7 +258,7 @@ impl Shared {
         latencies
     }
 
-    /// How long requests of this kind have taken since the server started.
+    /// The latencies of requests of this kind since the server started.
     pub(crate) fn latency_sum(&self, requests: Requests) -> LatencySum {
         let registered = self.registered();
         LatencySum::of(registered.latencies.iter().map(Arc::as_ref), requests)

@@ -1,4 +1,4 @@
-//! Why a snapshot cannot be used. The format's version is here because the error names it.
+//! Why a snapshot cannot be used. The version of the format is here because the error names it.
 
 use std::io;
 use std::path::PathBuf;

@@ -22,8 +22,8 @@ use crate::error::Error;
 
 /// The operating system under a server.
 pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
-    /// A connected socket. Its calls never block: `WouldBlock` means that no bytes or no space are
-    /// left.
+    /// A connected socket. Its calls never block: `WouldBlock` means that no bytes are available,
+    /// or that there is no space.
     type Socket: Read + Write + fmt::Debug + Send;
     /// A bound socket that accepts connections.
     type Listener: Listening<Socket = Self::Socket>;
@@ -63,12 +63,11 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     fn open(&self, path: &Path) -> io::Result<Self::File>;
     /// Makes all writes to a file durable.
     fn sync(&self, file: &Self::File) -> io::Result<()>;
-    /// Drops the system's cached pages of a file that was synced. This is a hint, and nothing
-    /// depends on it.
+    /// Drops the system's cached pages of a synced file. This is a hint; nothing depends on it.
     fn uncache(&self, file: &Self::File) {
         let _ = file;
     }
-    /// Makes the entries of a directory durable.
+    /// Makes the entries of the directory durable.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
     /// Renames a file and replaces any file with the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -87,7 +86,7 @@ pub trait Listening: fmt::Debug + Send {
     /// The type of its connections.
     type Socket;
 
-    /// Accepts the next connection and returns its peer too. `WouldBlock` means that none is
+    /// Accepts the next connection. Also returns its peer. `WouldBlock` means that no connection is
     /// waiting.
     ///
     /// # Errors
@@ -114,7 +113,8 @@ pub trait Readiness: fmt::Debug + Send {
     /// The system's error. No connection can cause one.
     fn poll(&mut self, timeout: Option<Duration>, tell: impl FnMut(Ready)) -> io::Result<()>;
 
-    /// Registers a socket. Its current state is reported once, then each change, under `token`.
+    /// Registers a socket. The poll reports its current state once, then each change, under
+    /// `token`.
     ///
     /// # Errors
     /// The system's error. This applies to the following calls too.

@@ -1,4 +1,5 @@
-//! Watchers: connections that asked with `watch` for log lines about what other clients do.
+//! Watchers: connections that asked, with `watch`, for log lines about the activity of other
+//! clients.
 //!
 //! ```text
 //!   a worker's event ── nobody watches: one relaxed load
@@ -6,7 +7,7 @@
 //!                                 full: the line is skipped and counted             which sends the lines
 //! ```
 //!
-//! Nothing here blocks on a watcher's socket, so a watcher that reads slowly loses lines and delays
+//! Nothing here blocks on a watcher's socket: a watcher that reads slowly loses lines, but delays
 //! nobody. `watch_lines.rs` formats the events.
 
 use std::fmt;
@@ -33,13 +34,13 @@ impl WatchKinds {
     pub(crate) const MUTATIONS: Self = Self(2);
     pub(crate) const EVICTIONS: Self = Self(4);
     pub(crate) const CONNECTIONS: Self = Self(8);
-    /// Memcached's events about slabs and its crawler, of which this server has none.
+    /// Memcached's events about its slabs and its crawler. This server has no such events.
     const SYSTEM: Self = Self(16);
-    /// Kinds that memcached accepts and never logs, or only as a proxy.
+    /// Kinds that memcached accepts but never logs, or logs only as a proxy.
     const NEVER: Self = Self(32);
 
-    /// Reads the words of the command `watch`. None of them means fetchers. Returns `None` if a
-    /// word is not known.
+    /// Parses the words of the command `watch`. No words mean fetchers. Returns `None` if a word is
+    /// not known.
     pub(crate) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let mut kinds = Self::default();
         for word in words {
@@ -89,17 +90,17 @@ struct Buffer {
     waiting: Mutex<Waiting>,
 }
 
-/// What waits to be sent.
+/// Lines that wait to be sent.
 #[derive(Debug, Default)]
 struct Waiting {
     lines: Vec<u8>,
-    /// Lines that found no room since the last one that did.
+    /// The number of lines that did not fit since the last one that did.
     skipped: u64,
     /// Whether the worker was woken since it last took the lines.
     is_woken: bool,
 }
 
-/// A watcher's place in the list, which it leaves when this is dropped.
+/// A watcher's place in the list. Dropping it removes the watcher from the list.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     watchers: Arc<Watchers>,
@@ -110,11 +111,11 @@ impl Watchers {
     /// Whether anyone watches this kind.
     #[inline]
     pub(crate) fn is_watched(&self, kind: WatchKinds) -> bool {
-        // Relaxed: a hint. A line that is written while a watcher arrives or leaves may be missing.
+        // Relaxed: a hint. A watcher may miss a line that is written while it arrives or leaves.
         self.kinds.load(Ordering::Relaxed) & kind.0 != 0
     }
 
-    /// Adds a watcher whose thread `waker` wakes. Returns `None` if there are too many.
+    /// Adds a watcher. `waker` wakes its thread. Returns `None` if there are too many watchers.
     pub(crate) fn add(
         self: &Arc<Self>,
         kinds: WatchKinds,
@@ -136,8 +137,8 @@ impl Watchers {
         Some(Watcher { watchers, buffer })
     }
 
-    /// Gives a line to everyone who watches its kind. `event` is the part of the line from its type
-    /// on.
+    /// Gives a line to every watcher of its kind. `event` is the part of the line that begins with
+    /// its type.
     #[cold]
     pub(crate) fn push(&self, kind: WatchKinds, event: fmt::Arguments<'_>) {
         let now = time::system_now().duration_since(UNIX_EPOCH);
@@ -151,7 +152,7 @@ impl Watchers {
             now.subsec_micros(),
             list.last_gid,
         );
-        // Under the lock, so that each watcher gets the lines in the order of their numbers.
+        // Hold the lock, so that each watcher gets the lines in the order of their numbers.
         for watcher in &list.watchers {
             if watcher.kinds.meets(kind) {
                 watcher.push(line.as_bytes());
@@ -159,7 +160,7 @@ impl Watchers {
         }
     }
 
-    /// Records which kinds anyone watches.
+    /// Records which kinds are watched.
     fn count_kinds(&self, list: &List) {
         let kinds = list.watchers.iter().fold(0, |all, one| all | one.kinds.0);
         // Relaxed: see `is_watched`. The list's lock orders the stores.
@@ -201,7 +202,7 @@ impl Buffer {
 }
 
 impl Watcher {
-    /// Appends the lines that wait to `out`. Returns false if there are none.
+    /// Appends the waiting lines to `out`. Returns false if there are none.
     pub(crate) fn take_lines(&self, out: &mut Vec<u8>) -> bool {
         let mut waiting = self.buffer.waiting();
         waiting.is_woken = false;

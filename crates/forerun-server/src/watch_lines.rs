@@ -76,7 +76,7 @@ impl Watchers {
             expiry,
             len,
         } = *event;
-        // Memcached shows a time that has passed as an unsigned number of 32 bits.
+        // Memcached shows a time in the past as an unsigned 32-bit number.
         let ttl = ttl(expiry, now_s, 0) as u32;
         self.push(
             WatchKinds::MUTATIONS,
@@ -104,7 +104,7 @@ impl Watchers {
         );
     }
 
-    /// Logs a new connection, or the end of one if there is a reason for it.
+    /// Logs the end of a connection if there is a `reason`, and otherwise a new connection.
     #[cold]
     pub(crate) fn log_connection(&self, connection: u64, peer: Peer, end: Option<CloseReason>) {
         let (ip, port, transport) = match peer {
@@ -137,7 +137,7 @@ pub(crate) enum CloseReason {
     Error,
     /// The client was silent for too long.
     Idle,
-    /// The server ends.
+    /// The server is shutting down.
     Shutdown,
 }
 

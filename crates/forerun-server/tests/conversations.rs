@@ -1,4 +1,4 @@
-//! A session answers as the conversations say, no matter how its input is cut into pieces.
+//! A session gives the answers in the conversations, no matter how its input is split.
 
 mod testing;
 
@@ -63,7 +63,7 @@ fn a_connection_that_begins_with_a_binary_request_is_refused_at_the_end_of_its_h
         let body_len = u32::from_be_bytes([answer[8], answer[9], answer[10], answer[11]]);
         assert_eq!(answer.len(), 24 + body_len as usize);
     }
-    // Later in a connection, this byte has no special meaning.
+    // Later in a connection, the byte 0x80 has no special meaning.
     let mut client = Client::new();
     assert_eq!(
         client.send(b"mn\r\n\x80\r\nmn\r\n"),

@@ -1,5 +1,5 @@
-//! A server without free descriptors: the connections that it has go on, new ones wait, and the
-//! pause counts once.
+//! A server without free descriptors. Its open connections continue, new ones wait, and the pause
+//! is counted once.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -52,7 +52,7 @@ impl Client {
 
 /// Sets the limit of open descriptors and returns the old one.
 fn limit_descriptors(max: libc::rlim_t) -> libc::rlim_t {
-    // SAFETY: a plain struct of numbers, which both calls only read or fill.
+    // SAFETY: `limit` is a plain struct of numbers, and both calls only read or fill it.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
@@ -70,7 +70,7 @@ fn a_lack_of_descriptors_is_one_pause_and_ends_with_it() {
     let server = Server::start(ServerOptions::new(listen).threads(1), cache).unwrap();
     let mut served = Client::connect(&server);
     assert_eq!(served.stat("listen_disabled_num"), 0);
-    // The lowest free number goes to the next client, and none is left for the server.
+    // The next client gets the lowest free number, and none is left for the server.
     let lowest_free = File::open("/dev/null").unwrap().as_raw_fd();
     let before = limit_descriptors(lowest_free as libc::rlim_t + 1);
     let mut waiting = Client::connect(&server);
@@ -79,7 +79,7 @@ fn a_lack_of_descriptors_is_one_pause_and_ends_with_it() {
     while served.stat("listen_disabled_num") == 0 {
         assert!(begun.elapsed() < Duration::from_secs(60), "nothing pauses");
     }
-    // Many attempts to accept, but one pause.
+    // There were many attempts to accept, but only one pause.
     std::thread::sleep(Duration::from_millis(400));
     let pauses = served.stat("listen_disabled_num");
     let connections = served.stat("curr_connections");

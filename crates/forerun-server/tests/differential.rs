@@ -1,10 +1,10 @@
-//! Generated commands get the same answers as from memcached. The test is skipped with a message if
-//! memcached is not on the PATH.
+//! The server answers generated commands as memcached does. The test prints a message and is
+//! skipped if memcached is not on the PATH.
 //!
-//! Each case is a few commands on its own key, followed by a look at the result. Numbers come from
-//! pools of values that parsers often get wrong: signs, white space, limits of 31, 32, 63 and 64
-//! bits. Differences that docs/operate/protocol.md lists are not generated, or are compared only as
-//! far as the answers agree.
+//! Each case is a few commands on its own key, followed by commands that read the result. Numbers
+//! come from pools of values that parsers often get wrong: signs, white space, limits of 31, 32, 63
+//! and 64 bits. Differences that docs/operate/protocol.md lists are not generated, or are compared
+//! only as far as the answers agree.
 
 mod testing;
 
@@ -120,7 +120,7 @@ fn flag(random: &mut Random, letters: &[u8], now_s: u64) -> String {
     let letter = letters[random.below(letters.len())];
     let token = match letter {
         b'T' | b'N' => time(random, now_s),
-        // Flags that report times are left out, so that a second more or less makes no difference.
+        // Flags that report times are omitted, because they may differ by a second.
         b'R' => random
             .pick(&["0", "-1", "100", "1000", "x", "4294967295", "4294968296"])
             .to_owned(),
@@ -212,8 +212,7 @@ fn command(random: &mut Random, key: &str, now_s: u64) -> (String, bool) {
             false,
         ),
         _ => {
-            // Not both: if a number gets longer, memcached sets the time of the item that was
-            // replaced.
+            // Never both: if the number gets longer, memcached sets the time of the replaced item.
             let letters: &[u8] = match random.below(2) {
                 0 => b"NNJDCMtvckOLP",
                 _ => b"NNTTCMtvckOLP",
@@ -224,8 +223,8 @@ fn command(random: &mut Random, key: &str, now_s: u64) -> (String, bool) {
     }
 }
 
-/// Whether two answers are equivalent. Each server counts versions on its own, and the seconds left
-/// may differ by the time between the two requests.
+/// Whether two answers are equivalent. Each server counts versions independently, and the seconds
+/// left may differ by the time between the two requests.
 fn agree(ours: &[u8], theirs: &[u8]) -> bool {
     let number = |token: &[u8]| -> Option<i64> { std::str::from_utf8(token).ok()?.parse().ok() };
     let tokens = |answer: &[u8]| -> Vec<Vec<u8>> {
@@ -295,7 +294,7 @@ fn generated_commands_are_answered_as_memcached_answers_them() {
                 true => theirs.starts_with(&ours),
                 false => agree(&ours, &theirs),
             };
-            // If a refused command wants no answer, only its block is answered.
+            // If a refused command has `noreply`, memcached answers only its block.
             let silent = has_block && ours.is_empty() && theirs.starts_with(b"ERROR");
             if !same && !silent {
                 count += 1;

@@ -1,4 +1,4 @@
-//! Dumps of all keys are complete for any number of keys, and take bounded memory.
+//! Dumps of all keys are complete for any number of keys, and use bounded memory.
 
 mod testing;
 

@@ -1,5 +1,5 @@
-//! Every command that takes an expiration time gives it the same meaning, which is memcached's. The
-//! comparison is skipped with a message if memcached is not on the PATH.
+//! Every command interprets an expiration time in the same way, which is memcached's. The test
+//! prints a message and skips the comparison if memcached is not on the PATH.
 
 mod testing;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use testing::Client;
 use testing::memcached::{ask, connect, start};
 
-/// What a time means.
+/// The meaning of an expiration time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     Never,
@@ -26,7 +26,7 @@ fn unix_now_s() -> i64 {
     since.expect("it is after 1970").as_secs() as i64
 }
 
-/// Times at the edges of what parsers accept, and their meaning.
+/// Times at the limits of what parsers accept, and their meaning.
 fn times() -> Vec<(String, Meaning)> {
     let now_s = unix_now_s();
     let mut times: Vec<(String, Meaning)> = [
@@ -68,7 +68,7 @@ fn times() -> Vec<(String, Meaning)> {
     times
 }
 
-/// Commands with `TIME` in the place of the time. All of them leave an item with that time.
+/// Commands with `TIME` in place of the time. Each leaves an item with that time.
 const COMMANDS: [&str; 16] = [
     "set key 0 TIME 1\r\n5\r\n",
     "delete key\r\nadd key 0 TIME 1\r\n5\r\n",
@@ -88,7 +88,7 @@ const COMMANDS: [&str; 16] = [
     "md key I TTIME\r\n",
 ];
 
-/// Commands that check the time, or compare with it, but do not give it to the item.
+/// Commands that check the time or compare with it, but do not set it.
 const OTHERS: [&str; 5] = [
     "append key 0 TIME 1\r\n5\r\n",
     "prepend key 0 TIME 1\r\n5\r\n",
@@ -205,16 +205,16 @@ fn memcached_gives_the_same_answers_and_times() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// What `flush_all` with a time does.
+/// The effect of `flush_all` with a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flush {
     Now,
-    /// Nothing yet, and not within the second after the next.
+    /// Nothing yet, and nothing within the next two seconds.
     Later,
     Refused,
 }
 
-/// `flush_all` with the times at the edges, and what it does.
+/// `flush_all` with times at the limits, and its effect.
 fn flush_times() -> Vec<(String, Flush)> {
     let flush = |meaning| match meaning {
         Never | Past => Flush::Now,
@@ -243,8 +243,8 @@ fn a_flush_with_a_time_does_what_memcached_does() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("memcached.sock");
     let mut client = Client::new();
-    // A flush that is due later brings back what an earlier one removed, so each gets a memcached
-    // of its own.
+    // In memcached, a later flush brings back what an earlier one removed, so each flush gets a
+    // separate memcached.
     for (time, expected) in flush_times() {
         let line = format!("flush_all {time}\r\n");
         client.cache.tick();
@@ -289,7 +289,7 @@ fn a_flush_with_a_delay_comes_a_second_early_as_in_memcached() {
     );
     assert!(found(client, now + 3));
     assert!(!found(client, now + 4));
-    // What is stored afterwards stays.
+    // Items stored afterwards stay.
     assert_eq!(client.send(SET), b"STORED\r\n");
     assert!(found(client, now + 6));
 
@@ -315,7 +315,7 @@ fn a_flush_with_a_delay_comes_a_second_early_as_in_memcached() {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Three ticks of its clock, of which the first comes within a second.
+    // Three ticks of its clock. The first comes within a second.
     let elapsed = begin.elapsed();
     assert!(elapsed < Duration::from_millis(3800), "{elapsed:?}");
 }

@@ -1,5 +1,5 @@
-//! A server runs in the process that started it. A fork of that process cannot make requests to the
-//! server, and dropping it there does no harm.
+//! A server runs in the process that started it. A fork of that process cannot make requests
+//! through the server's handle, and dropping the server there does no harm.
 
 #[path = "../../forerun-core/tests/testing/fork.rs"]
 mod fork;

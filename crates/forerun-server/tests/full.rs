@@ -1,4 +1,4 @@
-//! Commands that read and write at once, on a full cache: a write that needs memory never waits for
+//! Commands that both read and write, on a full cache. A write that needs memory never waits for
 //! the guard of its own command.
 
 mod testing;

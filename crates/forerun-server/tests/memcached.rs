@@ -1,5 +1,5 @@
-//! Memcached itself answers as the conversations say. The test is skipped with a message if
-//! memcached is not on the PATH.
+//! Memcached itself gives the answers in the conversations. The test prints a message and is
+//! skipped if memcached is not on the PATH.
 
 mod testing;
 

@@ -1,5 +1,5 @@
-//! Compares pipelines of random commands, cut at random places, with a plain model of memcached's
-//! semantics.
+//! Compares the answers to pipelines of random commands, split at random places, with a plain model
+//! of memcached's semantics.
 
 mod testing;
 
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use testing::Client;
 
-/// Few keys, so that commands meet the same key again.
+/// Few keys, so that commands use the same key again.
 const KEYS: u8 = 6;
 
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ enum Command {
         recache: Option<u32>,
         quiet: bool,
     },
-    /// The version is given (`E`), so that the model knows it.
+    /// `E` sets the version, so that the model knows it.
     MetaSet {
         key: u8,
         mode: Option<char>,
@@ -77,7 +77,7 @@ enum Command {
         delta: u64,
     },
     Noop,
-    /// The clock advances; nothing is sent.
+    /// The clock advances, and nothing is sent.
     Wait(u32),
 }
 

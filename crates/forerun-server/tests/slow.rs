@@ -1,4 +1,4 @@
-//! Slow readers, in a separate process because these tests measure its memory.
+//! Slow readers, in a separate process because these tests measure the memory of the process.
 
 mod server {
     mod slow;

@@ -1,5 +1,5 @@
-//! Values that arrive in pieces: a value costs memory as its bytes arrive, and all unfinished
-//! values together have a limit.
+//! Values that arrive in pieces. A value uses memory as its bytes arrive, and all unfinished values
+//! together have a limit.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn an_announced_value_evicts_nothing_before_its_bytes_arrive() {
     }
     let during = cache.stats();
     assert_eq!((during.items, during.evictions), (40_000, 0));
-    // Two bytes take a page.
+    // Two bytes occupy a page.
     assert!(during.buffer_bytes <= 1000 * (8 << 10), "{during:?}");
     let mut other = Connection::new();
     let answer = other.send(&mut context, b"set k 0 0 2\r\nhi\r\nget k\r\n");
@@ -110,7 +110,7 @@ fn unfinished_values_have_a_limit_together() {
     let end = ["x".repeat(800_000), "\r\nmn\r\n".to_owned()].concat();
     let answer = uploads[refused[0]].send(&mut context, end.as_bytes());
     assert_eq!(answer, b"MN\r\n");
-    // Small values are stored, and once there is room, large ones are too.
+    // Small values are stored, and large ones too once there is room.
     let mut other = Connection::new();
     let answer = other.send(&mut context, b"set k 0 0 2\r\nhi\r\n");
     assert_eq!(answer, b"STORED\r\n");

@@ -1,4 +1,4 @@
-//! Watchers, over real sockets and beside memcached.
+//! Watchers, over real sockets and compared with memcached.
 
 mod testing;
 

@@ -1,4 +1,4 @@
-//! The answers to a server's part of a batch of commands, one after the other.
+//! The answers to one server's part of a batch of commands, in order.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::protocol::compose::Command;
 use crate::protocol::reply::Reply;
 
-/// What the servers' parts of a batch of commands share.
+/// State shared by the servers' parts of a batch of commands.
 #[derive(Debug)]
 pub(crate) struct CommandBatch<'a> {
     /// Positions of keys, grouped by server.
@@ -17,7 +17,7 @@ pub(crate) struct CommandBatch<'a> {
     pub(crate) answers: &'a mut [Option<Answer>],
 }
 
-/// A server's part of a batch of commands of the same kind.
+/// One server's part of a batch of commands of the same kind.
 #[derive(Debug)]
 pub(crate) struct BatchConversation<'a> {
     /// Its part of `order` that has no answer yet.
@@ -28,8 +28,8 @@ pub(crate) struct BatchConversation<'a> {
 }
 
 impl BatchConversation<'_> {
-    /// Waits for the answers to the commands at `part` of `order`. The first has the number
-    /// `opaque`, and each further one the next number.
+    /// Waits for the answers to the commands at `part` of `order`. The first command has the number
+    /// `opaque`; each later one has the next number.
     pub(crate) fn new(part: Range<usize>, command: &Command<'_>, opaque: Option<u32>) -> Self {
         BatchConversation {
             rest: part,
@@ -38,7 +38,7 @@ impl BatchConversation<'_> {
         }
     }
 
-    /// How many commands have no answer.
+    /// The number of commands that have no answer.
     pub(crate) fn unanswered(&self) -> usize {
         self.rest.len()
     }

@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::protocol::compose::Command;
 use crate::protocol::reply::{ErrorKind, Line, MetaCode, Reply, number};
 
-/// What a server answered to a command.
+/// A server's answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Done,
@@ -16,7 +16,7 @@ pub(crate) enum Answer {
     Refused(String),
 }
 
-/// Which answers a command has.
+/// The answers that a command can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Store,

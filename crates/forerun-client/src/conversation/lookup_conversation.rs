@@ -1,4 +1,4 @@
-//! The answers to a server's part of a batch.
+//! The answers to one server's part of a batch.
 //!
 //! ```text
 //!   order      │ keys of server 0 │ keys of server 1        │ …      positions in the caller's list
@@ -11,16 +11,16 @@ use crate::error::Failure;
 use crate::protocol::reply::{Line, MetaCode, Reply};
 use crate::values::{Report, Sink, Unanswered, Value};
 
-/// Keys of one `get` line. An answer's key is searched among these.
+/// Maximum number of keys in one `get` line. The client searches these for the key of an answer.
 pub(crate) const KEYS_PER_LINE: usize = 1000;
 
-/// What the servers' parts of a batch share.
+/// State shared by the servers' parts of a batch.
 #[derive(Debug)]
 pub(crate) struct LookupBatch<'a, K, S> {
     pub(crate) keys: &'a [K],
     /// Positions of keys, grouped by server.
     pub(crate) order: &'a [u32],
-    /// Which of `order` have an answer.
+    /// Which entries of `order` have an answer.
     pub(crate) answered: &'a mut [bool],
     pub(crate) sink: &'a mut S,
     pub(crate) report: &'a mut Report,
@@ -31,9 +31,9 @@ pub(crate) struct LookupBatch<'a, K, S> {
 pub(crate) struct LookupConversation<'a, K, S> {
     /// Its part of `order`.
     end: usize,
-    /// The first key of the line whose answer is being read. All before it are answered.
+    /// The first key of the line whose answer is being read. All earlier keys have answers.
     line: usize,
-    /// Where the next answer is expected.
+    /// The position at which the next answer is expected.
     next: usize,
     /// The number of the first request, in the meta protocol.
     opaque: Option<u32>,
@@ -52,7 +52,8 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
         }
     }
 
-    /// Reports the keys that have no answer because the server failed. Returns their number.
+    /// Reports the keys that have no answer because the server failed. Returns the number of such
+    /// keys.
     pub(crate) fn fail(&self, batch: &mut LookupBatch<'_, K, S>) -> usize {
         let mut failed = 0;
         for at in (self.line..self.end).filter(|at| !batch.answered[*at]) {
@@ -71,8 +72,7 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
         }
     }
 
-    /// The position in `order` that a reply with a value answers, and the value's flags and
-    /// version.
+    /// The position in `order` of the key that a value answers, and the value's flags and version.
     fn answered(
         &mut self,
         reply: &Reply<'_>,
@@ -88,7 +88,7 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
                 let is_it = |at: &usize| {
                     batch.keys[batch.order[*at] as usize].as_ref() == *key && !batch.answered[*at]
                 };
-                // Servers answer in the order of the line; proxies may not.
+                // Servers answer in the order of the line. Proxies may not.
                 let mut ahead = self.next..self.line_end();
                 let mut behind = self.line..self.next;
                 let at = ahead.find(is_it).or_else(|| behind.find(is_it));
@@ -142,7 +142,7 @@ impl<'a, K: AsRef<[u8]>, S: Sink> Conversation for LookupConversation<'a, K, S> 
                     self.line = self.end;
                     Ok(Step::Done)
                 }
-                // A server that ignores the quiet flag.
+                // The server ignores the quiet flag.
                 MetaCode::Miss => Ok(Step::More),
                 _ => Err(unexpected(&reply)),
             },

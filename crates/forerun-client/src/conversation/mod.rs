@@ -1,4 +1,4 @@
-//! What a request expects as its answer.
+//! The replies that a request expects.
 
 mod batch_conversation;
 mod command_conversation;
@@ -20,7 +20,7 @@ pub(crate) enum Step {
 
 /// Reads the replies to one request. After an error the connection cannot be used.
 pub(crate) trait Conversation {
-    /// What the conversations of a round share.
+    /// State shared by the conversations of a round.
     type Shared;
 
     /// Reads the next reply.
@@ -30,7 +30,7 @@ pub(crate) trait Conversation {
     /// an error after which the rest of the answer is unknown.
     fn reply(&mut self, reply: Reply<'_>, shared: &mut Self::Shared) -> Result<Step, Failure>;
 
-    /// Reads the line of a reply whose value is too long to be read.
+    /// Reads the line of a reply whose value is too long to accept.
     ///
     /// # Errors
     /// The same as for [`Conversation::reply`].
@@ -50,7 +50,7 @@ fn refused(line: &[u8]) -> Failure {
     Failure::Refused(shown(line))
 }
 
-/// A line of a server for a message. Its length is bounded by that of a line.
+/// The text of a server's line, for an error message. The limit on lines also limits its length.
 pub(crate) fn shown(line: &[u8]) -> String {
     line[..line.len().min(200)].escape_ascii().to_string()
 }

@@ -14,17 +14,17 @@ use super::socket::{Peer, Socket, Tls};
 use crate::error::Failure;
 use crate::protocol::reply::{NoReply, Parsed, parse};
 
-/// The input buffer's size while no longer value arrives.
+/// The size of the input buffer, unless a longer value is arriving.
 const INPUT_BYTES: usize = 64 << 10;
-/// An output buffer that is larger is freed after its request.
+/// A larger output buffer is freed after its request.
 const OUTPUT_BYTES_KEPT: usize = 64 << 10;
-/// A connection that was not used for this long may have been closed by its server.
+/// If a connection has been idle for this long, its server may have closed it.
 const CHECK_AFTER: Duration = Duration::from_millis(100);
 
-/// What a connection waits for.
+/// What a connection is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
-    /// For the connection to be made, or for space to send.
+    /// To be connected, or for space to send.
     Write,
     /// For an answer.
     Read,
@@ -43,11 +43,11 @@ pub(crate) struct Connection {
     input: Vec<u8>,
     begin: usize,
     end: usize,
-    /// How many bytes the buffer must have space for after `begin`.
+    /// The number of bytes after `begin` for which the buffer must have space.
     needed: usize,
-    /// Bytes of a value that is not read.
+    /// Bytes of a skipped value that are still to come.
     skip: u64,
-    /// Whether the next reply is the one to the user and the password.
+    /// Whether the next reply answers the user and the password.
     pub(crate) authenticates: bool,
     /// The number of the next request in the meta protocol.
     pub(crate) next_opaque: u32,
@@ -107,10 +107,10 @@ impl Connection {
         self.is_connecting
     }
 
-    /// To be called when a connecting socket is writable.
+    /// Call this when a connecting socket is writable.
     ///
     /// # Errors
-    /// Why the connection was not made.
+    /// Why connecting failed.
     pub(crate) fn finish_connecting(&mut self) -> io::Result<()> {
         self.socket.connected()?;
         self.is_connecting = false;
@@ -148,8 +148,8 @@ impl Connection {
         }
     }
 
-    /// Receives what has arrived, up to the size of the buffer. `None` means that nothing has, and
-    /// `Some(true)` that more may wait.
+    /// Receives the bytes that have arrived, up to the size of the buffer. `None` means that there
+    /// are none. `Some(true)` means that more may be waiting.
     ///
     /// # Errors
     /// [`Failure::Closed`] or [`Failure::Io`].
@@ -164,7 +164,7 @@ impl Connection {
             if self.input.len() < INPUT_BYTES {
                 self.input.resize(INPUT_BYTES, 0);
             } else if self.end * 2 > self.input.len() && wanted > self.input.len() {
-                // It grows as the bytes arrive: a length that is only announced takes no memory.
+                // The buffer grows as the bytes arrive: an announced length takes no memory.
                 let bytes = wanted.min(self.input.len() * 2);
                 self.input.resize(bytes, 0);
             }
@@ -186,8 +186,7 @@ impl Connection {
         }
     }
 
-    /// The next reply that has been received, if it is complete. Call [`Connection::consume`]
-    /// after it.
+    /// The next received reply, if it is complete. Call [`Connection::consume`] after it.
     ///
     /// # Errors
     /// [`Failure::Malformed`].
@@ -219,9 +218,9 @@ impl Connection {
         self.skip = skip;
     }
 
-    /// Prepares the connection for the next request. `false` if bytes are left that nobody asked
-    /// for, or if the request was answered before all of it was sent. Then the connection must be
-    /// closed.
+    /// Prepares the connection for the next request. Returns false if there are bytes that nobody
+    /// asked for, or if the answer came before all of the request was sent. Close the connection
+    /// then.
     pub(crate) fn end_request(&mut self, now: Instant) -> bool {
         let is_sent = self.sent == self.output.len() && !self.socket.wants_write();
         self.output.clear();
@@ -237,13 +236,13 @@ impl Connection {
         is_sent && self.begin == self.end && self.skip == 0
     }
 
-    /// Whether the connection can be used for a request. One that was idle is checked: if its
-    /// server has closed it, or has sent something, it cannot.
+    /// Whether the connection can be used for a request. Checks an idle connection: it is not
+    /// usable if its server has closed it or has sent something.
     pub(crate) fn is_usable(&mut self, now: Instant) -> bool {
         if now.saturating_duration_since(self.last_used) < CHECK_AFTER {
             return true;
         }
-        // TLS may send tickets at any time, which the read consumes.
+        // With TLS, the server may send tickets at any time. The read consumes them.
         matches!(self.receive(), Ok(None))
     }
 }

@@ -1,5 +1,5 @@
-//! The addresses of a server's name. A name is resolved when the client is made, and again on a
-//! thread of its own after the server failed, so that no call waits for the resolver.
+//! The addresses of a server's name. The client resolves a name when it is created. After the
+//! server has failed, a separate thread resolves it again, so that no call waits for the resolver.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -22,7 +22,7 @@ pub(crate) struct Resolver {
 
 impl Resolver {
     /// Resolves the server's name. This may take as long as the system's resolver takes. A name
-    /// without addresses is not an error here: the server then cannot be connected to.
+    /// without addresses is not an error here; connecting fails later.
     pub(crate) fn new(address: &ServerAddress) -> Resolver {
         let has_name = match &address.endpoint {
             Endpoint::Tcp { host, .. } => host.parse::<IpAddr>().is_err(),
@@ -47,15 +47,16 @@ impl Resolver {
             }
         };
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        // The same addresses keep the order that `try_last` has given them.
+        // If the addresses are the same, keep the order that `try_last` gave them.
         let is_same = peers.len() == found.len() && found.iter().all(|peer| peers.contains(peer));
-        // If the resolver fails, the addresses that it found before are the best that are known.
+        // If the resolver fails, the addresses that it found before are the best available.
         if !found.is_empty() && !is_same {
             *peers = found;
         }
     }
 
-    /// Puts an address behind the others, because connecting to it takes longer than a call may.
+    /// Moves an address behind the others, because connecting to it takes longer than a call may
+    /// take.
     pub(crate) fn try_last(&self, peer: &Peer) {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = peers.iter().position(|own| own == peer) {

@@ -13,7 +13,7 @@ pub(crate) use crate::tls::TlsConfig as Tls;
 #[cfg(feature = "tls")]
 use crate::tls::TlsStream;
 
-/// Without the feature, no connection has TLS.
+/// Without the feature `tls`, no connection uses TLS.
 #[cfg(not(feature = "tls"))]
 #[derive(Debug)]
 pub(crate) enum Tls {}
@@ -35,7 +35,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Begins to connect. When the socket is writable, [`Socket::connected`] has the result.
+    /// Begins to connect. When the socket is writable, [`Socket::connected`] returns the result.
     ///
     /// # Errors
     /// The system's error.
@@ -51,7 +51,7 @@ impl Socket {
                     SocketAddr::V6(_) => AddressFamily::INET6,
                 };
                 let socket = stream_socket(family, Some(ipproto::TCP))?;
-                // A request is sent with one call, so waiting for more bytes only delays it.
+                // One call sends a whole request, so waiting for more bytes would only delay it.
                 sockopt::set_tcp_nodelay(&socket, true)?;
                 in_progress(rustix::net::connect(&socket, address))?;
                 let socket = TcpStream::from(socket);
@@ -78,13 +78,13 @@ impl Socket {
     /// The result of connecting.
     ///
     /// # Errors
-    /// Why the connection was not made.
+    /// Why connecting failed.
     pub(crate) fn connected(&self) -> io::Result<()> {
         sockopt::socket_error(self.as_fd())??;
         Ok(())
     }
 
-    /// Whether bytes wait to be sent inside the socket.
+    /// Whether the socket holds bytes that it has not sent.
     pub(crate) fn wants_write(&self) -> bool {
         match self {
             Socket::Tcp(_) | Socket::Unix(_) => false,

@@ -1,4 +1,4 @@
-//! Requests, appended to what a connection sends.
+//! Composes requests. Each function appends to a connection's output.
 //!
 //! ```text
 //!   classic   get k1 k2 k3\r\n                              set k 7 60 2\r\nab\r\n
@@ -17,7 +17,7 @@ pub(crate) struct LookupKind {
     pub(crate) touch: Option<i64>,
 }
 
-/// How a store treats an item that exists.
+/// How a store treats an existing item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreMode {
     Set,
@@ -81,7 +81,7 @@ pub(crate) fn meta_lookup(key: &[u8], kind: LookupKind, opaque: u32, out: &mut V
     out.extend_from_slice(b"\r\n");
 }
 
-/// The end of a batch of meta lookups.
+/// Ends a batch of meta lookups.
 pub(crate) const META_END: &[u8] = b"mn\r\n";
 
 /// Deletes all items of a server.

@@ -11,7 +11,7 @@ pub(crate) const KEY_BYTES_MAX: usize = 250;
 /// The longest key whose base64 has at most [`KEY_BYTES_MAX`] bytes.
 const BASE64_KEY_BYTES_MAX: usize = 186;
 
-/// Whether a key is sent as it is, or as base64 with the flag `b`.
+/// Whether a key is sent unchanged, or as base64 with the flag `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyText {
     Plain,

@@ -1,4 +1,4 @@
-//! One reply of a server, in either protocol, from the bytes received so far.
+//! Parses one reply of a server, in either protocol, from the bytes received so far.
 //!
 //! ```text
 //!   VALUE key flags bytes [cas]\r\n data \r\n        END\r\n        STORED\r\n        17\r\n
@@ -8,9 +8,9 @@
 
 use memchr::memchr;
 
-/// The longest line that is read, its end included.
+/// The longest line that is read, including its line end.
 pub(crate) const LINE_BYTES_MAX: usize = 2048;
-/// A length beyond this is not that of a value.
+/// A greater length cannot be the length of a value.
 const VALUE_BYTES_MAX: u64 = 1 << 40;
 
 /// A reply.
@@ -86,7 +86,7 @@ pub(crate) enum Parsed<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoReply(pub(crate) &'static str);
 
-/// Parses the reply that `bytes` begin with.
+/// Parses the reply at the front of `bytes`.
 pub(crate) fn parse(bytes: &[u8], max_value_bytes: usize) -> Result<Parsed<'_>, NoReply> {
     let window = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
     let Some(newline) = memchr(b'\n', window) else {
@@ -216,7 +216,7 @@ pub(crate) fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// What the flags of a meta reply say.
+/// The contents of the flags of a meta reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MetaFlags {
     pub(crate) flags: u32,
@@ -249,7 +249,8 @@ impl MetaFlags {
     }
 }
 
-/// For the fuzz target: parses `bytes` as replies, whole and as they would arrive, and compares.
+/// For the fuzz target: parses `bytes` as replies, both at once and in pieces, and compares the
+/// results.
 ///
 /// # Panics
 /// If the replies differ, or a partial reply asks for no more bytes than there are.
@@ -258,7 +259,7 @@ pub fn fuzz_replies(bytes: &[u8]) {
     let mut rest = bytes;
     while !rest.is_empty() {
         let whole = parse(rest, LIMIT);
-        // As the bytes arrive, a reply is partial until it is complete, and then the same.
+        // As the bytes arrive, the reply is partial until it is complete. It must then be the same.
         let mut received = 0;
         let by_parts = loop {
             match parse(&rest[..received], LIMIT) {

@@ -1,6 +1,6 @@
 //! Ketama: a circle of hashes on which each server has many points. A key belongs to the server of
-//! the first point at or after the key's hash (Richard Jones, last.fm, 2007; libmemcached and
-//! twemproxy have the variants here).
+//! the first point at or after the key's hash (Richard Jones, last.fm, 2007). The variants here are
+//! those of libmemcached and twemproxy.
 //!
 //! ```text
 //!   points   │ hash, server │ hash, server │ …                     sorted by hash
@@ -10,11 +10,11 @@
 use super::md5;
 use crate::server_address::ServerAddress;
 
-/// Points of a server, if weights are not used.
+/// Points of a server without weights.
 const POINTS: usize = 100;
 /// Points of a server of average weight, four from each digest.
 const WEIGHTED_POINTS: u32 = 160;
-/// How many high bits of a hash select a slice.
+/// The number of high bits of a hash that select a slice.
 const SLICE_BITS: u32 = 10;
 
 /// The circle.
@@ -47,7 +47,8 @@ impl Ketama {
             .sum();
         let mut points = Vec::new();
         for (server, address) in servers {
-            // In their precision: another would round some weights differently.
+            // Use `f32`, as libmemcached and twemproxy do: another precision would round some
+            // weights differently.
             let share = weight(address) as f32 / total as f32;
             let digests = share * WEIGHTED_POINTS as f32 / 4.0 * servers.len() as f32;
             let digests = (f64::from(digests) + 0.000_000_000_1) as f32;
@@ -77,7 +78,7 @@ impl Ketama {
         let begin = self.begins[(hash >> (u32::BITS - SLICE_BITS)) as usize] as usize;
         let from_slice = self.points[begin..].iter();
         let found = from_slice.copied().find(|(point, _)| *point >= hash);
-        // After the last point the circle begins again.
+        // After the last point, the circle starts over.
         found
             .or(self.points.first().copied())
             .map_or(0, |(_, server)| server as usize)

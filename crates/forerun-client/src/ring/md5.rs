@@ -1,6 +1,6 @@
-//! MD5 (RFC 1321) of several short messages at once. Placement by ketama needs the digest of every
-//! key, and a digest alone is a chain of dependent instructions, so a batch computes several in
-//! the lanes of vectors.
+//! MD5 (RFC 1321) of several short messages at once. Ketama needs the digest of every key. A single
+//! digest is a chain of dependent instructions, so a batch computes several digests in the lanes of
+//! vectors.
 //!
 //! ```text
 //!   state   a: [lane 0, lane 1, … lane N-1]   b: […]   c: […]   d: […]
@@ -32,7 +32,8 @@ fn map<const N: usize>(lane: impl Fn(usize) -> u32) -> Lanes<N> {
     std::array::from_fn(lane)
 }
 
-/// Sixteen steps: `mix` combines the other three words, `word` selects the word of the block.
+/// Performs sixteen steps. `mix` combines the other three words, and `word` selects the word of the
+/// block.
 #[inline(always)]
 fn round<const N: usize>(
     state: &mut [Lanes<N>; 4],

@@ -14,25 +14,25 @@ use crate::server_address::ServerAddress;
 use ketama::Ketama;
 use rendezvous::Rendezvous;
 
-/// How many keys of a batch are hashed at once.
+/// The number of keys of a batch that are hashed at once.
 const LANES: usize = 8;
 
 /// How keys are distributed over the servers. All clients of a group of servers must agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Placement {
-    /// Ketama with weights: as libmemcached with `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`, and as
+    /// Ketama with weights, as in libmemcached with `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED` and in
     /// twemproxy with `distribution: ketama` and `hash: md5`.
     #[default]
     Ketama,
-    /// Ketama without weights: as libmemcached with `MEMCACHED_BEHAVIOR_KETAMA` and its default
-    /// hash, one-at-a-time. Libmemcached changes to [`Ketama`](Placement::Ketama) by itself if a
-    /// server has a weight above 1.
+    /// Ketama without weights, as in libmemcached with `MEMCACHED_BEHAVIOR_KETAMA` and its default
+    /// hash, one-at-a-time. Libmemcached switches to [`Ketama`](Placement::Ketama) if a server has
+    /// a weight above 1.
     KetamaUnweighted,
     /// Ketama with the hash `fnv1a_64`, twemproxy's default.
     KetamaFnv1a64,
     /// Rendezvous hashing. If all weights are equal, it places keys as pymemcache's `HashClient`
-    /// does. It distributes keys more evenly than ketama, and its time grows with the number of
+    /// does. It distributes keys more evenly than ketama, but its time grows with the number of
     /// servers.
     Rendezvous,
 }
@@ -52,22 +52,22 @@ pub struct Ring(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// There is no choice.
+    /// There is only one server.
     One(usize),
-    /// With MD5, several keys at once.
+    /// Ketama with MD5, which hashes several keys at once.
     Md5(Ketama),
     Ketama(Ketama, fn(&[u8]) -> u32),
     Rendezvous(Rendezvous),
 }
 
 impl Ring {
-    /// The distribution over these servers.
+    /// Creates the distribution over these servers.
     pub fn new(placement: Placement, servers: &[ServerAddress]) -> Ring {
         let all: Vec<(u32, &ServerAddress)> = (0..).zip(servers).collect();
         Ring::of(placement, &all)
     }
 
-    /// The distribution over some servers, each with its number.
+    /// Creates the distribution over some servers, each with its number.
     pub(crate) fn of(placement: Placement, servers: &[(u32, &ServerAddress)]) -> Ring {
         if let [] | [_] = servers {
             return Ring(Kind::One(servers.first().map_or(0, |(at, _)| *at as usize)));
@@ -85,8 +85,8 @@ impl Ring {
         })
     }
 
-    /// The position of the server that has a key, in the list that the ring was made from. 0 if
-    /// that list is empty.
+    /// The position of a key's server in the list from which the ring was created. 0 if that list
+    /// is empty.
     pub fn server_of(&self, key: &[u8]) -> usize {
         match &self.0 {
             Kind::One(server) => *server,
@@ -96,8 +96,8 @@ impl Ring {
         }
     }
 
-    /// [`server_of`](Self::server_of) for a batch: calls `visit` with each key's position and its
-    /// server, in order.
+    /// Like [`server_of`](Self::server_of) for a batch. Calls `visit` with the position and the
+    /// server of each key, in order.
     pub fn servers_of<K: AsRef<[u8]>>(&self, keys: &[K], mut visit: impl FnMut(usize, usize)) {
         let Kind::Md5(ketama) = &self.0 else {
             for (at, key) in keys.iter().enumerate() {

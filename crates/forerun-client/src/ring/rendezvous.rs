@@ -1,6 +1,5 @@
 //! Rendezvous hashing (Thaler and Ravishankar, 1998): a key belongs to the server whose hash with
-//! the key is the highest. Without weights, keys have the places that pymemcache's `HashClient`
-//! gives them.
+//! the key is the highest. Without weights, it places keys as pymemcache's `HashClient` does.
 
 use super::short_hashes::murmur3_32;
 use crate::server_address::ServerAddress;

@@ -5,8 +5,8 @@ fn extended(byte: u8) -> u32 {
     i32::from(byte.cast_signed()).cast_unsigned()
 }
 
-/// FNV-1a as twemproxy and libmemcached call `fnv1a_64`: with the low halves of the 64-bit
-/// constants.
+/// The hash that twemproxy and libmemcached call `fnv1a_64`: FNV-1a with the low halves of the
+/// 64-bit constants.
 pub(super) fn fnv1a_64(key: &[u8]) -> u32 {
     key.iter().fold(0x8422_2325, |hash: u32, &byte| {
         (hash ^ extended(byte)).wrapping_mul(0x0000_01b3)
@@ -40,7 +40,7 @@ pub(super) fn murmur3_32(parts: [&[u8]; 3]) -> u32 {
             word = 0;
         }
     }
-    // The mixing of 0 is 0, so a length that is a multiple of four needs no case of its own.
+    // Mixing 0 gives 0, so a length that is a multiple of four needs no special case.
     hash ^= scramble(word) ^ len;
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);
     hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn murmur3_has_the_known_values() {
-        // From the reference implementation's test of other languages' ports.
+        // Published test vectors of MurmurHash3.
         assert_eq!(murmur3_32([b"", b"", b""]), 0);
         assert_eq!(murmur3_32([b"te", b"", b"st"]), 0xba6b_d213);
         assert_eq!(murmur3_32([b"Hello,", b" ", b"world!"]), 0xc036_3e43);

@@ -1,4 +1,4 @@
-//! Servers that lie, stall, or end in the middle.
+//! Servers that lie, stall, or end in the middle of an answer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A server that treats each connection as `serve` says. It ends when it is dropped.
+/// A server that calls `serve` for each connection. It ends when it is dropped.
 pub struct FakeServer {
     address: SocketAddr,
     ends: Arc<AtomicBool>,
@@ -43,8 +43,8 @@ impl FakeServer {
         }
     }
 
-    /// Answers the first request with these bytes, whatever it is. Then the connection is closed,
-    /// or stays open and silent.
+    /// Answers the first request, whatever it is, with these bytes. Then closes the connection, or
+    /// keeps it open and silent.
     pub fn answering(answer: &[u8], closes: bool) -> FakeServer {
         let answer = answer.to_vec();
         FakeServer::start(move |mut stream| {
@@ -67,7 +67,7 @@ impl FakeServer {
 impl Drop for FakeServer {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        // The thread waits for a connection.
+        // The thread waits for a connection, so open one.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -75,7 +75,7 @@ impl Drop for FakeServer {
     }
 }
 
-/// Reads a request of a line. `false` if the client has closed the connection.
+/// Reads a one-line request. Returns false if the client has closed the connection.
 pub fn read_request(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 4096];
     let mut last = 0;

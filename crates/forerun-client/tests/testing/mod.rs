@@ -21,7 +21,7 @@ pub fn options() -> ClientOptions {
     ClientOptions::default().timeout(PATIENCE)
 }
 
-/// A server of Forerun's at this address.
+/// Starts a Forerun server at this address.
 pub fn forerun_at(address: &str) -> Server {
     let listen = Listen::parse(address, 0).expect("an address");
     start(ServerOptions::new(listen))
@@ -62,8 +62,8 @@ impl Drop for Memcached {
     }
 }
 
-/// Starts memcached with these arguments. `None` if it is not installed: the test is skipped, and
-/// this says so.
+/// Starts memcached with these arguments. Returns `None` if it is not installed: it then prints
+/// that the test is skipped.
 pub fn memcached(args: &[&str]) -> Option<Memcached> {
     let port = free_port();
     let child = Command::new("memcached")
@@ -82,7 +82,7 @@ pub fn memcached(args: &[&str]) -> Option<Memcached> {
         .stderr(Stdio::null())
         .spawn();
     let Ok(child) = child else {
-        // The test harness hides what eprintln! prints in a test that passes.
+        // The test harness hides the output of `eprintln!` in a passing test.
         let _ = writeln!(std::io::stderr(), "skipped: memcached is not on the PATH");
         return None;
     };
@@ -104,7 +104,7 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition is true.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -115,7 +115,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 pub const PROTOCOLS: [Protocol; 2] = [Protocol::Classic, Protocol::Meta];
 
-/// Runs a test on clients of three servers, in both protocols.
+/// Runs a test with clients of three servers, in both protocols.
 pub fn on_every_server(test: impl Fn(&Client, Protocol)) {
     let servers = [forerun(), forerun(), forerun()];
     let ours = servers

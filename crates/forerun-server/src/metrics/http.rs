@@ -16,7 +16,7 @@ use crate::error::Error;
 
 /// Maximum size of a request's head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// Maximum time to receive a request, and again to send the answer.
+/// Maximum time to receive a request, and maximum time to send its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Serves metrics on its own thread until it is dropped.

@@ -1,4 +1,4 @@
-//! Metrics and their names. `docs/operate/serving.md` lists them.
+//! Metrics and their names. `docs/operate/serving.md` documents them.
 
 use std::fmt;
 use std::iter::zip;
@@ -20,7 +20,7 @@ use crate::latency::{BOUNDS_NS, Requests};
 use crate::process::ResidentMemory;
 use crate::shared::Shared;
 
-/// The metrics of one server. Each scrape reads them again.
+/// The metrics of one server. Each scrape reads the current values.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     registry: Registry,
@@ -39,7 +39,7 @@ impl Exporter {
         Exporter { registry, shared }
     }
 
-    /// Whether the server accepts connections. A server that drains does not.
+    /// Whether the server accepts connections. A draining server does not.
     pub(crate) fn is_serving(&self) -> bool {
         self.shared.server.connection_stats().accepting_conns
     }
@@ -47,7 +47,7 @@ impl Exporter {
     /// Returns the metrics as OpenMetrics text.
     ///
     /// # Errors
-    /// Only the writer's. A `String` never fails.
+    /// Only the writer's error. Writing to a `String` never fails.
     pub(crate) fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
@@ -65,7 +65,7 @@ impl Collector for ServerCollector {
     }
 }
 
-/// Every counter of the sessions, in the family and under the labels of its row.
+/// Every session counter, in the family and with the labels of its row.
 fn sessions(encoder: &mut MetricsEncoder<'_>, stats: &SessionStats) -> fmt::Result {
     for family in SessionStats::FAMILIES {
         let counts = stats.counts_of(family);
@@ -90,7 +90,7 @@ fn sessions(encoder: &mut MetricsEncoder<'_>, stats: &SessionStats) -> fmt::Resu
     Ok(())
 }
 
-/// How long requests take, per kind.
+/// The latency of requests, per kind.
 fn latencies(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
     const NS_PER_S: f64 = 1e9;
     let help = "Time from the arrival of requests until their answers were handed to the system";
@@ -327,7 +327,7 @@ mod tests {
             let names: Vec<&str> = words.filter(|word| word.starts_with("forerun_")).collect();
             assert!(names.len() > uses, "{names:?}");
             for name in names {
-                // Only a server with TLS has this one.
+                // Only a server with TLS has this metric.
                 let is_of_tls = name == "forerun_certificate_expiry_timestamp_seconds";
                 let sample = |end| text.contains(&format!("\n{name}{end}"));
                 assert!(is_of_tls || sample(' ') || sample('{'), "{name}");

@@ -1,4 +1,4 @@
-//! The end of a certificate's validity, read from its DER form. Rustls does not report it.
+//! Reads the expiry time of a certificate from its DER form. Rustls does not report it.
 //!
 //! ```text
 //!   Certificate ::= SEQUENCE {
@@ -46,7 +46,7 @@ pub(crate) fn not_after_unix_s(certificate: &[u8]) -> Option<u64> {
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The content of the next value, which has this tag.
+    /// The content of the next value. `None` if its tag differs.
     fn next(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next_any()
             .filter(|(found, _)| *found == tag)
@@ -100,7 +100,7 @@ fn unix_s(year: i64, rest: &[u8]) -> Option<u64> {
     if digits.len() != 10 {
         return None;
     }
-    // Years begin in March, so that the leap day is the last: day 0 is 1 March of year 0.
+    // Count years from March, so that the leap day is the last day: day 0 is 1 March of year 0.
     let (year, month) = if month > 2 {
         (year, month - 3)
     } else {
@@ -156,7 +156,7 @@ mod tests {
         for len in 0..100 {
             assert_eq!(not_after_unix_s(&der[..len]), None);
         }
-        // Whatever a byte is, the answer is a time or none.
+        // Whatever value the byte has, the result is a time or `None`.
         for at in 0..der.len().min(200) {
             for byte in [0, 0x30, 0x7F, 0x80, 0x84, 0xFF] {
                 let mut changed = der.clone();

@@ -16,7 +16,7 @@ use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
 use crate::system::Listening;
 
-/// A bound socket that accepts connections. Dropping it removes a unix socket's file.
+/// A bound socket that accepts connections. Dropping it removes the file of a Unix socket.
 #[derive(Debug)]
 pub struct Listener {
     socket: Bound,
@@ -55,7 +55,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // The file may have been removed, and another server may have put its own there.
+        // The file may be gone, and another server may have created its own at the same path.
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
@@ -90,8 +90,8 @@ impl Listener {
             Address::Tcp(address) => {
                 let socket = TcpListener::bind(*address).map_err(failed)?;
                 queue(&socket, backlog).map_err(failed)?;
-                // Accepted connections inherit it, as in memcached. A client that disappeared
-                // without a word is noticed even if the server never sends it anything.
+                // Accepted connections inherit keepalive, as in memcached. The server notices that
+                // a client has vanished even if it never sends that client anything.
                 let keepalive = rustix::net::sockopt::set_socket_keepalive(&socket, true);
                 keepalive.map_err(|error| failed(error.into()))?;
                 let bound = socket.local_addr().map_err(failed)?;
@@ -124,7 +124,7 @@ impl Listening for Listener {
         match &self.socket {
             Bound::Tcp(socket) => {
                 let (stream, peer) = socket.accept()?;
-                // Send answers at once: each is written as a whole.
+                // Send answers without delay: each answer is already one write.
                 stream.set_nodelay(true)?;
                 Ok((Socket::Tcp(stream), Peer::Tcp(peer)))
             }
@@ -144,21 +144,21 @@ impl Listening for Listener {
     }
 }
 
-/// Sets the length of a listening socket's queue. The default of 128 is too short for a thousand
-/// clients that connect at once: the system drops connections that do not fit, and resets some of
-/// them once the client has sent data.
+/// Sets the length of a listening socket's queue. The default of 128 is too short if a thousand
+/// clients connect at once: the system drops connections that do not fit, and resets some of them
+/// after the client has sent data.
 fn queue(socket: &impl AsFd, backlog: u32) -> io::Result<()> {
     let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
     Ok(rustix::net::listen(socket, backlog)?)
 }
 
-/// Binds a unix socket with `mode`. It replaces a stale socket file at `path`, and no other file.
+/// Binds a Unix socket with `mode`. Replaces a stale socket file at `path`, but no other file.
 /// macOS refuses connections to a live socket whose queue is full, so a busy server's socket looks
 /// stale there.
 fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => {
-            // This must not wait: a live server's queue may be full.
+            // This call must not block: the queue of a running server may be full.
             let connected = UnixStream::connect(path);
             match connected.as_ref().map_err(io::Error::kind) {
                 Err(ErrorKind::ConnectionRefused) => fs::remove_file(path)?,
@@ -167,7 +167,7 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
                     let reason = "another server listens there";
                     return Err(io::Error::new(ErrorKind::AddrInUse, reason));
                 }
-                // It may belong to a live server whose socket this user may not use.
+                // The file may belong to a running server whose socket this user may not use.
                 Err(kind) => {
                     let reason = connected
                         .err()
@@ -190,7 +190,7 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let file = SocketFile::at(path)?;
     let set_mode = || fs::set_permissions(path, fs::Permissions::from_mode(mode));
-    // No client may connect to a file with a wider mode.
+    // No client may connect while the file has a wider mode.
     if !HAS_MODE_FROM_THE_START {
         set_mode()?;
     }
@@ -202,7 +202,7 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
     Ok(Bound::Unix(UnixListener::from_std(socket), file))
 }
 
-/// Whether the file of a bound socket has the mode that the socket had.
+/// Whether binding gives the socket file the mode of the socket.
 const HAS_MODE_FROM_THE_START: bool = cfg!(target_os = "linux");
 
 /// A unix socket that is not bound yet.
@@ -361,7 +361,7 @@ mod tests {
                 .collect::<Vec<_>>()
                 .len()
         };
-        // Linux admits one more.
+        // Linux admits one connection more than the backlog.
         assert!((3..=4).contains(&waiting(3)));
         assert!((200..=201).contains(&waiting(200)));
     }
@@ -397,7 +397,7 @@ mod tests {
     fn a_dead_socket_is_replaced_but_not_a_live_one_or_a_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
-        // Std's listener leaves its file behind, as a killed server does.
+        // The standard library's listener leaves its file behind, as a killed server does.
         drop(std::os::unix::net::UnixListener::bind(&path).expect("it is bound"));
         let live = unix(&path).expect("a stale socket is replaced");
         let error = reason(unix(&path).expect_err("a live socket stays"));

@@ -1,4 +1,4 @@
-//! TLS: reads the certificate, the key and the client authorities, and reads them again while the
+//! TLS: reads the certificate, the key and the client authorities, and reloads them while the
 //! server runs. The options follow memcached's `ssl_*`.
 
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub enum MinVersion {
 pub struct TlsOptions {
     /// PEM file of the server's certificate and its intermediate certificates (`ssl_chain_cert`).
     pub certificates: PathBuf,
-    /// PEM file of the certificate's key (`ssl_key`). It may be the same file.
+    /// PEM file of the certificate's key (`ssl_key`). It may be the same file as `certificates`.
     pub key: PathBuf,
     /// PEM file of the authorities for clients' certificates (`ssl_ca_cert`). Required if clients
     /// are verified. Default: none.
@@ -79,7 +79,7 @@ impl TlsOptions {
         }
     }
 
-    /// Reads the files and builds rustls's configuration. `now` is when that is.
+    /// Reads the files and builds rustls's configuration. `now` is the current time.
     ///
     /// # Errors
     /// [`Error::Tls`] with the file that cannot be read, has no usable content, or does not match
@@ -161,8 +161,8 @@ impl TlsFiles {
         })
     }
 
-    /// Reads the files again, for connections that begin from now on. If a file cannot be used,
-    /// everything stays as it was.
+    /// Reads the files again. Connections that begin later use the new files. If a file cannot be
+    /// used, nothing changes.
     ///
     /// # Errors
     /// [`Error::Tls`], as [`TlsOptions::load`].

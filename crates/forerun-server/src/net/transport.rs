@@ -19,10 +19,10 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::planted::{self, Defect};
 
-/// Maximum number of bytes that rustls may hold for a socket that takes no more.
+/// Maximum number of bytes that rustls buffers for a socket that is full.
 pub(crate) const TLS_BUFFER_BYTES: usize = 64 << 10;
 
-/// What rustls allocates for a connection after its handshake, as measured with TLS 1.3.
+/// Bytes that rustls allocates for a connection after its handshake, measured with TLS 1.3.
 const TLS_CONNECTION_BYTES: usize = 7500;
 
 /// A connection's bytes. Reads and writes never block: `WouldBlock` means that the socket has no
@@ -54,7 +54,7 @@ impl<K: Read + Write> Transport<K> {
         })
     }
 
-    /// Memory that rustls takes for this connection, without bytes that wait.
+    /// Memory that rustls uses for this connection, without buffered bytes.
     pub(crate) fn tls_bytes(&self) -> usize {
         match self.tls {
             Some(_) => TLS_CONNECTION_BYTES,
@@ -67,7 +67,7 @@ impl<K: Read + Write> Transport<K> {
         &mut self.socket
     }
 
-    /// Reads the available bytes. 0 means that the other end has closed.
+    /// Reads the available bytes. 0 means that the peer has closed its side.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             let count = retry(|| self.socket.read(into))?;
@@ -77,7 +77,7 @@ impl<K: Read + Write> Transport<K> {
         loop {
             match tls.reader().read(into) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // A peer that leaves without close_notify has still left.
+                // A peer may close the connection without close_notify; that is an end too.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }
@@ -124,14 +124,14 @@ impl<K: Read + Write> Transport<K> {
         send(tls, &mut self.socket, &mut self.moved)?;
         let taken = tls.writer().write_vectored(parts)?;
         match send(tls, &mut self.socket, &mut self.moved) {
-            // These bytes are rustls's now; the next call reports that the socket is full.
+            // Rustls has these bytes now; the next call reports that the socket is full.
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(taken),
             sent => sent.map(|()| taken),
         }
     }
 
     /// Whether the socket sent or received bytes since the last call. A peer whose TLS record is
-    /// still arriving is not idle, although neither end sees plain text yet.
+    /// still arriving is not idle, although no plain text has arrived yet.
     pub(crate) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }

@@ -5,10 +5,10 @@
 //!   answer    81 opcode 0(2)       0          0         status(2)  body_len(4) opaque(4) 0(8)   text
 //! ```
 //!
-//! As in memcached, the first byte of a connection decides: no text command begins with 0x80, and a
-//! binary request need not contain a line end. The answer repeats the opcode and the opaque, so it
-//! waits for the whole header or for the end of the client's data. It is therefore the same however
-//! the request is cut into packets.
+//! As in memcached, the first byte of a connection determines the protocol: no text command begins
+//! with 0x80, and a binary request need not contain a line end. The answer repeats the opcode and
+//! the opaque, so the session waits for the whole header or for the end of the client's data. The
+//! answer is therefore the same however the request is split into packets.
 
 /// The first byte of a request.
 pub(crate) const REQUEST: u8 = 0x80;

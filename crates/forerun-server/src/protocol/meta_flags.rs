@@ -5,8 +5,8 @@
 //!              └───────────────┘ flags: a letter each, some followed by a token
 //! ```
 //!
-//! Every meta command accepts every flag. A flag that has no meaning for a command is checked and
-//! then ignored. Each letter may appear only once.
+//! Every meta command accepts every flag. The parser checks a flag that has no meaning for the
+//! command; the command then ignores it. Each letter may appear only once.
 //!
 //! [`ROWS`] has a row per flag: which field its token sets, whether `mg` stays a plain read with
 //! it, and what an answer returns for it.
@@ -82,9 +82,9 @@ struct Row {
 /// How an `mg` with this flag is executed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
-    /// In a batch with other reads. The flag changes no item and does not affect the lookup.
+    /// In a batch with other reads: the flag changes no item and does not affect the lookup.
     Plain,
-    /// By itself, after all its flags are parsed.
+    /// Alone, after all of its flags are parsed.
     Parsed,
 }
 
@@ -136,7 +136,7 @@ impl Row {
     }
 }
 
-/// The row of every byte. Bytes that are not flags have one too, so that a lookup needs no check.
+/// The row of every byte. Bytes that are not flags have a row too, so a lookup needs no check.
 static FLAGS: [Row; 256] = {
     let no_flag = Row {
         token: Token::NoFlag,
@@ -189,7 +189,7 @@ pub(crate) fn answer_of(letter: u8) -> Answer {
     ANSWERS[usize::from(letter)]
 }
 
-/// One column of [`FLAGS`], because every flag of every answer needs it.
+/// The answer column of [`FLAGS`] as a separate table, because every flag of every answer needs it.
 static ANSWERS: [Answer; 256] = {
     let mut answers = [Answer::Nothing; 256];
     let mut number = 0;
@@ -277,7 +277,8 @@ impl Letters {
         self.0 & other.0 != 0
     }
 
-    /// Inserts a letter. Returns false if the set has it already or the byte cannot be a flag.
+    /// Inserts a letter. Returns false if the set already has the letter or the byte cannot be a
+    /// flag.
     #[inline]
     pub(crate) fn insert(&mut self, letter: u8) -> bool {
         let bit = Self::bit(letter);
@@ -300,7 +301,8 @@ pub(crate) struct Flags<'a> {
     pub ttl: Option<Expiration>,
     /// `N`: create a missing item, with this time to live.
     pub vivify: Option<Expiration>,
-    /// `R`: if the item has less time to live than this, the client should write it again.
+    /// `R`: if the item's time to live is shorter than this, the client should write the item
+    /// again.
     pub recache: Option<Expiration>,
     /// `C`: the command applies only to an item of this version.
     pub compare_cas: Option<u64>,
@@ -314,7 +316,7 @@ pub(crate) struct Flags<'a> {
     pub initial: u64,
     /// `D`: the amount by which a counter changes.
     pub delta: u64,
-    /// `O`: whether the token is short enough to be repeated.
+    /// `O`: whether the token is short enough for the answer to repeat it.
     opaque_fits: bool,
 }
 
@@ -346,7 +348,7 @@ impl FlagError {
 }
 
 impl<'a> Flags<'a> {
-    /// The flags of a command without any.
+    /// The flags of a command without flags.
     pub(crate) const NONE: Self = Self {
         text: &[],
         tokens: &[],
@@ -363,10 +365,10 @@ impl<'a> Flags<'a> {
         opaque_fits: true,
     };
 
-    /// Parses `line`, which has these tokens, into `self`, which has no flags yet. Returns the key,
-    /// decoded if it was sent in base64.
+    /// Parses `line`, which has these `tokens`, into `self`, which has no flags yet. Returns the
+    /// key, decoded if the client sent it in base64.
     ///
-    /// The flags are filled in place, because returning them would copy them.
+    /// Fills the flags in place, because returning them would copy them.
     ///
     /// # Errors
     /// The reply, if the line is invalid.
@@ -383,7 +385,7 @@ impl<'a> Flags<'a> {
             return Err(replies::BAD_FORMAT);
         }
         let (first, end) = match command {
-            // Like memcached, which reads one token after the key, and only this flag.
+            // As in memcached, which reads one token after the key and accepts only this flag.
             Command::Debug if tokens.get(2) == b"b" => (2, 3),
             Command::Debug => (2, 2),
             _ if tokens.count() > TOKENS_MAX => return Err(command.error_replies().too_many_flags),
@@ -410,8 +412,8 @@ impl<'a> Flags<'a> {
     /// Parses `self.tokens` into the other fields.
     #[inline]
     fn parse_tokens(&mut self) -> Result<(), FlagError> {
-        // As in memcached, an unknown or repeated letter ends parsing. Among other errors, the last
-        // one is reported.
+        // As in memcached, an unknown or repeated letter ends parsing. Otherwise, the last error is
+        // reported.
         let mut error = None;
         for token in self.tokens {
             let [letter, rest @ ..] = token else {

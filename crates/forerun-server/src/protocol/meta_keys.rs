@@ -21,7 +21,7 @@ pub(crate) fn decode<'a>(key: &[u8], decoded: &'a mut DecodedKey) -> Option<&'a 
     Some(&decoded[..count])
 }
 
-/// Appends ` k` and the key. A binary key is appended in base64, with the flag that marks it.
+/// Appends ` k` and the key. Appends a binary key in base64, with the flag that marks it.
 pub(crate) fn push_key_flag(out: &mut Vec<u8>, key: &[u8], binary: bool) {
     out.extend_from_slice(b" k");
     if binary {
@@ -35,8 +35,8 @@ pub(crate) fn push_key_flag(out: &mut Vec<u8>, key: &[u8], binary: bool) {
 /// Appends the key in base64.
 pub(crate) fn push_base64(out: &mut Vec<u8>, key: &[u8]) {
     let mut buffer = [0; KEY_BYTES_MAX.div_ceil(3) * 4];
-    // A key of the cache is at most KEY_BYTES_MAX long, so it always fits. If it did not, nothing
-    // would be appended.
+    // A key in the cache has at most KEY_BYTES_MAX bytes, so it always fits. If it did not, this
+    // would append nothing.
     if let Ok(count) = STANDARD.encode_slice(key, &mut buffer) {
         out.extend_from_slice(&buffer[..count]);
     }

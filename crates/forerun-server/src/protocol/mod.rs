@@ -1,7 +1,7 @@
 //! The syntax of memcached's protocol, separate from the execution of commands.
 //!
 //! ```text
-//!   scan.rs        where tokens and lines end, 64 bytes at a time
+//!   scan.rs        finds the ends of tokens and lines, 64 bytes at a time
 //!   tokens.rs      a line's tokens
 //!   numbers.rs     decimal numbers, expiration times
 //!   meta_keys.rs   keys, plain and base64
@@ -10,8 +10,8 @@
 //!   binary.rs      refuses the binary protocol
 //! ```
 //!
-//! The reference is memcached's `doc/protocol.txt`, and memcached 1.6.18 where that document leaves
-//! a reply open. docs/operate/protocol.md lists the differences and their reasons.
+//! The reference is memcached's `doc/protocol.txt`. If that document does not define a reply, the
+//! reference is memcached 1.6.18. docs/operate/protocol.md lists the differences and their reasons.
 
 pub(crate) mod binary;
 pub(crate) mod meta_flags;

@@ -1,7 +1,7 @@
 //! Decimal numbers in commands.
 
-/// Up to this many seconds (30 days), an expiration time is relative to now. Larger values are
-/// times of day.
+/// An expiration time of up to this many seconds (30 days) is relative to now. A larger value is a
+/// Unix time.
 const RELATIVE_TTL_S_MAX: i32 = 60 * 60 * 24 * 30;
 
 /// An expiration time as the client sent it.
@@ -71,7 +71,8 @@ pub(crate) fn parse_length(token: &[u8]) -> Option<usize> {
 }
 
 /// Parses an expiration time as memcached does: the low 32 bits of a 64-bit number, taken as
-/// signed. So 2^31 to 2^32 - 1 lie in the past, including 4294967295, which clients send for -1.
+/// signed. Times from 2^31 to 2^32 - 1 therefore lie in the past, including 4294967295, which
+/// clients send for -1.
 pub(crate) fn parse_expiration(token: &[u8]) -> Option<Expiration> {
     Some(match parse_i64(token)? as i32 {
         0 => Expiration::Never,

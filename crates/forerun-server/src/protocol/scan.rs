@@ -5,9 +5,9 @@
 //!   next()     ^3      ^11         ^22  ^25     ^32
 //! ```
 //!
-//! A request for a hundred keys is a hundred short tokens. Searching for each token's end would
-//! start a hundred searches. This scanner compares 64 bytes at once and takes the ends from a word
-//! of bits.
+//! A request for a hundred keys has a hundred short tokens. A separate search for each token's end
+//! would start a hundred searches. This scanner compares 64 bytes at once and takes the ends from a
+//! word of bits.
 
 use forerun_core::arch::{DELIMITER_BLOCK_BYTES, delimiters};
 

@@ -56,7 +56,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// All tokens of `line`, however many there are.
+/// All tokens of `line`, without the limit on kept tokens.
 pub(crate) fn split(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b' ')
         .filter(|token| !token.is_empty())
@@ -64,8 +64,8 @@ pub(crate) fn split(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// `line` without a carriage return before its newline.
 pub(crate) fn without_return(line: &[u8]) -> &[u8] {
-    // As in memcached, whose lines are never shorter than a byte: a line with only a carriage
-    // return keeps it.
+    // As in memcached, a line is never shorter than one byte: a line with only a carriage return
+    // keeps it.
     match line {
         [rest @ .., b'\r'] if !rest.is_empty() => rest,
         _ => line,

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   listeners ──> accept ──> a ticket, or "too many" ──> the workers in turn
-//!   each second ──> the cache's clock; memory returned to the system if the limit was lowered
-//!               ──> a copy of the cache written if one is due
-//!               ──> connections without progress closed if they hold memory that others need
-//!   now and then ──> memory prefaulted before the workers need it
-//!   asked to drain ──> close listeners ──> workers finish ──> snapshot ──> end
+//!   each second ──> set the cache's clock; return memory to the system if the limit was lowered
+//!               ──> write a copy of the cache if one is due
+//!               ──> close connections that make no progress and hold memory that others need
+//!   now and then ──> prefault memory before the workers need it
+//!   drain requested ──> close listeners ──> workers finish ──> snapshot ──> end
 //! ```
 
 use std::io::{self, ErrorKind, Write};
@@ -33,11 +33,11 @@ pub(crate) const EVENTS: usize = 64;
 const TICK: Duration = Duration::from_secs(1);
 /// Memory that is returned to the system between two polls.
 const SHRINK_BYTES: usize = 8 << 20;
-/// The pause between two pieces of memory that are prefaulted. It doubles up to the maximum while
-/// there is nothing to prefault.
+/// The pause after each piece of prefaulted memory. While there is nothing to prefault, it doubles,
+/// up to the maximum.
 const PREFAULT_INTERVAL_MIN: Duration = Duration::from_millis(2);
 const PREFAULT_INTERVAL_MAX: Duration = Duration::from_millis(500);
-/// Pause of accepting when the system has no descriptors left.
+/// How long accepting pauses when the system has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Connections accepted from one listener before the next one gets its turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -65,7 +65,7 @@ pub(crate) struct Acceptor<S: System> {
 /// Periodic work and its due times.
 pub(crate) struct Maintenance {
     next_tick: Instant,
-    /// When a copy of the cache is written by itself.
+    /// When the next periodic copy of the cache is due.
     next_copy: Option<Instant>,
     /// Whether accepting pauses because the system refuses connections.
     paused: bool,
@@ -76,7 +76,7 @@ pub(crate) struct Maintenance {
 }
 
 impl Maintenance {
-    /// The first copy of the cache is written at `next_copy`.
+    /// Creates the schedule. `next_copy` is the time of the first periodic copy.
     pub(crate) fn new(now: Instant, next_copy: Option<Instant>) -> Maintenance {
         Maintenance {
             next_tick: now + TICK,
@@ -143,7 +143,7 @@ impl<S: System> Acceptor<S> {
             worker.send(Message::Drain(self.system.now()));
         }
         for thread in self.threads {
-            // The workers have not done anything yet, so none can have failed.
+            // The workers have done nothing yet, so none can have failed.
             let _ = thread.join();
         }
     }
@@ -172,7 +172,7 @@ impl<S: System> Acceptor<S> {
         }
         self.maintenance.paused = self.accept();
         self.maintain();
-        // Evaluate both: a request and a copy that is due make one copy.
+        // Evaluate both: if a copy is requested and another is due, write only one.
         if self.handle.take_snapshot() | self.is_copy_due()
             && let Some(snapshot_writer) = &self.snapshot_writer
         {
@@ -184,7 +184,7 @@ impl<S: System> Acceptor<S> {
         Ok(())
     }
 
-    /// Whether a copy of the cache is due. If it is, sets the time of the next one.
+    /// Whether a periodic copy of the cache is due. If so, schedules the next one.
     fn is_copy_due(&mut self) -> bool {
         let now = self.system.now();
         let is_due = self.maintenance.next_copy.is_some_and(|due| now >= due);
@@ -274,7 +274,7 @@ impl<S: System> Acceptor<S> {
                                 });
                             }
                             None => {
-                                // The peer learns the reason only if the socket takes the text at
+                                // The peer learns the reason only if the socket accepts the text at
                                 // once.
                                 let _ = retry(|| socket.write(TOO_MANY));
                             }
@@ -285,7 +285,7 @@ impl<S: System> Acceptor<S> {
                         // The client left before it was accepted.
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                         _ => {
-                            // Log this once per pause, however often the pause is extended.
+                            // Log this only once per pause, even if the pause is extended.
                             if !self.maintenance.paused && !refused {
                                 self.connections.paused();
                                 tracing::warn!(

@@ -7,9 +7,9 @@
 //!   the limit (full)            ──> a connection whose turn takes more memory is closed
 //! ```
 //!
-//! A connection that waits with empty buffers holds nothing: see
-//! [`Spare`](super::connection::Spare). Such a connection is read however crowded the buffers are,
-//! so readers that are slow on purpose never stop the service for others.
+//! A connection that waits with empty buffers holds no memory: see
+//! [`Spare`](super::connection::Spare). The server reads such a connection no matter how full the
+//! buffers are, so deliberately slow readers never stop the service for others.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -20,11 +20,12 @@ use crate::shared::ConnectionStats;
 pub(crate) const STALL_S: u64 = 5;
 
 /// A connection that holds memory makes progress by giving all of it back, or by moving this many
-/// bytes. Less is not progress: a client could send or read a byte now and then to keep the memory.
+/// bytes. Fewer bytes are not progress: otherwise a client could keep the memory by sending or
+/// reading a byte now and then.
 pub(crate) const PROGRESS_BYTES: u64 = 64 << 10;
 
-// All counts here are statistics or compared with a limit that may be exceeded by a turn. They
-// order nothing, so every access is relaxed.
+// All counts here are statistics, or are compared with a limit that one turn may exceed. They order
+// nothing, so every access is relaxed.
 const RELAXED: Ordering = Ordering::Relaxed;
 
 /// The memory that a connection's own buffers take.
@@ -105,18 +106,18 @@ impl Buffers {
         self.input.bytes.load(RELAXED) + self.output.bytes.load(RELAXED)
     }
 
-    /// The memory of one connection has changed.
+    /// Records that the memory of one connection has changed.
     pub(crate) fn change(&self, from: BufferMemory, to: BufferMemory) {
         self.input.change(from.input_bytes, to.input_bytes);
         self.output.change(from.output_bytes, to.output_bytes);
     }
 
-    /// Counts a connection that is not read for now.
+    /// Counts one time that a connection is not read.
     pub(crate) fn paused(&self) {
         self.pauses.fetch_add(1, RELAXED);
     }
 
-    /// Counts a connection that is closed for its buffers.
+    /// Counts a connection that is closed because of its buffers.
     pub(crate) fn closed(&self, held: BufferMemory) {
         let side = match held.output_bytes {
             0 => &self.input,

@@ -22,10 +22,11 @@ use crate::watch_lines::CloseReason;
 use super::buffers::{BufferMemory, PROGRESS_BYTES};
 use super::connections::{ConnectionState, Ticket};
 
-/// Reads per turn, each of up to an input's size, before other connections get their turn.
+/// Maximum number of reads per turn, each of up to the size of an input buffer. Then other
+/// connections get their turn.
 const READS_PER_TURN: u32 = 8;
-/// Turns in which a draining server still reads a connection's last requests, so that a client that
-/// never stops sending cannot prevent the end.
+/// Maximum number of turns in which a draining server still reads the last requests of a
+/// connection. The limit keeps a client that never stops sending from preventing the shutdown.
 const DRAIN_TURNS_MAX: u32 = 64;
 /// Maximum number of slices per write call.
 const SLICES: usize = 16;
@@ -39,8 +40,8 @@ pub(crate) struct Connection<K> {
     output: Output,
     /// The state of authentication, until a client that must authenticate has done so.
     authentication: Option<Authentication>,
-    /// The state last reported by the poll: bytes may be available, no more bytes will come, bytes
-    /// may be written.
+    /// The state that the poll last reported: bytes may be available, no more bytes will come,
+    /// bytes may be written.
     readable: bool,
     read_closed: bool,
     writable: bool,
@@ -49,7 +50,7 @@ pub(crate) struct Connection<K> {
     phase: Phase,
     /// Whether answers ever had to wait for the client to read them.
     has_waited: bool,
-    /// Bytes that the client's side took or gave since the connection last made progress.
+    /// Bytes sent to or received from the client since the connection last made progress.
     moved_bytes: u64,
     /// When it last made progress (see [`PROGRESS_BYTES`]), in seconds on the server's clock.
     progress_s: u64,
@@ -80,11 +81,11 @@ enum Phase {
 pub(crate) enum TurnResult {
     /// Wait until the poll reports the connection.
     Wait,
-    /// The connection has more to do once the buffers of all connections have room.
+    /// The connection has more to do after the buffers of all connections have room again.
     Pause,
-    /// The connection has more to do. Other connections go first.
+    /// The connection has more to do. Other connections get their turns first.
     Again,
-    /// The connection is over.
+    /// The connection has ended.
     Close,
     /// The client sent `shutdown`, so the server must end. The connection itself has more to do.
     Shutdown,
@@ -145,8 +146,8 @@ impl<K: Read + Write> Connection<K> {
         self.transport.socket()
     }
 
-    /// Whether the connection holds memory that others wait for: buffers of its own, or a value
-    /// that has not arrived in full.
+    /// Whether the connection holds memory that others may need: its own buffers, or a value that
+    /// has not arrived in full.
     pub(crate) fn holds_memory(&self) -> bool {
         self.ticket.held().is_some() || self.session.is_receiving_value()
     }
@@ -175,7 +176,8 @@ impl<K: Read + Write> Connection<K> {
         self.input.memory_bytes() + self.output.memory_bytes()
     }
 
-    /// Records a report of the poll. Returns false if it changes nothing for the connection.
+    /// Records what the poll reported. Returns false if the report changes nothing for the
+    /// connection.
     pub(crate) fn note_ready(&mut self, ready: Ready) -> bool {
         let is_lost = planted::is(Defect::BlockForgotten) && self.session.is_within_command();
         self.readable |= ready.readable && !is_lost;
@@ -188,7 +190,7 @@ impl<K: Read + Write> Connection<K> {
     /// a part of a command has arrived, it waits for the rest.
     pub(crate) fn drain(&mut self, turns: &mut Turns<'_>) -> TurnResult {
         self.watcher = None;
-        // The system reports bytes only when they arrive, and it may have reported these before.
+        // The system reports bytes only when they arrive, and it may have reported these already.
         self.readable = true;
         if self.phase != Phase::Closing {
             self.phase = Phase::Draining {
@@ -215,7 +217,7 @@ impl<K: Read + Write> Connection<K> {
         }
         let mut failed = false;
         let turn = self.try_turn(turns).unwrap_or_else(|error| {
-            // Peers disappear all the time.
+            // A vanishing peer is normal, so this is not worth a warning.
             tracing::debug!(peer = %self.ticket.peer(), %error, "a connection failed");
             failed = true;
             TurnResult::Close
@@ -272,7 +274,7 @@ impl<K: Read + Write> Connection<K> {
                     continue;
                 }
                 match self.receive(turns)? {
-                    // As in memcached, what a watcher sends is ignored.
+                    // As in memcached, the server ignores what a watcher sends.
                     Arrived::Bytes => self.input.consume(self.input.bytes().len()),
                     Arrived::Nothing => return Ok(TurnResult::Wait),
                     Arrived::End => {
@@ -286,9 +288,9 @@ impl<K: Read + Write> Connection<K> {
                 if self.phase == Phase::Closing {
                     return self.close_notify(turns);
                 }
-                // A slow reader's answers take memory. While all of them together take almost as
-                // much as they may, nothing is read from such a client that could need an answer.
-                // Others are read: most answers fit into the socket.
+                // The answers of a slow reader take memory. While all buffers together are near the
+                // limit, do not read from a client that has been slow before: its requests would
+                // need answers. Read from the others: most answers fit into the socket.
                 if self.readable
                     && self.phase == Phase::Serving
                     && self.has_waited
@@ -326,7 +328,7 @@ impl<K: Read + Write> Connection<K> {
                 }
                 SessionState::NeedsInput | SessionState::OutputFull => {}
                 SessionState::Closed => self.phase = Phase::Closing,
-                // Nothing that happens while the server drains is worth a line.
+                // A draining server closes a new watcher: it logs no more events.
                 SessionState::Watching if self.phase != Phase::Serving => {
                     self.phase = Phase::Closing;
                 }
@@ -348,8 +350,8 @@ impl<K: Read + Write> Connection<K> {
         Ok(TurnResult::Again)
     }
 
-    /// Closes the connection for any reason. If every answer was sent in full, a TLS peer gets
-    /// close_notify, if the socket accepts it.
+    /// Closes the connection for any reason. If every answer was sent in full, a TLS peer also gets
+    /// close_notify, provided that the socket accepts it.
     pub(crate) fn leave(&mut self) {
         if self.is_sent() && !self.unfinished {
             self.transport.close_notify();
@@ -358,8 +360,8 @@ impl<K: Read + Write> Connection<K> {
         }
     }
 
-    /// Ends a connection whose answers are all sent. It waits until close_notify is sent too, so
-    /// that a TLS client can tell a clean end from a broken connection.
+    /// Ends a connection whose answers are all sent. Waits until close_notify is sent too, so that
+    /// a TLS client can distinguish a clean end from a broken connection.
     fn close_notify(&mut self, turns: &mut Turns<'_>) -> io::Result<TurnResult> {
         self.phase = Phase::Closing;
         self.transport.close_notify();
@@ -378,14 +380,14 @@ impl<K: Read + Write> Connection<K> {
         let space = self.input.space();
         let space_bytes = space.len();
         match self.transport.read(space) {
-            // An incomplete command stays incomplete.
+            // The incomplete command will never be completed.
             Ok(0) => Ok(Arrived::End),
             Ok(count) => {
                 self.input.filled(count);
                 self.moved_bytes += count as u64;
                 turns.context.counters().bytes_read.add(count as u64);
-                // A short read has emptied a plain socket, and the poll reports later bytes again.
-                // This saves a call.
+                // A short read has emptied a plain socket, and the poll will report later bytes.
+                // Stopping here saves a system call.
                 let more = self.read_closed && !planted::is(Defect::EndForgotten);
                 if count < space_bytes && !more && self.transport.is_plain() {
                     self.readable = false;
@@ -452,7 +454,7 @@ impl<K: Read + Write> Connection<K> {
         }
     }
 
-    /// Whether a command has arrived only in part.
+    /// Whether only part of a command has arrived.
     fn is_within_command(&self) -> bool {
         !self.input.is_empty() || self.session.is_within_command()
     }
@@ -483,8 +485,8 @@ impl<K: Read + Write> Connection<K> {
                 flushed => flushed?,
             }
         }
-        // A connection that waits with unsent bytes waits for an event. The event comes only if the
-        // socket has refused a write.
+        // A connection with unsent bytes waits for an event. The event comes only if the socket has
+        // refused a write.
         debug_assert!(self.is_sent() || !self.writable);
         Ok(())
     }

@@ -28,7 +28,7 @@ struct ConnectionInfo {
     state: AtomicU8,
 }
 
-/// What a connection waits for.
+/// What a connection is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ConnectionState {
@@ -36,7 +36,7 @@ pub(crate) enum ConnectionState {
     Idle,
     /// The rest of a data block or of a long line.
     ReceivesCommand,
-    /// The client, which must read its answers.
+    /// The client, which has yet to read its answers.
     WaitsForReader,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Connections {
     infos: Mutex<BTreeMap<u64, Arc<ConnectionInfo>>>,
     /// The addresses of the listeners while they are open.
     listeners: Mutex<Vec<Arc<str>>>,
-    /// The number of the first connection: listeners have the numbers before it.
+    /// The number of the first connection. The listeners have the numbers before it.
     first: AtomicU64,
 }
 
@@ -138,7 +138,7 @@ impl Connections {
         self.now.load(RELAXED)
     }
 
-    /// Counts a pause of accepting because the system had no descriptors left.
+    /// Counts a pause in accepting because the system had no descriptors left.
     pub(crate) fn paused(&self) {
         self.accept_pauses.fetch_add(1, RELAXED);
     }
@@ -198,7 +198,7 @@ impl Connections {
             line(id, "state", "conn_listening");
             line(id, "secs_since_last_cmd", &now_s.to_string());
         }
-        // Copy the list, so that admitting a connection does not wait while the lines are written.
+        // Copy the list, so that new connections can be admitted while the lines are written.
         let infos: Vec<(u64, Arc<ConnectionInfo>)> = self
             .infos()
             .iter()
@@ -215,7 +215,7 @@ impl Connections {
     }
 
     fn listeners(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
-        // As below.
+        // The reason is the same as below.
         self.listeners
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -230,7 +230,7 @@ impl Connections {
 /// A listener's address with its kind, as memcached shows it.
 fn with_kind(name: &str) -> String {
     let kind = match name {
-        // Its name already begins with it.
+        // The name already begins with its kind.
         _ if name.starts_with("unix:") => "",
         _ if name.starts_with('[') => "tcp6:",
         _ => "tcp:",
@@ -239,8 +239,8 @@ fn with_kind(name: &str) -> String {
 }
 
 impl Ticket {
-    /// Records the memory of the connection itself: what its worker keeps of it, and this ticket's
-    /// part. Called once.
+    /// Records the memory of the connection itself: the worker's state and this ticket's part.
+    /// Called once.
     pub(crate) fn occupy(&mut self, connection_bytes: usize) {
         let entry_bytes = size_of::<ConnectionInfo>() + size_of::<(u64, Arc<ConnectionInfo>)>();
         self.own_bytes = (connection_bytes + entry_bytes) as u64;
@@ -270,7 +270,7 @@ impl Ticket {
         self.info.last_heard_s.load(RELAXED)
     }
 
-    /// Records what the connection waits for.
+    /// Records what the connection is waiting for.
     pub(crate) fn note_state(&self, state: ConnectionState) {
         self.info.state.store(state as u8, RELAXED);
     }

@@ -1,15 +1,15 @@
 //! A running server: its threads and sockets, from start to end.
 //!
 //! ```text
-//!   acceptor         accepts connections and assigns them to workers in turn; cache clock, snapshots, shutdown
-//!   worker           a thread with a poll and connections; it reads, answers, writes, and never blocks on one of them
+//!   acceptor         accepts connections for the workers; cache clock, snapshots, shutdown
+//!   worker           one thread, one poll, many connections; never blocks on one of them
 //!   connection       transport, input, session, output
 //!   connections      the open connections: limit, counts, list
 //!   buffers          the memory of their buffers, and its limit
 //!   snapshot_writer  the snapshot file
-//!   handle          requests from other threads: drain, snapshot, reload files
-//!   host             answers the questions of sessions
-//!   parts            assembles all of these before threads start
+//!   server_handle    requests from other threads: drain, snapshot, reload files
+//!   running_server   answers the questions of sessions
+//!   server_parts     assembles all of these before threads start
 //! ```
 
 mod acceptor;
@@ -150,15 +150,16 @@ impl Server {
             }
             start("a thread")(source)
         })?;
-        // This is the last step that can fail, and no connection is accepted before it. So a failed
-        // start leaves the snapshot in place, and no command is answered while the snapshot exists.
+        // This is the last step that can fail, and the server accepts no connection before it. A
+        // failed start therefore leaves the snapshot in place, and the server answers no command
+        // while the snapshot exists.
         if let Some(Err(error)) = snapshot_writer.as_ref().map(SnapshotWriter::invalidate) {
             drop(accept);
-            // The result could only be a worker's panic, and no worker has done anything.
+            // The only possible failure is a worker's panic, and no worker has done anything yet.
             let _ = acceptor.join();
             return Err(error.into());
         }
-        // This fails only if the acceptor is gone. Its handle reports that.
+        // This fails only if the acceptor is gone. The acceptor's handle reports that.
         let _ = accept.send(());
         for address in &addresses {
             tracing::info!(%address, "listening");
@@ -188,21 +189,21 @@ impl Server {
         &self.shared
     }
 
-    /// Starts a drain and returns at once: the server accepts no more connections, answers what it
-    /// has received, writes the snapshot, and ends.
+    /// Starts a drain and returns at once: the server accepts no more connections, answers the
+    /// requests it has received, writes the snapshot, and ends.
     pub fn drain(&self) {
         self.handle.drain();
     }
 
     /// Starts to write the cache to a file and returns at once. The server keeps serving. The file
-    /// has the snapshot's name with `.live` appended. No server loads it on its own, because its
-    /// items may have been deleted since. Without a snapshot file this does nothing.
+    /// has the snapshot's name with `.live` appended. No server loads this file by default, because
+    /// items in it may have been deleted since. Without a snapshot file this does nothing.
     pub fn snapshot(&self) {
         self.handle.snapshot();
     }
 
     /// Asks the server to read the file of users and the files of certificates again and returns at
-    /// once. Open connections stay open: users that have authenticated remain so, and TLS
+    /// once. Open connections stay open: authenticated users stay authenticated, and TLS
     /// connections keep the certificate that they began with. If a file cannot be used, the server
     /// logs that and keeps its users or its certificates.
     pub fn reload_files(&self) {

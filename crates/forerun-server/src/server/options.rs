@@ -28,9 +28,9 @@ use crate::settings::Settings;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// Listen addresses; at least one. [`ServerOptions::new`] takes them.
+    /// Listen addresses, at least one. [`ServerOptions::new`] sets them.
     pub listen: Vec<Listen>,
-    /// Worker threads, 1 to 1,024. Connections are assigned to them in turn. Default: 1.
+    /// Worker threads, 1 to 1,024. The server assigns connections to them in turn. Default: 1.
     pub threads: usize,
     /// Maximum number of connections, at least 1. A connection beyond it gets an error and is
     /// closed. Default: 1,024.
@@ -38,18 +38,19 @@ pub struct ServerOptions {
     /// Maximum number of connections that wait to be accepted, per listener. The system may allow
     /// fewer (`net.core.somaxconn`). Default: 1,024.
     pub listen_backlog: u32,
-    /// Idle connections are closed after this time; zero means never. Fractions of a second are
-    /// ignored. Default: zero.
+    /// The server closes idle connections after this time; zero means never. Fractions of a second
+    /// are ignored. Default: zero.
     pub idle_timeout: Duration,
     /// The limit on the memory of all connections' own buffers, in addition to the cache's limit.
-    /// Near it, connections whose readers are slow are not read, and those that hold memory and
-    /// make no progress are closed. At it, a connection that needs more memory is closed at once.
-    /// Default: an eighth of the cache's memory limit, but at least 16 MiB.
+    /// Near the limit, the server does not read from connections whose readers are slow, and closes
+    /// connections that hold memory and make no progress. At the limit, it closes a connection that
+    /// needs more memory at once. Default: an eighth of the cache's memory limit, but at least 16
+    /// MiB.
     pub buffer_limit_bytes: Option<usize>,
-    /// TLS for the listeners that use it. Default: none, and all listeners speak plain text.
+    /// TLS for the listeners that use it. Default: none; all listeners speak plain text.
     pub tls: Option<TlsOptions>,
     /// A file with lines `user:password`. Connections must authenticate as one of these users.
-    /// Default: none, and no connection authenticates.
+    /// Default: none; no connection authenticates.
     pub auth_file: Option<PathBuf>,
     /// The file that keeps the cache's content while the server is down. Default: none.
     pub snapshot: Option<SnapshotOptions>,
@@ -57,8 +58,8 @@ pub struct ServerOptions {
     pub drain_timeout: Duration,
     /// The address where metrics are served over HTTP. Default: none.
     pub metrics: Option<SocketAddr>,
-    /// Called when a client sends the command `verbosity`. Default: none, and the command only
-    /// changes what `stats settings` reports. The method of the same name sets it.
+    /// The server calls this when a client sends the command `verbosity`. The method of the same
+    /// name sets it. Default: none; the command then only changes what `stats settings` reports.
     pub on_verbosity: Option<OnVerbosity>,
     /// Settings of sessions. The server overwrites the reported settings that these options
     /// determine.
@@ -81,24 +82,24 @@ impl fmt::Debug for OnVerbosity {
     }
 }
 
-/// The file that a server loads at its start and writes at its end.
+/// The file that a server loads at startup and writes at shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotOptions {
-    /// The file. If it does not exist, the cache starts empty. The server removes it before it
-    /// serves clients and writes it again at its end, so a server that is killed never brings back
+    /// The file. If it does not exist, the cache starts empty. The server removes the file before
+    /// it serves clients and writes it again at shutdown, so a killed server never brings back
     /// deleted items. If the file cannot be written, the server does not start.
     /// [`Server::snapshot`](crate::Server::snapshot) writes a different file, whose name ends in
     /// `.live`.
     pub path: PathBuf,
-    /// If the file cannot be used, start with an empty cache instead of failing. The file is
-    /// renamed so that it ends in `.bad`. Default: `false`.
+    /// If the file cannot be used, start with an empty cache instead of failing. The server renames
+    /// the file: it appends `.bad`. Default: `false`.
     pub ignore_bad: bool,
     /// The maximum rate, in bytes per second, at which a running server writes a copy. The default
-    /// `None` means as fast as possible without delaying the workers. The file at the end is always
-    /// written at the speed of the disk.
+    /// `None` means as fast as possible without delaying the workers. The server always writes the
+    /// file at shutdown at the speed of the disk.
     pub live_bytes_per_s: Option<NonZeroU64>,
-    /// How often a running server writes a copy by itself; fractions of a second are rounded up.
+    /// The interval at which a running server writes a copy. Fractions of a second are rounded up.
     /// Default: never.
     pub live_interval: Option<Duration>,
 }
@@ -130,8 +131,7 @@ forerun_core::setters! {
 }
 
 impl SnapshotOptions {
-    /// Options for this file: a bad file is an error, and copies of the running server are written
-    /// at full speed.
+    /// Options for this file: a bad file is an error, and the server writes copies at full speed.
     pub fn new(path: impl Into<PathBuf>) -> SnapshotOptions {
         SnapshotOptions {
             path: path.into(),

@@ -55,7 +55,7 @@ impl<S: System> ServerControl for RunningServer<S> {
     fn refresh_certificates(&self) -> Result<(), RefreshError> {
         let tls = self.tls.as_ref().ok_or(RefreshError::NoTls)?;
         tls.reload(self.system.now()).map_err(|error| {
-            // The error names files of the server, which its clients need not know.
+            // The error names files of the server, which clients need not know.
             tracing::error!(%error, "cannot reload the certificates");
             RefreshError::Unusable
         })?;
@@ -70,8 +70,8 @@ impl<S: System> ServerControl for RunningServer<S> {
 
     /// Runs on its own thread: a crawl takes about a second for ten million items.
     fn crawl(&self, cache: &Arc<Cache>) -> bool {
-        // Relaxed, here and below: the thread that finds it false may begin, and no data depends on
-        // it.
+        // Relaxed, here and below: the thread that finds the flag false may begin, and no data
+        // depends on it.
         if self.crawling.swap(true, Ordering::Relaxed) {
             return false;
         }
@@ -102,7 +102,7 @@ impl<S: System> ServerControl for RunningServer<S> {
     }
 }
 
-/// Clears the flag however the work ends.
+/// Clears the flag when the work ends, also by a panic.
 struct ClearOnDrop(Arc<AtomicBool>);
 
 impl Drop for ClearOnDrop {

@@ -39,8 +39,8 @@ struct Requests {
     reload_files: AtomicBool,
 }
 
-// The flags carry no data, and the wake-up that follows orders them, so relaxed would suffice.
-// Release and acquire make this correct without an argument about the kernel.
+// The flags carry no data, and the wake-up after each store orders them, so relaxed would suffice.
+// With release and acquire, correctness does not depend on the kernel.
 impl ServerHandle {
     pub(crate) fn new(waker: Arc<dyn Wake>) -> ServerHandle {
         ServerHandle {

@@ -23,9 +23,10 @@ use super::server_handle::ServerHandle;
 use super::snapshot_writer::SnapshotWriter;
 use super::worker::{Setup, Worker};
 
-/// By default the connections' own buffers take at most one byte in this many of the cache's limit.
+/// By default, the limit on the connections' own buffers is the cache's limit divided by this
+/// number.
 const BUFFERS_SHARE: usize = 8;
-/// However small the cache is, the limit is not below this.
+/// The minimum of that default, however small the cache is.
 const BUFFER_LIMIT_BYTES_MIN: usize = 16 << 20;
 
 /// The acceptor, its workers, and the handles that the server keeps.
@@ -47,7 +48,7 @@ impl<S: System> ServerParts<S> {
         cache: Arc<Cache>,
     ) -> Result<ServerParts<S>, Error> {
         options.check()?;
-        // The cache may be older than its server. Its clock is correct from here on.
+        // The cache may be older than its server, so set its clock now.
         system.tick(&cache);
         let tls = options
             .tls
@@ -93,7 +94,7 @@ impl<S: System> ServerParts<S> {
         ));
         let shared = Arc::new(Shared::on(&system, settings, cache.clone(), server));
         let watchers = shared.watchers.clone();
-        // A second server on the same cache does not see evictions.
+        // If two servers share a cache, only the first one sees evictions.
         cache.observe_evictions(move |evicted| {
             if watchers.is_watched(WatchKinds::EVICTIONS) {
                 watchers.log_eviction(evicted);

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   start   FILE ──> cache, then FILE is removed, because the first command makes it stale
-//!   asked, or at an interval
+//!   on request, or at an interval
 //!           cache ──> FILE.live, a copy that no start reads
 //!   end     cache ──> FILE
 //! ```
 //!
-//! So FILE exists only while no server uses it. A server that is killed leaves no file, so the next
+//! FILE therefore exists only while no server uses it. A killed server leaves no file, so the next
 //! one starts empty and never serves deleted or replaced values.
 
 use std::path::Path;
@@ -35,7 +35,7 @@ pub(crate) struct SnapshotWriter<S> {
     options: Arc<SnapshotOptions>,
     /// Locked while the file is written.
     writing: Arc<Mutex<()>>,
-    /// Set when the server ends and waits for a copy that is still being written.
+    /// Set when the server shuts down and waits for a copy that is still being written.
     ending: Arc<AtomicBool>,
 }
 
@@ -49,8 +49,8 @@ impl<S: System> SnapshotWriter<S> {
         }
     }
 
-    /// Fills the cache from the file, if it exists. Fails if the file could not be written at the
-    /// end.
+    /// Fills the cache from the file, if it exists. Fails if the file could not be written at
+    /// shutdown.
     pub(crate) fn restore(&self, cache: &Cache) -> Result<(), Error> {
         let path = &self.options.path;
         probe(&self.system, path)?;
@@ -68,7 +68,7 @@ impl<S: System> SnapshotWriter<S> {
             ),
             Err(error) if self.options.ignore_bad => {
                 cache.flush_all(cache.now());
-                // If it cannot be renamed, it is removed like a file that was read.
+                // If the file cannot be renamed, it is removed like a file that was read.
                 let kept = set_aside(&self.system, path)?;
                 tracing::error!(%error, kept, "cannot use the snapshot, the cache starts empty");
             }
@@ -82,7 +82,7 @@ impl<S: System> SnapshotWriter<S> {
         remove(&self.system, &self.options.path)
     }
 
-    /// When the next copy is due by itself, if the last one was due at `now`.
+    /// When the next periodic copy is due, if the last one was due at `now`.
     pub(crate) fn next_live(&self, now: Instant) -> Option<Instant> {
         now.checked_add(self.options.live_interval?)
     }

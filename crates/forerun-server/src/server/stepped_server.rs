@@ -1,4 +1,4 @@
-//! A server without threads: the caller steps the acceptor and the workers.
+//! A server without threads. The caller runs the acceptor and the workers step by step.
 
 use std::io;
 use std::sync::Arc;
@@ -81,8 +81,8 @@ impl<S: System> SteppedServer<S> {
         self.acceptor.step()
     }
 
-    /// Maximum time that the acceptor's next poll waits. `None` once it only waits for the workers
-    /// to end.
+    /// Maximum time that the acceptor's next poll waits. `None` when the acceptor is only waiting
+    /// for the workers to end.
     pub fn acceptor_timeout(&self) -> Option<Duration> {
         match (self.draining, self.handle.is_drain_requested()) {
             (true, _) => None,

@@ -33,11 +33,11 @@ use super::server_handle::ServerHandle;
 
 /// Maximum number of connections that one poll reports. The next poll reports the others.
 const EVENTS: usize = 1024;
-/// How often the worker looks whether the buffers have room for connections that wait for it.
+/// How often the worker checks whether the buffers have room for waiting connections.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often the worker looks for idle connections.
+/// How often the worker checks for idle connections.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How often the cache's clock is set while the server drains.
+/// How often the worker sets the cache's clock while the server drains.
 const TICK: Duration = Duration::from_secs(1);
 
 /// A message from the acceptor to a worker.
@@ -51,7 +51,7 @@ pub(crate) enum Message<K> {
         /// Whether it uses TLS.
         tls: bool,
     },
-    /// Close connections that hold memory and make no progress, until others have room.
+    /// Close connections that hold memory and make no progress, until there is room for others.
     CloseStalled,
     /// Answer the requests that have arrived, close all connections by this time, then end.
     Drain(Instant),
@@ -73,8 +73,8 @@ impl<K> Clone for WorkerHandle<K> {
 }
 
 impl<K> WorkerHandle<K> {
-    /// Sends a message. A worker that has ended ignores it. A connection in it is dropped and
-    /// thereby closed.
+    /// Sends a message. A worker that has ended ignores it; if the message holds a connection, that
+    /// connection is dropped, which closes it.
     pub(crate) fn send(&self, message: Message<K>) {
         if self.inbox.send(message).is_ok() {
             // This fails only if the poll is gone, and then the worker is gone too.
@@ -110,9 +110,9 @@ pub(crate) struct Worker<S: System> {
     again: Vec<usize>,
     /// Connections that are not read until the buffers have room.
     paused: Vec<usize>,
-    /// Connections that watch.
+    /// Connections that are watchers.
     watching: Vec<usize>,
-    /// Set by a drain: at this time all connections are closed, even if they are busy.
+    /// Set by a drain: at this time the worker closes all connections, even busy ones.
     deadline: Option<Instant>,
     swept: Instant,
     /// When the last poll returned: the requests of this step have waited since then.
@@ -243,7 +243,7 @@ impl<S: System> Worker<S> {
         [drain, sweeps, paused].into_iter().flatten().min()
     }
 
-    /// Gives a connection a turn, as `what` defines it.
+    /// Gives a connection a turn. `what` defines what the turn does.
     fn turn(
         &mut self,
         key: usize,
@@ -318,8 +318,8 @@ impl<S: System> Worker<S> {
         }
     }
 
-    /// Closes connections that hold memory and have made no progress for a while, those without
-    /// progress for the longest time first, until there is room.
+    /// Closes connections that hold memory and have made no progress for a while, until there is
+    /// room. Begins with those that have made no progress for the longest time.
     fn close_stalled(&mut self) {
         let now_s = self.now_s();
         let mut stalled: Vec<(u64, usize)> = self
@@ -367,7 +367,7 @@ impl<S: System> Worker<S> {
         }
     }
 
-    /// Tells the watchers of a new connection or of the end of one, if there are any.
+    /// Tells the watchers, if there are any, that a connection has begun or ended.
     fn log_connection(&self, ticket: &Ticket, end: Option<CloseReason>) {
         let watchers = &self.setup.shared.watchers;
         if watchers.is_watched(WatchKinds::CONNECTIONS) {
@@ -446,7 +446,7 @@ impl<S: System> Worker<S> {
         setup.connections.seconds(setup.system.now())
     }
 
-    /// Closes the remaining connections when the time to drain is over.
+    /// Closes the remaining connections when the drain timeout has passed.
     fn close_at_deadline(&mut self) {
         let Some(deadline) = self.deadline else {
             return;
@@ -487,7 +487,7 @@ impl<S: System> Worker<S> {
     }
 }
 
-/// Whether values that have not arrived in full take so much memory that others may be refused.
+/// Whether incomplete values take so much memory that the cache may refuse others.
 pub(crate) fn are_uploads_crowded(cache: &Cache) -> bool {
     cache.stats().buffer_bytes as usize > cache.value_buffer_limit_bytes() / 2
 }

@@ -1,4 +1,5 @@
-//! A worker with a client that never stops sending: each step is short, whatever the client does.
+//! A worker with a client that never stops sending. Each step stays short, whatever the client
+//! does.
 
 use std::io::{self, Cursor, ErrorKind, Read, Write};
 use std::path::Path;
@@ -44,7 +45,7 @@ struct NoListener;
 
 impl Read for BusySocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // The value is too large to store, so reading it costs little.
+        // The value is too large to store, so receiving it costs little.
         const REQUEST: &[u8] = b"set k 0 0 1000000000\r\n";
         let sent = self.read.fetch_add(into.len() as u64, Ordering::Relaxed) as usize;
         into.fill(b'x');
@@ -259,7 +260,7 @@ fn items_expire_while_the_server_drains() {
     for _ in 0..5 {
         step(&mut worker, &read);
     }
-    // The acceptor otherwise sets the clock, but now it waits for its workers.
+    // Usually the acceptor sets the clock, but now it is waiting for its workers.
     let (clock, system) = (worker.setup.shared.cache.now(), &worker.setup.system);
     assert_eq!(clock, system.second());
 }

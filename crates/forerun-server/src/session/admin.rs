@@ -35,7 +35,7 @@ pub(super) fn memory_limit(tokens: &Tokens<'_>, context: &mut CommandContext<'_>
 pub(super) fn refresh_certificates(context: &mut CommandContext<'_>) {
     let reply: &[u8] = match context.shared.server.refresh_certificates() {
         Ok(()) => replies::OK,
-        // Memcached's errors begin like this too.
+        // Memcached's errors begin in the same way.
         Err(RefreshError::NoTls) => b"Error TLS not enabled\r\n",
         Err(RefreshError::Unusable) => {
             b"Error loading the certificates: the server's log has the reason\r\n"
@@ -52,7 +52,7 @@ pub(super) fn lru_crawler(tokens: &Tokens<'_>, context: &mut CommandContext<'_>)
             Err(reply) => reply,
         },
         (b"crawl", 3) => crawl(tokens, context),
-        // There is no speed to set: the crawler delays no client.
+        // There is no speed to set, because the crawler delays no client.
         (b"tocrawl", 3) => match parse_u32(tokens.get(2)) {
             Some(_) => replies::OK,
             None => replies::BAD_FORMAT,
@@ -90,7 +90,7 @@ fn crawl(tokens: &Tokens<'_>, context: &CommandContext<'_>) -> &'static [u8] {
     }
 }
 
-/// `watch kind…`. An error is the answer.
+/// `watch kind…`. The error is the answer to the client.
 pub(super) fn watch(line: &[u8], context: &CommandContext<'_>) -> Result<Watcher, &'static [u8]> {
     let waker = context
         .waker
@@ -101,8 +101,8 @@ pub(super) fn watch(line: &[u8], context: &CommandContext<'_>) -> Result<Watcher
     watcher.ok_or(b"WATCHER_TOO_MANY log watcher limit reached\r\n")
 }
 
-/// `slabs reassign …`, `slabs automove …`: this cache has no slabs, so there is never a page to
-/// move, and a level of moving changes nothing.
+/// `slabs reassign …`, `slabs automove …`. This cache has no slabs, so there is never a page to
+/// move, and the automove level has no effect.
 pub(super) fn slabs(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
     let reply = match (tokens.get(1), tokens.count()) {
@@ -135,8 +135,8 @@ fn reassign(tokens: &Tokens<'_>) -> &'static [u8] {
     b"NOSPARE source class has no spare pages\r\n"
 }
 
-/// `lru tune|mode|temp_ttl …`: settings of memcached's LRUs, which this cache does not have. They
-/// are checked and change nothing.
+/// `lru tune|mode|temp_ttl …`: settings of memcached's LRUs, which this cache does not have. The
+/// server checks them; they have no effect.
 pub(super) fn lru(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
     let reply = match (tokens.get(1), tokens.count()) {
@@ -169,8 +169,8 @@ fn parse_f64(token: &[u8]) -> Option<f64> {
     std::str::from_utf8(token).ok()?.parse().ok()
 }
 
-/// `debugtime seconds`: moves the clock forward by this many seconds at once. The clock then stands
-/// still until real time has caught up.
+/// `debugtime seconds`: moves the clock forward by this many seconds at once. The clock then stops
+/// until real time has caught up.
 pub(super) fn debug_time(tokens: &Tokens<'_>, context: &CommandContext<'_>) -> &'static [u8] {
     match parse_u32(tokens.get(1)) {
         Some(seconds) => {

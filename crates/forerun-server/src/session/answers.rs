@@ -7,8 +7,8 @@
 //!   output   VALUE a …, VALUE bb …, END, …        stops when the output is full
 //! ```
 //!
-//! When the output is full, the rest of the input stays and is read again later, from the first key
-//! without an answer. Chunks are then smaller for a while, so that fewer lookups are wasted.
+//! When the output is full, the rest of the input stays. The session reads it again later, from the
+//! first key without an answer. Chunks are then smaller for a while, to waste fewer lookups.
 
 use forerun_cache::{Expiry, Guard, Item};
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
@@ -26,11 +26,11 @@ pub(super) const CHUNK_KEYS_MAX: usize = 128;
 /// Minimum number of keys that are looked up together, when large values fill the output quickly.
 const CHUNK_KEYS_MIN: usize = 8;
 
-/// A value is prefetched this many answers ahead.
+/// Values are prefetched this many answers ahead.
 const FETCH_AHEAD: usize = 8;
 
 /// At most this much of a value is prefetched. The CPU's own prefetcher fetches the rest once it
-/// sees a run of lines.
+/// detects sequential cache lines.
 const FETCH_BYTES_MAX: usize = 512;
 
 /// Where a batch's answers stopped because the output was full.
@@ -51,7 +51,7 @@ impl Session {
     ) -> Step {
         let stop = match batch.spans.first() {
             None => None,
-            // A line that touches items is a batch of its own.
+            // A line that touches items is always a separate batch.
             Some(&Span::Keys { line, .. }) if let Some(touch) = line.touch => {
                 answer_touching(&batch, line, context.shared.expiry(touch), context)
             }
@@ -155,8 +155,8 @@ impl Session {
     }
 }
 
-/// Answers a line of keys and sets the expiry of each item. Touching is a write, which may wait
-/// until readers are done, so each item is touched after its own guard is dropped.
+/// Answers a line of keys and sets the expiry of each item. A touch is a write, which may wait
+/// until readers are done. The loop therefore drops an item's guard before it touches the item.
 fn answer_touching(
     batch: &Batch<'_>,
     line: KeyLine,
@@ -177,7 +177,7 @@ fn answer_touching(
                         break 'spans;
                     }
                     asked += 1;
-                    // The item is answered even if its new expiry has already passed.
+                    // The answer includes the item even if its new expiry has already passed.
                     let is_hit = answer_key(context, key, line.with_cas);
                     count_prefix(context, key, is_hit);
                     if is_hit {
@@ -190,7 +190,7 @@ fn answer_touching(
             Span::Meta { .. } => debug_assert!(false, "mg is in no batch that touches"),
         }
     }
-    // As in memcached, these count as touches and not as gets.
+    // As in memcached, these count as touches, not as gets.
     context.counters.batches.add(1);
     context.counters.cmd_touch.add(asked as u64);
     context.counters.touch_hits.add(hits);
@@ -198,7 +198,7 @@ fn answer_touching(
     stop
 }
 
-/// Answers one key if it has an item.
+/// Answers one key, if the cache has its item.
 fn answer_key(context: &mut CommandContext<'_>, key: &[u8], with_cas: bool) -> bool {
     let guard = context.cache.pin();
     let item = guard.get(key);
@@ -235,7 +235,7 @@ fn position_of(key: &[u8], bytes: &[u8]) -> usize {
     key.as_ptr().addr() - bytes.as_ptr().addr()
 }
 
-/// The items of a batch's keys, one by one. Keys are looked up a chunk at a time.
+/// Iterates over the items of a batch's keys. Looks up one chunk of keys at a time.
 struct Lookups<'b, 'g> {
     guard: &'g Guard<'g>,
     keys: &'b [&'b [u8]],
@@ -261,7 +261,7 @@ impl<'b, 'g> Lookups<'b, 'g> {
         (key, item)
     }
 
-    /// Prefetches the value at `position` of the chunk: the lookup has read only the key.
+    /// Prefetches the value at `position` of the chunk, because the lookup has read only the key.
     #[inline]
     fn fetch(&self, position: usize) {
         let Some(Some(item)) = self.items.get(position) else {

@@ -40,7 +40,7 @@ impl<'a> CommandContext<'a> {
         }
     }
 
-    /// Tells the watchers of a read, if there are any.
+    /// Tells the watchers, if there are any, about a read.
     #[inline]
     pub(super) fn log_fetch(&self, key: &[u8], item: Option<&Item<'_>>) {
         let watchers = &self.shared.watchers;
@@ -63,7 +63,7 @@ impl<'a> CommandContext<'a> {
         }
     }
 
-    /// Appends a value and its line end. A large value is shared, any other is copied.
+    /// Appends a value and its line end. Shares a large value, and copies any other.
     #[inline]
     pub(super) fn push_value(&mut self, item: &Item<'_>) {
         let value = item.value();

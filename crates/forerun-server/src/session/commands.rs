@@ -1,4 +1,4 @@
-//! Commands of one line that are not batched: everything except reads and storage.
+//! One-line commands that are not batched: everything except reads and storage.
 
 use forerun_cache::{
     Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, Expiry, StoreMode,
@@ -15,7 +15,7 @@ use super::{Session, SessionState, State, Step, admin, stats};
 /// Maximum level that `verbosity` sets, as in memcached.
 const VERBOSITY_MAX: u32 = 4;
 
-/// A second of the cache's clock that never comes.
+/// A second that the cache's clock never reaches.
 const NEVER_S: u32 = u32::MAX;
 
 impl Session {
@@ -73,8 +73,7 @@ impl Session {
                     .last()
                     .is_some_and(|token| token.starts_with(b"HTTP/"))
                 {
-                    // A browser sends this, possibly because an attacker misuses it. It gets no
-                    // answer.
+                    // A browser sends this, possibly on behalf of an attacker. It gets no answer.
                     return Step::End(SessionState::Closed);
                 }
                 context.push(replies::ERROR);
@@ -86,7 +85,7 @@ impl Session {
         Step::On
     }
 
-    /// Executes a command of one line that does not change the session's state. Returns false if no
+    /// Executes a one-line command that does not change the session's state. Returns false if no
     /// such command exists.
     fn short_command(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) -> bool {
         match (tokens.get(0), tokens.count()) {
@@ -202,7 +201,7 @@ fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     context.counters.cmd_touch.add(1);
     let reply = if context.cache.touch(key, context.shared.expiry(expiration)) {
         context.counters.touch_hits.add(1);
-        // A touched item counts as fetched, because a client uses it.
+        // A touched item counts as fetched, because a client is using it.
         context.log_fetch(key, context.cache.pin().get(key).as_ref());
         replies::TOUCHED
     } else {

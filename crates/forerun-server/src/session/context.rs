@@ -1,5 +1,5 @@
-//! State shared by the sessions of one thread: counters that only this thread writes, and vectors
-//! that are reused.
+//! State shared by the sessions of one thread: counters that only this thread writes, and reusable
+//! vectors.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct Context {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) scratch: Scratch,
-    /// Wakes the thread when there are lines for its watchers. Without it, nobody can watch.
+    /// Wakes the thread when there are lines for its watchers. Without it, `watch` is not possible.
     pub(crate) waker: Option<Arc<dyn Wake>>,
     /// The number of the connection whose session runs, for watchers.
     pub(crate) connection: u64,

@@ -7,10 +7,10 @@
 //!   END
 //! ```
 //!
-//! The first two list any number of items. The session stays in the dump until the last part, and
-//! composes no part while the output is full. A part is one segment of the index, about 1,500
-//! items. The dump may miss items that are stored or removed while it runs. It contains every item
-//! that exists the whole time.
+//! The first two commands list any number of items. The session stays in the dump until the last
+//! part and composes no part while the output is full. A part is one segment of the index, about
+//! 1,500 items. The dump may miss items that are stored or removed while it runs. It contains every
+//! item that exists the whole time.
 
 use std::io::{self, Write};
 
@@ -35,7 +35,7 @@ const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 enum Form {
     /// `key=… exp=… la=… cas=… fetch=… cls=… size=…`
     Metadump,
-    /// `mg key`: the dump can be sent to a server as it is.
+    /// `mg key`: a client can send the dump to a server unchanged.
     Mgdump,
 }
 
@@ -88,8 +88,8 @@ impl Dump {
     }
 }
 
-/// Refuses classes that do not exist. Valid are `all`, `hash` for dumps, and class numbers, the
-/// first of which contains everything.
+/// Refuses classes that do not exist. The valid classes are `all`, `hash` (for dumps only), and
+/// class numbers. Class 1 contains all items.
 pub(super) fn check_classes(classes: &[u8], is_dump: bool) -> Result<(), &'static [u8]> {
     if classes == b"all" || (is_dump && classes == b"hash") {
         return Ok(());
@@ -158,7 +158,7 @@ fn push(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 }
 
 /// `stats cachedump class limit`: keys with their sizes and times, up to 2 MiB of output. A limit
-/// of 0 means no limit. Keys that a line cannot carry are left out.
+/// of 0 means no limit. Omits keys that a line cannot carry.
 pub(super) fn cachedump(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     if !context.shared.settings.dump_enabled {
         return context.push(b"CLIENT_ERROR stats cachedump not allowed\r\n");

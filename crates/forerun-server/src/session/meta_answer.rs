@@ -9,7 +9,7 @@ use crate::protocol::tokens::split;
 
 use super::command_context::CommandContext;
 
-/// A command's knowledge of the item in its answer. The answer omits unknown values.
+/// What a command knows about the item in its answer. The answer omits unknown values.
 pub(super) trait Known {
     fn cas(&self) -> Option<u64> {
         None
@@ -32,8 +32,8 @@ pub(super) trait Known {
         None
     }
 
-    /// The second at which the item was last accessed, by the cache's clock. `now_s` is the current
-    /// second.
+    /// The time of the last access to the item, in seconds on the cache's clock. `now_s` is the
+    /// current second.
     fn last_access_s(&self, now_s: u32) -> Option<u32> {
         let _ = now_s;
         None
@@ -72,7 +72,7 @@ impl Known for Item<'_> {
     }
 }
 
-/// The key of an answer, and what the command knows of its item.
+/// The key of an answer, and what the command knows about its item.
 pub(super) struct Subject<'a, K> {
     pub(super) key: &'a [u8],
     pub(super) is_binary: bool,

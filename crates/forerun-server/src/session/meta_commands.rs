@@ -101,7 +101,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
         key,
         delta: flags.delta,
         direction,
-        // No item has version 0. Memcached treats it as no comparison.
+        // No item has version 0. Memcached compares nothing if the version is 0.
         compare_cas: flags.compare_cas.filter(|&cas| cas != 0),
         new_cas: flags.new_cas,
         expiry: flags.ttl.map(|ttl| context.shared.expiry(ttl)),
@@ -172,7 +172,7 @@ impl Known for Counter {
 }
 
 /// Appends the answer to a successful `ma`. `expiry` is the item's expiry before the flags take
-/// effect, which they do in their order.
+/// effect. They take effect in their order.
 fn push_counted(
     context: &mut CommandContext<'_>,
     key: &[u8],
@@ -204,7 +204,7 @@ fn push_counted(
     }
 }
 
-/// `me key [b]`: reports what the cache knows of an item.
+/// `me key [b]`: reports what the cache knows about an item.
 pub(super) fn debug(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     context.counters.cmd_meta.add(1);
     let mut decoded = [0; KEY_BYTES_MAX];

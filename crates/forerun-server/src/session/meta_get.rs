@@ -72,7 +72,8 @@ impl Known for Created {
     }
 }
 
-/// Appends the answer to a hit of a meta get that changes nothing except a claim.
+/// Appends the answer to a hit of a meta get that changes nothing, except that it may claim the
+/// item.
 #[inline]
 pub(super) fn push_plain_hit(
     context: &mut CommandContext<'_>,
@@ -123,7 +124,8 @@ fn push_code(context: &mut CommandContext<'_>, item: &Item<'_>, with_value: bool
     }
 }
 
-/// Appends who must write a new value, if one is wanted: this client (`W`) or another one (`Z`).
+/// If a new value is wanted, appends which client must write it: this one (`W`) or another one
+/// (`Z`).
 fn push_claim(context: &mut CommandContext<'_>, item: &Item<'_>, is_wanted: bool) {
     let is_wanted = is_wanted || item.is_stale();
     let wins = is_wanted && !item.is_claimed() && context.cache.claim(item);
@@ -150,7 +152,8 @@ pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Fla
         // A store may wait until all readers are done, including this one.
         drop(guard);
         if let Some(cas) = vivify(context, key, flags) {
-            // This command counts as a fetch of the item, unless a flag asks it to leave no trace.
+            // This command counts as a fetch of the item, unless the flag `u` asks it to leave no
+            // trace.
             find(&cache.pin(), key, flags);
             count_touch_or_get(context, is_touch, true);
             return push_created(context, key, flags, cas);
@@ -191,7 +194,7 @@ pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Fla
         context.push_value(&item);
     }
     if is_touch {
-        // A touch is a write too, so it comes after the item was answered.
+        // A touch is a write too, so it comes after the answer and after the guard is dropped.
         drop(guard);
         cache.touch(key, expiry);
     }
@@ -209,8 +212,8 @@ fn count_touch_or_get(context: &CommandContext<'_>, is_touch: bool, hit: bool) {
     outcomes.add(1);
 }
 
-/// Appends the answer to a meta get that created an empty item for this client to fill. The item is
-/// not looked up, since it may have expired already.
+/// Appends the answer to a meta get that created an empty item for this client to fill. Does not
+/// look the item up, because it may have expired already.
 fn push_created(context: &mut CommandContext<'_>, key: &[u8], flags: &Flags<'_>, cas: u64) {
     let with_value = flags.has(b'v') && flags.compare_cas != Some(cas);
     context.push(if with_value { b"VA 0" } else { b"HD" });
@@ -231,7 +234,7 @@ fn push_created(context: &mut CommandContext<'_>, key: &[u8], flags: &Flags<'_>,
 }
 
 /// The item's expiry after `letter`, one of the command's flags, has taken effect. `T` sets the
-/// expiry, and so does `N` if the item `is_new`. Flags take effect in their order, so the later one
+/// expiry, and so does `N` if the item `is_new`. Flags take effect in their order, so the last one
 /// wins.
 pub(super) fn expiry_behind(
     context: &CommandContext<'_>,

@@ -13,9 +13,9 @@
 //!   dump.rs:  ──► Dump     in a list of all keys, one part after another
 //! ```
 //!
-//! `answers.rs` answers reads. The other classic commands are in `commands.rs`, operator commands
-//! in `admin.rs`, meta commands that change an item in `meta_commands.rs`, and statistics in
-//! `stats.rs`. A session never keeps the bytes it was given: an incomplete command stays in the
+//! `answers.rs` answers reads. `commands.rs` has the other classic commands, `admin.rs` the
+//! operator commands, `meta_commands.rs` the meta commands that change an item, and `stats.rs` the
+//! statistics. A session never keeps the bytes it was given: an incomplete command stays in the
 //! input, and [`LINE_BYTES_MAX`] bounds its length.
 
 mod admin;
@@ -46,19 +46,19 @@ use dump::Dump;
 use reads::{Batch, KeyLine, Scratch};
 use storage::Pending;
 
-/// The state of a session after [`Session::receive`], and with it the caller's next step. In every
+/// The state of a session after [`Session::receive`]. It tells the caller what to do next. In every
 /// case, write the output first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum SessionState {
     /// All complete commands are answered. Read more.
     NeedsInput,
-    /// The output is full. Write some of it, then call [`Session::receive`] again, whether or not
-    /// more was read. Do not read until then: this holds back a slow reader.
+    /// The output is full. Write some of it, then call [`Session::receive`] again, even without new
+    /// input. Do not read until then: this holds back a slow reader.
     OutputFull,
     /// The session is over and accepts no more input. Write the output, then close.
     Closed,
-    /// The client has become a watcher, which only happens in a server's own sessions. The session
+    /// The client has become a watcher. This happens only in a server's own sessions. The session
     /// is over.
     Watching,
     /// The client asked the whole server to end. Write the output, close, then drain the server,
@@ -78,9 +78,9 @@ enum State {
     Keys(KeyLine),
     /// In a data block that is being stored.
     Store(Box<Pending>),
-    /// In a data block that is discarded. This many bytes are left, including its line end.
+    /// In a data block that is discarded. This many bytes remain, including its line end.
     Swallow(usize),
-    /// In the rest of a line that was refused.
+    /// In the rest of a refused line.
     SkipLine,
     /// In a dump of all keys.
     Dump(Dump),
@@ -171,13 +171,13 @@ impl Session {
         self.watcher.take()
     }
 
-    /// Whether a value has arrived in part. That part takes memory of the cache.
+    /// Whether part of a value has arrived. That part takes memory of the cache.
     pub fn is_receiving_value(&self) -> bool {
         matches!(self.state, State::Store(_))
     }
 
     /// Executes all complete commands in `input` and appends the answers to `output` in order. All
-    /// lookups up to the next write form one batch, whether they came in one command or many.
+    /// lookups up to the next write form one batch, whether they come from one command or many.
     pub fn receive(
         &mut self,
         input: &mut Input,
@@ -210,8 +210,8 @@ impl Session {
         state
     }
 
-    /// The client has closed its sending side. Answers an incomplete command, if such a command has
-    /// an answer. The session accepts no more input.
+    /// Call this when the client has closed its sending side. Answers an incomplete command, if it
+    /// has an answer. The session then accepts no more input.
     pub fn end(&mut self, input: &mut Input, output: &mut Output) {
         let bytes = input.bytes();
         if matches!(self.state, State::Opening) && bytes.first() == Some(&binary::REQUEST) {

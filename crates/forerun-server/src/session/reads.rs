@@ -6,8 +6,8 @@
 //!   spans   Keys 2, Text END, Meta "s v", Keys 1, Text END          then: another command at "set …"
 //! ```
 //!
-//! Keys are slices of the input, so nothing is copied. The vectors come from the thread's
-//! [`Scratch`] and return to it, so nothing is allocated. `answers.rs` looks the keys up and
+//! Keys are slices of the input, so reading copies nothing. The vectors come from the thread's
+//! [`Scratch`] and return to it, so reading allocates nothing. `answers.rs` looks the keys up and
 //! answers the spans in order.
 
 use forerun_cache::Item;
@@ -69,7 +69,7 @@ pub(crate) struct Scratch {
 pub(super) fn recycle<A, B>(mut vector: Vec<A>) -> Vec<B> {
     const { assert!(size_of::<A>() == size_of::<B>() && align_of::<A>() == align_of::<B>()) };
     vector.clear();
-    // Collecting in place keeps the memory. There are no elements to map.
+    // Collecting in place reuses the memory. There are no elements to map.
     vector
         .into_iter()
         .map(|_| unreachable!("the vector was cleared"))
@@ -202,7 +202,7 @@ impl<'a> Batch<'a> {
         Read::on(start)
     }
 
-    /// Reads keys from `from`, where a line of keys continues.
+    /// Continues a line of keys at `from`.
     pub(super) fn read_keys(&mut self, from: usize, line: KeyLine) -> Read {
         let mut scan = Scan::new(self.bytes, from);
         self.read_line(from, from, line, &mut scan, true)
@@ -210,9 +210,10 @@ impl<'a> Batch<'a> {
 
     /// Reads the keys of the line that began at `start` and whose next key begins at `at`.
     ///
-    /// A line of up to [`LINE_BYTES_MAX`] is answered once it has arrived as a whole. If one of its
-    /// keys is too long, the only answer is the error. For a longer line, and for one that
-    /// `goes_on`, the keys that have arrived are answered at once, and an error follows them.
+    /// A line of up to [`LINE_BYTES_MAX`] bytes is answered once all of it has arrived. If one of
+    /// its keys is too long, the only answer is the error. For a longer line, and for one that
+    /// `goes_on`, the keys that have arrived are answered at once, and an error follows their
+    /// answers.
     fn read_line(
         &mut self,
         start: usize,
@@ -241,7 +242,7 @@ impl<'a> Batch<'a> {
                 let is_long = goes_on || end - start >= LINE_BYTES_MAX;
                 match good {
                     None if self.keys.len() == first && !is_long => {
-                        // The line has no key. The general path knows the reply.
+                        // The line has no key. The general parser produces the reply.
                         return Read::other(start);
                     }
                     None => self.push_keys(first, self.keys.len(), line, Some(replies::END)),
@@ -280,8 +281,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Adds the keys from `first` to `end`, then `text`, to the answer. Keys after `end` are
-    /// dropped.
+    /// Adds the keys from `first` to `end` to the answer, followed by `text`. Drops the keys after
+    /// `end`.
     fn push_keys(&mut self, first: usize, end: usize, line: KeyLine, text: Option<&'static [u8]>) {
         self.keys.truncate(end);
         if end > first {

@@ -1,7 +1,7 @@
-//! `stats`, under memcached's names, which clients and exporters expect.
+//! `stats`, with memcached's names, which clients and exporters expect.
 //!
-//! Metrics that memcached reports per slab class are reported here for the whole cache, as class 1,
-//! since items of all sizes share blocks. docs/operate/protocol.md explains each metric.
+//! Memcached reports some metrics per slab class. Here they cover the whole cache and appear as
+//! class 1, because items of all sizes share blocks. docs/operate/protocol.md explains each metric.
 
 use std::fmt::{Display, Write};
 
@@ -109,7 +109,7 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     let idle_kicks = (settings.idle_timeout_s > 0).then_some(connections.idle_kicks);
     sessions.each(&mut |metric, value| {
         lines.put(&metric.name, value);
-        // Metrics from elsewhere, at their places in memcached's order.
+        // Metrics from other sources, at their positions in memcached's order.
         match &*metric.name {
             "get_misses" => {
                 lines.put("get_expired", cache.get_expired);
@@ -229,8 +229,8 @@ fn slabs(lines: &mut Lines, context: &CommandContext<'_>) {
     let Counts { sessions, cache } = context.shared.counts();
     if cache.items > 0 {
         let mut put = |name: &str, value: u64| lines.put(format_args!("1:{name}"), value);
-        // Here a chunk is an item of average length. The free chunks are as many as the blocks in
-        // use have space for.
+        // Here a chunk is an item of average length. The number of free chunks is how many more
+        // such items fit in the blocks in use.
         let chunk_bytes = cache.item_bytes.div_ceil(cache.items).max(1);
         let block_bytes = cache.blocks * cache.block_len_bytes;
         let free = block_bytes.saturating_sub(cache.item_bytes) / chunk_bytes;

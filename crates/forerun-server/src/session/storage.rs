@@ -5,10 +5,10 @@
 //!                         └─────┴─ data block and its end
 //! ```
 //!
-//! A block that has arrived with its line, or that fits in the space the input has anyway, is
-//! stored from the input. A larger one is written to the cache's memory as it arrives, so that no
-//! value is held twice. It takes memory as it arrives too: a length that a client announces costs
-//! nothing. The cache limits the memory of all unfinished values together.
+//! If a block has arrived with its line, or fits in the space that the input has anyway, the
+//! session stores it from the input. It writes a larger block to the cache's memory as the block
+//! arrives, so no value is held twice. The block takes memory only as it arrives: an announced
+//! length costs nothing. The cache limits the memory of all unfinished values together.
 
 use std::borrow::Cow;
 
@@ -62,7 +62,7 @@ struct StoredItem<'a> {
     key: &'a [u8],
     cache: &'a Cache,
     cas: u64,
-    /// The value's length. `None` for a value that was extended: only the cache knows its length.
+    /// The value's length. `None` for an extended value, because only the cache knows its length.
     size: Option<usize>,
 }
 
@@ -80,7 +80,7 @@ impl Known for StoredItem<'_> {
     }
 }
 
-/// A refused command line. The client sends the command's data block all the same.
+/// A refused command line. The client still sends the command's data block.
 struct RejectedCommand {
     reply: &'static [u8],
     quiet: bool,
@@ -92,7 +92,8 @@ struct RejectedCommand {
 pub(super) struct Pending {
     command: StoreCommand<'static>,
     buffer: ValueBuffer,
-    /// Bytes of the block's end that have arrived, and whether they were correct so far.
+    /// The number of bytes of the block's end that have arrived, and whether they have been
+    /// correct.
     end_len: usize,
     end_ok: bool,
 }
@@ -193,7 +194,7 @@ impl Pending {
     /// Consumes the available part of the block and returns its length.
     ///
     /// # Errors
-    /// There is no memory for it. Nothing was consumed.
+    /// There is no memory for the block. Nothing was consumed.
     pub(super) fn take(&mut self, cache: &Cache, bytes: &[u8]) -> Result<usize, Error> {
         let mut taken = self.buffer.put(cache, bytes)?;
         while self.buffer.is_full() && self.end_len < BLOCK_END.len() && taken < bytes.len() {
@@ -287,8 +288,8 @@ impl StoreCommand<'_> {
             }
             Answer::Meta { letters, flags } => {
                 if !(letters.has(b'q') && code == b"HD") {
-                    // A value that was not stored counts with the length that the client sent, as
-                    // in memcached.
+                    // As in memcached, a value that was not stored is reported with the length that
+                    // the client sent.
                     let is_longer = is_extension && matches!(stored, StoreResult::Stored { .. });
                     let size = if is_longer { None } else { Some(len) };
                     self.push_meta_reply(context, code, stored, size, *letters, flags);
@@ -297,7 +298,7 @@ impl StoreCommand<'_> {
         }
     }
 
-    /// Tells the watchers of the outcome, if there are any. `len` is the length that the client
+    /// Tells the watchers, if there are any, about the outcome. `len` is the length that the client
     /// sent.
     fn log(&self, context: &CommandContext<'_>, stored: StoreResult, len: usize) {
         let watchers = &context.shared.watchers;
@@ -321,7 +322,7 @@ impl StoreCommand<'_> {
             StoreMode::Prepend => "prepend",
         };
         let guard = context.cache.pin();
-        // An extended item has another length and another time than the command.
+        // The length and the time of an extended item differ from those of the command.
         let item = match stored {
             StoreResult::Stored { .. } => guard.peek(&self.key),
             _ => None,
@@ -412,7 +413,7 @@ impl StoreCommand<'_> {
         }
     }
 
-    /// The block does not end in a line end.
+    /// Refuses a block that does not end with a line end.
     fn refuse_block(&self, context: &mut CommandContext<'_>) {
         let quiet = matches!(self.answer, Answer::Classic { quiet: true });
         context.counters.cmd_set.add(1);
@@ -516,8 +517,8 @@ fn parse_meta<'a>(
     };
     let compare_cas = match mode {
         StoreMode::Add => None,
-        // No item has version 0. If a client asks memcached to extend an item of that version,
-        // memcached extends any version.
+        // No item has version 0. If a client asks memcached to extend an item of version 0,
+        // memcached extends an item of any version.
         StoreMode::Append | StoreMode::Prepend => flags.compare_cas.filter(|&cas| cas != 0),
         StoreMode::Set | StoreMode::Replace => flags.compare_cas,
     };
@@ -534,7 +535,7 @@ fn parse_meta<'a>(
         },
         compare_cas,
         new_cas: flags.new_cas,
-        // No item has version 0, so no version is known to be older.
+        // No item has version 0, so `C0` never marks an item as stale.
         stale_if_older: flags.has(b'I')
             && compare_cas != Some(0)
             && matches!(mode, StoreMode::Set | StoreMode::Replace),

@@ -84,7 +84,7 @@ impl<W: Write> Write for FrameWriter<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // A frame ends when it is full. `finish` writes the rest.
+        // A frame is written when it is full. `finish` writes the rest.
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ pub(super) enum Read {
     },
     /// An item that has already expired.
     Expired,
-    /// An item that this cache refuses.
+    /// An item that the cache refused.
     Refused,
     /// The end of the items.
     End {
@@ -99,7 +99,7 @@ pub(super) fn read_record<R: io::Read>(
     }
     let expiry = match expires_at {
         0 => Expiry::Never,
-        // The clock ends in 136 years, so items that would live longer end then.
+        // The clock ends after 136 years, so items that would live longer expire then.
         _ => Expiry::At(now_s.saturating_add(u32::try_from(left_s).unwrap_or(u32::MAX))),
     };
     let value: Value<'_> = if value_len <= FRAME_BYTES {

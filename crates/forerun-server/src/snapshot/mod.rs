@@ -1,4 +1,4 @@
-//! Saves a cache to a file when a server ends, and loads it when the next one starts.
+//! Saves a cache to a file at shutdown and loads it at the next start.
 //! `docs/internals/format-other.md` describes the file format.
 //!
 //! ```text
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! The server keeps running while a snapshot is written, so two items may come from different
-//! moments. pace.rs keeps the writer from delaying the workers. A disk may be slow, and memory that
-//! is read under a guard cannot be reused, so records are copied one piece at a time and written
-//! after the guard is dropped. Stale and claimed items are left out: they wait for a client to
-//! write a new value.
+//! moments. `pace.rs` keeps the writer from delaying the workers. A disk may be slow, and the cache
+//! cannot reuse memory that is read under a guard. The writer therefore copies records one piece at
+//! a time and writes them after it drops the guard. It omits stale and claimed items, which wait
+//! for a client to write a new value.
 
 mod frames;
 mod item;
@@ -35,15 +35,15 @@ use pace::Pacer;
 const MAGIC: [u8; 8] = *b"FORECACH";
 /// Bytes of items that are copied at a time, about 50 us of work.
 const PIECE_BYTES: usize = 128 << 10;
-/// Longer values are shared instead of copied if the cache can share them. At most one value of the
-/// maximum size is held at a time.
+/// Longer values are shared instead of copied, if the cache can share them. The writer holds at
+/// most one value of the maximum size at a time.
 const SHARED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of the header: magic, version, time, checksum.
 const HEADER_BYTES: usize = 24;
 
-/// Each start skips this many CAS numbers, so that no number that a client may hold is used again.
+/// Each start skips this many CAS numbers, so that it never reuses a number that a client may hold.
 const CAS_GAP: u64 = 1 << 32;
-/// Upper limit for the CAS numbers of a file, so that enough numbers stay unused.
+/// Upper limit for the CAS numbers in a file, so that enough unused numbers remain.
 const CAS_MAX: u64 = u64::MAX >> 1;
 
 /// Metrics of a snapshot that was written or read.
@@ -60,8 +60,8 @@ pub struct SnapshotStats {
     pub refused: u64,
 }
 
-/// Writes the cache to `path`. If this fails, an existing file stays. Only its owner may read the
-/// file.
+/// Writes the cache to `path`. If this fails, an existing file stays unchanged. Only its owner may
+/// read the file.
 ///
 /// # Errors
 /// [`SnapshotError::Io`].
@@ -78,8 +78,8 @@ pub(crate) fn write_to_system<S: System>(
 ) -> Result<SnapshotStats, SnapshotError> {
     let new = with_suffix(path, ".new");
     let mut file = create(system, &new)?;
-    // No thread sets the clock of a server that has stopped. The remaining life of the items counts
-    // from now.
+    // After the server has stopped, no thread sets the clock. The remaining life of the items
+    // counts from now.
     system.tick(cache);
     let mut pacer = Pacer::new(system, pace);
     let stats = write_to(cache, &mut file, system.unix_s(), |file, written| {
@@ -97,8 +97,8 @@ pub(crate) fn write_to_system<S: System>(
     Ok(stats)
 }
 
-/// Returns an error if a snapshot cannot be written to `path`, so that the problem is known before
-/// there is anything to write.
+/// Checks that a snapshot can be written to `path`, so that a problem is known before there is
+/// anything to write.
 pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
     if system.is_directory(path) {
         let source = io::ErrorKind::IsADirectory.into();
@@ -109,7 +109,7 @@ pub(crate) fn probe(system: &impl System, path: &Path) -> Result<(), SnapshotErr
     system.remove(&new).map_err(failed("remove", &new))
 }
 
-/// Removes the snapshot at `path`, if it exists, durably: a system crash does not bring it back.
+/// Durably removes the snapshot at `path`, if it exists: a system crash does not bring it back.
 pub(crate) fn remove(system: &impl System, path: &Path) -> Result<(), SnapshotError> {
     match system.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -117,13 +117,13 @@ pub(crate) fn remove(system: &impl System, path: &Path) -> Result<(), SnapshotEr
         }
         _ => {}
     }
-    // Even if there is no such file: an earlier server may have removed or renamed it and died
-    // before that was durable.
+    // Sync even if there is no such file: an earlier server may have removed or renamed it and died
+    // before the change was durable.
     sync_directory(system, path)
 }
 
-/// Renames the snapshot at `path` to FILE.bad, durably: a system crash does not bring it back.
-/// Returns false if it cannot be renamed; then it is still at `path`.
+/// Durably renames the snapshot at `path` to FILE.bad: a system crash does not bring it back.
+/// Returns false if the rename fails; the file is then still at `path`.
 pub(crate) fn set_aside(system: &impl System, path: &Path) -> Result<bool, SnapshotError> {
     if system.rename(path, &with_suffix(path, ".bad")).is_err() {
         return Ok(false);
@@ -132,7 +132,8 @@ pub(crate) fn set_aside(system: &impl System, path: &Path) -> Result<bool, Snaps
     Ok(true)
 }
 
-/// Creates a file and replaces any other. A file left by an earlier write would keep its own mode.
+/// Creates a file in place of any existing one. Writing to a file left by an earlier write would
+/// keep its mode.
 fn create<S: System>(system: &S, path: &Path) -> Result<S::File, SnapshotError> {
     match system.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -164,7 +165,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Snapsho
 /// Loads the snapshot at `path` into `cache`. Returns `None` if the file does not exist. The file
 /// stays.
 ///
-/// After an error the cache may hold some of the items, all of which passed their checksums.
+/// After an error, the cache may hold some of the items. The checksums of these items were correct.
 ///
 /// # Errors
 /// Any [`SnapshotError`].
@@ -241,7 +242,7 @@ fn write_to<W: Write>(
     now_unix_s: u64,
     mut rest: impl FnMut(&W, u64) -> io::Result<()>,
 ) -> io::Result<SnapshotStats> {
-    // Read both clocks at the same moment, so that items expire on time however long the writing
+    // Read both clocks at the same moment, so that items expire on time no matter how long writing
     // takes.
     let now_s = cache.now();
     to.write_all(&header(now_unix_s))?;
@@ -300,7 +301,7 @@ impl Piece {
 }
 
 fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
-    // Read both clocks at the same moment, so that items expire on time however long the reading
+    // Read both clocks at the same moment, so that items expire on time no matter how long reading
     // takes.
     let now_s = cache.now();
     let mut header = [0; HEADER_BYTES];
@@ -341,7 +342,8 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
                     return Err(frames.damaged("the number of items is wrong"));
                 }
                 stats.bytes = frames.offset();
-                // Deleted items may have had higher numbers, but by less than this gap.
+                // Deleted items may have had higher numbers, but the gap is larger than the
+                // difference.
                 cache.advance_cas_past(last_cas.saturating_add(CAS_GAP).min(CAS_MAX));
                 return Ok(stats);
             }
@@ -349,7 +351,7 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
     }
 }
 
-/// Reads bytes as a snapshot, for `testing`. Returns whether they are one.
+/// Reads bytes as a snapshot, for `testing`. Returns whether they are a valid snapshot.
 pub(crate) fn is_readable(cache: &Cache, bytes: &[u8]) -> bool {
     read_from(cache, bytes, 0).is_ok()
 }

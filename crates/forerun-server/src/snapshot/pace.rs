@@ -6,10 +6,11 @@
 //!   sync, uncache    each 2 MiB                                so neither a sync nor the removal takes the core for long
 //! ```
 //!
-//! A thread that copies and writes without a pause competes with the workers. If both use one core,
-//! a worker with a request waits until the scheduler takes the core away, which takes milliseconds.
-//! Removing a file whose pages are in memory takes the core for 0.2 ms per MiB without a break. So
-//! the pages are dropped while the file is written, before the next file replaces it.
+//! A thread that copies and writes without a pause competes with the workers. If the thread shares
+//! a core with a worker, the worker waits until the scheduler preempts the thread, which takes
+//! milliseconds. Removing a file whose pages are in memory occupies the core for 0.2 ms per MiB
+//! without a break. The writer therefore drops the pages while it writes the file, before the next
+//! file replaces it.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -21,12 +22,12 @@ use forerun_core::sync::thread;
 
 use crate::system::System;
 
-/// Bytes between two syncs. A sync of this size takes the core for 0.3 ms.
+/// Bytes between two syncs. A sync of this size occupies the core for 0.3 ms.
 const SYNC_BYTES: u64 = 2 << 20;
 /// The longest pause after a burst. A burst takes longer than this only if it waited for the disk,
 /// and such a wait counts as a pause too.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
-/// How often a writer that waits for its rate checks whether to hurry.
+/// How often a writer that is limited by its rate checks whether to hurry.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The pace of a writer.
@@ -38,8 +39,8 @@ pub(crate) enum Pace {
     Live {
         /// Maximum bytes per second.
         rate: Option<NonZeroU64>,
-        /// Once set, the rest is written as fast as possible, because the server waits for it to
-        /// end.
+        /// Once this is set, the rest is written as fast as possible, because the server is waiting
+        /// for it.
         hurry: Arc<AtomicBool>,
     },
 }

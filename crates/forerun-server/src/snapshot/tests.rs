@@ -94,7 +94,7 @@ proptest! {
     }
 }
 
-/// A slow stream: every read or write moves the cache's clock forward by a second.
+/// A slow stream: each read or write advances the cache's clock by one second.
 struct Slow<'a, T>(&'a Cache, T);
 
 impl<T> Slow<'_, T> {
@@ -237,7 +237,7 @@ fn faults_are_distinguished_and_name_the_file() {
     );
 }
 
-/// A disk on which each write takes as long as many sets of other clients.
+/// A disk on which other clients complete many sets during each write.
 struct Busy<'c> {
     cache: &'c Cache,
     next: u32,
@@ -277,7 +277,7 @@ fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
     assert_eq!(to.refused, 0);
 }
 
-/// The real system, which counts how often a directory is made durable.
+/// The real system, which also counts how often a directory is synced.
 #[derive(Clone, Debug, Default)]
 struct CountsSyncs(std::sync::Arc<std::sync::atomic::AtomicUsize>);
 
@@ -357,7 +357,7 @@ fn a_snapshot_that_is_already_gone_is_durably_gone_after_its_removal() {
     fs::write(&path, b"snapshot").expect("a file");
     remove(&system, &path).expect("the file can be removed");
     assert_eq!(syncs(), 1);
-    // A server that died removed it, and may not have made that durable.
+    // A server that died may have removed the file without making the removal durable.
     remove(&system, &path).expect("there is nothing to remove");
     assert_eq!(syncs(), 2);
 }

@@ -1,5 +1,5 @@
-//! Used by the fuzz target. The answers must not depend on how the input is cut into pieces, and
-//! memory must stay bounded.
+//! The body of the fuzz target for sessions. The answers must not depend on how the input is split,
+//! and memory must stay bounded.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ const OUTPUT_BYTES_MAX: usize = 512 << 10;
 /// Maximum length of the expanded commands.
 const STREAM_BYTES_MAX: usize = 1 << 20;
 
-/// Sends `bytes` to a session, once as a whole and once in pieces whose lengths follow from `cuts`,
-/// with a fast and a slow reader, and compares the answers. A byte 0xfe in `bytes` takes two
-/// operands, a count and a byte: it repeats that byte a hundred times the count.
+/// Sends `bytes` to a session, once as a whole and once in pieces, with a fast and a slow reader,
+/// and compares the answers. `cuts` determines the lengths of the pieces. A byte 0xfe in `bytes`
+/// takes two operands, a count and a byte: it repeats that byte a hundred times the count.
 ///
 /// # Panics
 /// If the answers differ, or if a buffer takes too much memory.
@@ -67,8 +67,8 @@ fn expand(bytes: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// Returns the answers to `stream`. The stream arrives in pieces whose lengths follow from `cuts`,
-/// which repeat; without cuts it is one piece. The client reads `step` bytes at a time.
+/// Returns the answers to `stream`. The stream arrives in pieces whose lengths are those in `cuts`,
+/// repeated; without cuts it is one piece. The client reads `step` bytes at a time.
 fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     let options = CacheOptions::default()
         .memory_limit_bytes(8 << 20)

@@ -1,4 +1,4 @@
-//! Used by the fuzz target of snapshots.
+//! The body of the fuzz target for snapshots.
 
 use forerun_cache::{Cache, CacheOptions};
 

@@ -13,7 +13,8 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::test_server::connect;
 
-/// An authority, a server's certificate, a client's certificate, and one of an unknown authority.
+/// An authority, a server's certificate, a client's certificate, and a certificate of an unknown
+/// authority.
 pub struct Certificates {
     dir: tempfile::TempDir,
 }
@@ -27,7 +28,7 @@ impl Certificates {
         certificates
     }
 
-    /// Replaces every file. Nothing fits the files before.
+    /// Replaces every file. The new files do not match the old ones.
     pub fn replace(&self) {
         let authority = issuer();
         let stranger = issuer();

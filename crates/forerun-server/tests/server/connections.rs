@@ -94,7 +94,7 @@ fn a_vanishing_client_disturbs_no_other() {
             .expect("it is sent");
     }
     ask(&mut stays, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
-    // All were accepted, perhaps after they had left.
+    // The server accepted all of them, perhaps after they had disconnected.
     until("they have come", || {
         stat(&mut stays, "total_connections") == "101"
     });
@@ -209,7 +209,7 @@ fn the_time_that_requests_take_is_counted_by_their_kind() {
         "STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n",
     );
     ask(&mut client, "verbosity 0\r\n", "OK\r\n");
-    // A part of a command is no request.
+    // Part of a command is not a request.
     client.write_all(b"get unfinished").expect("it is sent");
 
     let address = server.metrics_address().expect("it was asked for");
@@ -230,7 +230,7 @@ fn the_time_that_requests_take_is_counted_by_their_kind() {
         ("mixed", 1.0),
         ("other", 1.0),
     ];
-    // A worker counts a turn after its answer is on the way.
+    // A worker counts a turn after it has sent the answer.
     until("all turns are counted", || {
         let text = scrape();
         counts.iter().all(|(kind, count)| {
@@ -284,20 +284,20 @@ fn a_binary_client_is_answered_and_closed() {
         let mut stream = connect(&server);
         let mut request = [0; 24];
         request[..2].copy_from_slice(&[0x80, 0x0b]);
-        // Byte by byte, since a request may be cut anywhere.
+        // Byte by byte, because a request may be split anywhere.
         stream.set_nodelay(true).expect("a socket of TCP");
         for byte in request {
             stream.write_all(&[byte]).expect("it is sent");
         }
         assert_eq!(rest(&mut stream)[..2], [0x81, 0x0b]);
-        // A client that closes within its first request gets the answer too.
+        // A client that closes in the middle of its first request gets the answer too.
         let mut stream = connect(&server);
         stream.write_all(&request[..2]).expect("it is sent");
         stream
             .shutdown(std::net::Shutdown::Write)
             .expect("half closed");
         assert_eq!(rest(&mut stream)[..2], [0x81, 0x0b]);
-        // So does one that sends nothing but the first byte.
+        // So does a client that sends only the first byte.
         let mut stream = connect(&server);
         stream.write_all(&request[..1]).expect("it is sent");
         stream

@@ -77,7 +77,7 @@ fn requests_after_an_answer_to_a_slow_reader_are_answered() {
         &format!("set k 0 0 500000\r\n{value}\r\n"),
         "STORED\r\n",
     );
-    // More than the buffers of both sockets can hold.
+    // This is more than the buffers of both sockets can hold.
     stream
         .write_all("get k\r\n".repeat(40).as_bytes())
         .expect("it is sent");

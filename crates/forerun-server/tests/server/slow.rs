@@ -1,5 +1,5 @@
-//! Clients that read slowly or not at all delay only themselves, and cost the server bounded
-//! memory.
+//! Clients that read slowly or not at all delay only themselves, and the server uses bounded memory
+//! for them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -30,7 +30,7 @@ fn resident_bytes() -> u64 {
     pages * 4096
 }
 
-/// A request for 100 kB, if `k` has 10 kB.
+/// A request whose answer has 100 kB, if `k` has 10 kB.
 fn greedy_line() -> String {
     "get".to_owned() + &" k".repeat(10) + "\r\n"
 }
@@ -45,8 +45,8 @@ fn store_10_kb(stream: &mut TcpStream) {
     );
 }
 
-/// Sends greedy lines until the server stops reading, or closes the connection. Returns whether it
-/// stopped. The stream does not block afterwards.
+/// Sends requests with large answers until the server stops reading or closes the connection.
+/// Returns whether the server stopped reading. Afterwards the stream is nonblocking.
 fn send_until_refused(stream: &mut TcpStream) -> bool {
     let lines = greedy_line().repeat(1000);
     stream.set_nonblocking(true).expect("it can be");
@@ -83,7 +83,7 @@ fn a_client_that_never_reads_costs_bounded_memory() {
         grown < READERS as u64 * (300 << 10),
         "{grown} bytes for {READERS} readers that do not read"
     );
-    // Other clients do not wait for these, which still do not read.
+    // Other clients do not wait for these clients, which still do not read.
     ask(&mut other, "mn\r\n", "MN\r\n");
 }
 
@@ -97,9 +97,9 @@ fn all_slow_readers_together_cost_bounded_memory_and_do_not_stop_the_server() {
     let number = |other: &mut _, name: &str| stat(other, name).parse::<u64>().expect("a number");
     let held =
         |other: &mut _| number(other, "response_obj_bytes") + number(other, "read_buf_bytes");
-    // Each worker may exceed the limit by one connection, for a moment.
+    // Each worker may briefly exceed the limit by one connection.
     let held_bytes_max = LIMIT + 2 * (400 << 10);
-    // Far more clients than the limit allows. This one is served all the time.
+    // There are far more clients than the limit allows. The server keeps serving this one.
     let mut greedy: Vec<_> = (0..40).map(|_| connect(&server)).collect();
     for stream in &mut greedy {
         send_until_refused(stream);
@@ -112,7 +112,7 @@ fn all_slow_readers_together_cost_bounded_memory_and_do_not_stop_the_server() {
         assert!(held(&mut other) < held_bytes_max);
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Those that were not closed at once are closed because they never read.
+    // The server closes the remaining ones because they never read.
     let start = Instant::now();
     while held(&mut other) > LIMIT / 5 * 4 {
         assert!(start.elapsed() < TIMEOUT, "stalled readers keep the memory");
@@ -137,7 +137,7 @@ fn readers_that_read_a_little_now_and_then_do_not_stop_others() {
     let mut greedy: Vec<_> = (0..40).map(|_| connect(&server)).collect();
     greedy.retain_mut(send_until_refused);
     assert!(!greedy.is_empty());
-    // Enough to count as progress, and far too little to empty what the server holds.
+    // This is enough to count as progress, but far too little to empty the server's buffers.
     let over = Arc::new(AtomicBool::new(false));
     let is_over = over.clone();
     let reader = std::thread::spawn(move || {
@@ -153,7 +153,7 @@ fn readers_that_read_a_little_now_and_then_do_not_stop_others() {
     });
     let start = Instant::now();
     let mut slowest = Duration::ZERO;
-    // Longer than a stalled reader would be tolerated.
+    // This is longer than the server tolerates a stalled reader.
     while start.elapsed() < Duration::from_secs(8) {
         let asked = Instant::now();
         ask(&mut other, "mn\r\n", "MN\r\n");
@@ -175,7 +175,8 @@ fn an_upload_without_progress_does_not_keep_the_memory_of_uploads() {
         .max_item_bytes(16 << 20);
     let cache = Arc::new(Cache::new(options_of_cache).expect("a cache"));
     let server = Server::start(options(), cache.clone()).expect("it starts");
-    // All uploads together may take 16 MiB. One takes 12 MiB of that, and then a byte now and then.
+    // All uploads together may use 16 MiB. One upload uses 12 MiB of that, and then sends a byte
+    // now and then.
     let mut slow = connect(&server);
     let length = 15 << 20;
     slow.write_all(format!("set slow 0 0 {length}\r\n").as_bytes())
@@ -265,7 +266,7 @@ fn a_large_value_goes_to_many_slow_readers_without_copies() {
     for reader in &mut readers {
         reader.write_all(b"get k\r\nquit\r\n").expect("it is sent");
     }
-    // Once the first bytes of an answer have arrived, the request was executed before the value is
+    // The first bytes of the answer show that the server executed the request before the value is
     // replaced.
     let head = format!("VALUE k 0 {length}\r\n");
     for reader in &mut readers {
@@ -278,7 +279,7 @@ fn a_large_value_goes_to_many_slow_readers_without_copies() {
         grown < 40 << 20,
         "{grown} bytes while 200 MB wait to be read"
     );
-    // The value may be replaced in the meantime: the client still gets the old value.
+    // The value may be replaced in the meantime. The client still gets the old value.
     ask(&mut stream, "set k 0 0 1\r\nz\r\n", "STORED\r\n");
     for mut reader in readers {
         let answer = rest(&mut reader);

@@ -56,7 +56,7 @@ fn a_server_starts_with_its_predecessors_items() {
         "get later\r\n",
         "VALUE later 0 1\r\nx\r\nEND\r\n",
     );
-    // A version that was held before must not be assigned to a new value.
+    // A version that a client held before must not be assigned to a new value.
     ask(&mut stream, "set new 0 0 1\r\nx\r\n", "STORED\r\n");
     ask(&mut stream, "cas new 0 0 1 1\r\ny\r\n", "EXISTS\r\n");
 }
@@ -107,7 +107,8 @@ fn a_copy_of_a_running_server_is_written_no_faster_than_its_rate() {
         ask(&mut stream, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
         sets += 1;
     }
-    // No rest follows the last piece (128 KiB and one item), and some items are left out.
+    // The writer does not pause after the last piece (128 KiB and one item), and it omits some
+    // items.
     assert!(
         begun.elapsed() >= Duration::from_millis(480),
         "{:?}",
@@ -125,7 +126,7 @@ fn a_copy_replaces_the_previous_one_and_a_killed_writers_leftovers() {
     let path = dir.path().join("cache.snapshot");
     let live = dir.path().join("cache.snapshot.live");
     let new = dir.path().join("cache.snapshot.live.new");
-    // Longer than the part that is removed at a time.
+    // Leftovers of several MiB, as a killed writer may leave them.
     fs::write(&new, vec![1; 9 << 20]).expect("a file");
     fs::write(&live, vec![2; 9 << 20]).expect("a file");
     let server = copying(&path, 1 << 30);
@@ -142,7 +143,7 @@ fn a_copy_replaces_the_previous_one_and_a_killed_writers_leftovers() {
 fn the_end_of_a_server_does_not_wait_for_the_rate_of_a_copy() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cache.snapshot");
-    // At this rate it would take years.
+    // At this rate the copy would take years.
     let server = copying(&path, 1);
     let new = dir.path().join("cache.snapshot.live.new");
     until("it has begun", || new.exists());
@@ -191,7 +192,7 @@ fn no_snapshot_is_left_while_a_server_runs_on_it() {
     let path = dir.path().join("cache.snapshot");
     left_behind(&path);
     let server = start(with_snapshot(&path, false));
-    // A server that is killed from here on leaves the present files.
+    // If the server is killed from here on, it leaves the files as they are now.
     let left: Vec<_> = fs::read_dir(dir.path()).expect("it is there").collect();
     assert!(left.is_empty(), "{left:?}");
     let mut stream = connect(&server);
@@ -301,7 +302,7 @@ fn a_slow_load_does_not_shift_expiry() {
     let whole = dir.path().join("whole");
     left_behind(&whole);
     let bytes = fs::read(&whole).expect("it is there");
-    // A pipe instead of the file delivers its second half 2.5 s after the first.
+    // A pipe in place of the file delivers its second half 2.5 s after the first.
     let path = dir.path().join("cache.snapshot");
     let made = Command::new("mkfifo").arg(&path).status();
     assert!(made.expect("there is mkfifo").success());

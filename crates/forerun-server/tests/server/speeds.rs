@@ -32,7 +32,8 @@ enum Speed {
     Slowly,
     /// A megabyte at once, then nothing for 10 ms.
     Bursts,
-    /// Starts only after the server has found the socket full, then as fast as it can.
+    /// Starts only after the server has found the socket full, then reads or writes as fast as it
+    /// can.
     AfterPause,
     /// The first 3,000 bytes one by one.
     BytesFirst,
@@ -104,7 +105,7 @@ struct Client {
 }
 
 impl Client {
-    /// Sets the speed from here on.
+    /// Sets the speed of all later reads and writes.
     fn set_speed(&mut self, speed: Speed) {
         self.socket.speed = speed;
         self.socket.done = 0;
@@ -144,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Expects the end of the connection, with TLS an announced one.
+    /// Expects the end of the connection. With TLS, close_notify must announce it.
     fn expect_end(&mut self, what: &str) {
         match self.read(&mut [0]) {
             Ok(0) => {}

@@ -71,7 +71,7 @@ pub fn rest(stream: &mut impl Read) -> Vec<u8> {
     }
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition is true.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {

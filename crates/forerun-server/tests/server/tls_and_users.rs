@@ -67,7 +67,8 @@ fn plain_and_tls_listeners_coexist_and_noise_is_refused() {
 #[test]
 fn clients_are_verified_as_configured() {
     let certificates = Certificates::new();
-    // The result in each mode for no certificate, a valid one, and one of an unknown authority.
+    // The result in each mode for a client without a certificate, with a valid one, and with one of
+    // an unknown authority.
     for (mode, none, stranger) in [
         (VerifyClient::No, true, true),
         (VerifyClient::Request, true, false),
@@ -134,7 +135,7 @@ fn certificates_are_replaced_while_sessions_are_open() {
     assert!(is_trusted(&certificates, &server));
     fs::write(certificates.path("server.key"), key).expect("a file");
     ask(&mut operator, "refresh_certs\r\n", "OK\r\n");
-    // The first session goes on with the certificate that it began with.
+    // The first session keeps the certificate that it began with.
     ask(&mut first, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
     ask(&mut first, "get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");
 }

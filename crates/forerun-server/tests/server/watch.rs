@@ -1,4 +1,4 @@
-//! `watch`: the lines that a watcher gets, beside memcached's if it is on the PATH.
+//! `watch`: the lines that a watcher gets, compared with memcached's if memcached is on the PATH.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -32,7 +32,8 @@ impl<S: Read + Write> Pair<S> {
         }
     }
 
-    /// Sends commands, waits for the answer to a last one, and reads lines until there are `count`.
+    /// Sends commands, waits for the answer to a final command, and reads lines until there are
+    /// `count`.
     fn lines(&mut self, commands: &str, count: usize) -> Vec<String> {
         let sent = format!("{commands}verbosity x\r\n");
         self.client.write_all(sent.as_bytes()).expect("it is sent");
@@ -56,7 +57,7 @@ impl<S: Read + Write> Pair<S> {
         self.read_until(|text| text.contains("type=conn_close "))
     }
 
-    /// Reads whole lines until they are enough.
+    /// Reads whole lines until there are enough.
     fn read_until(&mut self, is_enough: impl Fn(&str) -> bool) -> Vec<String> {
         let mut piece = [0; 4096];
         while !is_enough(&self.text) || !(self.text.is_empty() || self.text.ends_with('\n')) {
@@ -94,7 +95,7 @@ fn pair(server: &Server, kinds: &str) -> Pair<TcpStream> {
     Pair::new(connect(server), connect(server), kinds)
 }
 
-/// The lines of memcached for the same commands, if there is one.
+/// Memcached's lines for the same commands, if memcached is on the PATH.
 fn of_memcached(kinds: &str, before: &str, commands: &str, count: usize) -> Option<Vec<String>> {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("memcached.sock");
@@ -239,7 +240,7 @@ fn a_tcp_client_is_shown_with_its_address() {
     );
 }
 
-/// A server whose cache is soon full.
+/// A server with a small cache, which is soon full.
 fn small_server() -> Server {
     let limit = forerun_cache::MEMORY_BYTES_MIN.max(4 << 20);
     let cache = CacheOptions::default().memory_limit_bytes(limit);
@@ -251,7 +252,8 @@ fn small_server() -> Server {
 /// Sends this many sets of 1,000 bytes without a pause, without answers.
 fn store_much(client: &mut TcpStream, items: usize) {
     let value = "v".repeat(1000);
-    // Lines of 600 bytes, which soon fill the sockets of a watcher that does not read.
+    // Long keys make lines of 600 bytes, which soon fill the sockets of a watcher that does not
+    // read.
     let key = "%".repeat(200);
     for item in 0..items {
         let set = format!("set {key}{item} 0 1000 1000 noreply\r\n{value}\r\n");
@@ -296,7 +298,7 @@ fn evictions_are_lines_and_a_watcher_that_does_not_read_stops_nobody() {
         let ttl: u64 = fields[5].1.parse().expect("a number");
         assert!((900..=1000).contains(&ttl), "{line}");
     }
-    // The slow one reads at last, and learns how much it has missed.
+    // Now the slow watcher reads, and learns how many lines it has missed.
     let mut reader = slow.try_clone().expect("a second handle");
     let reads = std::thread::spawn(move || {
         let mut text = String::new();
@@ -347,7 +349,7 @@ fn a_watcher_leaves_with_its_connection_and_is_not_idle() {
     until("nobody watches", || {
         stat(&mut client, "curr_connections") == "1"
     });
-    // At most twenty watch at a time.
+    // At most twenty clients can watch at a time.
     let mut watchers: Vec<TcpStream> = (0..20)
         .map(|_| {
             let mut stream = connect(&server);

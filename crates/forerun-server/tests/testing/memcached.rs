@@ -1,4 +1,4 @@
-//! A memcached to compare with, if one is on the PATH.
+//! Starts memcached for comparisons, if it is on the PATH.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,8 +19,8 @@ impl Drop for Memcached {
     }
 }
 
-/// Starts memcached. `None` if there is none of the right version: the test is skipped, and this
-/// says so.
+/// Starts memcached. Returns `None` if there is none of the right version: it then prints that the
+/// test is skipped.
 pub fn start(socket: &Path) -> Option<Memcached> {
     let found = Command::new("memcached").arg("-V").output();
     let found = found.map_or_else(
@@ -28,7 +28,7 @@ pub fn start(socket: &Path) -> Option<Memcached> {
         |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
     );
     if !found.ends_with(&format!(" {VERSION}")) {
-        // The test harness hides what eprintln! prints in a test that passes.
+        // The test harness hides the output of `eprintln!` in a passing test.
         let mut stderr = std::io::stderr();
         let _ = writeln!(
             stderr,

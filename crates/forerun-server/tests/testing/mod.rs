@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   == name of the case
-//!   > set a 0 0 5                 sent, with \r\n behind it; a \ at the end: without
+//!   > set a 0 0 5                 sent with \r\n appended; with \ at the end, without it
 //!   > hello
-//!   < STORED                      the answer, with \r\n behind it
+//!   < STORED                      the answer, with \r\n appended
 //!   ! NOT_STORED                  memcached 1.6.18's answer, if it differs; it replaces the whole answer
 //!   !                             with nothing after it: no answer at all
 //!   # anything else is a comment
@@ -99,7 +99,7 @@ fn bytes_of(text: &str) -> Vec<u8> {
                 bytes.push(u8::from_str_radix(&digits, 16).expect("two hexadecimal digits"));
             }
             '*' => {
-                // `\*N,c`: N times the letter c.
+                // `\*N,c` means N times the letter c.
                 let count: String = rest.by_ref().take_while(|char| *char != ',').collect();
                 let char = rest.next().expect("a letter") as u8;
                 bytes.extend(vec![char; count.parse().expect("a number")]);
@@ -116,7 +116,7 @@ fn bytes_of(text: &str) -> Vec<u8> {
 pub struct Kept(HashMap<String, String>);
 
 impl Kept {
-    /// The request with the stored numbers filled in.
+    /// Replaces the names in the request with the stored numbers.
     pub fn fill(&self, sent: &[u8]) -> Vec<u8> {
         let mut filled = String::from_utf8_lossy(sent).into_owned();
         if !filled.contains('{') {
