@@ -48,15 +48,15 @@ FORERUN_DEVICE void attempt_until_done(u32 warp, bool pending, Attempt attempt) 
     }
 }
 
-// `attempt(pending)` returns whether the lane's work is done.
+// `attempt(pending, round)` returns whether the lane's work is done. Rounds count from 0.
 template <typename Attempt> FORERUN_DEVICE void attempt_together(bool pending, Attempt attempt) {
     u32 before = 0, tries = 0;
-    for (;;) {
+    for (u32 round = 0;; ++round) {
         const u32 left = ballot(all_lanes, pending);
         if (left == 0) return;
         if (left == before) backoff(tries++);
         before = left;
-        if (attempt(pending)) pending = false;
+        if (attempt(pending, round)) pending = false;
     }
 }
 

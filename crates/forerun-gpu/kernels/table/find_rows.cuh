@@ -18,17 +18,10 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
     FORERUN_DEVICE void run() {
         this->each_turn([&](u64 i, bool there, bool narrow) {
             const Place place = this->take(i, there);
-            bool pending = there;
             // The first attempt is made without locks.
-            u32 before = 0;
-            for (u32 tries = 0;; ++tries) {
-                const u32 left = ballot(all_lanes, pending);
-                if (left == 0) break;
-                // Wait only for locks of other warps: this warp's have been released.
-                if (tries > 1 && left == before) backoff(tries);
-                before = left;
-                if (attempt(i, place, pending, tries, narrow)) pending = false;
-            }
+            attempt_together(there, [&](bool pending, u32 round) {
+                return attempt(i, place, pending, round, narrow);
+            });
         });
     }
 
@@ -40,23 +33,23 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
     using Search::word;
 
     // Returns whether the lane has its answer.
-    FORERUN_DEVICE bool attempt(u64 i, const Place& place, bool pending, u32 tries, bool narrow) {
+    FORERUN_DEVICE bool attempt(u64 i, const Place& place, bool pending, u32 round, bool narrow) {
         bool mine = pending;
         HeldWords words;
-        if (tries != 0) {
+        if (round != 0) {
             mine = pending && try_lock_candidates(t, place, words);
             warp_sync(all_lanes);  // the locks' fences count for all lanes
         }
         if (mine) slot = no_slot;
-        this->template search<Versions::read>(place, mine, narrow && tries == 0);
+        this->template search<Versions::read>(place, mine, narrow && round == 0);
         give_row(i, mine);
         // An earlier attempt may have copied part of a row that is gone by now. Overwrite it with
         // zeros.
-        if (tries != 0 && any(all_lanes, mine && slot == no_slot)) zero(i, mine && slot == no_slot);
+        if (round != 0 && any(all_lanes, mine && slot == no_slot)) zero(i, mine && slot == no_slot);
         if (op.concurrent_writers == 0) return true;
         fence();
         warp_sync(all_lanes);  // all lanes have their parts of the rows
-        if (tries == 0) return !has_moved();
+        if (round == 0) return !has_moved();
         if (mine) unlock_unchanged(t, place, words);
         return mine;
     }

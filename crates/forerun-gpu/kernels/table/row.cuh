@@ -182,28 +182,16 @@ template <typename T> FORERUN_DEVICE void store_element(u64 row, u64 e, T value)
         store_relaxed(at<u32>(row) + e * (sizeof(T) / 4) + w, both.words[w]);
 }
 template <typename T> FORERUN_DEVICE void add_elements(u64 to, u64 from, u64 bytes) {
-    constexpr u32 at_once = 1;
     RowTurn turn(u32(bytes / sizeof(T)));
 #pragma unroll 1
-    for (u32 first = 0; first < turn.units; first += at_once) {
-        T sum[at_once];
-        u64 target[at_once];
-        u32 unit[at_once];
-#pragma unroll
-        for (u32 k = 0; k < at_once; ++k) {
-            const u64 source = shuffle(all_lanes, from, turn.row % warp_lanes);
-            target[k] = shuffle(all_lanes, to, turn.row % warp_lanes);
-            if (first + k >= turn.units) target[k] = 0;
-            unit[k] = turn.unit;
-            sum[k] = T(0);
-            if (target[k] != 0)
-                sum[k] = T(load_element<T>(target[k], unit[k]) + load(at<T>(source) + unit[k]));
-            turn.next();
+    for (u32 n = 0; n < turn.units; ++n) {
+        const u64 source = shuffle(all_lanes, from, turn.row);
+        const u64 target = shuffle(all_lanes, to, turn.row);
+        if (target != 0) {
+            const T sum = T(load_element<T>(target, turn.unit) + load(at<T>(source) + turn.unit));
+            store_element(target, turn.unit, sum);
         }
-#pragma unroll
-        for (u32 k = 0; k < at_once; ++k) {
-            if (target[k] != 0) store_element(target[k], unit[k], sum[k]);
-        }
+        turn.next();
     }
 }
 // The lanes whose `row` is not 0 hold the locks of its bucket. Integers wrap.

@@ -40,7 +40,7 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
                 prefetch(digests_at(t, place.home * WIDTH));
                 if (t.candidates == 2) prefetch(digests_at(t, place.spill * WIDTH));
             }
-            attempt_together(i < count, [&](bool pending) { return write(pending); });
+            attempt_together(i < count, [&](bool pending, u32) { return write(pending); });
         }
         // The sum is modulo 2^64, so it can represent a decrease.
         const u64 all_added = sum_of_warp(added);

@@ -36,8 +36,6 @@ pub struct TableLaunch {
     pub blocks: u32,
     /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory per block.
-    pub shared_bytes: u32,
 }
 
 /// The input and output of a launch in host memory, staged in one piece of device memory.
@@ -269,7 +267,7 @@ impl Backend for GpuBackend {
         let grid = Launch {
             blocks: launch.blocks,
             threads: launch.threads,
-            shared_bytes: launch.shared_bytes,
+            shared_bytes: 0,
         };
         // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert. Its
         // addresses come from `allocate`, whose memory is freed only after the stream has finished

@@ -26,7 +26,6 @@ fn launch(kernel: &'static str, threads: u32, items: u64, a_block: u64, max: u32
         kernel,
         blocks: items.div_ceil(a_block).clamp(1, u64::from(max.max(1))) as u32,
         threads,
-        shared_bytes: 0,
     }
 }
 

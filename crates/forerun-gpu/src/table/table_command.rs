@@ -319,7 +319,7 @@ fn prepared<'a>(
         launch: Launch {
             blocks: launch.blocks,
             threads: launch.threads,
-            shared_bytes: launch.shared_bytes,
+            shared_bytes: 0,
         },
         op,
         _memory: PhantomData,
