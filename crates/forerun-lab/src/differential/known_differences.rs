@@ -112,7 +112,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Earlier,
-        "A quiet `ma` that creates a counter answers nothing. 1.6.18 answers `HD`.",
+        "A quiet `ma` that creates a counter sends no answer. 1.6.18 answers `HD`.",
     ),
     masked(
         Affected::Earlier,
@@ -126,7 +126,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     masked(
         Affected::Later,
-        "1.6.45 words errors differently, and some errors begin with `SERVER_ERROR`.",
+        "1.6.45 uses different error texts, and some of its errors begin with `SERVER_ERROR`.",
     ),
     not_generated(
         Affected::Later,
@@ -160,14 +160,14 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
-        "`flush_all` with a time that has not come yet does not undo an earlier flush, and keeps \
-         what is stored after it took effect. Memcached brings back the items of an earlier flush, \
-         and also removes what is stored later in the same second.",
+        "`flush_all` with a future time does not undo an earlier flush, and keeps items that are \
+         stored after it takes effect. Memcached brings back the items of an earlier flush, and \
+         also removes items that are stored later in the same second.",
     ),
     not_generated(
         Affected::Any,
         "A meta command with an opaque token that is too long changes nothing. Memcached executes \
-         some of them before it answers with the error.",
+         some of these commands before it answers with the error.",
     ),
     not_generated(
         Affected::Any,
@@ -183,13 +183,13 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
-        "A value that consists of white space is not a number. Memcached reads beyond its end, and \
-         uses what an earlier item left there.",
+        "A value that consists of white space is not a number. Memcached reads beyond the end of \
+         the value, and uses what an earlier item left there.",
     ),
     not_generated(
         Affected::Any,
-        "`ma` with `C` compares versions before it looks at the value. Memcached first answers \
-         that a value of more than half a MiB is not a number.",
+        "`ma` with `C` compares versions before it reads the value. Memcached first answers that a \
+         value of more than half a MiB is not a number.",
     ),
     masked(
         Affected::Any,
@@ -213,21 +213,21 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
-        "If a line of keys contains a key that is too long, the answers before that line are still \
-         sent. If the line is longer than 16 KiB, so are the answers to its keys before the bad \
-         one. Memcached drops all answers that it has not sent yet.",
+        "If a line of keys contains a key that is too long, the server still sends the answers \
+         before that line. If the line is longer than 16 KiB, it also sends the answers to the \
+         keys before the bad one. Memcached drops all answers that it has not sent yet.",
     ),
     not_generated(
         Affected::Any,
-        "A line other than `get` and `gets` may have up to 16 KiB however it arrives, and a list \
-         of keys may have any length. Memcached closes the connection above 2 KiB unless the rest \
-         has already arrived.",
+        "A line other than `get` and `gets` may have up to 16 KiB, no matter how it is split into \
+         packets, and a list of keys may have any length. Memcached closes the connection above 2 \
+         KiB unless the rest has already arrived.",
     ),
     not_generated(
         Affected::Any,
-        "A dump of keys is answered in its turn, wherever it is in the pipeline. Memcached refuses \
-         a dump that follows other commands, and loses commands that it receives before the dump \
-         is over. 1.6.18 has no `mgdump`.",
+        "The server answers a dump of keys in its turn, wherever it is in the pipeline. Memcached \
+         refuses a dump that follows other commands, and loses commands that it receives before \
+         the dump is over. 1.6.18 has no `mgdump`.",
     ),
     not_generated(
         Affected::Any,
@@ -236,8 +236,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
-        "A watcher of fetchers sees reads only; memcached also shows the lookups that writes \
-         make. `watch` may follow other commands in the pipeline, which memcached refuses.",
+        "A watcher of fetchers sees only reads; memcached also shows the lookups that writes make. \
+         `watch` may follow other commands in the pipeline; memcached refuses that.",
     ),
     not_generated(
         Affected::Any,
@@ -246,7 +246,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     masked(
         Affected::Any,
-        "`version` answers the memcached version that the server follows, and then its own.",
+        "`version` returns the memcached version that the server follows, then its own version.",
     ),
     masked(
         Affected::Any,
@@ -257,8 +257,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         "In `stats`, `cmd_meta` counts all meta commands; memcached counts only `me`. \
          `total_items` counts every version of an item that was written, `touch` included. \
          `curr_items`, `get_expired` and `get_flushed` depend on when a server reclaims expired \
-         and flushed items. Statistics of the process, its memory, threads and connections are \
-         each server's own.",
+         and flushed items. Statistics of the process, its memory, threads and connections differ \
+         between servers.",
     ),
 ];
 
