@@ -80,7 +80,7 @@ fn each_row_is_an_object_and_every_operation_has_one_at_every_load() {
             );
             assert_eq!(
                 (row.buckets.as_str(), row.dim, row.hit_rate),
-                ("2x128", 8, 0.6)
+                ("1x128", 8, 0.6)
             );
             assert!(
                 row.keys_per_second > 0.0 && row.keys_per_second_wall > 0.0,

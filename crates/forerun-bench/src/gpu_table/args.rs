@@ -45,7 +45,7 @@ pub struct Args {
     pub load: Vec<f64>,
 
     /// Bucket shapes, candidates x slots, for their study; the other studies use the first
-    /// [default: 2x128,1x64,1x128,2x64,1x32]
+    /// [default: 1x128,1x64,2x128,2x64,1x32]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub buckets: Vec<Buckets>,
 

@@ -104,7 +104,7 @@ impl Setting {
                 loads.iter().map(|&load| with(&|s| s.load = load)).collect()
             }
             Study::Buckets => {
-                let default = ["2x128", "1x64", "1x128", "2x64", "1x32"].map(str::parse::<Buckets>);
+                let default = ["1x128", "1x64", "2x128", "2x64", "1x32"].map(str::parse::<Buckets>);
                 let default: Vec<Buckets> = default.into_iter().flatten().collect();
                 let forms = or(&args.buckets, &default);
                 let each = |form: &Buckets| {

@@ -59,9 +59,9 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// The table's default: two of 128.
+    /// The table's default: one of 128.
     pub const DEFAULT: Buckets = Buckets {
-        candidates: Candidates::Two,
+        candidates: Candidates::One,
         width: Width::W128,
     };
 }

@@ -119,7 +119,7 @@ impl Lock {
         );
         debug_assert_eq!(text.len(), TEXT_BYTES);
         // The store works without it: the next opener assumes a power loss, and sees another
-        // process's number or none.
+        // process ID or none.
         let Some(file) = &self.file else { return };
         if let Err(error) = write_all_at(&**file, text.as_bytes(), 0) {
             tracing::warn!(path =

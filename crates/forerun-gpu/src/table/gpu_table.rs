@@ -328,7 +328,8 @@ impl GpuTable {
             return Ok(());
         }
         // Which keys are new is not known yet, so assume that all are.
-        let wanted = self.size()?.saturating_add(keys).saturating_mul(8) / 7;
+        let entries = self.size()?.saturating_add(keys);
+        let wanted = entries.saturating_mul(16) / self.options.sixteenths_before_growth();
         if wanted > self.capacity() {
             let doubled = self.capacity().saturating_mul(2);
             self.reserve(wanted.max(doubled).min(max))?;

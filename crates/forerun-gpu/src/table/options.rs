@@ -62,14 +62,14 @@ impl ScoreBytes {
     }
 }
 
-/// The options of a table. The defaults are two candidates of 128 slots and LRU.
+/// The options of a table. The defaults are HierarchicalKV's: one candidate of 128 slots, and LRU.
 ///
 /// ```
 /// use forerun_gpu::table::{GpuTable, EvictStrategy, TableOptions};
 ///
 /// let options = TableOptions::new(100_000, 32).evict_strategy(EvictStrategy::Customized);
 /// let table = GpuTable::on_cpu(options)?;
-/// assert!(table.capacity() >= 100_000 && table.capacity() % 256 == 0);
+/// assert!(table.capacity() >= 100_000 && table.capacity() % 128 == 0);
 /// # Ok::<(), forerun_gpu::table::TableError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,14 +78,16 @@ pub struct TableOptions {
     /// Slots, rounded up to whole buckets (to pairs of buckets with two candidates).
     pub capacity: u64,
     /// The maximum number of slots. If it exceeds `capacity`, a batch from the host that might fill
-    /// the table beyond 7/8 doubles it first, like [`reserve`](super::GpuTable::reserve), which may
-    /// be called at any time. Operations on streams never grow the table. Default: `capacity`.
+    /// a bucket doubles the table first, like [`reserve`](super::GpuTable::reserve), which may be
+    /// called at any time: with the default buckets a table grows when it is 5/8 full, with two
+    /// candidates when it is 7/8 full. Operations on streams never grow the table. Default:
+    /// `capacity`.
     pub max_capacity: u64,
     /// Bytes per row; 0 for a table of only keys and scores.
     pub row_bytes: u64,
     /// Slots per bucket. Default: 128.
     pub width: Width,
-    /// Candidate buckets per key. Default: two.
+    /// Candidate buckets per key. Default: one.
     pub candidates: Candidates,
     /// The eviction strategy. Default: [`EvictStrategy::Lru`].
     pub evict_strategy: EvictStrategy,
@@ -123,7 +125,7 @@ impl TableOptions {
             max_capacity: capacity,
             row_bytes,
             width: Width::W128,
-            candidates: Candidates::Two,
+            candidates: Candidates::One,
             evict_strategy: EvictStrategy::Lru,
             score_bytes: ScoreBytes::Eight,
             device_row_bytes_max: u64::MAX,
@@ -162,6 +164,19 @@ impl TableOptions {
         match self.candidates {
             Candidates::One => buckets,
             Candidates::Two => buckets.next_multiple_of(2),
+        }
+    }
+
+    /// The load, in sixteenths, up to which a table with room to grow takes entries before it grows.
+    /// It is below the load at which the first bucket of a table of 2^24 slots is full.
+    pub(crate) fn sixteenths_before_growth(&self) -> u64 {
+        match (self.candidates, self.width) {
+            (Candidates::One, Width::W16) => 2,
+            (Candidates::One, Width::W32) => 6,
+            (Candidates::One, Width::W64) => 8,
+            (Candidates::One, Width::W128) => 10,
+            (Candidates::Two, Width::W16) => 12,
+            (Candidates::Two, _) => 14,
         }
     }
 

@@ -33,7 +33,9 @@ fn kept_of_the_best(table: &mut GpuTable, rounds: usize, seed: u64) -> f64 {
 }
 
 fn options(slots: u64) -> TableOptions {
-    TableOptions::new(slots, 8).evict_strategy(EvictStrategy::Customized)
+    TableOptions::new(slots, 8)
+        .candidates(Candidates::Two)
+        .evict_strategy(EvictStrategy::Customized)
 }
 
 #[test]
@@ -41,6 +43,16 @@ fn two_candidates_keep_the_best_over_128_rounds() {
     let mut table = GpuTable::on_cpu(options(1 << 12)).unwrap();
     let kept = kept_of_the_best(&mut table, 128, 1);
     assert!(kept >= 0.99, "{kept}");
+}
+
+#[test]
+fn one_candidate_keeps_most_of_the_best_over_128_rounds() {
+    for (width, least) in [(Width::W64, 0.94), (Width::W128, 0.96)] {
+        let options = options(1 << 12).width(width).candidates(Candidates::One);
+        let mut table = GpuTable::on_cpu(options).unwrap();
+        let kept = kept_of_the_best(&mut table, 128, 1);
+        assert!(kept >= least, "{width:?}: {kept}");
+    }
 }
 
 #[test]
@@ -72,4 +84,30 @@ fn nothing_is_evicted_before_98_of_100_slots_are_taken() {
     assert!(first(Width::W128, Candidates::Two) >= 0.98);
     assert!(first(Width::W64, Candidates::Two) >= 0.95);
     assert!(first(Width::W128, Candidates::One) < 0.85);
+}
+
+#[test]
+fn a_table_grows_before_a_bucket_is_full() {
+    for width in Width::ALL {
+        for candidates in [Candidates::One, Candidates::Two] {
+            let options = options(1 << 10)
+                .width(width)
+                .candidates(candidates)
+                .row_bytes(0)
+                .max_capacity(1 << 22);
+            let mut table = GpuTable::on_cpu(options).unwrap();
+            let mut random = SmallRng::seed_from_u64(11);
+            let mut inserted = 0;
+            while table.capacity() < 1 << 18 {
+                let keys: Vec<u64> = (0..500).map(|_| random.random()).collect();
+                let status = table.insert_or_assign(&keys, &[], None).unwrap();
+                assert!(
+                    status.iter().all(|status| *status == Status::Inserted),
+                    "{width:?} {candidates:?} at {inserted}"
+                );
+                inserted += keys.len() as u64;
+            }
+            assert_eq!(table.size().unwrap(), inserted, "{width:?} {candidates:?}");
+        }
+    }
 }

@@ -127,7 +127,7 @@ pub struct Args {
     /// Maximum rate, in bytes per second, of copying the running cache (SIGUSR2)
     #[arg(long, value_name = "SIZE", requires = "snapshot", value_parser = parse_rate)]
     snapshot_rate: Option<NonZeroU64>,
-    /// Write the process's number to this file while the server runs
+    /// Write the process ID to this file while the server runs
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
     /// Write a copy of the running cache to FILE.live at this interval

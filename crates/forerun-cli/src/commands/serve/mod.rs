@@ -65,7 +65,7 @@ pub fn run_with(
     Ok(Outcome::Done)
 }
 
-/// The file with the process's number, while the server runs.
+/// The file with the process ID, while the server runs.
 struct PidFile<'a>(&'a Path);
 
 impl PidFile<'_> {
@@ -130,7 +130,7 @@ fn raise_descriptor_limit(wanted: u64) {
         let has = getrlimit(Resource::Nofile).current;
         tracing::warn!(
             wanted,
-            ?has,
+            has = has.unwrap_or(u64::MAX),
             "the descriptor limit is too low for the maximum number of connections"
         );
     }
