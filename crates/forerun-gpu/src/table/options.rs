@@ -167,8 +167,8 @@ impl TableOptions {
         }
     }
 
-    /// The load, in sixteenths, up to which a table with room to grow takes entries before it grows.
-    /// It is below the load at which the first bucket of a table of 2^24 slots is full.
+    /// The load, in sixteenths, at which a table grows if it may. It is below the load at which the
+    /// first bucket of a table of 2^24 slots is full.
     pub(crate) fn sixteenths_before_growth(&self) -> u64 {
         match (self.candidates, self.width) {
             (Candidates::One, Width::W16) => 2,
