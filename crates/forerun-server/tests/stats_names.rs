@@ -17,7 +17,7 @@ use server::test_server;
 const PAGE: &str = include_str!("../../../docs/operate/protocol.md");
 
 /// Memcached's names that this server does not have.
-const LEFT_OUT: [&str; 9] = [
+const LEFT_OUT: [&str; 8] = [
     "libevent",
     "reserved_fds",
     "oldest",
@@ -25,7 +25,6 @@ const LEFT_OUT: [&str; 9] = [
     "chunk_size",
     "slab_chunk_max",
     "reqs_per_event",
-    "hash_algorithm",
     "age",
 ];
 
@@ -75,6 +74,7 @@ fn statistics_have_memcacheds_names_and_kinds_of_values() {
                 || (command != "stats slabs" && LEFT_OUT.contains(&name.as_str()));
             match (ours.get(&name), is_left_out) {
                 (Some(ours), false) if *ours == is_number => {}
+                // A number where memcached has a name, or the reverse, would confuse its readers.
                 (None, true) => {}
                 (ours, _) => wrong += &format!("{command}: {name}: {ours:?}\n"),
             }

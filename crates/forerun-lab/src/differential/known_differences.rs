@@ -260,6 +260,12 @@ pub(super) const DIFFERENCES: &[Difference] = &[
          and flushed items. Statistics of the process, its memory, threads and connections differ \
          between servers.",
     ),
+    masked(
+        Affected::Any,
+        "`stats` has no `libevent` and `reserved_fds`, `stats items` no `age`, and `stats \
+         settings` no `oldest`, `reqs_per_event`, `growth_factor`, `chunk_size`, `slab_chunk_max` \
+         and `ext_*`. These describe memcached's event loop, slabs, LRUs and external storage.",
+    ),
 ];
 
 /// Statistics about clients' actions, which both servers count in the same way.

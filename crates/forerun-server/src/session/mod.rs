@@ -29,6 +29,7 @@ mod meta_commands;
 mod meta_get;
 mod reads;
 mod stats;
+mod stats_settings;
 mod storage;
 
 use std::mem;
