@@ -88,6 +88,8 @@ fn a_daemon_listens_when_its_command_returns_and_removes_its_pid_file_at_the_end
             "-P",
             "pid",
             "-L",
+            "-U",
+            "11211",
             "-o",
             "modern",
         ],
@@ -97,7 +99,8 @@ fn a_daemon_listens_when_its_command_returns_and_removes_its_pid_file_at_the_end
     assert!(status.success() && stdout.is_empty(), "{}", text(&stderr));
     let pid = std::fs::read_to_string(workspace.path("pid")).expect("a file");
     let daemon = Daemon(pid.trim().to_owned());
-    let warning = "forerun: ignored, without a meaning here: -L, -o modern\n";
+    let warning =
+        "forerun: ignored, without a meaning here: -L, -U 11211 (there is no UDP), -o modern\n";
     assert!(text(&stderr).starts_with(warning), "{}", text(&stderr));
     // In a session of its own, so a terminal's end does not reach it.
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.0)).expect("it runs");
@@ -245,7 +248,7 @@ fn help_and_version_are_printed_and_mistakes_are_one_line() {
     assert!(text(&run(&["-h"]).stdout).contains("\n-Z, --enable-ssl "));
     assert!(text(&run(&["-i"]).stdout).contains("Apache"));
     for (args, word) in [
-        (&["-U", "11211"][..], "UDP"),
+        (&["-U", "udp"][..], "udp"),
         (&["-m", "lots"], "lots"),
         (&["-t", "0"], "0"),
         (&["-q"], "-q"),

@@ -42,7 +42,7 @@ const LICENSE: &str = "forerun: Apache License 2.0, https://www.apache.org/licen
 /// is started under the name memcached, for example through a symbolic link.
 ///
 /// Options about memcached's internals (slabs, LRUs, the hash table, -k, -L, -C, -R and others)
-/// are ignored with a warning that names them. UDP, SASL, the binary protocol, external storage
+/// and UDP are ignored with a warning that names them. SASL, the binary protocol, external storage
 /// and the proxy do not exist; these options are errors.
 ///
 /// Defaults are memcached's: all interfaces, 4 threads.
@@ -153,7 +153,7 @@ fn informs(given: &[Given]) -> Option<String> {
 /// The options that have a meaning here, in the form of memcached's own help, which scripts search.
 const HELP: &str = "\
 -p, --port=<num>          TCP port to listen on (default: 11211, -1: any, 0: none)
--U, --udp-port=<num>      only 0: there is no UDP
+-U, --udp-port=<num>      ignored: there is no UDP
 -s, --unix-socket=<file>  UNIX socket to listen on (disables network support)
 -a, --unix-mask=<mask>    access mask for UNIX socket, in octal (default: 700)
 -A, --enable-shutdown     enable ascii \"shutdown\" command
@@ -188,8 +188,8 @@ const HELP: &str = "\
    - ssl_verify_mode:     0 (none), 1 (request), 2 or 3 (require)
    - ssl_ca_cert:         PEM format file of acceptable client CA's
    - ssl_min_version:     2 (tlsv1.2) or 3 (tlsv1.3)
-Ignored: -k -f -n -L -R -C -N, and -o options about slabs, LRUs, the hash table and logs.
-Not supported: UDP, -S, -B binary, -o ext_*, -o proxy_*.
+Ignored: -U -k -f -n -L -R -C -N, and -o options about slabs, LRUs, the hash table and logs.
+Not supported: -S, -B binary, -o ext_*, -o proxy_*.
 ";
 
 /// The address that stands for all interfaces: that of IPv6 if its sockets also accept IPv4.
