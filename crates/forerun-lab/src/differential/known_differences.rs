@@ -172,8 +172,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         Affected::Any,
         "If an incremented number gets longer, the item keeps its claim and its stale mark, and \
-         gets the time of `ma`'s `T`. Memcached creates a new item without these marks, and sets \
-         the time of the old item.",
+         gets the time of `ma`'s `T` and the version of its `E`. Memcached creates a new item \
+         without these marks, and gives the time and the version to the old item.",
     ),
     not_generated(
         Affected::Any,
