@@ -209,7 +209,7 @@ impl Buffer {
         let mut waiting = self.waiting();
         let skipped = match waiting.skipped {
             0 => String::new(),
-            lines => format!("[skipped: {lines}]\n"),
+            lines => format!("skipped={lines}\n"),
         };
         if waiting.lines.len() + skipped.len() + line.len() > BUFFER_BYTES_MAX {
             waiting.skipped += 1;
@@ -326,7 +326,7 @@ mod tests {
         assert!(slow_lines > 200, "{slow_lines}");
         watchers.push(WatchKinds::EVICTIONS, format_args!("last"));
         let after = lines(&slow);
-        assert_eq!(after[0], format!("[skipped: {}]", 1000 - slow_lines));
+        assert_eq!(after[0], format!("skipped={}", 1000 - slow_lines));
         assert!(after[1].ends_with("gid=1001 type=last"), "{after:?}");
         assert_eq!(after.len(), 2);
         let skipped = 1000 - slow_lines as u64;

@@ -41,12 +41,7 @@ pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         (b"items", _) => items(&mut lines, context),
         (b"slabs", _) => slabs(&mut lines, context),
         (b"sizes", _) => lines.put("sizes_status", "disabled"),
-        (b"conns", _) => context
-            .shared
-            .server
-            .describe_connections(&mut |number, name, value| {
-                lines.put(format_args!("{number}:{name}"), value);
-            }),
+        (b"conns", _) => conns(&mut lines, context),
         (b"reset", _) => {
             context.shared.reset();
             return context.push(b"RESET\r\n");
@@ -56,6 +51,18 @@ pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         _ => return context.push(replies::ERROR),
     }
     lines.end(context);
+}
+
+/// `stats conns`. The states are those between two turns, except for the client that asks.
+fn conns(lines: &mut Lines, context: &CommandContext<'_>) {
+    let server = &context.shared.server;
+    server.describe_connections(&mut |number, name, value| {
+        let value = match name == "state" && number == context.connection {
+            true => "conn_parse_cmd",
+            false => value,
+        };
+        lines.put(format_args!("{number}:{name}"), value);
+    });
 }
 
 /// `stats detail on|off|dump`: counts by key prefix.

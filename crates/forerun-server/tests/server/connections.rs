@@ -128,7 +128,7 @@ fn connections_are_described() {
         "STAT 0:state conn_listening\r\n".to_owned(),
         "STAT 0:secs_since_last_cmd ".to_owned(),
         format!("STAT {number}:listen_addr tcp:{listener}\r\n"),
-        format!("STAT {number}:state conn_read\r\n"),
+        format!("STAT {number}:state conn_parse_cmd\r\n"),
         format!("STAT {number}:secs_since_last_cmd "),
     ] {
         assert!(text.contains(&line), "{line}{text}");
