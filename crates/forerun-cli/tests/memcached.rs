@@ -117,6 +117,28 @@ fn a_daemon_listens_when_its_command_returns_and_removes_its_pid_file_at_the_end
 }
 
 #[test]
+fn a_process_number_that_cannot_be_written_is_a_warning_as_in_memcached() {
+    let workspace = Workspace::new();
+    let port = free_port();
+    let args = ["-p", &port, "-l", "127.0.0.1", "-P", "none/pid"];
+    let mut server = memcached(&workspace, &args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    until("it does not listen", || {
+        TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
+    });
+    assert_eq!(ask(&port, "set k 0 0 1\r\nv\r\nquit\r\n"), "STORED\r\n");
+    drop(Daemon(server.id().to_string()));
+    let mut said = String::new();
+    let mut stderr = server.stderr.take().expect("it was asked for");
+    stderr.read_to_string(&mut said).expect("text");
+    assert!(server.wait().expect("it ends").success(), "{said}");
+    assert!(said.contains("cannot write none/pid"), "{said}");
+}
+
+#[test]
 fn a_daemon_that_cannot_start_fails_visibly() {
     let workspace = Workspace::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -24,7 +24,7 @@ use anyhow::{Context, anyhow};
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit, setsid};
 
-use super::serve;
+use super::serve::{self, PidFile};
 use crate::exit::{self, Outcome, UsageError};
 use options::Given;
 use translate::{Translated, translate};
@@ -114,7 +114,7 @@ fn run_words(words: Vec<String>, extra: Option<&str>) -> anyhow::Result<Outcome>
     let translated = translate(&given, every_interface())?;
     // Read the options before the process changes, so that a mistake in them is seen.
     let words = translated.serve.iter().map(String::as_str).chain(extra);
-    let serve = Serve::try_parse_from(std::iter::once("memcached").chain(words))
+    let mut serve = Serve::try_parse_from(std::iter::once("memcached").chain(words))
         .map_err(|error| UsageError(first_line(&error.to_string())))?;
     let in_background = env::var_os(IN_BACKGROUND).is_some();
     if let Some(name) = &translated.user
@@ -132,11 +132,25 @@ fn run_words(words: Vec<String>, extra: Option<&str>) -> anyhow::Result<Outcome>
     if translated.core_dumps {
         allow_core_dumps();
     }
-    if !in_background {
-        return serve::run(&serve.args);
+    let pid_path = serve.args.pid_file.take();
+    // Removed when this function returns.
+    let mut pid_file = None;
+    if in_background {
+        setsid().context("cannot begin a new session")?;
     }
-    setsid().context("cannot begin a new session")?;
-    serve::run_with(&serve.args, || leave_terminal(serve.args.verbose > 0))
+    serve::run_with(&serve.args, || {
+        if let Some(path) = &pid_path {
+            // Memcached runs without the file, too.
+            match PidFile::write(path) {
+                Ok(written) => pid_file = Some(written),
+                Err(error) => tracing::error!("{error:#}"),
+            }
+        }
+        match in_background {
+            true => leave_terminal(serve.args.verbose > 0),
+            false => Ok(()),
+        }
+    })
 }
 
 /// The text of `-h`, `-V` or `-i`, if one of them is given.
