@@ -64,8 +64,14 @@ class CacheStats(TypedDict):
     get_expired: int
     evictions: int
     evicted_unfetched: int
+    evicted_with_ttl: int
+    last_evicted_idle_s: int
     expired: int
     expired_unfetched: int
+    sweeps: int
+    swept_items: int
+    swept_expired: int
+    direct_reclaims: int
     out_of_memory: int
     limit_bytes: int
     memory_bytes: int

@@ -48,6 +48,8 @@ pub struct Cache {
     pub(crate) flushes: LeakedInFork<Flushes>,
     /// The second of the scheduled flush; 0 if none is scheduled.
     pub(crate) flush_at: AtomicU32,
+    /// For how long the item that was evicted last had not been accessed, in seconds.
+    pub(crate) last_evicted_idle_s: AtomicU32,
     pub(crate) eviction_hook: EvictionHook,
     pub(crate) started: Instant,
 }
@@ -104,6 +106,7 @@ impl Cache {
             now: AtomicU32::new(1),
             flushes: LeakedInFork::new(Flushes::new()),
             flush_at: AtomicU32::new(0),
+            last_evicted_idle_s: AtomicU32::new(0),
             eviction_hook: EvictionHook::default(),
             started: time::now(),
         })
@@ -186,8 +189,15 @@ impl Cache {
             get_expired: of(Count::GetExpired),
             evictions: of(Count::Evictions),
             evicted_unfetched: of(Count::EvictedUnfetched),
+            evicted_with_ttl: of(Count::EvictedWithTtl),
+            // Relaxed: a statistic, which orders nothing.
+            last_evicted_idle_s: self.last_evicted_idle_s.load(Relaxed).into(),
             expired: of(Count::Expired),
             expired_unfetched: of(Count::ExpiredUnfetched),
+            sweeps: of(Count::Sweeps),
+            swept_items: of(Count::SweptItems),
+            swept_expired: of(Count::SweptExpired),
+            direct_reclaims: of(Count::DirectReclaims),
             out_of_memory: of(Count::OutOfMemory),
             limit_bytes: self.budget.limit_bytes() as u64,
             memory_bytes: self.budget.used_bytes() as u64,

@@ -50,7 +50,8 @@ impl Cache {
         let mut checks = 0;
         let mut waiting_since = None;
         // Each item survives at most as many rounds as its frequency.
-        let mut steps_left = 64 * (self.blocks.in_use_len() + 1);
+        let steps_max = 64 * (self.blocks.in_use_len() + 1);
+        let mut steps_left = steps_max;
         loop {
             self.collect();
             if self.is_available(need) {
@@ -67,6 +68,9 @@ impl Cache {
             if !enough_waits && held.is_none() {
                 if steps_left == 0 {
                     return false;
+                }
+                if steps_left == steps_max {
+                    self.epochs.pin().counters().add(Count::DirectReclaims, 1);
                 }
                 steps_left -= 1;
                 let mut current = unpoisoned(self.evacuation.lock());

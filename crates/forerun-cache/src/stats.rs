@@ -17,7 +17,7 @@ metrics! {
         /// Items in the cache. Includes expired items that are not yet reclaimed; excludes flushed
         /// ones.
         gauge items: u64,
-        /// Bytes of these items' keys, values and headers.
+        /// Bytes of these items' keys, values (large ones too) and headers.
         gauge item_bytes: u64,
         /// Items ever stored.
         counter stored: u64,
@@ -31,10 +31,23 @@ metrics! {
         counter evictions: u64,
         /// Evicted items that had not been read since they were stored.
         counter evicted_unfetched: u64,
+        /// Evicted items that had an expiry.
+        counter evicted_with_ttl: u64,
+        /// For how long the item that was evicted last had not been accessed, in seconds.
+        gauge last_evicted_idle_s: u64,
         /// Expired or flushed items that were reclaimed.
         counter expired: u64,
         /// Reclaimed items that had not been read since they were stored.
         counter expired_unfetched: u64,
+        /// Sweeps through all items for expired ones
+        /// ([`Cache::remove_expired`](crate::Cache::remove_expired)).
+        counter sweeps: u64,
+        /// Items that these sweeps checked.
+        counter swept_items: u64,
+        /// Expired or flushed items that these sweeps reclaimed.
+        counter swept_expired: u64,
+        /// Times a caller had to evict items itself to get memory, because none was free.
+        counter direct_reclaims: u64,
         /// Stores that failed for lack of memory.
         counter out_of_memory: u64,
         /// The memory limit.
@@ -79,8 +92,13 @@ pub(crate) enum Count {
     Stored,
     Evictions,
     EvictedUnfetched,
+    EvictedWithTtl,
     Expired,
     ExpiredUnfetched,
+    Sweeps,
+    SweptItems,
+    SweptExpired,
+    DirectReclaims,
     OutOfMemory,
     Splits,
     BlocksReclaimed,

@@ -4,7 +4,9 @@ use crate::blocks::item_layout::Record;
 use crate::budget::Purpose;
 use crate::cache::Cache;
 use crate::generation::Moment;
+use crate::stats::Count;
 use crate::unlink::RemovalCause;
+use std::cell::Cell;
 
 impl Cache {
     /// Removes all items that have expired or were flushed, and returns how many there were. Such
@@ -29,7 +31,17 @@ impl Cache {
         if self.is_forked() {
             return 0;
         }
-        self.sweep(|item, moment| item.is_gone(moment))
+        let checked = Cell::new(0);
+        let removed = self.sweep(|item, moment| {
+            checked.set(checked.get() + 1);
+            item.is_gone(moment)
+        });
+        let pinned = self.epochs.pin();
+        let counters = pinned.counters();
+        counters.add(Count::Sweeps, 1);
+        counters.add(Count::SweptItems, checked.get());
+        counters.add(Count::SweptExpired, removed);
+        removed
     }
 
     /// Removes the items for which `should_remove` holds and counts them as expired.

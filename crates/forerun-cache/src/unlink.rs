@@ -10,6 +10,7 @@ use crate::index::segment::{LockedSegment, SlotRef};
 use crate::limbo::Garbage;
 use crate::request::Expiry;
 use crate::stats::Count;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Why an item leaves the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +50,10 @@ impl Cache {
                 now: self.now(),
             });
         }
-        let bytes = record.size_bytes();
-        self.blocks.mark_dead(item, bytes);
+        let block_bytes = record.size_bytes();
+        // Measured while the item still has its share of a large value.
+        let item_bytes = block_bytes + record.large_len();
+        self.blocks.mark_dead(item, block_bytes);
         if let Some(value) = self.blocks.take_large(record) {
             let garbage = Garbage::Large(value);
             self.limbo
@@ -59,7 +62,7 @@ impl Cache {
         let counters = pinned.counters();
         let moment = self.moment();
         if record.generation() == moment.generation() {
-            counters.remove_item(moment.flushes, bytes);
+            counters.remove_item(moment.flushes, item_bytes);
         }
         let unfetched = u64::from(record.marks() & FETCHED == 0);
         match cause {
@@ -71,6 +74,11 @@ impl Cache {
             RemovalCause::Evicted => {
                 counters.add(Count::Evictions, 1);
                 counters.add(Count::EvictedUnfetched, unfetched);
+                let expires = Expiry::from_word(record.expiry()) != Expiry::Never;
+                counters.add(Count::EvictedWithTtl, u64::from(expires));
+                let idle_s = self.now().saturating_sub(record.accessed());
+                // Relaxed: a statistic, which orders nothing.
+                self.last_evicted_idle_s.store(idle_s, Relaxed);
             }
         }
     }

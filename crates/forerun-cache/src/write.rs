@@ -227,6 +227,7 @@ impl Cache {
             },
         };
         self.blocks.mark_live(item, written, moment.flushes);
+        let item_bytes = written.size_bytes() + written.large_len();
         let counters = pinned.counters();
         // Count it before any thread can find the item. Otherwise a thread that finds the item and
         // then flushes could conclude that nothing was stored.
@@ -241,7 +242,7 @@ impl Cache {
         }
         drop(locked);
         self.blocks.finish_write(allocation);
-        counters.add_item(moment.flushes, written.size_bytes());
+        counters.add_item(moment.flushes, item_bytes);
         attempts.written_bytes = written.size_bytes();
         if let Some((_, old)) = current {
             self.retire_item(pinned, old, RemovalCause::Removed);

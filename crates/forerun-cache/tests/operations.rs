@@ -348,3 +348,55 @@ fn a_touch_does_not_evict_the_item_that_it_touches() {
     }
     assert!(touches > 1000 && cache.stats().evictions > 1000);
 }
+
+#[test]
+fn evictions_and_sweeps_are_counted_with_what_they_found() {
+    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(8 << 20)).unwrap();
+    let value = vec![7; 1_000];
+    let expiry = Expiry::At(cache.now() + 1_000);
+    for number in 0..2_000_u32 {
+        cache.store(Store::set(&number.to_be_bytes(), &value));
+    }
+    cache.advance(cache.now() + 50);
+    assert_eq!(cache.stats().evicted_with_ttl, 0);
+    for number in 0..30_000_u32 {
+        let key = [b"t".as_slice(), &number.to_be_bytes()].concat();
+        cache.store(Store {
+            expiry,
+            ..Store::set(&key, &value)
+        });
+    }
+    let full = cache.stats();
+    assert!(full.evicted_with_ttl > 10_000, "{full:?}");
+    assert!(full.evictions > full.evicted_with_ttl, "{full:?}");
+    cache.advance(cache.now() + 7);
+    for number in 0..30_000_u32 {
+        let key = [b"u".as_slice(), &number.to_be_bytes()].concat();
+        cache.store(Store::set(&key, &value));
+    }
+    // Items of this second have displaced all others, and some of them each other.
+    assert!(
+        cache.stats().last_evicted_idle_s <= 7,
+        "{:?}",
+        cache.stats()
+    );
+}
+
+#[test]
+fn a_sweep_counts_the_items_it_checks_and_reclaims() {
+    let cache = Cache::new(CacheOptions::default()).unwrap();
+    for number in 0..10_u32 {
+        // Blocks whose items have all expired are reclaimed without a sweep.
+        let expiry = Expiry::At(cache.now() + 3 + number % 2);
+        cache.store(Store {
+            expiry,
+            ..Store::set(&number.to_be_bytes(), "v")
+        });
+    }
+    cache.advance(cache.now() + 3);
+    assert_eq!(cache.remove_expired(), 5);
+    assert_eq!(cache.remove_expired(), 0);
+    let stats = cache.stats();
+    let swept = (stats.sweeps, stats.swept_items, stats.swept_expired);
+    assert_eq!(swept, (2, 15, 5));
+}

@@ -88,6 +88,8 @@ fn a_daemon_listens_when_its_command_returns_and_removes_its_pid_file_at_the_end
             "-P",
             "pid",
             "-L",
+            "-U",
+            "11211",
             "-o",
             "modern",
         ],
@@ -97,7 +99,8 @@ fn a_daemon_listens_when_its_command_returns_and_removes_its_pid_file_at_the_end
     assert!(status.success() && stdout.is_empty(), "{}", text(&stderr));
     let pid = std::fs::read_to_string(workspace.path("pid")).expect("a file");
     let daemon = Daemon(pid.trim().to_owned());
-    let warning = "forerun: ignored, without a meaning here: -L, -o modern\n";
+    let warning =
+        "forerun: ignored, without a meaning here: -L, -U 11211 (there is no UDP), -o modern\n";
     assert!(text(&stderr).starts_with(warning), "{}", text(&stderr));
     // In a session of its own, so a terminal's end does not reach it.
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.0)).expect("it runs");
@@ -111,6 +114,28 @@ fn a_daemon_listens_when_its_command_returns_and_removes_its_pid_file_at_the_end
     until("the file of the process number stays", || {
         !workspace.path("pid").exists()
     });
+}
+
+#[test]
+fn a_process_number_that_cannot_be_written_is_a_warning_as_in_memcached() {
+    let workspace = Workspace::new();
+    let port = free_port();
+    let args = ["-p", &port, "-l", "127.0.0.1", "-P", "none/pid"];
+    let mut server = memcached(&workspace, &args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    until("it does not listen", || {
+        TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
+    });
+    assert_eq!(ask(&port, "set k 0 0 1\r\nv\r\nquit\r\n"), "STORED\r\n");
+    drop(Daemon(server.id().to_string()));
+    let mut said = String::new();
+    let mut stderr = server.stderr.take().expect("it was asked for");
+    stderr.read_to_string(&mut said).expect("text");
+    assert!(server.wait().expect("it ends").success(), "{said}");
+    assert!(said.contains("cannot write none/pid"), "{said}");
 }
 
 #[test]
@@ -245,7 +270,7 @@ fn help_and_version_are_printed_and_mistakes_are_one_line() {
     assert!(text(&run(&["-h"]).stdout).contains("\n-Z, --enable-ssl "));
     assert!(text(&run(&["-i"]).stdout).contains("Apache"));
     for (args, word) in [
-        (&["-U", "11211"][..], "UDP"),
+        (&["-U", "udp"][..], "udp"),
         (&["-m", "lots"], "lots"),
         (&["-t", "0"], "0"),
         (&["-q"], "-q"),

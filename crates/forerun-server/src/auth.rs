@@ -19,6 +19,7 @@ use forerun_core::sync::{PoisonError, RwLock};
 
 use crate::error::Error;
 use crate::protocol::binary;
+use crate::regular_file;
 
 /// The largest file of users that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -50,8 +51,12 @@ impl UserFile {
     /// used, the users do not change.
     ///
     /// # Errors
-    /// [`Error::Auth`], as [`Users::load`].
+    /// [`Error::Auth`], as [`Users::load`], or if it is no longer a regular file.
     pub(crate) fn reload(&self) -> Result<(), Error> {
+        regular_file::check(&self.path).map_err(|error| Error::Auth {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        })?;
         let users = Users::load(&self.path)?;
         // The whole list is replaced at once, so a panic elsewhere cannot leave half of it.
         *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
@@ -340,6 +345,28 @@ mod tests {
         write("alice\n");
         file.reload().expect_err("the file is not valid");
         assert!(file.knows(b"alice", b"new"));
+    }
+
+    #[test]
+    fn a_pipe_is_not_read_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("users");
+        std::fs::write(&path, "alice:old\n").expect("a file");
+        let file = UserFile::load(&path).expect("the file of users is valid");
+        std::fs::remove_file(&path).expect("it is there");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("there is mkfifo").success());
+        // Nobody writes to the pipe. Reading it would block the thread that accepts connections.
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let error = file.reload().expect_err("it is a pipe").to_string();
+            let _ = done.send((error, file.knows(b"alice", b"old")));
+        });
+        let (error, is_kept) = is_done
+            .recv_timeout(std::time::Duration::from_secs(10))
+            .expect("it does not wait for a writer");
+        assert!(error.ends_with("it is not a regular file"), "{error}");
+        assert!(is_kept);
     }
 
     #[test]

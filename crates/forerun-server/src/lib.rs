@@ -34,6 +34,7 @@ pub mod planted;
 mod prefix_counts;
 mod process;
 mod protocol;
+mod regular_file;
 mod server;
 mod session;
 mod settings;

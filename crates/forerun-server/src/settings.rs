@@ -1,5 +1,8 @@
 //! Options of a server's sessions.
 
+use crate::address::UNIX_MODE;
+use crate::net::TlsOptions;
+
 /// Settings of sessions, some of which are only reported in `stats settings`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -43,14 +46,18 @@ pub struct Settings {
     pub interfaces: String,
     /// Reported: the path of the Unix socket.
     pub unix_socket: Option<String>,
+    /// Reported: the permission bits of the Unix socket.
+    pub unix_mode: u32,
     /// Reported: the number of worker threads.
     pub threads: u32,
     /// Reported: whether a full cache evicts items.
     pub evictions: bool,
     /// Reported: seconds after which an idle connection is closed; 0 for never.
     pub idle_timeout_s: u32,
-    /// Reported: whether TLS is on.
-    pub tls_enabled: bool,
+    /// Reported: the options of TLS, if it is on.
+    pub tls: Option<TlsOptions>,
+    /// Reported: the file that keeps the cache's content while the server is down.
+    pub snapshot: Option<String>,
 }
 
 impl Default for Settings {
@@ -72,10 +79,12 @@ impl Default for Settings {
             tcp_port: 11211,
             interfaces: "127.0.0.1".to_owned(),
             unix_socket: None,
+            unix_mode: UNIX_MODE,
             threads: 1,
             evictions: true,
             idle_timeout_s: 0,
-            tls_enabled: false,
+            tls: None,
+            snapshot: None,
         }
     }
 }
@@ -98,10 +107,12 @@ forerun_core::setters! {
         threads: u32,
         evictions: bool,
         idle_timeout_s: u32,
-        tls_enabled: bool,
+        unix_mode: u32,
     } into {
         version: String,
         interfaces: String,
         unix_socket: Option<String>,
+        tls: Option<TlsOptions>,
+        snapshot: Option<String>,
     }
 }

@@ -20,7 +20,7 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 use crate::system::Wake;
 
 /// Bytes of lines that wait for one watcher, as in memcached by default. Further lines are skipped.
-const BUFFER_BYTES_MAX: usize = 256 << 10;
+pub(crate) const BUFFER_BYTES_MAX: usize = 256 << 10;
 
 /// Maximum number of watchers, as in memcached.
 const WATCHERS_MAX: usize = 20;
@@ -79,7 +79,20 @@ pub(crate) struct Watchers {
 struct List {
     /// The number of the last line.
     last_gid: u64,
+    /// Lines that watchers' buffers took.
+    sent: u64,
+    /// Lines that did not fit into a watcher's buffer.
+    skipped: u64,
     watchers: Vec<Arc<Buffer>>,
+}
+
+/// The watchers and their lines so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WatchCounts {
+    pub(crate) watchers: usize,
+    pub(crate) lines: u64,
+    pub(crate) sent: u64,
+    pub(crate) skipped: u64,
 }
 
 /// A watcher's lines.
@@ -153,10 +166,27 @@ impl Watchers {
             list.last_gid,
         );
         // Hold the lock, so that each watcher gets the lines in the order of their numbers.
+        let (mut sent, mut skipped) = (0, 0);
         for watcher in &list.watchers {
             if watcher.kinds.meets(kind) {
-                watcher.push(line.as_bytes());
+                match watcher.push(line.as_bytes()) {
+                    true => sent += 1,
+                    false => skipped += 1,
+                }
             }
+        }
+        list.sent += sent;
+        list.skipped += skipped;
+    }
+
+    /// The number of watchers, and of lines since the server started.
+    pub(crate) fn counts(&self) -> WatchCounts {
+        let list = self.list();
+        WatchCounts {
+            watchers: list.watchers.len(),
+            lines: list.last_gid,
+            sent: list.sent,
+            skipped: list.skipped,
         }
     }
 
@@ -174,15 +204,16 @@ impl Watchers {
 }
 
 impl Buffer {
-    fn push(&self, line: &[u8]) {
+    /// Returns false if the line did not fit.
+    fn push(&self, line: &[u8]) -> bool {
         let mut waiting = self.waiting();
         let skipped = match waiting.skipped {
             0 => String::new(),
-            lines => format!("[skipped: {lines}]\n"),
+            lines => format!("skipped={lines}\n"),
         };
         if waiting.lines.len() + skipped.len() + line.len() > BUFFER_BYTES_MAX {
             waiting.skipped += 1;
-            return;
+            return false;
         }
         waiting.lines.extend_from_slice(skipped.as_bytes());
         waiting.lines.extend_from_slice(line);
@@ -193,6 +224,7 @@ impl Buffer {
             // This fails only if the worker is gone, and its connections with it.
             let _ = self.waker.wake();
         }
+        true
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -294,9 +326,17 @@ mod tests {
         assert!(slow_lines > 200, "{slow_lines}");
         watchers.push(WatchKinds::EVICTIONS, format_args!("last"));
         let after = lines(&slow);
-        assert_eq!(after[0], format!("[skipped: {}]", 1000 - slow_lines));
+        assert_eq!(after[0], format!("skipped={}", 1000 - slow_lines));
         assert!(after[1].ends_with("gid=1001 type=last"), "{after:?}");
         assert_eq!(after.len(), 2);
+        let skipped = 1000 - slow_lines as u64;
+        let expected = WatchCounts {
+            watchers: 2,
+            lines: 1001,
+            sent: 2002 - skipped,
+            skipped,
+        };
+        assert_eq!(watchers.counts(), expected);
     }
 
     #[test]

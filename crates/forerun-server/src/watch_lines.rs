@@ -133,7 +133,8 @@ impl Watchers {
 pub(crate) enum CloseReason {
     /// The client left or sent `quit`, or the server closed the connection after an answer.
     Normal,
-    /// The connection failed, or its memory was needed.
+    /// The connection failed, its memory was needed, or the server refused what the client sent:
+    /// HTTP, the binary protocol, or a line that is too long.
     Error,
     /// The client was silent for too long.
     Idle,

@@ -6,7 +6,13 @@ use testing::Client;
 
 /// The counts with these names.
 fn counts(client: &mut Client, names: &[&str]) -> Vec<(String, u64)> {
-    let text = String::from_utf8(client.send(b"stats\r\n")).expect("statistics are text");
+    counts_of(client, "stats", names)
+}
+
+/// The counts with these names in the answer to a command.
+fn counts_of(client: &mut Client, command: &str, names: &[&str]) -> Vec<(String, u64)> {
+    let text = String::from_utf8(client.send(format!("{command}\r\n").as_bytes()))
+        .expect("statistics are text");
     let count = |name: &&str| {
         let start = format!("STAT {name} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&start));
@@ -79,4 +85,38 @@ fn a_set_whose_data_block_does_not_end_where_it_should_counts_as_a_set() {
         b"CLIENT_ERROR bad data chunk\r\n"
     );
     expect(&mut client, &[("cmd_set", 1)]);
+}
+
+#[test]
+fn statistics_of_memory_include_large_values() {
+    let mut client = Client::new();
+    let len = 300_000;
+    let mut sent = Vec::new();
+    for number in 0..20 {
+        sent.extend(format!("set k{number} 0 0 {len}\r\n").bytes());
+        sent.extend(vec![b'x'; len]);
+        sent.extend(b"\r\n");
+    }
+    client.send(&sent);
+    let values_bytes = 20 * len as u64;
+    let bytes = counts(&mut client, &["bytes"])[0].1;
+    let is_right = |bytes: u64| (values_bytes..values_bytes + 20_000).contains(&bytes);
+    assert!(is_right(bytes), "{bytes}");
+    let requested = counts_of(&mut client, "stats items", &["items:1:mem_requested"]);
+    assert_eq!(requested[0].1, bytes);
+    let names = [
+        "1:chunk_size",
+        "1:used_chunks",
+        "1:total_chunks",
+        "1:free_chunks",
+    ];
+    let slabs = counts_of(&mut client, "stats slabs", &names);
+    let [chunk_bytes, used, total, free] = [0, 1, 2, 3].map(|at| slabs[at].1);
+    assert!(is_right(chunk_bytes * used), "{slabs:?}");
+    assert_eq!((used, total), (20, 20 + free));
+    let malloced = counts_of(&mut client, "stats slabs", &["total_malloced"])[0].1;
+    let limit = counts(&mut client, &["limit_maxbytes"])[0].1;
+    assert!((bytes..limit).contains(&malloced), "{malloced}");
+    // Less than a block and the rounding of pages is unused.
+    assert!(total * chunk_bytes <= malloced, "{slabs:?}, {malloced}");
 }

@@ -271,6 +271,9 @@ fn words_agree(
             known_differences::exp_agrees(a, b, CLOCK_S, memcached)
         }),
         _ if kind.starts_with(b"key=") && index > 0 => {
+            if known_differences::has_forgotten_a_fetch(ours, theirs, memcached) {
+                return true;
+            }
             named_words_agree(ours, theirs, &mut pair, |a, b| {
                 known_differences::times_agree(a, b, CLOCK_S)
             })
@@ -435,6 +438,22 @@ mod tests {
         assert!(agree("HD t0\r\n", "HD t4294967230\r\n", old));
         assert!(!agree("HD t0\r\n", "HD t2147483648\r\n", old));
         assert!(!agree("ME a fetch=yes\r\n", "ME a fetch=no\r\n", old));
+    }
+
+    #[test]
+    fn only_a_dump_of_a_later_memcached_may_have_forgotten_that_an_item_was_fetched() {
+        let agree = |ours: &str, theirs: &str, memcached| {
+            let (ours, theirs) = (ours.as_bytes(), theirs.as_bytes());
+            let mut versions = Versions::default();
+            let none = CounterCommands::NONE;
+            let mode = CompareMode::Whole;
+            compare(ours, theirs, mode, &none, memcached, &mut versions).is_ok()
+        };
+        let dump = |fetch| format!("key=n exp=-1 la=0 cas=1 fetch={fetch} cls=1\r\nEND\r\n");
+        assert!(agree(&dump("yes"), &dump("no"), NEW));
+        assert!(!agree(&dump("no"), &dump("yes"), NEW));
+        assert!(!agree(&dump("yes"), &dump("no"), EARLIER));
+        assert!(!agree("ME n fetch=yes\r\n", "ME n fetch=no\r\n", NEW));
     }
 
     #[test]

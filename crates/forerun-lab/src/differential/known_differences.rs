@@ -172,8 +172,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         Affected::Any,
         "If an incremented number gets longer, the item keeps its claim and its stale mark, and \
-         gets the time of `ma`'s `T`. Memcached creates a new item without these marks, and sets \
-         the time of the old item.",
+         gets the time of `ma`'s `T` and the version of its `E`. Memcached creates a new item \
+         without these marks, and gives the time and the version to the old item.",
     ),
     not_generated(
         Affected::Any,
@@ -259,6 +259,12 @@ pub(super) const DIFFERENCES: &[Difference] = &[
          `curr_items`, `get_expired` and `get_flushed` depend on when a server reclaims expired \
          and flushed items. Statistics of the process, its memory, threads and connections differ \
          between servers.",
+    ),
+    masked(
+        Affected::Any,
+        "`stats` has no `libevent` and `reserved_fds`, `stats items` no `age`, and `stats \
+         settings` no `oldest`, `reqs_per_event`, `growth_factor`, `chunk_size`, `slab_chunk_max` \
+         and `ext_*`. These describe memcached's event loop, slabs, LRUs and external storage.",
     ),
 ];
 
@@ -359,6 +365,12 @@ pub(super) fn times_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
 pub(super) fn versions_agree(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
     let theirs = std::str::from_utf8(theirs).ok().and_then(Version::parse);
     ours.starts_with(b"1.6.18-forerun-") && theirs == Some(memcached)
+}
+
+/// Whether two different words of a dump are about an item that was fetched before `md x` emptied it.
+/// No other answer shows this mark of a counter, and `md x` is only generated for counters.
+pub(super) fn has_forgotten_a_fetch(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
+    memcached >= LATER && ours == b"fetch=yes" && theirs == b"fetch=no"
 }
 
 /// Whether a value in `me` and in dumps depends on how a server stores its items.

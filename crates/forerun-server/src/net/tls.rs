@@ -13,6 +13,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use crate::error::Error;
+use crate::regular_file;
 
 use super::certificate_expiry::not_after_unix_s;
 
@@ -165,9 +166,18 @@ impl TlsFiles {
     /// used, nothing changes.
     ///
     /// # Errors
-    /// [`Error::Tls`], as [`TlsOptions::load`].
+    /// [`Error::Tls`], as [`TlsOptions::load`], or if one of the files is no longer a regular one.
     pub(crate) fn reload(&self, now: Instant) -> Result<(), Error> {
-        let loaded = self.options.load(now)?;
+        let options = &self.options;
+        let files = [Some(&options.certificates), Some(&options.key)];
+        for path in files
+            .into_iter()
+            .chain([options.authorities.as_ref()])
+            .flatten()
+        {
+            regular_file::check(path).map_err(|error| wrong(path, error))?;
+        }
+        let loaded = options.load(now)?;
         // The whole value is replaced at once, so a panic elsewhere cannot leave half of it.
         *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(())

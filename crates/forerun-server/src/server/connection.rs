@@ -14,7 +14,7 @@ use crate::input::Input;
 use crate::net::{TLS_BUFFER_BYTES, Transport};
 use crate::output::{FULL_BYTES, Output};
 use crate::planted::{self, Defect};
-use crate::session::{Context, Session, SessionState};
+use crate::session::{Context, Refusal, Session, SessionState};
 use crate::system::Ready;
 use crate::watch::Watcher;
 use crate::watch_lines::CloseReason;
@@ -56,7 +56,7 @@ pub(crate) struct Connection<K> {
     progress_s: u64,
     /// Set once the client watches.
     watcher: Option<Watcher>,
-    /// Whether a call on the socket failed.
+    /// Whether a call on the socket failed, or the client did not authenticate properly.
     has_failed: bool,
     /// Whether the connection is already in its worker's queue.
     pub(crate) is_queued: bool,
@@ -164,7 +164,7 @@ impl<K: Read + Write> Connection<K> {
 
     /// Why the connection closes after a turn.
     pub(crate) fn close_reason(&self) -> CloseReason {
-        match self.has_failed {
+        match self.has_failed || self.session.refusal().is_some() {
             true => CloseReason::Error,
             false => CloseReason::Normal,
         }
@@ -411,7 +411,10 @@ impl<K: Read + Write> Connection<K> {
                     // The session has not read anything yet. It will see the connection's first
                     // byte and close.
                     Entry::Binary => break,
-                    Entry::Close => return SessionState::Closed,
+                    Entry::Close => {
+                        self.has_failed = true;
+                        return SessionState::Closed;
+                    }
                     Entry::Answered {
                         consumed,
                         answer,
@@ -446,7 +449,7 @@ impl<K: Read + Write> Connection<K> {
 
     /// Logs that the client was refused, if it speaks the binary protocol.
     fn log_binary(&self) {
-        if self.session.is_binary() {
+        if self.session.refusal() == Some(Refusal::Binary) {
             tracing::warn!(
                 peer = %self.ticket.peer(),
                 "closed a connection that speaks the binary protocol, which is not supported"

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forerun_cache::Cache;
 
-use crate::address::Address;
+use crate::address::{Address, UNIX_MODE};
 use crate::auth::UserFile;
 use crate::error::Error;
 use crate::net::TlsFiles;
@@ -177,8 +177,9 @@ fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cac
     });
     let unix = addresses.iter().find_map(|address| match address {
         Address::Tcp(_) => None,
-        Address::Unix { path, .. } => Some(path.display().to_string()),
+        Address::Unix { path, mode } => Some((path.display().to_string(), *mode)),
     });
+    let snapshot = options.snapshot.as_ref();
     let interfaces: Vec<String> = addresses
         .iter()
         .filter_map(|address| match address {
@@ -193,11 +194,13 @@ fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cac
         max_connections: u32::try_from(options.connection_limit).unwrap_or(u32::MAX),
         listen_backlog: options.listen_backlog,
         tcp_port: tcp.unwrap_or(0),
-        unix_socket: unix,
+        unix_mode: unix.as_ref().map_or(UNIX_MODE, |(_, mode)| *mode),
+        unix_socket: unix.map(|(path, _)| path),
         interfaces: interfaces.join(","),
         threads: options.threads as u32,
         idle_timeout_s: u32::try_from(options.idle_timeout.as_secs()).unwrap_or(u32::MAX),
-        tls_enabled: options.tls.is_some(),
+        tls: options.tls.clone(),
+        snapshot: snapshot.map(|snapshot| snapshot.path.display().to_string()),
         ..options.settings.clone()
     }
 }

@@ -29,6 +29,7 @@ mod meta_commands;
 mod meta_get;
 mod reads;
 mod stats;
+mod stats_settings;
 mod storage;
 
 use std::mem;
@@ -100,6 +101,17 @@ enum Step {
     End(SessionState),
 }
 
+/// Why a session refuses to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The client speaks memcached's binary protocol.
+    Binary,
+    /// The client speaks HTTP.
+    Http,
+    /// A line is longer than [`LINE_BYTES_MAX`].
+    LongLine,
+}
+
 /// One connection's state between two reads.
 ///
 /// ```text
@@ -133,8 +145,8 @@ pub struct Session {
     /// Number of keys to look up together. It shrinks while values are so large that a few fill the
     /// output.
     chunk: usize,
-    /// Whether the client's first byte began a binary request.
-    is_binary: bool,
+    /// Why the session refused to go on, if it did.
+    refusal: Option<Refusal>,
     /// The client's place among the watchers, until the connection takes it.
     watcher: Option<Watcher>,
 }
@@ -151,7 +163,7 @@ impl Session {
         Self {
             state: State::Opening,
             chunk: answers::CHUNK_KEYS_MAX,
-            is_binary: false,
+            refusal: None,
             watcher: None,
         }
     }
@@ -161,9 +173,15 @@ impl Session {
         !matches!(self.state, State::Opening | State::Command | State::Closed)
     }
 
-    /// Whether the session is over because the client speaks the binary protocol.
-    pub(crate) fn is_binary(&self) -> bool {
-        self.is_binary
+    /// Why the session is over, if that was not the client's wish.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        self.refusal
+    }
+
+    /// Ends the session against the client's wish.
+    fn end_refused(&mut self, refusal: Refusal) -> Step {
+        self.refusal = Some(refusal);
+        Step::End(SessionState::Closed)
     }
 
     /// The client's place among the watchers, after [`SessionState::Watching`].
@@ -216,7 +234,7 @@ impl Session {
         let bytes = input.bytes();
         if matches!(self.state, State::Opening) && bytes.first() == Some(&binary::REQUEST) {
             binary::refuse(bytes, output.bytes_mut());
-            self.is_binary = true;
+            self.refusal = Some(Refusal::Binary);
         }
         self.state = State::Closed;
         input.consume(input.bytes().len());
@@ -236,8 +254,7 @@ impl Session {
                 Some(&binary::REQUEST) if bytes.len() - *at < binary::HEADER_BYTES => Step::More,
                 Some(&binary::REQUEST) => {
                     binary::refuse(&bytes[*at..], context.out.bytes_mut());
-                    self.is_binary = true;
-                    Step::End(SessionState::Closed)
+                    self.end_refused(Refusal::Binary)
                 }
                 Some(_) => {
                     self.state = State::Command;
@@ -326,7 +343,7 @@ impl Session {
                 let line = without_return(&rest[..end]);
                 self.other_command(line, &rest[end + 1..], context, at, end + 1)
             }
-            None if window.len() == LINE_BYTES_MAX => Step::End(SessionState::Closed),
+            None if window.len() == LINE_BYTES_MAX => self.end_refused(Refusal::LongLine),
             None => Step::More,
         }
     }

@@ -15,12 +15,13 @@ use crate::shared::Counts;
 
 use super::command_context::CommandContext;
 use super::dump;
+use super::stats_settings;
 
 /// `STAT name value` lines.
-struct Lines(String);
+pub(super) struct Lines(String);
 
 impl Lines {
-    fn put(&mut self, name: impl Display, value: impl Display) {
+    pub(super) fn put(&mut self, name: impl Display, value: impl Display) {
         // Writing to a String cannot fail.
         let _ = write!(self.0, "STAT {name} {value}\r\n");
     }
@@ -36,16 +37,11 @@ pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let mut lines = Lines(String::new());
     match (tokens.get(1), tokens.count()) {
         (_, 1) => general(&mut lines, context),
-        (b"settings", _) => settings(&mut lines, context),
+        (b"settings", _) => stats_settings::put(&mut lines, context),
         (b"items", _) => items(&mut lines, context),
         (b"slabs", _) => slabs(&mut lines, context),
         (b"sizes", _) => lines.put("sizes_status", "disabled"),
-        (b"conns", _) => context
-            .shared
-            .server
-            .describe_connections(&mut |number, name, value| {
-                lines.put(format_args!("{number}:{name}"), value);
-            }),
+        (b"conns", _) => conns(&mut lines, context),
         (b"reset", _) => {
             context.shared.reset();
             return context.push(b"RESET\r\n");
@@ -55,6 +51,18 @@ pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         _ => return context.push(replies::ERROR),
     }
     lines.end(context);
+}
+
+/// `stats conns`. The states are those between two turns, except for the client that asks.
+fn conns(lines: &mut Lines, context: &CommandContext<'_>) {
+    let server = &context.shared.server;
+    server.describe_connections(&mut |number, name, value| {
+        let value = match name == "state" && number == context.connection {
+            true => "conn_parse_cmd",
+            false => value,
+        };
+        lines.put(format_args!("{number}:{name}"), value);
+    });
 }
 
 /// `stats detail on|off|dump`: counts by key prefix.
@@ -77,6 +85,26 @@ fn detail(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     };
     context.push(reply);
 }
+
+/// Memcached's counts about moving slab pages. There are none here.
+const NO_SLABS: [&str; 8] = [
+    "slab_reassign_rescues",
+    "slab_reassign_chunk_rescues",
+    "slab_reassign_evictions_nomem",
+    "slab_reassign_inline_reclaim",
+    "slab_reassign_busy_items",
+    "slab_reassign_busy_deletes",
+    "slab_reassign_running",
+    "slabs_moved",
+];
+
+/// Memcached's counts about its LRUs. There are none here.
+const NO_LRU: [&str; 4] = [
+    "lrutail_reflocked",
+    "moves_to_cold",
+    "moves_to_warm",
+    "moves_within_lru",
+];
 
 fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     let shared = context.shared;
@@ -135,12 +163,26 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("hash_power_level", cache.index_slots.max(1).ilog2());
     lines.put("hash_bytes", cache.index_bytes);
     lines.put("hash_is_expanding", 0);
+    for name in NO_SLABS {
+        lines.put(name, 0);
+    }
+    lines.put("lru_crawler_running", u8::from(shared.server.is_crawling()));
+    lines.put("lru_crawler_starts", cache.sweeps);
+    lines.put("lru_maintainer_juggles", 0);
     lines.put("malloc_fails", 0);
+    let watched = shared.watchers.counts();
+    // Workers write to the watchers' buffers directly, so no line is lost before.
+    lines.put("log_worker_dropped", 0);
+    lines.put("log_worker_written", watched.lines);
+    lines.put("log_watcher_skipped", watched.skipped);
+    lines.put("log_watcher_sent", watched.sent);
+    lines.put("log_watchers", watched.watchers);
+    lines.put("unexpected_napi_ids", 0);
+    lines.put("round_robin_fallback", 0);
     lines.put("bytes", cache.item_bytes);
     lines.put("curr_items", cache.items);
     lines.put("total_items", cache.stored);
     lines.put("slab_global_page_pool", 0);
-    lines.put("lru_crawler_running", u8::from(shared.server.is_crawling()));
     lines.put("expired_unfetched", cache.expired_unfetched);
     lines.put("evicted_unfetched", cache.evicted_unfetched);
     lines.put(
@@ -149,6 +191,13 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     );
     lines.put("evictions", cache.evictions);
     lines.put("reclaimed", cache.expired);
+    lines.put("crawler_reclaimed", cache.swept_expired);
+    lines.put("crawler_items_checked", cache.swept_items);
+    for name in NO_LRU {
+        lines.put(name, 0);
+    }
+    lines.put("direct_reclaims", cache.direct_reclaims);
+    lines.put("lru_bumps_dropped", 0);
     lines.put("memory_bytes", cache.memory_bytes);
     lines.put("upload_bytes", cache.buffer_bytes);
     lines.put("connection_bytes", connections.connection_bytes);
@@ -158,85 +207,61 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("resident_bytes", memory.resident_bytes);
 }
 
-fn settings(lines: &mut Lines, context: &CommandContext<'_>) {
-    let settings = &context.shared.settings;
-    let yes = |is: bool| if is { "yes" } else { "no" };
-    lines.put("maxbytes", context.cache.memory_limit_bytes());
-    lines.put("maxconns", settings.max_connections);
-    lines.put("tcpport", settings.tcp_port);
-    lines.put("udpport", 0);
-    lines.put(
-        "inter",
-        if settings.interfaces.is_empty() {
-            "NULL"
-        } else {
-            &settings.interfaces
-        },
-    );
-    lines.put("verbosity", context.shared.verbosity());
-    lines.put("evictions", if settings.evictions { "on" } else { "off" });
-    lines.put(
-        "domain_socket",
-        settings.unix_socket.as_deref().unwrap_or("NULL"),
-    );
-    lines.put("shutdown_command", yes(settings.shutdown_command));
-    lines.put("num_threads", settings.threads);
-    lines.put(
-        "stat_key_prefix",
-        char::from(context.shared.prefixes.delimiter()),
-    );
-    lines.put("detail_enabled", yes(context.shared.prefixes.is_on()));
-    lines.put("cas_enabled", "yes");
-    lines.put("tcp_backlog", settings.listen_backlog);
-    lines.put("binding_protocol", "ascii");
-    lines.put("auth_enabled_sasl", "no");
-    lines.put("auth_enabled_ascii", yes(settings.auth_enabled));
-    lines.put("item_size_max", settings.item_size_max_bytes);
-    lines.put("maxconns_fast", "yes");
-    lines.put("slab_reassign", "no");
-    lines.put("lru_crawler", yes(context.shared.crawls()));
-    lines.put("flush_enabled", yes(settings.flush_enabled));
-    lines.put("dump_enabled", yes(settings.dump_enabled));
-    lines.put("lru_maintainer_thread", "no");
-    lines.put("lru_segmented", "no");
-    lines.put("idle_timeout", settings.idle_timeout_s);
-    lines.put("track_sizes", "no");
-    lines.put("inline_ascii_response", "no");
-    lines.put("ssl_enabled", yes(settings.tls_enabled));
-}
-
 fn items(lines: &mut Lines, context: &CommandContext<'_>) {
-    let cache = context.shared.counts().cache;
+    let Counts { sessions, cache } = context.shared.counts();
     if cache.items == 0 {
         return;
     }
     let mut put = |name: &str, value: u64| lines.put(format_args!("items:1:{name}"), value);
     put("number", cache.items);
+    // As in memcached without its segmented LRU, all items are in one list.
+    put("number_hot", 0);
+    put("number_warm", 0);
+    put("number_cold", cache.items);
+    put("age_hot", 0);
+    put("age_warm", 0);
     put("mem_requested", cache.item_bytes);
     put("evicted", cache.evictions);
+    put("evicted_nonzero", cache.evicted_with_ttl);
+    put("evicted_time", cache.last_evicted_idle_s);
     put("outofmemory", cache.out_of_memory);
+    put("tailrepairs", 0);
     put("reclaimed", cache.expired);
-    put("crawler_reclaimed", cache.expired);
     put("expired_unfetched", cache.expired_unfetched);
     put("evicted_unfetched", cache.evicted_unfetched);
     put(
         "evicted_active",
         cache.evictions.saturating_sub(cache.evicted_unfetched),
     );
+    put("crawler_reclaimed", cache.swept_expired);
+    put("crawler_items_checked", cache.swept_items);
+    for name in NO_LRU {
+        put(name, 0);
+    }
+    put("direct_reclaims", cache.direct_reclaims);
+    put("hits_to_hot", 0);
+    put("hits_to_warm", 0);
+    put("hits_to_cold", sessions.get_hits);
+    put("hits_to_temp", 0);
 }
 
 fn slabs(lines: &mut Lines, context: &CommandContext<'_>) {
     let Counts { sessions, cache } = context.shared.counts();
     if cache.items > 0 {
         let mut put = |name: &str, value: u64| lines.put(format_args!("1:{name}"), value);
-        // Here a chunk is an item of average length. The number of free chunks is how many more
-        // such items fit in the blocks in use.
+        // Here a chunk is an item of average length, and a page is a block. Large values have
+        // memory of their own, which counts like that of as many blocks. The number of free chunks
+        // is how many more items of average length would fill this memory.
         let chunk_bytes = cache.item_bytes.div_ceil(cache.items).max(1);
-        let block_bytes = cache.blocks * cache.block_len_bytes;
-        let free = block_bytes.saturating_sub(cache.item_bytes) / chunk_bytes;
+        let large_bytes = cache.large_bytes.saturating_sub(cache.buffer_bytes);
+        let used_bytes = cache.blocks * cache.block_len_bytes + large_bytes;
+        let free = used_bytes.saturating_sub(cache.item_bytes) / chunk_bytes;
         put("chunk_size", chunk_bytes);
-        put("chunks_per_page", cache.block_len_bytes / chunk_bytes);
-        put("total_pages", cache.blocks);
+        put(
+            "chunks_per_page",
+            (cache.block_len_bytes / chunk_bytes).max(1),
+        );
+        put("total_pages", used_bytes.div_ceil(cache.block_len_bytes));
         put("total_chunks", cache.items + free);
         put("used_chunks", cache.items);
         put("free_chunks", free);
@@ -251,7 +276,7 @@ fn slabs(lines: &mut Lines, context: &CommandContext<'_>) {
         put("touch_hits", sessions.touch_hits);
     }
     lines.put("active_slabs", u8::from(cache.items > 0));
-    lines.put("total_malloced", cache.memory_bytes);
+    lines.put("total_malloced", cache.block_bytes + cache.large_bytes);
 }
 
 #[cfg(test)]

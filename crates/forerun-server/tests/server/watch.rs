@@ -218,6 +218,59 @@ fn connections_are_lines_as_in_memcached() {
     }
 }
 
+/// The last line about a client that sends `bytes`, shuts down its sending half and reads
+/// everything.
+fn close_line(bytes: &[u8], watching: &mut Pair<UnixStream>, mut client: UnixStream) -> String {
+    // The server may close the connection before it has read everything.
+    let _ = client.write_all(bytes);
+    let _ = client.shutdown(std::net::Shutdown::Write);
+    let _ = client.read_to_end(&mut Vec::new());
+    let lines = watching.until_closed();
+    let last = lines.last().expect("a line");
+    comparable(last)
+}
+
+#[test]
+fn a_connection_that_is_refused_ends_with_an_error_as_in_memcached() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("server.sock");
+    let _server = start(ServerOptions::new(vec![Listen::unix(&path, 0o700)]));
+    let connect_to = |path: &std::path::Path| {
+        let stream = memcached::connect(path);
+        let timeout = Some(Duration::from_secs(20));
+        stream.set_read_timeout(timeout).expect("a timeout");
+        stream
+    };
+    let socket = dir.path().join("memcached.sock");
+    let memcached = memcached::start(&socket);
+    // The same watcher for all clients: the end of another would be a line too.
+    let watch = |path| Pair::new(connect_to(path), connect_to(path), " connevents");
+    let mut ours = watch(&path);
+    let mut theirs = memcached.as_ref().map(|_| watch(&socket));
+    let long = "x".repeat(100_000);
+    for (sent, reason) in [
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "error"),
+        ("POST /x HTTP/1.0\r\n\r\nset a 0 0 1\r\nx\r\n", "error"),
+        (long.as_str(), "error"),
+        ("quit\r\n", "normal"),
+        ("get a\r\n", "normal"),
+        ("nothing / HTPP/1.1\r\n", "normal"),
+    ] {
+        let line = close_line(sent.as_bytes(), &mut ours, connect_to(&path));
+        assert!(
+            line.contains(&format!(" reason={reason} ")),
+            "{sent:.20}: {line}"
+        );
+        if let Some(theirs) = &mut theirs {
+            let theirs = close_line(sent.as_bytes(), theirs, connect_to(&socket));
+            assert_eq!(line, theirs, "{sent:.20}");
+        }
+    }
+    // Memcached speaks the binary protocol.
+    let line = close_line(&[0x80; 24], &mut ours, connect_to(&path));
+    assert!(line.contains(" reason=error "), "{line}");
+}
+
 #[test]
 fn a_tcp_client_is_shown_with_its_address() {
     let server = start(options());
@@ -303,7 +356,7 @@ fn evictions_are_lines_and_a_watcher_that_does_not_read_stops_nobody() {
     let reads = std::thread::spawn(move || {
         let mut text = String::new();
         let mut piece = [0; 65536];
-        while !text.contains("[skipped: ") {
+        while !text.contains("skipped=") {
             let count = reader.read(&mut piece).expect("lines");
             assert!(count > 0, "closed");
             text += &String::from_utf8_lossy(&piece[..count]);
@@ -321,11 +374,9 @@ fn evictions_are_lines_and_a_watcher_that_does_not_read_stops_nobody() {
     let text = reads.join().expect("it has read");
     let skipped = text
         .lines()
-        .find(|line| line.starts_with("[skipped: "))
+        .find(|line| line.starts_with("skipped="))
         .expect("a line");
-    let count = skipped
-        .trim_start_matches("[skipped: ")
-        .trim_end_matches(']');
+    let count = skipped.trim_start_matches("skipped=");
     assert!(count.parse::<u64>().expect("a number") > 0, "{skipped}");
 }
 

@@ -24,7 +24,7 @@ use anyhow::{Context, anyhow};
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit, setsid};
 
-use super::serve;
+use super::serve::{self, PidFile};
 use crate::exit::{self, Outcome, UsageError};
 use options::Given;
 use translate::{Translated, translate};
@@ -42,7 +42,7 @@ const LICENSE: &str = "forerun: Apache License 2.0, https://www.apache.org/licen
 /// is started under the name memcached, for example through a symbolic link.
 ///
 /// Options about memcached's internals (slabs, LRUs, the hash table, -k, -L, -C, -R and others)
-/// are ignored with a warning that names them. UDP, SASL, the binary protocol, external storage
+/// and UDP are ignored with a warning that names them. SASL, the binary protocol, external storage
 /// and the proxy do not exist; these options are errors.
 ///
 /// Defaults are memcached's: all interfaces, 4 threads.
@@ -114,7 +114,7 @@ fn run_words(words: Vec<String>, extra: Option<&str>) -> anyhow::Result<Outcome>
     let translated = translate(&given, every_interface())?;
     // Read the options before the process changes, so that a mistake in them is seen.
     let words = translated.serve.iter().map(String::as_str).chain(extra);
-    let serve = Serve::try_parse_from(std::iter::once("memcached").chain(words))
+    let mut serve = Serve::try_parse_from(std::iter::once("memcached").chain(words))
         .map_err(|error| UsageError(first_line(&error.to_string())))?;
     let in_background = env::var_os(IN_BACKGROUND).is_some();
     if let Some(name) = &translated.user
@@ -132,11 +132,25 @@ fn run_words(words: Vec<String>, extra: Option<&str>) -> anyhow::Result<Outcome>
     if translated.core_dumps {
         allow_core_dumps();
     }
-    if !in_background {
-        return serve::run(&serve.args);
+    let pid_path = serve.args.pid_file.take();
+    // Removed when this function returns.
+    let mut pid_file = None;
+    if in_background {
+        setsid().context("cannot begin a new session")?;
     }
-    setsid().context("cannot begin a new session")?;
-    serve::run_with(&serve.args, || leave_terminal(serve.args.verbose > 0))
+    serve::run_with(&serve.args, || {
+        if let Some(path) = &pid_path {
+            // Memcached runs without the file, too.
+            match PidFile::write(path) {
+                Ok(written) => pid_file = Some(written),
+                Err(error) => tracing::error!("{error:#}"),
+            }
+        }
+        match in_background {
+            true => leave_terminal(serve.args.verbose > 0),
+            false => Ok(()),
+        }
+    })
 }
 
 /// The text of `-h`, `-V` or `-i`, if one of them is given.
@@ -153,7 +167,7 @@ fn informs(given: &[Given]) -> Option<String> {
 /// The options that have a meaning here, in the form of memcached's own help, which scripts search.
 const HELP: &str = "\
 -p, --port=<num>          TCP port to listen on (default: 11211, -1: any, 0: none)
--U, --udp-port=<num>      only 0: there is no UDP
+-U, --udp-port=<num>      ignored: there is no UDP
 -s, --unix-socket=<file>  UNIX socket to listen on (disables network support)
 -a, --unix-mask=<mask>    access mask for UNIX socket, in octal (default: 700)
 -A, --enable-shutdown     enable ascii \"shutdown\" command
@@ -188,8 +202,8 @@ const HELP: &str = "\
    - ssl_verify_mode:     0 (none), 1 (request), 2 or 3 (require)
    - ssl_ca_cert:         PEM format file of acceptable client CA's
    - ssl_min_version:     2 (tlsv1.2) or 3 (tlsv1.3)
-Ignored: -k -f -n -L -R -C -N, and -o options about slabs, LRUs, the hash table and logs.
-Not supported: UDP, -S, -B binary, -o ext_*, -o proxy_*.
+Ignored: -U -k -f -n -L -R -C -N, and -o options about slabs, LRUs, the hash table and logs.
+Not supported: -S, -B binary, -o ext_*, -o proxy_*.
 ";
 
 /// The address that stands for all interfaces: that of IPv6 if its sockets also accept IPv4.

@@ -31,7 +31,7 @@ const fn value(letter: char, name: &'static str) -> Known {
 }
 
 /// The options of memcached 1.6. `-D` has no long name.
-const KNOWN: [Known; 37] = [
+const KNOWN: [Known; 38] = [
     value('p', "port"),
     value('U', "udp-port"),
     value('s', "unix-socket"),
@@ -68,7 +68,9 @@ const KNOWN: [Known; 37] = [
     value('e', "memory-file"),
     flag('Z', "enable-ssl"),
     value('o', "extended"),
+    // The name in 1.6.18, and in later versions.
     value('N', "napi_ids"),
+    value('N', "napi-ids"),
 ];
 
 /// An option that was given: its letter, and its value, which is empty for a flag.
@@ -150,6 +152,7 @@ fn find_long(name: &str) -> Result<&'static Known, UsageError> {
         .filter(|known| !name.is_empty() && known.name.starts_with(name));
     match (begun.next(), begun.next()) {
         (Some(known), None) => Ok(known),
+        (Some(known), Some(other)) if known.letter == other.letter => Ok(known),
         (Some(one), Some(other)) => Err(UsageError(format!(
             "--{name} is ambiguous: --{} or --{}",
             one.name, other.name
@@ -196,6 +199,9 @@ mod tests {
             &["--memory-l=64"],
         ] {
             assert_eq!(read(args), expected, "{args:?}");
+        }
+        for name in ["--napi_ids=2", "--napi-ids=2", "--napi=2"] {
+            assert_eq!(read(&[name]), Ok(vec![('N', "2".to_owned())]), "{name}");
         }
         let letters = |args: &[&str]| -> String {
             let given = read(args).expect("they are options");

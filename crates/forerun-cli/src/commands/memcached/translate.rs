@@ -1,8 +1,9 @@
 //! Memcached's options as options of `forerun serve`.
 //!
 //! An option is passed on, ignored with a warning, or refused. Refused are options without which
-//! clients would get another service than was asked for: UDP, SASL, the binary protocol, external
-//! storage, the proxy.
+//! clients would get another service than was asked for: SASL, the binary protocol, external
+//! storage, the proxy. UDP is only ignored: clients use it next to TCP, and old configurations
+//! enable it although nobody uses it.
 
 use crate::exit::UsageError;
 
@@ -114,8 +115,11 @@ pub(super) fn translate(given: &[Given], every_interface: &str) -> Result<Transl
                     extended(option, &mut to, &mut tls, &mut crawls)?;
                 }
             }
-            'U' if value.trim() == "0" => {}
-            'U' => return Err(refused("-U", "UDP")),
+            'U' => match value.trim().parse::<i32>() {
+                Ok(0) => {}
+                Ok(port) => to.ignored.push(format!("-U {port} (there is no UDP)")),
+                Err(_) => return Err(UsageError(format!("-U {value}: not a port"))),
+            },
             'S' => return Err(refused("-S", "SASL; --auth-file has users and passwords")),
             'B' if value == "ascii" || value == "auto" => {}
             'B' => return Err(refused("-B", "only the ascii protocol is supported")),
@@ -312,7 +316,7 @@ mod tests {
             ]
         );
         for (line, word) in [
-            ("-U 11211", "UDP"),
+            ("-U udp", "-U udp"),
             ("-S", "SASL"),
             ("-B binary", "ascii"),
             ("-o ext_path=/x:1G", "external storage"),
@@ -327,6 +331,10 @@ mod tests {
         let to = of("-D / -W").unwrap();
         assert_eq!(to.serve[..2], ["--prefix-delimiter=/", "--disable-watch"]);
         assert!(of("-U 0 -B ascii").unwrap().ignored.is_empty());
+        assert_eq!(
+            of("-U 11211").unwrap().ignored,
+            ["-U 11211 (there is no UDP)"]
+        );
     }
 
     #[test]

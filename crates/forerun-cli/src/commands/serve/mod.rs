@@ -66,10 +66,10 @@ pub fn run_with(
 }
 
 /// The file with the process ID, while the server runs.
-struct PidFile<'a>(&'a Path);
+pub(super) struct PidFile<'a>(&'a Path);
 
 impl PidFile<'_> {
-    fn write(path: &Path) -> anyhow::Result<PidFile<'_>> {
+    pub(super) fn write(path: &Path) -> anyhow::Result<PidFile<'_>> {
         std::fs::write(path, format!("{}\n", std::process::id()))
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(PidFile(path))

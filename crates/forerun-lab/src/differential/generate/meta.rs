@@ -97,7 +97,8 @@ impl Generator {
         }
         match key.kind {
             Kind::Counter => {
-                let mut command = self.meta_line("ma", key, b"JDCMtvckqOLP", b"E");
+                // No `T` and `E`: if a number grows, memcached gives them to the old item.
+                let mut command = self.meta_line("ma", key, b"JDCMtvckqOLP", b"");
                 // An older memcached answers quiet commands that create a counter.
                 let is_quiet = command.words.contains(&Word::text("q"));
                 if (self.is_later() || !is_quiet) && self.chance(0.3) {
