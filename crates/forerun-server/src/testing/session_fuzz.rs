@@ -69,7 +69,7 @@ fn expand(bytes: &[u8]) -> Vec<u8> {
 
 /// Returns the answers to `stream`. The stream arrives in pieces whose lengths are those in `cuts`,
 /// repeated; without cuts it is one piece. The client reads `step` bytes at a time.
-fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
+pub(super) fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     let options = CacheOptions::default()
         .memory_limit_bytes(8 << 20)
         .max_item_bytes(400_000)
