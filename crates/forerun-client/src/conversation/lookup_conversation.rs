@@ -13,8 +13,7 @@ use std::collections::VecDeque;
 
 use super::{Conversation, Step, meta_flags, refused, shown, unexpected};
 use crate::error::Failure;
-use crate::protocol::frame_reply::PartHead;
-use crate::protocol::reply::{Line, MetaCode, Reply};
+use crate::protocol::reply::{Line, MetaCode, PartHead, Reply};
 use crate::values::{Report, Sink, Unanswered, Value};
 
 /// Maximum number of keys in one `get` line. The client searches these for the key of an answer.

@@ -9,7 +9,7 @@
 //! Each value is a reply of its own, so a connection never holds more than one value.
 
 use super::frame_request::{HEADER_BYTES, OPTION_CAS, OPTION_FLAGS};
-use super::reply::{LINE_BYTES_MAX, NoReply, Parsed, Reply};
+use super::reply::{LINE_BYTES_MAX, NoReply, Parsed, PartHead, Reply};
 
 /// The first byte of a part and of an error.
 pub(crate) const ANSWER: u8 = 0xf7;
@@ -19,18 +19,6 @@ const KIND_ERROR: u8 = 2;
 const PART_KEYS_MAX: usize = 256;
 /// The length of the value of a key that was not found.
 const NOT_FOUND: u32 = u32::MAX;
-
-/// The header of a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PartHead {
-    pub(crate) id: u32,
-    /// The position in the request of the part's first key.
-    pub(crate) first: usize,
-    pub(crate) count: usize,
-    /// Whether it is the last part of the answer.
-    pub(crate) is_last: bool,
-    pub(crate) with_cas: bool,
-}
 
 /// A value that follows.
 #[derive(Clone, Copy, Debug)]

@@ -10,8 +10,6 @@
 
 use memchr::memchr;
 
-use super::frame_reply::PartHead;
-
 /// The longest line that is read, including its line end.
 pub(crate) const LINE_BYTES_MAX: usize = 2048;
 /// A greater length cannot be the length of a value.
@@ -52,6 +50,18 @@ pub(crate) enum Reply<'a> {
     FrameError { code: u16, text: &'a [u8] },
     /// An error, as sent.
     Error { kind: ErrorKind, line: &'a [u8] },
+}
+
+/// The header of a part of an answer to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartHead {
+    pub(crate) id: u32,
+    /// The position in the request of the part's first key.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// Whether it is the last part of the answer.
+    pub(crate) is_last: bool,
+    pub(crate) with_cas: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
