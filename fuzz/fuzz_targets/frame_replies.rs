@@ -1,5 +1,5 @@
-//! The answers to multi-get frames that a client reads do not depend on how the bytes arrive, and an
-//! answer that is not complete asks for a bounded number of bytes.
+//! The answers to multi-get frames that a client reads do not depend on how the bytes arrive, and
+//! an answer that is not complete asks for a bounded number of bytes.
 
 #![no_main]
 

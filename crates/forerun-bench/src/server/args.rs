@@ -32,8 +32,9 @@ clients to the following ones. Both servers are loaded with the same items and m
 alternately; while one is measured, the other is idle. The forms of reading alternate too.
 
 Forms: get is one classic get of all keys; mg is a quiet meta get per key, sent together and \
-followed by mn; multi_get is one binary multi-get frame of all keys, which memcached does not have; \
-set is a classic set per key, sent together. Each connection has --depth requests in flight. Requests are composed before timing starts. Replies are recognised by their lengths and \
+followed by mn; multi_get is one binary multi-get frame of all keys, which memcached does not \
+have; set is a classic set per key, sent together. Each connection has --depth requests in \
+flight. Requests are composed before timing starts. Replies are recognised by their lengths and \
 last bytes, and one in 32 is compared byte by byte. The column `client` shows what share of its \
 core the load generator used: near 100%, it is the bottleneck, not the server.
 

@@ -454,9 +454,10 @@ fn has_form(server: &str, form: Form) -> bool {
     form != Form::MultiGet || server != PEER
 }
 
-/// Adds the ratios: to the same server and form at the fewest keys per request; to the same server's
-/// `get` and to the peer at the same number of keys. A form that the peer does not have is compared
-/// with the peer's `get`. Each element of `by_keys` has the same servers and forms in the same order.
+/// Adds the ratios: to the same server and form at the fewest keys per request; to the same
+/// server's `get` and to the peer at the same number of keys. A form that the peer does not have is
+/// compared with the peer's `get`. Each element of `by_keys` has the same servers and forms in the
+/// same order.
 fn compared(by_keys: &[Vec<(ServerRow, Outcome)>], forms: &[Form]) -> Vec<ServerRow> {
     let mut rows = Vec::new();
     for form in forms.iter().map(Form::to_string) {

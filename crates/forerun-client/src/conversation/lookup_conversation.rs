@@ -6,8 +6,8 @@
 //!                                        answers so far ┘
 //! ```
 //!
-//! In an answer to a multi-get frame, `line` and `next` are the begin and the end of the part that is
-//! being read.
+//! In an answer to a multi-get frame, `line` and `next` are the begin and the end of the part that
+//! is being read.
 
 use std::collections::VecDeque;
 
@@ -53,8 +53,8 @@ pub(crate) enum LookupFormat {
 pub(crate) struct LookupConversation<'a, K, S> {
     /// Its part of `order`.
     end: usize,
-    /// The first key of the line whose answer is being read, or of the part of a frame's answer. All
-    /// earlier keys have answers.
+    /// The first key of the line whose answer is being read, or of the part of a frame's answer.
+    /// All earlier keys have answers.
     line: usize,
     /// The position at which the next answer is expected, or, in a part, its end.
     next: usize,

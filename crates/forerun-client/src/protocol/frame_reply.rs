@@ -182,8 +182,8 @@ impl PartReader {
     }
 }
 
-/// For the fuzz target: reads `bytes` as answers to frames, both at once and in pieces, and compares
-/// the results.
+/// For the fuzz target: reads `bytes` as answers to frames, both at once and in pieces, and
+/// compares the results.
 ///
 /// # Panics
 /// If the replies differ, or a partial reply asks for no more bytes than there are.
@@ -360,13 +360,16 @@ mod tests {
         ]
     }
 
+    /// The values of a part, its options, and whether it is the last.
+    fn any_part() -> impl Strategy<Value = (Vec<Option<Vec<u8>>>, u8, u8)> {
+        let values = prop::collection::vec(value(), 1..20);
+        (values, prop::sample::select(vec![1, 3]), 0..2_u8)
+    }
+
     proptest! {
         #[test]
         fn answers_do_not_depend_on_how_they_arrive(
-            answers in prop::collection::vec(
-                (prop::collection::vec(value(), 1..20), prop::sample::select(vec![1_u8, 3]), 0_u8..2),
-                0..5,
-            ),
+            answers in prop::collection::vec(any_part(), 0..5),
             change in prop_oneof![Just(None), (0_usize..200, any::<u8>()).prop_map(Some)],
         ) {
             let mut bytes = Vec::new();
