@@ -78,10 +78,10 @@ pub(super) fn legend(rows: &[ServerRow]) -> String {
         "keys/s: medians of {rounds} alternating rounds; ratios are medians of the rounds' \
          ratios. vs memcached: multi_get, which memcached does not have, is compared with its \
          get.\nvs get: over the same server's get.\np50, p99, p99.9: percentiles over the \
-         requests of all rounds, from sending a request until its last byte arrived.\nclient: the share of its core that the load \
-         generator used; below 100%, it is not the bottleneck.\nserver core: the share of the \
-         cores for its threads that the server used.\nfound: the share of the requested keys that \
-         the server still had."
+         requests of all rounds, from sending a request until its last byte arrived.\nclient: \
+         the share of its core that the load generator used; below 100%, it is not the \
+         bottleneck.\nserver core: the share of the cores for its threads that the server \
+         used.\nfound: the share of the requested keys that the server still had."
     )
 }
 
