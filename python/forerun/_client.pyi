@@ -26,7 +26,7 @@ class Client:
         servers: str | Iterable[str],
         *,
         ring: Literal["ketama", "ketama_unweighted", "ketama_fnv1a_64", "rendezvous"] = "ketama",
-        protocol: Literal["classic", "meta"] = "classic",
+        protocol: Literal["classic", "meta", "multi_get"] = "classic",
         timeout_ms: int = 1000,
         failures_to_eject: int = 2,
         retry_interval_ms: int = 2000,

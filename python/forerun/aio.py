@@ -98,7 +98,7 @@ class Client:
         *,
         max_calls: int = 64,
         ring: Literal["ketama", "ketama_unweighted", "ketama_fnv1a_64", "rendezvous"] = "ketama",
-        protocol: Literal["classic", "meta"] = "classic",
+        protocol: Literal["classic", "meta", "multi_get"] = "classic",
         timeout_ms: int = 1000,
         failures_to_eject: int = 2,
         retry_interval_ms: int = 2000,

@@ -33,8 +33,10 @@ def servers(request):
         yield servers
 
 
-@pytest.fixture(params=["classic", "meta"])
+@pytest.fixture(params=["classic", "meta", "multi_get"])
 def client(servers, request):
+    if request.param == "multi_get" and servers[0].kind == "memcached":
+        pytest.skip("memcached has no multi-get frames")
     with forerun.Client(
         addresses(servers), protocol=request.param, timeout_ms=PATIENCE_MS
     ) as client:
@@ -102,14 +104,30 @@ def test_rows_are_copied_into_an_array(client):
 
 def test_integers_are_keys_in_the_meta_protocol(servers):
     keys, rows = np.arange(500), np.arange(1000).reshape(500, 2)
-    with forerun.Client(addresses(servers), protocol="meta", timeout_ms=PATIENCE_MS) as client:
-        client.set_many(keys, rows)
-        out = np.zeros((500, 2), int)
-        assert client.get_many(keys[::-1], out=out).all()
-        assert (out == rows[::-1]).all()
+    protocols = ["meta"] if servers[0].kind == "memcached" else ["meta", "multi_get"]
+    for protocol in protocols:
+        with forerun.Client(
+            addresses(servers), protocol=protocol, timeout_ms=PATIENCE_MS
+        ) as client:
+            client.set_many(keys, rows)
+            out = np.zeros((500, 2), int)
+            assert client.get_many(keys[::-1], out=out).all()
+            assert (out == rows[::-1]).all()
     with forerun.Client(addresses(servers)) as classic:
         with pytest.raises(InvalidArgumentError, match="key 0: .*the meta protocol can"):
             classic.get_many(keys)
+
+
+def test_a_server_without_multi_get_frames_is_named():
+    with started(1, "memcached") as servers:
+        address = servers[0].address
+        with forerun.Client(address, protocol="multi_get", timeout_ms=PATIENCE_MS) as client:
+            client.set("key", b"1")
+            with pytest.raises(ServerError, match=f"{address}: it does not accept multi-get"):
+                client.get("key")
+            with pytest.raises(PartialError, match="does not accept multi-get") as caught:
+                client.get_many(["key", "absent"])
+            assert list(caught.value.positions) == [0, 1]
 
 
 def test_versions_ends_and_lifetimes(client):

@@ -128,6 +128,10 @@ pub enum Failure {
     /// It answered with an error. It is still running, so it is not ejected.
     #[error("it answered {0:?}")]
     Refused(String),
+    /// It does not accept multi-get frames ([`Protocol::MultiGet`](crate::Protocol::MultiGet)), for
+    /// example because it is memcached. It is still running, so it is not ejected.
+    #[error("it does not accept multi-get frames: it answered {0:?}")]
+    NoMultiGet(String),
     /// The call was interrupted before it answered.
     #[error("the call was interrupted")]
     Interrupted,
@@ -152,7 +156,7 @@ impl Failure {
             {
                 None
             }
-            Failure::Refused(_) => Some(true),
+            Failure::Refused(_) | Failure::NoMultiGet(_) => Some(true),
             _ => Some(false),
         }
     }

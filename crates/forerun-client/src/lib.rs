@@ -61,6 +61,8 @@ pub use pending::Pending;
 pub use ring_client::Client;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
+pub use protocol::frame_reply::fuzz_frame_replies;
+#[doc(hidden)]
 pub use protocol::reply::fuzz_replies;
 pub use ring::{Placement, Ring};
 pub use server_address::{DEFAULT_PORT, Endpoint, ServerAddress};

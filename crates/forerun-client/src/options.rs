@@ -126,6 +126,11 @@ pub enum Protocol {
     /// `mn`. Each answer repeats the number of its request, and a key may contain any bytes.
     /// Requests and answers are longer than in the classic protocol.
     Meta,
+    /// Lookups in binary multi-get frames, and everything else in the meta protocol. Only Forerun's
+    /// servers have frames; lookups from other servers fail with
+    /// [`Failure::NoMultiGet`](crate::Failure::NoMultiGet). The first lookup on a connection takes
+    /// one more round trip.
+    MultiGet,
 }
 
 /// What happens to the keys of an ejected server.

@@ -6,6 +6,7 @@
 //!   IdleSets ──> ConnectionSet ──> round::run ──> Sink, Report
 //! ```
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError, time};
 
 use crate::connection_set::{ConnectionSet, Connector, IdleSets, Positions, parts};
 use crate::conversation::{
-    Answer, CommandConversation, KEYS_PER_LINE, LookupBatch, LookupConversation,
+    Answer, CommandConversation, KEYS_PER_LINE, LookupBatch, LookupConversation, LookupFormat,
 };
 use crate::error::{Error, Failure};
 use crate::health::Health;
@@ -307,8 +308,8 @@ impl Client {
                 Ok((mut connection, peers)) => {
                     let keys = positions.order[part.clone()].iter();
                     let keys = keys.map(|at| batch.keys[*at as usize].as_ref());
-                    let opaque = self.compose(&mut connection, keys, kind);
-                    let conversation = LookupConversation::new(part, opaque);
+                    let format = self.compose(&mut connection, keys, kind);
+                    let conversation = LookupConversation::new(part, format);
                     let mut turn = Turn::new(server, connection, conversation, peers);
                     // Send the request at once, so that the server works while the next one is
                     // composed.
@@ -317,7 +318,8 @@ impl Client {
                 }
                 Err(failure) => {
                     self.record(server, Some(&failure));
-                    failures.push((server, LookupConversation::new(part, None), failure));
+                    let conversation = LookupConversation::new(part, LookupFormat::Classic);
+                    failures.push((server, conversation, failure));
                 }
             }
         }
@@ -371,15 +373,30 @@ impl Client {
         set.take(server, &self.connector(server), now)
     }
 
-    /// Composes the lookups of one server. Returns the first number of the meta protocol.
+    /// Composes the lookups of one server.
     fn compose<'k>(
         &self,
         connection: &mut Connection,
-        keys: impl ExactSizeIterator<Item = &'k [u8]>,
+        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
         kind: LookupKind,
-    ) -> Option<u32> {
+    ) -> LookupFormat {
         let first = connection.next_opaque;
-        if self.options.protocol == Protocol::Meta {
+        // A frame cannot touch items.
+        if self.options.protocol == Protocol::MultiGet && kind.touch.is_none() {
+            let mut counts = VecDeque::new();
+            let mut rest = keys;
+            while rest.len() > 0 {
+                let count = connection.push_frame(rest.clone(), kind.cas);
+                counts.push_back(count);
+                rest.nth(count.saturating_sub(1));
+            }
+            return LookupFormat::Frames {
+                id: first,
+                counts,
+                with_cas: kind.cas,
+            };
+        }
+        if self.has_opaques() {
             connection.next_opaque = first.wrapping_add(keys.len() as u32);
             let output = connection.output();
             let mut opaque = first;
@@ -388,7 +405,7 @@ impl Client {
                 opaque = opaque.wrapping_add(1);
             }
             output.extend_from_slice(compose::META_END);
-            return Some(first);
+            return LookupFormat::Meta { first };
         }
         let output = connection.output();
         let last = keys.len() - 1;
@@ -402,7 +419,7 @@ impl Client {
                 output.extend_from_slice(b"\r\n");
             }
         }
-        None
+        LookupFormat::Classic
     }
 
     /// Sends a command to the server of its key.
@@ -434,9 +451,9 @@ impl Client {
         })
     }
 
-    /// Whether requests are numbered, as in the meta protocol.
+    /// Whether commands are numbered, as in the meta protocol.
     pub(crate) fn has_opaques(&self) -> bool {
-        self.options.protocol == Protocol::Meta
+        self.options.protocol != Protocol::Classic
     }
 
     /// Composes a command. Returns its number in the meta protocol.

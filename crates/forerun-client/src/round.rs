@@ -165,6 +165,10 @@ fn advance<C: Conversation>(
             break;
         }
     }
+    // A reply may have allowed more of the request to be sent.
+    if turn.connection.interest() != Interest::Read && sent.is_ok() {
+        turn.connection.send().map_err(send_failure)?;
+    }
     sent.map(|()| None).map_err(send_failure)
 }
 
@@ -176,9 +180,22 @@ fn read_replies<C: Conversation>(
     let (connection, conversation) = (&mut turn.connection, &mut turn.conversation);
     loop {
         let authenticates = connection.authenticates;
+        let asks_for_frames = connection.asks_for_frames() && !authenticates;
+        let mut credits = None;
         let (step, consumed, skip) = match connection.reply(max_value_bytes)? {
             None | Some(Parsed::Partial { .. }) => return Ok(Step::More),
             Some(Parsed::Complete { reply, consumed }) => match (authenticates, reply) {
+                (false, Reply::MultiGet { credits: granted }) if asks_for_frames => {
+                    credits = Some(granted);
+                    (Step::More, consumed, 0)
+                }
+                (false, Reply::Error { line, .. }) if asks_for_frames => {
+                    return Err(Failure::NoMultiGet(shown(line)));
+                }
+                (false, _) if asks_for_frames => {
+                    let what = "not an answer to multi_get".to_owned();
+                    return Err(Failure::Malformed(what));
+                }
                 (false, reply) => (conversation.reply(reply, shared)?, consumed, 0),
                 (true, Reply::Line(Line::Stored)) => (Step::More, consumed, 0),
                 (true, Reply::Error { line, .. }) => {
@@ -193,11 +210,15 @@ fn read_replies<C: Conversation>(
                 reply,
                 consumed,
                 value_bytes,
+                skip,
             }) => {
                 conversation.oversized(reply, value_bytes, shared)?;
-                (Step::More, consumed, value_bytes + 2)
+                (Step::More, consumed, skip)
             }
         };
+        if let Some(credits) = credits {
+            connection.enable_frames(credits);
+        }
         connection.authenticates = false;
         connection.consume(consumed, skip);
         if step == Step::Done {

@@ -1,4 +1,4 @@
-//! Every call, in both protocols, against Forerun's server and memcached.
+//! Every call, in every protocol, against Forerun's server and memcached.
 
 mod testing;
 
@@ -8,7 +8,7 @@ use forerun_client::{
     CasResult, Client, ClientOptions, Credentials, Endpoint, Error, Expiry, Failure, KeyError,
     Lookup, NewValue, Placement, Protocol, ServerAddress, Unanswered, Value, Values,
 };
-use testing::{PROTOCOLS, client_of, forerun, memcached, on_every_server, options};
+use testing::{PROTOCOLS, TEXT_PROTOCOLS, client_of, forerun, memcached, on_every_server, options};
 
 #[test]
 fn values_are_stored_and_read() {
@@ -297,11 +297,13 @@ fn users_authenticate_on_every_connection() {
     std::fs::write(&file, "alice:s3cret\n").expect("a file");
     let listen = forerun_server::Listen::parse("127.0.0.1:0", 0).expect("an address");
     let ours = testing::start(forerun_server::ServerOptions::new(listen).auth_file(file.clone()));
-    let mut servers: Vec<ServerAddress> = vec![testing::address(&ours).into()];
+    let ours: ServerAddress = testing::address(&ours).into();
+    let mut servers = vec![(ours, &PROTOCOLS[..])];
     let theirs = memcached(&["-Y", file.to_str().expect("text")]);
-    servers.extend(theirs.as_ref().map(|memcached| memcached.address.clone()));
-    for server in servers {
-        for protocol in PROTOCOLS {
+    let theirs = theirs.as_ref().map(|memcached| memcached.address.clone());
+    servers.extend(theirs.map(|address| (address, &TEXT_PROTOCOLS[..])));
+    for (server, protocols) in servers {
+        for &protocol in protocols {
             let client = |credentials: Option<Credentials>| {
                 let options = options().protocol(protocol).credentials(credentials);
                 Client::new([server.clone()], options).expect("a client")

@@ -12,7 +12,7 @@ use forerun_client::{
     Values,
 };
 use testing::fake_server::{FakeServer, read_request, wait_for_end};
-use testing::{PATIENCE, address, forerun};
+use testing::{PATIENCE, PROTOCOLS, address, forerun};
 
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -136,7 +136,7 @@ fn a_server_that_stalls_or_trickles_costs_the_time_out() {
         while stream.write_all(&[b'x'; 65536]).is_ok() {}
     });
     for server in [silent, trickle, endless] {
-        for protocol in [Protocol::Classic, Protocol::Meta] {
+        for protocol in PROTOCOLS {
             let client = client(&server, short().protocol(protocol));
             let start = Instant::now();
             let error = client.set("a", "1").expect_err("there is no answer");

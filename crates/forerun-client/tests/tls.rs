@@ -66,9 +66,15 @@ fn values_of_any_size_and_batches_go_through_tls() {
         files.server(VerifyClient::No),
         files.server(VerifyClient::No),
     ];
-    let alice = Credentials::new("alice", "s3cret");
-    let options = options().credentials(alice).tls(files.options());
-    let client = testing::client_of(&servers, options);
+    for protocol in testing::PROTOCOLS {
+        let alice = Credentials::new("alice", "s3cret");
+        let options = options().protocol(protocol).credentials(alice);
+        let client = testing::client_of(&servers, options.tls(files.options()));
+        use_values_and_batches(&client);
+    }
+}
+
+fn use_values_and_batches(client: &Client) {
     let large = b"0123456789".repeat(90_000);
     client.set("large", &large).expect("stored");
     let keys: Vec<String> = (0..500).map(|number| format!("key:{number}")).collect();

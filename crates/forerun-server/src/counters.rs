@@ -117,6 +117,8 @@ session_counters! {
     cmd_touch: commands ["touch"],
     /// Meta commands.
     cmd_meta: commands ["meta"],
+    /// Multi-get frames; their keys count as gets.
+    cmd_multi_get: commands ["multi_get"],
     /// Lookups that found something.
     get_hits: outcomes ["get", "hit"],
     /// Lookups that found nothing.
@@ -147,6 +149,8 @@ session_counters! {
     store_too_large: outcomes ["store", "too_large"],
     /// Values that did not fit in memory.
     store_no_memory: outcomes ["store", "no_memory"],
+    /// Multi-get frames that were refused.
+    multi_get_errors: outcomes ["multi_get", "refused"],
     /// Attempts to authenticate.
     auth_cmds: outcomes ["auth", "tried"],
     /// Failed attempts to authenticate.

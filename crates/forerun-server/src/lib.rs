@@ -60,7 +60,7 @@ pub use snapshot::{SnapshotStats, read_snapshot, write_snapshot};
 pub use snapshot_error::SnapshotError;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
-pub use testing::{fuzz_session, fuzz_snapshot};
+pub use testing::{fuzz_multi_get, fuzz_session, fuzz_snapshot};
 
 /// A server on a simulated system that the caller runs step by step.
 #[cfg(feature = "simulation")]

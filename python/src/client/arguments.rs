@@ -43,7 +43,8 @@ pub(crate) fn protocol(name: &str) -> PyResult<Protocol> {
     match name {
         "classic" => Ok(Protocol::Classic),
         "meta" => Ok(Protocol::Meta),
-        other => Err(unknown("protocol", other, "classic, meta")),
+        "multi_get" => Ok(Protocol::MultiGet),
+        other => Err(unknown("protocol", other, "classic, meta, multi_get")),
     }
 }
 

@@ -39,8 +39,9 @@ const WAITING: &str = "waiting for servers";
 /// `servers`: addresses such as "10.0.1.1", "10.0.1.1:11211", "10.0.1.1:11211:3" (with a weight) or
 /// "/run/memcached.sock". `ring`: how keys are placed: "ketama" (as libmemcached with weights, and
 /// twemproxy with md5), "ketama_unweighted" (libmemcached's default hash), "ketama_fnv1a_64"
-/// (twemproxy's default) or "rendezvous" (pymemcache). `protocol`: "classic", or "meta", which
-/// sends keys of any bytes. `timeout_ms`: the time limit of a call. A server that fails
+/// (twemproxy's default) or "rendezvous" (pymemcache). `protocol`: "classic"; "meta", which sends
+/// keys of any bytes; or "multi_get", which sends lookups in binary, to Forerun's servers only.
+/// `timeout_ms`: the time limit of a call. A server that fails
 /// `failures_to_eject` calls in a row is left out for `retry_interval_ms`; its keys fail meanwhile,
 /// or move to the other servers with `ejected_keys="move"`. `on_failure`: whether lookups of keys
 /// whose server failed "raise", or count as a "miss". `max_value_bytes`: the longest value that is

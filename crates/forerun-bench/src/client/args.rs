@@ -63,6 +63,9 @@ pub enum Spoken {
     Classic,
     /// One quiet `mg` per key
     Meta,
+    /// Multi-get frames, which memcached does not have
+    #[value(name = "multi_get")]
+    MultiGet,
 }
 
 impl fmt::Display for Spoken {
@@ -70,6 +73,7 @@ impl fmt::Display for Spoken {
         f.pad(match self {
             Spoken::Classic => "classic",
             Spoken::Meta => "meta",
+            Spoken::MultiGet => "multi_get",
         })
     }
 }
@@ -79,6 +83,7 @@ impl From<Spoken> for Protocol {
         match spoken {
             Spoken::Classic => Protocol::Classic,
             Spoken::Meta => Protocol::Meta,
+            Spoken::MultiGet => Protocol::MultiGet,
         }
     }
 }

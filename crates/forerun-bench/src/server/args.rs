@@ -1,6 +1,7 @@
 //! The command line of the bench `server`.
 
 use super::data::{Items, KEY_BYTES};
+use super::multi_get_form::{DEPTH_MAX, KEYS_MAX};
 use super::request::Form;
 use crate::output::{Output, Timing, or};
 use crate::skew::Skew;
@@ -28,11 +29,12 @@ Examples:
 The server and memcached, if it is on the PATH, run in separate processes (the server is this \
 program's `serve`), with the same threads and memory. Servers are pinned to the first cores and \
 clients to the following ones. Both servers are loaded with the same items and measured \
-alternately; while one is measured, the other is idle.
+alternately; while one is measured, the other is idle. The forms of reading alternate too.
 
 Forms: get is one classic get of all keys; mg is a quiet meta get per key, sent together and \
-followed by mn; set is a classic set per key, sent together. Each connection has --depth requests \
-in flight. Requests are composed before timing starts. Replies are recognised by their lengths and \
+followed by mn; multi_get is one binary multi-get frame of all keys, which memcached does not \
+have; set is a classic set per key, sent together. Each connection has --depth requests in \
+flight. Requests are composed before timing starts. Replies are recognised by their lengths and \
 last bytes, and one in 32 is compared byte by byte. The column `client` shows what share of its \
 core the load generator used: near 100%, it is the bottleneck, not the server.
 
@@ -60,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub value_bytes: Vec<usize>,
 
-    /// Forms of requests [default: get,mg,set]
+    /// Forms of requests [default: get,mg,multi_get,set]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub form: Vec<Form>,
 
@@ -239,6 +241,18 @@ impl Args {
             keys.iter().all(|keys| (1..=10_000).contains(keys)),
             "--keys must be from 1 to 10000 per request"
         );
+        let all = [Form::Get, Form::Mg, Form::MultiGet, Form::Set];
+        let forms = or(&self.form, &all);
+        if forms.contains(&Form::MultiGet) {
+            ensure!(
+                keys.iter().all(|keys| *keys <= KEYS_MAX),
+                "--keys: a request of the form multi_get takes at most {KEYS_MAX}"
+            );
+            ensure!(
+                self.depth <= DEPTH_MAX,
+                "--depth: a connection has at most {DEPTH_MAX} requests of the form multi_get"
+            );
+        }
         let sizes: &[usize] = match (quick, self.study) {
             (_, Some(Study::Tail)) => &[1024],
             (true, None) => &[64],
@@ -260,7 +274,7 @@ impl Args {
         let clients = usize::from(self.clients);
         Ok(Plan {
             loads: loads.collect(),
-            forms: or(&self.form, &[Form::Get, Form::Mg, Form::Set]),
+            forms,
             keys,
             access: or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)]),
             memory_mib: memory >> 20,

@@ -11,8 +11,9 @@
 //! byte with the expected one. A shorter reply is read line by line ([`super::reply`]). So the
 //! client costs little besides the system's calls, and it reports how much of its core it used.
 
+use super::multi_get_form;
 use super::reply::{Reply, scan};
-use super::request::Requests;
+use super::request::{Form, Requests};
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 use mio::net::TcpStream;
@@ -72,6 +73,12 @@ struct Connection {
     /// The byte ranges of the requests still to be written.
     unsent: VecDeque<Range<usize>>,
     in_flight: VecDeque<(usize, Instant)>,
+    /// Multi-get frames still to be written. Each differs by the number of answers received.
+    frames: Vec<u8>,
+    /// How many of these bytes are written.
+    frames_written: usize,
+    /// The number of frames answered, modulo 2^16; `None` until the server accepts frames.
+    answered: Option<u16>,
     received: Vec<u8>,
     /// The part of `received` that is in use.
     filled: Range<usize>,
@@ -123,6 +130,9 @@ impl Client {
                 stream,
                 unsent: VecDeque::new(),
                 in_flight: VecDeque::new(),
+                frames: Vec::new(),
+                frames_written: 0,
+                answered: None,
                 received: Vec::new(),
                 filled: 0..0,
             })
@@ -154,6 +164,11 @@ impl Client {
     ) -> Result<Answered> {
         let count = requests.count();
         ensure!(count > 0, "there is nothing to ask for");
+        if requests.form() == Form::MultiGet {
+            for connection in &mut self.connections {
+                connection.enable_frames()?;
+            }
+        }
         let mut left = match until {
             Until::Once => {
                 self.next = 0;
@@ -224,7 +239,10 @@ impl Client {
         while wanted > 0 {
             self.next %= requests.count();
             let end = requests.count().min(self.next + wanted);
-            connection.unsent.push_back(requests.range(self.next..end));
+            match requests.form() {
+                Form::MultiGet => connection.push_frames(requests, self.next..end),
+                _ => connection.unsent.push_back(requests.range(self.next..end)),
+            }
             let sent = (self.next..end).map(|request| (request, now));
             connection.in_flight.extend(sent);
             wanted -= end - self.next;
@@ -265,6 +283,9 @@ impl Client {
                     );
                 }
                 connection.in_flight.pop_front();
+                if requests.form() == Form::MultiGet {
+                    connection.answered = connection.answered.map(|count| count.wrapping_add(1));
+                }
                 connection.filled.start += bytes;
                 answered += 1;
                 stopwatch.count(hits, now - sent, latencies);
@@ -283,6 +304,9 @@ impl Client {
 /// The length of the reply at the beginning of `received` and the keys it found, if it is complete.
 fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> {
     let (form, keys) = (requests.form(), requests.keys());
+    if form == Form::MultiGet {
+        return whole(multi_get_form::scan(received));
+    }
     let full = requests.reply_bytes();
     let tail = match form.tail() {
         b"" => b"STORED\r\n",
@@ -299,7 +323,11 @@ fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> 
     if received.len() < full && !received.ends_with(b"\r\n") {
         return Ok(None);
     }
-    match scan(form, keys, received) {
+    whole(scan(form, keys, received))
+}
+
+fn whole(reply: Reply) -> Result<Option<(usize, usize)>> {
+    match reply {
         Reply::Partial => Ok(None),
         Reply::Whole { bytes, hits } => Ok(Some((bytes, hits))),
         Reply::Fault(line) => bail!("the server answered {line:?}"),
@@ -307,8 +335,54 @@ fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> 
 }
 
 impl Connection {
+    /// Asks the server to accept frames, once.
+    fn enable_frames(&mut self) -> Result<()> {
+        if self.answered.is_some() {
+            return Ok(());
+        }
+        self.stream.write_all(multi_get_form::ENABLE)?;
+        let start = Instant::now();
+        while self.filled.len() < multi_get_form::ENABLED.len() {
+            ensure!(start.elapsed() < TIMEOUT, "no answer to multi_get");
+            if self.read()? == ReadResult::Nothing {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        let answer = &self.received[self.filled.clone()];
+        ensure!(
+            answer == multi_get_form::ENABLED,
+            "the server answered {:?} to multi_get",
+            String::from_utf8_lossy(answer)
+        );
+        self.filled = 0..0;
+        self.answered = Some(0);
+        Ok(())
+    }
+
+    /// Composes frames from requests.
+    fn push_frames(&mut self, requests: &Requests, range: Range<usize>) {
+        if self.frames_written == self.frames.len() {
+            self.frames.clear();
+            self.frames_written = 0;
+        }
+        for request in range {
+            let at = self.frames.len();
+            let bytes = &requests.bytes()[requests.range(request..request + 1)];
+            self.frames.extend_from_slice(bytes);
+            multi_get_form::set_received(&mut self.frames[at..], self.answered.unwrap_or(0));
+        }
+    }
+
     /// Writes as many of the pending bytes as fit.
     fn write(&mut self, requests: &Requests) -> Result<()> {
+        while self.frames_written < self.frames.len() {
+            match self.stream.write(&self.frames[self.frames_written..]) {
+                Ok(written) => self.frames_written += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("cannot write to the server"),
+            }
+        }
         while let Some(range) = self.unsent.front_mut() {
             match self.stream.write(&requests.bytes()[range.clone()]) {
                 Ok(written) => {

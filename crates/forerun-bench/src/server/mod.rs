@@ -7,13 +7,15 @@
 //!  request.rs         requests, composed in advance, and their replies
 //!  client.rs          the load
 //!  reply.rs           replies that are not the expected ones
+//!  multi_get_form.rs  multi-get frames and their replies
 //!  result_row.rs      a result
 //!  show.rs            tables, the page
 //!  tail/              a study: sets into a full cache under disturbances
 //!
 //!  for each value size                        the servers started and loaded
-//!    for each access x form x keys per request  (harness)
-//!      round after round                      this server, memcached: a turn each while the other is idle
+//!    for each access x keys per request       (harness)
+//!      round after round                      each form of reading on this server and on memcached: a turn each
+//!                                             while the others are idle; then the sets in the same way
 //! ```
 
 mod args;
@@ -21,6 +23,7 @@ pub mod client;
 #[cfg(test)]
 mod client_tests;
 pub mod data;
+pub mod multi_get_form;
 pub mod reply;
 pub mod request;
 mod result_row;
@@ -47,6 +50,7 @@ use request::{Form, Requests};
 use server_process::{Process, Program, Share, Split};
 use std::cell::RefCell;
 use std::io::Write;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// The maximum number of keys drawn for a case, and of bytes of its requests.
@@ -105,8 +109,12 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     if !args.output.json {
         write_facts(out, &facts)?;
     }
-    let cells = plan.loads.len() * plan.access.len() * plan.forms.len() * plan.keys.len();
-    let turns = cells * programs.len() * args.output.plan(&args.timing).rounds;
+    let cells = plan.loads.len() * plan.access.len() * plan.keys.len();
+    let cases = plan.forms.iter().flat_map(|form| {
+        let can_answer = |program: &&Program| has_form(&program.name, *form);
+        programs.iter().filter(can_answer)
+    });
+    let turns = cells * cases.count() * args.output.plan(&args.timing).rounds;
     let bar = progress.steps("measuring", turns as u64);
     let mut all: Vec<ServerRow> = Vec::new();
     for &items in &plan.loads {
@@ -191,13 +199,19 @@ impl Bench<'_> {
         }
         let mut rows: Vec<ServerRow> = Vec::new();
         for &access in &self.plan.access {
-            for &form in &self.plan.forms {
-                let mut of_form: Vec<Vec<(ServerRow, Outcome)>> = Vec::new();
-                for &keys in &self.plan.keys {
-                    let cell = Cell { access, form, keys };
-                    of_form.push(self.cell(cell, items, &targets, bar)?);
+            // The forms of reading alternate, so that they can be compared with each other. Sets
+            // change the servers' memory, so they come afterwards.
+            let (reads, writes): (Vec<Form>, Vec<Form>) =
+                self.plan.forms.iter().partition(|form| **form != Form::Set);
+            for forms in [reads, writes] {
+                if forms.is_empty() {
+                    continue;
                 }
-                rows.extend(compared(of_form));
+                let mut by_keys = Vec::new();
+                for &keys in &self.plan.keys {
+                    by_keys.push(self.cells(access, &forms, keys, items, &targets, bar)?);
+                }
+                rows.extend(compared(&by_keys, &forms));
             }
         }
         Ok(rows)
@@ -224,20 +238,28 @@ impl Bench<'_> {
         })
     }
 
-    /// Measures one case on every server, alternately.
-    fn cell(
+    /// Measures these forms on every server that has them, alternately.
+    fn cells(
         &self,
-        cell: Cell,
+        access: Skew,
+        forms: &[Form],
+        keys: usize,
         items: Items,
         targets: &[RefCell<Target>],
         bar: &Bar,
     ) -> Result<Vec<(ServerRow, Outcome)>> {
-        let requests = &self.compose(cell, items);
-        let totals: Vec<RefCell<TurnTotals>> = targets
-            .iter()
-            .map(|_| Ok(RefCell::new(TurnTotals::new()?)))
-            .collect::<Result<_>>()?;
-        let cases = targets.iter().zip(&totals).map(|(target, totals)| {
+        let mut cases = Vec::new();
+        for &form in forms {
+            let cell = Cell { access, form, keys };
+            let requests = Rc::new(self.compose(cell, items));
+            for target in targets {
+                if has_form(&target.borrow().name, form) {
+                    let totals = RefCell::new(TurnTotals::new()?);
+                    cases.push((cell, requests.clone(), target, totals));
+                }
+            }
+        }
+        let turns = cases.iter().map(|(cell, requests, target, totals)| {
             let name = format!("{} {} {}", cell.form, cell.keys, target.borrow().name);
             Case::new(0, name, move |turn| {
                 self.turn(
@@ -249,14 +271,17 @@ impl Bench<'_> {
             })
         });
         let plan = self.args.output.plan(&self.args.timing);
-        let outcomes = harness::measure_on(cases.collect(), &plan, bar)?;
-        let rows = outcomes.into_iter().zip(targets).zip(&totals);
-        let rows = rows.map(|((outcome, target), totals)| {
-            let name = &target.borrow().name;
-            (
-                self.row(cell, items, name, &outcome, &totals.borrow()),
-                outcome,
-            )
+        let outcomes = harness::measure_on(turns.collect(), &plan, bar)?;
+        let rows = outcomes.into_iter().zip(&cases);
+        let rows = rows.map(|(outcome, (cell, _, target, totals))| {
+            let row = self.row(
+                *cell,
+                items,
+                &target.borrow().name,
+                &outcome,
+                &totals.borrow(),
+            );
+            (row, outcome)
         });
         Ok(rows.collect())
     }
@@ -363,6 +388,7 @@ impl Bench<'_> {
             engine: server.to_owned(),
             strategy: match cell.form {
                 Form::Mg => "meta".into(),
+                Form::MultiGet => "multi_get".into(),
                 Form::Get | Form::Set => "classic".into(),
             },
             keys: items.count,
@@ -393,6 +419,7 @@ impl Bench<'_> {
             p99_us: micros(0.99),
             p999_us: micros(0.999),
             p99_vs_peer: None,
+            vs_get: None,
             client_share: share(answered.busy, answered.elapsed),
             server_share: totals
                 .server_busy
@@ -422,21 +449,42 @@ fn load(client: &mut Client, items: Items) -> Result<()> {
     Ok(())
 }
 
-/// Adds the ratios: to the same server at the fewest keys per request, and to the peer at the same
-/// number of keys.
-fn compared(of_form: Vec<Vec<(ServerRow, Outcome)>>) -> Vec<ServerRow> {
+/// Whether a server answers requests of this form.
+fn has_form(server: &str, form: Form) -> bool {
+    form != Form::MultiGet || server != PEER
+}
+
+/// Adds the ratios: to the same server and form at the fewest keys per request; to the same
+/// server's `get` and to the peer at the same number of keys. A form that the peer does not have is
+/// compared with the peer's `get`. Each element of `by_keys` has the same servers and forms in the
+/// same order.
+fn compared(by_keys: &[Vec<(ServerRow, Outcome)>], forms: &[Form]) -> Vec<ServerRow> {
     let mut rows = Vec::new();
-    for cell in &of_form {
-        let peer = cell.iter().find(|(row, _)| row.common.engine == PEER);
-        for (at, (row, outcome)) in cell.iter().enumerate() {
-            let mut row = row.clone();
-            let fewest = of_form.iter().min_by_key(|cell| cell[at].0.common.batch);
-            row.common.speedup_vs_single = fewest.map(|cell| outcome.ratio_to(&cell[at].1));
-            if let Some((theirs, measured)) = peer {
-                row.common.speedup_vs_peer = Some(outcome.ratio_to(measured));
-                row.p99_vs_peer = Some(row.p99_us / theirs.p99_us);
+    for form in forms.iter().map(Form::to_string) {
+        for cell in by_keys {
+            let find = |server: &str, form: &str| {
+                let is_it = |(row, _): &&(ServerRow, Outcome)| {
+                    row.common.engine == server && row.common.case == form
+                };
+                cell.iter().find(is_it)
+            };
+            let get = Form::Get.to_string();
+            let peer = find(PEER, &form).or_else(|| find(PEER, &get));
+            let of_form = cell.iter().enumerate();
+            for (at, (row, outcome)) in of_form.filter(|(_, (row, _))| row.common.case == form) {
+                let mut row = row.clone();
+                let fewest = by_keys.iter().min_by_key(|cell| cell[at].0.common.batch);
+                row.common.speedup_vs_single = fewest.map(|cell| outcome.ratio_to(&cell[at].1));
+                if form != get {
+                    let classic = find(&row.common.engine, &get);
+                    row.vs_get = classic.map(|(_, measured)| outcome.ratio_to(measured));
+                }
+                if let Some((theirs, measured)) = peer {
+                    row.common.speedup_vs_peer = Some(outcome.ratio_to(measured));
+                    row.p99_vs_peer = Some(row.p99_us / theirs.p99_us);
+                }
+                rows.push(row);
             }
-            rows.push(row);
         }
     }
     rows

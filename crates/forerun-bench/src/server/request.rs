@@ -7,10 +7,13 @@
 //!  set    set key:…1 0 0 64\r\n<value>\r\n set …       STORED\r\n STORED\r\n
 //! ```
 //!
+//! `multi_get_form.rs` has the requests and replies of the form `multi_get`.
+//!
 //! A miss leaves out its line and value, in both `get` and `mg`. Keys and values have fixed
 //! lengths, so the length of the reply to a request whose keys are all found is known in advance.
 
 use super::data::{Items, KEY_BYTES};
+use super::multi_get_form;
 use std::fmt;
 use std::io::Write;
 use std::ops::Range;
@@ -22,6 +25,9 @@ pub enum Form {
     Get,
     /// A meta get per key, quiet, with the key in the reply, followed by `mn`.
     Mg,
+    /// One binary multi-get frame of all keys. Only this server has them.
+    #[value(name = "multi_get")]
+    MultiGet,
     /// A classic `set` per key, sent together.
     Set,
 }
@@ -31,6 +37,7 @@ impl fmt::Display for Form {
         f.pad(match self {
             Form::Get => "get",
             Form::Mg => "mg",
+            Form::MultiGet => "multi_get",
             Form::Set => "set",
         })
     }
@@ -38,12 +45,12 @@ impl fmt::Display for Form {
 
 impl Form {
     /// The end of every reply to a request, whatever was found. The reply to sets ends with the
-    /// last `STORED`.
+    /// last `STORED`, and frames have no end.
     pub fn tail(self) -> &'static [u8] {
         match self {
             Form::Get => b"END\r\n",
             Form::Mg => b"MN\r\n",
-            Form::Set => b"",
+            Form::MultiGet | Form::Set => b"",
         }
     }
 
@@ -66,6 +73,7 @@ impl Form {
                 }
                 out.extend_from_slice(b"mn\r\n");
             }
+            Form::MultiGet => multi_get_form::push_request(items, numbers, out),
             Form::Set => {
                 for number in numbers {
                     out.extend_from_slice(b"set ");
@@ -81,6 +89,9 @@ impl Form {
 
     /// Appends the reply to a request for `numbers`, all of which are found.
     pub fn push_reply(self, items: &Items, numbers: &[u64], out: &mut Vec<u8>) {
+        if self == Form::MultiGet {
+            return multi_get_form::push_reply(items, numbers, out);
+        }
         for number in numbers {
             match self {
                 Form::Get => {
@@ -93,7 +104,7 @@ impl Form {
                     items.push_key(*number, out);
                     out.extend_from_slice(b"\r\n");
                 }
-                Form::Set => {
+                Form::MultiGet | Form::Set => {
                     out.extend_from_slice(b"STORED\r\n");
                     continue;
                 }
@@ -110,6 +121,7 @@ impl Form {
         let hit = match self {
             Form::Get => "VALUE  0 \r\n\r\n".len() + KEY_BYTES + digits + items.value_bytes,
             Form::Mg => "VA  k\r\n\r\n".len() + KEY_BYTES + digits + items.value_bytes,
+            Form::MultiGet => return multi_get_form::reply_bytes(items, keys),
             Form::Set => "STORED\r\n".len(),
         };
         hit * keys + self.tail().len()
@@ -247,7 +259,7 @@ mod tests {
                 count: 10,
                 value_bytes,
             };
-            for form in [Form::Get, Form::Mg, Form::Set] {
+            for form in [Form::Get, Form::Mg, Form::MultiGet, Form::Set] {
                 for keys in [1, 7] {
                     let numbers: Vec<u64> = (0..keys as u64).collect();
                     let mut reply = Vec::new();

@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 
 /// One cell of the table.
 ///
-/// In the common fields, `case` is the form of a request (`get`, `mg`, `set`); `engine` the server;
-/// `keys` the items it holds; `batch` the keys per request; `threads` the server's; `hit_rate` the
-/// share of the requested keys that were found; `speedup_vs_single` compares with the same server
-/// and form at the fewest keys per request; `speedup_vs_peer` compares with memcached.
+/// In the common fields, `case` is the form of a request (`get`, `mg`, `multi_get`, `set`);
+/// `engine` the server; `keys` the items it holds; `batch` the keys per request; `threads` the
+/// server's; `hit_rate` the share of the requested keys that were found; `speedup_vs_single`
+/// compares with the same server and form at the fewest keys per request; `speedup_vs_peer`
+/// compares with memcached, whose `get` stands for `multi_get`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerRow {
     /// The fields that every bench's rows have.
@@ -34,6 +35,9 @@ pub struct ServerRow {
     /// `p99_us` over memcached's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_vs_peer: Option<f64>,
+    /// The speed over that of the same server's `get`, for the other forms of reading.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vs_get: Option<f64>,
     /// The share of their cores that the clients used.
     pub client_share: f64,
     /// The share of the cores for its threads that the server used, if the system reports it.

@@ -37,6 +37,7 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "keys/s",
         "slowest-fastest",
         "vs memcached",
+        "vs get",
         "p50 us",
         "p99 us",
         "p99.9 us",
@@ -57,6 +58,7 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
             short(common.keys_per_second),
             spread(common.keys_per_second_min, common.keys_per_second_max),
             or_dash(common.speedup_vs_peer, times),
+            or_dash(row.vs_get, times),
             digits(row.p50_us),
             digits(row.p99_us),
             digits(row.p999_us),
@@ -74,11 +76,12 @@ pub(super) fn legend(rows: &[ServerRow]) -> String {
     let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
     format!(
         "keys/s: medians of {rounds} alternating rounds; ratios are medians of the rounds' \
-         ratios.\np50, p99, p99.9: percentiles over the requests of all rounds, from sending a \
-         request until its last byte arrived.\nclient: the share of its core that the load \
-         generator used; below 100%, it is not the bottleneck.\nserver core: the share of the \
-         cores for its threads that the server used.\nfound: the share of the requested keys that \
-         the server still had."
+         ratios. vs memcached: multi_get, which memcached does not have, is compared with its \
+         get.\nvs get: over the same server's get.\np50, p99, p99.9: percentiles over the \
+         requests of all rounds, from sending a request until its last byte arrived.\nclient: \
+         the share of its core that the load generator used; below 100%, it is not the \
+         bottleneck.\nserver core: the share of the cores for its threads that the server \
+         used.\nfound: the share of the requested keys that the server still had."
     )
 }
 
@@ -121,7 +124,7 @@ fn plot(name: &str, rows: &[&ServerRow]) -> Chart {
 /// The headline figure: the median over the requests with about 64 keys, in each form.
 fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
     let mut tiles: Vec<Tile> = Vec::new();
-    for form in ["get", "mg", "set"] {
+    for form in ["get", "mg", "multi_get", "set"] {
         let of_form = rows.iter().filter(|row| row.common.case == form);
         let compared = of_form.filter_map(|row| Some((row, row.common.speedup_vs_peer?)));
         // The peer's own row is the base of the ratio.

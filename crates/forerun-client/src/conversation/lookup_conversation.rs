@@ -5,10 +5,15 @@
 //!   this one                      first  line │ next    end
 //!                                        answers so far ┘
 //! ```
+//!
+//! In an answer to a multi-get frame, `line` and `next` are the begin and the end of the part that
+//! is being read.
 
-use super::{Conversation, Step, meta_flags, refused, unexpected};
+use std::collections::VecDeque;
+
+use super::{Conversation, Step, meta_flags, refused, shown, unexpected};
 use crate::error::Failure;
-use crate::protocol::reply::{Line, MetaCode, Reply};
+use crate::protocol::reply::{Line, MetaCode, PartHead, Reply};
 use crate::values::{Report, Sink, Unanswered, Value};
 
 /// Maximum number of keys in one `get` line. The client searches these for the key of an answer.
@@ -26,28 +31,48 @@ pub(crate) struct LookupBatch<'a, K, S> {
     pub(crate) report: &'a mut Report,
 }
 
+/// How a server's part of a batch is sent.
+#[derive(Debug)]
+pub(crate) enum LookupFormat {
+    /// `get` lines of [`KEYS_PER_LINE`] keys.
+    Classic,
+    /// A quiet `mg` per key; the first has this number.
+    Meta { first: u32 },
+    /// Multi-get frames.
+    Frames {
+        /// The number of the first frame that has no answer.
+        id: u32,
+        /// The number of keys of each of these frames.
+        counts: VecDeque<usize>,
+        with_cas: bool,
+    },
+}
+
 /// A server's part of a batch.
 #[derive(Debug)]
 pub(crate) struct LookupConversation<'a, K, S> {
     /// Its part of `order`.
     end: usize,
-    /// The first key of the line whose answer is being read. All earlier keys have answers.
+    /// The first key of the line whose answer is being read, or of the part of a frame's answer.
+    /// All earlier keys have answers.
     line: usize,
-    /// The position at which the next answer is expected.
+    /// The position at which the next answer is expected, or, in a part, its end.
     next: usize,
-    /// The number of the first request, in the meta protocol.
-    opaque: Option<u32>,
+    /// The first key of the frame whose answer is being read.
+    frame: usize,
+    format: LookupFormat,
     batch: std::marker::PhantomData<LookupBatch<'a, K, S>>,
 }
 
 impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
     /// Waits for the answers to the keys at `part` of `order`.
-    pub(crate) fn new(part: std::ops::Range<usize>, opaque: Option<u32>) -> Self {
+    pub(crate) fn new(part: std::ops::Range<usize>, format: LookupFormat) -> Self {
         LookupConversation {
             end: part.end,
             line: part.start,
             next: part.start,
-            opaque,
+            frame: part.start,
+            format,
             batch: std::marker::PhantomData,
         }
     }
@@ -65,10 +90,57 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
         failed
     }
 
+    fn note_answer(&mut self, at: usize, batch: &mut LookupBatch<'_, K, S>) {
+        batch.answered[at] = true;
+        if !matches!(self.format, LookupFormat::Frames { .. }) {
+            self.next = at + 1;
+        }
+    }
+
     fn line_end(&self) -> usize {
-        match self.opaque {
-            None => self.end.min(self.line + KEYS_PER_LINE),
-            Some(_) => self.end,
+        match self.format {
+            LookupFormat::Classic => self.end.min(self.line + KEYS_PER_LINE),
+            LookupFormat::Meta { .. } | LookupFormat::Frames { .. } => self.end,
+        }
+    }
+
+    /// Checks that a part continues the answer to the first frame without one.
+    fn begin_part(&mut self, head: PartHead) -> Result<(), Failure> {
+        let LookupFormat::Frames {
+            id,
+            counts,
+            with_cas,
+        } = &self.format
+        else {
+            return Err(unexpected(&Reply::Part(head)));
+        };
+        let keys = counts.front().copied().unwrap_or(0);
+        let is_expected = head.id == *id
+            && head.with_cas == *with_cas
+            && self.frame + head.first == self.next
+            && head.first + head.count <= keys
+            && head.is_last == (head.first + head.count == keys);
+        if !is_expected {
+            let what = "not the next part of the answer".to_owned();
+            return Err(Failure::Malformed(what));
+        }
+        self.next += head.count;
+        Ok(())
+    }
+
+    /// Ends a part. Its keys without a value are misses.
+    fn end_part(&mut self, is_last: bool) -> Step {
+        self.line = self.next;
+        if let LookupFormat::Frames { id, counts, .. } = &mut self.format
+            && is_last
+        {
+            *id = id.wrapping_add(1);
+            counts.pop_front();
+            self.frame = self.next;
+        }
+        match self.line == self.end {
+            true => Step::Done,
+            false => Step::More,
         }
     }
 
@@ -78,12 +150,12 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
         reply: &Reply<'_>,
         batch: &LookupBatch<'_, K, S>,
     ) -> Result<(usize, u32, Option<u64>), Failure> {
-        let (at, flags, cas) = match (reply, self.opaque) {
+        let (at, flags, cas) = match (reply, &self.format) {
             (
                 Reply::Value {
                     key, flags, cas, ..
                 },
-                None,
+                LookupFormat::Classic,
             ) => {
                 let is_it = |at: &usize| {
                     batch.keys[batch.order[*at] as usize].as_ref() == *key && !batch.answered[*at]
@@ -94,10 +166,14 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
                 let at = ahead.find(is_it).or_else(|| behind.find(is_it));
                 (at, *flags, *cas)
             }
-            (Reply::MetaValue { flags, .. }, Some(first)) => {
+            (Reply::Found { at, flags, cas, .. }, LookupFormat::Frames { .. }) => {
+                let at = self.line + at;
+                (Some(at).filter(|at| *at < self.next), *flags, *cas)
+            }
+            (Reply::MetaValue { flags, .. }, LookupFormat::Meta { first }) => {
                 let found = meta_flags(flags)?;
                 let opaque = found.opaque.and_then(|opaque| u32::try_from(opaque).ok());
-                let at = opaque.map(|opaque| self.line + opaque.wrapping_sub(first) as usize);
+                let at = opaque.map(|opaque| self.line + opaque.wrapping_sub(*first) as usize);
                 let at = at.filter(|at| *at < self.end && !batch.answered[*at]);
                 (at, found.flags, found.cas)
             }
@@ -119,17 +195,26 @@ impl<'a, K: AsRef<[u8]>, S: Sink> Conversation for LookupConversation<'a, K, S> 
     type Shared = LookupBatch<'a, K, S>;
 
     fn reply(&mut self, reply: Reply<'_>, batch: &mut Self::Shared) -> Result<Step, Failure> {
-        match (reply, self.opaque) {
-            (Reply::Value { data, .. } | Reply::MetaValue { data, .. }, _) => {
+        match (reply, &self.format) {
+            (Reply::Part(head), LookupFormat::Frames { .. }) => {
+                self.begin_part(head)?;
+                Ok(Step::More)
+            }
+            (Reply::PartEnd { is_last }, LookupFormat::Frames { .. }) => Ok(self.end_part(is_last)),
+            (
+                Reply::Value { data, .. }
+                | Reply::MetaValue { data, .. }
+                | Reply::Found { data, .. },
+                _,
+            ) => {
                 let (at, flags, cas) = self.answered(&reply, batch)?;
-                batch.answered[at] = true;
-                self.next = at + 1;
+                self.note_answer(at, batch);
                 batch.report.hits += 1;
                 let index = batch.order[at] as usize;
                 batch.sink.hit(index, Value::new(data, flags, cas));
                 Ok(Step::More)
             }
-            (Reply::Line(Line::End), None) => {
+            (Reply::Line(Line::End), LookupFormat::Classic) => {
                 self.line = self.line_end();
                 self.next = self.line;
                 match self.line == self.end {
@@ -137,7 +222,7 @@ impl<'a, K: AsRef<[u8]>, S: Sink> Conversation for LookupConversation<'a, K, S> 
                     false => Ok(Step::More),
                 }
             }
-            (Reply::Meta { code, .. }, Some(_)) => match code {
+            (Reply::Meta { code, .. }, LookupFormat::Meta { .. }) => match code {
                 MetaCode::NoOp => {
                     self.line = self.end;
                     Ok(Step::Done)
@@ -146,6 +231,10 @@ impl<'a, K: AsRef<[u8]>, S: Sink> Conversation for LookupConversation<'a, K, S> 
                 MetaCode::Miss => Ok(Step::More),
                 _ => Err(unexpected(&reply)),
             },
+            (Reply::FrameError { code, text }, LookupFormat::Frames { .. }) => {
+                let text = shown(text);
+                Err(Failure::Refused(format!("multi_get error {code}: {text}")))
+            }
             (Reply::Error { line, .. }, _) => Err(refused(line)),
             _ => Err(unexpected(&reply)),
         }
@@ -158,8 +247,7 @@ impl<'a, K: AsRef<[u8]>, S: Sink> Conversation for LookupConversation<'a, K, S> 
         batch: &mut Self::Shared,
     ) -> Result<(), Failure> {
         let (at, ..) = self.answered(&reply, batch)?;
-        batch.answered[at] = true;
-        self.next = at + 1;
+        self.note_answer(at, batch);
         batch.report.oversized += 1;
         let index = batch.order[at] as usize;
         batch

@@ -6,7 +6,9 @@ mod lookup_conversation;
 
 pub(crate) use batch_conversation::{BatchConversation, CommandBatch};
 pub(crate) use command_conversation::{Answer, CommandConversation};
-pub(crate) use lookup_conversation::{KEYS_PER_LINE, LookupBatch, LookupConversation};
+pub(crate) use lookup_conversation::{
+    KEYS_PER_LINE, LookupBatch, LookupConversation, LookupFormat,
+};
 
 use crate::error::Failure;
 use crate::protocol::reply::{MetaFlags, NoReply, Reply};
@@ -62,6 +64,9 @@ fn name(reply: &Reply<'_>) -> &'static str {
         Reply::Meta { .. } => "a meta reply",
         Reply::Line(_) => "a classic reply",
         Reply::Number(_) => "a number",
+        Reply::MultiGet { .. } => "MULTI_GET",
+        Reply::Part(_) | Reply::Found { .. } | Reply::PartEnd { .. } => "a part of a multi-get",
+        Reply::FrameError { .. } => "an error of a multi-get",
         Reply::Error { .. } => "an error",
     }
 }

@@ -10,9 +10,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use super::frame_credits::FrameCredits;
 use super::socket::{Peer, Socket, Tls};
 use crate::error::Failure;
-use crate::protocol::reply::{NoReply, Parsed, parse};
+use crate::protocol::frame_reply::{ANSWER, PartReader};
+use crate::protocol::frame_request;
+use crate::protocol::reply::{NoReply, Parsed, Reply, parse};
 
 /// The size of the input buffer, unless a longer value is arriving.
 const INPUT_BYTES: usize = 64 << 10;
@@ -49,8 +52,10 @@ pub(crate) struct Connection {
     skip: u64,
     /// Whether the next reply answers the user and the password.
     pub(crate) authenticates: bool,
-    /// The number of the next request in the meta protocol.
+    /// The number of the next request in the meta protocol, or of the next frame.
     pub(crate) next_opaque: u32,
+    frames: FrameCredits,
+    parts: PartReader,
     last_used: Instant,
 }
 
@@ -78,6 +83,8 @@ impl Connection {
             skip: 0,
             authenticates: false,
             next_opaque: 0,
+            frames: FrameCredits::default(),
+            parts: PartReader::default(),
             last_used: now,
         })
     }
@@ -85,6 +92,30 @@ impl Connection {
     /// Where requests are appended.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
+    }
+
+    /// Appends a multi-get frame for the first of `keys`, as many as it takes, and returns their
+    /// number. The frame is sent once the server accepts frames and the connection has credits.
+    pub(crate) fn push_frame<'k, I>(&mut self, keys: I, with_cas: bool) -> usize
+    where
+        I: Iterator<Item = &'k [u8]> + Clone,
+    {
+        self.frames.enable(&mut self.output);
+        let at = self.output.len();
+        let count = frame_request::push(keys, self.next_opaque, with_cas, &mut self.output);
+        self.next_opaque = self.next_opaque.wrapping_add(1);
+        self.frames.hold(at, &mut self.output);
+        count
+    }
+
+    /// Whether the next reply says whether the server accepts frames.
+    pub(crate) fn asks_for_frames(&self) -> bool {
+        self.frames.is_asked()
+    }
+
+    /// The server accepts frames.
+    pub(crate) fn enable_frames(&mut self, credits: u16) {
+        self.frames.enabled(credits, &mut self.output);
     }
 
     /// Begins to connect to another address of the server, with the same request.
@@ -125,8 +156,9 @@ impl Connection {
         if self.is_connecting {
             return Ok(());
         }
-        while self.sent < self.output.len() {
-            match self.socket.write(&self.output[self.sent..]) {
+        let end = self.frames.send_end(self.output.len());
+        while self.sent < end {
+            match self.socket.write(&self.output[self.sent..end]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => self.sent += count,
                 Err(error) => return ignore_retry(error),
@@ -140,7 +172,8 @@ impl Connection {
 
     /// What to wait for.
     pub(crate) fn interest(&self) -> Interest {
-        let writes = self.sent < self.output.len() || self.socket.wants_write();
+        let end = self.frames.send_end(self.output.len());
+        let writes = self.sent < end || self.socket.wants_write();
         match (self.is_connecting, writes) {
             (true, _) => Interest::Write,
             (false, true) => Interest::Both,
@@ -194,12 +227,22 @@ impl Connection {
         let skipped = self.skip.min((self.end - self.begin) as u64);
         self.begin += skipped as usize;
         self.skip -= skipped;
-        if self.skip > 0 || self.begin == self.end {
+        if self.skip > 0 || (self.begin == self.end && !self.parts.is_ready()) {
             self.needed = 0;
             return Ok(None);
         }
         let received = &self.input[self.begin..self.end];
-        match parse(received, max_value_bytes) {
+        let begins_part = self.frames.is_enabled() && received.first() == Some(&ANSWER);
+        let parsed = match begins_part || self.parts.is_within_part() {
+            true => self.parts.next(received, max_value_bytes),
+            false => parse(received, max_value_bytes),
+        };
+        if let Ok(Parsed::Complete { reply, .. }) = &parsed
+            && *reply == (Reply::PartEnd { is_last: true })
+        {
+            self.frames.answered(&mut self.output);
+        }
+        match parsed {
             Ok(Parsed::Partial { needed }) => {
                 self.needed = needed;
                 Ok(None)

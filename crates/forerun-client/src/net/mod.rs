@@ -1,6 +1,7 @@
 //! Connections to servers. Nothing here blocks.
 
 mod connection;
+mod frame_credits;
 mod resolver;
 mod socket;
 

@@ -1,10 +1,12 @@
-//! Parses one reply of a server, in either protocol, from the bytes received so far.
+//! Parses one reply of a server, in either text protocol, from the bytes received so far.
 //!
 //! ```text
 //!   VALUE key flags bytes [cas]\r\n data \r\n        END\r\n        STORED\r\n        17\r\n
 //!   VA bytes flag*\r\n data \r\n                     HD flag*\r\n   EN\r\n            MN\r\n
-//!   ERROR\r\n   CLIENT_ERROR text\r\n   SERVER_ERROR text\r\n
+//!   ERROR\r\n   CLIENT_ERROR text\r\n   SERVER_ERROR text\r\n                MULTI_GET 1 credits\r\n
 //! ```
+//!
+//! `frame_reply.rs` reads the answers to multi-get frames.
 
 use memchr::memchr;
 
@@ -31,8 +33,35 @@ pub(crate) enum Reply<'a> {
     Line(Line),
     /// The answer to `incr` and `decr`.
     Number(u64),
+    /// The answer to `multi_get 1`: the connection accepts frames.
+    MultiGet { credits: u16 },
+    /// The header of a part of an answer to a frame. Its values follow, then `PartEnd`.
+    Part(PartHead),
+    /// A value of the part, at this position in it.
+    Found {
+        at: usize,
+        flags: u32,
+        cas: Option<u64>,
+        data: &'a [u8],
+    },
+    /// The end of a part. Its other keys were not found.
+    PartEnd { is_last: bool },
+    /// The server refuses a frame.
+    FrameError { code: u16, text: &'a [u8] },
     /// An error, as sent.
     Error { kind: ErrorKind, line: &'a [u8] },
+}
+
+/// The header of a part of an answer to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartHead {
+    pub(crate) id: u32,
+    /// The position in the request of the part's first key.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// Whether it is the last part of the answer.
+    pub(crate) is_last: bool,
+    pub(crate) with_cas: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +102,14 @@ pub(crate) enum Parsed<'a> {
     Partial { needed: usize },
     /// A reply of `consumed` bytes.
     Complete { reply: Reply<'a>, consumed: usize },
-    /// The line of a reply whose value is longer than the limit. The line has `consumed` bytes; the
-    /// value and its line end follow. `reply` has no data.
+    /// The part before the value of a reply whose value is longer than the limit. It has `consumed`
+    /// bytes, and `skip` bytes follow: the value, and its line end if it has one. `reply` has no
+    /// data.
     Oversized {
         reply: Reply<'a>,
         consumed: usize,
         value_bytes: u64,
+        skip: u64,
     },
 }
 
@@ -142,6 +173,13 @@ pub(crate) fn parse(bytes: &[u8], max_value_bytes: usize) -> Result<Parsed<'_>, 
         b"NF" => meta(MetaCode::NotFound),
         b"EN" => meta(MetaCode::Miss),
         b"MN" => meta(MetaCode::NoOp),
+        b"MULTI_GET" => match split_word(rest) {
+            (b"1", credits) => match number(credits).map(u16::try_from) {
+                Some(Ok(credits @ 1..)) => complete(Reply::MultiGet { credits }),
+                _ => Err(NoReply("not a number of credits")),
+            },
+            _ => Err(NoReply("another version of multi_get")),
+        },
         b"END" => classic(Line::End),
         b"OK" => classic(Line::Ok),
         b"STORED" => classic(Line::Stored),
@@ -183,6 +221,7 @@ fn with_data<'a>(
                 reply: reply(&[]),
                 consumed: line,
                 value_bytes: length,
+                skip: length + 2,
             });
         }
     };

@@ -113,27 +113,26 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-pub const PROTOCOLS: [Protocol; 2] = [Protocol::Classic, Protocol::Meta];
+pub const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Meta, Protocol::MultiGet];
 
-/// Runs a test with clients of three servers, in both protocols.
+/// The protocols of memcached.
+pub const TEXT_PROTOCOLS: [Protocol; 2] = [Protocol::Classic, Protocol::Meta];
+
+/// Runs a test with clients of three servers, in every protocol that they have.
 pub fn on_every_server(test: impl Fn(&Client, Protocol)) {
     let servers = [forerun(), forerun(), forerun()];
     let ours = servers
         .iter()
         .map(|server| address(server).into())
         .collect();
-    let mut groups: Vec<Vec<ServerAddress>> = vec![ours];
+    let mut groups: Vec<(Vec<ServerAddress>, &[Protocol])> = vec![(ours, &PROTOCOLS)];
     let theirs: Vec<_> = (0..3).map_while(|_| memcached(&[])).collect();
     if theirs.len() == 3 {
-        groups.push(
-            theirs
-                .iter()
-                .map(|memcached| memcached.address.clone())
-                .collect(),
-        );
+        let addresses = theirs.iter().map(|memcached| memcached.address.clone());
+        groups.push((addresses.collect(), &TEXT_PROTOCOLS));
     }
-    for group in groups {
-        for protocol in PROTOCOLS {
+    for (group, protocols) in groups {
+        for &protocol in protocols {
             let client =
                 Client::new(group.clone(), options().protocol(protocol)).expect("a client");
             assert!(client.flush_all().expect("this process").is_empty());

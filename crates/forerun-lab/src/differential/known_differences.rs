@@ -145,6 +145,10 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
+        "The command `multi_get` exists. Memcached answers `ERROR`.",
+    ),
+    not_generated(
+        Affected::Any,
         "If the first byte of a connection is 0x80, the server answers that it does not support \
          the binary protocol. Memcached supports it.",
     ),

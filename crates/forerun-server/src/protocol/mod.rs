@@ -8,6 +8,7 @@
 //!   meta_flags.rs  the lines and flags of meta commands
 //!   replies.rs     fixed answers
 //!   binary.rs      refuses the binary protocol
+//!   multi_get.rs   multi-get frames: requests, and the headers of answers
 //! ```
 //!
 //! The reference is memcached's `doc/protocol.txt`. If that document does not define a reply, the
@@ -16,6 +17,7 @@
 pub(crate) mod binary;
 pub(crate) mod meta_flags;
 pub(crate) mod meta_keys;
+pub(crate) mod multi_get;
 pub(crate) mod numbers;
 pub(crate) mod replies;
 pub(crate) mod scan;

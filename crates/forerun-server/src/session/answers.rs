@@ -10,28 +10,21 @@
 //! When the output is full, the rest of the input stays. The session reads it again later, from the
 //! first key without an answer. Chunks are then smaller for a while, to waste fewer lookups.
 
-use forerun_cache::{Expiry, Guard, Item};
-use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+use forerun_cache::{Expiry, Item};
 
-use crate::prefix_counts::KeyEvent;
+use crate::protocol::multi_get;
 use crate::protocol::numbers::push_u64;
 
 use super::command_context::CommandContext;
+use super::lookups::{Lookups, position_of};
 use super::reads::{Batch, KeyLine, Read, Scratch, Span, Within, recycle};
-use super::{Session, State, Step, meta_get};
+use super::{Refusal, Session, State, Step, frame_answers, meta_get};
 
 /// Maximum number of keys that are looked up together.
 pub(super) const CHUNK_KEYS_MAX: usize = 128;
 
 /// Minimum number of keys that are looked up together, when large values fill the output quickly.
 const CHUNK_KEYS_MIN: usize = 8;
-
-/// Values are prefetched this many answers ahead.
-const FETCH_AHEAD: usize = 8;
-
-/// At most this much of a value is prefetched. The CPU's own prefetcher fetches the rest once it
-/// detects sequential cache lines.
-const FETCH_BYTES_MAX: usize = 512;
 
 /// Where a batch's answers stopped because the output was full.
 struct Stop {
@@ -66,6 +59,11 @@ impl Session {
         }
         *at = read.end;
         self.state = match read.within {
+            Within::RefusedFrame(refused) => {
+                context.counters.multi_get_errors.add(1);
+                multi_get::push_error(refused, context.out.bytes_mut());
+                return self.end_refused(Refusal::Frame);
+            }
             Within::Command => State::Command,
             Within::Keys(line) => State::Keys(line),
             Within::RefusedLine => State::SkipLine,
@@ -84,14 +82,9 @@ impl Session {
         scratch: &mut Scratch,
     ) -> Option<Stop> {
         let guard = context.cache.pin();
-        let mut lookups = Lookups {
-            guard: &guard,
-            keys: &batch.keys,
-            items: recycle(std::mem::take(&mut scratch.items)),
-            first: 0,
-            next: 0,
-            chunk: self.chunk,
-        };
+        let items = recycle(std::mem::take(&mut scratch.items));
+        let mut lookups = Lookups::new(&guard, &batch.keys, items, self.chunk);
+        let mut part = recycle(std::mem::take(&mut scratch.part));
         let mut hits = 0;
         let mut stop = None;
         'spans: for span in &batch.spans {
@@ -106,7 +99,7 @@ impl Session {
                             break 'spans;
                         }
                         let (key, item) = lookups.next();
-                        count_prefix(context, key, item.is_some());
+                        context.count_prefix(key, item.is_some());
                         context.log_fetch(key, item.as_ref());
                         if let Some(item) = item {
                             hits += 1;
@@ -137,19 +130,31 @@ impl Session {
                         None => meta_get::push_miss(context, key, false, letters, flags),
                     }
                 }
+                Span::Frame { start, head, first } => {
+                    let part = &mut part;
+                    match frame_answers::push(context, head, first, &mut lookups, part, &mut hits) {
+                        None => self.frames = self.frames.map(|frames| frames.wrapping_add(1)),
+                        Some(next) => {
+                            stop = Some(Stop {
+                                position: start,
+                                state: State::Frame(next),
+                            });
+                            break;
+                        }
+                    }
+                }
                 Span::Text(text) => context.push(text),
             }
         }
-        let (asked, wasted) = (
-            lookups.next as u64,
-            lookups.first + lookups.items.len() - lookups.next,
-        );
+        let (asked, wasted) = (lookups.asked(), lookups.unused());
+        let items = lookups.into_items();
         self.chunk = if wasted > 0 {
-            (lookups.items.len() - wasted).max(CHUNK_KEYS_MIN)
+            (items.len() - wasted).max(CHUNK_KEYS_MIN)
         } else {
             (self.chunk * 2).min(CHUNK_KEYS_MAX)
         };
-        scratch.items = recycle(lookups.items);
+        scratch.items = recycle(items);
+        scratch.part = recycle(part);
         count(context, asked, hits);
         stop
     }
@@ -179,7 +184,7 @@ fn answer_touching(
                     asked += 1;
                     // The answer includes the item even if its new expiry has already passed.
                     let is_hit = answer_key(context, key, line.with_cas);
-                    count_prefix(context, key, is_hit);
+                    context.count_prefix(key, is_hit);
                     if is_hit {
                         hits += 1;
                         context.cache.touch(key, expiry);
@@ -187,7 +192,9 @@ fn answer_touching(
                 }
             }
             Span::Text(text) => context.push(text),
-            Span::Meta { .. } => debug_assert!(false, "mg is in no batch that touches"),
+            Span::Meta { .. } | Span::Frame { .. } => {
+                debug_assert!(false, "only a line of keys is in a batch that touches");
+            }
         }
     }
     // As in memcached, these count as touches, not as gets.
@@ -210,17 +217,6 @@ fn answer_key(context: &mut CommandContext<'_>, key: &[u8], with_cas: bool) -> b
     true
 }
 
-/// Counts a key of a classic command by its prefix, if prefixes are counted.
-#[inline]
-fn count_prefix(context: &CommandContext<'_>, key: &[u8], is_hit: bool) {
-    let event = if is_hit {
-        KeyEvent::Hit
-    } else {
-        KeyEvent::Miss
-    };
-    context.shared.prefixes.count(key, event);
-}
-
 /// Counts a batch's lookups.
 fn count(context: &CommandContext<'_>, asked: u64, hits: u64) {
     let counters = context.counters;
@@ -228,71 +224,6 @@ fn count(context: &CommandContext<'_>, asked: u64, hits: u64) {
     counters.cmd_get.add(asked);
     counters.get_hits.add(hits);
     counters.get_misses.add(asked - hits);
-}
-
-/// The position of a key in `bytes`. All keys are slices of `bytes`.
-fn position_of(key: &[u8], bytes: &[u8]) -> usize {
-    key.as_ptr().addr() - bytes.as_ptr().addr()
-}
-
-/// Iterates over the items of a batch's keys. Looks up one chunk of keys at a time.
-struct Lookups<'b, 'g> {
-    guard: &'g Guard<'g>,
-    keys: &'b [&'b [u8]],
-    /// The items of the keys from `first` on.
-    items: Vec<Option<Item<'g>>>,
-    first: usize,
-    next: usize,
-    chunk: usize,
-}
-
-impl<'b, 'g> Lookups<'b, 'g> {
-    /// Returns the next key and its item.
-    #[inline]
-    fn next(&mut self) -> (&'b [u8], Option<Item<'g>>) {
-        let key = self.keys[self.next];
-        if self.next == self.first + self.items.len() {
-            self.load();
-        }
-        let position = self.next - self.first;
-        self.fetch(position + FETCH_AHEAD);
-        let item = self.items[position];
-        self.next += 1;
-        (key, item)
-    }
-
-    /// Prefetches the value at `position` of the chunk, because the lookup has read only the key.
-    #[inline]
-    fn fetch(&self, position: usize) {
-        let Some(Some(item)) = self.items.get(position) else {
-            return;
-        };
-        let value = item.value();
-        for line in value[..value.len().min(FETCH_BYTES_MAX)].chunks(CACHE_LINE_BYTES) {
-            prefetch_read(line.as_ptr());
-        }
-        if let Some(last) = value.last() {
-            prefetch_read(last);
-        }
-    }
-
-    #[inline(never)]
-    fn load(&mut self) {
-        let count = self.chunk.min(self.keys.len() - self.next);
-        self.first = self.next;
-        self.items.clear();
-        self.items.resize(count, None);
-        self.guard
-            .multi_get_slices(&self.keys[self.next..self.next + count], &mut self.items);
-        for position in 0..FETCH_AHEAD {
-            self.fetch(position);
-        }
-    }
-
-    /// The position of the next key in `bytes`. All keys are slices of `bytes`.
-    fn position(&self, bytes: &[u8]) -> usize {
-        position_of(self.keys[self.next], bytes)
-    }
 }
 
 /// Appends an item in the format of classic commands.

@@ -6,6 +6,7 @@ use forerun_cache::{ArithmeticResult, Cache, Direction, Expiry, Item};
 
 use crate::counters::Counters;
 use crate::output::Output;
+use crate::prefix_counts::KeyEvent;
 use crate::shared::Shared;
 use crate::system::Wake;
 use crate::watch::WatchKinds;
@@ -50,6 +51,17 @@ impl<'a> CommandContext<'a> {
         }
     }
 
+    /// Counts a key of a classic command or of a frame by its prefix, if prefixes are counted.
+    #[inline]
+    pub(super) fn count_prefix(&self, key: &[u8], is_hit: bool) {
+        let event = if is_hit {
+            KeyEvent::Hit
+        } else {
+            KeyEvent::Miss
+        };
+        self.shared.prefixes.count(key, event);
+    }
+
     /// Appends to the answer.
     #[inline]
     pub(super) fn push(&mut self, reply: &[u8]) {
@@ -63,9 +75,16 @@ impl<'a> CommandContext<'a> {
         }
     }
 
-    /// Appends a value and its line end. Shares a large value, and copies any other.
+    /// Appends a value and its line end.
     #[inline]
     pub(super) fn push_value(&mut self, item: &Item<'_>) {
+        self.push_data(item);
+        self.push(b"\r\n");
+    }
+
+    /// Appends a value. Shares a large one, and copies any other.
+    #[inline]
+    pub(super) fn push_data(&mut self, item: &Item<'_>) {
         let value = item.value();
         if value.len() >= SHARED_BYTES_MIN
             && let Some(shared) = item.to_shared()
@@ -74,7 +93,6 @@ impl<'a> CommandContext<'a> {
         } else {
             self.out.bytes_mut().extend_from_slice(value);
         }
-        self.push(b"\r\n");
     }
 
     /// Counts an increment or a decrement.

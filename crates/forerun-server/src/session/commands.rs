@@ -7,7 +7,7 @@ use forerun_cache::{
 use crate::prefix_counts::KeyEvent;
 use crate::protocol::numbers::{Expiration, parse_expiration, parse_u32, parse_u64, push_u64};
 use crate::protocol::tokens::Tokens;
-use crate::protocol::{KEY_BYTES_MAX, replies};
+use crate::protocol::{KEY_BYTES_MAX, multi_get, replies};
 
 use super::command_context::CommandContext;
 use super::{Refusal, Session, SessionState, State, Step, admin, stats};
@@ -50,6 +50,14 @@ impl Session {
             b"shutdown" => {
                 if let Some(state) = shutdown(&tokens, context) {
                     return Step::End(state);
+                }
+            }
+            b"multi_get" if count == 2 => {
+                if tokens.get(1) == multi_get::VERSION {
+                    self.frames.get_or_insert(0);
+                    context.push(multi_get::ENABLED);
+                } else {
+                    context.push(multi_get::BAD_VERSION);
                 }
             }
             b"watch" => match admin::watch(line, context) {

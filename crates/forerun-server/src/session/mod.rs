@@ -3,20 +3,22 @@
 //! ```text
 //!   Opening ──► the first byte: a binary request is refused once its header is there, anything else is the first command
 //!             ┌──────────────── Command ◄───────────────┐
-//!   reads.rs: │ get gets bget gat gats mg, mn           │ all there are, then one batch
+//!   reads.rs: │ get gets bget gat gats mg, mn, frames   │ all there are, then one batch
 //!             └─┬──────────┬──────────┬─────────────────┘
 //!               │          │          │ storage.rs: set add replace append prepend cas ms
 //!               │          │          ├─► Store    a data block too large to wait for: it fills the cache's own memory
 //!               │          │          └─► Swallow  the data block of a command that was refused
 //!               │          └─► SkipLine  the rest of a long line that was refused
-//!               └─► Keys   in a line of keys that is longer than LINE_BYTES_MAX, or that filled the output
+//!               ├─► Keys   in a line of keys that is longer than LINE_BYTES_MAX, or that filled the output
+//!               └─► Frame  in a multi-get frame whose answer filled the output
 //!   dump.rs:  ──► Dump     in a list of all keys, one part after another
 //! ```
 //!
-//! `answers.rs` answers reads. `commands.rs` has the other classic commands, `admin.rs` the
-//! operator commands, `meta_commands.rs` the meta commands that change an item, and `stats.rs` the
-//! statistics. A session never keeps the bytes it was given: an incomplete command stays in the
-//! input, and [`LINE_BYTES_MAX`] bounds its length.
+//! `answers.rs` answers reads, with `lookups.rs`, and with `frame_answers.rs` for frames.
+//! `commands.rs` has the other classic commands, `admin.rs` the operator commands,
+//! `meta_commands.rs` the meta commands that change an item, and `stats.rs` the statistics. A
+//! session never keeps the bytes it was given: an incomplete command stays in the input, and
+//! [`LINE_BYTES_MAX`] bounds its length.
 
 mod admin;
 mod answers;
@@ -24,6 +26,8 @@ mod command_context;
 mod commands;
 mod context;
 mod dump;
+mod frame_answers;
+mod lookups;
 mod meta_answer;
 mod meta_commands;
 mod meta_get;
@@ -77,6 +81,8 @@ enum State {
     Command,
     /// In a line of keys, at the start of a key.
     Keys(KeyLine),
+    /// In a multi-get frame, at the key of this position.
+    Frame(usize),
     /// In a data block that is being stored.
     Store(Box<Pending>),
     /// In a data block that is discarded. This many bytes remain, including its line end.
@@ -110,6 +116,8 @@ pub(crate) enum Refusal {
     Http,
     /// A line is longer than [`LINE_BYTES_MAX`].
     LongLine,
+    /// A multi-get frame breaks the format's rules.
+    Frame,
 }
 
 /// One connection's state between two reads.
@@ -147,6 +155,9 @@ pub struct Session {
     chunk: usize,
     /// Why the session refused to go on, if it did.
     refusal: Option<Refusal>,
+    /// The number of multi-get frames that were answered, modulo 2^16. `None` until the client
+    /// enables frames.
+    frames: Option<u16>,
     /// The client's place among the watchers, until the connection takes it.
     watcher: Option<Watcher>,
 }
@@ -164,6 +175,7 @@ impl Session {
             state: State::Opening,
             chunk: answers::CHUNK_KEYS_MAX,
             refusal: None,
+            frames: None,
             watcher: None,
         }
     }
@@ -264,8 +276,13 @@ impl Session {
             State::Command => self.command(bytes, at, context, scratch),
             State::Keys(line) => {
                 let line = *line;
-                let mut batch = Batch::new(bytes, scratch);
+                let mut batch = Batch::new(bytes, self.frames, scratch);
                 let read = batch.read_keys(*at, line);
+                self.answer(batch, read, at, context, scratch)
+            }
+            &mut State::Frame(first) => {
+                let mut batch = Batch::new(bytes, self.frames, scratch);
+                let read = batch.read_rest_of_frame(*at, first);
                 self.answer(batch, read, at, context, scratch)
             }
             State::Store(pending) => {
@@ -327,7 +344,7 @@ impl Session {
         context: &mut CommandContext<'_>,
         scratch: &mut Scratch,
     ) -> Step {
-        let mut batch = Batch::new(bytes, scratch);
+        let mut batch = Batch::new(bytes, self.frames, scratch);
         let read = batch.read_commands(*at);
         let step = self.answer(batch, read, at, context, scratch);
         if !matches!(step, Step::On) || !read.is_other {

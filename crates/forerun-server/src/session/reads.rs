@@ -6,21 +6,25 @@
 //!   spans   Keys 2, Text END, Meta "s v", Keys 1, Text END          then: another command at "set …"
 //! ```
 //!
-//! Keys are slices of the input, so reading copies nothing. The vectors come from the thread's
-//! [`Scratch`] and return to it, so reading allocates nothing. `answers.rs` looks the keys up and
-//! answers the spans in order.
+//! A multi-get frame is a span of its own, between those of commands. Keys are slices of the input,
+//! so reading copies nothing. The vectors come from the thread's [`Scratch`] and return to it, so
+//! reading allocates nothing. `answers.rs` looks the keys up and answers the spans in order.
 
 use forerun_cache::Item;
 
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::meta_flags::{Letters, OPAQUE_BYTES_MAX, PLAIN, TOKENS_MAX};
+use crate::protocol::multi_get::{self, BadRequest, Request, RequestHead};
 use crate::protocol::numbers::{Expiration, parse_expiration};
 use crate::protocol::replies;
 use crate::protocol::scan::Scan;
 
 /// A batch of this many keys takes no further command.
 const BATCH_KEYS: usize = 512;
+
+// An incomplete frame waits in the input, as an incomplete line does.
+const _: () = assert!(multi_get::REQUEST_BYTES_MAX <= LINE_BYTES_MAX);
 
 /// The kind of a line of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,12 @@ pub(super) enum Span<'a> {
         letters: Letters,
         flags: &'a [u8],
     },
+    /// The keys of a frame that starts at `start`, from position `first` on.
+    Frame {
+        start: usize,
+        head: RequestHead,
+        first: usize,
+    },
     /// A fixed text without a lookup.
     Text(&'static [u8]),
 }
@@ -63,6 +73,8 @@ pub(crate) struct Scratch {
     pub(super) keys: Vec<&'static [u8]>,
     pub(super) spans: Vec<Span<'static>>,
     pub(super) items: Vec<Option<Item<'static>>>,
+    /// The items of a part of an answer to a frame.
+    pub(super) part: Vec<Option<Item<'static>>>,
 }
 
 /// Returns an empty vector of another type that reuses the memory of `vector`.
@@ -94,6 +106,7 @@ pub(super) enum Within {
     Command,
     Keys(KeyLine),
     RefusedLine,
+    RefusedFrame(BadRequest),
 }
 
 impl Read {
@@ -127,12 +140,16 @@ pub(super) struct Batch<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) keys: Vec<&'a [u8]>,
     pub(super) spans: Vec<Span<'a>>,
+    /// The number of the connection's frames before the next one, modulo 2^16. `None` while frames
+    /// are not enabled.
+    frames: Option<u16>,
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn new(bytes: &'a [u8], scratch: &mut Scratch) -> Self {
+    pub(super) fn new(bytes: &'a [u8], frames: Option<u16>, scratch: &mut Scratch) -> Self {
         Self {
             bytes,
+            frames,
             keys: recycle(std::mem::take(&mut scratch.keys)),
             spans: recycle(std::mem::take(&mut scratch.spans)),
         }
@@ -146,6 +163,17 @@ impl<'a> Batch<'a> {
         while self.keys.len() < BATCH_KEYS {
             if start == bytes.len() {
                 return Read::incomplete(start);
+            }
+            if bytes[start] == multi_get::REQUEST
+                && let Some(frames) = self.frames
+            {
+                let read = self.read_frame(start, 0, frames);
+                if read.is_incomplete || !matches!(read.within, Within::Command) {
+                    return read;
+                }
+                start = read.end;
+                scan = Scan::new(bytes, start);
+                continue;
             }
             let Some(end) = scan.next() else {
                 return Read::other(start);
@@ -200,6 +228,30 @@ impl<'a> Batch<'a> {
             start = read.end;
         }
         Read::on(start)
+    }
+
+    /// Continues the frame at `from` with the key at position `first`.
+    pub(super) fn read_rest_of_frame(&mut self, from: usize, first: usize) -> Read {
+        self.read_frame(from, first, self.frames.unwrap_or_default())
+    }
+
+    /// Reads a frame, which stays in the input until it is answered. `frames` is the number of
+    /// those before it.
+    fn read_frame(&mut self, start: usize, first: usize, frames: u16) -> Read {
+        match Request::parse(&self.bytes[start..], frames) {
+            Ok(Some(request)) => {
+                let head = request.head;
+                request.push_keys(first, &mut self.keys);
+                self.spans.push(Span::Frame { start, head, first });
+                self.frames = Some(frames.wrapping_add(1));
+                Read::on(start + request.len_bytes())
+            }
+            Ok(None) => Read::incomplete(start),
+            Err(refused) => Read {
+                within: Within::RefusedFrame(refused),
+                ..Read::on(start)
+            },
+        }
     }
 
     /// Continues a line of keys at `from`.

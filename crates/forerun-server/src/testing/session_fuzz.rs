@@ -69,7 +69,7 @@ fn expand(bytes: &[u8]) -> Vec<u8> {
 
 /// Returns the answers to `stream`. The stream arrives in pieces whose lengths are those in `cuts`,
 /// repeated; without cuts it is one piece. The client reads `step` bytes at a time.
-fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
+pub(super) fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     let options = CacheOptions::default()
         .memory_limit_bytes(8 << 20)
         .max_item_bytes(400_000)
@@ -200,6 +200,10 @@ mod tests {
                 b"\xfe\x03k ",
                 b"get \xfe\xff ",
                 b"quit\r\n",
+                b"multi_get 1\r\n",
+                b"\xf6\x01\x03\0\x0c\0\0\0abcd\0\0\x04\0\x01\x04\x01\x02ahugebno",
+                b"\xf6\x02\0\0\x08\0\0\0abcd\0\0\x01\08 bytes.",
+                b"\xf6\x01",
                 b"\x80\x0b\0\0\0\0\0\0\0\0\0\0abcd\0\0\0\0\0\0\0\0",
                 b"\x80\x0b",
             ])

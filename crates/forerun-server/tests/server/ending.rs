@@ -47,6 +47,27 @@ fn a_value_being_received_is_accepted() {
 }
 
 #[test]
+fn a_multi_get_frame_that_has_partly_arrived_is_answered() {
+    let server = start(options());
+    let mut stream = connect(&server);
+    ask(&mut stream, "multi_get 1\r\n", "MULTI_GET 1 64\r\n");
+    let frame = b"\xf6\x01\0\0\x02\0\0\0abcd\0\0\x01\0\x01k";
+    stream.write_all(&frame[..10]).expect("it is sent");
+    until("half of it is there", || {
+        let mut other = connect(&server);
+        stat(&mut other, "bytes_read")
+            .parse::<u64>()
+            .is_ok_and(|bytes| bytes >= 13 + 10)
+    });
+    server.drain();
+    std::thread::sleep(Duration::from_millis(50));
+    stream.write_all(&frame[10..]).expect("it is sent");
+    let answer = b"\xf7\x01\0\x01\x04\0\0\0abcd\0\0\x01\0\xff\xff\xff\xff";
+    assert_eq!(rest(&mut stream), answer);
+    server.wait().expect("it ends well");
+}
+
+#[test]
 fn a_connection_that_becomes_a_watcher_does_not_hold_up_the_end() {
     let server = start(options());
     let mut stream = connect(&server);

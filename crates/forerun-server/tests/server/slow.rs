@@ -10,6 +10,7 @@ use forerun_cache::{Cache, CacheOptions};
 use forerun_server::Server;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::multi_get_frames::{ENABLE, ENABLED, Frame};
 use super::test_server::{TIMEOUT, ask, connect, options, rest, start, stat, until};
 
 /// These tests measure the memory of their process, so they run one at a time.
@@ -35,6 +36,35 @@ fn greedy_line() -> String {
     "get".to_owned() + &" k".repeat(10) + "\r\n"
 }
 
+/// How a client asks.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Text,
+    MultiGet,
+}
+
+impl Form {
+    const ALL: [Form; 2] = [Form::Text, Form::MultiGet];
+
+    /// A connection on which a client may ask in this form.
+    fn connect(self, server: &Server) -> TcpStream {
+        let mut stream = connect(server);
+        if matches!(self, Form::MultiGet) {
+            ask(&mut stream, ENABLE, ENABLED);
+        }
+        stream
+    }
+
+    /// A request for `k`. `number` is the number of requests before it, whose answers the client
+    /// claims to have received.
+    fn request(self, number: u16, keys: usize) -> Vec<u8> {
+        match self {
+            Form::Text => ("get".to_owned() + &" k".repeat(keys) + "\r\n").into_bytes(),
+            Form::MultiGet => Frame::of(7, &vec!["k"; keys]).received(number).bytes(),
+        }
+    }
+}
+
 /// Stores 10 kB under `k`.
 fn store_10_kb(stream: &mut TcpStream) {
     let value = "x".repeat(10_000);
@@ -47,14 +77,21 @@ fn store_10_kb(stream: &mut TcpStream) {
 
 /// Sends requests with large answers until the server stops reading or closes the connection.
 /// Returns whether the server stopped reading. Afterwards the stream is nonblocking.
-fn send_until_refused(stream: &mut TcpStream) -> bool {
-    let lines = greedy_line().repeat(1000);
+fn send_until_refused(stream: &mut TcpStream, form: Form) -> bool {
     stream.set_nonblocking(true).expect("it can be");
     let start = Instant::now();
     let mut refused = 0;
+    let mut numbers = (0..=u16::MAX).cycle();
+    let mut unsent = Vec::new();
     while refused < 3 && start.elapsed() < TIMEOUT {
-        match stream.write(lines.as_bytes()) {
-            Ok(_) => refused = 0,
+        while unsent.len() < 20_000 {
+            unsent.extend(form.request(numbers.next().unwrap_or(0), 10));
+        }
+        match stream.write(&unsent) {
+            Ok(count) => {
+                unsent.drain(..count);
+                refused = 0;
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 refused += 1;
                 std::thread::sleep(Duration::from_millis(2));
@@ -68,20 +105,24 @@ fn send_until_refused(stream: &mut TcpStream) -> bool {
 
 #[test]
 fn a_client_that_never_reads_costs_bounded_memory() {
-    const READERS: usize = 16;
     let _alone = alone();
+    Form::ALL.into_iter().for_each(never_read);
+}
+
+fn never_read(form: Form) {
+    const READERS: usize = 16;
     let server = start(options());
     let mut other = connect(&server);
     store_10_kb(&mut other);
     let before = resident_bytes();
-    let mut greedy: Vec<_> = (0..READERS).map(|_| connect(&server)).collect();
+    let mut greedy: Vec<_> = (0..READERS).map(|_| form.connect(&server)).collect();
     for stream in &mut greedy {
-        assert!(send_until_refused(stream), "it was closed");
+        assert!(send_until_refused(stream, form), "it was closed");
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(
         grown < READERS as u64 * (300 << 10),
-        "{grown} bytes for {READERS} readers that do not read"
+        "{form:?}: {grown} bytes for {READERS} readers that do not read"
     );
     // Other clients do not wait for these clients, which still do not read.
     ask(&mut other, "mn\r\n", "MN\r\n");
@@ -89,8 +130,12 @@ fn a_client_that_never_reads_costs_bounded_memory() {
 
 #[test]
 fn all_slow_readers_together_cost_bounded_memory_and_do_not_stop_the_server() {
-    const LIMIT: u64 = 1 << 20;
     let _alone = alone();
+    Form::ALL.into_iter().for_each(all_read_slowly);
+}
+
+fn all_read_slowly(form: Form) {
+    const LIMIT: u64 = 1 << 20;
     let server = start(options().buffer_limit_bytes(Some(LIMIT as usize)));
     let mut other = connect(&server);
     store_10_kb(&mut other);
@@ -100,9 +145,9 @@ fn all_slow_readers_together_cost_bounded_memory_and_do_not_stop_the_server() {
     // Each worker may briefly exceed the limit by one connection.
     let held_bytes_max = LIMIT + 2 * (400 << 10);
     // There are far more clients than the limit allows. The server keeps serving this one.
-    let mut greedy: Vec<_> = (0..40).map(|_| connect(&server)).collect();
+    let mut greedy: Vec<_> = (0..40).map(|_| form.connect(&server)).collect();
     for stream in &mut greedy {
-        send_until_refused(stream);
+        send_until_refused(stream, form);
         assert!(held(&mut other) < held_bytes_max);
     }
     // The last answers may still be on their way into the sockets.
@@ -135,7 +180,7 @@ fn readers_that_read_a_little_now_and_then_do_not_stop_others() {
     let mut other = connect(&server);
     store_10_kb(&mut other);
     let mut greedy: Vec<_> = (0..40).map(|_| connect(&server)).collect();
-    greedy.retain_mut(send_until_refused);
+    greedy.retain_mut(|stream| send_until_refused(stream, Form::Text));
     assert!(!greedy.is_empty());
     // This is enough to count as progress, but far too little to empty the server's buffers.
     let over = Arc::new(AtomicBool::new(false));
@@ -246,6 +291,10 @@ fn one_request_for_100_000_keys_streams_out() {
 #[test]
 fn a_large_value_goes_to_many_slow_readers_without_copies() {
     let _alone = alone();
+    Form::ALL.into_iter().for_each(read_a_large_value);
+}
+
+fn read_a_large_value(form: Form) {
     let cache = Cache::new(
         CacheOptions::default()
             .memory_limit_bytes(64 << 20)
@@ -262,17 +311,34 @@ fn a_large_value_goes_to_many_slow_readers_without_copies() {
         "STORED\r\n",
     );
     let before = resident_bytes();
-    let mut readers: Vec<_> = (0..20).map(|_| connect(&server)).collect();
+    let mut readers: Vec<_> = (0..20).map(|_| form.connect(&server)).collect();
     for reader in &mut readers {
-        reader.write_all(b"get k\r\nquit\r\n").expect("it is sent");
+        let request = [form.request(0, 1), b"quit\r\n".to_vec()].concat();
+        reader.write_all(&request).expect("it is sent");
     }
     // The first bytes of the answer show that the server executed the request before the value is
     // replaced.
-    let head = format!("VALUE k 0 {length}\r\n");
+    let length_32 = (length as u32).to_le_bytes();
+    let (head, end) = match form {
+        Form::Text => (
+            format!("VALUE k 0 {length}\r\n").into_bytes(),
+            "\r\nEND\r\n",
+        ),
+        Form::MultiGet => {
+            let body_bytes = (length as u32 + 4).to_le_bytes();
+            let parts: [&[u8]; 4] = [
+                &[0xf7, 1, 0, 1],
+                &body_bytes,
+                &[7, 0, 0, 0, 0, 0, 1, 0],
+                &length_32,
+            ];
+            (parts.concat(), "")
+        }
+    };
     for reader in &mut readers {
         let mut begun = vec![0; head.len()];
         reader.read_exact(&mut begun).expect("the answer begins");
-        assert_eq!(begun, head.as_bytes());
+        assert_eq!(begun, head);
     }
     let grown = resident_bytes().saturating_sub(before);
     assert!(
@@ -283,7 +349,7 @@ fn a_large_value_goes_to_many_slow_readers_without_copies() {
     ask(&mut stream, "set k 0 0 1\r\nz\r\n", "STORED\r\n");
     for mut reader in readers {
         let answer = rest(&mut reader);
-        assert_eq!(answer.len(), value.len() + "\r\nEND\r\n".len());
+        assert_eq!(answer.len(), value.len() + end.len());
         assert!(answer[..length].iter().all(|byte| *byte == b'y'));
     }
 }

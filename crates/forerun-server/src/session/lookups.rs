@@ -1,0 +1,114 @@
+//! The lookups of a batch, one chunk of keys at a time.
+//!
+//! ```text
+//!   keys    │ returned │ chunk: looked up together            │ not looked up yet
+//!   items              │ returned │ next  … FETCH_AHEAD …     │
+//!                                   └ values are prefetched this far ahead
+//! ```
+
+use forerun_cache::{Guard, Item};
+use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+
+/// Values are prefetched this many answers ahead.
+const FETCH_AHEAD: usize = 8;
+
+/// At most this much of a value is prefetched. The CPU's own prefetcher fetches the rest once it
+/// detects sequential cache lines.
+const FETCH_BYTES_MAX: usize = 512;
+
+/// The position of a key in `bytes`. All keys are slices of `bytes`.
+pub(super) fn position_of(key: &[u8], bytes: &[u8]) -> usize {
+    key.as_ptr().addr() - bytes.as_ptr().addr()
+}
+
+/// Iterates over the items of a batch's keys. Looks up one chunk of keys at a time.
+pub(super) struct Lookups<'b, 'g> {
+    guard: &'g Guard<'g>,
+    keys: &'b [&'b [u8]],
+    /// The items of the keys from `first` on.
+    items: Vec<Option<Item<'g>>>,
+    first: usize,
+    next: usize,
+    chunk: usize,
+}
+
+impl<'b, 'g> Lookups<'b, 'g> {
+    /// Looks up `keys` in chunks of this size. `items` is reused memory.
+    pub(super) fn new(
+        guard: &'g Guard<'g>,
+        keys: &'b [&'b [u8]],
+        items: Vec<Option<Item<'g>>>,
+        chunk: usize,
+    ) -> Self {
+        Self {
+            guard,
+            keys,
+            items,
+            first: 0,
+            next: 0,
+            chunk,
+        }
+    }
+
+    /// Number of keys that were returned.
+    pub(super) fn asked(&self) -> u64 {
+        self.next as u64
+    }
+
+    /// Number of keys that were looked up and not returned.
+    pub(super) fn unused(&self) -> usize {
+        self.first + self.items.len() - self.next
+    }
+
+    /// The items of the last chunk.
+    pub(super) fn into_items(self) -> Vec<Option<Item<'g>>> {
+        self.items
+    }
+
+    /// Returns the next key and its item.
+    #[inline]
+    pub(super) fn next(&mut self) -> (&'b [u8], Option<Item<'g>>) {
+        let key = self.keys[self.next];
+        if self.next == self.first + self.items.len() {
+            self.load();
+        }
+        let position = self.next - self.first;
+        self.fetch(position + FETCH_AHEAD);
+        let item = self.items[position];
+        self.next += 1;
+        (key, item)
+    }
+
+    /// Prefetches the value at `position` of the chunk, because the lookup has read only the key.
+    #[inline]
+    fn fetch(&self, position: usize) {
+        let Some(Some(item)) = self.items.get(position) else {
+            return;
+        };
+        let value = item.value();
+        for line in value[..value.len().min(FETCH_BYTES_MAX)].chunks(CACHE_LINE_BYTES) {
+            prefetch_read(line.as_ptr());
+        }
+        if let Some(last) = value.last() {
+            prefetch_read(last);
+        }
+    }
+
+    #[inline(never)]
+    fn load(&mut self) {
+        let count = self.chunk.min(self.keys.len() - self.next);
+        self.first = self.next;
+        self.items.clear();
+        self.items.resize(count, None);
+        self.guard
+            .multi_get_slices(&self.keys[self.next..self.next + count], &mut self.items);
+        for position in 0..FETCH_AHEAD {
+            self.fetch(position);
+        }
+    }
+
+    /// The position of the next key in `bytes`. All keys are slices of `bytes`.
+    pub(super) fn position(&self, bytes: &[u8]) -> usize {
+        position_of(self.keys[self.next], bytes)
+    }
+}
