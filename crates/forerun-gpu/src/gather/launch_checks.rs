@@ -158,10 +158,14 @@ pub(crate) fn check(
     params.source = source.address;
     params.source_layer_bytes = source.layer_bytes;
     params.source_stride_bytes = source.stride_bytes;
+    params.source_page_rows = source.page_rows;
+    params.source_page_bytes = source.page_bytes;
     params.source_rows = source.rows;
     params.destination = destination.address;
     params.destination_layer_bytes = destination.layer_bytes;
     params.destination_stride_bytes = destination.stride_bytes;
+    params.destination_page_rows = destination.page_rows;
+    params.destination_page_bytes = destination.page_bytes;
     params.destination_rows = destination.rows;
     Ok(Checked {
         params,
@@ -176,6 +180,8 @@ struct Rows {
     address: u64,
     layer_bytes: i64,
     stride_bytes: u64,
+    page_rows: u32,
+    page_bytes: u64,
     rows: u64,
     table: Vec<u64>,
 }
@@ -200,24 +206,11 @@ impl Checker<'_> {
     fn rows(&mut self, side: Side, base: u64, layout: &RowLayout) -> Result<Rows, GatherError> {
         let (part, spec) = (Operand::Rows(side), &self.request.spec);
         let too_large = || GatherError::TooLarge { part };
-        if layout.rows > 1 && layout.stride_bytes < spec.row_bytes {
-            return Err(GatherError::RowPastStride {
-                side,
-                row_bytes: spec.row_bytes,
-                stride_bytes: layout.stride_bytes,
-            });
-        }
+        let of_layer = layers::Rows::new(side, layout, spec.row_bytes)?;
         let first = base
             .checked_add(layout.offset_bytes)
             .ok_or_else(too_large)?;
-        // Bytes from a layer's row 0 to the end of its last row.
-        let extent = match layout.rows {
-            0 => 0,
-            rows => (rows - 1)
-                .checked_mul(layout.stride_bytes)
-                .and_then(|bytes| bytes.checked_add(spec.row_bytes))
-                .ok_or_else(too_large)?,
-        };
+        let extent = of_layer.extent_bytes;
         let by_table = matches!(layout.layers, Layers::Table { .. });
         let (starts, step) = match &layout.layers {
             Layers::Step { bytes } => {
@@ -253,15 +246,9 @@ impl Checker<'_> {
             });
         }
         if written && layout.rows > 0 {
-            let rows = layers::Rows {
-                row_bytes: spec.row_bytes,
-                stride_bytes: layout.stride_bytes,
-                rows: layout.rows,
-                extent_bytes: extent,
-            };
             let met = match by_table {
-                true => rows.overlap_of(&seen),
-                false => rows.overlap_at_stride(step, spec.layers),
+                true => of_layer.overlap_of(&seen),
+                false => of_layer.overlap_at_stride(step, spec.layers),
             };
             if let Some((first, second)) = met {
                 return Err(GatherError::LayersOverlap {
@@ -285,9 +272,17 @@ impl Checker<'_> {
             span(seen[0], seen[1] + extent);
         }
         let what = |what: &str| format!("{what} of {part}");
-        for &start in &seen {
+        // The least aligned address: what divides it divides all others.
+        if let Some(start) = seen.iter().min_by_key(|start| start.trailing_zeros()) {
             self.divided
-                .push((what(&format!("the address {start:#x}")), start));
+                .push((what(&format!("the address {start:#x}")), *start));
+        }
+        if let Some(pages) = layout.pages {
+            let bytes = pages.bytes;
+            self.divided.push((
+                what(&format!("the pages' distance of {bytes} bytes")),
+                bytes,
+            ));
         }
         if layout.rows > 1 {
             let stride = layout.stride_bytes;
@@ -303,6 +298,8 @@ impl Checker<'_> {
             // Within one allocation, so below 2^63.
             layer_bytes: step as i64,
             stride_bytes: layout.stride_bytes,
+            page_rows: layout.pages.map_or(0, |pages| pages.rows),
+            page_bytes: layout.pages.map_or(0, |pages| pages.bytes),
             rows: layout.rows,
             table: if by_table { seen } else { Vec::new() },
         })
