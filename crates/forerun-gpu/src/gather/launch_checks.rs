@@ -27,6 +27,11 @@ pub enum Target {
         /// The device's number.
         ordinal: usize,
     },
+    /// A device that has both sides' rows in its memory.
+    WithinDevice {
+        /// The device's number.
+        ordinal: usize,
+    },
     /// The CPU. All memory must be known.
     Cpu,
 }
@@ -453,15 +458,23 @@ impl Checker<'_> {
         address: u64,
         location: &PointerAttributes,
     ) -> Result<(), GatherError> {
-        let Target::Device { ordinal } = self.target else {
+        let ordinal = match self.target {
+            Target::Device { ordinal } | Target::WithinDevice { ordinal } => ordinal,
             // On the CPU, only the listed memory is valid.
-            return match location.range {
-                Some(_) => Ok(()),
-                None => Err(GatherError::Unknown {
-                    address,
-                    text: "it is in none of the given slices".to_owned(),
-                }),
-            };
+            Target::Cpu => {
+                return match location.range {
+                    Some(_) => Ok(()),
+                    None => Err(GatherError::Unknown {
+                        address,
+                        text: "it is in none of the given slices".to_owned(),
+                    }),
+                };
+            }
+        };
+        // The side whose rows are in the device's memory, or both.
+        let part = match (part, self.target) {
+            (Operand::Rows(_), Target::WithinDevice { .. }) => Operand::Rows(Side::Device),
+            _ => part,
         };
         let wrong = |expected| {
             Err(GatherError::WrongMemory {
