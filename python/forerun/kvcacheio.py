@@ -30,6 +30,7 @@ layers, and the call returns when it is done. CPU memory must be pinned then.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -57,6 +58,8 @@ __all__ = [
 
 # The maximum of a size or a distance in bytes, far beyond any memory.
 _BYTES_MAX = 1 << 48
+# The maximum of layers, and of heads in all layers, of one copy.
+_LAYERS_MAX = 1 << 16
 # Starting a thread takes as long as copying a few hundred KiB.
 _BYTES_PER_THREAD = 4 << 20
 
@@ -86,12 +89,14 @@ class _Side(NamedTuple):
     tensors: list[Tensor]
 
 
-def _number(name: str, value: int, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgumentError(f"`{name}` must be an integer, not {value!r}")
-    if not least <= value <= _BYTES_MAX:
-        raise InvalidArgumentError(f"`{name}` must be from {least} to {_BYTES_MAX}, not {value}")
-    return value
+def _number(name: str, value: int, least: int = 1, most: int = _BYTES_MAX) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"`{name}` must be an integer, not {value!r}") from None
+    if not least <= number <= most:
+        raise InvalidArgumentError(f"`{name}` must be from {least} to {most}, not {number}")
+    return number
 
 
 def _tensor(name: str, tensor: Tensor) -> Tensor:
@@ -182,7 +187,8 @@ def _layers(
     offsets: list[int] | None = None,
 ) -> _Side:
     """All layers of each argument: tensors, or a table of their addresses."""
-    _number("num_layers", num_layers)
+    num_layers = _number("num_layers", num_layers, most=_LAYERS_MAX)
+    item_size = _number("item_size", item_size)
     sides: list[_Side] = []
     for name, given in arguments:
         is_table = isinstance(given, Tensor) and given.dtype == torch.uint64 and given.dim() == 1
@@ -204,7 +210,7 @@ def _layers(
             sides.append(
                 _side(
                     [(name, list(given))],
-                    ("item_size", _number("item_size", item_size)),
+                    ("item_size", item_size),
                     offsets or [0],
                 )
             )
@@ -218,7 +224,7 @@ def _layers(
                 [(name, [(address, None) for address in addresses])],
                 offsets or [0],
                 None,
-                _number("item_size", item_size),
+                item_size,
                 None,
                 # A table on a GPU holds addresses that the GPU can reach, also of CPU memory.
                 [(name, table.device)] if table.is_cuda else [],
@@ -244,7 +250,7 @@ def _page_first(
 ) -> _Side:
     """These layers of pools in which the layers of a token are next to each other."""
     name, token_bytes = layout_dim[0], _number(*layout_dim)
-    _number("item_size", item_size)
+    item_size = _number("item_size", item_size)
     _expect_layers(layers, item_size, name, token_bytes)
     return _side(
         [(argument, [_tensor(argument, tensor)]) for argument, tensor in arguments],
@@ -272,17 +278,15 @@ def _page_head(
     """These layers of pools in which the heads of a page are apart from each other: every head of
     every layer is a layer of the copy. Also returns the bytes of a head."""
     name, token_bytes = layout_dim[0], _number(*layout_dim)
-    _number("item_size", item_size)
-    _number("page_size", page_size)
-    _number("head_num", head_num)
+    item_size = _number("item_size", item_size)
+    page_size = _number("page_size", page_size, most=(1 << 32) - 1)
+    head_num = _number("head_num", head_num, most=_LAYERS_MAX // len(layers))
     _expect_layers(layers, item_size, name, token_bytes)
     for what, size in (("item_size", item_size), (name, token_bytes)):
         if size % head_num != 0:
             raise InvalidArgumentError(
                 f"`{what}` = {size} bytes is not a multiple of `head_num` = {head_num}"
             )
-    if page_size >= 1 << 32:
-        raise InvalidArgumentError(f"`page_size` must be below 2^32, not {page_size}")
     head_bytes = item_size // head_num
     row_bytes = token_bytes // head_num
     whole = _side(
@@ -494,7 +498,7 @@ def transfer_kv_all_layer_lf_pf(
         ),
         _page_first(
             [("dst_k", dst_k), ("dst_v", dst_v)],
-            range(num_layers),
+            _all_layers(num_layers),
             item_size,
             ("dst_layout_dim", dst_layout_dim),
         ),
@@ -520,10 +524,9 @@ def transfer_kv_all_layer_lf_ph(
     num_warps_per_block: int = _WARPS_PER_BLOCK,
 ) -> None:
     """Copies rows of all layers from a tensor for each layer to page-head pools."""
-    _number("num_layers", num_layers)
     destination, head_bytes = _page_head(
         [("dst_k", dst_k), ("dst_v", dst_v)],
-        range(num_layers),
+        _all_layers(num_layers),
         item_size,
         ("dst_layout_dim", dst_layout_dim),
         page_size,
@@ -623,7 +626,8 @@ def _direct(
         )
     if len(layers) == 0:
         return
-    of_pool = range(_number("layer_id", layer_id, 0), layer_id + len(layers) // len(pools))
+    layer_id = _number("layer_id", layer_id, 0)
+    of_pool = range(layer_id, layer_id + len(layers) // len(pools))
     pool = _tensor(f"{pools_name}[0]", pools[0])
     if pool.dim() < 3 or pool.shape[2] != page_size or of_pool.stop > pool.shape[1]:
         raise InvalidArgumentError(
@@ -657,8 +661,12 @@ def _direct(
 
 
 def _one_layer(layer_id: int) -> range:
-    _number("layer_id", layer_id, 0)
+    layer_id = _number("layer_id", layer_id, 0)
     return range(layer_id, layer_id + 1)
+
+
+def _all_layers(num_layers: int) -> range:
+    return range(_number("num_layers", num_layers, most=_LAYERS_MAX))
 
 
 def _shapes(
@@ -683,7 +691,7 @@ def _item_bytes(name: str, tensor: Tensor, dimensions: int) -> int:
 
 def _in_pages(src_indices: Tensor, dst_indices: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
     """The indices in CPU memory, after the checks that all direct functions make."""
-    _number("page_size", page_size)
+    page_size = _number("page_size", page_size)
     _same_lengths(_indices("src_indices", src_indices), _indices("dst_indices", dst_indices))
     if src_indices.numel() % page_size != 0:
         raise InvalidArgumentError(
@@ -786,7 +794,7 @@ def transfer_kv_all_layer_mla_lf_pf(
     _transfer(
         _layers([("src_layers", src_layers)], item_size, num_layers),
         _page_first(
-            [("dst", dst)], range(num_layers), item_size, ("dst_layout_dim", dst_layout_dim)
+            [("dst", dst)], _all_layers(num_layers), item_size, ("dst_layout_dim", dst_layout_dim)
         ),
         item_size,
         src_indices,
