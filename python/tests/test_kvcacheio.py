@@ -114,9 +114,7 @@ def test_one_layer_is_copied_as_by_indexing(place, dtype, item, count, absent):
     assert same(cache.dst_k[0], untouched)
 
     mla = copied(cache.dst_k[0].cpu(), cache.src_k[1].cpu(), to, rows)
-    kvcacheio.transfer_kv_per_layer_mla(
-        cache.src_k[1], cache.dst_k[0], rows, to, cache.item_size
-    )
+    kvcacheio.transfer_kv_per_layer_mla(cache.src_k[1], cache.dst_k[0], rows, to, cache.item_size)
     assert same(cache.dst_k[0], mla)
 
 
@@ -494,7 +492,10 @@ def pages(indices, pools=None, layers=None, layer_id=0, page_size=2):
         (layer(src_indices=INDEX.int()), "`src_indices` must be of int64, not torch.int32"),
         (layer(dst_indices=INDEX[::2]), "must have the same length, not 2 and 1"),
         (layer(dst_indices=torch.arange(8)[::4]), "`dst_indices` must be contiguous"),
-        (layer(src_indices=torch.tensor([1, 10])), r"`src_indices\[1\]` is 10, but `src` has 10 ro"),
+        (
+            layer(src_indices=torch.tensor([1, 10])),
+            r"`src_indices\[1\]` is 10, but `src` has 10 ro",
+        ),
         (layer(dst_indices=torch.tensor([6, 0])), r"`dst_indices\[0\]` is 6, but `dst` has 6 rows"),
         (layer(dst_indices=torch.tensor([0, 2**62])), r"`dst_indices\[1\]` is 4611686018427387904"),
         (layer(item_size=0), "`item_size` must be from 1 to"),
@@ -506,7 +507,10 @@ def pages(indices, pools=None, layers=None, layer_id=0, page_size=2):
         (layer(dst=HALF), "`dst` is written and shares 80 bytes of memory with `src`"),
         (with_kv(dst_v=HALF), "`dst_v` is written and shares 80 bytes of memory with `src_k`"),
         (with_kv(dst_v=torch.zeros(10, 4)), "`src_k` and `dst_v` must have the same dtype"),
-        (with_kv(src_v=HALF[:9], src_indices=INDEX + 8), "is 10, but `src_k` and `src_v` have 9 ro"),
+        (
+            with_kv(src_v=HALF[:9], src_indices=INDEX + 8),
+            "is 10, but `src_k` and `src_v` have 9 ro",
+        ),
         (all_layers([HALF], [HALF.clone()]), "`src_layers` has 1 layers, but `num_layers` is 2"),
         (all_layers(HALF, [HALF.clone()] * 2), "`src_layers` must be a list of tensors, or a tens"),
         (all_layers(7, [HALF.clone()] * 2), "`src_layers` must be a list of tensors.*not int"),
@@ -540,7 +544,10 @@ def pages(indices, pools=None, layers=None, layer_id=0, page_size=2):
         (pages(torch.tensor([1, 2])), "`src_indices` must name whole pages: the 2 tokens"),
         (pages(torch.tensor([2, 4])), "`src_indices` must name whole pages: the 2 tokens"),
         (pages(torch.tensor([6, 7])), r"`src_indices\[0\]` is 3, but `src_ptrs` has 3 rows"),
-        (pages(torch.tensor([0, 1]), layer_id=2), r"`src_ptrs\[0\]` must have the shape \[page, la"),
+        (
+            pages(torch.tensor([0, 1]), layer_id=2),
+            r"`src_ptrs\[0\]` must have the shape \[page, la",
+        ),
         (pages(torch.tensor([0, 1, 2, 3]), page_size=4), r"`src_ptrs\[0\]` must have the shape"),
         (
             pages(torch.tensor([0, 1]), layers=[torch.zeros(8, 2, 2, dtype=torch.float16)]),
