@@ -48,13 +48,13 @@ class Side(NamedTuple):
     tensors: list[Tensor]
 
 
-def checked_number(name: str, value: int, least: int = 1, most: int = _BYTES_MAX) -> int:
+def checked_number(name: str, value: int, least: int = 1, limit: int = _BYTES_MAX) -> int:
     try:
         number = operator.index(value)
     except TypeError:
         raise InvalidArgumentError(f"`{name}` must be an integer, not {value!r}") from None
-    if not least <= number <= most:
-        raise InvalidArgumentError(f"`{name}` must be from {least} to {most}, not {number}")
+    if not least <= number <= limit:
+        raise InvalidArgumentError(f"`{name}` must be from {least} to {limit}, not {number}")
     return number
 
 
@@ -146,7 +146,7 @@ def layer_tensors(
     offsets: list[int] | None = None,
 ) -> Side:
     """All layers of each argument: tensors, or a table of their addresses."""
-    num_layers = checked_number("num_layers", num_layers, most=_LAYERS_MAX)
+    num_layers = checked_number("num_layers", num_layers, limit=_LAYERS_MAX)
     item_size = checked_number("item_size", item_size)
     sides: list[Side] = []
     for name, given in arguments:
@@ -238,8 +238,8 @@ def page_head(
     every layer is a layer of the copy. Also returns the bytes of a head."""
     name, token_bytes = layout_dim[0], checked_number(*layout_dim)
     item_size = checked_number("item_size", item_size)
-    page_size = checked_number("page_size", page_size, most=(1 << 32) - 1)
-    head_num = checked_number("head_num", head_num, most=_LAYERS_MAX // len(layers))
+    page_size = checked_number("page_size", page_size, limit=(1 << 32) - 1)
+    head_num = checked_number("head_num", head_num, limit=_LAYERS_MAX // len(layers))
     expect_layers(layers, item_size, name, token_bytes)
     for what, size in (("item_size", item_size), (name, token_bytes)):
         if size % head_num != 0:
@@ -268,7 +268,7 @@ def one_layer(layer_id: int) -> range:
 
 
 def all_layers(num_layers: int) -> range:
-    return range(checked_number("num_layers", num_layers, most=_LAYERS_MAX))
+    return range(checked_number("num_layers", num_layers, limit=_LAYERS_MAX))
 
 
 def shapes_of(

@@ -132,10 +132,10 @@ def transfer_kv_per_layer_ph_lf(
         page_size,
         head_num,
     )
-    heads = [head * head_bytes for head in range(head_num)]
+    head_offsets = [head * head_bytes for head in range(head_num)]
     _kv.transfer(
         source,
-        _kv.layer_first([("dst_k", dst_k), ("dst_v", dst_v)], item_size, heads),
+        _kv.layer_first([("dst_k", dst_k), ("dst_v", dst_v)], item_size, head_offsets),
         head_bytes,
         src_indices,
         dst_indices,
@@ -222,13 +222,13 @@ def transfer_kv_all_layer_lf_ph(
         page_size,
         head_num,
     )
-    heads = [head * head_bytes for head in range(head_num)]
+    head_offsets = [head * head_bytes for head in range(head_num)]
     _kv.transfer(
         _kv.layer_tensors(
             [("src_k_layers", src_k_layers), ("src_v_layers", src_v_layers)],
             item_size,
             num_layers,
-            heads,
+            head_offsets,
         ),
         destination,
         head_bytes,

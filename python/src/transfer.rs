@@ -300,7 +300,10 @@ impl Transfer {
 ///
 /// The addresses are trusted: the memory must exist until the call returns.
 #[pyfunction]
-#[pyo3(signature = (source, destination, row_bytes, source_indices, destination_indices, threads, device, stream, indices_on_device))]
+#[pyo3(signature = (
+    source, destination, row_bytes, source_indices, destination_indices, threads, device, stream,
+    indices_on_device
+))]
 #[expect(
     clippy::too_many_arguments,
     reason = "called from one place, in Python"

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_of_a_pool_are_told_apart_by_their_spacing() {
+    fn layers_of_a_pool_are_known_to_be_apart_by_their_spacing() {
         // A page-first pool of 80 layers, and one with pages of 16 rows, 8 heads and 80 layers.
         let page_first = rows(1024, 80 * 1024, 4096, None);
         assert!(page_first.are_spaced_apart((0..80).map(|layer| 64 + layer * 1024)));

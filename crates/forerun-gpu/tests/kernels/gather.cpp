@@ -34,7 +34,8 @@ struct Seen {
         put("source pages", c.source_page_rows != 0);
         put("destination pages", c.destination_page_rows != 0);
     }
-    static constexpr size_t all = 2 + 2 + 3 + 4 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 3 + 4 + 2 + 2;
+    static constexpr size_t all =
+        2 + 2 + 3 + 4 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 3 + 4 + 2 + 2;
 };
 
 void every_case(const Kernel& kernel) {

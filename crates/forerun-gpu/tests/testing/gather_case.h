@@ -149,8 +149,8 @@ inline std::string describe(const Case& c) {
     std::snprintf(text, sizeof text,
                   "%s row %u count %u missing %d base %u, direction %u absent %u map %u count kind "
                   "%d, widths %u/%u/%u pairs %d own %d, layers %u "
-                  "tables %d reversed %d, runs %d pads %u/%u pages %u/%u, threads %u stage %u, seed "
-                  "%llu",
+                  "tables %d reversed %d, runs %d pads %u/%u pages %u/%u, threads %u stage %u, "
+                  "seed %llu",
                   c.kernel->name, c.row_bytes, c.count, int(c.missing), c.base, c.direction,
                   c.absent, c.map_update, int(c.count_kind), c.index_bytes, c.count_bytes,
                   c.map_bytes, c.pairs, c.own_indices, c.layers, c.tables, c.reversed, c.in_runs,
