@@ -117,6 +117,19 @@ def scatter(
     stream: _Stream | None = None,
 ) -> CopyCounts | None: ...
 
+# For forerun.kvcacheio.
+def _transfer_rows(
+    source: Any,
+    destination: Any,
+    row_bytes: int,
+    source_indices: tuple[int, int],
+    destination_indices: tuple[int, int],
+    threads: int,
+    device: int,
+    stream: Any,
+    indices_on_device: bool,
+) -> None: ...
+
 class _Gpu(TypedDict):
     name: str
     compute_capability: tuple[int, int]

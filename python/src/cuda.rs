@@ -12,8 +12,8 @@
 //! memory, are kept until the copy is done. They keep their name, so the producer gets the memory
 //! back when they are dropped.
 //!
-//! This is the only file of the package with `unsafe`: DLPack passes a C structure, and the device
-//! an address.
+//! This file and `transfer.rs` are the only ones of the package with `unsafe`: DLPack passes a C
+//! structure, and the device an address.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -209,7 +209,7 @@ impl CallersStream {
     }
 
     /// The stream's handle for the driver.
-    fn handle(self) -> *mut c_void {
+    pub(crate) fn handle(self) -> *mut c_void {
         match self.0 {
             DEFAULT_STREAM => std::ptr::null_mut(),
             handle => handle as *mut c_void,
@@ -338,7 +338,8 @@ pub(crate) enum Host<'a> {
 /// Devices opened so far, so that their kernels are loaded once.
 static OPENED: PerProcess<Mutex<Vec<Gpu>>> = PerProcess::new();
 
-fn opened(number: usize) -> Result<Gpu, GpuError> {
+/// The device with this number.
+pub(crate) fn opened(number: usize) -> Result<Gpu, GpuError> {
     let opened = OPENED.get_or_init(Mutex::default);
     let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(gpu) = opened.iter().find(|gpu| gpu.info().ordinal == number) {

@@ -54,6 +54,11 @@ mod spinner;
 mod stats;
 mod store_options;
 mod table;
+#[allow(
+    unsafe_code,
+    reason = "the memory of PyTorch's tensors is given by address"
+)]
+mod transfer;
 mod versions;
 mod views;
 
@@ -96,6 +101,9 @@ mod module {
         // For the package's benchmark. It is not in `__all__`.
         let find_seconds = pyo3::wrap_pyfunction!(crate::measure::_find_seconds, module)?;
         module.setattr("_find_seconds", find_seconds)?;
+        // For `forerun.kvcacheio`.
+        let transfer_rows = pyo3::wrap_pyfunction!(crate::transfer::_transfer_rows, module)?;
+        module.setattr("_transfer_rows", transfer_rows)?;
         crate::at_exit::register(module)
     }
 

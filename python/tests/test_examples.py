@@ -1,5 +1,6 @@
 """The examples run at a small size and write their plots."""
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -28,3 +29,18 @@ def test_runs_and_draws(tmp_path, name, arguments, needs):
     assert done.returncode == 0, done.stderr
     assert "rows/s" in done.stdout or "keys/s" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_cache_on_the_host_gives_the_output_of_one_that_fits(tmp_path):
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed; the example tells how")
+    command = [sys.executable, str(EXAMPLES / "kv_offload.py")]
+    command += ["--conversations", "4", "--turns", "2", "--prompt", "40"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    moved = re.findall(r"(to|from) the host: +([0-9.]+) MiB in +([0-9]+) calls", done.stdout)
+    assert [way for way, *_ in moved] == ["to", "from"]
+    assert all(float(mebibytes) > 0.5 for _, mebibytes, _ in moved)
+    # One call for all layers on the way out, one for each of the six on the way back.
+    assert int(moved[0][2]) > 0 and int(moved[1][2]) > 0 and int(moved[1][2]) % 6 == 0
+    assert "the logits of all 32 steps are the same" in done.stdout

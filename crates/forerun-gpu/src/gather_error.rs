@@ -127,6 +127,30 @@ pub enum GatherError {
         row_bytes: u64,
         stride_bytes: u64,
     },
+    /// The rows are not whole pages.
+    #[error(
+        "{side} rows: {} cannot be grouped in whole pages of {}",
+        counted(rows, "row"),
+        counted(page_rows, "row")
+    )]
+    PartialPage {
+        side: Side,
+        rows: u64,
+        page_rows: u32,
+    },
+    /// The rows of a page extend into the next one.
+    #[error(
+        "{side} rows: a page takes {}, more than the {page_bytes} from one page to the next",
+        counted(bytes, "byte")
+    )]
+    RowsPastPage {
+        side: Side,
+        bytes: u64,
+        page_bytes: u64,
+    },
+    /// There are more rows in pages than the kernels can divide.
+    #[error("{side} rows: {rows} are more than the maximum of {max} in pages")]
+    PagedRowsBeyond { side: Side, rows: u64, max: u64 },
     /// Addresses do not fit 64 bits.
     #[error("{part}: their addresses do not fit 64 bits")]
     TooLarge { part: Operand },
@@ -225,6 +249,9 @@ pub enum GatherError {
         index: i64,
         rows: u64,
     },
+    /// A part that only the device's copy of a request supports.
+    #[error("a slot map and a counter of indices out of range need a copy on a device")]
+    OnlyOnDevice,
     /// The driver could not report the kind of memory.
     #[error("cannot locate the memory at {address:#x}: {text}")]
     Unknown { address: u64, text: String },

@@ -4,7 +4,8 @@ use forerun_gpu::gather::cpu::{
     self, CopyCounts, CopyOptions, CpuOptions, Indices, Map, MapEntries, Pairs,
 };
 use forerun_gpu::gather::{
-    Absent, CopySpec, Direction, GatherError, Layers, MapUpdate, RowLayout, Side,
+    Absent, CopySpec, CountAt, Direction, GatherError, IndexType, KnownMemory, Layers, MapUpdate,
+    MemoryType, Pages, PairsAt, Request, RowLayout, Side,
 };
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
@@ -26,7 +27,7 @@ struct Trial {
 
 /// Bytes that a side needs.
 fn side_bytes(spec: &CopySpec, layout: &RowLayout) -> usize {
-    let rows = layout.rows.saturating_sub(1) * layout.stride_bytes + spec.row_bytes;
+    let rows = row_offset(layout, layout.rows.saturating_sub(1)) + spec.row_bytes;
     let last = match &layout.layers {
         Layers::Step { bytes } => u64::from(spec.layers - 1) * bytes,
         Layers::Table { offsets_bytes } => *offsets_bytes.iter().max().unwrap(),
@@ -34,12 +35,21 @@ fn side_bytes(spec: &CopySpec, layout: &RowLayout) -> usize {
     (layout.offset_bytes + last + rows) as usize
 }
 
+fn row_offset(layout: &RowLayout, row: u64) -> u64 {
+    match layout.pages {
+        None => row * layout.stride_bytes,
+        Some(Pages { rows, bytes }) => {
+            row / u64::from(rows) * bytes + row % u64::from(rows) * layout.stride_bytes
+        }
+    }
+}
+
 fn row_start(layout: &RowLayout, layer: u64, row: u64) -> usize {
     let layer = match &layout.layers {
         Layers::Step { bytes } => layer * bytes,
         Layers::Table { offsets_bytes } => offsets_bytes[layer as usize],
     };
-    (layout.offset_bytes + layer + row * layout.stride_bytes) as usize
+    (layout.offset_bytes + layer + row_offset(layout, row)) as usize
 }
 
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
@@ -175,9 +185,37 @@ fn run(trial: &Trial) {
 
 fn layout(row_bytes: u64, layers: u32) -> impl Strategy<Value = RowLayout> {
     let offset = prop_oneof![Just(0u64), Just(16), Just(48), 0..70u64];
-    (1..40u64, 0..40u64, offset, 0..3u8, 0..50u64).prop_map(
-        move |(rows, gap, offset_bytes, form, more)| {
+    let sizes = (1..40u64, 0..40u64, 1..6u32);
+    (sizes, offset, 0..5u8, 0..50u64).prop_map(
+        move |((rows, gap, page_rows), offset_bytes, form, more)| {
             let stride = row_bytes + gap;
+            let paged_rows = rows.next_multiple_of(page_rows.into());
+            // Pages of one layer, or pages that hold the rows of all layers.
+            let pages_of = |stride: u64| Pages {
+                rows: page_rows,
+                bytes: u64::from(page_rows) * stride + more,
+            };
+            match form {
+                3 => {
+                    let pages = pages_of(stride);
+                    let layer = paged_rows / u64::from(page_rows) * pages.bytes;
+                    return RowLayout::dense(paged_rows, stride)
+                        .offset_bytes(offset_bytes)
+                        .layers(Layers::Step { bytes: layer })
+                        .pages(pages);
+                }
+                4 => {
+                    let offsets = (0..u64::from(layers)).rev().map(|layer| layer * stride);
+                    let stride = stride * u64::from(layers);
+                    return RowLayout::dense(paged_rows, stride)
+                        .offset_bytes(offset_bytes)
+                        .layers(Layers::Table {
+                            offsets_bytes: offsets.collect(),
+                        })
+                        .pages(pages_of(stride));
+                }
+                _ => {}
+            }
             let extent = rows * stride + more;
             let (stride_bytes, layers) = match form {
                 // Consecutive layers.
@@ -201,7 +239,9 @@ fn layout(row_bytes: u64, layers: u32) -> impl Strategy<Value = RowLayout> {
 fn trial() -> impl Strategy<Value = Trial> {
     let row_bytes = prop_oneof![
         Just(1u64),
+        Just(7),
         Just(8),
+        Just(13),
         Just(16),
         Just(64),
         Just(584),
@@ -283,7 +323,7 @@ proptest! {
 /// The sizes and counts at which the kernels change their code path.
 #[test]
 fn every_row_size_and_count_at_a_corner_is_copied() {
-    for row_bytes in [1, 8, 16, 576, 584, 640, 656, 1152] {
+    for row_bytes in [1, 7, 8, 13, 16, 576, 584, 640, 656, 1152] {
         for count in [0, 1, 31, 32, 33, 2048] {
             for absent_every in [usize::MAX, 3, 1] {
                 let pair = |i: usize| {
@@ -329,6 +369,85 @@ fn pairs_with_one_destination_are_made_in_their_order_by_any_number_of_threads()
             slack: 0,
         });
     }
+}
+
+#[test]
+fn one_request_copies_layers_of_separate_allocations() {
+    let (row_bytes, rows) = (24u64, 40u64);
+    let layer = |seed| pattern((rows * row_bytes) as usize, seed);
+    let sources: Vec<Vec<u8>> = (0..5).map(layer).collect();
+    // Two allocations with the layers of each row next to each other.
+    let mut pools = [layer(10).repeat(3), layer(11).repeat(2)];
+    let mut wanted = pools.clone();
+    let pairs: Vec<(i64, i64)> = (0..60).map(|i| (i * 7 % 40, i * 3 % 41 - 1)).collect();
+    for &(s, d) in pairs.iter().take(50).filter(|pair| pair.1 >= 0) {
+        for (layer, source) in sources.iter().enumerate() {
+            let (pool, layers, layer) = if layer < 3 {
+                (0, 3, layer)
+            } else {
+                (1, 2, layer - 3)
+            };
+            let at = (d as usize * layers + layer) * row_bytes as usize;
+            let from = s as usize * row_bytes as usize;
+            wanted[pool][at..at + 24].copy_from_slice(&source[from..from + 24]);
+        }
+    }
+
+    let starts: Vec<u64> = sources
+        .iter()
+        .map(|source| source.as_ptr() as u64)
+        .collect();
+    let indices: Vec<i64> = pairs.iter().flat_map(|&(s, d)| [s, d]).collect();
+    let (count, counter) = ([50i32], [0u64]);
+    // The rows of a pool are as far apart as its layers take, so each pool has its own request.
+    for (pool, layers, first) in [(0, 3u64, 0), (1, 2, 3)] {
+        let base = pools[pool].as_mut_ptr() as u64;
+        let (at, count_at) = (indices.as_ptr() as u64, count.as_ptr() as u64);
+        let counter_at = counter.as_ptr() as u64;
+        let mut memory = KnownMemory::default();
+        let mut add = |at: u64, len: u64| memory.add(at, len, MemoryType::Pageable, at);
+        starts.iter().for_each(|&at| add(at, rows * row_bytes));
+        add(base, pools[pool].len() as u64);
+        add(at, 60 * 16);
+        add(count_at, 4);
+        add(counter_at, 8);
+        let mut request = Request {
+            direction: Direction::Gather,
+            spec: CopySpec::dense(row_bytes, 0, 0)
+                .layers(layers as u32)
+                .host(RowLayout::dense(rows, row_bytes).layers(Layers::Table {
+                    offsets_bytes: starts[first..first + layers as usize].to_vec(),
+                }))
+                .device(
+                    RowLayout::dense(rows, row_bytes * layers)
+                        .layers(Layers::Step { bytes: row_bytes }),
+                ),
+            host: 0,
+            device: base,
+            pairs: PairsAt::interleaved(at, IndexType::I64, &[60, 2]).unwrap(),
+            count: Some(CountAt {
+                address: count_at,
+                integer: IndexType::I32,
+            }),
+            map: None,
+            out_of_range: None,
+        };
+        let threads = CpuOptions::default().threads(NonZeroUsize::new(pool + 1).unwrap());
+        // SAFETY: all memory of the list outlives the call, and nothing else refers to it.
+        let copied = unsafe { cpu::copy_request(&request, &memory, threads) }.unwrap();
+        assert_eq!(copied.rows + copied.skipped, 50 * layers);
+
+        request.out_of_range = Some(counter_at);
+        // SAFETY: as above.
+        let refused = unsafe { cpu::copy_request(&request, &memory, threads) };
+        assert_eq!(refused, Err(GatherError::OnlyOnDevice));
+        request.out_of_range = None;
+        request.spec.host.rows += 1;
+        // SAFETY: as above.
+        let refused = unsafe { cpu::copy_request(&request, &memory, threads) }.unwrap_err();
+        assert!(matches!(refused, GatherError::PastEnd { .. }), "{refused}");
+    }
+    assert!(pools == wanted);
 }
 
 #[test]

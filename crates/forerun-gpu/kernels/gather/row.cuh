@@ -74,6 +74,14 @@ FORERUN_DEVICE u64 layer_address(u64 base, u64 table, i64 step_bytes, u32 layer)
     return table == 0 ? base + u64(i64(layer) * step_bytes) : load_global(at<u64>(table) + layer);
 }
 
+// The offset of an existing row in its layer. With pages, row numbers fit 32 bits, whose division
+// takes a fraction of the instructions.
+FORERUN_DEVICE u64 row_offset(u64 row, u64 stride_bytes, u32 page_rows, u64 page_bytes) {
+    if (page_rows == 0) return row * stride_bytes;
+    const u32 page = u32(row) / page_rows;
+    return page * page_bytes + (u32(row) - page * page_rows) * stride_bytes;
+}
+
 // The request of a pair. `counts` is true for exactly one of the lanes that have the same pair.
 FORERUN_DEVICE Row row_of(const GatherParams& p, u32 layer, Pair pair, bool counts) {
     // Converted to unsigned, negative indices are too large as well.
@@ -89,10 +97,12 @@ FORERUN_DEVICE Row row_of(const GatherParams& p, u32 layer, Pair pair, bool coun
         row.action = source_there ? Action::copy : Action::zero;
         row.to =
             layer_address(p.destination, p.destination_table, p.destination_layer_bytes, layer) +
-            u64(pair.destination) * p.destination_stride_bytes;
+            row_offset(u64(pair.destination), p.destination_stride_bytes, p.destination_page_rows,
+                       p.destination_page_bytes);
         if (source_there) {
             row.from = layer_address(p.source, p.source_table, p.source_layer_bytes, layer) +
-                       u64(pair.source) * p.source_stride_bytes;
+                       row_offset(u64(pair.source), p.source_stride_bytes, p.source_page_rows,
+                                  p.source_page_bytes);
         }
     }
     return row;

@@ -4,8 +4,11 @@
 //   for layer in 0..layers, for i in 0..n:                        n = device_count ? clamp(*device_count, 0, count) : count
 //     s = source_index     [layer * index_layer_step + i * source_index_step]          signed, 4 or 8 bytes
 //     d = destination_index[layer * index_layer_step + i * destination_index_step]
-//     from = source_of(layer)      + s * source_stride_bytes
-//     to   = destination_of(layer) + d * destination_stride_bytes
+//     from = source_of(layer)      + offset of row s
+//     to   = destination_of(layer) + offset of row d
+//
+//   offset of row r = r * stride_bytes                                                   without pages
+//                   = r / page_rows * page_bytes + r % page_rows * stride_bytes          with pages
 //
 //   | s                    | d                       | what happens                                        |
 //   |----------------------|-------------------------|-----------------------------------------------------|
@@ -45,31 +48,35 @@ struct GatherParams {
     u64 destination_table;         //  24
     i64 source_layer_bytes;        //  32
     i64 destination_layer_bytes;   //  40
-    u64 source_stride_bytes;       //  48  from one row to the next
+    u64 source_stride_bytes;       //  48  from one row to the next, within a page if there are any
     u64 destination_stride_bytes;  //  56
-    u64 row_bytes;                 //  64  a multiple of the unit, like addresses and strides
-    u64 source_rows;               //  72  rows of a layer: the first index that is out of range
-    u64 destination_rows;          //  80
-    u64 source_index;              //  88  address of the first index
-    u64 destination_index;         //  96
-    u64 source_index_step;         // 104  in indices: 1 for a separate array, 2 inside [n, 2] pairs
-    u64 destination_index_step;    // 112
-    u64 index_layer_step;          // 120  in indices: 0 if all layers share their indices
-    u64 count;                     // 128  pairs of a layer, or their maximum
-    u64 device_count;              // 136  address of a signed count on the device, or 0
-    u64 map;                       // 144  address of layer 0's map, or 0 with map_keep
-    u64 map_layer_step;            // 152  in entries
-    u64 out_of_range;              // 160  address of a u64 counter, or 0
-    u32 layers;                    // 168
-    u32 index_bytes;               // 172  4 or 8
-    u32 count_bytes;               // 176  4 or 8
-    u32 map_bytes;                 // 180  4 or 8
-    u32 direction;                 // 184  a Direction: says which side is the host's
-    u32 absent;                    // 188  an Absent
-    u32 map_update;                // 192  a MapUpdate
-    u32 stage_bytes;               // 196  V6: bytes of a stage, a multiple of 128; else 0
+    u64 row_bytes;                 //  64  a multiple of the unit, like addresses, strides and pages
+    u64 source_page_bytes;         //  72  from one page to the next, if there are pages
+    u64 destination_page_bytes;    //  80
+    u64 source_rows;               //  88  rows of a layer: the first index that is out of range
+    u64 destination_rows;          //  96
+    u64 source_index;              // 104  address of the first index
+    u64 destination_index;         // 112
+    u64 source_index_step;         // 120  in indices: 1 for a separate array, 2 inside [n, 2] pairs
+    u64 destination_index_step;    // 128
+    u64 index_layer_step;          // 136  in indices: 0 if all layers share their indices
+    u64 count;                     // 144  pairs of a layer, or their maximum
+    u64 device_count;              // 152  address of a signed count on the device, or 0
+    u64 map;                       // 160  address of layer 0's map, or 0 with map_keep
+    u64 map_layer_step;            // 168  in entries
+    u64 out_of_range;              // 176  address of a u64 counter, or 0
+    u32 layers;                    // 184
+    u32 index_bytes;               // 188  4 or 8
+    u32 count_bytes;               // 192  4 or 8
+    u32 map_bytes;                 // 196  4 or 8
+    u32 direction;                 // 200  a Direction: says which side is the host's
+    u32 absent;                    // 204  an Absent
+    u32 map_update;                // 208  a MapUpdate
+    u32 stage_bytes;               // 212  V6: bytes of a stage, a multiple of 128; else 0
+    u32 source_page_rows;          // 216  rows of a page, or 0 for no pages; with pages, a layer
+    u32 destination_page_rows;     // 220  has at most 2^32 rows
 };
 
-static_assert(sizeof(GatherParams) == 200, "src/gather/params.rs has the same layout");
+static_assert(sizeof(GatherParams) == 224, "src/gather/params.rs has the same layout");
 
 }  // namespace forerun

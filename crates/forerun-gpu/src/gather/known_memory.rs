@@ -15,28 +15,28 @@ pub trait Locate {
 /// A list of buffers.
 #[derive(Clone, Debug, Default)]
 pub struct KnownMemory {
+    /// Ascending by address, then by length.
     ranges: Vec<(u64, u64, MemoryType, u64)>,
 }
 
 impl KnownMemory {
     /// Adds `len` bytes at `address`, with `device_address` as the device's address.
     pub fn add(&mut self, address: u64, len: u64, memory: MemoryType, device_address: u64) {
-        self.ranges.push((address, len, memory, device_address));
+        let before = self
+            .ranges
+            .partition_point(|&(start, length, ..)| (start, length) < (address, len));
+        self.ranges
+            .insert(before, (address, len, memory, device_address));
     }
 }
 
 impl Locate for KnownMemory {
     fn locate(&self, address: u64) -> Result<PointerAttributes, GatherError> {
         // The end counts as inside, because an empty part of a buffer may be there.
-        let inside = |&&(start, len, ..): &&(u64, u64, MemoryType, u64)| {
-            address >= start && address - start <= len
-        };
+        let inside = |&&(start, len, ..): &&(u64, u64, MemoryType, u64)| address - start <= len;
         // Where one buffer ends and another starts, take the one that starts.
-        let best = self
-            .ranges
-            .iter()
-            .filter(inside)
-            .min_by_key(|&&(start, ..)| address - start);
+        let after = self.ranges.partition_point(|range| range.0 <= address);
+        let best = self.ranges[..after].iter().rev().find(inside);
         Ok(match best {
             Some(&(start, len, memory, device)) => PointerAttributes {
                 memory,

@@ -27,6 +27,11 @@ pub enum Target {
         /// The device's number.
         ordinal: usize,
     },
+    /// A device that has both sides' rows in its memory.
+    WithinDevice {
+        /// The device's number.
+        ordinal: usize,
+    },
     /// The CPU. All memory must be known.
     Cpu,
 }
@@ -158,10 +163,14 @@ pub(crate) fn check(
     params.source = source.address;
     params.source_layer_bytes = source.layer_bytes;
     params.source_stride_bytes = source.stride_bytes;
+    params.source_page_rows = source.page_rows;
+    params.source_page_bytes = source.page_bytes;
     params.source_rows = source.rows;
     params.destination = destination.address;
     params.destination_layer_bytes = destination.layer_bytes;
     params.destination_stride_bytes = destination.stride_bytes;
+    params.destination_page_rows = destination.page_rows;
+    params.destination_page_bytes = destination.page_bytes;
     params.destination_rows = destination.rows;
     Ok(Checked {
         params,
@@ -176,6 +185,8 @@ struct Rows {
     address: u64,
     layer_bytes: i64,
     stride_bytes: u64,
+    page_rows: u32,
+    page_bytes: u64,
     rows: u64,
     table: Vec<u64>,
 }
@@ -200,24 +211,11 @@ impl Checker<'_> {
     fn rows(&mut self, side: Side, base: u64, layout: &RowLayout) -> Result<Rows, GatherError> {
         let (part, spec) = (Operand::Rows(side), &self.request.spec);
         let too_large = || GatherError::TooLarge { part };
-        if layout.rows > 1 && layout.stride_bytes < spec.row_bytes {
-            return Err(GatherError::RowPastStride {
-                side,
-                row_bytes: spec.row_bytes,
-                stride_bytes: layout.stride_bytes,
-            });
-        }
+        let of_layer = layers::Rows::new(side, layout, spec.row_bytes)?;
         let first = base
             .checked_add(layout.offset_bytes)
             .ok_or_else(too_large)?;
-        // Bytes from a layer's row 0 to the end of its last row.
-        let extent = match layout.rows {
-            0 => 0,
-            rows => (rows - 1)
-                .checked_mul(layout.stride_bytes)
-                .and_then(|bytes| bytes.checked_add(spec.row_bytes))
-                .ok_or_else(too_large)?,
-        };
+        let extent = of_layer.extent_bytes;
         let by_table = matches!(layout.layers, Layers::Table { .. });
         let (starts, step) = match &layout.layers {
             Layers::Step { bytes } => {
@@ -253,15 +251,9 @@ impl Checker<'_> {
             });
         }
         if written && layout.rows > 0 {
-            let rows = layers::Rows {
-                row_bytes: spec.row_bytes,
-                stride_bytes: layout.stride_bytes,
-                rows: layout.rows,
-                extent_bytes: extent,
-            };
             let met = match by_table {
-                true => rows.overlap_of(&seen),
-                false => rows.overlap_at_stride(step, spec.layers),
+                true => of_layer.overlap_of(&seen),
+                false => of_layer.overlap_at_stride(step, spec.layers),
             };
             if let Some((first, second)) = met {
                 return Err(GatherError::LayersOverlap {
@@ -285,9 +277,17 @@ impl Checker<'_> {
             span(seen[0], seen[1] + extent);
         }
         let what = |what: &str| format!("{what} of {part}");
-        for &start in &seen {
+        // The least aligned address: what divides it divides all others.
+        if let Some(start) = seen.iter().min_by_key(|start| start.trailing_zeros()) {
             self.divided
-                .push((what(&format!("the address {start:#x}")), start));
+                .push((what(&format!("the address {start:#x}")), *start));
+        }
+        if let Some(pages) = layout.pages {
+            let bytes = pages.bytes;
+            self.divided.push((
+                what(&format!("the pages' distance of {bytes} bytes")),
+                bytes,
+            ));
         }
         if layout.rows > 1 {
             let stride = layout.stride_bytes;
@@ -303,6 +303,8 @@ impl Checker<'_> {
             // Within one allocation, so below 2^63.
             layer_bytes: step as i64,
             stride_bytes: layout.stride_bytes,
+            page_rows: layout.pages.map_or(0, |pages| pages.rows),
+            page_bytes: layout.pages.map_or(0, |pages| pages.bytes),
             rows: layout.rows,
             table: if by_table { seen } else { Vec::new() },
         })
@@ -456,15 +458,23 @@ impl Checker<'_> {
         address: u64,
         location: &PointerAttributes,
     ) -> Result<(), GatherError> {
-        let Target::Device { ordinal } = self.target else {
+        let ordinal = match self.target {
+            Target::Device { ordinal } | Target::WithinDevice { ordinal } => ordinal,
             // On the CPU, only the listed memory is valid.
-            return match location.range {
-                Some(_) => Ok(()),
-                None => Err(GatherError::Unknown {
-                    address,
-                    text: "it is in none of the given slices".to_owned(),
-                }),
-            };
+            Target::Cpu => {
+                return match location.range {
+                    Some(_) => Ok(()),
+                    None => Err(GatherError::Unknown {
+                        address,
+                        text: "it is in none of the given slices".to_owned(),
+                    }),
+                };
+            }
+        };
+        // The side whose rows are in the device's memory, or both.
+        let part = match (part, self.target) {
+            (Operand::Rows(_), Target::WithinDevice { .. }) => Operand::Rows(Side::Device),
+            _ => part,
         };
         let wrong = |expected| {
             Err(GatherError::WrongMemory {

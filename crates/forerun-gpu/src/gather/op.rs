@@ -271,28 +271,67 @@ impl RowCopy<'_> {
         RowCopy::new(gpu, request, gpu)
     }
 
+    /// Like [`RowCopy::from_request`], for rows that are all in the device's memory, those of the
+    /// host's side too.
+    ///
+    /// # Safety
+    /// That of [`RowCopy::from_request`].
+    ///
+    /// # Errors
+    /// A [`GatherError`], or the driver's error.
+    pub unsafe fn within_device(
+        gpu: &Gpu,
+        request: &Request,
+    ) -> Result<RowCopy<'static>, GpuError> {
+        let _current = gpu.bind()?;
+        let ordinal = gpu.info().ordinal;
+        RowCopy::checked(gpu, request, gpu, Target::WithinDevice { ordinal })
+    }
+
     pub(super) fn new<'a>(
         gpu: &Gpu,
         request: &Request,
         memory: &dyn Locate,
     ) -> Result<RowCopy<'a>, GpuError> {
         let ordinal = gpu.info().ordinal;
-        let checked = check(request, memory, Target::Device { ordinal })?;
+        RowCopy::checked(gpu, request, memory, Target::Device { ordinal })
+    }
+
+    fn checked<'a>(
+        gpu: &Gpu,
+        request: &Request,
+        memory: &dyn Locate,
+        target: Target,
+    ) -> Result<RowCopy<'a>, GpuError> {
+        let checked = check(request, memory, target)?;
         let work = checked.work(request);
         let plan = plan(&work, &request.spec.kernel, gpu.info())?;
         let mut params = checked.params;
         params.stage_bytes = plan.stage_bytes;
         let mut tables = Vec::new();
-        if !checked.source_table.is_empty() {
-            let table = table(gpu, &checked.source_table)?;
-            params.source_table = table.address();
+        let mut place = |addresses: &[u64], first: &mut u64, step: &mut i64| {
+            if let Some(even) = even_step(addresses) {
+                (*first, *step) = (addresses[0], even);
+                return Ok(0);
+            }
+            let table = match addresses {
+                [] => return Ok(0),
+                _ => table(gpu, addresses)?,
+            };
+            let address = table.address();
             tables.push(table);
-        }
-        if !checked.destination_table.is_empty() {
-            let table = table(gpu, &checked.destination_table)?;
-            params.destination_table = table.address();
-            tables.push(table);
-        }
+            Ok::<_, GpuError>(address)
+        };
+        params.source_table = place(
+            &checked.source_table,
+            &mut params.source,
+            &mut params.source_layer_bytes,
+        )?;
+        params.destination_table = place(
+            &checked.destination_table,
+            &mut params.destination,
+            &mut params.destination_layer_bytes,
+        )?;
         let kernel = match plan.blocks {
             0 => None,
             _ => Some(gpu.kernel(plan.kernel)?),
@@ -315,6 +354,15 @@ impl RowCopy<'_> {
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
+}
+
+/// The step from each address to the next, if it is the same for all. Such layers need no table in
+/// device memory; the keys and the values of one layer never do.
+fn even_step(addresses: &[u64]) -> Option<i64> {
+    let (&first, rest) = addresses.split_first()?;
+    let step = rest.first().map_or(0, |second| second.wrapping_sub(first));
+    let is_even = |pair: &[u64]| pair[1].wrapping_sub(pair[0]) == step;
+    addresses.windows(2).all(is_even).then_some(step as i64)
 }
 
 fn table(gpu: &Gpu, addresses: &[u64]) -> Result<DeviceBuffer, GpuError> {
@@ -362,5 +410,19 @@ impl Locate for Gpu {
                 address,
                 text: error.to_string(),
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::even_step;
+
+    #[test]
+    fn layers_at_equal_distances_need_no_table() {
+        assert_eq!(even_step(&[]), None);
+        assert_eq!(even_step(&[7]), Some(0));
+        assert_eq!(even_step(&[100, 30]), Some(-70));
+        assert_eq!(even_step(&[30, 100, 170]), Some(70));
+        assert_eq!(even_step(&[30, 100, 171]), None);
     }
 }

@@ -28,9 +28,13 @@ pub struct GatherParams {
     pub destination_stride_bytes: u64,
     /// A multiple of the kernel's unit, like all addresses and strides.
     pub row_bytes: u64,
-    /// Rows of a layer: the first index that is out of range.
+    /// Bytes from one page to the next, with `source_page_rows`.
+    pub source_page_bytes: u64,
+    /// Bytes from one page to the next, with `destination_page_rows`.
+    pub destination_page_bytes: u64,
+    /// Rows of a layer: the first index that is out of range. At most 2^32 with pages.
     pub source_rows: u64,
-    /// Rows of a layer: the first index that is out of range.
+    /// Rows of a layer: the first index that is out of range. At most 2^32 with pages.
     pub destination_rows: u64,
     /// Address of the first index.
     pub source_index: u64,
@@ -68,6 +72,10 @@ pub struct GatherParams {
     pub map_update: u32,
     /// V6: bytes of one stage in shared memory, a multiple of 128; otherwise 0.
     pub stage_bytes: u32,
+    /// Rows of a page, or 0 if all rows are `source_stride_bytes` apart.
+    pub source_page_rows: u32,
+    /// Rows of a page, or 0 if all rows are `destination_stride_bytes` apart.
+    pub destination_page_rows: u32,
 }
 
 /// Host to device: the source is the host's.
@@ -86,8 +94,8 @@ pub const MAP_SET: u32 = 1;
 pub const MAP_CLEAR: u32 = 2;
 
 // The kernels assert the same size; the offsets are numbered there.
-const _: () = assert!(size_of::<GatherParams>() == 200);
+const _: () = assert!(size_of::<GatherParams>() == 224);
 const _: () = assert!(offset_of!(GatherParams, row_bytes) == 64);
-const _: () = assert!(offset_of!(GatherParams, count) == 128);
-const _: () = assert!(offset_of!(GatherParams, out_of_range) == 160);
-const _: () = assert!(offset_of!(GatherParams, stage_bytes) == 196);
+const _: () = assert!(offset_of!(GatherParams, count) == 144);
+const _: () = assert!(offset_of!(GatherParams, out_of_range) == 176);
+const _: () = assert!(offset_of!(GatherParams, stage_bytes) == 212);

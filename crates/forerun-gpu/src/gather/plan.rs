@@ -13,9 +13,12 @@
 //! By default the plan uses V5 with lines of 128 bytes, the largest unit that fits, and the
 //! smallest number of rows in flight that reaches this target. Its blocks have 256 threads, an
 //! eighth of those of a multiprocessor, so that they can run alongside blocks of other kernels: a
-//! larger block would wait for a multiprocessor with that much room. By default there are up to
-//! [`DEFAULT_THREADS`] threads in all. On an H200, 32 blocks of 256 threads copy rows of 656 bytes
-//! as fast as all multiprocessors do. Eight such blocks reach less than half that rate.
+//! larger block would wait for a multiprocessor with that much room. By default there are
+//! [`DEFAULT_THREADS`] threads in all. For short rows there are as many more blocks as reach the
+//! target, at most one per multiprocessor. On an H200, 32 blocks of 256 threads copy rows of 656 bytes as fast
+//! as all multiprocessors do, and eight reach less than half that rate. With rows of 64 bytes, 32
+//! blocks have 32 KiB in flight and reach less than half the rate of all multiprocessors; so the
+//! default for them is 128 blocks, which has not yet been run on a GPU.
 
 use super::request::{Direction, KernelChoice};
 use crate::DeviceInfo;
@@ -23,8 +26,8 @@ use crate::copy_version::{AccessWidth, KernelEntry, KernelVersion, kernel, units
 use crate::gather_error::GatherError;
 use std::fmt;
 
-/// The default maximum number of threads for a copy: 32 blocks of 256, or 8 of 1,024. On an H200,
-/// more threads copy long rows no faster, but rows of 64 bytes twice as fast.
+/// The default number of threads for a copy: 32 blocks of 256, or 8 of 1,024. Copies of short rows
+/// get more blocks, until [`IN_FLIGHT_BYTES`] are in flight.
 pub const DEFAULT_THREADS: u32 = 8192;
 /// The default maximum number of blocks, for versions with even smaller blocks.
 const DEFAULT_BLOCKS_MAX: u32 = 32;
@@ -162,10 +165,20 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
             });
         }
     }
-    let cap_of = |entry: &KernelEntry| {
+    let cap_of = |entry: &KernelEntry, growth: Growth| {
         let default = (DEFAULT_THREADS / entry.threads).min(DEFAULT_BLOCKS_MAX);
-        let cap = choice.multiprocessors.unwrap_or(default);
+        let enough = || IN_FLIGHT_BYTES.div_ceil(in_flight_bytes(entry, work.row_bytes, 1).max(1));
+        let cap = match (choice.multiprocessors, growth) {
+            (Some(cap), _) => cap,
+            (None, Growth::None) => default,
+            (None, Growth::ForShortRows) => default.max(enough().min(u32::MAX.into()) as u32),
+        };
         cap.min(device.multiprocessors)
+    };
+    // A version that is requested by name keeps its number of blocks, so that figures compare.
+    let growth = match choice.version {
+        Some(_) => Growth::None,
+        None => Growth::ForShortRows,
     };
     let (entry, why) = match choice.version {
         Some(version) => (
@@ -211,7 +224,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
                 let fit = if version.is_bulk() { 1 } else { fit.max(1) };
                 u64::from(device.multiprocessors * fit)
             }
-            _ => u64::from(cap_of(entry)),
+            _ => u64::from(cap_of(entry, growth)),
         };
         wanted.min(max) as u32
     } else if let Some(cap) = choice.multiprocessors {
@@ -250,18 +263,28 @@ fn asked_for(
     })
 }
 
+/// Whether the default number of blocks grows until enough bytes are in flight.
+#[derive(Clone, Copy)]
+enum Growth {
+    None,
+    ForShortRows,
+}
+
 /// The default kernel, and the reason for it.
 fn default_kernel(
     work: &Work,
     unit: AccessWidth,
-    cap_of: impl Fn(&KernelEntry) -> u32,
+    cap_of: impl Fn(&KernelEntry, Growth) -> u32,
 ) -> Result<(&'static KernelEntry, String), GatherError> {
-    let bytes_of = |entry| in_flight_bytes(entry, work.row_bytes, cap_of(entry).into());
+    let bytes_of =
+        |entry, growth| in_flight_bytes(entry, work.row_bytes, cap_of(entry, growth).into());
+    // Two rows per warp come before more blocks, which take multiprocessors from other kernels.
     let mut entry = asked_for(KernelVersion::V5R1, Some(unit), unit)?;
-    if bytes_of(entry) < IN_FLIGHT_BYTES {
+    if bytes_of(entry, Growth::None) < IN_FLIGHT_BYTES {
         entry = asked_for(KernelVersion::V5R2, Some(unit), unit)?;
     }
-    let (bytes, cap) = (bytes_of(entry), cap_of(entry));
+    let bytes = bytes_of(entry, Growth::ForShortRows);
+    let cap = cap_of(entry, Growth::ForShortRows);
     let across = match work.direction {
         Direction::Gather => "reads",
         Direction::Scatter => "writes",
@@ -345,13 +368,41 @@ mod tests {
         assert_eq!(plan_of(656, None).version, KernelVersion::V5R1);
         assert_eq!(plan_of(656, Some(16)).version, KernelVersion::V5R2);
         assert_eq!(plan_of(64, None).version, KernelVersion::V5R2);
-        assert!(plan_of(64, None).why.contains("short of"));
+        assert!(plan_of(64, Some(32)).why.contains("short of"));
         assert!(!plan_of(656, Some(16)).why.contains("short of"));
         let plan = plan_of(656, None);
         assert!(plan.in_flight_bytes >= IN_FLIGHT_BYTES);
         assert_eq!((plan.blocks, plan.unit), (32, AccessWidth::B16));
         // A copy does not wait for a multiprocessor that is almost empty.
         assert_eq!(plan.threads, 256);
+    }
+
+    #[test]
+    fn short_rows_get_more_blocks_until_enough_bytes_are_in_flight() {
+        // Of a device with 132 multiprocessors.
+        for (row_bytes, blocks) in [
+            (656, 32),
+            (512, 32),
+            (256, 32),
+            (200, 41),
+            (128, 64),
+            (64, 128),
+            (16, 132),
+            (1, 132),
+        ] {
+            let work = Work::new(Direction::Gather, row_bytes, 1 << 20, 4096);
+            let plan = choose(&work, KernelChoice::default()).unwrap();
+            assert_eq!(plan.blocks, blocks, "{row_bytes}: {plan}");
+            let enough = plan.in_flight_bytes >= IN_FLIGHT_BYTES;
+            assert_eq!(enough, blocks < 132, "{plan}");
+            assert_eq!(plan.why.contains("short of"), !enough, "{plan}");
+            // An explicit limit holds.
+            let capped = KernelChoice::default().multiprocessors(8);
+            assert_eq!(choose(&work, capped).unwrap().blocks, 8);
+        }
+        // No more blocks than there is work for: a warp copies two rows at a time.
+        let few = Work::new(Direction::Gather, 64, 100, 4096);
+        assert_eq!(choose(&few, KernelChoice::default()).unwrap().blocks, 7);
     }
 
     #[test]

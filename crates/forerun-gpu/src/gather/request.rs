@@ -91,10 +91,22 @@ pub struct RowLayout {
     pub offset_bytes: u64,
     /// Rows per layer. Higher indices are not rows.
     pub rows: u64,
-    /// Bytes from one row to the next.
+    /// Bytes from one row to the next, within a page if there are pages.
     pub stride_bytes: u64,
     /// The layers.
     pub layers: Layers,
+    /// The pages in which each layer's rows are grouped. Without pages, all rows are equally far
+    /// apart.
+    pub pages: Option<Pages>,
+}
+
+/// Groups of rows, in which each group begins a fixed number of bytes after the previous one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// Rows per page.
+    pub rows: u32,
+    /// Bytes from the first row of a page to that of the next.
+    pub bytes: u64,
 }
 
 impl RowLayout {
@@ -105,12 +117,15 @@ impl RowLayout {
             rows,
             stride_bytes: row_bytes,
             layers: Layers::Step { bytes: 0 },
+            pages: None,
         }
     }
 }
 
 forerun_core::setters! {
-    RowLayout { offset_bytes: u64, rows: u64, stride_bytes: u64, layers: Layers }
+    RowLayout { offset_bytes: u64, rows: u64, stride_bytes: u64, layers: Layers } into {
+        pages: Option<Pages>,
+    }
 }
 
 /// The treatment of a destination row without a source row.

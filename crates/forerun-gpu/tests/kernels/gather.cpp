@@ -11,7 +11,7 @@ using namespace forerun::test;
 
 namespace {
 
-constexpr u32 row_sizes[] = {1, 8, 16, 576, 584, 640, 656, 1152};
+constexpr u32 row_sizes[] = {1, 7, 8, 13, 16, 576, 584, 640, 656, 1152};
 constexpr u32 counts[] = {0, 1, 31, 32, 33, 2048};
 constexpr Missing missings[] = {Missing::none, Missing::some, Missing::all};
 
@@ -31,8 +31,11 @@ struct Seen {
             put("tables", c.tables), put("reversed", c.reversed);
         put("runs", c.in_runs), put("tight", c.source_pad + c.destination_pad == 0),
             put("threads", c.threads), put("stage", c.stage_bytes);
+        put("source pages", c.source_page_rows != 0);
+        put("destination pages", c.destination_page_rows != 0);
     }
-    static constexpr size_t all = 2 + 2 + 3 + 4 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 3 + 4;
+    static constexpr size_t all =
+        2 + 2 + 3 + 4 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 2 + 3 + 4 + 2 + 2;
 };
 
 void every_case(const Kernel& kernel) {

@@ -2,7 +2,8 @@
 // loops.
 //
 //   each side:   | guard 256 | base | layer | gap | layer | gap | ... | guard 256 |     all of it is compared byte by byte
-//   a layer:     | row | pad | row | pad | ...
+//   a layer:     | row | pad | row | pad | ...          without pages
+//                | row | pad | row | pad | page gap | row | pad | row | pad | page gap | ...
 #pragma once
 #include <algorithm>
 
@@ -34,6 +35,7 @@ struct Case {
     bool reversed;      // the destination's layers are in reverse order
     bool in_runs;       // neighbours stay neighbours
     u32 source_pad, destination_pad;  // units after each row
+    u32 source_page_rows, destination_page_rows;  // 0: no pages
     u32 threads;
     u32 stage_bytes;
     bool counts_wrong;  // out_of_range is given
@@ -68,6 +70,8 @@ inline Case draw(const Kernel& kernel, u32 row_bytes, u32 count, Missing missing
     c.threads = u32(32 << random.below(3));
     c.stage_bytes = u32(128 << random.below(4));
     c.counts_wrong = random.below(4) != 0;
+    c.source_page_rows = random.below(3) == 0 ? u32(1 + random.below(5)) : 0;
+    c.destination_page_rows = random.below(3) == 0 ? u32(1 + random.below(5)) : 0;
     c.seed = seed;
     return c;
 }
@@ -102,15 +106,24 @@ class Integers {
 // Rows of one side in all layers, between guards.
 struct Side {
     static constexpr u64 guard_bytes = 256;
-    u64 rows, stride_bytes, layer_bytes, base;
+    u64 rows, stride_bytes;
+    u32 page_rows;
+    u64 page_bytes, layer_bytes, base;
     u32 layers;
     std::vector<u8> bytes;
     u64 start;  // offset of the first layer: the next line after the guard, plus base
 
-    Side(u64 rows, u64 stride_bytes, u64 gap_bytes, u32 layers, u64 base, u64 seed)
-        : rows(rows),
+    // With pages, there are `at_least_rows` rows or as many more as fill the last page. The gap
+    // follows each page, and each layer.
+    Side(u64 at_least_rows, u64 stride_bytes, u32 page_rows, u64 gap_bytes, u32 layers, u64 base,
+         u64 seed)
+        : rows(page_rows == 0 ? at_least_rows
+                              : (at_least_rows + page_rows - 1) / page_rows * page_rows),
           stride_bytes(stride_bytes),
-          layer_bytes(rows * stride_bytes + gap_bytes),
+          page_rows(page_rows),
+          page_bytes(page_rows * stride_bytes + gap_bytes),
+          layer_bytes((page_rows == 0 ? rows * stride_bytes : rows / page_rows * page_bytes) +
+                      gap_bytes),
           base(base),
           layers(layers) {
         bytes.resize(2 * guard_bytes + 128 + base + layers * layer_bytes);
@@ -123,7 +136,10 @@ struct Side {
         start = (behind_guard + 127) / 128 * 128 - reinterpret_cast<u64>(bytes.data()) + base;
     }
     u64 offset(u32 layer, u64 row) const {
-        return start + layer * layer_bytes + row * stride_bytes;
+        const u64 in_layer = page_rows == 0
+                                 ? row * stride_bytes
+                                 : row / page_rows * page_bytes + row % page_rows * stride_bytes;
+        return start + layer * layer_bytes + in_layer;
     }
     u64 address() const { return reinterpret_cast<u64>(bytes.data()) + start; }
 };
@@ -133,11 +149,13 @@ inline std::string describe(const Case& c) {
     std::snprintf(text, sizeof text,
                   "%s row %u count %u missing %d base %u, direction %u absent %u map %u count kind "
                   "%d, widths %u/%u/%u pairs %d own %d, layers %u "
-                  "tables %d reversed %d, runs %d pads %u/%u, threads %u stage %u, seed %llu",
+                  "tables %d reversed %d, runs %d pads %u/%u pages %u/%u, threads %u stage %u, "
+                  "seed %llu",
                   c.kernel->name, c.row_bytes, c.count, int(c.missing), c.base, c.direction,
                   c.absent, c.map_update, int(c.count_kind), c.index_bytes, c.count_bytes,
                   c.map_bytes, c.pairs, c.own_indices, c.layers, c.tables, c.reversed, c.in_runs,
-                  c.source_pad, c.destination_pad, c.threads, c.stage_bytes, c.seed);
+                  c.source_pad, c.destination_pad, c.source_page_rows, c.destination_page_rows,
+                  c.threads, c.stage_bytes, c.seed);
     return text;
 }
 
@@ -186,10 +204,10 @@ inline void run_case(const Case& c, CheckedRows& checked) {
     shim::Random random(c.seed + 1);
     const u32 unit = c.kernel->unit;
     const u64 rows = c.count + 3;
-    Side source(rows + 2, c.row_bytes + c.source_pad * unit, unit * 3, c.layers, c.base,
-                c.seed + 2);
-    Side destination(rows, c.row_bytes + c.destination_pad * unit, unit * 5, c.layers, c.base,
-                     c.seed + 3);
+    Side source(rows + 2, c.row_bytes + c.source_pad * unit, c.source_page_rows, unit * 3, c.layers,
+                c.base, c.seed + 2);
+    Side destination(rows, c.row_bytes + c.destination_pad * unit, c.destination_page_rows,
+                     unit * 5, c.layers, c.base, c.seed + 3);
 
     const u32 index_layers = c.own_indices ? c.layers : 1;
     Integers first(index_layers * c.count * (c.pairs ? 2 : 1) + 2, c.index_bytes),
@@ -239,6 +257,10 @@ inline void run_case(const Case& c, CheckedRows& checked) {
     p.source_stride_bytes = source.stride_bytes;
     p.destination_stride_bytes = destination.stride_bytes;
     p.row_bytes = c.row_bytes;
+    p.source_page_rows = source.page_rows;
+    p.destination_page_rows = destination.page_rows;
+    p.source_page_bytes = source.page_bytes;
+    p.destination_page_bytes = destination.page_bytes;
     p.source_rows = source.rows;
     p.destination_rows = destination.rows;
     p.source_index = first.address();

@@ -344,6 +344,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "snapshot",
             "batch",
             "gather",
+            "transfer",
             "cache_items",
             "cache",
             "client",

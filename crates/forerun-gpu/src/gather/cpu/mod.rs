@@ -140,6 +140,36 @@ pub fn scatter(
     run(Direction::Scatter, device, host, spec, pairs, options)
 }
 
+/// Copies between plain addresses, for callers that have only these: the CPU's counterpart of
+/// [`RowCopy::from_request`](crate::gather::RowCopy::from_request). A request may name many
+/// allocations, such as one per layer. `memory` lists all of them; everything outside is refused.
+///
+/// # Safety
+/// The memory in the list must be allocated until the call returns, and initialized where the
+/// request reads it. No Rust reference may exist to what is written, nor a mutable one to what is
+/// read. No other thread may write the rows and indices that are read, or access the rows that are
+/// written, during the call.
+///
+/// # Errors
+/// Those of [`gather`].
+pub unsafe fn copy_request(
+    request: &Request,
+    memory: &KnownMemory,
+    options: CpuOptions,
+) -> Result<CopyCounts, GatherError> {
+    let checked = check(request, memory, Target::Cpu)?;
+    let words = |address: u64| std::ptr::with_exposed_provenance(address as usize);
+    let count = request.count.map(|count| {
+        // SAFETY: `check` has verified that the count is inside the memory of the list and aligned.
+        unsafe { IndexWords::new(words(count.address), count.integer).get(0) }
+    });
+    if request.map.is_some() || request.out_of_range.is_some() {
+        return Err(GatherError::OnlyOnDevice);
+    }
+    // SAFETY: as the caller guarantees.
+    Ok(unsafe { copy_checked(request, &checked, count, options) })
+}
+
 fn run(
     direction: Direction,
     source: &[u8],
@@ -148,7 +178,8 @@ fn run(
     pairs: &Pairs<'_>,
     mut options: CopyOptions<'_>,
 ) -> Result<CopyCounts, GatherError> {
-    let (from, to) = (source.as_ptr() as u64, destination.as_ptr() as u64);
+    // Mutable before it becomes an address, because the copy writes through it.
+    let (from, to) = (source.as_ptr() as u64, destination.as_mut_ptr() as u64);
     let mut known = KnownMemory::default();
     let mut add = |address: u64, bytes: usize| {
         known.add(address, bytes as u64, MemoryType::Pageable, address);
@@ -192,69 +223,70 @@ fn run(
         out_of_range: None,
     };
     let checked = check(&request, &known, Target::Cpu)?;
-    let used = options.count.map_or(pairs.count, |count| {
-        usize::try_from(count).unwrap_or(0).min(pairs.count)
-    });
-    let copy = Copy {
-        source,
-        to: Destination(destination.as_mut_ptr()),
-        params: &checked.params,
-        layers: layer_offsets(&checked, from, to),
-        row_bytes: spec.row_bytes as usize,
-        pairs,
-        used,
-    };
-    let threads = options.cpu.threads.get();
-    let prefetch_distance = options
-        .cpu
-        .prefetch_distance
-        .unwrap_or_else(|| default_prefetch_distance(spec.row_bytes));
-    let copied = if threads == 1 {
-        copy.share(prefetch_distance, Share::ALL)
-    } else {
-        thread::scope(|scope| {
-            let shares = (0..threads).map(|own| Share { own, of: threads });
-            let workers: Vec<_> = shares
-                .map(|share| {
-                    let copy = &copy;
-                    scope.spawn(move || copy.share(prefetch_distance, share))
-                })
-                .collect();
-            let joined = workers.into_iter().map(|worker| match worker.join() {
-                Ok(copied) => copied,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            joined.fold(CopyCounts::default(), CopyCounts::plus)
-        })
-    };
+    // SAFETY: all memory is in the slices, which are borrowed, mutably if they are written.
+    let copied = unsafe { copy_checked(&request, &checked, options.count, options.cpu) };
     if let Some(map) = &mut options.map {
+        // SAFETY: as above.
+        let copy = unsafe { Copy::new(&request, &checked, options.count) };
         copy.keep(direction, map);
     }
     Ok(copied)
 }
 
-/// The offset of each layer's row 0 in the slices: source, destination.
-fn layer_offsets(checked: &Checked, from: u64, to: u64) -> Vec<(usize, usize)> {
-    let of = |table: &[u64], first: u64, step: i64, layer: u32, base: u64| {
-        let address = match table {
-            [] => first + u64::from(layer) * step as u64,
-            table => table[layer as usize],
-        };
-        // A side without rows may have any address and is never accessed.
-        address.wrapping_sub(base) as usize
+/// Runs a request that was checked. `count` is the number of pairs to use in each layer.
+///
+/// # Safety
+/// The conditions of [`copy_request`] for the memory with which the request was checked.
+unsafe fn copy_checked(
+    request: &Request,
+    checked: &Checked,
+    count: Option<i64>,
+    options: CpuOptions,
+) -> CopyCounts {
+    // SAFETY: as the caller guarantees.
+    let copy = unsafe { Copy::new(request, checked, count) };
+    let threads = options.threads.get();
+    let prefetch_distance = options
+        .prefetch_distance
+        .unwrap_or_else(|| default_prefetch_distance(request.spec.row_bytes));
+    if threads == 1 {
+        return copy.share(prefetch_distance, Share::ALL);
+    }
+    thread::scope(|scope| {
+        let shares = (0..threads).map(|own| Share { own, of: threads });
+        let workers: Vec<_> = shares
+            .map(|share| {
+                let copy = &copy;
+                scope.spawn(move || copy.share(prefetch_distance, share))
+            })
+            .collect();
+        let joined = workers.into_iter().map(|worker| match worker.join() {
+            Ok(copied) => copied,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        joined.fold(CopyCounts::default(), CopyCounts::plus)
+    })
+}
+
+/// The address of each layer's row 0: source, destination.
+fn layer_addresses(checked: &Checked) -> Vec<(usize, usize)> {
+    let of = |table: &[u64], first: u64, step: i64, layer: u32| match table {
+        [] => (first + u64::from(layer) * step as u64) as usize,
+        table => table[layer as usize] as usize,
     };
     let p = &checked.params;
     (0..p.layers)
         .map(|layer| {
             let (table, step) = (&checked.source_table, p.source_layer_bytes);
-            let source = of(table, p.source, step, layer, from);
+            let source = of(table, p.source, step, layer);
             let (table, step) = (&checked.destination_table, p.destination_layer_bytes);
-            (source, of(table, p.destination, step, layer, to))
+            (source, of(table, p.destination, step, layer))
         })
         .collect()
 }
 
-/// One thread's share of the destination rows: blocks of 64, assigned in turn.
+/// One thread's share of the destination rows: blocks of 64, assigned in turn. Each layer begins
+/// with another thread, so that a copy of a few pages in many layers is divided too.
 #[derive(Clone, Copy)]
 struct Share {
     own: usize,
@@ -266,18 +298,52 @@ impl Share {
 
     /// Whether a pair belongs to this thread. Pairs without a destination belong to the first
     /// thread.
-    fn has(&self, destination: Option<usize>) -> bool {
-        self.of == 1 || destination.map_or(0, |row| row / 64 % self.of) == self.own
+    fn has(&self, layer: usize, destination: Option<usize>) -> bool {
+        self.of == 1 || destination.map_or(0, |row| (row / 64 + layer) % self.of) == self.own
     }
 }
 
-/// The destination's first byte. Several threads write to it.
-struct Destination(*mut u8);
+/// The offset of an existing row in its layer, as the kernels compute it.
+#[inline]
+fn row_offset(row: usize, stride_bytes: u64, page_rows: u32, page_bytes: u64) -> usize {
+    let (page, row) = match page_rows as usize {
+        0 => (0, row),
+        rows => (row / rows, row % rows),
+    };
+    page * page_bytes as usize + row * stride_bytes as usize
+}
 
-// SAFETY: each thread writes only the destination rows of its own share. The layers of a
-// destination do not overlap (`check`), nor do the rows of a layer, so no byte is written by two
-// threads.
-unsafe impl Sync for Destination {}
+/// Indices at an address.
+#[derive(Clone, Copy)]
+enum IndexWords {
+    I32(*const i32),
+    I64(*const i64),
+}
+
+impl IndexWords {
+    fn new(first: *const u8, integer: IndexType) -> IndexWords {
+        match integer {
+            IndexType::I32 => IndexWords::I32(first.cast()),
+            IndexType::I64 => IndexWords::I64(first.cast()),
+        }
+    }
+
+    /// # Safety
+    /// There must be an aligned index at this position.
+    #[inline]
+    unsafe fn get(self, at: usize) -> i64 {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            match self {
+                IndexWords::I32(first) => i64::from(first.add(at).read()),
+                IndexWords::I64(first) => first.add(at).read(),
+            }
+        }
+    }
+}
+
+// SAFETY: threads only read the indices, which nothing writes during the copy.
+unsafe impl Sync for IndexWords {}
 
 /// The action for a pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -287,25 +353,56 @@ enum Action {
     Nothing,
 }
 
+/// A copy that was checked. It refers to memory by address.
 struct Copy<'a> {
-    source: &'a [u8],
-    to: Destination,
     params: &'a GatherParams,
+    /// The address of each layer's row 0: source, destination.
     layers: Vec<(usize, usize)>,
     row_bytes: usize,
-    pairs: &'a Pairs<'a>,
+    source_indices: IndexWords,
+    destination_indices: IndexWords,
+    /// Pairs of each layer that are used.
     used: usize,
 }
 
-impl Copy<'_> {
+impl<'a> Copy<'a> {
+    /// # Safety
+    /// The conditions of [`copy_request`], as long as the value exists.
+    unsafe fn new(request: &Request, checked: &'a Checked, count: Option<i64>) -> Copy<'a> {
+        let pairs = request.pairs;
+        let words = |address: u64| {
+            IndexWords::new(
+                std::ptr::with_exposed_provenance(address as usize),
+                pairs.integer,
+            )
+        };
+        // `check` has verified that this many pairs exist in memory.
+        let given = pairs.count as usize;
+        Copy {
+            params: &checked.params,
+            layers: layer_addresses(checked),
+            row_bytes: request.spec.row_bytes as usize,
+            source_indices: words(pairs.source),
+            destination_indices: words(pairs.destination),
+            used: count.map_or(given, |count| {
+                usize::try_from(count).unwrap_or(0).min(given)
+            }),
+        }
+    }
+
     /// The indices of a pair.
     #[inline]
     fn pair(&self, layer: usize, pair: usize) -> (i64, i64) {
-        let pairs = self.pairs;
-        let at = layer * pairs.layer_step + pair * pairs.step;
-        // Both indices exist: `check` has verified the last of them.
-        let source = pairs.source.get(at).unwrap_or(-1);
-        (source, pairs.destination.get(at + pairs.skip).unwrap_or(-1))
+        let p = self.params;
+        let at = layer * p.index_layer_step as usize + pair * p.source_index_step as usize;
+        // SAFETY: `check` has verified that the last pair of the last layer is in memory, and
+        // aligned; this pair is not after it. Both steps are equal.
+        unsafe {
+            (
+                self.source_indices.get(at),
+                self.destination_indices.get(at),
+            )
+        }
     }
 
     /// The rows that the indices refer to. Converted to unsigned, negative indices are too large as
@@ -324,8 +421,14 @@ impl Copy<'_> {
     fn action(&self, layer: usize, rows: (Option<usize>, Option<usize>)) -> Action {
         let (source, destination) = self.layers[layer];
         let p = self.params;
-        let from = |row: usize| source + row * p.source_stride_bytes as usize;
-        let to = |row: usize| destination + row * p.destination_stride_bytes as usize;
+        let from = |row: usize| {
+            let (stride, page_bytes) = (p.source_stride_bytes, p.source_page_bytes);
+            source + row_offset(row, stride, p.source_page_rows, page_bytes)
+        };
+        let to = |row: usize| {
+            let (stride, page_bytes) = (p.destination_stride_bytes, p.destination_page_bytes);
+            destination + row_offset(row, stride, p.destination_page_rows, page_bytes)
+        };
         match rows {
             (Some(s), Some(d)) => Action::Copy {
                 from: from(s),
@@ -349,7 +452,7 @@ impl Copy<'_> {
                 }
                 let indices = self.pair(layer, pair);
                 let rows = self.rows(indices);
-                if !share.has(rows.1) {
+                if !share.has(layer, rows.1) {
                     continue;
                 }
                 copied.out_of_range += u64::from(rows.0.is_none() && indices.0 != -1);
@@ -357,19 +460,19 @@ impl Copy<'_> {
                 match self.action(layer, rows) {
                     Action::Copy { from, to } => {
                         copied.rows += 1;
-                        let row = &self.source[from..from + self.row_bytes];
-                        // SAFETY: `check` has verified that every destination row is inside its
-                        // slice. The slice is borrowed mutably, so it does not overlap the source.
-                        // Other threads write other rows.
-                        unsafe {
-                            let to = self.to.0.add(to);
-                            std::ptr::copy_nonoverlapping(row.as_ptr(), to, self.row_bytes);
-                        }
+                        let from = std::ptr::with_exposed_provenance::<u8>(from);
+                        let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
+                        // SAFETY: `check` has verified that every row is inside its memory, that
+                        // source and destination do not overlap, and that no two rows of the
+                        // destination do in any layers. So no byte is written by two threads:
+                        // each writes the rows of its own share.
+                        unsafe { std::ptr::copy_nonoverlapping(from, to, self.row_bytes) };
                     }
                     Action::Zero { to } => {
                         copied.zeroed += 1;
+                        let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
                         // SAFETY: as above.
-                        unsafe { self.to.0.add(to).write_bytes(0, self.row_bytes) };
+                        unsafe { to.write_bytes(0, self.row_bytes) };
                     }
                     Action::Nothing => copied.skipped += 1,
                 }
@@ -382,12 +485,12 @@ impl Copy<'_> {
     #[inline]
     fn fetch(&self, layer: usize, pair: usize, share: Share) {
         let rows = self.rows(self.pair(layer, pair));
-        if !share.has(rows.1) {
+        if !share.has(layer, rows.1) {
             return;
         }
         if let Action::Copy { from, .. } = self.action(layer, rows) {
-            let first = self.source.as_ptr().wrapping_add(from);
-            let lead = first as usize % CACHE_LINE_BYTES;
+            let first = std::ptr::with_exposed_provenance::<u8>(from);
+            let lead = from % CACHE_LINE_BYTES;
             for line in (0..lead + self.row_bytes).step_by(CACHE_LINE_BYTES) {
                 prefetch_read(first.wrapping_sub(lead).wrapping_add(line));
             }

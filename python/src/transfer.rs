@@ -1,0 +1,371 @@
+//! Row copies between pools that are given by address, for `forerun.kvcacheio`.
+//!
+//! ```text
+//!   argument    memory                      layers of a copy
+//!   src_k       [address, bytes]      ─┬─>  address + offsets[0], address + offsets[1], ...
+//!   src_v       [address, bytes]      ─┘    (one layer for each offset of each memory, in order)
+//!
+//!   K and V, layers and heads are all layers of one copy: one launch on a GPU, one call on the CPU
+//! ```
+//!
+//! `forerun/kvcacheio.py` checks the tensors and computes the layouts. This file checks what it
+//! takes a loop to check: the indices, and overlaps between arguments. Nothing is copied before all
+//! checks have passed.
+
+use std::num::NonZeroUsize;
+
+use forerun::gpu::gather::cpu::{self, CpuOptions};
+use forerun::gpu::gather::{
+    CopySpec, Direction, IndexType, KnownMemory, Layers, Locate, MemoryType, Pages, PairsAt,
+    Request, RowCopy, RowLayout,
+};
+use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
+use pyo3::prelude::*;
+use zerocopy::IntoBytes;
+
+use crate::cuda::{CallersStream, opened, stream_of};
+use crate::errors::{device_exception, gather_exception, invalid};
+
+/// One side of a copy.
+#[derive(FromPyObject)]
+pub(crate) struct Side {
+    /// The arguments' names and their memory: addresses and sizes in bytes. A table of addresses
+    /// has no sizes.
+    arguments: Vec<(String, Vec<(u64, Option<u64>)>)>,
+    /// The offsets of row 0 of each layer in each memory.
+    offsets: Vec<u64>,
+    /// Rows per layer, if the memory's size is known.
+    rows: Option<u64>,
+    stride_bytes: u64,
+    /// Rows per page, and bytes from one page to the next.
+    pages: Option<(u32, u64)>,
+}
+
+/// The memory of an argument.
+struct Span<'a> {
+    argument: &'a str,
+    start: u64,
+    end: u64,
+    is_written: bool,
+}
+
+impl Side {
+    fn names(&self) -> String {
+        let names = self.arguments.iter().map(|(name, _)| format!("`{name}`"));
+        names.collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The address of each layer's row 0.
+    fn starts(&self) -> Vec<u64> {
+        let memories = self.arguments.iter().flat_map(|(_, memories)| memories);
+        memories
+            .flat_map(|&(address, _)| {
+                let start = move |&offset: &u64| address.saturating_add(offset);
+                self.offsets.iter().map(start)
+            })
+            .collect()
+    }
+
+    /// The memory of all arguments. Memory of unknown size is as long as its rows.
+    fn spans(&self, rows: u64, is_written: bool) -> impl Iterator<Item = Span<'_>> {
+        let unknown = rows.saturating_mul(self.stride_bytes);
+        self.arguments.iter().flat_map(move |(name, memories)| {
+            memories.iter().map(move |&(address, bytes)| Span {
+                argument: name,
+                start: address,
+                end: address.saturating_add(bytes.unwrap_or(unknown)),
+                is_written,
+            })
+        })
+    }
+
+    fn layout(&self, rows: u64) -> RowLayout {
+        RowLayout::dense(rows, self.stride_bytes)
+            .layers(Layers::Table {
+                offsets_bytes: self.starts(),
+            })
+            .pages(self.pages.map(|(rows, bytes)| Pages { rows, bytes }))
+    }
+
+    /// The number of rows up to the end of each layer's allocation.
+    fn rows_on(&self, gpu: &Gpu) -> Result<u64, GpuError> {
+        if let Some(rows) = self.rows {
+            return Ok(rows);
+        }
+        let mut least = u64::MAX;
+        for start in self.starts() {
+            let end = gpu.locate(start)?.range.map(|(first, len)| first + len);
+            // Without a known end the layer has no rows, and nothing is copied.
+            let bytes = end.unwrap_or(start).saturating_sub(start);
+            least = least.min(bytes / self.stride_bytes.max(1));
+        }
+        Ok(least)
+    }
+}
+
+/// Returns an error if an argument that is written shares memory with another argument.
+fn expect_apart<'a>(spans: impl Iterator<Item = Span<'a>>) -> PyResult<()> {
+    let mut spans: Vec<Span<'_>> = spans.filter(|span| span.start < span.end).collect();
+    spans.sort_by_key(|span| span.start);
+    for (at, one) in spans.iter().enumerate() {
+        let near = spans[at + 1..].iter();
+        for other in near.take_while(|other| other.start < one.end) {
+            if !(one.is_written || other.is_written) {
+                continue;
+            }
+            let (written, other) = match one.is_written {
+                true => (one, other),
+                false => (other, one),
+            };
+            return Err(invalid(format!(
+                "`{}` is written and shares {} bytes of memory with `{}`",
+                written.argument,
+                one.end.min(other.end) - one.start.max(other.start),
+                other.argument
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Indices in CPU memory.
+struct Indices<'a> {
+    argument: &'static str,
+    indices: &'a [i64],
+}
+
+impl<'a> Indices<'a> {
+    /// # Safety
+    /// There must be `count` integers at the address, which nothing changes for `'a`.
+    unsafe fn at(argument: &'static str, (address, count): (u64, usize)) -> PyResult<Indices<'a>> {
+        if !address.is_multiple_of(align_of::<i64>() as u64) {
+            return Err(invalid(format!(
+                "`{argument}` must begin at a multiple of 8 bytes, not at {address:#x}"
+            )));
+        }
+        let indices: &[i64] = match count {
+            0 => &[],
+            // SAFETY: as the caller guarantees; the address is aligned.
+            _ => unsafe {
+                std::slice::from_raw_parts(
+                    std::ptr::with_exposed_provenance(address as usize),
+                    count,
+                )
+            },
+        };
+        Ok(Indices { argument, indices })
+    }
+
+    /// Checks that all indices are below the number of rows of their side, and returns that number.
+    /// If it is unknown, it follows from the greatest index. Negative indices name no row.
+    fn rows_of(&self, side: &Side) -> PyResult<u64> {
+        let greatest = self.indices.iter().copied().max().unwrap_or(-1);
+        let needed = u64::try_from(greatest).map_or(0, |greatest| greatest.saturating_add(1));
+        match side.rows {
+            None => Ok(needed),
+            Some(rows) if needed <= rows => Ok(rows),
+            Some(rows) => {
+                let position = self.indices.iter().position(|&index| index == greatest);
+                let have = match side.arguments.len() {
+                    1 => "has",
+                    _ => "have",
+                };
+                Err(invalid(format!(
+                    "`{}[{}]` is {greatest}, but {} {have} {rows} rows",
+                    self.argument,
+                    position.unwrap_or(0),
+                    side.names()
+                )))
+            }
+        }
+    }
+}
+
+/// A copy between two sides.
+struct Transfer {
+    source: Side,
+    destination: Side,
+    row_bytes: u64,
+}
+
+impl Transfer {
+    fn request(&self, direction: Direction, rows: [u64; 2], pairs: PairsAt) -> Request {
+        let source = self.source.layout(rows[0]);
+        let destination = self.destination.layout(rows[1]);
+        let layers = self.source.starts().len() as u32;
+        let (host, device) = match direction {
+            Direction::Gather => (source, destination),
+            Direction::Scatter => (destination, source),
+        };
+        Request {
+            direction,
+            spec: CopySpec::dense(self.row_bytes, 0, 0)
+                .layers(layers)
+                .host(host)
+                .device(device),
+            // The layouts hold addresses.
+            host: 0,
+            device: 0,
+            pairs,
+            count: None,
+            map: None,
+            out_of_range: None,
+        }
+    }
+
+    fn spans(&self, rows: [u64; 2]) -> impl Iterator<Item = Span<'_>> {
+        let source = self.source.spans(rows[0], false);
+        source.chain(self.destination.spans(rows[1], true))
+    }
+
+    fn on_cpu(
+        &self,
+        sources: &Indices<'_>,
+        destinations: &Indices<'_>,
+        options: CpuOptions,
+    ) -> PyResult<()> {
+        let rows = [
+            sources.rows_of(&self.source)?,
+            destinations.rows_of(&self.destination)?,
+        ];
+        let indices = [sources, destinations].map(|indices| Span {
+            argument: indices.argument,
+            start: indices.indices.as_ptr() as u64,
+            end: indices.indices.as_ptr() as u64 + size_of_val(indices.indices) as u64,
+            is_written: false,
+        });
+        expect_apart(self.spans(rows).chain(indices))?;
+        let mut memory = KnownMemory::default();
+        let mut add = |start: u64, end: u64| {
+            memory.add(start, end - start, MemoryType::Pageable, start);
+        };
+        self.spans(rows).for_each(|span| add(span.start, span.end));
+        let [sources, destinations] = [sources, destinations].map(|indices| {
+            let (start, len) = (
+                indices.indices.as_ptr() as u64,
+                indices.indices.len() as u64,
+            );
+            add(start, start + len * size_of::<i64>() as u64);
+            (start, len)
+        });
+        let pairs = PairsAt::split(IndexType::I64, sources, destinations);
+        let pairs = pairs.map_err(gather_exception)?;
+        let request = self.request(Direction::Gather, rows, pairs);
+        // SAFETY: the caller of `_transfer_rows` guarantees that the memory exists. Nothing here
+        // has a reference to it, except to indices, which are read. The spans that are written
+        // overlap no others.
+        unsafe { cpu::copy_request(&request, &memory, options) }.map_err(gather_exception)?;
+        Ok(())
+    }
+
+    /// Returns an error if arguments share memory, as far as their size is known.
+    fn expect_known_apart(&self) -> PyResult<()> {
+        let rows = [&self.source, &self.destination].map(|side| side.rows.unwrap_or(0));
+        expect_apart(self.spans(rows))
+    }
+
+    /// Copies on a device and waits for the stream.
+    fn on_device(&self, gpu: &Gpu, stream: CallersStream, pairs: PairsAt) -> Result<(), GpuError> {
+        let rows = [self.source.rows_on(gpu)?, self.destination.rows_on(gpu)?];
+        let is_on_device = |side: &Side| {
+            let first = side.starts().first().copied().unwrap_or(0);
+            Ok::<_, GpuError>(matches!(
+                gpu.locate(first)?.memory,
+                MemoryType::Device { .. }
+            ))
+        };
+        let direction = match is_on_device(&self.source)? {
+            true => Direction::Scatter,
+            false => Direction::Gather,
+        };
+        let within = direction == Direction::Scatter && is_on_device(&self.destination)?;
+        let request = self.request(direction, rows, pairs);
+        // SAFETY: the caller of `_transfer_rows` guarantees that the memory exists until the call
+        // returns, and the scope below ends when the copy is done.
+        let copy = match within {
+            true => unsafe { RowCopy::within_device(gpu, &request) }?,
+            // SAFETY: as above.
+            false => unsafe { RowCopy::from_request(gpu, &request) }?,
+        };
+        // SAFETY: the stream is PyTorch's current one, which belongs to the device's primary
+        // context and outlives the call. If it is being captured, the driver rejects the wait.
+        let stream = unsafe { Stream::borrowed(gpu, stream.handle()) };
+        gpu.scope(|scope| scope.enqueue(&stream, &copy))
+    }
+}
+
+/// Copies rows between two sides, by indices of 64 bits that are given by address and number. With
+/// a `stream`, the copy runs there, on the CUDA device numbered `device`; the indices are on that
+/// device if `indices_on_device`. Without one, everything is in CPU memory.
+///
+/// The addresses are trusted: the memory must exist until the call returns.
+#[pyfunction]
+#[pyo3(signature = (
+    source, destination, row_bytes, source_indices, destination_indices, threads, device, stream,
+    indices_on_device
+))]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "called from one place, in Python"
+)]
+pub(crate) fn _transfer_rows(
+    py: Python<'_>,
+    source: Side,
+    destination: Side,
+    row_bytes: u64,
+    source_indices: (u64, usize),
+    destination_indices: (u64, usize),
+    threads: usize,
+    device: usize,
+    stream: Option<&Bound<'_, PyAny>>,
+    indices_on_device: bool,
+) -> PyResult<()> {
+    let transfer = Transfer {
+        source,
+        destination,
+        row_bytes,
+    };
+    let stream = stream
+        .map(|stream| stream_of(Some(stream), stream))
+        .transpose()?;
+    let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
+    py.detach(|| {
+        if stream.is_some() {
+            transfer.expect_known_apart()?;
+        }
+        if let (Some(stream), true) = (stream, indices_on_device) {
+            let at = |(address, count): (u64, usize)| (address, count as u64);
+            let (sources, destinations) = (at(source_indices), at(destination_indices));
+            let pairs = PairsAt::split(IndexType::I64, sources, destinations);
+            let pairs = pairs.map_err(gather_exception)?;
+            let gpu = opened(device).map_err(device_exception)?;
+            return transfer
+                .on_device(&gpu, stream, pairs)
+                .map_err(device_exception);
+        }
+        // SAFETY: `forerun/kvcacheio.py` passes the memory of tensors that it holds. A caller who
+        // changes them meanwhile races with the copy, as with PyTorch's own functions.
+        let sources = unsafe { Indices::at("src_indices", source_indices) }?;
+        // SAFETY: as above.
+        let destinations = unsafe { Indices::at("dst_indices", destination_indices) }?;
+        let Some(stream) = stream else {
+            let options = CpuOptions::default().threads(threads);
+            return transfer.on_cpu(&sources, &destinations, options);
+        };
+        sources.rows_of(&transfer.source)?;
+        destinations.rows_of(&transfer.destination)?;
+        let copy = || {
+            let gpu = opened(device)?;
+            let both = [sources.indices, destinations.indices].concat();
+            let buffer = DeviceBuffer::from_slice(&gpu, both.as_bytes())?;
+            let (first, count) = (buffer.address(), sources.indices.len() as u64);
+            let second = (
+                first + size_of_val(sources.indices) as u64,
+                destinations.indices.len() as u64,
+            );
+            let pairs = PairsAt::split(IndexType::I64, (first, count), second)?;
+            transfer.on_device(&gpu, stream, pairs)
+        };
+        copy().map_err(device_exception)
+    })
+}

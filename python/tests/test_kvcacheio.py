@@ -1,0 +1,582 @@
+"""`forerun.kvcacheio` compared with PyTorch's indexing."""
+
+import doctest
+import inspect
+import threading
+
+import pytest
+from forerun.errors import InvalidArgumentError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from forerun import kvcacheio  # noqa: E402
+
+RNG = torch.Generator().manual_seed(3)
+
+# Where the source and the destination of a copy are.
+PLACES = ["cpu", "host to gpu", "gpu to host", "gpu"]
+
+
+@pytest.fixture(params=PLACES)
+def place(request):
+    if request.param != "cpu" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return request.param
+
+
+def put(tensor, where):
+    return tensor.cuda() if where == "gpu" else tensor.pin_memory()
+
+
+def source_at(place, tensor):
+    return tensor if place == "cpu" else put(tensor, place.split(" ")[0])
+
+
+def destination_at(place, tensor):
+    return tensor if place == "cpu" else put(tensor, place.split(" ")[-1])
+
+
+def random(dtype, *shape):
+    """A tensor of random bytes. As numbers they may be NaN, so compare them with `same`."""
+    size = torch.empty(shape, dtype=dtype, device="meta").nbytes
+    return torch.randint(0, 256, (size,), generator=RNG, dtype=torch.uint8).view(dtype).view(shape)
+
+
+def same(one, other):
+    return torch.equal(one.cpu().view(torch.uint8), other.cpu().view(torch.uint8))
+
+
+def chosen(rows, count, absent=0):
+    """Distinct rows in any order, of which `absent` are replaced by negative indices."""
+    indices = torch.randperm(rows, generator=RNG)[:count]
+    indices[torch.randperm(count, generator=RNG)[:absent]] = -1 - 6 * (absent % 2)
+    return indices
+
+
+def copied(destination, source, to, rows):
+    """What a copy of one layer must leave in the destination."""
+    wanted = destination.clone()
+    both = (to >= 0) & (rows >= 0)
+    wanted[to[both]] = source[rows[both]]
+    return wanted
+
+
+def addresses(tensors):
+    device = "cuda" if tensors[0].is_cuda or tensors[0].is_pinned() else "cpu"
+    return torch.tensor([t.data_ptr() for t in tensors], dtype=torch.uint64, device=device)
+
+
+# The type of an element and the shape of an item: 16, 8, 4, 2 and 1 bytes divide it.
+ITEMS = [
+    (torch.bfloat16, (8, 16)),
+    (torch.float16, (4, 3)),
+    (torch.float32, (1, 7)),
+    (torch.uint8, (1, 656)),
+    (torch.uint8, (1, 13)),
+    (torch.uint8, (7, 1)),
+    (torch.uint8, (1, 1)),
+]
+items = pytest.mark.parametrize("dtype, item", ITEMS)
+
+
+class Cache:
+    """Layers of keys and values on the source's side and on the destination's."""
+
+    def __init__(self, place, dtype, item, layers=3, tokens=(96, 64)):
+        self.layers = layers
+        self.item_size = random(dtype, *item).nbytes
+        both = [random(dtype, layers, tokens[0], *item) for _ in range(2)]
+        self.src_k, self.src_v = (source_at(place, layers) for layers in both)
+        both = [random(dtype, layers, tokens[1], *item) for _ in range(2)]
+        self.dst_k, self.dst_v = (destination_at(place, layers) for layers in both)
+
+
+@items
+@pytest.mark.parametrize("count, absent", [(0, 0), (1, 0), (50, 0), (50, 7), (64, 64)])
+def test_one_layer_is_copied_as_by_indexing(place, dtype, item, count, absent):
+    cache = Cache(place, dtype, item)
+    rows, to = chosen(96, count, absent), chosen(64, count, absent // 2)
+    k, v = cache.dst_k[1].cpu(), cache.dst_v[1].cpu()
+    k, v = copied(k, cache.src_k[2].cpu(), to, rows), copied(v, cache.src_v[2].cpu(), to, rows)
+    untouched = cache.dst_k[0].clone()
+    result = kvcacheio.transfer_kv_per_layer(
+        cache.src_k[2],
+        cache.dst_k[1],
+        cache.src_v[2],
+        cache.dst_v[1],
+        rows,
+        to,
+        item_size=cache.item_size,
+        block_quota=3,
+        num_warps_per_block=7,
+    )
+    assert result is None
+    assert same(cache.dst_k[1], k) and same(cache.dst_v[1], v)
+    assert same(cache.dst_k[0], untouched)
+
+    mla = copied(cache.dst_k[0].cpu(), cache.src_k[1].cpu(), to, rows)
+    kvcacheio.transfer_kv_per_layer_mla(cache.src_k[1], cache.dst_k[0], rows, to, cache.item_size)
+    assert same(cache.dst_k[0], mla)
+
+
+@items
+@pytest.mark.parametrize("tables", ["tensors", "addresses", "one of each"])
+def test_all_layers_are_copied_as_by_indexing(place, dtype, item, tables):
+    cache = Cache(place, dtype, item, layers=5)
+    rows, to = chosen(96, 40, 5), chosen(64, 40)
+    layers = range(cache.layers)
+    k = [copied(cache.dst_k[i].cpu(), cache.src_k[i].cpu(), to, rows) for i in layers]
+    v = [copied(cache.dst_v[i].cpu(), cache.src_v[i].cpu(), to, rows) for i in layers]
+    if place != "cpu":
+        rows, to = rows.cuda(), to.cuda()
+    src_k, src_v, dst_k, dst_v = (
+        list(side) for side in (cache.src_k, cache.src_v, cache.dst_k, cache.dst_v)
+    )
+    if tables != "tensors":
+        src_k, dst_v = addresses(src_k), addresses(dst_v)
+    if tables == "addresses":
+        src_v, dst_k = addresses(src_v), addresses(dst_k)
+    kvcacheio.transfer_kv_all_layer(
+        src_k, dst_k, src_v, dst_v, rows, to, cache.item_size, cache.layers
+    )
+    assert same(cache.dst_k, torch.stack(k)) and same(cache.dst_v, torch.stack(v))
+
+    cache.dst_k.zero_()
+    kvcacheio.transfer_kv_all_layer_mla(
+        src_k, dst_k, rows, to, item_size=cache.item_size, num_layers=cache.layers
+    )
+    rows, to = rows.cpu(), to.cpu()
+    zeros = torch.zeros_like(cache.dst_k[0].cpu())
+    assert same(
+        cache.dst_k, torch.stack([copied(zeros, cache.src_k[i].cpu(), to, rows) for i in layers])
+    )
+
+
+@items
+def test_page_first_pools_are_written_and_read_as_by_indexing(place, dtype, item):
+    cache = Cache(place, dtype, item, layers=4)
+    rows, to = chosen(96, 60, 3), chosen(80, 60)
+    pools = [random(dtype, 80, cache.layers, *item) for _ in range(3)]
+    k, v, mla = (destination_at(place, pool) for pool in pools)
+    wanted_k, wanted_v, wanted_mla = (pool.cpu().clone() for pool in (k, v, mla))
+    for layer in range(cache.layers):
+        for wanted, layers in (
+            (wanted_k, cache.src_k),
+            (wanted_v, cache.src_v),
+            (wanted_mla, cache.src_v),
+        ):
+            wanted[:, layer] = copied(wanted[:, layer], layers[layer].cpu(), to, rows)
+    layout_dim = cache.layers * cache.item_size
+    kvcacheio.transfer_kv_all_layer_lf_pf(
+        list(cache.src_k),
+        k,
+        list(cache.src_v),
+        v,
+        rows,
+        to,
+        cache.item_size,
+        layout_dim,
+        cache.layers,
+    )
+    kvcacheio.transfer_kv_all_layer_mla_lf_pf(
+        addresses(list(cache.src_v)), mla, rows, to, cache.item_size, layout_dim, cache.layers
+    )
+    assert same(k, wanted_k) and same(v, wanted_v) and same(mla, wanted_mla)
+
+    # Back to one layer, in the other direction.
+    k, v, mla = (source_at(place, pool.cpu()) for pool in (k, v, mla))
+    rows, to = chosen(80, 30), chosen(64, 30, 2)
+    for layer in range(cache.layers):
+        before = [destination_at(place, random(dtype, 64, *item)) for _ in range(3)]
+        wanted = [
+            copied(out.cpu(), pool[:, layer].cpu(), to, rows)
+            for out, pool in zip(before, (k, v, mla), strict=True)
+        ]
+        kvcacheio.transfer_kv_per_layer_pf_lf(
+            k, before[0], v, before[1], rows, to, layer, cache.item_size, layout_dim
+        )
+        kvcacheio.transfer_kv_per_layer_mla_pf_lf(
+            mla, before[2], rows, to, layer, cache.item_size, layout_dim
+        )
+        assert all(same(out, right) for out, right in zip(before, wanted, strict=True))
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("dtype, item", [(torch.float16, (8, 16)), (torch.uint8, (3, 7))])
+def test_page_head_pools_are_written_and_read_as_by_indexing(place, dtype, item, page_size):
+    cache = Cache(place, dtype, item, layers=4)
+    heads, dim = item
+    rows, to = chosen(96, 60, 3), chosen(80, 60)
+    # The shape of a pool, and the same memory as [token, layer, head, dim].
+    shape = (80 // page_size, heads, page_size, cache.layers, dim)
+
+    def by_token(pool):
+        return pool.cpu().permute(0, 2, 3, 1, 4).reshape(80, cache.layers, heads, dim)
+
+    k, v = (destination_at(place, random(dtype, *shape)) for _ in range(2))
+    wanted_k, wanted_v = by_token(k).clone(), by_token(v).clone()
+    for layer in range(cache.layers):
+        for wanted, layers in ((wanted_k, cache.src_k), (wanted_v, cache.src_v)):
+            wanted[:, layer] = copied(wanted[:, layer], layers[layer].cpu(), to, rows)
+    layout_dim = cache.layers * cache.item_size
+    kvcacheio.transfer_kv_all_layer_lf_ph(
+        addresses(list(cache.src_k)),
+        k,
+        list(cache.src_v),
+        v,
+        rows,
+        to,
+        cache.item_size,
+        layout_dim,
+        cache.layers,
+        page_size,
+        heads,
+    )
+    assert same(by_token(k).contiguous(), wanted_k) and same(by_token(v).contiguous(), wanted_v)
+
+    k, v = source_at(place, k.cpu()), source_at(place, v.cpu())
+    rows, to = chosen(80, 30), chosen(64, 30, 2)
+    for layer in range(cache.layers):
+        out_k, out_v = (destination_at(place, random(dtype, 64, *item)) for _ in range(2))
+        right_k = copied(out_k.cpu(), by_token(k)[:, layer], to, rows)
+        right_v = copied(out_v.cpu(), by_token(v)[:, layer], to, rows)
+        kvcacheio.transfer_kv_per_layer_ph_lf(
+            k,
+            out_k,
+            v,
+            out_v,
+            rows,
+            to,
+            layer,
+            cache.item_size,
+            layout_dim,
+            page_size=page_size,
+            head_num=heads,
+        )
+        assert same(out_k, right_k) and same(out_v, right_v)
+
+
+def tokens_of(pages, page_size):
+    return (pages.unsqueeze(1) * page_size + torch.arange(page_size)).flatten()
+
+
+@items
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("is_mla", [False, True])
+def test_direct_functions_copy_pages_as_by_indexing(place, dtype, item, page_size, is_mla):
+    cache = Cache(place, dtype, item, layers=4, tokens=(96, 64))
+    rows = tokens_of(chosen(96 // page_size, 3), page_size)
+    to = tokens_of(chosen(64 // page_size, 3), page_size)
+    sources = list(cache.src_k) + ([] if is_mla else list(cache.src_v))
+    outs = list(cache.dst_k) + ([] if is_mla else list(cache.dst_v))
+    wanted = [copied(o.cpu(), s.cpu(), to, rows) for o, s in zip(outs, sources, strict=True)]
+    kvcacheio.transfer_kv_direct(sources, outs, rows, to, page_size)
+    assert all(same(out, right) for out, right in zip(outs, wanted, strict=True))
+
+    # A pool of pages has shape [page, layer, token of page, item].
+    shape = (64 // page_size, 4, page_size, *item)
+    pools = [destination_at(place, random(dtype, *shape)) for _ in range(1 if is_mla else 2)]
+    wanted = [pool.cpu().clone() for pool in pools]
+    for pool, layers in zip(wanted, (cache.src_k, cache.src_v), strict=False):
+        for layer in range(4):
+            by_token = pool[:, layer].reshape(64, *item)
+            by_token = copied(by_token, layers[layer].cpu(), to, rows)
+            pool[:, layer] = by_token.view(-1, page_size, *item)
+    kvcacheio.transfer_kv_all_layer_direct_lf_pf(sources, pools, rows, to, page_size)
+    assert all(same(pool, right) for pool, right in zip(pools, wanted, strict=True))
+
+    pools = [source_at(place, pool.cpu()) for pool in pools]
+    rows = tokens_of(chosen(64 // page_size, 2), page_size)
+    to = tokens_of(chosen(64 // page_size, 2), page_size)
+    for layer in range(4):
+        outs = [destination_at(place, random(dtype, 64, *item)) for _ in pools]
+        wanted = [
+            copied(out.cpu(), pool[:, layer].reshape(64, *item).cpu(), to, rows)
+            for out, pool in zip(outs, pools, strict=True)
+        ]
+        kvcacheio.transfer_kv_per_layer_direct_pf_lf(pools, outs, rows, to, layer, page_size)
+        assert all(same(out, right) for out, right in zip(outs, wanted, strict=True))
+
+
+def test_several_threads_copy_what_one_copies():
+    cache = Cache("cpu", torch.float32, (8, 32), layers=20, tokens=(600, 600))
+    rows, to = chosen(600, 500), chosen(600, 500)
+    wanted = [copied(cache.dst_k[i], cache.src_k[i], to, rows) for i in range(20)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        kvcacheio.transfer_kv_all_layer_mla(
+            list(cache.src_k), list(cache.dst_k), rows, to, cache.item_size, 20
+        )
+    finally:
+        torch.set_num_threads(before)
+    assert same(cache.dst_k, torch.stack(wanted))
+
+
+def test_calls_may_use_different_rows_of_one_pool_at_the_same_time():
+    pool, outs = random(torch.uint8, 4000, 656), random(torch.uint8, 2, 2000, 656)
+    rows = torch.randperm(4000, generator=RNG)
+    upper, back = rows[:2000], rows[2000:]
+    source = random(torch.uint8, 2000, 656)
+
+    def load():
+        for _ in range(20):
+            kvcacheio.transfer_kv_per_layer_mla(pool, outs[0], upper, torch.arange(2000), 656)
+
+    def store():
+        for _ in range(20):
+            kvcacheio.transfer_kv_per_layer_mla(source, pool, torch.arange(2000), back, 656)
+
+    threads = [threading.Thread(target=target) for target in (load, store)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert same(outs[0], pool[upper]) and same(pool[back], source)
+
+
+def test_a_tensor_that_backward_needs_is_counted_as_changed():
+    weight = torch.ones(4, 2, requires_grad=True)
+    saved = torch.ones(4, 2)
+    loss = (weight * saved).sum()
+    index = torch.tensor([0])
+    with pytest.raises(InvalidArgumentError):
+        kvcacheio.transfer_kv_per_layer_mla(torch.zeros(4, 2), saved, index, index + 9, 8)
+    kvcacheio.transfer_kv_per_layer_mla(torch.zeros(4, 2), saved, index, index, 8)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        out = torch.ones(4, 2)
+        kvcacheio.transfer_kv_per_layer_mla(torch.zeros(4, 2), out, index, index, 8)
+        assert out[0].tolist() == [0, 0]
+
+
+# The names and the order of SGLang's arguments at the commits that the module names.
+KV = "src_k dst_k src_v dst_v src_indices dst_indices "
+LAYERS = "src_k_layers dst_k_layers src_v_layers dst_v_layers src_indices dst_indices "
+GRID = " block_quota=2 num_warps_per_block=32"
+SIGNATURES = {
+    "transfer_kv_per_layer": KV + "item_size" + GRID,
+    "transfer_kv_per_layer_pf_lf": KV + "layer_id item_size src_layout_dim" + GRID,
+    "transfer_kv_per_layer_ph_lf": (
+        KV + "layer_id item_size src_layout_dim page_size head_num" + GRID
+    ),
+    "transfer_kv_all_layer": LAYERS + "item_size num_layers" + GRID,
+    "transfer_kv_all_layer_lf_pf": (
+        "src_k_layers dst_k src_v_layers dst_v src_indices dst_indices "
+        "item_size dst_layout_dim num_layers" + GRID
+    ),
+    "transfer_kv_all_layer_lf_ph": (
+        "src_k_layers dst_k src_v_layers dst_v src_indices dst_indices "
+        "item_size dst_layout_dim num_layers page_size head_num" + GRID
+    ),
+    "transfer_kv_direct": "src_layers dst_layers src_indices dst_indices page_size",
+    "transfer_kv_per_layer_direct_pf_lf": (
+        "src_ptrs dst_ptrs src_indices dst_indices layer_id page_size"
+    ),
+    "transfer_kv_all_layer_direct_lf_pf": "src_ptrs dst_ptrs src_indices dst_indices page_size",
+    "transfer_kv_per_layer_mla": "src dst src_indices dst_indices item_size" + GRID,
+    "transfer_kv_per_layer_mla_pf_lf": (
+        "src dst src_indices dst_indices layer_id item_size src_layout_dim" + GRID
+    ),
+    "transfer_kv_all_layer_mla": (
+        "src_layers dst_layers src_indices dst_indices item_size num_layers" + GRID
+    ),
+    "transfer_kv_all_layer_mla_lf_pf": (
+        "src_layers dst src_indices dst_indices item_size dst_layout_dim num_layers" + GRID
+    ),
+}
+
+
+def test_the_functions_have_the_signatures_of_sglang():
+    assert sorted(SIGNATURES) == sorted(kvcacheio.__all__)
+    for name, arguments in SIGNATURES.items():
+        parameters = inspect.signature(getattr(kvcacheio, name)).parameters.values()
+        found = [
+            parameter.name
+            + ("" if parameter.default is parameter.empty else f"={parameter.default}")
+            for parameter in parameters
+        ]
+        assert found == arguments.split(), name
+        assert all(parameter.kind == parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+
+
+def test_the_example_of_the_module_runs():
+    result = doctest.testmod(kvcacheio)
+    assert result.attempted > 0 and result.failed == 0
+
+
+HALF = torch.zeros(10, 4, dtype=torch.float16)  # rows of 8 bytes
+INDEX = torch.tensor([1, 2])
+
+
+def layer(src=HALF, dst=None, src_indices=INDEX, dst_indices=INDEX, item_size=8):
+    dst = torch.zeros(6, 4, dtype=torch.float16) if dst is None else dst
+    return kvcacheio.transfer_kv_per_layer_mla, (src, dst, src_indices, dst_indices, item_size)
+
+
+def with_kv(**changes):
+    arguments = {
+        "src_k": HALF,
+        "dst_k": torch.zeros_like(HALF),
+        "src_v": HALF,
+        "dst_v": torch.zeros_like(HALF),
+        "src_indices": INDEX,
+        "dst_indices": INDEX,
+        "item_size": 8,
+        **changes,
+    }
+    return kvcacheio.transfer_kv_per_layer, arguments
+
+
+def all_layers(src, dst, num_layers=2, indices=INDEX):
+    return kvcacheio.transfer_kv_all_layer_mla, (src, dst, indices, indices, 8, num_layers)
+
+
+def page_first(layer_id=0, item_size=8, layout_dim=16, src=HALF):
+    out = torch.zeros(6, 4, dtype=torch.float16)
+    return kvcacheio.transfer_kv_per_layer_mla_pf_lf, (
+        src,
+        out,
+        INDEX,
+        INDEX,
+        layer_id,
+        item_size,
+        layout_dim,
+    )
+
+
+def page_head(page_size=2, head_num=2, layout_dim=16):
+    return kvcacheio.transfer_kv_per_layer_ph_lf, (
+        torch.zeros(8, 8, dtype=torch.float16),
+        torch.zeros(6, 4, dtype=torch.float16),
+        torch.zeros(8, 8, dtype=torch.float16),
+        torch.zeros(6, 4, dtype=torch.float16),
+        INDEX,
+        INDEX,
+        0,
+        8,
+        layout_dim,
+        page_size,
+        head_num,
+    )
+
+
+def direct(indices=INDEX, page_size=2, sources=None, outs=None):
+    sources = [HALF] if sources is None else sources
+    outs = [torch.zeros_like(HALF)] if outs is None else outs
+    return kvcacheio.transfer_kv_direct, (sources, outs, indices, indices, page_size)
+
+
+def pages(indices, pools=None, layers=None, layer_id=0, page_size=2):
+    pools = [torch.zeros(3, 2, 2, 4, dtype=torch.float16)] if pools is None else pools
+    layers = [torch.zeros(8, 4, dtype=torch.float16)] if layers is None else layers
+    return kvcacheio.transfer_kv_per_layer_direct_pf_lf, (
+        pools,
+        layers,
+        indices,
+        indices,
+        layer_id,
+        page_size,
+    )
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (layer(src=[1, 2]), "`src` must be a torch.Tensor, not list"),
+        (layer(dst=torch.zeros(6, 4)), "`src` and `dst` must have the same dtype"),
+        (layer(src=HALF.T), "`src` must be contiguous"),
+        (layer(dst=HALF[:, ::2]), "`dst` must be contiguous"),
+        (layer(dst=HALF.to_sparse()), "`dst` must be contiguous"),
+        (layer(src=HALF.to("meta")), "`src` must be in CPU memory or on a CUDA device, not on"),
+        (layer(src_indices=INDEX.int()), "`src_indices` must be of int64, not torch.int32"),
+        (layer(dst_indices=INDEX[::2]), "must have the same length, not 2 and 1"),
+        (layer(dst_indices=torch.arange(8)[::4]), "`dst_indices` must be contiguous"),
+        (
+            layer(src_indices=torch.tensor([1, 10])),
+            r"`src_indices\[1\]` is 10, but `src` has 10 ro",
+        ),
+        (layer(dst_indices=torch.tensor([6, 0])), r"`dst_indices\[0\]` is 6, but `dst` has 6 rows"),
+        (layer(dst_indices=torch.tensor([0, 2**62])), r"`dst_indices\[1\]` is 4611686018427387904"),
+        (layer(item_size=0), "`item_size` must be from 1 to"),
+        (layer(item_size=-8), "`item_size` must be from 1 to"),
+        (layer(item_size=8.0), "`item_size` must be an integer, not 8.0"),
+        (layer(item_size=2**70), "`item_size` must be from 1 to"),
+        (layer(item_size=6), "`src` has 80 bytes of torch.float16, which is not a whole number"),
+        (layer(item_size=5), "`src` has 80 bytes of torch.float16, which is not a whole number"),
+        (layer(dst=HALF), "`dst` is written and shares 80 bytes of memory with `src`"),
+        (with_kv(dst_v=HALF), "`dst_v` is written and shares 80 bytes of memory with `src_k`"),
+        (with_kv(dst_v=torch.zeros(10, 4)), "`src_k` and `dst_v` must have the same dtype"),
+        (
+            with_kv(src_v=HALF[:9], src_indices=INDEX + 8),
+            "is 10, but `src_k` and `src_v` have 9 ro",
+        ),
+        (all_layers([HALF], [HALF.clone()]), "`src_layers` has 1 layers, but `num_layers` is 2"),
+        (all_layers(HALF, [HALF.clone()] * 2), "`src_layers` must be a list of tensors, or a tens"),
+        (all_layers(7, [HALF.clone()] * 2), "`src_layers` must be a list of tensors.*not int"),
+        (
+            all_layers([HALF, HALF], [HALF.clone(), torch.zeros(10, 4)]),
+            r"`src_layers\[0\]` and `dst_layers\[1\]` must have the same dtype",
+        ),
+        (
+            all_layers([HALF, HALF], torch.zeros(2, dtype=torch.uint64)),
+            r"`dst_layers\[0\]` is the address 0",
+        ),
+        (all_layers([], [], num_layers=0), "`num_layers` must be from 1 to"),
+        (page_first(layer_id=2), "layer 2 of `item_size` = 8 bytes is not among the 2 layers in"),
+        (page_first(layer_id=-1), "`layer_id` must be from 0 to"),
+        (page_first(layout_dim=24), "which is not a whole number of rows of `src_layout_dim` = 24"),
+        (page_head(page_size=3), "`src_k` has 8 rows, which is not a whole number of pages of 3"),
+        (page_head(head_num=3), "`item_size` = 8 bytes is not a multiple of `head_num` = 3"),
+        (page_head(head_num=0), "`head_num` must be from 1 to"),
+        (page_head(page_size=2**33), "`page_size` must be from 1 to 4294967295, not 8589934592"),
+        (page_head(head_num=2**40), "`head_num` must be from 1 to 65536"),
+        (all_layers([], [], num_layers=2**40), "`num_layers` must be from 1 to 65536"),
+        (page_first(layer_id="0"), "`layer_id` must be an integer, not '0'"),
+        (direct(page_size=4), "`src_indices` has 2 indices, which are not whole pages of 4"),
+        (direct(torch.tensor([1, -1])), "`src_indices` has the negative index -1"),
+        (direct(torch.tensor([9, 10])), r"`src_indices\[1\]` is 10, but `src_layers` has 10 rows"),
+        (direct(outs=[]), "`src_layers` and `dst_layers` must have the same length, not 1 and 0"),
+        (
+            direct(sources=[HALF[:, :0]], outs=[HALF[:, :0]]),
+            r"`src_layers\[0\]` of shape \(10, 0\) has no rows to copy",
+        ),
+        (pages(torch.tensor([1, 2])), "`src_indices` must name whole pages: the 2 tokens"),
+        (pages(torch.tensor([2, 4])), "`src_indices` must name whole pages: the 2 tokens"),
+        (pages(torch.tensor([6, 7])), r"`src_indices\[0\]` is 3, but `src_ptrs` has 3 rows"),
+        (
+            pages(torch.tensor([0, 1]), layer_id=2),
+            r"`src_ptrs\[0\]` must have the shape \[page, la",
+        ),
+        (pages(torch.tensor([0, 1, 2, 3]), page_size=4), r"`src_ptrs\[0\]` must have the shape"),
+        (
+            pages(torch.tensor([0, 1]), layers=[torch.zeros(8, 2, 2, dtype=torch.float16)]),
+            r"`src_ptrs\[0\]` and `dst_ptrs\[0\]` must have the same shape of a row",
+        ),
+        (pages(torch.tensor([0, 1]), pools=[]), "`src_ptrs` must be one pool, or one of keys"),
+    ],
+)
+def test_invalid_arguments_are_refused_by_name_before_anything_is_copied(call, words):
+    function, arguments = call
+    given = list(arguments.values()) if isinstance(arguments, dict) else list(arguments)
+    tensors = []
+    for argument in given:
+        tensors += argument if isinstance(argument, list) else [argument]
+    tensors = [t for t in tensors if isinstance(t, torch.Tensor) and t.device.type == "cpu"]
+    before = [tensor.clone() for tensor in tensors]
+    with pytest.raises(InvalidArgumentError, match=words):
+        function(**arguments) if isinstance(arguments, dict) else function(*arguments)
+    assert all(
+        torch.equal(tensor.to_dense(), old.to_dense())
+        for tensor, old in zip(tensors, before, strict=True)
+    )
+
+
+def test_indices_at_an_odd_address_are_refused():
+    odd = torch.frombuffer(bytearray(64), dtype=torch.uint8)[4:52].numpy().view("<i8")
+    odd = torch.from_numpy(odd)
+    if odd.data_ptr() % 8 == 0:
+        pytest.skip("the address is even")
+    out = torch.zeros(6, 4, dtype=torch.float16)
+    with pytest.raises(InvalidArgumentError, match="`src_indices` must begin at a multiple of 8"):
+        kvcacheio.transfer_kv_per_layer_mla(HALF, out, odd, torch.arange(6), 8)
