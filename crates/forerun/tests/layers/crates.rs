@@ -25,6 +25,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "region",
             "setters",
             "size",
+            "pooling",
             "touch",
         ],
         one_idea: &[],
