@@ -40,4 +40,7 @@ mod row_format;
 
 pub use bag_sum::BagSum;
 pub use bags::{Bags, PoolingError};
-pub use row_format::{PooledDtype, Pooling, PoolingOptions, RowFormat};
+pub use row_format::{
+    PooledDtype, Pooling, PoolingOptions, RowFormat, UnknownPooledDtype, UnknownPooling,
+    UnknownRowFormat,
+};

@@ -62,7 +62,8 @@ pub(crate) use candidate_slots::mix;
 pub use error::TableError;
 pub use evict_strategy::EvictStrategy;
 pub use forerun_core::pooling::{
-    Bags, PooledDtype, Pooling, PoolingError, PoolingOptions, RowFormat,
+    Bags, PooledDtype, Pooling, PoolingError, PoolingOptions, RowFormat, UnknownPooledDtype,
+    UnknownPooling, UnknownRowFormat,
 };
 pub use gpu_table::GpuTable;
 pub use options::{Candidates, ScoreBytes, TableOptions, Width};

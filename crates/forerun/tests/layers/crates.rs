@@ -162,6 +162,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "misses",
             "find_scratch",
             "find",
+            "find_pooled",
             "find_to_device",
             "flush",
             "host_moves",
