@@ -45,7 +45,7 @@ impl GpuTable {
     /// [`forerun_core::pooling`].
     ///
     /// ```
-    /// use forerun_gpu::table::{Bags, GpuTable, Pooling, PoolingOptions, RowFormat, TableOptions};
+    /// use forerun_gpu::table::{Bags, GpuTable, PoolingOptions, RowFormat, TableOptions};
     ///
     /// // Rows of two bytes and their scale.
     /// let mut table = GpuTable::open(TableOptions::new(1000, 6))?;
