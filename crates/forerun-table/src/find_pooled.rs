@@ -8,6 +8,7 @@
 //! added in the order of the keys. [`forerun_core::pooling`] defines formats and arithmetic.
 
 use crate::inner::Inner;
+use crate::interrupt::Interrupt;
 use crate::{Dtype, Error, Failures, Result};
 use forerun_core::pooling::{BagSum, Bags, PoolingOptions, RowFormat};
 
@@ -34,7 +35,14 @@ impl Inner {
         let mut flags = vec![false; at_once];
         let mut failures = Failures::default();
         let (mut first, mut bag, mut hits) = (0, 0, 0);
+        let stretch = Interrupt::stretch(row_bytes);
+        let mut next_check = stretch;
         loop {
+            // A lookup of so few keys does not ask by itself.
+            if first >= next_check {
+                self.interrupt.check()?;
+                next_check = first + stretch;
+            }
             let end = (first + at_once).min(keys.len());
             let flags = &mut flags[..end - first];
             let collected = &mut buffer[..(end - first) * row_bytes];

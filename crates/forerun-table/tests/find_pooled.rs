@@ -5,6 +5,8 @@ use forerun_table::{
 };
 use half::{bf16, f16};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DIM: usize = 17;
 
@@ -153,6 +155,23 @@ fn check(table: &Table, bags: &Bags<'_>, options: &PoolingOptions) {
         .flat_map(|sum| bf16::from_f32(*sum).to_le_bytes())
         .collect();
     assert_eq!(rows, expected);
+}
+
+#[test]
+fn a_long_pooled_lookup_can_be_interrupted() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let table = Table::builder(Dtype::F32, 1024).interrupt_if({
+        let asked = asked.clone();
+        move || asked.fetch_add(1, Ordering::Relaxed) >= 2
+    });
+    let table = table.open().unwrap();
+    // It asks after every 64 MiB of rows: 16,384 keys.
+    let (keys, offsets) = (vec![1; 80_000], [0, 80_000]);
+    let (mut rows, mut found) = (vec![0; 4096], [0]);
+    let options = PoolingOptions::new(RowFormat::F32);
+    let pooled = table.find_pooled(&Bags::new(&keys, &offsets), &options, &mut rows, &mut found);
+    assert!(matches!(pooled, Err(Error::Interrupted)), "{pooled:?}");
+    assert_eq!(asked.load(Ordering::Relaxed), 3);
 }
 
 #[test]
