@@ -439,6 +439,28 @@ class Table:
     def find_async(
         self, keys: _Keys, out: _Given, *, stream: _Stream | None = None
     ) -> Future[tuple[_Given, _Bools]]: ...
+    @overload
+    def find_pooled(
+        self,
+        keys: _Keys,
+        offsets: _Keys,
+        *,
+        weights: _Memory | None = None,
+        mode: Literal["sum", "mean"] = "sum",
+        dtype: _Dtype = "float32",
+        out: None = None,
+    ) -> tuple[_Array, NDArray[np.uint32]]: ...
+    @overload
+    def find_pooled(
+        self,
+        keys: _Keys,
+        offsets: _Keys,
+        *,
+        weights: _Memory | None = None,
+        mode: Literal["sum", "mean"] = "sum",
+        dtype: _Dtype = "float32",
+        out: _Given,
+    ) -> tuple[_Given, NDArray[np.uint32]]: ...
     def contains(self, keys: _Keys) -> _Bools: ...
     def insert(self, keys: _Keys, rows: _Rows, *, scores: _Keys | None = None) -> None: ...
     def import_rows(self, keys: _Keys, rows: _Rows, *, scores: _Keys | None = None) -> None: ...

@@ -128,6 +128,8 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
         E::Store(error) => exception(error),
         E::Length { .. }
         | E::RowSize { .. }
+        | E::RowFormat { .. }
+        | E::Pooling(_)
         | E::HostCapacity { .. }
         | E::MemoryBudget { .. }
         | E::NoDeviceTier { .. }

@@ -67,6 +67,10 @@ def tables(keys: NDArray[np.int32], out: NDArray[np.float32]) -> None:
         table.insert([1, 2], [[0.0] * 16] * 2, scores=[1, 2])
         assert_type(table.add_at(keys, rows), NDArray[np.bool_])
         assert_type(table.find(keys, out)[0], NDArray[np.float32])
+        pooled, counts = table.find_pooled(keys, [0, 2, 3], weights=out[0], mode="mean")
+        assert_type(counts, NDArray[np.uint32])
+        assert_type(table.find_pooled(keys, [0, 3], out=out)[0], NDArray[np.float32])
+        table.insert([1, 2], pooled)
         for exported, _ in table.export(batch=1000):
             assert_type(exported, NDArray[np.uint64])
         assert_type(list(table), list[int])

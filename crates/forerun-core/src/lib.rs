@@ -6,6 +6,7 @@
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;
 //! - [`epoch`]: epoch-based reclamation that survives a fork;
+//! - [`pooling`]: sums of the rows of bags of keys, and the formats of rows;
 //! - [`region`]: zeroed memory from `mmap`, with huge pages if the kernel grants them;
 //! - [`size`]: sizes as people write them, such as `2GiB`;
 //! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace.
@@ -22,6 +23,7 @@ pub mod metrics;
 mod names;
 mod panic_message;
 mod planted_defects;
+pub mod pooling;
 mod process;
 pub mod region;
 mod setters;

@@ -1,6 +1,7 @@
 // The hash table's kernels, one per line of table.list. The columns of the line select one of the
 // functions below.
 #include "table/find_pipeline.cuh"
+#include "table/find_pooled.cuh"
 #include "table/find_rows.cuh"
 #include "table/find_slots.cuh"
 #include "table/find_thread.cuh"
@@ -24,9 +25,11 @@ template <u32 KIND, u32 WIDTH> FORERUN_DEVICE void run_table(const TableOp& op) 
         write_keys<WIDTH>(op);
     } else if constexpr (KIND == 6) {
         scan_slots(op);
-    } else {
-        static_assert(KIND == 7, "kinds are 0 to 7");
+    } else if constexpr (KIND == 7) {
         clear_buckets(op);
+    } else {
+        static_assert(KIND == 8, "kinds are 0 to 8");
+        find_pooled<WIDTH>(op);
     }
 }
 

@@ -55,6 +55,9 @@ template <typename T> T load_relaxed_if(u32 wanted, const T* from) {
     std::memset(&value, shim::poison, sizeof value);
     return wanted != 0 ? load_relaxed(from) : value;
 }
+inline u32 load_relaxed_or_zero(u32 wanted, const u32* from) {
+    return wanted != 0 ? load_relaxed(from) : 0;
+}
 template <typename T> T load_acquire(const T* from) { return load_relaxed(from); }
 template <typename T> void store_relaxed(T* to, typename shim::Same<T>::Type value) {
     static_assert(sizeof(T) >= 4, "accesses of other sizes would race with these");

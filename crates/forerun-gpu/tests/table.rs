@@ -13,6 +13,8 @@ mod cpu_equivalence;
 mod file;
 #[path = "table/lookups.rs"]
 mod lookups;
+#[path = "table/pooled.rs"]
+mod pooled;
 #[path = "table/retention.rs"]
 mod retention;
 #[path = "table/semantics.rs"]

@@ -2,6 +2,7 @@
 
 use crate::RowType;
 use forerun_core::RegionError;
+use forerun_core::pooling::{PoolingError, RowFormat};
 use forerun_core::size::counted;
 #[cfg(feature = "gpu")]
 use forerun_gpu::GpuError;
@@ -42,6 +43,18 @@ pub enum Error {
         /// The maximum row size in bytes.
         limit_bytes: usize,
     },
+    /// The rows of a pooled lookup are of another type.
+    #[error("rows of {row} are not rows of {format}")]
+    RowFormat {
+        /// The table's rows.
+        row: RowType,
+        /// The format of the lookup.
+        format: RowFormat,
+    },
+    /// The bags of a pooled lookup, its options or the lengths of its arrays are wrong. Nothing was
+    /// looked up.
+    #[error(transparent)]
+    Pooling(#[from] PoolingError),
     /// The type of a [`TypedTable`](crate::TypedTable)'s rows is not as long as a row.
     #[error(
         "{type_name} has {}; a row of {row} has {}",

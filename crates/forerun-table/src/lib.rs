@@ -12,6 +12,7 @@
 //!
 //!   table.rs, builder.rs            the public interface
 //!   find.rs, misses.rs              lookups; keys still open; find_scratch.rs: their memory
+//!   find_pooled.rs                  sums of the rows of bags of keys
 //!   find_to_device.rs               rows into device memory
 //!   ring_pool.rs                    the pinned memory that they pass through
 //!   write.rs, ingest.rs             insert, update, erase
@@ -54,6 +55,7 @@ mod disk_tier;
 mod error;
 mod evict_strategy;
 mod find;
+mod find_pooled;
 mod find_scratch;
 #[cfg(feature = "gpu")]
 mod find_to_device;
@@ -89,6 +91,10 @@ pub use builder::Builder;
 pub use device_tier::Pointers;
 pub use error::{Error, Failures, Result};
 pub use evict_strategy::{EvictStrategy, UnknownEvictStrategy};
+pub use forerun_core::pooling::{
+    Bags, PooledDtype, Pooling, PoolingError, PoolingOptions, RowFormat, UnknownPooledDtype,
+    UnknownPooling, UnknownRowFormat,
+};
 pub use forerun_db::Background;
 #[cfg(feature = "gpu")]
 pub use forerun_gpu::gather::Destination;

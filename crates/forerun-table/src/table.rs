@@ -8,7 +8,7 @@ use crate::inner::Inner;
 use crate::options::Update;
 use crate::snapshot::{Export, Snapshot};
 use crate::stats::{DeviceStats, Stats};
-use crate::{Error, Result, RowType, background_moves};
+use crate::{Bags, Error, PoolingOptions, Result, RowType, background_moves};
 use forerun_core::ProcessBound;
 use forerun_db::{Background, Backup, Backups};
 #[cfg(feature = "gpu")]
@@ -144,6 +144,43 @@ impl Table {
         found: &mut [bool],
     ) -> Result<usize> {
         self.inner()?.find_to_device(keys, rows.into(), found)
+    }
+
+    /// Looks up the keys of each bag and adds up their rows: one pooled row per bag, in the order of
+    /// the bags. `found` gets the number of keys found for each bag. Returns the number of all keys
+    /// found. A missing key counts like a row of zeros, and an empty bag gives zeros.
+    ///
+    /// Rows of 16-bit floats are widened. A table of [`Dtype::U8`](crate::Dtype::U8) or
+    /// [`Dtype::I8`](crate::Dtype::I8) may hold quantized rows, whose last bytes are their scale and
+    /// bias. [`pooling`](forerun_core::pooling) defines the formats and every rounding step; the
+    /// result does not depend on the tiers or on the instruction set.
+    ///
+    /// ```
+    /// use forerun_table::{Bags, Dtype, Pooling, PoolingOptions, RowFormat, Table};
+    ///
+    /// let table = Table::builder(Dtype::F32, 1).open()?;
+    /// table.insert(&[1, 2], &[1_f32, 4.0].map(f32::to_le_bytes).concat())?;
+    ///
+    /// let bags = Bags::new(&[1, 2, 2, 9], &[0, 3, 3, 4]);
+    /// let options = PoolingOptions::new(RowFormat::F32).pooling(Pooling::Mean);
+    /// let (mut means, mut found) = ([0; 12], [0; 3]);
+    /// assert_eq!(table.find_pooled(&bags, &options, &mut means, &mut found)?, 3);
+    /// assert_eq!(means, [3_f32, 0.0, 0.0].map(f32::to_le_bytes).concat()[..]);
+    /// assert_eq!(found, [3, 0, 0]);
+    /// # Ok::<(), forerun_table::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`find`](Table::find): keys that failed count as missing. [`Error::Pooling`],
+    /// [`Error::RowFormat`]: nothing was looked up.
+    pub fn find_pooled(
+        &self,
+        bags: &Bags<'_>,
+        options: &PoolingOptions,
+        rows: &mut [u8],
+        found: &mut [u32],
+    ) -> Result<usize> {
+        self.inner()?.find_pooled(bags, options, rows, found)
     }
 
     /// Sets the flags in `found` of the keys that have a row, and returns their number. It promotes

@@ -247,10 +247,11 @@ pub mod gpu {
 #[cfg(feature = "table")]
 pub mod table {
     pub use forerun_table::{
-        Admission, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy, EvictionCallback,
-        Export, Failures, HostCapacity, Latency, Promotion, Result, RowType, Rows, Snapshot, Stats,
-        Table, TypedTable, UnknownDtype, UnknownEvictStrategy, Update, WeakTable, WhenFull,
-        WritePolicy, zerocopy,
+        Admission, Bags, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy,
+        EvictionCallback, Export, Failures, HostCapacity, Latency, PooledDtype, Pooling,
+        PoolingError, PoolingOptions, Promotion, Result, RowFormat, RowType, Rows, Snapshot, Stats,
+        Table, TypedTable, UnknownDtype, UnknownEvictStrategy, UnknownPooledDtype, UnknownPooling,
+        UnknownRowFormat, Update, WeakTable, WhenFull, WritePolicy, zerocopy,
     };
     #[cfg(feature = "gpu")]
     pub use forerun_table::{Destination, DeviceChoice, Pointers};

@@ -3,11 +3,12 @@
 //! ```text
 //!   mod.rs      the class                     options.rs   how it is opened
 //!   access.rs   what its calls share          stats.rs     its metrics       on_device.rs  lookups into a tensor on a GPU
-//!   find_async.rs  lookups that are awaited
+//!   find_async.rs  lookups that are awaited   find_pooled.rs  lookups of bags
 //! ```
 
 mod access;
 mod find_async;
+mod find_pooled;
 mod on_device;
 mod options;
 mod stats;
@@ -32,6 +33,7 @@ use crate::items::Shown;
 use crate::numbers::{Key, Numbers};
 use crate::numeric_arguments;
 use crate::store_options::{CreateStore, Size};
+use find_pooled::{Arguments, PooledAndFound};
 use options::{Device, Policies, Sizes, StoreLocation};
 use stats::MemoryLimit;
 
@@ -224,6 +226,43 @@ impl Table {
         stream: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         find_async::find(slf, keys, out, stream)
+    }
+
+    /// Looks up bags of keys and adds up their rows. Bag `b` has the keys from `offsets[b]` to
+    /// `offsets[b + 1]`, so `offsets` begins with 0 and ends with the number of keys. Returns the
+    /// pooled rows, one for each bag, and how many of its keys were found.
+    ///
+    /// `mode`: "sum" or "mean". `weights`: a float32 for each key, by which its row is multiplied; a
+    /// mean is then divided by their sum. `dtype`: the type of the pooled rows, float32, float16 or
+    /// bfloat16; sums are computed in float32. Missing keys count as zeros.
+    ///
+    /// A table of int8 has the scale of each row, a float32, in its last 4 bytes. A table of uint8
+    /// has a scale and a bias in its last 8, as FBGEMM's 8-bit rows do. The pooled rows are
+    /// dequantized.
+    #[pyo3(
+        signature = (keys, offsets, *, weights=None, mode="sum", dtype=None, out=None),
+        text_signature = "($self, keys, offsets, *, weights=None, mode='sum', dtype='float32', \
+            out=None)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn find_pooled<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        offsets: &Bound<'py, PyAny>,
+        weights: Option<&Bound<'py, PyAny>>,
+        mode: &str,
+        dtype: Option<&Bound<'py, PyAny>>,
+        out: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<PooledAndFound<'py>> {
+        let arguments = Arguments {
+            offsets,
+            weights,
+            mode,
+            dtype,
+            out,
+        };
+        self.pool(py, keys, arguments)
     }
 
     /// Returns which keys have a row.

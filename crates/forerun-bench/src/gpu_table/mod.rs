@@ -34,7 +34,7 @@ pub use table_study::{Buckets, Study};
 use crate::gpu_roofline::Ceiling;
 use crate::on_gpu::{self, CommandTimes, report_check};
 use crate::output::{on_stdout, write_facts};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use fixture::Fixture;
 use forerun_gpu::Gpu;
 use forerun_gpu::study::RequestBytes;
@@ -56,7 +56,8 @@ const INTRO: &str = "Operations of a hash table in a GPU's memory, many keys per
 /// Measures and prints to the standard output.
 ///
 /// # Errors
-/// An invalid command line, a wrong answer, a failing peer, or an error of the device.
+/// An invalid command line, a wrong answer, an error of the device, or a failing peer: everything
+/// else is measured and printed before its error.
 pub fn run(args: &Args) -> Result<()> {
     on_stdout(|out| run_to(args, &Progress::on_terminal(), out))
 }
@@ -86,6 +87,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         gpu,
         args,
         progress,
+        failed_peers: Vec::new(),
         ceiling: None,
         report: Report::new("The hash table in a GPU's memory", INTRO),
     }
@@ -131,6 +133,8 @@ struct Bench<'a> {
     gpu: Option<Gpu>,
     args: &'a Args,
     progress: &'a Progress,
+    /// What went wrong with the peers that failed.
+    failed_peers: Vec<String>,
     /// The ceiling of the GPU's memory, measured when first needed.
     ceiling: Option<Ceiling>,
     report: Report,
@@ -148,7 +152,14 @@ impl Bench<'_> {
         for study in self.args.studies() {
             self.study(study, &mut fixture, out)?;
         }
-        self.args.output.write_report(&self.report)
+        self.args.output.write_report(&self.report)?;
+        // All else has been measured and written by now.
+        ensure!(
+            self.failed_peers.is_empty(),
+            "{}",
+            self.failed_peers.join("\n")
+        );
+        Ok(())
     }
 
     fn study(
@@ -186,7 +197,7 @@ impl Bench<'_> {
             *fixture = Some(cell.into_inner());
         }
         if study == Study::Seed {
-            self.peers(&mut rows, &mut notes)?;
+            self.peers(&mut rows, &mut notes);
         }
         self.show(study, &rows, &notes, out)
     }
@@ -348,18 +359,16 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn peers(&self, rows: &mut Vec<GpuTableRow>, notes: &mut Vec<String>) -> Result<()> {
-        let seed = Setting::seed(self.args, self.gpu.is_some());
-        for program in &self.args.peer {
-            match &self.gpu {
-                Some(_) => rows.extend(peer::study(program, &seed, self.args)?),
-                None => notes.push(format!(
-                    "not measured: {}: it needs a GPU",
-                    program.display()
-                )),
-            }
+    fn peers(&mut self, rows: &mut Vec<GpuTableRow>, notes: &mut Vec<String>) {
+        if self.gpu.is_none() {
+            let skipped = self.args.peer.iter().map(|program| program.display());
+            notes.extend(skipped.map(|peer| format!("not measured: {peer}: it needs a GPU")));
+            return;
         }
-        Ok(())
+        let peers = peer::studies(&Setting::seed(self.args, true), self.args);
+        rows.extend(peers.rows);
+        notes.extend_from_slice(&peers.failures);
+        self.failed_peers.extend(peers.failures);
     }
 
     fn show(

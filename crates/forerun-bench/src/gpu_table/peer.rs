@@ -15,8 +15,28 @@ use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
 
+/// The results of all peers that can be measured.
+#[derive(Debug, Default)]
+pub(super) struct PeerResults {
+    pub(super) rows: Vec<GpuTableRow>,
+    /// One line for each peer that failed.
+    pub(super) failures: Vec<String>,
+}
+
+/// Measures every peer in the published setting. A peer that fails costs only its own rows.
+pub(super) fn studies(seed: &Setting, args: &Args) -> PeerResults {
+    let mut results = PeerResults::default();
+    for program in &args.peer {
+        match study(program, seed, args) {
+            Ok(rows) => results.rows.extend(rows),
+            Err(error) => results.failures.push(format!("not measured: {error:#}")),
+        }
+    }
+    results
+}
+
 /// A peer's results in the published setting.
-pub(super) fn study(program: &Path, seed: &Setting, args: &Args) -> Result<Vec<GpuTableRow>> {
+fn study(program: &Path, seed: &Setting, args: &Args) -> Result<Vec<GpuTableRow>> {
     let named = || format!("the peer {}", program.display());
     let loads: Vec<String> = args.loads().iter().map(f64::to_string).collect();
     let output = Command::new(program)
@@ -106,5 +126,24 @@ mod tests {
         assert!(said.contains("no room") && said.contains("peer"), "{said}");
         let none = study(&folder.path().join("none"), &seed, &args).unwrap_err();
         assert!(format!("{none:#}").contains("none"));
+
+        // Both fail, and the peer between them is measured all the same.
+        let works = folder.path().join("works");
+        std::fs::write(
+            &works,
+            "#!/bin/sh\necho '{\"engine\":\"works\",\"op\":\"find\",\"batch\":1,\
+             \"keys_per_second\":5,\"keys_per_second_wall\":4}'\n",
+        )
+        .unwrap();
+        std::fs::set_permissions(&works, PermissionsExt::from_mode(0o755)).unwrap();
+        args.peer = vec![program, works, folder.path().join("none")];
+        let results = studies(&seed, &args);
+        assert_eq!(results.rows.len(), 1);
+        assert_eq!(results.rows[0].engine, "works");
+        let [first, second] = &results.failures[..] else {
+            panic!("{:?}", results.failures);
+        };
+        assert!(first.starts_with("not measured: the peer ") && first.contains("no room"));
+        assert!(second.contains("none"), "{second}");
     }
 }

@@ -5,6 +5,7 @@
 //   load_relaxed, load_acquire, store_relaxed, store_release      u32 and u64
 //   load_relaxed, store_relaxed                                   Bytes16, word by word
 //   load_relaxed_if(wanted, from)                                 u32, u64, Bytes16; no branch
+//   load_relaxed_or_zero(wanted, from)                            u32; no branch
 //   fence(), fence_system()                           acquire and release: earlier accesses are
 //                                                     visible before later ones, to the device's
 //                                                     threads, or to the host's as well
@@ -94,6 +95,20 @@ FORERUN_DEVICE u64 load_relaxed_if(u32 wanted, const u64* from) {
         "{\n .reg .pred wanted;\n setp.ne.u32 wanted, %2, 0;\n"
         " @wanted ld.relaxed.gpu.u64 %0, [%1];\n}"
         : "=l"(value)
+        : "l"(from), "r"(wanted)
+        : "memory");
+    return value;
+}
+
+// The result is 0 if it is not wanted. An arbitrary result keeps its register in use from one load
+// to the next, which only loops without many loads can afford.
+FORERUN_DEVICE u32 load_relaxed_or_zero(u32 wanted, const u32* from) {
+    u32 value;
+    asm volatile(
+        "{\n .reg .pred wanted;\n .reg .u32 loaded;\n setp.ne.u32 wanted, %2, 0;\n"
+        " mov.u32 loaded, 0;\n @wanted ld.relaxed.gpu.u32 loaded, [%1];\n"
+        " mov.u32 %0, loaded;\n}"
+        : "=r"(value)
         : "l"(from), "r"(wanted)
         : "memory");
     return value;

@@ -49,6 +49,12 @@ enum Scan : u32 { scan_count, scan_export, scan_erase };
 
 enum Element : u32 { element_f32, element_f64, element_i32, element_i64 };
 
+// The format of rows, what becomes of a bag's rows, and the type of the result: see
+// forerun_core::pooling, which defines the arithmetic.
+enum RowFormat : u32 { format_f32, format_f16, format_bf16, format_qint8, format_quint8 };
+enum Pooling : u32 { pooling_sum, pooling_mean };
+enum PooledDtype : u32 { pooled_f32, pooled_f16, pooled_bf16 };
+
 // How a lookup with tiles searches: see find_slots.cuh and key_search.cuh.
 enum Lookup : u32 { lookup_by_load, lookup_narrow, lookup_wide };
 
@@ -83,7 +89,7 @@ struct TableOp {
     u64 count;             // 112  keys (their maximum if count_at is set), or slots of a scan
     u64 keys;              // 120  u64 per key
     u64 rows_in;           // 128  rows, one every row_bytes
-    u64 rows_out;          // 136
+    u64 rows_out;          // 136  of a pooled lookup: a pooled row per bag
     u64 scores_in;         // 144  u64 per key
     u64 scores_out;        // 152
     u64 slots_out;         // 160  u64 per key: the slot, or ~0
@@ -106,9 +112,16 @@ struct TableOp {
     u32 element;           // 288  an Element
     u32 lookup;            // 292  a Lookup
     u32 concurrent_writers; // 296  rows are read again if a writer changed them during the lookup
-    u32 unused;            // 300
+    u32 row_format;        // 300  of a pooled lookup: a RowFormat
     u64 count_at;          // 304  address of the number of keys, a u64; 0: `count` keys
+    u64 bags;              // 312  number of bags
+    u64 offsets;           // 320  u64 per bag and one more: where its keys begin and end
+    u64 weights;           // 328  float per key
+    u64 found_out;         // 336  u32 per bag: number of its keys that were found
+    u64 sums;              // 344  float per value of each pooled row: memory for sums, if needed
+    u32 pooling;           // 352  a Pooling
+    u32 output;            // 356  a PooledDtype
 };
-static_assert(sizeof(TableOp) == 312, "src/table/params.rs has the same layout");
+static_assert(sizeof(TableOp) == 360, "src/table/params.rs has the same layout");
 
 }  // namespace forerun::table

@@ -103,6 +103,26 @@ FORERUN_DEVICE void unlock_unchanged(const TableState& t, const Place& place,
     store_words(t, place, held, 0);
 }
 
+// Each lane with a pending key tries to lock its candidates. Those up to the first lane that fails
+// keep their locks, so that the lanes' keys are processed in order, even those that share a bucket.
+// All lanes of the warp make the call. Returns whether the lane has its locks.
+FORERUN_DEVICE bool try_lock_in_order(const TableState& t, bool pending, const Place& place,
+                                      HeldWords& held) {
+    bool locked = pending && try_lock_candidates(t, place, held);
+    const u32 failed = ballot(all_lanes, pending && !locked);
+    if (failed == 0) return locked;
+    if (locked && lane_in_warp() > lowest(failed)) {
+        unlock_unchanged(t, place, held);
+        locked = false;
+    }
+    // If the first key failed, a later key of this warp may have had the lock. No key of this warp
+    // holds a lock now.
+    const bool is_first = lowest(failed) == lowest(ballot(all_lanes, pending));
+    if (is_first && lane_in_warp() == lowest(failed))
+        locked = try_lock_candidates(t, place, held);
+    return locked;
+}
+
 FORERUN_DEVICE bool has_spilled(const TableState& t, const Place& place) {
     return t.candidates == 2 && (load_relaxed(word_at(t, place.home)) & word_spilled) != 0;
 }

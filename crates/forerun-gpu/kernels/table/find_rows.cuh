@@ -30,7 +30,6 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
     using Search::op;
     using Search::slot;
     using Search::t;
-    using Search::word;
 
     // Returns whether the lane has its answer.
     FORERUN_DEVICE bool attempt(u64 i, const Place& place, bool pending, u32 round, bool narrow) {
@@ -49,7 +48,7 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
         if (op.concurrent_writers == 0) return true;
         fence();
         warp_sync(all_lanes);  // all lanes have their parts of the rows
-        if (round == 0) return !has_moved();
+        if (round == 0) return !this->has_moved();
         if (mine) unlock_unchanged(t, place, words);
         return mine;
     }
@@ -66,13 +65,6 @@ template <u32 WIDTH> class RowFinder : KeyFinder<WIDTH, 2> {
     FORERUN_DEVICE void zero(u64 i, bool gone) const {
         if (op.rows_out != 0) zero_out(t, gone ? op.rows_out + i * t.row_bytes : 0);
         if (op.scores_out != 0 && gone) store_global(at<u64>(op.scores_out) + i, 0ull);
-    }
-
-    // Whether a writer changed the bucket in which the key was found.
-    FORERUN_DEVICE bool has_moved() const {
-        if (slot == no_slot) return false;
-        const u32 now = load_relaxed(word_at(t, slot / WIDTH));
-        return (now | word_spilled) != (word | word_spilled) || (word & word_locked) != 0;
     }
 };
 

@@ -55,6 +55,13 @@ template <u32 WIDTH, u32 IN_FLIGHT> class KeySearch {
         return place;
     }
 
+    // Whether a writer changed the bucket in which the key was found.
+    FORERUN_DEVICE bool has_moved() const {
+        if (slot == no_slot) return false;
+        const u32 now = load_relaxed(word_at(t, slot / WIDTH));
+        return (now | word_spilled) != (word | word_spilled) || (word & word_locked) != 0;
+    }
+
     // Searches for the keys of the lanes that set `wants`. All lanes of the warp make the call.
     template <Versions VERSIONS>
     FORERUN_DEVICE void search(const Place& place, bool wants, bool narrow) {

@@ -112,21 +112,9 @@ template <u32 WIDTH> class Writer : KeySearch<WIDTH, writer_in_flight> {
     }
 
     FORERUN_DEVICE bool lock(bool pending) {
-        bool locked = pending && try_lock_candidates(t, place, words);
-        if (warps_in_grid() != 1) return locked;
-        // This is the only warp. A key waits for all keys before it, so that keys that share a
-        // bucket keep their order.
-        const u32 failed = ballot(all_lanes, pending && !locked);
-        if (failed == 0) return locked;
-        if (locked && lane_in_warp() > lowest(failed)) {
-            unlock_unchanged(t, place, words);
-            locked = false;
-        }
-        // If the first key failed, a later key had the lock. No key holds a lock now.
-        const bool is_first = lowest(failed) == lowest(ballot(all_lanes, pending));
-        if (is_first && lane_in_warp() == lowest(failed))
-            locked = try_lock_candidates(t, place, words);
-        return locked;
+        // In the only warp, a key waits for all keys before it.
+        if (warps_in_grid() == 1) return try_lock_in_order(t, pending, place, words);
+        return pending && try_lock_candidates(t, place, words);
     }
 
     // These return values: a reference to one of two members would keep both in memory, not in

@@ -110,7 +110,7 @@ impl CpuTable {
         None
     }
 
-    fn slot_of(&self, place: &CandidateSlots, key: u64) -> Option<u64> {
+    pub(super) fn slot_of(&self, place: &CandidateSlots, key: u64) -> Option<u64> {
         self.slot_in(place.home, place, key).or_else(|| {
             let spilled = self.form.candidates == 2 && self.spilled[place.home as usize];
             spilled.then(|| self.slot_in(place.spill, place, key))?
@@ -118,7 +118,7 @@ impl CpuTable {
     }
 
     /// Prefetches the digests of a key's home at which the search begins.
-    fn fetch(&self, key: u64) {
+    pub(super) fn fetch(&self, key: u64) {
         let place = CandidateSlots::of(&self.form, key);
         let first = place.home * u64::from(self.form.width);
         prefetch_read(&raw const self.digests[(first + place.start) as usize]);

@@ -4,6 +4,7 @@
 //!   arrays     digests │ keys │ scores │ words │ pins │ control      rows          rows on the host
 //!              one allocation, initially zeroed                      one           one, if there are any
 //!   staging    input and output of a batch (host_batch.rs)           one, made on first use, of bounded size
+//!              or of bags (device_pooled.rs)                         unless a single bag exceeds it
 //! ```
 
 use super::backend::{Backend, BufferKind, HostBatch, TableLaunch};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use forerun_core::sync::{Mutex, PoisonError};
 
 /// Maximum bytes of staging memory.
-const STAGING_BYTES: u64 = 64 << 20;
+pub(super) const STAGING_BYTES: u64 = 64 << 20;
 
 /// Memory of a backend, freed on drop.
 struct Memory {
@@ -177,7 +178,7 @@ impl DeviceTable {
     }
 
     /// Calls `work` with this many bytes of staging memory.
-    fn staged<T>(
+    pub(super) fn staged<T>(
         &self,
         bytes: u64,
         work: impl FnOnce(u64) -> Result<T, TableError>,

@@ -2,6 +2,7 @@
 
 use super::evict_strategy::EvictStrategy;
 use crate::GpuError;
+use forerun_core::pooling::PoolingError;
 use forerun_core::size::counted;
 use std::path::PathBuf;
 
@@ -98,6 +99,9 @@ pub enum TableError {
     /// The table is not on the CPU, so memory requests are not counted.
     #[error("the memory requests of lookups are counted only in a table on the CPU")]
     NotCounted,
+    /// The bags of a pooled lookup, its options or the lengths of its arrays are wrong.
+    #[error(transparent)]
+    Pooling(#[from] PoolingError),
     /// Out of memory.
     #[error("cannot allocate {bytes} bytes for {what}")]
     OutOfMemory {

@@ -23,7 +23,8 @@ pub(super) enum RowsTo<'a> {
     Device(u64),
 }
 
-enum Engine {
+/// Where the table is.
+pub(super) enum Engine {
     Cpu(CpuTable),
     Device(DeviceTable),
 }
@@ -83,6 +84,10 @@ impl GpuTable {
         let form = form_of(&options, options.capacity);
         let engine = Engine::Device(DeviceTable::new(backend, form)?);
         Ok(GpuTable { options, engine })
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The table's options.

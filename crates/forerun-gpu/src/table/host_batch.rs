@@ -123,18 +123,18 @@ impl PartLayout {
     }
 
     pub(super) fn fill(&self, batch: &Batch<'_>, bytes: &mut [u8]) {
-        put_words(batch.keys, bytes, self.keys);
+        put_words(batch.keys.iter().copied(), bytes, self.keys);
         if let (Some(rows), Some(at)) = (batch.rows, self.rows_in) {
             bytes[at as usize..][..rows.len()].copy_from_slice(rows);
         }
         if let (Some(scores), Some(at)) = (batch.scores, self.scores_in) {
-            put_words(scores, bytes, at);
+            put_words(scores.iter().copied(), bytes, at);
         }
         if let (Some(flags), Some(at)) = (batch.flags, self.flags) {
             bytes[at as usize..][..flags.len()].copy_from_slice(flags);
         }
         if self.entries.is_some() {
-            put_words(&[0], bytes, self.output.start);
+            put_words(std::iter::once(0), bytes, self.output.start);
         }
     }
 
@@ -199,7 +199,7 @@ impl PartLayout {
     }
 }
 
-fn put_words(words: &[u64], bytes: &mut [u8], at: u64) {
+pub(super) fn put_words(words: impl Iterator<Item = u64>, bytes: &mut [u8], at: u64) {
     let places = bytes[at as usize..].as_chunks_mut().0;
     for (to, word) in places.iter_mut().zip(words) {
         *to = word.to_ne_bytes();

@@ -8,6 +8,7 @@ use super::params::{LOOKUP_BY_LOAD, LOOKUP_NARROW, LOOKUP_WIDE};
 /// Threads per block of the kernels that work by key, as in `kernels/table.list`. Each thread takes
 /// one key at a time.
 const KEY_THREADS: u32 = 128;
+const WARP_LANES: u32 = 32;
 /// Threads per block of the kernels that scan all slots.
 const SCAN_THREADS: u32 = 256;
 
@@ -53,6 +54,24 @@ pub(crate) fn find_rows(width: u32, keys: u64, max: u32) -> TableLaunch {
         "table_find_rows_w128",
     ];
     by_key(of_width(width, names), keys, max)
+}
+
+/// The kernel that finds pooled rows: one warp per bag.
+pub(crate) fn find_pooled(width: u32, bags: u64, max: u32) -> TableLaunch {
+    let names = [
+        "table_find_pooled_w16",
+        "table_find_pooled_w32",
+        "table_find_pooled_w64",
+        "table_find_pooled_w128",
+    ];
+    let kernel = of_width(width, names);
+    launch(
+        kernel,
+        KEY_THREADS,
+        bags,
+        (KEY_THREADS / WARP_LANES).into(),
+        max,
+    )
 }
 
 /// The kernel that finds slots, and the number that selects how tiles search.
@@ -106,6 +125,7 @@ mod tests {
         let mut launches = vec![scan(1, 9), clear(1, 9)];
         for width in [16, 32, 64, 128] {
             launches.extend([write(width, 5, 9), find_rows(width, 5, 9)]);
+            launches.push(find_pooled(width, 5, 9));
             for lookup in Lookup::ALL {
                 launches.extend(find_slots(lookup, width, 5, 9).map(|(launch, _)| launch));
             }
@@ -120,7 +140,7 @@ mod tests {
             assert_eq!(launched.map(|l| l.threads), Some(threads), "{name}");
             seen += 1;
         }
-        assert_eq!(seen, 17);
+        assert_eq!(seen, 21);
         assert!(find_slots(Lookup::Pipeline, 64, 5, 9).is_err());
     }
 
@@ -130,5 +150,7 @@ mod tests {
         assert_eq!(write(128, 128, 100).blocks, 1);
         assert_eq!(write(16, 129, 100).blocks, 2);
         assert_eq!(write(128, 1 << 40, 100).blocks, 100);
+        assert_eq!(find_pooled(128, 4, 100).blocks, 1);
+        assert_eq!(find_pooled(128, 5, 100).blocks, 2);
     }
 }

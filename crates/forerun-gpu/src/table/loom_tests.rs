@@ -32,6 +32,10 @@ struct Orders {
     check: bool,
     /// One lane reads the words for all.
     one_lane: bool,
+    /// The fence of every lane after the lanes have met, before the changes under the locks.
+    all_lanes: bool,
+    /// A lock that was of no use is given back with an exchange, not with a store.
+    give_back: bool,
 }
 
 const KERNELS: Orders = Orders {
@@ -42,6 +46,8 @@ const KERNELS: Orders = Orders {
     version: true,
     check: true,
     one_lane: true,
+    all_lanes: true,
+    give_back: true,
 };
 
 fn fence_if(wanted: bool) {
@@ -87,29 +93,50 @@ fn unlock(word: &AtomicU32, was: u32, orders: Orders) {
     word.store(was + VERSION, Relaxed);
 }
 
-/// Two writers change the data that the lock guards.
-fn lock_model(orders: Orders) {
-    let word = Arc::new(AtomicU32::new(0));
-    let entries = Arc::new(UnsafeCell::new(0u32));
-    let writer = move |(word, entries): (Arc<AtomicU32>, Arc<UnsafeCell<u32>>)| {
-        let Some(was) = try_lock(&word, orders) else {
-            return 0;
-        };
-        // SAFETY: the lock guards it; loom reports a race otherwise.
-        entries.with_mut(|entries| unsafe { *entries += 1 });
-        unlock(&word, was, orders);
-        1
+/// A change under the lock, if the attempt gets it. Returns the number of changes.
+fn change(word: &AtomicU32, entries: &UnsafeCell<u32>, orders: Orders) -> u32 {
+    let Some(was) = try_lock(word, orders) else {
+        return 0;
     };
+    // SAFETY: the lock guards it; loom reports a race otherwise.
+    entries.with_mut(|entries| unsafe { *entries += 1 });
+    unlock(word, was, orders);
+    1
+}
+
+/// Two writers change the data that the lock guards. If `gives_back` is set, a third one locks the
+/// word, fails to lock the other candidate of its key, and gives the lock back.
+fn writers(orders: Orders, gives_back: bool) {
+    let shared = Arc::new((AtomicU32::new(0), UnsafeCell::new(0)));
     let other = {
-        let shared = (word.clone(), entries.clone());
-        thread::spawn(move || writer(shared))
+        let shared = shared.clone();
+        thread::spawn(move || change(&shared.0, &shared.1, orders))
     };
-    let mine = writer((word.clone(), entries.clone()));
+    let third = gives_back.then(|| {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let word = &shared.0;
+            let was = word.load(Relaxed);
+            let locked = was & LOCKED == 0
+                && word
+                    .compare_exchange(was, was | LOCKED, Relaxed, Relaxed)
+                    .is_ok();
+            match locked {
+                true if orders.give_back => drop(word.swap(was, Relaxed)),
+                true => word.store(was, Relaxed),
+                false => {}
+            }
+        })
+    });
+    let mine = change(&shared.0, &shared.1, orders);
     let both = mine + other.join().unwrap();
-    // SAFETY: both writers have ended.
-    let counted = entries.with(|entries| unsafe { *entries });
+    if let Some(third) = third {
+        third.join().unwrap();
+    }
+    // SAFETY: all writers have ended.
+    let counted = shared.1.with(|entries| unsafe { *entries });
     assert_eq!(counted, both);
-    assert_eq!(word.load(Relaxed), both * VERSION);
+    assert_eq!(shared.0.load(Relaxed), both * VERSION);
 }
 
 #[test]
@@ -124,7 +151,18 @@ fn the_lock_needs_its_fences() {
             ..KERNELS
         },
     ];
-    needs(lock_model, &weaker);
+    needs(|orders| writers(orders, false), &weaker);
+}
+
+/// A store would end the release sequence of the last writer's unlock, so that the next writer's
+/// lock would not see that writer's changes.
+#[test]
+fn a_lock_that_is_given_back_needs_the_exchange() {
+    let stores = Orders {
+        give_back: false,
+        ..KERNELS
+    };
+    needs(|orders| writers(orders, true), &[stores]);
 }
 
 /// The slot had key 1, which was erased. Key 2 with the same digest takes it while a search looks
@@ -189,10 +227,8 @@ impl Bucket {
     }
 }
 
-/// A writer replaces a row of two words while a lane copies it.
-fn versioned_read_model(orders: Orders) {
-    let bucket = Bucket::new();
-    let writer = Bucket::written(&bucket, orders);
+/// A lane copies a row of two words while a writer replaces it.
+fn versioned_read(bucket: &Bucket, writer: thread::JoinHandle<()>, orders: Orders) {
     let before = bucket.word.load(Relaxed);
     fence_if(orders.version);
     let [first, second] = [0, 1].map(|part| bucket.row[part].load(Relaxed));
@@ -200,6 +236,12 @@ fn versioned_read_model(orders: Orders) {
     let holds = before & LOCKED == 0 && bucket.word.load(Relaxed) == before;
     assert!(!holds || first == second, "a mixed row");
     writer.join().unwrap();
+}
+
+fn versioned_read_model(orders: Orders) {
+    let bucket = Bucket::new();
+    let writer = Bucket::written(&bucket, orders);
+    versioned_read(&bucket, writer, orders);
 }
 
 /// This model does not find weaker orders of the unlock and of the word's first read: loom does not
@@ -218,6 +260,39 @@ fn a_versioned_read_needs_its_fences_and_the_locks() {
         },
     ];
     needs(versioned_read_model, &weaker);
+}
+
+/// The same model with a writer of two lanes, each of which stores one word of the row. One of them
+/// locks and unlocks the bucket for both.
+fn writing_lanes_model(orders: Orders) {
+    let bucket = Bucket::new();
+    let store = move |bucket: &Bucket, part: usize| {
+        fence_if(orders.all_lanes);
+        bucket.row[part].store(1, Relaxed);
+    };
+    let writer = {
+        let bucket = bucket.clone();
+        thread::spawn(move || {
+            let was = try_lock(&bucket.word, orders).unwrap();
+            let other = {
+                let bucket = bucket.clone();
+                thread::spawn(move || store(&bucket, 1))
+            };
+            store(&bucket, 0);
+            other.join().unwrap();
+            unlock(&bucket.word, was, orders);
+        })
+    };
+    versioned_read(&bucket, writer, orders);
+}
+
+#[test]
+fn lanes_that_store_need_a_fence_each_after_the_lock() {
+    let one_fence = Orders {
+        all_lanes: false,
+        ..KERNELS
+    };
+    needs(writing_lanes_model, &[one_fence]);
 }
 
 /// The same model with two lanes, each of which copies one word of the row.

@@ -32,6 +32,8 @@ mod backend;
 mod batch;
 mod candidate_slots;
 mod cpu;
+mod cpu_pooled;
+mod device_pooled;
 mod device_table;
 mod error;
 mod evict_strategy;
@@ -44,6 +46,7 @@ mod loom_tests;
 mod operations;
 mod options;
 pub mod params;
+mod pooled_lookup;
 mod score;
 mod staging;
 mod table_command;
@@ -58,8 +61,13 @@ pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, 
 pub(crate) use candidate_slots::mix;
 pub use error::TableError;
 pub use evict_strategy::EvictStrategy;
+pub use forerun_core::pooling::{
+    Bags, PooledDtype, Pooling, PoolingError, PoolingOptions, RowFormat, UnknownPooledDtype,
+    UnknownPooling, UnknownRowFormat,
+};
 pub use gpu_table::GpuTable;
 pub use options::{Candidates, ScoreBytes, TableOptions, Width};
+pub use pooled_lookup::PooledBatch;
 pub use table_command::{DeviceBatch, EntryBuffers, Scan, TableCommand};
 // Hidden: for the fuzz targets.
 #[doc(hidden)]

@@ -102,10 +102,24 @@ pub struct TableOp {
     pub lookup: u32,
     /// If not 0, rows are read again if a writer changed them during the lookup.
     pub concurrent_writers: u32,
-    /// Unused.
-    pub unused: u32,
+    /// For a pooled lookup: the number of a [`RowFormat`](super::RowFormat).
+    pub row_format: u32,
     /// Address of a u64 with the number of keys, or 0.
     pub count_at: u64,
+    /// Number of bags.
+    pub bags: u64,
+    /// u64 per bag and one more.
+    pub offsets: u64,
+    /// f32 per key, or 0.
+    pub weights: u64,
+    /// u32 per bag, or 0.
+    pub found_out: u64,
+    /// f32 per value of each pooled row, or 0: see [`PooledBatch::sums`](super::PooledBatch::sums).
+    pub sums: u64,
+    /// The number of a [`Pooling`](super::Pooling).
+    pub pooling: u32,
+    /// The number of a [`PooledDtype`](super::PooledDtype).
+    pub output: u32,
 }
 
 /// Sets the row of a found key.
@@ -146,9 +160,10 @@ pub const LOOKUP_NARROW: u32 = 1;
 pub const LOOKUP_WIDE: u32 = 2;
 
 // The kernels assert the same sizes; the offsets are numbered there.
-const _: () = assert!(size_of::<TableState>() == 112 && size_of::<TableOp>() == 312);
+const _: () = assert!(size_of::<TableState>() == 112 && size_of::<TableOp>() == 360);
 const _: () = assert!(offset_of!(TableState, buckets) == 72 && offset_of!(TableState, width) == 96);
 const _: () = assert!(offset_of!(TableOp, count) == 112 && offset_of!(TableOp, out_count) == 192);
 const _: () = assert!(offset_of!(TableOp, epoch) == 232 && offset_of!(TableOp, actions) == 280);
 const _: () = assert!(offset_of!(TableOp, concurrent_writers) == 296);
-const _: () = assert!(offset_of!(TableOp, count_at) == 304);
+const _: () = assert!(offset_of!(TableOp, count_at) == 304 && offset_of!(TableOp, sums) == 344);
+const _: () = assert!(offset_of!(TableOp, output) == 356);

@@ -304,11 +304,11 @@ impl GpuTable {
     }
 }
 
-fn blocks_of(gpu: &Gpu) -> u32 {
+pub(super) fn blocks_of(gpu: &Gpu) -> u32 {
     gpu.info().multiprocessors * super::backend::BLOCKS_EACH
 }
 
-fn prepared<'a>(
+pub(super) fn prepared<'a>(
     gpu: &Gpu,
     launch: super::backend::TableLaunch,
     op: TableOp,

@@ -100,7 +100,7 @@ impl Shim {
 
 fn op_bytes(op: &TableOp) -> Vec<u8> {
     let t = &op.table;
-    let mut bytes = Vec::with_capacity(312);
+    let mut bytes = Vec::with_capacity(size_of::<TableOp>());
     let mut words = |all: &[u64]| all.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
     words(&[
         t.digests,
@@ -143,9 +143,11 @@ fn op_bytes(op: &TableOp) -> Vec<u8> {
     words(&[
         pair(op.actions, op.scan),
         pair(op.element, op.lookup),
-        pair(op.concurrent_writers, 0),
+        pair(op.concurrent_writers, op.row_format),
         op.count_at,
     ]);
+    words(&[op.bags, op.offsets, op.weights, op.found_out, op.sums]);
+    words(&[pair(op.pooling, op.output)]);
     assert_eq!(bytes.len(), size_of::<TableOp>());
     bytes
 }
