@@ -49,6 +49,7 @@ mod pairs;
 mod read_source;
 mod reader;
 mod rows;
+mod shard_batch;
 mod snapshot;
 mod spinner;
 mod stats;
@@ -85,6 +86,8 @@ mod module {
     #[pymodule_export]
     use crate::reader::Reader;
     #[pymodule_export]
+    use crate::shard_batch::ShardBatch;
+    #[pymodule_export]
     use crate::snapshot::SnapshotView;
     #[pymodule_export]
     use crate::table::Table;
@@ -96,6 +99,9 @@ mod module {
         // For the package's benchmark. It is not in `__all__`.
         let find_seconds = pyo3::wrap_pyfunction!(crate::measure::_find_seconds, module)?;
         module.setattr("_find_seconds", find_seconds)?;
+        // For forerun.ray.
+        let buckets = pyo3::wrap_pyfunction!(crate::shard_batch::_buckets, module)?;
+        module.setattr("_buckets", buckets)?;
         crate::at_exit::register(module)
     }
 

@@ -247,10 +247,10 @@ pub mod gpu {
 #[cfg(feature = "table")]
 pub mod table {
     pub use forerun_table::{
-        Admission, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy, EvictionCallback,
-        Export, Failures, HostCapacity, Latency, Promotion, Result, RowType, Rows, Snapshot, Stats,
-        Table, TypedTable, UnknownDtype, UnknownEvictStrategy, Update, WeakTable, WhenFull,
-        WritePolicy, zerocopy,
+        Admission, Applied, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy,
+        EvictionCallback, Export, Failures, HostCapacity, Latency, Promotion, Result, RowType,
+        Rows, Snapshot, Stats, Table, TypedTable, UnknownDtype, UnknownEvictStrategy, Update,
+        WeakTable, WhenFull, Write, WriteId, WritePolicy, partition, zerocopy,
     };
     #[cfg(feature = "gpu")]
     pub use forerun_table::{Destination, DeviceChoice, Pointers};
