@@ -172,7 +172,7 @@ class ShardActor:
         with forerun.Backups(self._shard.config.backup_directory) as backups:
             backup = backups.create(self._shard.table)
             backups.purge_old(keep)
-        return {"backup": backup.number, "created": backup.created, "keys_written": written}
+        return {"backup": backup.number, "created_unix": backup.created_unix, "keys_written": written}
 
     def close(self) -> None:
         self._port.close()
@@ -422,7 +422,7 @@ class Coordinator:
                 {
                     "shard": shard,
                     "backup": (described["restored"] or {}).get("backup"),
-                    "created": str((described["restored"] or {}).get("created")),
+                    "created_unix": (described["restored"] or {}).get("created_unix"),
                     # What the coordinator knows: clients report what they miss, exactly.
                     "keys_lost_at_least": watched.get("earlier", 0)
                     + watched.get("keys_written", 0)

@@ -33,6 +33,8 @@ from forerun.ray.shard_map import ShardMap
 if TYPE_CHECKING:
     from forerun.ray.table import Directory
 
+# An answer that has arrived is taken, although another shard has used up the time.
+GRACE_S = 0.25
 # Between attempts to reach a shard, and between questions for a map that is not there yet.
 PAUSE_S = 0.02
 PAUSE_MAX_S = 0.5
@@ -287,7 +289,7 @@ class Session:
         assert link.connection is not None
         count = len(frame.keys)
         try:
-            answer, body = link.connection.receive(deadline)
+            answer, body = link.connection.receive(max(deadline, time.monotonic() + GRACE_S))
             if answer.count > count or len(body) < answer.count:
                 raise FrameError(f"{answer.count} flags for {count} keys")
             if answer.status == Status.OK and op in (Op.FIND, Op.CONTAINS, *frames.WRITES):

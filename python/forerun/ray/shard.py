@@ -124,7 +124,7 @@ class Shard:
         state.is_restoring = False
         state.needs_sweep = True
         state.save(self.config.directory)
-        return {"backup": backup.number, "created": backup.created}
+        return {"backup": backup.number, "created_unix": backup.created_unix}
 
     def _open_table(self) -> forerun.Table:
         config, deadline = self.config, time.monotonic() + LOCK_S
