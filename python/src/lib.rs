@@ -86,8 +86,6 @@ mod module {
     #[pymodule_export]
     use crate::reader::Reader;
     #[pymodule_export]
-    use crate::shard_batch::ShardBatch;
-    #[pymodule_export]
     use crate::snapshot::SnapshotView;
     #[pymodule_export]
     use crate::table::Table;
@@ -100,6 +98,8 @@ mod module {
         let find_seconds = pyo3::wrap_pyfunction!(crate::measure::_find_seconds, module)?;
         module.setattr("_find_seconds", find_seconds)?;
         // For forerun.ray.
+        let batch = module.py().get_type::<crate::shard_batch::ShardBatch>();
+        module.setattr("_ShardBatch", batch)?;
         let buckets = pyo3::wrap_pyfunction!(crate::shard_batch::_buckets, module)?;
         module.setattr("_buckets", buckets)?;
         crate::at_exit::register(module)

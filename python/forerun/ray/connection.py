@@ -170,7 +170,7 @@ class Connection:
         if answer.body_bytes > len(self._body):
             self._body = np.empty(answer.body_bytes, np.uint8)
         body = self._body[: answer.body_bytes]
-        self._wire.receive_body(memoryview(body), deadline)
+        self._wire.receive_body(body.data, deadline)
         return answer, body
 
     def ask(
@@ -186,14 +186,14 @@ class Connection:
         self.send(op, list(body), 0, deadline, client=client, argument=argument)
         answer, found = self.receive(deadline)
         if answer.status == Status.FAILED:
-            raise error_of(bytes(found[answer.count :]))
+            raise error_of(bytes(found[answer.keys :]))
         return answer, found
 
     def export(
         self, buckets: NDArray[np.bool_], batch: int, client: bytes = NO_CLIENT
     ) -> NDArray[np.bool_]:
         """Begins an export of some buckets, as of now. Returns those that the shard owns."""
-        asked = memoryview(np.packbits(buckets))
+        asked = np.packbits(buckets).data
         _, body = self.ask(Op.EXPORT, asked, client=client, argument=batch)
         if len(body) != frames.BITMAP_BYTES:
             raise FrameError("an export of other buckets")
@@ -206,18 +206,18 @@ class Connection:
         while True:
             deadline = time.monotonic() + timeout
             answer, body = self.ask(Op.EXPORT_NEXT, deadline=deadline, client=client)
-            if answer.count == 0:
+            if answer.keys == 0:
                 return
-            if len(body) != answer.count * (8 + self.row_bytes):
+            if len(body) != answer.keys * (8 + self.row_bytes):
                 raise FrameError("rows of another length")
-            keys = body[: 8 * answer.count].view("<u8").astype(np.uint64)
-            yield keys, body[8 * answer.count :].copy()
+            keys = body[: 8 * answer.keys].view("<u8").astype(np.uint64)
+            yield keys, body[8 * answer.keys :].copy()
 
     def changes(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_], Buffer, int]:
         """Keys that were written since a move began, whether they have rows, the rows, and how many
         keys are left."""
         answer, body = self.ask(Op.CHANGES, deadline=time.monotonic() + 60)
-        count = answer.count
+        count = answer.keys
         if len(body) != count * (9 + self.row_bytes) + 8:
             raise FrameError("changes of another length")
         keys = body[: 8 * count].view("<u8").astype(np.uint64)

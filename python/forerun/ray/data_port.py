@@ -195,10 +195,10 @@ class DataPort:
                 if request.body_bytes > len(body):
                     body = np.empty(request.body_bytes, np.uint8)
                 part = body[: request.body_bytes]
-                if len(part) > 0 and not receive(connection, memoryview(part), deadline):
+                if len(part) > 0 and not receive(connection, part.data, deadline):
                     raise FrameError("the peer has closed in the middle of a frame")
                 answer = session.serve(request, part)
-                send(connection, memoryview(answer), time.monotonic() + FRAME_S)
+                send(connection, answer.data, time.monotonic() + FRAME_S)
         finally:
             session.close()
 

@@ -100,7 +100,7 @@ class Request(NamedTuple):
     map_version: int
     client: bytes
     sequence: int
-    count: int
+    keys: int
     argument: int
 
     def pack(self) -> bytes:
@@ -114,7 +114,7 @@ class Answer(NamedTuple):
     status: int
     id: int
     map_version: int
-    count: int
+    keys: int
 
     def pack(self) -> bytes:
         return ANSWER.pack(*self)
@@ -134,9 +134,9 @@ def parse_request(head: bytes | bytearray | memoryview, row_bytes: int) -> Reque
         raise FrameError(f"there is no operation {request.op}") from None
     needed = 0
     if op in WITH_KEYS:
-        if request.count > frame_keys(row_bytes):
+        if request.keys > frame_keys(row_bytes):
             raise FrameError(f"a frame has at most {frame_keys(row_bytes)} keys")
-        needed = request.count * (8 + (row_bytes if op in WITH_ROWS else 0))
+        needed = request.keys * (8 + (row_bytes if op in WITH_ROWS else 0))
     elif op is Op.EXPORT:
         needed = BITMAP_BYTES
     if request.body_bytes != needed:
@@ -154,6 +154,6 @@ def parse_answer(head: bytes | bytearray | memoryview, request: int, row_bytes: 
     if answer.id != request:
         raise FrameError(f"an answer to request {answer.id}, not {request}")
     limit = frame_keys(row_bytes) * (9 + row_bytes) + TEXT_BYTES_MAX
-    if answer.body_bytes > limit or answer.count > frame_keys(row_bytes):
+    if answer.body_bytes > limit or answer.keys > frame_keys(row_bytes):
         raise FrameError(f"an answer of {answer.body_bytes} bytes is above the limit of {limit}")
     return answer

@@ -31,11 +31,11 @@ from forerun.ray.frames import FrameError, Op, Status
 from forerun.ray.shard_map import ShardMap
 
 if TYPE_CHECKING:
-    from forerun.ray.table import Directory
+    from forerun.ray.directory import Directory
 
 # An answer that has arrived is taken, although another shard has used up the time.
 GRACE_S = 0.25
-# Between attempts to reach a shard, and between questions for a map that is not there yet.
+# Between attempts to reach a shard.
 PAUSE_S = 0.02
 PAUSE_MAX_S = 0.5
 # An attempt to reach one shard must not keep the answers of the others waiting for long.
@@ -211,7 +211,7 @@ class Session:
                 queues.setdefault(shard, deque()).append(Frame(keys[part], order[part]))
         moved: list[NDArray[np.uint64]] = []
         while queues:
-            sent = []
+            sent: list[int] = []
             # Shards that answer come first, so that they do not wait for one that is away.
             for shard in sorted(queues, key=lambda shard: self.link(shard).connection is None):
                 link, frame = self.link(shard), queues[shard][0]
@@ -255,9 +255,9 @@ class Session:
             frame.sequence = link.sequence
             if op in frames.WITH_ROWS:
                 frame.rows = batch.gather(frame.positions)
-        body = [memoryview(frame.keys).cast("B")] if len(frame.keys) else []
+        body = [frame.keys.data.cast("B")] if len(frame.keys) else []
         if frame.rows is not None and len(frame.rows):
-            body.append(memoryview(frame.rows))
+            body.append(frame.rows.data)
         try:
             connection = self.connect(link, deadline)
             connection.send(
@@ -290,16 +290,16 @@ class Session:
         count = len(frame.keys)
         try:
             answer, body = link.connection.receive(max(deadline, time.monotonic() + GRACE_S))
-            if answer.count > count or len(body) < answer.count:
-                raise FrameError(f"{answer.count} flags for {count} keys")
+            if answer.keys > count or len(body) < answer.keys:
+                raise FrameError(f"{answer.keys} flags for {count} keys")
             if answer.status == Status.OK and op in (Op.FIND, Op.CONTAINS, *frames.WRITES):
-                if answer.count != count:
-                    raise FrameError(f"{answer.count} flags for {count} keys")
+                if answer.keys != count:
+                    raise FrameError(f"{answer.keys} flags for {count} keys")
         except _FAILURES as error:
             link.reset(error)
             return False
         link.pause_s = PAUSE_S
-        done = answer.count
+        done = answer.keys
         flags, rest = body[:done], frame.positions[done:]
         if op in frames.WRITES:
             if done or answer.status == Status.OK:
@@ -353,7 +353,7 @@ class Session:
         answers: dict[int, bytes] = {}
         shards = range(len(self.directory.map.places))
         while len(answers) < len(shards):
-            sent = []
+            sent: list[Link] = []
             for shard in shards:
                 link = self.link(shard)
                 if shard in answers:
@@ -373,7 +373,7 @@ class Session:
                     continue
                 link.pause_s = PAUSE_S
                 if answer.status == Status.FAILED:
-                    refused = error_of(bytes(body[answer.count :]))
+                    refused = error_of(bytes(body[answer.keys :]))
                 answers[link.shard] = bytes(body)
             if refused is not None:
                 raise refused

@@ -286,10 +286,10 @@ class ShardSession:
         op = Op(request.op)
         try:
             if op in frames.WITH_KEYS:
-                keys = body[: 8 * request.count].view("<u8")
+                keys = body[: 8 * request.keys].view("<u8")
                 buckets = _buckets(keys, self.shard.seed)
                 if op in frames.WRITES:
-                    return self._write(request, op, keys, buckets, body[8 * request.count :])
+                    return self._write(request, op, keys, buckets, body[8 * request.keys :])
                 return self._read(request, op, keys, buckets)
             return self._other(request, op, body)
         except PartialError as error:
@@ -333,7 +333,7 @@ class ShardSession:
     def _read(
         self, request: Request, op: Op, keys: NDArray[np.uint64], buckets: NDArray[np.uint16]
     ) -> Buffer:
-        shard, count = self.shard, request.count
+        shard, count = self.shard, request.keys
         with shard.gate.enter(buckets) as is_served:
             if not is_served:
                 return self._reply(request, Status.MOVED, 0)
@@ -377,14 +377,14 @@ class ShardSession:
                     if changes is not None:
                         changes.note(keys.copy(), buckets)
                 shard.keys_written += len(keys)
-                return self._reply(request, Status.OK, request.count, flags)
+                return self._reply(request, Status.OK, request.keys, flags)
         # It may have been applied before the buckets left.
         shard.gate.refuse(client, sequence)
         applied = shard.table._applied(client)
         if applied is None or applied[0] != sequence:
             return self._reply(request, Status.MOVED, 0)
         flags = applied[2]
-        status = Status.OK if len(flags) == request.count else Status.MOVED
+        status = Status.OK if len(flags) == request.keys else Status.MOVED
         return self._reply(request, status, len(flags), flags)
 
     def _other(self, request: Request, op: Op, body: Buffer) -> Buffer:

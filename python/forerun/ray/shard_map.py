@@ -45,7 +45,8 @@ class ShardMap:
     places: tuple[Place, ...]
 
     def owned_by(self, shard: int) -> NDArray[np.bool_]:
-        return self.owners == shard
+        owned: NDArray[np.bool_] = self.owners == shard
+        return owned
 
     def moved(self, buckets: NDArray[np.bool_], shard: int) -> ShardMap:
         """The next map, in which a shard has these buckets."""
@@ -88,7 +89,7 @@ def plan(owners: NDArray[np.uint16], shards: int) -> list[tuple[int, int, NDArra
     share = [BUCKETS // shards + (shard < BUCKETS % shards) for shard in range(shards)]
     share += [0] * (len(counts) - shards)
     excess = {shard: int(n) - share[shard] for shard, n in enumerate(counts) if n > share[shard]}
-    moves = []
+    moves: list[tuple[int, int, NDArray[np.bool_]]] = []
     for shard, count in enumerate(counts):
         lack = share[shard] - int(count)
         while lack > 0:

@@ -1,9 +1,15 @@
-"""The actors: a shard, and the coordinator that places shards and changes the map.
+"""The coordinator of a table: an actor that places shards and changes the map.
 
     ShardedTable ──map, names──> coordinator ──orders with its epoch──> shard, shard, shard ...
          └────────────── frames over TCP ──────────────────────────────────^
 
-Ray restarts each actor on its node. Both are detached: they live until `ShardedTable.shutdown`.
+    move     taker: expect rows      giver: note changes      taker: copy, catch up
+             giver: freeze           taker: catch up          taker: install the map  <- in force
+             giver and others: install the map                giver: erase what it gave
+
+Ray restarts the actors, each shard on its node. All are detached: they live until
+`ShardedTable.shutdown`. A coordinator that restarts asks the shards for the newest map. Its orders
+have an epoch, and shards refuse those of a former one.
 """
 
 from __future__ import annotations
@@ -19,7 +25,6 @@ import ray
 from numpy.typing import NDArray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import forerun
 from forerun.errors import (
     ClosedError,
     Error,
@@ -27,21 +32,17 @@ from forerun.errors import (
     NotFoundError,
     ServerError,
 )
-from forerun.ray import frames
-from forerun.ray.connection import Connection, Endpoint
-from forerun.ray.data_port import DataPort
-from forerun.ray.frames import Op
-from forerun.ray.shard import Shard, ShardConfig, ShardSession
+from forerun.ray.connection import Endpoint
+from forerun.ray.shard import ShardConfig
+from forerun.ray.shard_actor import remote_shard
 from forerun.ray.shard_map import BUCKETS, Place, ShardMap, ShardState, even_owners, plan
 
 log = logging.getLogger("forerun.ray")
 
 # How long an order to a shard may take before the coordinator gives up.
 ORDER_S = 120.0
-# Copies catch up until so few keys are left, or so many rounds are over; the rest is copied while
-# the buckets are frozen.
-CATCH_UP_KEYS = 512
-CATCH_UP_ROUNDS = 50
+# An order that reads or copies all rows of a shard.
+LONG_ORDER_S = 24 * 3600.0
 # How often the coordinator asks shards what was written.
 WATCH_S = 1.0
 
@@ -71,112 +72,10 @@ def shard_name(name: str, shard: int, generation: int) -> str:
     return f"{name}/shard-{shard:04}/{generation}"
 
 
-class ShardActor:
-    """A shard in a process of its own."""
-
-    def __init__(self, config: ShardConfig) -> None:
-        self._shard = Shard(config)
-        bind = config.bind
-        if bind == "node":
-            bind = ray.util.get_node_ip_address()
-        self._port = DataPort(self._shard, bind)
-        host, port = self._port.address
-        if host in ("0.0.0.0", "::"):
-            host = ray.util.get_node_ip_address()
-        self._endpoint = Endpoint(
-            host, port, self._port.token, config.generation, self._shard.row_bytes
-        )
-        self._sessions: dict[bytes, ShardSession] = {}
-        self._lock = threading.Lock()
-
-    def endpoint(self) -> Endpoint:
-        return self._endpoint
-
-    def describe(self) -> dict[str, Any]:
-        """What a coordinator asks a shard when it starts, and from time to time."""
-        return {
-            "state": self._shard.state,
-            "restored": self._shard.restored,
-            "token": self._port.token,
-            "keys_written": self._shard.keys_written,
-            "node": ray.util.get_node_ip_address(),
-            "node_id": ray.get_runtime_context().get_node_id(),
-        }
-
-    def frame(self, data: bytes) -> bytes:
-        """A request and its answer, without the data port."""
-        head = frames.REQUEST.size
-        request = frames.parse_request(data[:head], self._shard.row_bytes)
-        # Copied, so that keys are aligned.
-        body = np.frombuffer(data, np.uint8, offset=head).copy()
-        if len(body) != request.body_bytes:
-            raise frames.FrameError(f"a body of {len(body)} bytes, not {request.body_bytes}")
-        with self._lock:
-            session = self._sessions.pop(request.client, None) or self._shard.session()
-        answer = bytes(session.serve(request, body))
-        with self._lock:
-            # Only an export is kept for the next call.
-            if request.op in (Op.EXPORT, Op.EXPORT_NEXT):
-                self._sessions[request.client] = session
-                while len(self._sessions) > 64:
-                    self._sessions.pop(next(iter(self._sessions)))
-        return answer
-
-    def install(self, epoch: int, new: ShardMap) -> None:
-        self._shard.install(epoch, new)
-
-    def begin_move(self, epoch: int, buckets: NDArray[np.bool_]) -> None:
-        self._shard.begin_move(epoch, buckets)
-
-    def freeze(self, epoch: int, buckets: NDArray[np.bool_], version: int) -> None:
-        self._shard.freeze(epoch, buckets, version)
-
-    def sweep(self, epoch: int) -> int:
-        return self._shard.sweep(epoch)
-
-    def expect_foreign(self, epoch: int, current: ShardMap) -> None:
-        self._shard.expect_foreign(epoch, current)
-
-    def copy(self, source: Endpoint, buckets: NDArray[np.bool_]) -> int:
-        """Copies rows from another shard into this one. Returns their number."""
-        copied = 0
-        with Connection(source, time.monotonic() + ORDER_S) as connection:
-            granted = connection.export(buckets, frames.FRAME_KEYS_MAX)
-            if not (granted == buckets).all():
-                raise Error("the source does not own all buckets that it is to give away")
-            for keys, rows in connection.exported():
-                self._shard.table.insert(keys, rows)
-                copied += len(keys)
-        self._shard.table.flush()
-        return copied
-
-    def catch_up(self, source: Endpoint, is_last: bool) -> int:
-        """Copies what was written since. Returns the number of keys that are left."""
-        with Connection(source, time.monotonic() + ORDER_S) as connection:
-            for _ in range(CATCH_UP_ROUNDS if not is_last else 1 << 30):
-                keys, found, rows, left = connection.changes()
-                rows = rows.reshape(len(keys), self._shard.row_bytes)
-                if found.any():
-                    self._shard.table.insert(keys[found], np.ascontiguousarray(rows[found]))
-                if not found.all():
-                    self._shard.table.erase(keys[~found])
-                if len(keys) == 0 if is_last else left + len(keys) <= CATCH_UP_KEYS:
-                    break
-        # What was flushed in the source stays so.
-        self._shard.table.flush()
-        return left
-
-    def backup(self, keep: int) -> dict[str, Any]:
-        written = self._shard.keys_written
-        self._shard.config.backup_directory.parent.mkdir(parents=True, exist_ok=True)
-        with forerun.Backups(self._shard.config.backup_directory) as backups:
-            backup = backups.create(self._shard.table)
-            backups.purge_old(keep)
-        return {"backup": backup.number, "created_unix": backup.created_unix, "keys_written": written}
-
-    def close(self) -> None:
-        self._port.close()
-        self._shard.close()
+def _nodes() -> list[dict[str, Any]]:
+    """The nodes of the cluster, dead ones included."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return nodes
 
 
 class Coordinator:
@@ -205,7 +104,7 @@ class Coordinator:
     # Shards.
 
     def _nodes(self) -> list[dict[str, Any]]:
-        nodes = [node for node in ray.nodes() if node["Alive"]]
+        nodes = [node for node in _nodes() if node["Alive"]]
         if self._config.nodes is not None:
             wanted = self._config.nodes
             nodes = [n for n in nodes if n["NodeID"] in wanted or n["NodeManagerAddress"] in wanted]
@@ -235,7 +134,7 @@ class Coordinator:
             restores=restores,
             options=config.options,
         )
-        actor = _remote_shard.options(
+        actor = remote_shard.options(
             name=shard_name(config.name, shard, place.generation),
             namespace=config.namespace,
             lifetime="detached",
@@ -380,7 +279,7 @@ class Coordinator:
     def _backup(self, shard: int, keep: int = 3) -> int:
         actor = self._actor(shard, self._map.places[shard].generation)
         # A large shard takes long.
-        made = self._order(actor, "backup", keep, timeout=24 * 3600)
+        made = self._order(actor, "backup", keep, timeout=LONG_ORDER_S)
         watched = self._watched.setdefault(shard, {})
         watched["backed_up"] = made["keys_written"]
         watched["earlier"] = 0
@@ -407,7 +306,7 @@ class Coordinator:
             place = replace(place, generation=generation + 1)
             actor = self._create(shard, place, True, node_id)
             try:
-                described = self._order(actor, "describe", timeout=24 * 3600)
+                described = self._order(actor, "describe", timeout=LONG_ORDER_S)
             except (ray.exceptions.RayActorError, Error) as error:
                 ray.kill(actor, no_restart=True)
                 self._actors.pop((shard, place.generation), None)
@@ -416,7 +315,7 @@ class Coordinator:
             # From here on the restored shard counts.
             self._order(actor, "install", self._epoch, new)
             self._publish(new, first=())
-            self._order(actor, "sweep", self._epoch, timeout=24 * 3600)
+            self._order(actor, "sweep", self._epoch, timeout=LONG_ORDER_S)
             watched = self._watched.pop(shard, {})
             self._recoveries.append(
                 {
@@ -445,7 +344,7 @@ class Coordinator:
             return True
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             # It restarts, or it will be dead soon. A node that is gone never comes back.
-            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            alive = {node["NodeID"] for node in _nodes() if node["Alive"]}
             node_id = self._node_ids.get((shard, generation))
             return node_id is not None and node_id not in alive
 
@@ -488,11 +387,11 @@ class Coordinator:
         new, epoch = self._map.moved(buckets, target), self._epoch
         began = time.monotonic()
         try:
-            self._order(taker, "expect_foreign", epoch, self._map, timeout=24 * 3600)
+            self._order(taker, "expect_foreign", epoch, self._map, timeout=LONG_ORDER_S)
             endpoint = self._endpoint(source)
             self._order(giver, "begin_move", epoch, buckets)
             # Not repeated: a shard that restarts has forgotten the changes.
-            copied = _once(taker.copy.remote(endpoint, buckets), 24 * 3600)
+            copied = _once(taker.copy.remote(endpoint, buckets), LONG_ORDER_S)
             _once(taker.catch_up.remote(endpoint, False), ORDER_S)
             frozen = time.monotonic()
             _once(giver.freeze.remote(epoch, buckets, new.version), ORDER_S)
@@ -505,7 +404,7 @@ class Coordinator:
         # The map is in force as soon as the taker has it on disk. If its answer is lost, it is
         # asked again: the order may be repeated.
         try:
-            self._order(taker, "install", epoch, new, timeout=24 * 3600)
+            self._order(taker, "install", epoch, new, timeout=LONG_ORDER_S)
         except ray.exceptions.ActorDiedError as error:
             # Its disk is gone, so the giver keeps the buckets.
             self._cancel(source, giver, taker)
@@ -515,8 +414,8 @@ class Coordinator:
         if self._config.backups is not None:
             # A backup from before the move does not have the rows that came.
             self._backup(target)
-        self._order(giver, "sweep", epoch, timeout=24 * 3600)
-        self._order(taker, "sweep", epoch, timeout=24 * 3600)
+        self._order(giver, "sweep", epoch, timeout=LONG_ORDER_S)
+        self._order(taker, "sweep", epoch, timeout=LONG_ORDER_S)
         return {
             "source": source,
             "target": target,
@@ -598,5 +497,4 @@ def _once(answer: Any, timeout: float) -> Any:
     return ray.get(answer, timeout=timeout)
 
 
-_remote_shard: Any = ray.remote(ShardActor)
 remote_coordinator: Any = ray.remote(Coordinator)
