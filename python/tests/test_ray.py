@@ -38,6 +38,12 @@ def cluster():
     # Nothing of these tests needs a token, and a token would be written to the home directory.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     node = {"num_cpus": 4, "object_store_memory": 100 << 20, "include_dashboard": False}
+    # A node that ended is noticed after some seconds.
+    node["_system_config"] = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 1000,
+        "health_check_failure_threshold": 5,
+    }
     cluster = Cluster(initialize_head=True, head_node_args=node)
     try:
         cluster.add_node(num_cpus=4, object_store_memory=100 << 20)

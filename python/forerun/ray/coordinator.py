@@ -45,6 +45,8 @@ ORDER_S = 120.0
 LONG_ORDER_S = 24 * 3600.0
 # How often the coordinator asks shards what was written.
 WATCH_S = 1.0
+# Ray does not restart such an actor.
+_GONE = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,17 @@ class Coordinator:
             for shard in range(self._config.shards):
                 place, node_id = self._place(shard)
                 actors[shard, 0] = self._create(shard, place, False, node_id)
-        states = self._states(actors)
+        states = {}
+        for key, actor in list(actors.items()):
+            try:
+                states[key] = self._order(actor, "describe")["state"]
+            except _GONE as error:
+                # Its node is gone. If the map needs it, it is made anew below.
+                log.warning("shard %s is gone: %r", key, error)
+                ray.kill(actor, no_restart=True)
+                del actors[key], self._actors[key]
+        if not states:
+            raise ServerError(f"no shard of table {self._config.name!r} can be reached")
         self._epoch = 1 + max(state.epoch for state in states.values())
         maps = [state.map for state in states.values() if state.map is not None]
         if not maps:
@@ -200,9 +212,6 @@ class Coordinator:
             # Of a growth that did not end, or older than a restored shard.
             self._end(key, actors[key])
         return newest
-
-    def _states(self, actors: dict[tuple[int, int], Any]) -> dict[tuple[int, int], ShardState]:
-        return {key: self._order(actor, "describe")["state"] for key, actor in actors.items()}
 
     def _first_map(self, actors: dict[tuple[int, int], Any]) -> ShardMap:
         places = []
@@ -230,7 +239,7 @@ class Coordinator:
             left = deadline - time.monotonic()
             try:
                 return ray.get(getattr(actor, method).remote(*args), timeout=max(left, 0.1))
-            except ray.exceptions.ActorDiedError:
+            except _GONE:
                 raise
             except ray.exceptions.RayActorError as error:
                 if left <= 0:
@@ -282,6 +291,7 @@ class Coordinator:
         made = self._order(actor, "backup", keep, timeout=LONG_ORDER_S)
         watched = self._watched.setdefault(shard, {})
         watched["backed_up"] = made["keys_written"]
+        watched["keys_written"] = max(watched.get("keys_written", 0), made["keys_written"])
         watched["earlier"] = 0
         return int(made["backup"])
 
@@ -307,7 +317,7 @@ class Coordinator:
             actor = self._create(shard, place, True, node_id)
             try:
                 described = self._order(actor, "describe", timeout=LONG_ORDER_S)
-            except (ray.exceptions.RayActorError, Error) as error:
+            except (ray.exceptions.RayError, Error) as error:
                 ray.kill(actor, no_restart=True)
                 self._actors.pop((shard, place.generation), None)
                 raise ServerError(f"shard {shard} cannot be restored: {error}") from error
@@ -336,11 +346,7 @@ class Coordinator:
             actor = self._actor(shard, generation)
             state = ray.get(actor.describe.remote(), timeout=10)["state"]
             return state.map is None and bool(self._map.owned_by(shard).any())
-        except (
-            ray.exceptions.ActorDiedError,
-            ray.exceptions.ActorUnschedulableError,
-            ValueError,
-        ):
+        except (*_GONE, ValueError):
             return True
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             # It restarts, or it will be dead soon. A node that is gone never comes back.
@@ -405,7 +411,7 @@ class Coordinator:
         # asked again: the order may be repeated.
         try:
             self._order(taker, "install", epoch, new, timeout=LONG_ORDER_S)
-        except ray.exceptions.ActorDiedError as error:
+        except _GONE as error:
             # Its disk is gone, so the giver keeps the buckets.
             self._cancel(source, giver, taker)
             raise ServerError(f"shard {target} was lost during a move: {error}") from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import forerun
 from forerun._forerun import _ShardBatch
@@ -147,6 +148,10 @@ class ShardedTable:
             max_restarts=-1,
             max_concurrency=64,
             num_cpus=0,
+            # Near the one who made the table. It needs no disk.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=True
+            ),
         ).remote(config)
         try:
             ray.get(coordinator.describe.remote())
