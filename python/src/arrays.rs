@@ -247,7 +247,7 @@ elements! {
 
 /// A view of an array as bytes. Its elements are of this type, or are bytes already, or have the
 /// same size if NumPy lacks the type.
-fn bytes_of<'py>(
+pub(crate) fn bytes_of<'py>(
     array: &Bound<'py, PyUntypedArray>,
     dtype: Dtype,
     what: &str,

@@ -139,7 +139,7 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
         | E::StoreTtl { .. } => InvalidArgumentError::new_err(words),
         E::NoDevice { .. } | E::Device { .. } => DeviceError::new_err(words),
         E::OtherTable { .. } => VersionError::new_err(words),
-        E::BadRow { .. } => CorruptionError::new_err(words),
+        E::BadRow { .. } | E::BadRecord { .. } => CorruptionError::new_err(words),
         E::Full { .. } | E::LogMemory { .. } | E::Memory(_) | E::Index(_) => {
             MemoryLimitError::new_err(words)
         }

@@ -49,6 +49,7 @@ mod pairs;
 mod read_source;
 mod reader;
 mod rows;
+mod shard_batch;
 mod snapshot;
 mod spinner;
 mod stats;
@@ -104,6 +105,11 @@ mod module {
         // For `forerun.kvcacheio`.
         let transfer_rows = pyo3::wrap_pyfunction!(crate::transfer::_transfer_rows, module)?;
         module.setattr("_transfer_rows", transfer_rows)?;
+        // For forerun.ray.
+        let batch = module.py().get_type::<crate::shard_batch::ShardBatch>();
+        module.setattr("_ShardBatch", batch)?;
+        let buckets = pyo3::wrap_pyfunction!(crate::shard_batch::_buckets, module)?;
+        module.setattr("_buckets", buckets)?;
         crate::at_exit::register(module)
     }
 

@@ -11,7 +11,7 @@
 use crate::evict_strategy::EvictStrategy;
 use crate::row_count::RowCount;
 use crate::{Dtype, Error, Result, RowType};
-use forerun_db::{Access, Db, Durability, Snapshot, Values, WriteBatch};
+use forerun_db::{Access, Db, Durability, Keyspace, Snapshot, Values, WriteBatch};
 
 /// The key of the description of the store's rows.
 const DESCRIPTION_KEY: &[u8] = b"forerun.table";
@@ -45,6 +45,29 @@ pub(crate) struct Rows {
     batch: WriteBatch,
     /// The row followed by its score.
     value: Vec<u8>,
+    /// Entries of other keyspaces.
+    others: u64,
+}
+
+impl Rows {
+    /// Adds an entry of another keyspace of the store.
+    pub(crate) fn put_elsewhere(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        self.batch.keyspace(keyspace).put(key, value)?;
+        self.others += 1;
+        Ok(())
+    }
+
+    /// Adds the removal of a row.
+    pub(crate) fn remove(&mut self, key: u64) -> Result<()> {
+        self.batch.delete(&key.to_be_bytes())?;
+        self.keys.push(key);
+        Ok(())
+    }
 }
 
 impl Store {
@@ -132,6 +155,7 @@ impl Store {
             keys: Vec::new(),
             batch: WriteBatch::new(),
             value: Vec::new(),
+            others: 0,
         }
     }
 
@@ -149,7 +173,8 @@ impl Store {
         if !rows.batch.is_empty() {
             self.db.write(&rows.batch, Durability::Buffered)?;
             let keys = rows.keys.iter().copied();
-            self.row_count.note(keys, rows.keys.len() as u64);
+            let operations = rows.keys.len() as u64 + rows.others;
+            self.row_count.note(keys, operations);
         }
         Ok(())
     }
@@ -174,18 +199,6 @@ impl Store {
             format: self.format,
             value: Vec::new(),
         }
-    }
-
-    /// Removes keys: all or none.
-    pub(crate) fn remove(&self, keys: &[u64]) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        for key in keys {
-            batch.delete(&key.to_be_bytes())?;
-        }
-        self.db.write(&batch, Durability::Buffered)?;
-        let operations = keys.len() as u64;
-        self.row_count.note(keys.iter().copied(), operations);
-        Ok(())
     }
 }
 

@@ -186,6 +186,21 @@ pub enum Error {
         /// The length of a row in the store.
         needed_bytes: usize,
     },
+    /// A write of a client came after a later one was applied: see
+    /// [`write_once`](crate::Table::write_once). Nothing was written.
+    #[error("write {sequence} of this client is superseded: its write {last} was applied")]
+    Superseded {
+        /// The number of the write.
+        sequence: u64,
+        /// The number of the client's last write.
+        last: u64,
+    },
+    /// The record of a client's last write is damaged.
+    #[error("the record of the writes of client {client:032x} is damaged")]
+    BadRecord {
+        /// The client.
+        client: u128,
+    },
     /// The memory of replaced rows cannot be reused, because some thread has not stopped reading.
     #[error(
         "no slot was freed within {waited:?}: a reader in this process still holds replaced rows"

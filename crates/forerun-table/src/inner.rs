@@ -9,6 +9,7 @@ use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::move_queue::Queue;
 use crate::options::{Policies, WritePolicy};
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
+use crate::write_once::Clients;
 use crate::{Error, Result, RowType};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,6 +28,7 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     pub(crate) clocks: Clocks,
     pub(crate) queue: Queue,
+    pub(crate) clients: Clients,
     /// Set before the last rows are flushed: see [`lock_to_write`](Inner::lock_to_write).
     is_closed: AtomicBool,
 }
@@ -55,6 +57,7 @@ impl Inner {
             counters: Default::default(),
             clocks: Default::default(),
             queue: Default::default(),
+            clients: Default::default(),
             is_closed: Default::default(),
         })
     }

@@ -16,6 +16,8 @@
 //!   find_to_device.rs               rows into device memory
 //!   ring_pool.rs                    the pinned memory that they pass through
 //!   write.rs, ingest.rs             insert, update, erase
+//!   write_once.rs                   writes that are applied once, with a record of the client
+//!   partition.rs                    the shard of a key, when several tables hold the rows
 //!   key_locks.rs                    locks of writers, versions of keys
 //!   device_tier.rs                  the device tier, on a GPU or the CPU
 //!   host/                           the host tier: row slab (with `unsafe`), clock
@@ -72,6 +74,7 @@ mod memory_budget;
 mod misses;
 mod move_queue;
 mod options;
+pub mod partition;
 mod promotion_batch;
 #[cfg(feature = "gpu")]
 mod ring_pool;
@@ -85,6 +88,7 @@ mod testing;
 mod typed;
 mod weak_table;
 mod write;
+mod write_once;
 
 pub use builder::Builder;
 #[cfg(feature = "gpu")]
@@ -110,5 +114,6 @@ pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;
 pub use typed::TypedTable;
 pub use weak_table::WeakTable;
+pub use write_once::{Applied, Write, WriteId};
 // The types of a `TypedTable`'s rows implement its traits.
 pub use zerocopy;

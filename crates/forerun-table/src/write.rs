@@ -12,11 +12,12 @@
 use forerun_core::sync::time;
 use forerun_db::Background;
 
-use crate::disk_tier::Store;
+use crate::disk_tier::{Rows, Store};
 use crate::find_scratch::Scratch;
 use crate::host::{Reservation, RowMeta};
 use crate::inner::Inner;
 use crate::options::{Update, WhenFull};
+use crate::write_once::Mark;
 use crate::{Error, Failures, Result};
 
 impl Inner {
@@ -106,6 +107,16 @@ impl Inner {
         {
             return part.fail(&error, failures);
         }
+        self.put_part_above(part, reservation, failures);
+    }
+
+    /// Puts a part's rows into the host tier.
+    fn put_part_above(
+        &self,
+        part: Part<'_>,
+        reservation: &mut Reservation,
+        failures: &mut Failures,
+    ) {
         self.host.prefetch(part.keys);
         for (at, (&key, row)) in part.rows(self.row.bytes()).enumerate() {
             if let Err(error) = self.put_above(key, row, part.score(at), reservation) {
@@ -135,11 +146,15 @@ impl Inner {
     }
 
     fn put(&self, store: &Store, part: Part<'_>) -> Result<()> {
+        store.write(&self.batch_of(store, part)?)
+    }
+
+    fn batch_of(&self, store: &Store, part: Part<'_>) -> Result<Rows> {
         let mut rows = store.rows();
         for (at, (&key, row)) in part.rows(self.row.bytes()).enumerate() {
             store.add(&mut rows, key, row, part.score(at))?;
         }
-        store.write(&rows)
+        Ok(rows)
     }
 
     /// Puts a row into the host tier. The caller holds the key's lock, has written to the store
@@ -210,6 +225,7 @@ impl Inner {
                 keys,
                 rows,
                 how,
+                mark: None,
                 groups: order.chunk_by(|&a, &b| keys[a] == keys[b]).collect(),
             };
             update.run(found, &mut failures);
@@ -228,7 +244,7 @@ impl Inner {
         let mut failures = Failures::default();
         for (nth, part) in keys.chunks(self.host.chunk()).enumerate() {
             self.interrupt.check()?;
-            if let Err(error) = self.erase_part(part) {
+            if let Err(error) = self.erase_part(part, |_| Ok(())) {
                 for (at, &key) in part.iter().enumerate() {
                     failures.push(nth * self.host.chunk() + at, key, error.clone());
                 }
@@ -242,16 +258,97 @@ impl Inner {
     }
 }
 
+/// Writes of one chunk of keys, with a record in the same batch of the store. The table is
+/// write-through.
 impl Inner {
-    fn erase_part(&self, keys: &[u64]) -> Result<()> {
+    pub(crate) fn insert_marked(
+        &self,
+        keys: &[u64],
+        rows: &[u8],
+        found: &mut [bool],
+        mark: &Mark<'_>,
+    ) -> Result<()> {
+        let part = Part {
+            from: 0,
+            keys,
+            rows,
+            scores: None,
+        };
+        let mut reservation = self.reserve(keys.len())?;
+        let guard = self.lock_to_write(keys.iter().copied())?;
+        let invalidated = self.invalidate(keys);
+        found.fill(true);
+        let written = self.put_marked(part, found, mark);
+        if written.is_ok() {
+            // The store has the rows, so none of them fails.
+            self.put_part_above(part, &mut reservation, &mut Failures::default());
+        }
+        drop((guard, reservation));
+        self.repromote(invalidated);
+        self.after_write();
+        written
+    }
+
+    fn put_marked(&self, part: Part<'_>, found: &[bool], mark: &Mark<'_>) -> Result<()> {
+        let store = self.through().ok_or(Error::NoStore { op: "write_once" })?;
+        let mut rows = self.batch_of(store, part)?;
+        mark.add_to(&mut rows, found)?;
+        store.write(&rows)
+    }
+
+    pub(crate) fn update_marked(
+        &self,
+        keys: &[u64],
+        rows: &[u8],
+        how: Update,
+        found: &mut [bool],
+        mark: &Mark<'_>,
+    ) -> Result<()> {
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by_key(|&at| keys[at]);
+        let update = Updating {
+            inner: self,
+            keys,
+            rows,
+            how,
+            mark: Some(mark),
+            groups: order.chunk_by(|&a, &b| keys[a] == keys[b]).collect(),
+        };
+        let mut failures = Failures::default();
+        update.run(found, &mut failures);
+        self.after_write();
+        match failures.iter().next() {
+            None => Ok(()),
+            Some((.., error)) => Err(error.clone()),
+        }
+    }
+
+    pub(crate) fn erase_marked(
+        &self,
+        keys: &[u64],
+        found: &mut [bool],
+        mark: &Mark<'_>,
+    ) -> Result<()> {
+        found.fill(true);
+        self.erase_part(keys, |rows| mark.add_to(rows, found))
+    }
+
+    /// `mark` adds to the batch of the store.
+    fn erase_part(&self, keys: &[u64], mark: impl FnOnce(&mut Rows) -> Result<()>) -> Result<()> {
         let _held = self.lock_to_write(keys.iter().copied())?;
         self.invalidate(keys);
+        // Before the store: once the rows are erased there, nothing may fail.
+        let mut reservation = self.host.reserve_none()?;
         // Erase from the store first: a lookup that no longer finds the key in memory must not find
         // an old row in the store.
         if let Some(store) = &self.store {
-            store.remove(keys)?;
+            let mut rows = store.rows();
+            for &key in keys {
+                rows.remove(key)?;
+            }
+            mark(&mut rows)?;
+            store.write(&rows)?;
         }
-        let mut reservation = self.host.reserve_none()?;
         self.host.prefetch(keys);
         for &key in keys {
             self.host.unlink(key, &mut reservation);
@@ -293,6 +390,8 @@ struct Updating<'u> {
     keys: &'u [u64],
     rows: &'u [u8],
     how: Update,
+    /// A record for the batch of the store. With one, all keys are updated or none.
+    mark: Option<&'u Mark<'u>>,
     /// The positions of each key, in batch order.
     groups: Vec<&'u [usize]>,
 }
@@ -326,6 +425,9 @@ impl Updating<'_> {
         let mut scores = vec![0; keys.len()];
         let mut present = vec![false; keys.len()];
         self.read(&keys, &mut old, &mut scores, &mut present, found, failures);
+        if self.mark.is_some() && !failures.is_empty() {
+            return;
+        }
         for ((group, row), _) in self
             .groups
             .iter()
@@ -355,6 +457,10 @@ impl Updating<'_> {
                 Ok(()) => group.iter().for_each(|&at| found[at] = true),
                 Err(error) => self.fail(group, &error, found, failures),
             }
+        }
+        if let (Some(_), Err(error), true) = (self.mark, &written, failures.is_empty()) {
+            // No key had a row, but the record is not written.
+            failures.push(0, 0, error.clone());
         }
         inner.changed(&keys);
         drop((guard, reservation));
@@ -447,6 +553,13 @@ impl Updating<'_> {
             if present[nth] {
                 store.add(&mut rows, key, row, scores[nth])?;
             }
+        }
+        if let Some(mark) = self.mark {
+            let mut flags = vec![false; self.keys.len()];
+            for (group, &present) in self.groups.iter().zip(present) {
+                group.iter().for_each(|&at| flags[at] = present);
+            }
+            mark.add_to(&mut rows, &flags)?;
         }
         store.write(&rows)
     }

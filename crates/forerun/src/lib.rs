@@ -247,11 +247,12 @@ pub mod gpu {
 #[cfg(feature = "table")]
 pub mod table {
     pub use forerun_table::{
-        Admission, Bags, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy,
+        Admission, Applied, Bags, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy,
         EvictionCallback, Export, Failures, HostCapacity, Latency, PooledDtype, Pooling,
         PoolingError, PoolingOptions, Promotion, Result, RowFormat, RowType, Rows, Snapshot, Stats,
         Table, TypedTable, UnknownDtype, UnknownEvictStrategy, UnknownPooledDtype, UnknownPooling,
-        UnknownRowFormat, Update, WeakTable, WhenFull, WritePolicy, zerocopy,
+        UnknownRowFormat, Update, WeakTable, WhenFull, Write, WriteId, WritePolicy, partition,
+        zerocopy,
     };
     #[cfg(feature = "gpu")]
     pub use forerun_table::{Destination, DeviceChoice, Pointers};

@@ -3,7 +3,7 @@
 
 use std::sync::PoisonError;
 
-use forerun::table::Update;
+use forerun::table::{Dtype, Update};
 use numpy::{PyArrayDescrMethods, PyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
@@ -24,6 +24,51 @@ const SHORT_BATCH: usize = 32;
 
 /// Rows that an iterator fetches at a time.
 const EXPORTED_AT_ONCE: usize = 256;
+
+/// Checks that this many bytes are the rows of this many keys.
+pub(crate) fn expect_rows(
+    keys: usize,
+    bytes: usize,
+    dtype: Dtype,
+    dim: u32,
+    what: &str,
+) -> PyResult<()> {
+    let row_bytes = dtype.bytes() * dim as usize;
+    if keys.checked_mul(row_bytes) == Some(bytes) {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "`{what}` must have {keys} x {dim} elements of {}: {} bytes in all, not {bytes}",
+        dtype.name(),
+        keys.saturating_mul(row_bytes)
+    )))
+}
+
+/// Checks that in an array of more than one dimension, a row occupies the last one or the last
+/// ones. Rows along other dimensions would have the same number of bytes and be misread.
+pub(crate) fn expect_shape(
+    array: &Bound<'_, PyUntypedArray>,
+    dtype: Dtype,
+    dim: u32,
+    what: &str,
+) -> PyResult<()> {
+    let (shape, row_bytes) = (array.shape(), dtype.bytes() * dim as usize);
+    let mut bytes = array.dtype().itemsize();
+    if bytes != 1 && bytes != dtype.bytes() {
+        // Another type has its own error message.
+        return Ok(());
+    }
+    let is_of_rows = shape.iter().rev().any(|&extent| {
+        bytes = bytes.saturating_mul(extent);
+        bytes == row_bytes
+    });
+    if is_of_rows || shape.len() < 2 || array.is_empty() {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "`{what}` has the shape {shape:?}, but the last dimension must be a row of {dim} elements"
+    )))
+}
 
 impl Table {
     /// The table, unless it is closed.
@@ -72,39 +117,11 @@ impl Table {
 
     /// Checks that this many bytes are the rows of these keys.
     pub(super) fn expect_rows(&self, keys: &Numbers<'_>, bytes: usize, what: &str) -> PyResult<()> {
-        let row_bytes = self.dtype.bytes() * self.dim as usize;
-        if bytes == keys.len() * row_bytes {
-            return Ok(());
-        }
-        Err(invalid(format!(
-            "`{what}` must have {} x {} elements of {}: {} bytes in all, not {bytes}",
-            keys.len(),
-            self.dim,
-            self.dtype.name(),
-            keys.len() * row_bytes
-        )))
+        expect_rows(keys.len(), bytes, self.dtype, self.dim, what)
     }
 
-    /// Checks that in an array of more than one dimension, a row occupies the last one or the last
-    /// ones. Rows along other dimensions would have the same number of bytes and be misread.
     fn expect_shape(&self, array: &Bound<'_, PyUntypedArray>, what: &str) -> PyResult<()> {
-        let (shape, row_bytes) = (array.shape(), self.dtype.bytes() * self.dim as usize);
-        let mut bytes = array.dtype().itemsize();
-        if bytes != 1 && bytes != self.dtype.bytes() {
-            // Another type has its own error message.
-            return Ok(());
-        }
-        let is_of_rows = shape.iter().rev().any(|&extent| {
-            bytes = bytes.saturating_mul(extent);
-            bytes == row_bytes
-        });
-        if is_of_rows || shape.len() < 2 || array.is_empty() {
-            return Ok(());
-        }
-        Err(invalid(format!(
-            "`{what}` has the shape {shape:?}, but the last dimension must be a row of {} elements",
-            self.dim
-        )))
+        expect_shape(array, self.dtype, self.dim, what)
     }
 
     /// Calls a function with the bytes of the caller's rows while other Python threads run.

@@ -3,14 +3,15 @@
 //! ```text
 //!   mod.rs      the class                     options.rs   how it is opened
 //!   access.rs   what its calls share          stats.rs     its metrics       on_device.rs  lookups into a tensor on a GPU
-//!   find_async.rs  lookups that are awaited   find_pooled.rs  lookups of bags
+//!   find_async.rs  lookups that are awaited   find_pooled.rs  lookups of bags  once.rs  writes that are applied once
 //! ```
 
-mod access;
+pub(crate) mod access;
 mod find_async;
 mod find_pooled;
 mod on_device;
-mod options;
+mod once;
+pub(crate) mod options;
 mod stats;
 
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use forerun::table::{DeviceStats, Dtype, Update};
 use numpy::{PyArray1, PyArrayDyn};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::at_exit;
 use crate::background_call::run_long;
@@ -377,6 +378,38 @@ impl Table {
         let table = self.open()?;
         let export = py.detach(|| table.export(batch)).map_err(table_exception)?;
         Ok(Export::new(export, self.dtype, self.dim))
+    }
+
+    /// For the shards of `forerun.ray`: a write that is applied once, however often the client
+    /// repeats it. `op` is "insert", "assign", "add_at" or "erase".
+    fn _write_once<'py>(
+        &self,
+        client: &Bound<'py, PyBytes>,
+        sequence: u64,
+        op: &str,
+        keys: &Bound<'py, PyAny>,
+        rows: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyArray1<u8>>> {
+        once::write(self, client, sequence, op, keys, rows)
+    }
+
+    /// The last write of a client: its sequence, its number of keys, the flags of those that are
+    /// applied, and the keys of all writes of the client.
+    fn _applied<'py>(
+        &self,
+        client: &Bound<'py, PyBytes>,
+    ) -> PyResult<Option<once::AppliedParts<'py>>> {
+        once::applied(self, client)
+    }
+
+    /// Forgets a client, which must not repeat a write.
+    fn _forget_client(&self, client: &Bound<'_, PyBytes>) -> PyResult<bool> {
+        once::forget(self, client)
+    }
+
+    /// Forgets the clients whose last write is older than this. Returns their number.
+    fn _forget_clients(&self, py: Python<'_>, older_than_seconds: u64) -> PyResult<usize> {
+        once::forget_old(self, py, older_than_seconds)
     }
 
     /// Makes all written rows durable.

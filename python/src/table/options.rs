@@ -72,7 +72,7 @@ pub(super) struct Policies<'a> {
 }
 
 /// The element type for an object: a name, or a type of NumPy or PyTorch.
-pub(super) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
+pub(crate) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
     let shown = object.str()?;
     let shown = shown.to_str()?;
     let name = shown.strip_prefix("torch.").unwrap_or(shown);

@@ -1,0 +1,18 @@
+"""A table in shards on the nodes of a Ray cluster.
+
+`ShardedTable` has the calls of `forerun.Table`. Ray places the shards, restarts them and finds
+them; keys and rows travel over the shards' own TCP ports.
+
+    table.py          the handle; directory.py: what it knows of the cluster
+    session.py        a call: frames to all shards at once; connection.py: frames to one
+    coordinator.py    the actor that places shards and moves buckets
+    shard_actor.py    the actor of a shard
+    shard.py          a table and its buckets; gate.py: which requests it serves
+    data_port.py      its TCP port; frames.py: the protocol
+    shard_map.py      the map of buckets to shards
+"""
+
+from forerun.ray.session import LostWritesWarning
+from forerun.ray.table import Move, ShardedTable
+
+__all__ = ["LostWritesWarning", "Move", "ShardedTable"]

@@ -1,0 +1,236 @@
+"""A connection to a shard: requests out, answers into the caller's memory."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun import errors
+from forerun.errors import ServerError
+from forerun.ray import frames
+from forerun.ray.data_port import receive, send
+from forerun.ray.frames import Answer, FrameError, Op, Request, Status
+
+Buffer = NDArray[np.uint8]
+NO_CLIENT = bytes(frames.CLIENT_BYTES)
+
+
+class Endpoint(NamedTuple):
+    """Where a shard's data port is, in the process that runs now."""
+
+    host: str
+    port: int
+    token: bytes
+    generation: int
+    row_bytes: int
+
+
+class Wire(Protocol):
+    """Carries frames to a shard."""
+
+    def send(self, data: list[bytes | memoryview], deadline: float) -> None: ...
+
+    def receive(self, deadline: float) -> memoryview:
+        """The head of the next answer."""
+
+    def receive_body(self, into: memoryview, deadline: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Socket:
+    """Frames over the shard's data port."""
+
+    def __init__(self, endpoint: Endpoint, deadline: float) -> None:
+        left = max(deadline - time.monotonic(), 1e-3)
+        self._socket = socket.create_connection((endpoint.host, endpoint.port), timeout=left)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            hello = frames.HELLO.pack(frames.MAGIC, frames.VERSION, endpoint.token)
+            send(self._socket, memoryview(hello), deadline)
+            welcome = bytearray(frames.WELCOME.size)
+            if not receive(self._socket, memoryview(welcome), deadline):
+                raise FrameError("the shard has closed the connection")
+            magic, version, status = frames.WELCOME.unpack(welcome)
+            if (magic, version) != (frames.MAGIC, frames.VERSION):
+                raise FrameError("the peer is not a shard")
+            if status != frames.WELCOMED:
+                raise FrameError("the shard refused the connection: it has too many, or restarted")
+        except BaseException:
+            self._socket.close()
+            raise
+        self._head = memoryview(bytearray(frames.ANSWER.size))
+
+    def send(self, data: list[bytes | memoryview], deadline: float) -> None:
+        self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
+        sent = self._socket.sendmsg(data)
+        for part in data:
+            if sent < len(part):
+                send(self._socket, memoryview(part)[sent:], deadline)
+            sent = max(sent - len(part), 0)
+
+    def receive(self, deadline: float) -> memoryview:
+        if not receive(self._socket, self._head, deadline):
+            raise FrameError("the shard has closed the connection")
+        return self._head
+
+    def receive_body(self, into: memoryview, deadline: float) -> None:
+        if len(into) > 0 and not receive(self._socket, into, deadline):
+            raise FrameError("the shard has closed the connection")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class ActorCalls:
+    """Frames as calls of the shard's actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._answers: list[Any] = []
+        self._body = memoryview(b"")
+
+    def send(self, data: list[bytes | memoryview], deadline: float) -> None:
+        self._answers.append(self._actor.frame.remote(b"".join(data)))
+
+    def receive(self, deadline: float) -> memoryview:
+        import ray
+
+        left = max(deadline - time.monotonic(), 1e-3)
+        try:
+            answer = ray.get(self._answers.pop(0), timeout=left)
+        except ray.exceptions.RayError as error:
+            raise ConnectionError(f"a call of the shard's actor failed: {error}") from error
+        self._body = memoryview(answer)[frames.ANSWER.size :]
+        return memoryview(answer)[: frames.ANSWER.size]
+
+    def receive_body(self, into: memoryview, deadline: float) -> None:
+        if len(into) != len(self._body):
+            raise FrameError("an answer of another length than its head says")
+        into[:] = self._body
+
+    def close(self) -> None:
+        self._answers.clear()
+
+
+class Connection:
+    """Frames to one shard, one at a time."""
+
+    def __init__(
+        self, endpoint: Endpoint, deadline: float, wire: Wire | None = None
+    ) -> None:
+        self.endpoint = endpoint
+        self.row_bytes = endpoint.row_bytes
+        self._wire: Wire = wire or Socket(endpoint, deadline)
+        self._deadline = deadline
+        self._id = 0
+        self._body: Buffer = np.empty(0, np.uint8)
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        error: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        op: Op,
+        body: list[memoryview],
+        count: int,
+        deadline: float,
+        *,
+        map_version: int = 0,
+        client: bytes = NO_CLIENT,
+        sequence: int = 0,
+        argument: int = 0,
+    ) -> None:
+        self._id += 1
+        size = sum(map(len, body))
+        head = Request(size, op, self._id, map_version, client, sequence, count, argument)
+        self._wire.send([head.pack(), *body], deadline)
+
+    def receive(self, deadline: float) -> tuple[Answer, Buffer]:
+        """The answer to the last request. Its body is reused by the next one."""
+        head = self._wire.receive(deadline)
+        answer = frames.parse_answer(head, self._id, self.row_bytes)
+        if answer.body_bytes > len(self._body):
+            self._body = np.empty(answer.body_bytes, np.uint8)
+        body = self._body[: answer.body_bytes]
+        self._wire.receive_body(body.data, deadline)
+        return answer, body
+
+    def ask(
+        self,
+        op: Op,
+        *body: memoryview,
+        deadline: float | None = None,
+        client: bytes = NO_CLIENT,
+        argument: int = 0,
+    ) -> tuple[Answer, Buffer]:
+        """A request without keys, and its answer. Raises the shard's error."""
+        deadline = self._deadline if deadline is None else deadline
+        self.send(op, list(body), 0, deadline, client=client, argument=argument)
+        answer, found = self.receive(deadline)
+        if answer.status == Status.FAILED:
+            raise error_of(bytes(found[answer.keys :]))
+        return answer, found
+
+    def export(
+        self, buckets: NDArray[np.bool_], batch: int, client: bytes = NO_CLIENT
+    ) -> NDArray[np.bool_]:
+        """Begins an export of some buckets, as of now. Returns those that the shard owns."""
+        asked = np.packbits(buckets).data
+        _, body = self.ask(Op.EXPORT, asked, client=client, argument=batch)
+        if len(body) != frames.BITMAP_BYTES:
+            raise FrameError("an export of other buckets")
+        return np.unpackbits(body).view(np.bool_)
+
+    def exported(
+        self, client: bytes = NO_CLIENT, timeout: float = 60.0
+    ) -> Iterator[tuple[NDArray[np.uint64], Buffer]]:
+        """The rows of the export, batch by batch, as bytes."""
+        while True:
+            deadline = time.monotonic() + timeout
+            answer, body = self.ask(Op.EXPORT_NEXT, deadline=deadline, client=client)
+            if answer.keys == 0:
+                return
+            if len(body) != answer.keys * (8 + self.row_bytes):
+                raise FrameError("rows of another length")
+            keys = body[: 8 * answer.keys].view("<u8").astype(np.uint64)
+            yield keys, body[8 * answer.keys :].copy()
+
+    def changes(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_], Buffer, int]:
+        """Keys that were written since a move began, whether they have rows, the rows, and how many
+        keys are left."""
+        answer, body = self.ask(Op.CHANGES, deadline=time.monotonic() + 60)
+        count = answer.keys
+        if len(body) != count * (9 + self.row_bytes) + 8:
+            raise FrameError("changes of another length")
+        keys = body[: 8 * count].view("<u8").astype(np.uint64)
+        found = body[8 * count : 9 * count].astype(np.bool_)
+        return keys, found, body[9 * count : -8].copy(), int.from_bytes(body[-8:], "little")
+
+
+def error_of(text: bytes) -> Exception:
+    """The exception that a shard describes."""
+    name, _, words = text.decode(errors="replace").partition(": ")
+    known = getattr(errors, name, None)
+    if isinstance(known, type) and issubclass(known, errors.Error):
+        if known is errors.PartialError:
+            return errors.PartialError(words, [])
+        return known(words)
+    return ServerError(text.decode(errors="replace"))

@@ -1,0 +1,210 @@
+"""The TCP port of a shard. A peer that does not keep to the protocol loses its connection, and
+costs nothing else.
+
+    accept ──> a thread for each connection: hello ──> request, answer, request, answer ...
+
+Limits: `connections_max` connections, of which `hellos_max` may be without a valid hello; a hello
+within `HELLO_S` seconds; the rest of a frame within `FRAME_S` seconds of its first byte; an answer
+taken within `FRAME_S` seconds. The length of a frame is checked before memory is taken for it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import socket
+import threading
+import time
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.ray import frames
+from forerun.ray.frames import FrameError, Request
+
+HELLO_S = 5.0
+FRAME_S = 30.0
+CONNECTIONS_MAX = 256
+HELLOS_MAX = 32
+
+log = logging.getLogger("forerun.ray")
+
+Buffer = NDArray[np.uint8]
+
+
+class Session(Protocol):
+    """What a shard keeps for a connection."""
+
+    def serve(self, request: Request, body: Buffer) -> Buffer:
+        """The answer, head included. It may be reused by the next call."""
+
+    def close(self) -> None: ...
+
+
+class Shard(Protocol):
+    row_bytes: int
+
+    def session(self) -> Session: ...
+
+
+def receive(connection: socket.socket, into: memoryview, deadline: float) -> bool:
+    """Fills a buffer. Returns false if the peer has closed before its first byte."""
+    got = 0
+    while got < len(into):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        count = connection.recv_into(into[got:])
+        if count == 0:
+            if got == 0:
+                return False
+            raise FrameError("the peer has closed in the middle of a frame")
+        got += count
+    return True
+
+
+def send(connection: socket.socket, data: memoryview, deadline: float) -> None:
+    """Sends all bytes before a deadline. `sendall` would take a time-out for all of them, too, but
+    only from the call on."""
+    connection.settimeout(max(deadline - time.monotonic(), 1e-3))
+    connection.sendall(data)
+
+
+class DataPort:
+    def __init__(
+        self,
+        shard: Shard,
+        bind: str,
+        connections_max: int = CONNECTIONS_MAX,
+        hellos_max: int = HELLOS_MAX,
+    ) -> None:
+        self.token = secrets.token_bytes(frames.TOKEN_BYTES)
+        self._shard = shard
+        self._connections_max = connections_max
+        self._hellos_max = hellos_max
+        self._lock = threading.Lock()
+        self._hellos: dict[socket.socket, float] = {}
+        self._connections: set[socket.socket] = set()
+        self._is_closed = False
+        self._listener = socket.create_server((bind, 0), backlog=128)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        threading.Thread(target=self._accept, name="forerun-accept", daemon=True).start()
+
+    @property
+    def connections(self) -> int:
+        with self._lock:
+            return len(self._connections)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            open_now = [*self._connections, *self._hellos]
+        # A listener that is only closed would leave its thread in accept.
+        for connection in [self._listener, *open_now]:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if self._is_closed:
+                    return
+                # No file descriptors are left, for example. Others may be closed soon.
+                log.warning("cannot accept a connection: %s", error)
+                time.sleep(0.1)
+                continue
+            with self._lock:
+                is_full = len(self._hellos) >= self._hellos_max
+                if is_full:
+                    # The oldest hello makes room, so that silent peers do not keep others out.
+                    oldest = min(self._hellos, key=lambda peer: self._hellos[peer])
+                    del self._hellos[oldest]
+                    _shut(oldest)
+                self._hellos[connection] = time.monotonic()
+            try:
+                threading.Thread(
+                    target=self._run, args=(connection,), name="forerun-shard", daemon=True
+                ).start()
+            except RuntimeError as error:
+                log.warning("cannot start a thread for a connection: %s", error)
+                with self._lock:
+                    self._hellos.pop(connection, None)
+                connection.close()
+
+    def _run(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                if self._welcome(connection):
+                    self._serve(connection)
+        except (OSError, FrameError) as error:
+            log.info("a connection ended: %r", error)
+        finally:
+            with self._lock:
+                self._hellos.pop(connection, None)
+                self._connections.discard(connection)
+
+    def _welcome(self, connection: socket.socket) -> bool:
+        deadline = time.monotonic() + HELLO_S
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A host that has vanished without a word is noticed after two minutes.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        hello = bytearray(frames.HELLO.size)
+        if not receive(connection, memoryview(hello), deadline):
+            return False
+        magic, version, token = frames.HELLO.unpack(hello)
+        is_known = hmac.compare_digest(token, self.token)
+        is_welcome = magic == frames.MAGIC and version == frames.VERSION and is_known
+        with self._lock:
+            if self._hellos.pop(connection, None) is None:
+                return False
+            is_welcome = is_welcome and len(self._connections) < self._connections_max
+            is_welcome = is_welcome and not self._is_closed
+            if is_welcome:
+                self._connections.add(connection)
+        status = frames.WELCOMED if is_welcome else frames.REFUSED
+        answer = frames.WELCOME.pack(frames.MAGIC, frames.VERSION, status)
+        send(connection, memoryview(answer), deadline)
+        return is_welcome
+
+    def _serve(self, connection: socket.socket) -> None:
+        head = memoryview(bytearray(frames.REQUEST.size))
+        body = np.empty(0, np.uint8)
+        session = self._shard.session()
+        try:
+            while True:
+                # Between frames a client may be silent as long as it likes.
+                connection.settimeout(None)
+                count = connection.recv_into(head)
+                if count == 0:
+                    return
+                deadline = time.monotonic() + FRAME_S
+                if count < len(head) and not receive(connection, head[count:], deadline):
+                    raise FrameError("the peer has closed in the middle of a frame")
+                request = frames.parse_request(head, self._shard.row_bytes)
+                if request.body_bytes > len(body):
+                    body = np.empty(request.body_bytes, np.uint8)
+                part = body[: request.body_bytes]
+                if len(part) > 0 and not receive(connection, part.data, deadline):
+                    raise FrameError("the peer has closed in the middle of a frame")
+                answer = session.serve(request, part)
+                send(connection, answer.data, time.monotonic() + FRAME_S)
+        finally:
+            session.close()
+
+
+def _shut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass

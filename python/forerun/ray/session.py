@@ -1,0 +1,392 @@
+"""One call at a time of a sharded table: frames to all shards at once, answers as they come.
+
+    batch ──split──> a queue of frames for each shard
+      round:  send the first frame of every queue ──> receive from every shard ──> scatter
+      Moved           the frame's keys are split again, by the newer map
+      no answer       a read is asked again; a write is sent again to the same shard, unchanged
+
+A write is never sent to another shard before the first one has said that it did not apply it and
+will not. So it is applied once, although its buckets move and processes die.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import warnings
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from forerun._forerun import _ShardBatch
+from forerun.errors import Error, PartialError, ServerError
+from forerun.ray import frames
+from forerun.ray.connection import ActorCalls, Connection, Endpoint, error_of
+from forerun.ray.frames import FrameError, Op, Status
+from forerun.ray.shard_map import ShardMap
+
+if TYPE_CHECKING:
+    from forerun.ray.directory import Directory
+
+# An answer that has arrived is taken, although another shard has used up the time.
+GRACE_S = 0.25
+# Between attempts to reach a shard.
+PAUSE_S = 0.02
+PAUSE_MAX_S = 0.5
+# An attempt to reach one shard must not keep the answers of the others waiting for long.
+CONNECT_S = 2.0
+
+_FAILURES = (OSError, FrameError, ray.exceptions.RayError)
+
+
+class LostWritesWarning(UserWarning):
+    """A shard was restored from a backup without writes that this process knows were
+    acknowledged."""
+
+
+@dataclass
+class Frame:
+    """Some keys of a call, for one shard."""
+
+    keys: NDArray[np.uint64]
+    positions: NDArray[np.uint64]
+    # Of a write. It stays the same however often the frame is sent.
+    sequence: int = 0
+    rows: NDArray[np.uint8] | None = None
+
+
+@dataclass
+class Link:
+    """A session's way to one shard."""
+
+    shard: int
+    connection: Connection | None = None
+    generation: int = -1
+    # The last write.
+    sequence: int = 0
+    # Of the writes that the shard acknowledged: the last one, and their keys.
+    acknowledged: int = 0
+    keys: int = 0
+    # Writes that were not applied because buckets had moved.
+    moved: list[int] = field(default_factory=list)
+    pause_s: float = PAUSE_S
+    retry_at: float = 0.0
+    error: Exception | None = None
+
+    def reset(self, error: Exception) -> None:
+        """Gives up the connection, and waits a little before the next one."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+        self.error = error
+        self.retry_at = time.monotonic() + self.pause_s
+        self.pause_s = min(2 * self.pause_s, PAUSE_MAX_S)
+
+
+class Session:
+    """A client of all shards, for one call at a time."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+        self.process = os.getpid()
+        self.client = secrets.token_bytes(frames.CLIENT_BYTES)
+        self.links: dict[int, Link] = {}
+
+    def close(self) -> None:
+        for link in self.links.values():
+            if link.connection is None:
+                continue
+            try:
+                if link.acknowledged:
+                    deadline = time.monotonic() + 1
+                    link.connection.ask(Op.FORGET, deadline=deadline, client=self.client)
+            except (*_FAILURES, Error):
+                # The shard forgets it later by itself.
+                pass
+            link.connection.close()
+        self.links.clear()
+
+    def drop(self) -> None:
+        """Closes without a word: a call was interrupted, and answers may be under way."""
+        for link in self.links.values():
+            if link.connection is not None:
+                link.connection.close()
+        self.links.clear()
+
+    # Connections.
+
+    def link(self, shard: int) -> Link:
+        return self.links.setdefault(shard, Link(shard))
+
+    def connect(self, link: Link, deadline: float) -> Connection:
+        """The connection to a shard, made anew if there is none."""
+        if link.connection is not None:
+            return link.connection
+        wait = min(link.retry_at, deadline) - time.monotonic()
+        if wait > 0:
+            time.sleep(wait)
+        now = time.monotonic()
+        if now >= deadline:
+            raise TimeoutError(f"no answer in time: {link.error!r}")
+        until = min(deadline, now + CONNECT_S)
+        endpoint, actor = self.directory.endpoint(link.shard, until, deadline)
+        wire = ActorCalls(actor) if self.directory.transport == "actor" else None
+        connection = Connection(endpoint, until, wire)
+        try:
+            self._check_lost(link, connection, endpoint, until)
+        except BaseException:
+            connection.close()
+            raise
+        link.connection = connection
+        return connection
+
+    def _check_lost(
+        self, link: Link, connection: Connection, endpoint: Endpoint, deadline: float
+    ) -> None:
+        """Compares what a restored shard has of this client's writes with what was acknowledged."""
+        if endpoint.generation != link.generation and link.acknowledged:
+            _, body = connection.ask(Op.APPLIED, deadline=deadline, client=self.client)
+            has = int.from_bytes(body[:8], "little")
+            keys = int.from_bytes(body[8:16], "little")
+            if has < link.acknowledged:
+                moved = sum(has < sequence <= link.acknowledged for sequence in link.moved)
+                writes, lost = link.acknowledged - has - moved, link.keys - keys
+                self.directory.report_lost(self.client.hex(), link.shard, writes, lost)
+                warnings.warn(
+                    f"shard {link.shard} was restored from a backup: {writes} writes of {lost} "
+                    "keys that this handle had written there are lost",
+                    LostWritesWarning,
+                    stacklevel=2,
+                )
+                link.acknowledged, link.keys = has, keys
+        link.generation = endpoint.generation
+
+    # Calls with keys.
+
+    def run(self, op: Op, batch: _ShardBatch, deadline: float) -> None:
+        """Does a call for all keys of a batch. Raises `PartialError` for those that failed."""
+        failed: list[NDArray[np.uint64]] = []
+        causes: list[Exception] = []
+        positions: NDArray[np.uint64] | None = None
+        shard_map = self.directory.map
+        while True:
+            moved = self._run_once(op, batch, positions, shard_map, deadline, failed, causes)
+            if len(moved) == 0:
+                break
+            positions = moved
+            if time.monotonic() >= deadline:
+                failed.append(moved)
+                causes.append(TimeoutError("their buckets are moving to another shard"))
+                break
+            shard_map = self.directory.newer_map(shard_map, deadline)
+        for part in failed:
+            batch.scatter(part, np.zeros(len(part), np.uint8))
+        if failed:
+            at = sorted(int(position) for part in failed for position in part)
+            raise PartialError(f"{len(at)} keys failed: {causes[0]}", at) from causes[0]
+
+    def _run_once(
+        self,
+        op: Op,
+        batch: _ShardBatch,
+        positions: NDArray[np.uint64] | None,
+        shard_map: ShardMap,
+        deadline: float,
+        failed: list[NDArray[np.uint64]],
+        causes: list[Exception],
+    ) -> NDArray[np.uint64]:
+        """Returns the positions of keys whose buckets are elsewhere."""
+        shards = len(shard_map.places)
+        keys, order, starts = batch.split(shard_map.owners, shard_map.seed, shards, positions)
+        queues: dict[int, deque[Frame]] = {}
+        size = frames.frame_keys(self.directory.row_bytes)
+        for shard in range(shards):
+            for at in range(starts[shard], starts[shard + 1], size):
+                part = slice(at, min(at + size, starts[shard + 1]))
+                queues.setdefault(shard, deque()).append(Frame(keys[part], order[part]))
+        moved: list[NDArray[np.uint64]] = []
+        while queues:
+            sent: list[int] = []
+            # Shards that answer come first, so that they do not wait for one that is away.
+            for shard in sorted(queues, key=lambda shard: self.link(shard).connection is None):
+                link, frame = self.link(shard), queues[shard][0]
+                if self._send(op, batch, link, frame, shard_map.version, deadline, len(sent)):
+                    sent.append(shard)
+            for shard in sent:
+                link, frame = self.link(shard), queues[shard][0]
+                before = len(moved)
+                if self._receive(op, batch, link, frame, deadline, moved, failed, causes):
+                    queues[shard].popleft()
+                if len(moved) > before:
+                    # The rest follows, so that writes of one key keep their order.
+                    moved.extend(frame.positions for frame in queues[shard])
+                    queues[shard].clear()
+            for shard in [shard for shard, queue in queues.items() if not queue]:
+                del queues[shard]
+            if queues and time.monotonic() >= deadline:
+                for shard, queue in queues.items():
+                    error = self.link(shard).error
+                    causes.append(ServerError(f"shard {shard} did not answer in time: {error!r}"))
+                    failed.extend(frame.positions for frame in queue)
+                break
+            # A shard that is restored elsewhere keeps its number, so frames stay with it.
+        return np.concatenate(moved) if moved else np.empty(0, np.uint64)
+
+    def _send(
+        self,
+        op: Op,
+        batch: _ShardBatch,
+        link: Link,
+        frame: Frame,
+        version: int,
+        deadline: float,
+        sent: int,
+    ) -> bool:
+        if link.connection is None and sent > 0 and link.retry_at > time.monotonic():
+            # Others have answers to receive meanwhile.
+            return False
+        if op in frames.WRITES and frame.sequence == 0:
+            link.sequence += 1
+            frame.sequence = link.sequence
+            if op in frames.WITH_ROWS:
+                frame.rows = batch.gather(frame.positions)
+        body = [frame.keys.data.cast("B")] if len(frame.keys) else []
+        if frame.rows is not None and len(frame.rows):
+            body.append(frame.rows.data)
+        try:
+            connection = self.connect(link, deadline)
+            connection.send(
+                op,
+                body,
+                len(frame.keys),
+                deadline,
+                map_version=version,
+                client=self.client,
+                sequence=frame.sequence,
+            )
+        except (*_FAILURES, Error) as error:
+            link.reset(error)
+            return False
+        return True
+
+    def _receive(
+        self,
+        op: Op,
+        batch: _ShardBatch,
+        link: Link,
+        frame: Frame,
+        deadline: float,
+        moved: list[NDArray[np.uint64]],
+        failed: list[NDArray[np.uint64]],
+        causes: list[Exception],
+    ) -> bool:
+        """Whether the frame is answered, for better or worse."""
+        assert link.connection is not None
+        count = len(frame.keys)
+        try:
+            answer, body = link.connection.receive(max(deadline, time.monotonic() + GRACE_S))
+            if answer.keys > count or len(body) < answer.keys:
+                raise FrameError(f"{answer.keys} flags for {count} keys")
+            if answer.status == Status.OK and op in (Op.FIND, Op.CONTAINS, *frames.WRITES):
+                if answer.keys != count:
+                    raise FrameError(f"{answer.keys} flags for {count} keys")
+        except _FAILURES as error:
+            link.reset(error)
+            return False
+        link.pause_s = PAUSE_S
+        done = answer.keys
+        flags, rest = body[:done], frame.positions[done:]
+        if op in frames.WRITES:
+            if done or answer.status == Status.OK:
+                link.acknowledged = frame.sequence
+                link.keys += done
+            else:
+                link.moved.append(frame.sequence)
+        if answer.status == Status.OK:
+            self._take(op, batch, link, frame, flags, body[done:], failed, causes)
+            return True
+        batch.scatter(frame.positions[:done], flags)
+        if answer.status == Status.MOVED:
+            moved.append(rest)
+            if answer.map_version == 0:
+                # It has no map: its directory has vanished.
+                self.directory.suspect(link.shard)
+            return True
+        causes.append(error_of(bytes(body[done:])))
+        failed.append(rest)
+        return True
+
+    def _take(
+        self,
+        op: Op,
+        batch: _ShardBatch,
+        link: Link,
+        frame: Frame,
+        flags: NDArray[np.uint8],
+        rest: NDArray[np.uint8],
+        failed: list[NDArray[np.uint64]],
+        causes: list[Exception],
+    ) -> None:
+        if op is Op.PREFETCH:
+            return
+        if op is not Op.FIND:
+            batch.scatter(frame.positions, flags)
+            return
+        row_bytes = self.directory.row_bytes * len(flags)
+        rows, text = rest[:row_bytes], rest[row_bytes:]
+        if len(text):
+            is_failed = flags == 2
+            flags = np.where(is_failed, np.uint8(0), flags)
+            failed.append(frame.positions[is_failed])
+            causes.append(error_of(bytes(text)))
+        batch.scatter(frame.positions, flags, rows)
+
+    # Calls without keys.
+
+    def ask_all(self, op: Op, deadline: float) -> list[bytes]:
+        """Asks every shard, all at once."""
+        answers: dict[int, bytes] = {}
+        shards = range(len(self.directory.map.places))
+        while len(answers) < len(shards):
+            sent: list[Link] = []
+            for shard in shards:
+                link = self.link(shard)
+                if shard in answers:
+                    continue
+                try:
+                    self.connect(link, deadline).send(op, [], 0, deadline, client=self.client)
+                    sent.append(link)
+                except (*_FAILURES, Error) as error:
+                    link.reset(error)
+            refused: Exception | None = None
+            for link in sent:
+                try:
+                    assert link.connection is not None
+                    answer, body = link.connection.receive(deadline)
+                except _FAILURES as error:
+                    link.reset(error)
+                    continue
+                link.pause_s = PAUSE_S
+                if answer.status == Status.FAILED:
+                    refused = error_of(bytes(body[answer.keys :]))
+                answers[link.shard] = bytes(body)
+            if refused is not None:
+                raise refused
+            if len(answers) < len(shards) and time.monotonic() >= deadline:
+                away = [shard for shard in shards if shard not in answers]
+                raise ServerError(
+                    f"shards {away} did not answer in time: {self.link(away[0]).error!r}"
+                )
+        return [answers[shard] for shard in shards]
+
+
+def as_rows(body: NDArray[np.uint8], dim: int, dtype: str) -> NDArray[Any]:
+    """Bytes as rows of a table."""
+    name = "uint16" if dtype == "bfloat16" else dtype
+    rows: NDArray[Any] = body.view(name).reshape(-1, dim)
+    return rows

@@ -1,0 +1,483 @@
+"""A shard: a `Table` in a directory of its node, the buckets that it owns, and the operations of
+its data port."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import forerun
+from forerun._forerun import _buckets
+from forerun.errors import (
+    Error,
+    InvalidArgumentError,
+    LockedError,
+    NotFoundError,
+    PartialError,
+    VersionError,
+)
+from forerun.ray import frames
+from forerun.ray.frames import FrameError, Op, Request, Status
+from forerun.ray.gate import Changes, Gate
+from forerun.ray.shard_map import BUCKETS, ShardMap, ShardState
+
+Buffer = NDArray[np.uint8]
+
+# A client repeats a write within its time-out, which is far shorter.
+CLIENT_RETENTION_S = 24 * 3600
+# How long an opening waits for the lock that a process that has just died still holds.
+LOCK_S = 10.0
+
+WRITE_NAMES = {Op.INSERT: "insert", Op.ASSIGN: "assign", Op.ADD_AT: "add_at", Op.ERASE: "erase"}
+
+
+@dataclass(frozen=True)
+class ShardConfig:
+    """How a shard is made. Ray keeps it for restarts."""
+
+    table: str
+    shard: int
+    generation: int
+    dim: int
+    dtype: str
+    path: str
+    bind: str
+    backups: str | None
+    # Whether a missing directory is filled from the last backup.
+    restores: bool
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        name = f"shard-{self.shard:04}"
+        return Path(self.path) / (f"{name}.{self.generation}" if self.generation else name)
+
+    @property
+    def backup_directory(self) -> Path:
+        if self.backups is None:
+            raise InvalidArgumentError("the table has no directory of backups: pass `backups`")
+        return Path(self.backups) / f"shard-{self.shard:04}"
+
+
+class Shard:
+    """The rows of some buckets. Any number of threads may call it."""
+
+    def __init__(self, config: ShardConfig) -> None:
+        self.config = config
+        self.lock = threading.Lock()
+        self.state, self.restored = self._open_state()
+        self.table = self._open_table()
+        self.row_bytes = self.table.dim * np.dtype(_numpy_name(config.dtype)).itemsize
+        self.gate = Gate()
+        self.changes: Changes | None = None
+        self.keys_written = 0
+        self._serve_map()
+        self.table._forget_clients(CLIENT_RETENTION_S)
+
+    def _open_state(self) -> tuple[ShardState, dict[str, Any] | None]:
+        """The state on disk, or that of a new shard. A new shard owns nothing until it gets a map,
+        so one whose directory has vanished does not pretend to be empty."""
+        config = self.config
+        state = ShardState.load(config.directory)
+        if state is None:
+            config.directory.mkdir(parents=True, exist_ok=True)
+            (config.directory / "shard.json.new").unlink(missing_ok=True)
+            if any(config.directory.iterdir()):
+                raise InvalidArgumentError(
+                    f"{config.directory} is not empty and holds no shard of a table"
+                )
+            state = ShardState(
+                table=config.table,
+                shard=config.shard,
+                dim=config.dim,
+                dtype=config.dtype,
+                is_restoring=config.restores,
+            )
+            state.save(config.directory)
+        mine = (config.table, config.shard, config.dim, config.dtype)
+        if (state.table, state.shard, state.dim, state.dtype) != mine:
+            raise VersionError(
+                f"{config.directory} holds shard {state.shard} of table {state.table!r}, rows of "
+                f"{state.dim} x {state.dtype}, not shard {config.shard} of {config.table!r}, rows "
+                f"of {config.dim} x {config.dtype}"
+            )
+        restored = self._restore(state) if state.is_restoring else None
+        return state, restored
+
+    def _restore(self, state: ShardState) -> dict[str, Any]:
+        """Fills the directory from the newest backup."""
+        rows = self.config.directory / "rows"
+        if rows.exists():
+            # Of a restoration that did not end.
+            shutil.rmtree(rows)
+        with forerun.Backups(self.config.backup_directory, create="never") as backups:
+            backup = backups.restore(rows)
+        state.is_restoring = False
+        state.needs_sweep = True
+        state.save(self.config.directory)
+        return {"backup": backup.number, "created_unix": backup.created_unix}
+
+    def _open_table(self) -> forerun.Table:
+        config, deadline = self.config, time.monotonic() + LOCK_S
+        while True:
+            try:
+                return forerun.Table(
+                    config.dim,
+                    config.dtype,
+                    path=config.directory / "rows",
+                    writes="through",
+                    **config.options,
+                )
+            except LockedError:
+                # The kernel may still be ending the process that was here before.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    # Buckets.
+
+    def _serve_map(self) -> None:
+        state = self.state
+        owned = np.zeros(BUCKETS, np.bool_)
+        if state.map is not None:
+            owned = state.map.owned_by(self.config.shard)
+        self.gate.set(owned & ~state.frozen)
+
+    @property
+    def seed(self) -> int:
+        return 0 if self.state.map is None else self.state.map.seed
+
+    @property
+    def known_version(self) -> int:
+        """The version of the map that a refused client needs."""
+        version = 0 if self.state.map is None else self.state.map.version
+        return max(version, self.state.frozen_version)
+
+    def check_epoch(self, epoch: int) -> None:
+        """Refuses a coordinator that another has replaced. The caller holds the lock."""
+        if epoch < self.state.epoch:
+            raise Error(f"coordinator {epoch} was replaced by {self.state.epoch}")
+        self.state.epoch = epoch
+
+    def install(self, epoch: int, new: ShardMap) -> None:
+        """Takes over a map, for good."""
+        with self.lock:
+            self.check_epoch(epoch)
+            state = self.state
+            if state.map is not None and state.map.version > new.version:
+                return
+            before = np.zeros(BUCKETS, np.bool_)
+            if state.map is not None:
+                before = state.map.owned_by(self.config.shard)
+            state.needs_sweep |= bool((before & ~new.owned_by(self.config.shard)).any())
+            state.map, state.frozen_version = new, 0
+            state.frozen = np.zeros(BUCKETS, np.bool_)
+            state.save(self.config.directory)
+            self.changes = None
+            self._serve_map()
+
+    def freeze(self, epoch: int, buckets: NDArray[np.bool_], version: int) -> None:
+        """Refuses requests of buckets that leave, until a map is installed. Requests that run have
+        ended when this returns."""
+        with self.lock:
+            self.check_epoch(epoch)
+            self.state.frozen, self.state.frozen_version = buckets, version
+            self.state.save(self.config.directory)
+            self._serve_map()
+
+    def begin_move(self, epoch: int, buckets: NDArray[np.bool_]) -> None:
+        """Notes the keys of these buckets that are written from now on."""
+        with self.lock:
+            self.check_epoch(epoch)
+            self.changes = Changes(buckets)
+            # Writes that run have not seen `changes`.
+            self._serve_map()
+
+    def sweep(self, epoch: int | None = None) -> int:
+        """Erases the rows of buckets that the shard does not own. Returns their number."""
+        with self.lock:
+            if epoch is not None:
+                self.check_epoch(epoch)
+            if not self.state.needs_sweep or self.state.map is None:
+                return 0
+            owned, erased = self.state.map.owned_by(self.config.shard), 0
+            for keys, _ in self.table.export(frames.FRAME_KEYS_MAX):
+                foreign = keys[~owned[_buckets(keys, self.seed)]]
+                if len(foreign):
+                    self.table.erase(foreign)
+                    erased += len(foreign)
+            self.state.needs_sweep = False
+            self.state.save(self.config.directory)
+            return erased
+
+    def expect_foreign(self, epoch: int, current: ShardMap) -> None:
+        """Prepares for rows of buckets that the shard does not own yet. There are none before."""
+        with self.lock:
+            self.check_epoch(epoch)
+            if self.state.map is None:
+                self.state.map = current
+            self.state.needs_sweep = True
+            self.state.save(self.config.directory)
+            self._serve_map()
+        self.sweep(epoch)
+        with self.lock:
+            self.state.needs_sweep = True
+            self.state.save(self.config.directory)
+
+    # Rows.
+
+    def rows_of_buckets(
+        self, buckets: NDArray[np.bool_], batch: int
+    ) -> Iterator[tuple[NDArray[np.uint64], NDArray[Any]]]:
+        """The rows of some buckets as of now, batch by batch; a batch may be empty."""
+        for keys, rows in self.table.export(batch):
+            wanted = buckets[_buckets(keys, self.seed)]
+            yield (keys, rows) if wanted.all() else (keys[wanted], rows[wanted])
+
+    def count(self) -> tuple[int, NDArray[np.bool_]]:
+        """The number of rows of the buckets that it owns, and these buckets."""
+        with self.lock:
+            state = self.state
+            if state.map is None:
+                return 0, np.zeros(BUCKETS, np.bool_)
+            owned = state.map.owned_by(self.config.shard)
+            if not state.needs_sweep:
+                return len(self.table), owned
+            batches = self.table.export(frames.FRAME_KEYS_MAX)
+            rows = sum(int(owned[_buckets(keys, state.map.seed)].sum()) for keys, _ in batches)
+            return rows, owned
+
+    def stats(self) -> dict[str, Any]:
+        version = 0 if self.state.map is None else self.state.map.version
+        return {**self.table.stats(), "map_version": version, "keys_written": self.keys_written}
+
+    def session(self) -> ShardSession:
+        return ShardSession(self)
+
+    def close(self) -> None:
+        self.table.close()
+
+
+def _numpy_name(dtype: str) -> str:
+    return "uint16" if dtype == "bfloat16" else dtype
+
+
+class ShardSession:
+    """The operations of one connection."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self._answer = np.empty(0, np.uint8)
+        self._export: Iterator[tuple[NDArray[np.uint64], NDArray[Any]]] | None = None
+
+    def close(self) -> None:
+        self._export = None
+
+    def serve(self, request: Request, body: Buffer) -> Buffer:
+        op = Op(request.op)
+        try:
+            if op in frames.WITH_KEYS:
+                keys = body[: 8 * request.keys].view("<u8")
+                buckets = _buckets(keys, self.shard.seed)
+                if op in frames.WRITES:
+                    return self._write(request, op, keys, buckets, body[8 * request.keys :])
+                return self._read(request, op, keys, buckets)
+            return self._other(request, op, body)
+        except PartialError as error:
+            done = min(error.positions, default=0)
+            return self._failed(request, error, self._flags_done(request, done))
+        except Error as error:
+            return self._failed(request, error, np.empty(0, np.uint8))
+
+    def _room(self, request: Request, status: Status, count: int, body_bytes: int) -> Buffer:
+        """Memory for an answer, with its head."""
+        size = frames.ANSWER.size + body_bytes
+        if size > len(self._answer):
+            self._answer = np.empty(size, np.uint8)
+        answer = self._answer[:size]
+        head = frames.Answer(body_bytes, status, request.id, self.shard.known_version, count)
+        answer[: frames.ANSWER.size] = np.frombuffer(head.pack(), np.uint8)
+        return answer
+
+    def _reply(
+        self, request: Request, status: Status, count: int, *parts: Buffer | bytes
+    ) -> Buffer:
+        arrays = [
+            np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part for part in parts
+        ]
+        answer = self._room(request, status, count, sum(map(len, arrays)))
+        if arrays:
+            np.concatenate(arrays, out=answer[frames.ANSWER.size :])
+        return answer
+
+    def _failed(self, request: Request, error: Exception, flags: Buffer) -> Buffer:
+        name = type(error).__name__
+        text = f"{name}: {error}".encode()[: frames.TEXT_BYTES_MAX]
+        return self._reply(request, Status.FAILED, len(flags), flags, text)
+
+    def _flags_done(self, request: Request, done: int) -> Buffer:
+        applied = self.shard.table._applied(request.client)
+        if applied is None or applied[0] != request.sequence:
+            return np.empty(0, np.uint8)
+        return applied[2][:done]
+
+    def _read(
+        self, request: Request, op: Op, keys: NDArray[np.uint64], buckets: NDArray[np.uint16]
+    ) -> Buffer:
+        shard, count = self.shard, request.keys
+        with shard.gate.enter(buckets) as is_served:
+            if not is_served:
+                return self._reply(request, Status.MOVED, 0)
+            if op is Op.PREFETCH:
+                shard.table.prefetch(keys)
+                return self._reply(request, Status.OK, 0)
+            if op is Op.CONTAINS:
+                flags = shard.table.contains(keys).view(np.uint8)
+                return self._reply(request, Status.OK, count, flags)
+            answer = self._room(request, Status.OK, count, count * (1 + shard.row_bytes))
+            head = frames.ANSWER.size
+            found = answer[head : head + count].view(np.bool_)
+            try:
+                shard.table.find(keys, answer[head + count :], found)
+            except PartialError as error:
+                flags = answer[head : head + count]
+                flags[error.positions] = 2
+                text = f"{type(error).__name__}: {error}".encode()[: frames.TEXT_BYTES_MAX]
+                body = answer[head:].copy()
+                return self._reply(request, Status.OK, count, body, text)
+            return answer
+
+    def _write(
+        self,
+        request: Request,
+        op: Op,
+        keys: NDArray[np.uint64],
+        buckets: NDArray[np.uint16],
+        rows: Buffer,
+    ) -> Buffer:
+        shard, client, sequence = self.shard, request.client, request.sequence
+        if not any(client) or sequence == 0:
+            raise FrameError("a write needs a client and a sequence")
+        with shard.gate.enter(buckets, client, sequence) as is_served:
+            if is_served:
+                changes = shard.changes
+                try:
+                    given = rows if op in frames.WITH_ROWS else None
+                    flags = shard.table._write_once(client, sequence, WRITE_NAMES[op], keys, given)
+                finally:
+                    if changes is not None:
+                        changes.note(keys.copy(), buckets)
+                shard.keys_written += len(keys)
+                return self._reply(request, Status.OK, request.keys, flags)
+        # It may have been applied before the buckets left.
+        shard.gate.refuse(client, sequence)
+        applied = shard.table._applied(client)
+        if applied is None or applied[0] != sequence:
+            return self._reply(request, Status.MOVED, 0)
+        flags = applied[2]
+        status = Status.OK if len(flags) == request.keys else Status.MOVED
+        return self._reply(request, status, len(flags), flags)
+
+    def _other(self, request: Request, op: Op, body: Buffer) -> Buffer:
+        shard = self.shard
+        match op:
+            case Op.FLUSH:
+                shard.table.flush()
+                return self._reply(request, Status.OK, 0)
+            case Op.COUNT:
+                count, owned = shard.count()
+                return self._reply(
+                    request, Status.OK, 0, count.to_bytes(8, "little"), np.packbits(owned)
+                )
+            case Op.STATS:
+                stats = json.dumps(shard.stats()).encode()
+                return self._reply(request, Status.OK, 0, stats)
+            case Op.APPLIED:
+                applied = shard.table._applied(request.client)
+                sequence, keys = (0, 0) if applied is None else (applied[0], applied[3])
+                parts = sequence.to_bytes(8, "little") + keys.to_bytes(8, "little")
+                return self._reply(request, Status.OK, 0, parts)
+            case Op.FORGET:
+                shard.table._forget_client(request.client)
+                shard.gate.forget(request.client)
+                return self._reply(request, Status.OK, 0)
+            case Op.EXPORT:
+                return self._begin_export(request, body)
+            case Op.EXPORT_NEXT:
+                return self._next_of_export(request)
+            case Op.EXPORT_END:
+                self._export = None
+                return self._reply(request, Status.OK, 0)
+            case Op.CHANGES:
+                return self._take_changes(request)
+        raise FrameError(f"operation {op.name} has no keys")
+
+    def _begin_export(self, request: Request, body: Buffer) -> Buffer:
+        """Answers with the buckets that will be exported: of those asked for, the ones owned."""
+        shard = self.shard
+        asked = np.unpackbits(body).view(np.bool_)
+        # No map is installed between the two, so the rows are those of these buckets.
+        with shard.lock:
+            if shard.state.map is None:
+                raise NotFoundError("the shard has no map")
+            buckets = asked & shard.state.map.owned_by(shard.config.shard)
+            limit = frames.frame_keys(shard.row_bytes)
+            self._export = shard.rows_of_buckets(buckets, min(max(request.argument, 1), limit))
+            first = next(self._export, None)
+        rest = self._export
+        if first is not None:
+            self._export = _chain(first, rest)
+        return self._reply(request, Status.OK, 0, np.packbits(buckets))
+
+    def _next_of_export(self, request: Request) -> Buffer:
+        """Answers with keys and rows; with none at the end."""
+        if self._export is None:
+            raise NotFoundError("no export is open on this connection")
+        for keys, rows in self._export:
+            if len(keys):
+                return self._keys_and_rows(request, keys, rows)
+        self._export = None
+        return self._reply(request, Status.OK, 0)
+
+    def _keys_and_rows(
+        self, request: Request, keys: NDArray[np.uint64], rows: NDArray[Any], *more: Buffer
+    ) -> Buffer:
+        as_bytes = np.ascontiguousarray(keys).view(np.uint8)
+        rows_bytes = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+        return self._reply(request, Status.OK, len(keys), as_bytes, *more, rows_bytes)
+
+    def _take_changes(self, request: Request) -> Buffer:
+        """Answers with keys that were written since the move began, flags, their rows as of now,
+        and the number of keys that are left."""
+        shard, changes = self.shard, self.shard.changes
+        if changes is None:
+            raise NotFoundError("no buckets are leaving this shard")
+        if changes.has_overflowed:
+            raise Error(f"more than {Changes.KEYS_MAX} keys were written during the copy")
+        keys, left = changes.take(frames.frame_keys(shard.row_bytes))
+        rows = np.zeros(len(keys) * shard.row_bytes, np.uint8)
+        _, found = shard.table.find(keys, rows)
+        flags = found.view(np.uint8)
+        return self._reply(
+            request,
+            Status.OK,
+            len(keys),
+            keys.view(np.uint8),
+            flags,
+            rows,
+            np.frombuffer(left.to_bytes(8, "little"), np.uint8),
+        )
+
+
+def _chain(first: Any, rest: Any) -> Iterator[Any]:
+    yield first
+    yield from rest

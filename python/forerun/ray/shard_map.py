@@ -1,0 +1,189 @@
+"""The map of buckets to shards, and what a shard keeps of it on disk.
+
+    key --hash--> bucket, 0..1024 --owners--> shard --generation, name--> actor
+
+A map changes as a whole, and each change has a higher version. Every shard keeps the newest map
+that it was told, in `shard.json` next to its rows. So the map survives the end of the coordinator
+and of the cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forerun.errors import CorruptionError, VersionError
+
+BUCKETS = 1024
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a shard is."""
+
+    # Higher each time the shard is restored from a backup.
+    generation: int
+    # The address of its node.
+    node: str
+
+
+@dataclass(frozen=True)
+class ShardMap:
+    """Which shard has which buckets. Not changed after it was made."""
+
+    version: int
+    seed: int
+    owners: NDArray[np.uint16]
+    places: tuple[Place, ...]
+
+    def owned_by(self, shard: int) -> NDArray[np.bool_]:
+        owned: NDArray[np.bool_] = self.owners == shard
+        return owned
+
+    def moved(self, buckets: NDArray[np.bool_], shard: int) -> ShardMap:
+        """The next map, in which a shard has these buckets."""
+        owners = self.owners.copy()
+        owners[buckets] = shard
+        return replace(self, version=self.version + 1, owners=owners)
+
+    def placed(self, shard: int, place: Place) -> ShardMap:
+        """The next map, in which a shard is elsewhere. It may be a new shard."""
+        places = list(self.places)
+        places[shard : shard + 1] = [place]
+        return replace(self, version=self.version + 1, places=tuple(places))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "seed": self.seed,
+            "owners": base64.b64encode(self.owners.astype("<u2").tobytes()).decode(),
+            "places": [asdict(place) for place in self.places],
+        }
+
+    @staticmethod
+    def from_json(parts: dict[str, Any]) -> ShardMap:
+        owners = np.frombuffer(base64.b64decode(parts["owners"]), "<u2").astype(np.uint16)
+        places = tuple(Place(int(p["generation"]), str(p["node"])) for p in parts["places"])
+        if len(owners) != BUCKETS or int(owners.max()) >= len(places):
+            raise ValueError("a map of other buckets or shards")
+        return ShardMap(int(parts["version"]), int(parts["seed"]), owners, places)
+
+
+def even_owners(shards: int) -> NDArray[np.uint16]:
+    """A range of buckets for each shard."""
+    return (np.arange(BUCKETS) * shards // BUCKETS).astype(np.uint16)
+
+
+def plan(owners: NDArray[np.uint16], shards: int) -> list[tuple[int, int, NDArray[np.bool_]]]:
+    """The moves (from, to, buckets) that give each of `shards` shards its share. No bucket moves
+    that need not."""
+    counts = np.bincount(owners, minlength=max(shards, int(owners.max()) + 1))
+    share = [BUCKETS // shards + (shard < BUCKETS % shards) for shard in range(shards)]
+    share += [0] * (len(counts) - shards)
+    excess = {shard: int(n) - share[shard] for shard, n in enumerate(counts) if n > share[shard]}
+    moves: list[tuple[int, int, NDArray[np.bool_]]] = []
+    for shard, count in enumerate(counts):
+        lack = share[shard] - int(count)
+        while lack > 0:
+            source = max(excess, key=lambda shard: excess[shard])
+            moving = min(lack, excess[source])
+            free = np.flatnonzero(owners == source)
+            for _, _, taken in moves:
+                free = free[~taken[free]]
+            buckets = np.zeros(BUCKETS, np.bool_)
+            buckets[free[-moving:]] = True
+            moves.append((source, shard, buckets))
+            lack -= moving
+            excess[source] -= moving
+            if excess[source] == 0:
+                del excess[source]
+    return moves
+
+
+@dataclass
+class ShardState:
+    """What a shard keeps on disk besides its rows."""
+
+    table: str
+    shard: int
+    dim: int
+    dtype: str
+    # The highest coordinator that gave orders. An older one is refused.
+    epoch: int = 0
+    map: ShardMap | None = None
+    # Buckets that are leaving with the map of this version.
+    frozen: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(BUCKETS, np.bool_))
+    frozen_version: int = 0
+    # Whether there may be rows of buckets that the shard does not own.
+    needs_sweep: bool = False
+    # Whether its rows are not yet restored from a backup.
+    is_restoring: bool = False
+
+    def save(self, directory: Path) -> None:
+        """Replaces `shard.json`: after a crash there is the old one or the new one."""
+        parts = {
+            "format": FORMAT,
+            "table": self.table,
+            "shard": self.shard,
+            "dim": self.dim,
+            "dtype": self.dtype,
+            "epoch": self.epoch,
+            "map": None if self.map is None else self.map.to_json(),
+            "frozen": np.flatnonzero(self.frozen).tolist(),
+            "frozen_version": self.frozen_version,
+            "needs_sweep": self.needs_sweep,
+            "is_restoring": self.is_restoring,
+        }
+        new = directory / "shard.json.new"
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump(parts, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, directory / "shard.json")
+        sync_directory(directory)
+
+    @staticmethod
+    def load(directory: Path) -> ShardState | None:
+        path = directory / "shard.json"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            parts = json.loads(text)
+            version = int(parts["format"])
+            if version > FORMAT:
+                raise VersionError(f"{path} has format {version}: a newer release wrote it")
+            frozen = np.zeros(BUCKETS, np.bool_)
+            frozen[parts["frozen"]] = True
+            return ShardState(
+                table=str(parts["table"]),
+                shard=int(parts["shard"]),
+                dim=int(parts["dim"]),
+                dtype=str(parts["dtype"]),
+                epoch=int(parts["epoch"]),
+                map=None if parts["map"] is None else ShardMap.from_json(parts["map"]),
+                frozen=frozen,
+                frozen_version=int(parts["frozen_version"]),
+                needs_sweep=bool(parts["needs_sweep"]),
+                is_restoring=bool(parts["is_restoring"]),
+            )
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise CorruptionError(f"{path} is damaged: {error!r}") from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

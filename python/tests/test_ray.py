@@ -1,0 +1,861 @@
+"""`forerun.ray.ShardedTable` on a cluster of two local nodes, compared with a `Table`."""
+
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+import warnings
+
+import forerun
+import numpy as np
+import pytest
+from forerun import errors
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'forerun[ray]'")
+
+from forerun.ray import LostWritesWarning, ShardedTable, frames  # noqa: E402
+from forerun.ray.connection import Connection, Endpoint  # noqa: E402
+from forerun.ray.data_port import DataPort  # noqa: E402
+from forerun.ray.frames import Op, Status  # noqa: E402
+from forerun.ray.gate import Gate  # noqa: E402
+from forerun.ray.shard import Shard, ShardConfig  # noqa: E402
+from forerun.ray.shard_map import (  # noqa: E402
+    BUCKETS,
+    Place,
+    ShardMap,
+    ShardState,
+    even_owners,
+    plan,
+)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    # Nothing of these tests needs a token, and a token would be written to the home directory.
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    node = {"num_cpus": 4, "object_store_memory": 100 << 20, "include_dashboard": False}
+    # A node that ended is noticed after some seconds.
+    node["_system_config"] = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 1000,
+        "health_check_failure_threshold": 5,
+    }
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        cluster.add_node(num_cpus=4, object_store_memory=100 << 20)
+        ray.init(address=cluster.address, logging_level="WARNING", log_to_driver=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def sharded(cluster, tmp_path):
+    """Makes sharded tables, and ends them."""
+    made = []
+
+    def make(*args, **options):
+        options.setdefault("path", tmp_path / "shards")
+        options.setdefault("name", f"t{len(made)}-{tmp_path.name}")
+        options.setdefault("timeout_ms", 60_000)
+        made.append(ShardedTable(*args, **options))
+        return made[-1]
+
+    yield make
+    for table in made:
+        try:
+            table.shutdown()
+        except (errors.Error, ray.exceptions.RayError, ValueError):
+            pass
+
+
+def rows_of(keys, version=0, dim=64):
+    """Rows that carry their key and a version."""
+    column = np.asarray(keys, np.float32) + np.float32(version)
+    return np.repeat(column[..., None], dim, axis=-1)
+
+
+def shard_actors(table):
+    """The actors of a table's shards, by number."""
+    directory = table._directory
+    shards = range(len(directory.map.places))
+    deadline = time.monotonic() + 60
+    return {shard: directory.endpoint(shard, deadline, deadline)[1] for shard in shards}
+
+
+def process_of(actor):
+    """The process of an actor."""
+    return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
+
+
+def node_of(actor):
+    return ray.get(actor.describe.remote())["node_id"]
+
+
+# The table.
+
+
+def test_a_million_rows_equal_those_of_one_table_row_by_row(sharded, tmp_path):
+    table = sharded(64, shards=4)
+    assert len({node_of(actor) for actor in shard_actors(table).values()}) == 2
+    count, step = 1_000_000, 100_000
+    keys = np.random.default_rng(7).permutation(count).astype(np.uint64)
+    keys[::2] = ~keys[::2]
+    numbers = np.random.default_rng(8)
+    with forerun.Table(64, path=tmp_path / "one", host_capacity=50_000) as one:
+        for at in range(0, count, step):
+            part = keys[at : at + step]
+            rows = numbers.random((step, 64), np.float32)
+            table.insert(part, rows)
+            one.import_rows(np.sort(part), rows[np.argsort(part)])
+        some = keys[::7]
+        extra = numbers.random((len(some), 64), np.float32)
+        assert (table.add_at(some, extra) == one.add_at(some, extra)).all()
+        assert (table.assign(some[:999], extra[:999]) == one.assign(some[:999], extra[:999])).all()
+        gone = keys[5::1000]
+        table.erase(gone)
+        one.erase(gone)
+        out, found = np.zeros((step, 64), np.float32), np.zeros(step, bool)
+        expected, expected_found = np.zeros_like(out), np.zeros_like(found)
+        for at in range(0, count, step):
+            part = keys[at : at + step]
+            rows, flags = table.find(part, out=out, found=found)
+            one.find(part, out=expected, found=expected_found)
+            assert rows is out and flags is found
+            assert (found == expected_found).all() and found.sum() == step - 100
+            assert (out[found] == expected[found]).all()
+        assert len(table) == len(one) == count - len(gone)
+        seen = 0
+        for part, rows in table.export(50_000):
+            expected, flags = one.find(part)
+            assert flags.all() and (rows == expected).all()
+            seen += len(part)
+        assert seen == len(one)
+        counts = [shard["keys_written"] for shard in table.stats()["shards"]]
+        assert min(counts) > 0.9 * max(counts)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "actor"])
+def test_calls_take_and_return_what_those_of_a_table_do(sharded, transport):
+    one = forerun.Table(4)
+    table = sharded(4, shards=3, transport=transport)
+    assert (table.dim, table.dtype, table.shards) == (4, "float32", 3)
+    keys = np.arange(24).reshape(2, 3, 4)
+    for each in (one, table):
+        each.insert(keys, rows_of(keys, dim=4))
+        each.insert([7, 7, -1], [[1] * 4, [2] * 4, [3] * 4])
+        each[30] = [5, 6, 7, 8]
+    for some in (keys, keys.T, keys[::-1], [5, 99], 3, [], np.empty((0, 3), np.int64), [2**64 - 1]):
+        rows, found = table.find(some)
+        expected, expected_found = one.find(some)
+        assert rows.shape == expected.shape and (rows == expected).all()
+        assert found.shape == expected_found.shape and (found == expected_found).all()
+        assert (table.contains(some) == one.contains(some)).all()
+    out = np.full((3, 4), 9, np.float32)
+    assert table.find([5, 77, 6], out=out)[0] is out
+    assert out.tolist() == [[5] * 4, [9] * 4, [6] * 4]
+    assert table[30].tolist() == [5, 6, 7, 8] and 30 in table and 31 not in table
+    assert table.get(31) is None and table.get(31, 1) == 1 and len(table) == len(one) == 26
+    del table[30]
+    with pytest.raises(KeyError):
+        table[30]
+    with pytest.raises(KeyError):
+        del table[30]
+    assert table.assign([1, 40], [[9] * 4] * 2).tolist() == [True, False]
+    assert table.add_at([1, 1, 40], [[1] * 4] * 3).tolist() == [True, True, False]
+    assert table[1].tolist() == [11] * 4
+    table.prefetch(keys)
+    table.flush()
+    assert sorted(table) == sorted(table.keys()) == sorted(key for key, _ in table.items())
+    assert len(list(table.values())) == 25 and bool(table)
+    assert table.stats()["map_version"] == 1
+
+    again = pickle.loads(pickle.dumps(table))
+    assert (again.find(keys)[0] == table.find(keys)[0]).all()
+    again.close()
+    with pytest.raises(errors.ClosedError):
+        again.find(keys)
+    assert ray.get(ray.remote(num_cpus=0)(lambda t: int(t[5][0])).remote(table)) == 5
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float16", "bfloat16", "float64"])
+def test_every_type_comes_back_and_adds(sharded, dtype):
+    table, one = sharded(3, dtype, shards=2), forerun.Table(3, dtype)
+    as_numpy = np.uint16 if dtype == "bfloat16" else dtype
+    rows = np.arange(30).reshape(10, 3).astype(as_numpy)
+    for each in (table, one):
+        each.insert(np.arange(10), rows)
+        each.add_at(np.arange(10), rows)
+    back, expected = table.find(np.arange(10))[0], one.find(np.arange(10))[0]
+    assert back.dtype == expected.dtype and (back == expected).all()
+    for _, exported in table.export():
+        assert exported.dtype == expected.dtype
+
+
+def test_what_a_table_refuses_is_refused(sharded, tmp_path):
+    table = sharded(4, shards=2)
+    for call in (
+        lambda: table.insert(np.arange(3), np.zeros((2, 4), np.float32)),
+        lambda: table.insert([1], np.zeros((1, 4), np.int32)),
+        lambda: table.insert([1.5], np.zeros((1, 4), np.float32)),
+        lambda: table.insert([True], np.zeros((1, 4), np.float32)),
+        lambda: table.find([1], out=np.zeros((1, 5), np.float32)),
+        lambda: table.find([1, 2], out=np.zeros((4, 2), np.float32)),
+        lambda: table.find([1, 2], out=np.zeros((4, 2), np.float32).T),
+        lambda: table.find([1, 2], found=np.zeros(3, bool)),
+        lambda: table.export(0),
+        lambda: table.reshard(0),
+        lambda: table.backup(),
+        lambda: ShardedTable(4, path=tmp_path, writes="back"),
+        lambda: ShardedTable(4, path=tmp_path, shards=0),
+        lambda: ShardedTable(4, path=tmp_path, name="a/b"),
+        lambda: ShardedTable(4, path=tmp_path, evict_strategy="random"),
+        lambda: ShardedTable(4, "complex64", path=tmp_path),
+        lambda: ShardedTable.attach(table.name, timeout_ms=0),
+        lambda: ShardedTable.attach(table.name, transport="carrier pigeon"),
+    ):
+        with pytest.raises(errors.InvalidArgumentError):
+            call()
+    frozen = np.zeros((1, 4), np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(errors.InvalidArgumentError, match="written"):
+        table.find([1], out=frozen)
+    with pytest.raises(errors.NotFoundError):
+        ShardedTable.attach("nowhere")
+    with pytest.raises(errors.NotFoundError):
+        ShardedTable(4, path=tmp_path, name="nowhere", create="never")
+    with pytest.raises(errors.AlreadyExistsError):
+        ShardedTable(4, path=tmp_path, name=table.name, create="must_be_new")
+    with pytest.raises(errors.VersionError):
+        ShardedTable(5, path=tmp_path, name=table.name)
+    assert table.find([1])[1].tolist() == [False]
+
+
+def test_threads_share_a_handle(sharded):
+    table = sharded(4, "int64", shards=3)
+    keys = np.arange(200)
+    table.insert(keys, np.zeros((200, 4), np.int64))
+    failures = []
+
+    def work():
+        try:
+            for _ in range(20):
+                table.add_at(keys, np.ones((200, 4), np.int64))
+                rows, found = table.find(keys)
+                assert found.all() and (rows == rows[:, :1]).all()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert (table.find(keys)[0] == 80).all()
+
+
+# Failures.
+
+
+class Load:
+    """Threads that read and write a table until they are told to stop.
+
+    Each writer has its own keys and adds 1 to their rows, so a row must be between the number of
+    acknowledged additions and that of attempted ones; and equal to it if no call failed.
+    """
+
+    def __init__(self, table, writers=2, readers=1, keys=4000, dim=4):
+        self.table, self.keys = table, np.arange(keys * writers).reshape(writers, keys)
+        table.insert(self.keys, np.zeros((writers, keys, dim), np.int64))
+        self.added = [0] * writers
+        self.reads, self.failures, self.longest_s = 0, [], 0.0
+        self.dim, self.stop = dim, threading.Event()
+        self.threads = [
+            threading.Thread(target=self._run, args=(call, number))
+            for call, count in ((self._write, writers), (self._read, readers))
+            for number in range(count)
+        ]
+
+    def _run(self, call, number):
+        while not self.stop.is_set():
+            began = time.monotonic()
+            try:
+                call(number)
+            except BaseException as error:
+                self.failures.append(error)
+                return
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+
+    def _write(self, number):
+        keys = self.keys[number]
+        found = self.table.add_at(keys, np.ones((len(keys), self.dim), np.int64))
+        assert found.all()
+        self.added[number] += 1
+
+    def _read(self, number):
+        before = list(self.added)
+        rows, found = self.table.find(self.keys)
+        assert found.all(), "a row is missing"
+        assert (rows == rows[..., :1]).all(), "a torn row"
+        for writer, least in enumerate(before):
+            # One addition may be under way.
+            assert rows[writer].min() >= least, "an addition is missing"
+            assert rows[writer].max() <= self.added[writer] + 1, "an addition was applied twice"
+        self.reads += 1
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+    def wait(self, more, seconds=60):
+        """Waits until every writer and the readers have got on."""
+        added, reads = [n + more for n in self.added], self.reads + more
+        deadline = time.monotonic() + seconds
+        while any(now < then for now, then in zip(self.added, added)) or self.reads < reads:
+            assert time.monotonic() < deadline, "no progress"
+            assert not self.failures, self.failures
+            time.sleep(0.01)
+
+    def check(self):
+        assert not self.failures, self.failures
+        rows, found = self.table.find(self.keys)
+        assert found.all()
+        for writer, count in enumerate(self.added):
+            assert (rows[writer] == count).all()
+
+
+def test_a_shard_that_is_killed_loses_nothing_and_adds_nothing_twice(sharded):
+    table = sharded(4, "int64", shards=4)
+    with Load(table) as load:
+        load.wait(3)
+        for shard in (1, 2):
+            os.kill(process_of(shard_actors(table)[shard]), signal.SIGKILL)
+            load.wait(3)
+    load.check()
+    print(f"the longest call took {load.longest_s:.1f} s")
+
+
+def test_the_coordinator_may_be_killed(sharded):
+    table = sharded(4, "int64", shards=2)
+    with Load(table, writers=1) as load:
+        load.wait(2)
+        os.kill(process_of(table._directory.coordinator), signal.SIGKILL)
+        load.wait(2)
+        moves = table.reshard(3)
+        load.wait(2)
+    load.check()
+    assert table.shards == 3 and sum(move["buckets"] for move in moves) == BUCKETS // 3
+
+
+def test_shards_are_added_under_load(sharded):
+    table = sharded(4, "int64", shards=2, host_capacity=2000)
+    others = np.arange(10**6, 10**6 + 20_000)
+    table.insert(others, np.ones((len(others), 4), np.int64))
+    stale = ShardedTable.attach(table.name)
+    stale.find([1])
+    with Load(table) as load:
+        load.wait(2)
+        moves = table.reshard(4)
+        load.wait(2)
+    load.check()
+    pauses = [move["pause_ms"] for move in moves]
+    print(f"pauses of {[round(pause) for pause in pauses]} ms")
+    assert table.shards == 4 and len(moves) == 2 and min(pauses) > 0
+    assert [int(n) for n in np.bincount(table._directory.map.owners)] == [256] * 4
+    # A handle with an old map is told so, and asks again.
+    assert stale.map_version < table.map_version
+    rows, found = stale.find(others)
+    assert found.all() and (rows == 1).all() and stale.map_version == table.map_version
+    stale.close()
+    assert len(table) == load.keys.size + len(others)
+    exported = np.concatenate([keys for keys, _ in table.export()])
+    assert sorted(exported) == sorted([*load.keys.ravel(), *others])
+    # Back to fewer.
+    table.reshard(1)
+    assert table.shards == 1 and len(table) == len(exported)
+    load.check()
+
+
+@pytest.mark.parametrize("victim", ["source", "target"])
+def test_a_move_that_is_cut_off_leaves_the_buckets_where_they_were(sharded, victim):
+    table = sharded(4, "int64", shards=2)
+    keys = np.arange(60_000)
+    table.insert(keys, np.ones((len(keys), 4), np.int64))
+    outcome = []
+
+    def move():
+        try:
+            outcome.append(table.reshard(1))
+        except errors.ServerError as error:
+            outcome.append(error)
+
+    # Shard 1 gives its buckets to shard 0.
+    process = process_of(shard_actors(table)[1 if victim == "source" else 0])
+    thread = threading.Thread(target=move)
+    with Load(table, keys=500) as load:
+        thread.start()
+        time.sleep(0.3)
+        os.kill(process, signal.SIGKILL)
+        thread.join()
+        load.wait(2)
+        if not isinstance(outcome[0], list):
+            assert "stay at shard 1" in str(outcome[0])
+            assert table.shards == 2
+            table.reshard(1)
+        load.wait(2)
+    load.check()
+    assert table.shards == 1
+    rows, found = table.find(keys[1000:])
+    assert found.all() and (rows == 1).all() and len(table) == len(keys)
+
+
+def test_a_lost_node_is_restored_from_its_backup_and_the_loss_is_counted(
+    cluster, sharded, tmp_path
+):
+    node = cluster.add_node(num_cpus=4, object_store_memory=100 << 20)
+    nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"]]
+    table = sharded(4, "int64", shards=len(nodes), backups=tmp_path / "backups")
+    keys = np.arange(3000)
+    table.insert(keys, np.ones((3000, 4), np.int64))
+    assert table.backup() == [1] * len(nodes)
+    for _ in range(2):
+        table.add_at(keys, np.ones((3000, 4), np.int64))
+    shard = next(
+        s for s, actor in shard_actors(table).items() if node_of(actor) == node.node_id
+    )
+    cluster.remove_node(node, allow_graceful=False)
+    with pytest.warns(LostWritesWarning, match="2 writes"):
+        deadline = time.monotonic() + 90
+        while not table.stats()["recoveries"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        rows, found = table.find(keys)
+    assert found.all()
+    from forerun._forerun import _buckets
+
+    shard_map = table._directory.map
+    lost = shard_map.owners[_buckets(keys.astype(np.uint64), shard_map.seed)] == shard
+    assert (rows[~lost] == 3).all() and (rows[lost] == 1).all()
+    stats = table.stats()
+    assert stats["lost_writes"] == 2 and stats["lost_keys"] == 2 * lost.sum()
+    (recovery,) = stats["recoveries"]
+    assert recovery["shard"] == shard and recovery["backup"] == 1
+    assert shard_map.places[shard].generation == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table.add_at(keys, np.ones((3000, 4), np.int64))
+        assert (table.find(keys)[0][lost] == 2).all()
+
+
+def test_a_shard_whose_directory_has_vanished_does_not_pretend_to_be_empty(sharded, tmp_path):
+    table = sharded(4, shards=2, backups=tmp_path / "backups")
+    table.insert(np.arange(100), rows_of(np.arange(100), dim=4))
+    table.backup()
+    process = process_of(shard_actors(table)[1])
+    os.rename(tmp_path / "shards" / "shard-0001", tmp_path / "gone")
+    os.kill(process, signal.SIGKILL)
+    rows, found = table.find(np.arange(100))
+    assert found.all() and (rows == rows_of(np.arange(100), dim=4)).all()
+    assert [r["shard"] for r in table.stats()["recoveries"]] == [1]
+
+
+def test_a_shard_that_stays_away_fails_its_keys_only(sharded, tmp_path):
+    table = sharded(4, shards=2, timeout_ms=1500)
+    keys = np.arange(100)
+    table.insert(keys, rows_of(keys, dim=4))
+    process = process_of(shard_actors(table)[0])
+    os.kill(process, signal.SIGSTOP)
+    try:
+        out, found = np.zeros((100, 4), np.float32), np.ones(100, bool)
+        with pytest.raises(errors.PartialError, match="shard 0") as caught:
+            table.find(keys, out=out, found=found)
+        failed = np.zeros(100, bool)
+        failed[caught.value.positions] = True
+        assert (found == ~failed).all() and 0 < failed.sum() < 100
+        assert (out[found] == rows_of(keys, dim=4)[found]).all()
+        with pytest.raises(errors.ServerError):
+            table.flush()
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert table.find(keys)[1].all()
+
+
+def test_a_table_is_opened_again_with_its_map(sharded, tmp_path):
+    table = sharded(4, name="again", shards=2)
+    keys = np.arange(5000)
+    table.insert(keys, rows_of(keys, dim=4))
+    table.reshard(3)
+    version = table.map_version
+    table.shutdown()
+    table = sharded(4, name="again", shards=2)
+    assert (table.shards, table.map_version) == (3, version)
+    assert (table.find(keys)[0] == rows_of(keys, dim=4)).all() and len(table) == 5000
+
+
+def test_a_fork_refuses_calls(sharded):
+    table = sharded(4, shards=1)
+    table.insert([1], [[1, 2, 3, 4]])
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            table.find([1])
+            os.write(writing, b"answered")
+        except errors.ForkedError:
+            os.write(writing, b"refused")
+        finally:
+            os._exit(0)
+    assert os.read(reading, 100) == b"refused"
+    os.waitpid(child, 0)
+    assert table.find([1])[1].all()
+
+
+# A shard without Ray.
+
+
+def shard_config(path, **options):
+    settings = {
+        "table": "t",
+        "shard": 0,
+        "generation": 0,
+        "dim": 4,
+        "dtype": "float32",
+        "path": str(path),
+        "bind": "127.0.0.1",
+        "backups": None,
+        "restores": False,
+    }
+    return ShardConfig(**{**settings, **options})
+
+
+def map_of(shards, version=1):
+    places = tuple(Place(0, "here") for _ in range(shards))
+    return ShardMap(version, 5, even_owners(shards), places)
+
+
+@pytest.fixture
+def shard(tmp_path):
+    shard = Shard(shard_config(tmp_path / "shards"))
+    shard.install(1, map_of(1))
+    yield shard
+    shard.close()
+
+
+@pytest.fixture
+def port(shard):
+    port = DataPort(shard, "127.0.0.1", connections_max=8, hellos_max=4)
+    yield port
+    port.close()
+
+
+def endpoint_of(port, shard):
+    return Endpoint(*port.address, port.token, 0, shard.row_bytes)
+
+
+def connected(port, shard):
+    return Connection(endpoint_of(port, shard), time.monotonic() + 10)
+
+
+def ask(connection, op, keys, rows=None, **head):
+    keys = np.asarray(keys, np.uint64)
+    body = [keys.data.cast("B")] if len(keys) else []
+    if rows is not None:
+        body.append(memoryview(np.asarray(rows, np.float32).view(np.uint8).reshape(-1)))
+    deadline = time.monotonic() + 10
+    connection.send(op, body, len(keys), deadline, **head)
+    answer, found = connection.receive(deadline)
+    return answer, found.copy()
+
+
+def test_a_repeated_write_is_answered_as_the_first_time(port, shard):
+    client = bytes(range(16))
+    with connected(port, shard) as connection:
+        ask(connection, Op.INSERT, [1, 2], np.zeros((2, 4)), client=client, sequence=1)
+    for _ in range(3):
+        # Each time as if the connection had broken before the answer came.
+        with connected(port, shard) as connection:
+            head = {"client": client, "sequence": 2}
+            answer, body = ask(connection, Op.ADD_AT, [1, 9, 2], np.ones((3, 4)), **head)
+            assert answer.status == Status.OK and body.tolist() == [1, 0, 1]
+    assert shard.table[1].tolist() == [1] * 4
+    with connected(port, shard) as connection:
+        late = ask(connection, Op.ADD_AT, [1], np.ones((1, 4)), client=client, sequence=1)
+        assert late[0].status == Status.FAILED and b"superseded" in bytes(late[1])
+    assert shard.table[1].tolist() == [1] * 4
+
+
+def test_a_write_that_was_told_to_move_is_never_applied_here(port, shard):
+    client, ones = bytes(range(16)), np.ones((1, 4))
+    shard.table.insert([1, 2], np.zeros((2, 4), np.float32))
+    with connected(port, shard) as connection:
+        head = {"client": client, "sequence": 1}
+        assert ask(connection, Op.ADD_AT, [1], ones, **head)[0].status == Status.OK
+        shard.freeze(1, np.ones(BUCKETS, bool), 2)
+        # It was applied before the buckets left.
+        answer, body = ask(connection, Op.ADD_AT, [1], ones, **head)
+        assert (answer.status, body.tolist()) == (Status.OK, [1])
+        head["sequence"] = 2
+        answer, _ = ask(connection, Op.ADD_AT, [2], ones, **head)
+        assert (answer.status, answer.keys, answer.map_version) == (Status.MOVED, 0, 2)
+        assert ask(connection, Op.FIND, [1])[0].status == Status.MOVED
+        # The move is cancelled. The client may have taken its write elsewhere meanwhile.
+        shard.install(1, map_of(1))
+        assert ask(connection, Op.ADD_AT, [2], ones, **head)[0].status == Status.MOVED
+        head["sequence"] = 3
+        assert ask(connection, Op.ADD_AT, [2], ones, **head)[0].status == Status.OK
+    assert shard.table[2].tolist() == [1] * 4
+
+
+def test_a_hostile_peer_costs_a_connection_only(port, shard):
+    shard.table.insert([1], [[1, 2, 3, 4]])
+    hello = frames.HELLO.pack(frames.MAGIC, frames.VERSION, port.token)
+
+    def send(hello, request=b"", is_end=False):
+        """What comes back before the shard closes the connection."""
+        with socket.create_connection(port.address, timeout=20) as peer:
+            answer = b""
+            try:
+                peer.sendall(hello)
+                if request:
+                    # What is unread when the shard closes would reset the connection.
+                    answer = peer.recv(frames.WELCOME.size, socket.MSG_WAITALL)
+                    peer.sendall(request)
+                if is_end:
+                    peer.shutdown(socket.SHUT_WR)
+                while part := peer.recv(4096):
+                    answer += part
+            except OSError as error:
+                assert not isinstance(error, TimeoutError)
+            return answer
+
+    refused = frames.WELCOME.pack(frames.MAGIC, frames.VERSION, frames.REFUSED)
+    welcome = frames.WELCOME.pack(frames.MAGIC, frames.VERSION, frames.WELCOMED)
+    wrong = frames.HELLO.pack(frames.MAGIC, frames.VERSION, bytes(32))
+    assert send(wrong) == refused
+    assert send(b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n".ljust(48)) == refused
+    assert send(frames.HELLO.pack(frames.MAGIC, 2, port.token)) == refused
+    assert send(b"", is_end=True) == b"" and send(hello[:20], is_end=True) == b""
+
+    def head(op, body_bytes, count, client=bytes(16), sequence=0):
+        return frames.REQUEST.pack(body_bytes, op, 1, 1, client, sequence, count, 0)
+
+    key = (7).to_bytes(8, "little")
+    for request in (
+        head(0, 0, 0),
+        head(99, 0, 0),
+        head(Op.FIND, 2**32 - 1, 2**32 - 1),
+        head(Op.FIND, 8, 2**29 + 1),
+        head(Op.FIND, 8 * 8193, 8193),
+        head(Op.FIND, 9, 1) + bytes(9),
+        head(Op.INSERT, 8, 1) + key,
+        head(Op.INSERT, 24, 1) + key + bytes(16),
+        head(Op.INSERT, 24, 1, client=bytes(range(16))) + key + bytes(16),
+        head(Op.FLUSH, 8, 1) + key,
+        head(Op.EXPORT, 3, 0) + bytes(3),
+    ):
+        assert send(hello, request) == welcome, request
+    # In the middle of a head, and of a body.
+    assert send(hello, head(Op.FIND, 8, 1)[:30], is_end=True) == welcome
+    assert send(hello, head(Op.FIND, 80, 10) + bytes(50), is_end=True) == welcome
+    random = np.random.default_rng(3)
+    for _ in range(50):
+        assert send(hello, random.bytes(200), is_end=True)[:16] == welcome
+    # Silent peers do not keep others out.
+    silent = [socket.create_connection(port.address) for _ in range(20)]
+    with connected(port, shard) as connection:
+        answer, body = ask(connection, Op.FIND, [1])
+        assert answer.status == Status.OK
+        assert body[1:].view(np.float32).tolist() == [1, 2, 3, 4]
+    for peer in silent:
+        peer.close()
+    # There is a limit of connections, and a place becomes free.
+    many = [connected(port, shard) for _ in range(8)]
+    with pytest.raises(frames.FrameError, match="refused"):
+        connected(port, shard)
+    many.pop().close()
+    deadline = time.monotonic() + 10
+    while port.connections == 8:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    many.append(connected(port, shard))
+    for connection in many:
+        connection.close()
+    deadline = time.monotonic() + 10
+    while port.connections > 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(shard.table) == 1
+    names = [thread.name for thread in threading.enumerate()]
+    deadline = time.monotonic() + 10
+    while any(t.name == "forerun-shard" for t in threading.enumerate()):
+        assert time.monotonic() < deadline, names
+        time.sleep(0.01)
+
+
+def test_a_hostile_shard_is_an_error_of_the_connection(shard):
+    """A client checks lengths before it takes memory for an answer."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    welcome = frames.WELCOME.pack(frames.MAGIC, frames.VERSION, frames.WELCOMED)
+    answers = [
+        frames.ANSWER.pack(2**32 - 1, 0, 1, 1, 1),
+        frames.ANSWER.pack(0, 0, 7, 1, 1),
+        frames.ANSWER.pack(0, 0, 1, 1, 2**32 - 1),
+        b"nothing",
+    ]
+
+    def serve():
+        for answer in answers:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(48, socket.MSG_WAITALL)
+                peer.sendall(welcome)
+                peer.recv(64, socket.MSG_WAITALL)
+                peer.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    endpoint = Endpoint(*listener.getsockname()[:2], bytes(32), 0, shard.row_bytes)
+    for _ in answers:
+        with Connection(endpoint, time.monotonic() + 10) as connection:
+            with pytest.raises(frames.FrameError):
+                ask(connection, Op.FIND, [1])
+    thread.join()
+    listener.close()
+
+
+def test_an_export_has_the_buckets_it_names(port, shard):
+    keys = np.arange(20_000, dtype=np.uint64)
+    shard.table.insert(keys, rows_of(keys, dim=4))
+    from forerun._forerun import _buckets
+
+    half = np.arange(BUCKETS) % 2 == 0
+    with connected(port, shard) as connection:
+        assert (connection.export(half, 1000) == half).all()
+        batches = [(keys, rows) for keys, rows in connection.exported()]
+        exported = np.concatenate([keys for keys, _ in batches])
+        assert (np.sort(exported) == keys[half[_buckets(keys, 5)]]).all()
+        rows = np.concatenate([rows.view(np.float32).reshape(-1, 4) for _, rows in batches])
+        assert (rows == rows_of(exported, dim=4)).all()
+        with pytest.raises(errors.NotFoundError):
+            connection.changes()
+
+
+def test_an_old_coordinator_is_refused(shard):
+    shard.install(3, map_of(1, version=2))
+    with pytest.raises(errors.Error, match="replaced"):
+        shard.install(2, map_of(1, version=5))
+    shard.install(3, map_of(1, version=1))
+    assert shard.state.map.version == 2
+
+
+# The map.
+
+
+@pytest.mark.parametrize("before, after", [(1, 2), (2, 4), (4, 2), (3, 7), (7, 1), (4, 4)])
+def test_a_plan_gives_each_shard_its_share_and_moves_no_more_than_needed(before, after):
+    owners = even_owners(before)
+    moved = 0
+    for source, target, buckets in plan(owners, after):
+        assert (owners[buckets] == source).all() and source != target
+        owners = owners.copy()
+        owners[buckets] = target
+        moved += int(buckets.sum())
+    counts = np.bincount(owners, minlength=after)[:after]
+    assert counts.sum() == BUCKETS and counts.max() - counts.min() <= 1
+    needed = np.maximum(np.bincount(even_owners(before), minlength=max(before, after)), 0)
+    share = np.pad(np.sort(counts)[::-1], (0, max(before, after) - after))
+    assert moved <= np.maximum(needed - share, 0).sum() + after
+
+
+def test_the_state_of_a_shard_is_read_as_it_was_written_and_damage_is_told(tmp_path):
+    assert ShardState.load(tmp_path) is None
+    frozen = np.arange(BUCKETS) % 5 == 0
+    state = ShardState("t", 3, 4, "float32", 9, map_of(4), frozen, 2, True, True)
+    state.save(tmp_path)
+    back = ShardState.load(tmp_path)
+    assert (back.map.owners == state.map.owners).all() and (back.frozen == frozen).all()
+    for name in ("table", "shard", "dim", "dtype", "epoch", "frozen_version", "needs_sweep"):
+        assert getattr(back, name) == getattr(state, name)
+    assert back.map.places == state.map.places and back.is_restoring
+    text = (tmp_path / "shard.json").read_text()
+    for damaged in ("", "[]", text[:-20], text.replace('"owners": "', '"owners": "AA'), "{}"):
+        (tmp_path / "shard.json").write_text(damaged)
+        with pytest.raises(errors.CorruptionError, match="shard.json"):
+            ShardState.load(tmp_path)
+    (tmp_path / "shard.json").write_text(text.replace('"format": 1', '"format": 2'))
+    with pytest.raises(errors.VersionError):
+        ShardState.load(tmp_path)
+
+
+def test_a_directory_of_another_shard_is_refused(tmp_path):
+    Shard(shard_config(tmp_path)).close()
+    with pytest.raises(errors.VersionError, match="holds shard 0 of table 't'"):
+        Shard(shard_config(tmp_path, table="u"))
+    (tmp_path / "shard-0001").mkdir()
+    (tmp_path / "shard-0001" / "letters.txt").write_text("dear")
+    with pytest.raises(errors.InvalidArgumentError, match="not empty"):
+        Shard(shard_config(tmp_path, shard=1))
+
+
+def test_freezing_waits_for_requests_of_its_buckets_that_are_inside():
+    gate, buckets = Gate(), np.array([1, 2], np.uint16)
+    gate.set(np.ones(BUCKETS, bool))
+    served, freeze, frozen = [], threading.Event(), threading.Event()
+
+    def set_gate():
+        freeze.wait()
+        gate.set(np.zeros(BUCKETS, bool))
+        frozen.set()
+
+    thread = threading.Thread(target=set_gate)
+    thread.start()
+    with gate.enter(buckets, b"c", 1) as is_served:
+        served.append(is_served)
+        freeze.set()
+        assert not frozen.wait(0.1)
+        deadline = time.monotonic() + 10
+        while True:
+            with gate.enter(buckets) as is_served:
+                if not is_served:
+                    break
+            assert time.monotonic() < deadline
+    thread.join()
+    assert served == [True] and frozen.is_set()
+
+
+def test_both_languages_agree_on_buckets():
+    """As `docs/guide/ray.md` describes the hash."""
+    from forerun._forerun import _buckets
+
+    mask = 2**64 - 1
+
+    def bucket(key, seed):
+        def draw():
+            nonlocal seed
+            seed = (seed + 0x9E3779B97F4A7C15) & mask
+            z = ((seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9) & mask
+            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+            return z ^ (z >> 31)
+
+        add, first, second = draw(), draw() | 1 | 1 << 63, draw() | 1 | 1 << 63
+        h = (key + add) & mask
+        h = ((h ^ (h >> 32)) * first) & mask
+        return (((h ^ (h >> 32)) * second) & mask) >> 54
+
+    keys = np.random.default_rng(1).integers(0, 2**64, 1000, np.uint64)
+    keys[:3] = 0, 1, 2**64 - 1
+    for seed in (0, 1, 2**64 - 1):
+        expected = [bucket(int(key), seed) for key in keys]
+        assert _buckets(keys, seed).tolist() == expected
