@@ -82,7 +82,17 @@ impl Output {
     /// Fills `slices` with the bytes to send, in order, and returns the number of slices used. One
     /// slice suffices unless large values wait.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.slices_up_to(usize::MAX, slices)
+    }
+
+    /// Like [`slices`](Self::slices), with at most `bytes_max` bytes.
+    pub(crate) fn slices_up_to<'a>(
+        &'a self,
+        bytes_max: usize,
+        slices: &mut [IoSlice<'a>],
+    ) -> usize {
         let mut count = 0;
+        let mut left = bytes_max;
         let mut at = self.start;
         let mut large = self.large.iter();
         let mut put = |bytes: &'a [u8]| {
@@ -90,12 +100,14 @@ impl Output {
                 return true;
             }
             match slices.get_mut(count) {
-                Some(slice) => {
+                Some(slice) if left > 0 => {
+                    let bytes = &bytes[..bytes.len().min(left)];
                     *slice = IoSlice::new(bytes);
+                    left -= bytes.len();
                     count += 1;
                     true
                 }
-                None => false,
+                _ => false,
             }
         };
         loop {
@@ -219,6 +231,10 @@ mod tests {
                 .flat_map(|slice| slice.iter().copied())
                 .collect();
             let piece = &all[..all.len().min(step)];
+            let mut short = [IoSlice::new(&[]), IoSlice::new(&[])];
+            let count = output.slices_up_to(step, &mut short);
+            let short = short[..count].iter().flat_map(|slice| slice.iter());
+            assert!(short.eq(piece));
             sent.extend_from_slice(piece);
             output.advance(piece.len());
             output.park();

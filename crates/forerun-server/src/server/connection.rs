@@ -25,6 +25,9 @@ use super::connections::{ConnectionState, Ticket};
 /// Maximum number of reads per turn, each of up to the size of an input buffer. Then other
 /// connections get their turn.
 const READS_PER_TURN: u32 = 8;
+/// Maximum number of bytes sent per turn, about as many as a turn reads. A client that reads large
+/// values as fast as they are sent would otherwise keep the worker for as long as it likes.
+const SENT_BYTES_PER_TURN: usize = 512 << 10;
 /// Maximum number of turns in which a draining server still reads the last requests of a
 /// connection. The limit keeps a client that never stops sending from preventing the shutdown.
 const DRAIN_TURNS_MAX: u32 = 64;
@@ -45,6 +48,8 @@ pub(crate) struct Connection<K> {
     readable: bool,
     read_closed: bool,
     writable: bool,
+    /// Bytes that may still be sent in this turn.
+    turn_bytes_left: usize,
     /// Whether the session stopped at a full output. It continues before anything more is read.
     unfinished: bool,
     phase: Phase,
@@ -131,6 +136,7 @@ impl<K: Read + Write> Connection<K> {
             readable: false,
             read_closed: false,
             writable: true,
+            turn_bytes_left: 0,
             unfinished: false,
             phase: Phase::Serving,
             has_waited: false,
@@ -215,6 +221,7 @@ impl<K: Read + Write> Connection<K> {
         if self.output.is_empty() {
             self.output = take(&mut turns.spare.output);
         }
+        self.turn_bytes_left = SENT_BYTES_PER_TURN;
         let mut failed = false;
         let turn = self.try_turn(turns).unwrap_or_else(|error| {
             // A vanishing peer is normal, so this is not worth a warning.
@@ -251,7 +258,7 @@ impl<K: Read + Write> Connection<K> {
                 (true, true) => ConnectionState::ReceivesCommand,
                 (true, false) => ConnectionState::Idle,
             });
-        self.has_waited |= held.output_bytes > 0;
+        self.has_waited |= held.output_bytes > 0 && !self.writable;
         if !self.holds_memory() || self.moved_bytes >= PROGRESS_BYTES {
             self.moved_bytes = 0;
             self.progress_s = turns.now_s;
@@ -267,7 +274,7 @@ impl<K: Read + Write> Connection<K> {
         for _ in 0..reads {
             self.send(turns)?;
             if !self.is_sent() {
-                return Ok(TurnResult::Wait);
+                return Ok(self.unsent());
             }
             if let Some(watcher) = &self.watcher {
                 if watcher.take_lines(self.output.bytes_mut()) {
@@ -368,8 +375,20 @@ impl<K: Read + Write> Connection<K> {
         self.send(turns)?;
         Ok(match self.is_sent() {
             true => TurnResult::Close,
-            false => TurnResult::Wait,
+            false => self.unsent(),
         })
+    }
+
+    /// The result of a turn that leaves bytes to send. If the socket would take more, there is no
+    /// event to wait for.
+    fn unsent(&self) -> TurnResult {
+        match self.writable {
+            true => {
+                self.ticket.connections().yielded();
+                TurnResult::Again
+            }
+            false => TurnResult::Wait,
+        }
     }
 
     /// Reads once.
@@ -466,14 +485,15 @@ impl<K: Read + Write> Connection<K> {
         self.output.is_empty() && !self.transport.pending()
     }
 
-    /// Writes until everything is sent or the socket takes no more.
+    /// Writes until everything is sent, the socket takes no more, or the turn has sent its share.
     fn send(&mut self, turns: &mut Turns<'_>) -> io::Result<()> {
-        while self.writable && !self.output.is_empty() {
+        while self.writable && !self.output.is_empty() && self.turn_bytes_left > 0 {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let count = self.output.slices(&mut slices);
+            let count = self.output.slices_up_to(self.turn_bytes_left, &mut slices);
             match self.transport.write(&slices[..count]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(sent) => {
+                    self.turn_bytes_left -= sent;
                     self.output.advance(sent);
                     self.moved_bytes += sent as u64;
                     turns.context.counters().bytes_written.add(sent as u64);
@@ -488,9 +508,9 @@ impl<K: Read + Write> Connection<K> {
                 flushed => flushed?,
             }
         }
-        // A connection with unsent bytes waits for an event. The event comes only if the socket has
-        // refused a write.
-        debug_assert!(self.is_sent() || !self.writable);
+        // A connection with unsent bytes waits for an event, which comes only if the socket has
+        // refused a write, or it gets another turn.
+        debug_assert!(self.is_sent() || !self.writable || self.turn_bytes_left == 0);
         Ok(())
     }
 }

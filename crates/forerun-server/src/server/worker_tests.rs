@@ -1,5 +1,5 @@
-//! A worker with a client that never stops sending. Each step stays short, whatever the client
-//! does.
+//! A worker with a client that never stops sending, or one that reads without end. Each step stays
+//! short, whatever the client does.
 
 use std::io::{self, Cursor, ErrorKind, Read, Write};
 use std::path::Path;
@@ -18,7 +18,8 @@ use crate::settings::Settings;
 use crate::shared::NoServer;
 use crate::system::{Listening, Ready};
 
-/// Maximum number of bytes that a connection may read in one turn: eight buffers.
+/// Maximum number of bytes that a connection may read in one turn, and that it may write: eight
+/// buffers.
 const TURN_BYTES_MAX: u64 = 8 * (64 << 10);
 
 /// A system whose sockets always have data. Every poll reports every socket and takes ten seconds.
@@ -28,10 +29,20 @@ struct BusySystem {
     polls: Arc<AtomicU64>,
 }
 
-/// A client that sends an endless value and reads all answers.
+/// A client that repeats a request and reads all answers.
 #[derive(Debug)]
 struct BusySocket {
+    client: Client,
     read: Arc<AtomicU64>,
+    written: Arc<AtomicU64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Client {
+    /// Sends an endless value.
+    Stores,
+    /// Asks for the same large value again and again.
+    Gets,
 }
 
 #[derive(Debug)]
@@ -47,6 +58,14 @@ impl Read for BusySocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // The value is too large to store, so receiving it costs little.
         const REQUEST: &[u8] = b"set k 0 0 1000000000\r\n";
+        if let Client::Gets = self.client {
+            const GET: &[u8] = b"get large\r\n";
+            let at = self.read.fetch_add(into.len() as u64, Ordering::Relaxed) as usize;
+            for (index, byte) in into.iter_mut().enumerate() {
+                *byte = GET[(at + index) % GET.len()];
+            }
+            return Ok(into.len());
+        }
         let sent = self.read.fetch_add(into.len() as u64, Ordering::Relaxed) as usize;
         into.fill(b'x');
         let rest = &REQUEST[REQUEST.len().min(sent)..];
@@ -58,6 +77,8 @@ impl Read for BusySocket {
 
 impl Write for BusySocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.written
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(bytes.len())
     }
 
@@ -183,10 +204,25 @@ impl System for BusySystem {
     }
 }
 
-/// A worker with one connection, the acceptor's handle to it, and the number of bytes that the
-/// connection has read.
+/// A worker with one connection whose client stores, the acceptor's handle to it, and the number of
+/// bytes that the connection has read.
 fn worker_with_busy_client() -> (Worker<BusySystem>, WorkerHandle<BusySocket>, Arc<AtomicU64>) {
     let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
+    let [read, written] = [Arc::default(), Arc::default()];
+    let socket = BusySocket {
+        client: Client::Stores,
+        read: Arc::clone(&read),
+        written,
+    };
+    let (worker, handle) = worker_with(socket, cache);
+    (worker, handle, read)
+}
+
+/// A worker with a connection on this socket, and the acceptor's handle to it.
+fn worker_with(
+    socket: BusySocket,
+    cache: Arc<Cache>,
+) -> (Worker<BusySystem>, WorkerHandle<BusySocket>) {
     let shared = Shared::new(Settings::default(), cache, Box::new(NoServer));
     let connections = Arc::new(Connections::new(1, Buffers::new(1 << 20), time::now()));
     let system = BusySystem {
@@ -203,17 +239,16 @@ fn worker_with_busy_client() -> (Worker<BusySystem>, WorkerHandle<BusySocket>, A
         idle_timeout_s: 0,
     };
     let (mut worker, handle) = Worker::new(setup).expect("a worker needs no resources");
-    let read = Arc::<AtomicU64>::default();
     let ticket = connections
         .admit(Peer::Unix, &"unix".into(), 0)
         .expect("the limit is not reached");
     handle.send(Message::Take {
-        socket: BusySocket { read: read.clone() },
+        socket,
         ticket,
         tls: false,
     });
     worker.step().expect("the poll works");
-    (worker, handle, read)
+    (worker, handle)
 }
 
 /// Returns the number of bytes read during a step.
@@ -231,6 +266,36 @@ fn a_connection_gets_one_turn_a_step_however_often_it_is_called() {
         let bytes = step(&mut worker, &read);
         assert!((1..=TURN_BYTES_MAX).contains(&bytes), "{bytes} bytes");
     }
+}
+
+#[test]
+fn a_client_that_reads_large_values_as_fast_as_it_can_gets_short_turns() {
+    let options = CacheOptions::default()
+        .memory_limit_bytes(64 << 20)
+        .max_item_bytes(20 << 20);
+    let cache = Arc::new(Cache::new(options).expect("a cache"));
+    let value = vec![b'v'; 16 << 20];
+    let stored = cache.store(forerun_cache::Store::set("large", &value));
+    assert!(matches!(stored, forerun_cache::StoreResult::Stored { .. }));
+    let written = Arc::<AtomicU64>::default();
+    let socket = BusySocket {
+        client: Client::Gets,
+        read: Arc::default(),
+        written: Arc::clone(&written),
+    };
+    let (mut worker, _handle) = worker_with(socket, cache);
+    let mut total = written.load(Ordering::Relaxed);
+    for _ in 0..100 {
+        worker.step().expect("the poll works");
+        let now = written.load(Ordering::Relaxed);
+        assert!(
+            (1..=TURN_BYTES_MAX).contains(&(now - total)),
+            "{now} {total}"
+        );
+        total = now;
+    }
+    // All of it arrives: several values.
+    assert!(total > 40 << 20, "{total}");
 }
 
 #[test]
