@@ -197,11 +197,14 @@ fn the_bench_of_servers_runs_with_and_without_memcached() {
                 .is_some_and(|share| share > 0.0),
             "{row}"
         );
+        let is_compared = row["vs_get"].as_f64().is_some_and(|ratio| ratio > 0.0);
+        let is_other_read = row["case"] == "mg" || row["case"] == "multi_get";
+        assert_eq!(is_compared, is_other_read, "{row}");
         rows += 1;
     }
     assert_eq!(
-        rows, 6,
-        "classic gets, meta gets and sets, of 1 and of 20 keys"
+        rows, 8,
+        "classic gets, meta gets, multi-gets and sets, of 1 and of 20 keys"
     );
     let page = std::fs::read_to_string(workspace.path("page.html")).expect("the page is there");
     forerun_measure::report::check_html(&page).expect("it is well formed");
