@@ -9,7 +9,8 @@
 //! | `cpu-then-copy` | rows gathered by the CPU's threads into pinned memory, then one copy (or the reverse), by the clock |
 
 use super::args::Args;
-use super::gather_study::Study;
+use super::gather_study::{IndexOrder, Study};
+use super::link::limit_of_contiguous;
 use super::result_row::GatherRow;
 use super::setting::{POISON, Setting, fill, verify};
 use crate::on_gpu::Timer;
@@ -335,10 +336,20 @@ pub(super) fn study(
     };
     let ratio = |ours: &Outcome, other: Option<&Outcome>| other.map(|other| ours.ratio_to(other));
     let rows = methods.iter().zip(&outcomes);
+    let payload = gpu.info().pcie.as_ref().and_then(|link| link.payload_bytes);
+    // Neighbours in sorted order share lines, and repeated rows may be cached.
+    let has_limit = setting.direction == Direction::Gather && setting.order == IndexOrder::Unique;
+    let (row_bytes, offset) = (setting.row_bytes as u64, setting.offset as u64);
+    let limit = has_limit.then(|| limit_of_contiguous(row_bytes, offset, payload));
     let rows = rows.map(|((method, bytes_checked, plan), outcome)| GatherRow {
         device: Some(gpu.info().name.clone()),
         bytes_checked: *bytes_checked,
         share_of_contiguous: ratio(outcome, of(CopyMethod::Contiguous)),
+        share_of_limit: plan
+            .as_ref()
+            .and(ratio(outcome, of(CopyMethod::Contiguous)))
+            .zip(limit)
+            .map(|(share, limit)| share / limit),
         ratio_to_v3: ratio(outcome, of(CopyMethod::Version(KernelVersion::V3))),
         ..GatherRow::of(setting, "gpu", &method.name())
             .with_outcome(outcome)
