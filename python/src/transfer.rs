@@ -16,8 +16,8 @@ use std::num::NonZeroUsize;
 
 use forerun::gpu::gather::cpu::{self, CpuOptions};
 use forerun::gpu::gather::{
-    CopySpec, Direction, IndexType, KnownMemory, Layers, Locate, MemoryType, Pages, PairsAt,
-    Request, RowCopy, RowLayout,
+    CopySpec, Direction, IndexType, KnownMemory, Layers, Locate, MemoryType, PairsAt, Request,
+    RowCopy, RowLayout, RowPages,
 };
 use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
 use pyo3::prelude::*;
@@ -26,12 +26,15 @@ use zerocopy::IntoBytes;
 use crate::cuda::{CallersStream, opened, stream_of};
 use crate::errors::{device_exception, gather_exception, invalid};
 
+/// An address and its size in bytes, if it is known.
+type Memory = (u64, Option<u64>);
+
 /// One side of a copy.
 #[derive(FromPyObject)]
 pub(crate) struct Side {
     /// The arguments' names and their memory: addresses and sizes in bytes. A table of addresses
     /// has no sizes.
-    arguments: Vec<(String, Vec<(u64, Option<u64>)>)>,
+    arguments: Vec<(String, Vec<Memory>)>,
     /// The offsets of row 0 of each layer in each memory.
     offsets: Vec<u64>,
     /// Rows per layer, if the memory's size is known.
@@ -84,7 +87,7 @@ impl Side {
             .layers(Layers::Table {
                 offsets_bytes: self.starts(),
             })
-            .pages(self.pages.map(|(rows, bytes)| Pages { rows, bytes }))
+            .pages(self.pages.map(|(rows, bytes)| RowPages { rows, bytes }))
     }
 
     /// The number of rows up to the end of each layer's allocation.
@@ -280,12 +283,13 @@ impl Transfer {
         };
         let within = direction == Direction::Scatter && is_on_device(&self.destination)?;
         let request = self.request(direction, rows, pairs);
-        // SAFETY: the caller of `_transfer_rows` guarantees that the memory exists until the call
-        // returns, and the scope below ends when the copy is done.
-        let copy = match within {
-            true => unsafe { RowCopy::within_device(gpu, &request) }?,
+        let copy = if within {
+            // SAFETY: the caller of `_transfer_rows` guarantees that the memory exists until the
+            // call returns, and the scope below ends when the copy is done.
+            unsafe { RowCopy::within_device(gpu, &request) }?
+        } else {
             // SAFETY: as above.
-            false => unsafe { RowCopy::from_request(gpu, &request) }?,
+            unsafe { RowCopy::from_request(gpu, &request) }?
         };
         // SAFETY: the stream is PyTorch's current one, which belongs to the device's primary
         // context and outlives the call. If it is being captured, the driver rejects the wait.

@@ -34,3 +34,4 @@ pub use driver::{
     PcieLink, Piece, PinnedBuffer, Registered, Scope, Stream, Transfer,
 };
 pub use error::{CudaVersion, GpuError};
+pub use forerun_core::Pages;

@@ -5,7 +5,7 @@ use forerun_gpu::gather::cpu::{
 };
 use forerun_gpu::gather::{
     Absent, CopySpec, CountAt, Direction, GatherError, IndexType, KnownMemory, Layers, MapUpdate,
-    MemoryType, Pages, PairsAt, Request, RowLayout, Side,
+    MemoryType, PairsAt, Request, RowLayout, RowPages, Side,
 };
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
@@ -38,7 +38,7 @@ fn side_bytes(spec: &CopySpec, layout: &RowLayout) -> usize {
 fn row_offset(layout: &RowLayout, row: u64) -> u64 {
     match layout.pages {
         None => row * layout.stride_bytes,
-        Some(Pages { rows, bytes }) => {
+        Some(RowPages { rows, bytes }) => {
             row / u64::from(rows) * bytes + row % u64::from(rows) * layout.stride_bytes
         }
     }
@@ -190,8 +190,8 @@ fn layout(row_bytes: u64, layers: u32) -> impl Strategy<Value = RowLayout> {
         move |((rows, gap, page_rows), offset_bytes, form, more)| {
             let stride = row_bytes + gap;
             let paged_rows = rows.next_multiple_of(page_rows.into());
-            // Pages of one layer, or pages that hold the rows of all layers.
-            let pages_of = |stride: u64| Pages {
+            // RowPages of one layer, or pages that hold the rows of all layers.
+            let pages_of = |stride: u64| RowPages {
                 rows: page_rows,
                 bytes: u64::from(page_rows) * stride + more,
             };

@@ -8,11 +8,13 @@ mod fake_driver;
 use cudarc::driver::sys;
 use fake_driver::has_fake_driver;
 use forerun_gpu::gather::{
-    CopySpec, DeviceCopyOptions, DevicePairs, IndexType, KernelVersion, RowCopy, gather,
+    CopySpec, DeviceCopyOptions, DevicePairs, IndexType, KernelVersion, Layers, RowCopy, RowLayout,
+    gather,
 };
 use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, TableError, TableOptions};
 use forerun_gpu::{
-    DeviceBuffer, Event, Gpu, GpuError, Graph, Piece, PinnedBuffer, Stream, Transfer,
+    DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Pages, Piece, PinnedBuffer, Stream,
+    Transfer,
 };
 
 /// The copies, launches and waits since the last call, in order.
@@ -114,6 +116,80 @@ fn the_current_device_of_a_thread_stays_what_it_was() {
     );
     drop(gpu);
     assert_eq!(current(), other);
+}
+
+#[test]
+fn a_pinned_buffer_is_on_huge_pages_if_the_kernel_grants_them() {
+    if !has_fake_driver(
+        "a_pinned_buffer_is_on_huge_pages_if_the_kernel_grants_them",
+        &[],
+    ) {
+        return;
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let len = 8 << 20;
+    let mut buffer = PinnedBuffer::with_pages(&gpu, len, Pages::Huge).unwrap();
+    assert_eq!((buffer.len(), buffer.address() % (2 << 20)), (len, 0));
+    assert_eq!(buffer.device_address(), buffer.address());
+    assert!(buffer.as_slice().iter().all(|&byte| byte == 0));
+    buffer.as_mut_slice()[len - 1] = 7;
+    assert_eq!(buffer.as_slice()[len - 1], 7);
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let granted = setting.is_ok_and(|text| !text.contains("[never]"));
+    let huge = buffer.huge_bytes();
+    println!("{huge:?} of {len} bytes on huge pages");
+    assert!(!granted || huge.is_some_and(|bytes| bytes <= len));
+    drop(buffer);
+
+    let small = PinnedBuffer::with_pages(&gpu, 100, Pages::Small).unwrap();
+    assert_eq!((small.len(), small.huge_bytes()), (100, None));
+    let empty = PinnedBuffer::with_pages(&gpu, 0, Pages::Huge).unwrap();
+    assert!(empty.as_slice().is_empty());
+    // The fake driver counts what is registered.
+    assert_eq!(registered(), 1);
+    drop(empty);
+    assert_eq!(registered(), 0);
+}
+
+/// Ranges of host memory that are registered now.
+fn registered() -> i32 {
+    type Registered = extern "C" fn() -> i32;
+    // SAFETY: the fake driver is loaded and has this function.
+    unsafe {
+        let registered = sys::culib().get::<Registered>(b"fakeRegistered").unwrap();
+        registered()
+    }
+}
+
+#[test]
+fn keys_and_values_of_a_layer_need_no_table_on_the_device() {
+    if !has_fake_driver(
+        "keys_and_values_of_a_layer_need_no_table_on_the_device",
+        &[],
+    ) {
+        return;
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let stream = Stream::new(&gpu).unwrap();
+    let host = PinnedBuffer::new(&gpu, 1 << 12).unwrap();
+    let device = DeviceBuffer::new(&gpu, 1 << 12).unwrap();
+    let indices = DeviceBuffer::from_slice(&gpu, &[0; 16]).unwrap();
+    let of_copy = |offsets_bytes: Vec<u64>| {
+        let layers = offsets_bytes.len() as u32;
+        let layout = RowLayout::dense(8, 16).layers(Layers::Table { offsets_bytes });
+        let spec = CopySpec::dense(16, 0, 0)
+            .layers(layers)
+            .host(layout.clone())
+            .device(layout);
+        let pairs = DevicePairs::interleaved(&indices, 0, IndexType::I32, &[2, 2]).unwrap();
+        calls();
+        let copy = gather(&host, &device, &spec, &pairs, &DeviceCopyOptions::default()).unwrap();
+        gpu.scope(|scope| scope.enqueue(&stream, &copy)).unwrap();
+        calls()
+    };
+    let (even, uneven) = (of_copy(vec![1024, 128]), of_copy(vec![1024, 128, 512]));
+    assert_eq!(even, "launch wait");
+    assert_eq!(uneven, "in in launch wait");
 }
 
 #[test]

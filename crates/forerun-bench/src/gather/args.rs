@@ -3,6 +3,7 @@
 use super::gather_study::{IndexOrder, MultiprocessorLimit, Study};
 use crate::on_gpu::OnGpu;
 use crate::output::Output;
+use crate::roofline::PagesArg;
 use forerun_core::size::parse_size;
 use forerun_gpu::gather::{AccessWidth, Direction, KernelVersion};
 
@@ -68,6 +69,10 @@ pub struct Args {
     /// With --once: the direction [default: gather]
     #[arg(long, value_parser = parse_direction)]
     pub direction: Option<Direction>,
+
+    /// The kind of memory pages of the pinned host memory [default: small]
+    #[arg(long, value_name = "PAGES")]
+    pub pages: Option<PagesArg>,
 
     /// How many rows ahead the CPU's copy prefetches; each value is measured as its own method
     /// [default: 0, and by the row's size]

@@ -9,10 +9,12 @@
 //! | `cpu-then-copy` | rows gathered by the CPU's threads into pinned memory, then one copy (or the reverse), by the clock |
 
 use super::args::Args;
-use super::gather_study::Study;
+use super::gather_study::{IndexOrder, Study};
+use super::link::limit_of_contiguous;
 use super::result_row::GatherRow;
 use super::setting::{POISON, Setting, fill, verify};
 use crate::on_gpu::Timer;
+use crate::roofline::PagesArg;
 use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, CpuOptions, Indices, Pairs};
 use forerun_gpu::gather::{
@@ -104,7 +106,11 @@ impl Fixture {
             gpu: gpu.clone(),
             setting: setting.clone(),
             spec: setting.spec(),
-            host: PinnedBuffer::new(gpu, setting.host_bytes())?,
+            host: PinnedBuffer::with_pages(
+                gpu,
+                setting.host_bytes(),
+                args.pages.unwrap_or(PagesArg::Small).into(),
+            )?,
             device: DeviceBuffer::new(gpu, setting.device_bytes())?,
             pairs: DeviceBuffer::from_slice(gpu, &bytes)?,
             pair_list,
@@ -335,10 +341,22 @@ pub(super) fn study(
     };
     let ratio = |ours: &Outcome, other: Option<&Outcome>| other.map(|other| ours.ratio_to(other));
     let rows = methods.iter().zip(&outcomes);
+    let payload = gpu.info().pcie.as_ref().and_then(|link| link.payload_bytes);
+    // Neighbours in sorted order share lines, and repeated rows may be cached.
+    let has_limit = setting.direction == Direction::Gather && setting.order == IndexOrder::Unique;
+    let (row_bytes, offset) = (setting.row_bytes as u64, setting.offset as u64);
+    let huge_bytes = fixture.borrow().host.huge_bytes();
+    let limit = has_limit.then(|| limit_of_contiguous(row_bytes, offset, payload));
     let rows = rows.map(|((method, bytes_checked, plan), outcome)| GatherRow {
         device: Some(gpu.info().name.clone()),
         bytes_checked: *bytes_checked,
         share_of_contiguous: ratio(outcome, of(CopyMethod::Contiguous)),
+        huge_bytes: huge_bytes.map(|bytes| bytes as u64),
+        share_of_limit: plan
+            .as_ref()
+            .and(ratio(outcome, of(CopyMethod::Contiguous)))
+            .zip(limit)
+            .map(|(share, limit)| share / limit),
         ratio_to_v3: ratio(outcome, of(CopyMethod::Version(KernelVersion::V3))),
         ..GatherRow::of(setting, "gpu", &method.name())
             .with_outcome(outcome)

@@ -7,6 +7,7 @@
 //!   gpu.rs                  the alternatives on a GPU
 //!   concurrent_product.rs   a matrix product during the copy
 //!   cpu.rs                  the CPU's copy
+//!   link.rs                 the rate that the link allows
 //!   pytorch.rs              PyTorch's copy, by pytorch.py
 //!   selfcheck/              --check
 //!   result_row.rs, show.rs  results
@@ -20,6 +21,7 @@ mod concurrent_product;
 mod cpu;
 mod gather_study;
 mod gpu;
+mod link;
 mod pytorch;
 mod result_row;
 mod selfcheck;
@@ -196,6 +198,11 @@ impl Bench<'_> {
                     writeln!(out, "default: {why}")?;
                     break;
                 }
+            }
+            if rows.iter().any(|row| row.share_of_limit.is_some()) {
+                let pcie = self.gpu.as_ref().and_then(|gpu| gpu.info().pcie.as_ref());
+                let payload = pcie.and_then(|link| link.payload_bytes);
+                writeln!(out, "{}", link::describe(payload))?;
             }
             for note in notes {
                 writeln!(out, "not measured: {note}")?;

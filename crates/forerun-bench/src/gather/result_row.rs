@@ -59,6 +59,14 @@ pub struct GatherRow {
     /// The rate relative to that of a contiguous copy of the same number of bytes in the same
     /// rounds.
     pub share_of_contiguous: Option<f64>,
+    /// Bytes of the host memory that are on huge pages; null if they were not requested or the
+    /// system does not report them. Absent in results of earlier versions.
+    #[serde(default)]
+    pub huge_bytes: Option<u64>,
+    /// For a kernel that gathers: `share_of_contiguous` relative to what the link allows. Absent in
+    /// results of earlier versions.
+    #[serde(default)]
+    pub share_of_limit: Option<f64>,
     /// The rate relative to that of v3 in the same rounds.
     pub ratio_to_v3: Option<f64>,
     /// With a concurrent matrix product: by what factor the product's time grew.

@@ -75,6 +75,7 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
         "GB/s",
         "slowest-fastest",
         "of contiguous",
+        "of limit",
         "vs v3",
         "product",
     ]);
@@ -92,6 +93,7 @@ pub(super) fn table(study: Study, rows: &[GatherRow]) -> TextTable {
                 row.gib_per_second_min, row.gib_per_second_max
             ),
             dash(row.share_of_contiguous.map(|x| format!("{x:.3}"))),
+            dash(row.share_of_limit.map(|x| format!("{x:.3}"))),
             dash(row.ratio_to_v3.map(|x| format!("{}x", digits(x)))),
             dash(row.product_slowdown.map(|x| format!("{x:.3}x"))),
         ]);

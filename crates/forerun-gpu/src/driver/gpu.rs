@@ -243,6 +243,9 @@ pub struct PcieLink {
     pub speed_max: String,
     /// Number of lanes.
     pub lanes: u32,
+    /// Maximum payload of a packet (128 to 4,096 bytes), as the system has set it. Only root can
+    /// read it.
+    pub payload_bytes: Option<u32>,
 }
 
 impl PcieLink {
@@ -257,8 +260,40 @@ impl PcieLink {
             speed: word("current_link_speed")?,
             speed_max: word("max_link_speed")?,
             lanes: word("current_link_width")?.parse().ok()?,
+            payload_bytes: std::fs::read(folder.join("config"))
+                .ok()
+                .and_then(|config| payload_bytes(&config)),
         })
     }
+}
+
+/// The maximum payload in a device's configuration space:
+///
+/// ```text
+///   0x06        status: bit 4 says that there are capabilities
+///   0x34        offset of the first one:   | number | offset of the next | ...
+///   number 16   PCI Express:   | 16 | next | 6 bytes | device control |       bits 5 to 7: payload = 128 << bits
+/// ```
+fn payload_bytes(config: &[u8]) -> Option<u32> {
+    const PCI_EXPRESS: u8 = 0x10;
+    if config.get(0x06)? & 1 << 4 == 0 {
+        return None;
+    }
+    let mut at = usize::from(*config.get(0x34)?);
+    // A list in 256 bytes has at most 48 entries; a damaged one might be circular.
+    for _ in 0..48 {
+        if at == 0 {
+            return None;
+        }
+        if *config.get(at)? == PCI_EXPRESS {
+            let control = u16::from_le_bytes([*config.get(at + 8)?, *config.get(at + 9)?]);
+            // 6 and 7 are reserved.
+            let bits = control >> 5 & 7;
+            return (bits < 6).then(|| 128 << bits);
+        }
+        at = usize::from(*config.get(at + 1)?);
+    }
+    None
 }
 
 impl DeviceInfo {
@@ -357,8 +392,29 @@ mod tests {
         let link = PcieLink::read(folder.path(), "0000:3B:00.0").unwrap();
         assert_eq!(link.speed, "2.5 GT/s PCIe");
         assert_eq!(link.speed_max, "32.0 GT/s PCIe");
-        assert_eq!(link.lanes, 16);
+        assert_eq!((link.lanes, link.payload_bytes), (16, None));
         assert_eq!(PcieLink::read(folder.path(), "0000:00:00.0"), None);
+    }
+
+    #[test]
+    fn the_payload_is_read_from_the_configuration_space() {
+        let mut config = vec![0u8; 256];
+        config[0x06] = 0x10;
+        config[0x34] = 0x60;
+        // Power management, then PCI Express with a payload of 256 bytes.
+        config[0x60..0x62].copy_from_slice(&[0x01, 0x78]);
+        config[0x78..0x82].copy_from_slice(&[0x10, 0, 2, 0, 0, 0, 0, 0, 0x3f, 0x59]);
+        assert_eq!(payload_bytes(&config), Some(256));
+        config[0x80] = 0x1f;
+        assert_eq!(payload_bytes(&config), Some(128));
+        config[0x80] = 0xdf;
+        assert_eq!(payload_bytes(&config), None, "6 is reserved");
+        // What a user without rights can read ends before the capabilities.
+        assert_eq!(payload_bytes(&config[..64]), None);
+        config[0x61] = 0x60;
+        assert_eq!(payload_bytes(&config), None, "a circular list");
+        config[0x06] = 0;
+        assert_eq!(payload_bytes(&config), None, "no list");
     }
 
     #[test]

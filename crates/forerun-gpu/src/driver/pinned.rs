@@ -1,10 +1,15 @@
 //! Host memory that the device can read and write over the link. Its pages are locked, so that they
 //! stay where they are.
 //!
-//! | kind            | made by             | for                                               |
-//! |-----------------|---------------------|---------------------------------------------------|
-//! | `PinnedBuffer`  | `cuMemHostAlloc`    | new memory                                        |
-//! | `Registered`    | `cuMemHostRegister` | memory that the caller has, such as a mapped file |
+//! | kind                         | made by             | for                                               |
+//! |------------------------------|---------------------|---------------------------------------------------|
+//! | `PinnedBuffer::new`          | `cuMemHostAlloc`    | new memory                                        |
+//! | `PinnedBuffer::with_pages`   | `cuMemHostRegister` | new memory, on huge pages if there are any        |
+//! | `Registered`                 | `cuMemHostRegister` | memory that the caller has, such as a mapped file |
+//!
+//! Huge pages are granted when memory is first touched and stay after it is pinned, so a buffer of
+//! huge pages is filled with zeros before it is registered. The CPU needs fewer entries of its TLB
+//! for scattered rows, and the device fewer translations of host addresses.
 //!
 //! Neither is write-combined. The CPU writes write-combined memory quickly in sequential order, but
 //! reads it very slowly, and it also reads the tables in host memory.
@@ -16,6 +21,7 @@ use super::api::check;
 use super::stream::Stream;
 use crate::{Gpu, GpuError};
 use cudarc::driver::sys::{self, CUresult};
+use forerun_core::{Pages, Region};
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
@@ -52,15 +58,43 @@ fn device_address(host: *mut c_void) -> Result<u64, GpuError> {
     Ok(address)
 }
 
+/// Pins `len` bytes at `host` and returns the device's address. If it fails, they are not pinned.
+///
+/// # Safety
+/// The bytes must be initialised, and mapped until they are unregistered.
+unsafe fn register(gpu: &Gpu, host: NonNull<u8>, len: usize) -> Result<u64, GpuError> {
+    let _current = gpu.bind()?;
+    let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+    let pointer: *mut c_void = host.as_ptr().cast();
+    // SAFETY: the caller guarantees the range.
+    check("cuMemHostRegister", unsafe {
+        sys::cuMemHostRegister_v2(pointer, len, flags)
+    })?;
+    device_address(pointer).inspect_err(|_| {
+        // SAFETY: the range has just been registered, and nothing knows its address yet.
+        let _ = unsafe { sys::cuMemHostUnregister(pointer) };
+    })
+}
+
 /// Newly allocated pinned host memory, initially zeroed, freed on drop.
 pub struct PinnedBuffer {
     gpu: Gpu,
     host: NonNull<u8>,
     device_address: u64,
     len: usize,
+    owner: Owner,
 }
 
-// SAFETY: it owns its bytes like a boxed slice, and the driver frees them from any thread.
+/// What frees the memory of a [`PinnedBuffer`].
+enum Owner {
+    /// `cuMemFreeHost`.
+    Driver,
+    /// The region, after it is no longer registered.
+    Region(Region),
+}
+
+// SAFETY: it owns its bytes like a boxed slice, and the driver frees or unregisters them from any
+// thread.
 unsafe impl Send for PinnedBuffer {}
 // SAFETY: a shared reference gives out only shared slices.
 unsafe impl Sync for PinnedBuffer {}
@@ -97,11 +131,50 @@ impl PinnedBuffer {
             host: pointer,
             device_address: 0,
             len,
+            owner: Owner::Driver,
         };
         // SAFETY: `len` bytes have just been allocated there.
         unsafe { pointer.as_ptr().write_bytes(0, len) };
         buffer.device_address = device_address(host)?;
         Ok(buffer)
+    }
+
+    /// Like [`PinnedBuffer::new`], on the requested pages. Whether the kernel grants huge pages
+    /// depends on its settings and on free memory; [`huge_bytes`](PinnedBuffer::huge_bytes) counts them.
+    ///
+    /// # Errors
+    /// Those of [`PinnedBuffer::new`]; or the memory exceeds the lock limit.
+    pub fn with_pages(gpu: &Gpu, len: usize, pages: Pages) -> Result<PinnedBuffer, GpuError> {
+        if pages == Pages::Small {
+            return PinnedBuffer::new(gpu, len);
+        }
+        let out_of_memory = |_| GpuError::OutOfMemory {
+            bytes: len,
+            memory: "host memory on huge pages",
+        };
+        let region = Region::new(len.max(1), pages).map_err(out_of_memory)?;
+        let host = NonNull::new(region.as_ptr()).unwrap_or(NonNull::dangling());
+        // SAFETY: the region has `len` bytes, which nothing else uses.
+        unsafe { host.as_ptr().write_bytes(0, len) };
+        // SAFETY: the region is mapped and zeroed, and lives until it is unregistered.
+        let device_address = unsafe { register(gpu, host, region.len()) }?;
+        Ok(PinnedBuffer {
+            gpu: gpu.clone(),
+            host,
+            device_address,
+            len,
+            owner: Owner::Region(region),
+        })
+    }
+
+    /// How many bytes are on huge pages, or `None` if that is unknown: the driver allocated the
+    /// memory, or the system does not report it. This reads a file of the system, so use it for
+    /// reports.
+    pub fn huge_bytes(&self) -> Option<usize> {
+        match &self.owner {
+            Owner::Driver => None,
+            Owner::Region(region) => region.huge_bytes(),
+        }
     }
 
     /// The bytes. They may also be read while a gather from them runs.
@@ -177,9 +250,24 @@ unsafe impl HostMemory for PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        if let Ok(_current) = self.gpu.bind() {
-            // SAFETY: the address comes from cuMemHostAlloc and is freed once.
-            let _ = unsafe { sys::cuMemFreeHost(self.host.as_ptr().cast()) };
+        let Ok(_current) = self.gpu.bind() else {
+            if let Owner::Region(region) = std::mem::replace(&mut self.owner, Owner::Driver) {
+                // It could not be unregistered, and pinned memory must not be unmapped.
+                std::mem::forget(region);
+            }
+            return;
+        };
+        let host: *mut c_void = self.host.as_ptr().cast();
+        match &self.owner {
+            Owner::Driver => {
+                // SAFETY: the address comes from cuMemHostAlloc and is freed once.
+                let _ = unsafe { sys::cuMemFreeHost(host) };
+            }
+            Owner::Region(_) => {
+                // SAFETY: the address was registered and is unregistered once. The region is
+                // unmapped afterwards.
+                let _ = unsafe { sys::cuMemHostUnregister(host) };
+            }
         }
     }
 }
@@ -243,22 +331,14 @@ impl<'a> Registered<'a> {
         host: NonNull<u8>,
         len: usize,
     ) -> Result<Registered<'a>, GpuError> {
-        let _current = gpu.bind()?;
-        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        let pointer: *mut c_void = host.as_ptr().cast();
-        // SAFETY: the caller guarantees the range.
-        check("cuMemHostRegister", unsafe {
-            sys::cuMemHostRegister_v2(pointer, len, flags)
-        })?;
-        let mut registered = Registered {
+        Ok(Registered {
             gpu: gpu.clone(),
             host,
-            device_address: 0,
+            // SAFETY: the caller guarantees the range.
+            device_address: unsafe { register(gpu, host, len) }?,
             len,
             _borrow: PhantomData,
-        };
-        registered.device_address = device_address(pointer)?;
-        Ok(registered)
+        })
     }
 
     /// The bytes.

@@ -7,7 +7,7 @@
 //!                           |row 0|     |row 1|
 //! ```
 
-use super::request::{Pages, RowLayout};
+use super::request::{RowLayout, RowPages};
 use crate::gather_error::{GatherError, Operand, Side};
 
 /// The maximum number of rows in pages. The kernels divide row numbers in 32 bits.
@@ -18,7 +18,7 @@ pub(super) struct Rows {
     row_bytes: u64,
     stride_bytes: u64,
     rows: u64,
-    pages: Option<Pages>,
+    pages: Option<RowPages>,
     /// From a layer's row 0 to the end of its last row.
     pub(super) extent_bytes: u64,
 }
@@ -85,7 +85,7 @@ impl Rows {
     }
 
     /// The pages, if there are several.
-    fn several_pages(&self) -> Option<Pages> {
+    fn several_pages(&self) -> Option<RowPages> {
         self.pages.filter(|pages| self.rows > pages.rows.into())
     }
 
@@ -222,7 +222,7 @@ mod tests {
 
     fn rows(row_bytes: u64, stride_bytes: u64, count: u64, pages: Option<(u32, u64)>) -> Rows {
         let layout = RowLayout::dense(count, stride_bytes)
-            .pages(pages.map(|(rows, bytes)| Pages { rows, bytes }));
+            .pages(pages.map(|(rows, bytes)| RowPages { rows, bytes }));
         Rows::new(Side::Device, &layout, row_bytes).unwrap()
     }
 

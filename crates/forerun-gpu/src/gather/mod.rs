@@ -52,7 +52,7 @@ pub use launch_checks::{Target, check_request};
 pub use op::{DeviceCopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, gather, scatter};
 pub use plan::{DEFAULT_THREADS, IN_FLIGHT_BYTES, Plan, Work, plan};
 pub use request::{
-    Absent, CopySpec, CountAt, Direction, IndexType, KernelChoice, Layers, MapAt, MapUpdate, Pages,
-    PairsAt, Request, RowLayout,
+    Absent, CopySpec, CountAt, Direction, IndexType, KernelChoice, Layers, MapAt, MapUpdate,
+    PairsAt, Request, RowLayout, RowPages,
 };
 pub use staging::{Delivery, Destination, StagingRing, StagingShape};

@@ -97,12 +97,12 @@ pub struct RowLayout {
     pub layers: Layers,
     /// The pages in which each layer's rows are grouped. Without pages, all rows are equally far
     /// apart.
-    pub pages: Option<Pages>,
+    pub pages: Option<RowPages>,
 }
 
 /// Groups of rows, in which each group begins a fixed number of bytes after the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pages {
+pub struct RowPages {
     /// Rows per page.
     pub rows: u32,
     /// Bytes from the first row of a page to that of the next.
@@ -124,7 +124,7 @@ impl RowLayout {
 
 forerun_core::setters! {
     RowLayout { offset_bytes: u64, rows: u64, stride_bytes: u64, layers: Layers } into {
-        pages: Option<Pages>,
+        pages: Option<RowPages>,
     }
 }
 

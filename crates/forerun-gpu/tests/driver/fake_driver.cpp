@@ -18,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +45,7 @@ thread_local std::vector<Handle> current;
 
 std::mutex mutex;
 std::map<uintptr_t, size_t> allocations;                  // device memory
+std::set<void*> registered;                               // host memory, by its first byte
 std::map<std::string, std::pair<Handle, size_t>> kernels; // dynamic shared memory allowed
 Handle last_kernel = 0x100000;
 int modules_loaded = 0;
@@ -221,13 +223,21 @@ API cuMemHostGetDevicePointer_v2(uint64_t* address, void* host, unsigned) {
     *address = reinterpret_cast<uint64_t>(host);
     return success;
 }
-API cuMemHostRegister_v2(void*, size_t, unsigned) {
+API cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
     NEEDS_CONTEXT;
-    return success;
+    if (bytes == 0) return invalid_value;
+    const std::lock_guard<std::mutex> lock(mutex);
+    return registered.insert(address).second ? success : invalid_value;
 }
-API cuMemHostUnregister(void*) {
+API cuMemHostUnregister(void* address) {
     NEEDS_CONTEXT;
-    return success;
+    const std::lock_guard<std::mutex> lock(mutex);
+    return registered.erase(address) == 1 ? success : invalid_value;
+}
+// For the tests: the ranges that are registered now.
+API fakeRegistered() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return int(registered.size());
 }
 
 API cuStreamCreateWithPriority(Handle* stream, unsigned, int) {
