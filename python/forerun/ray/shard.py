@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,13 @@ class Shard:
         """Refuses a coordinator that another has replaced. The caller holds the lock."""
         if epoch < self.state.epoch:
             raise Error(f"coordinator {epoch} was replaced by {self.state.epoch}")
-        self.state.epoch = epoch
+        self.state = replace(self.state, epoch=epoch)
+
+    def change(self, **fields: Any) -> None:
+        """Changes the state on disk, then in memory. The caller holds the lock."""
+        state = replace(self.state, **fields)
+        state.save(self.config.directory)
+        self.state = state
 
     def install(self, epoch: int, new: ShardMap) -> None:
         """Takes over a map, for good."""
@@ -178,10 +184,13 @@ class Shard:
             before = np.zeros(BUCKETS, np.bool_)
             if state.map is not None:
                 before = state.map.owned_by(self.config.shard)
-            state.needs_sweep |= bool((before & ~new.owned_by(self.config.shard)).any())
-            state.map, state.frozen_version = new, 0
-            state.frozen = np.zeros(BUCKETS, np.bool_)
-            state.save(self.config.directory)
+            loses = bool((before & ~new.owned_by(self.config.shard)).any())
+            self.change(
+                map=new,
+                frozen=np.zeros(BUCKETS, np.bool_),
+                frozen_version=0,
+                needs_sweep=state.needs_sweep or loses,
+            )
             self.changes = None
             self._serve_map()
 
@@ -190,8 +199,7 @@ class Shard:
         ended when this returns."""
         with self.lock:
             self.check_epoch(epoch)
-            self.state.frozen, self.state.frozen_version = buckets, version
-            self.state.save(self.config.directory)
+            self.change(frozen=buckets, frozen_version=version)
             self._serve_map()
 
     def begin_move(self, epoch: int, buckets: NDArray[np.bool_]) -> None:
@@ -215,23 +223,20 @@ class Shard:
                 if len(foreign):
                     self.table.erase(foreign)
                     erased += len(foreign)
-            self.state.needs_sweep = False
-            self.state.save(self.config.directory)
+            # The rows must not come back after a power failure.
+            self.table.flush()
+            self.change(needs_sweep=False)
             return erased
 
     def expect_foreign(self, epoch: int, current: ShardMap) -> None:
         """Prepares for rows of buckets that the shard does not own yet. There are none before."""
         with self.lock:
             self.check_epoch(epoch)
-            if self.state.map is None:
-                self.state.map = current
-            self.state.needs_sweep = True
-            self.state.save(self.config.directory)
+            self.change(map=self.state.map or current, needs_sweep=True)
             self._serve_map()
         self.sweep(epoch)
         with self.lock:
-            self.state.needs_sweep = True
-            self.state.save(self.config.directory)
+            self.change(needs_sweep=True)
 
     # Rows.
 
