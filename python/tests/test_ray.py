@@ -471,6 +471,26 @@ def test_a_shard_whose_directory_has_vanished_does_not_pretend_to_be_empty(shard
     assert [r["shard"] for r in table.stats()["recoveries"]] == [1]
 
 
+def test_a_shard_that_cannot_start_on_its_node_is_not_restored_but_started_again(
+    sharded, tmp_path
+):
+    table = sharded(4, "int64", shards=2, backups=tmp_path / "backups")
+    keys = np.arange(100)
+    table.insert(keys, np.ones((100, 4), np.int64))
+    table.backup()
+    table.add_at(keys, np.ones((100, 4), np.int64))
+    process = process_of(shard_actors(table)[1])
+    state = tmp_path / "shards" / "shard-0001" / "shard.json"
+    text = state.read_text()
+    state.write_text(text[:100])
+    os.kill(process, signal.SIGKILL)
+    time.sleep(3)
+    state.write_text(text)
+    rows, found = table.find(keys)
+    assert found.all() and (rows == 2).all()
+    assert table.stats()["recoveries"] == []
+
+
 def test_a_shard_that_stays_away_fails_its_keys_only(sharded, tmp_path):
     table = sharded(4, shards=2, timeout_ms=1500)
     keys = np.arange(100)
@@ -750,6 +770,27 @@ def test_an_export_has_the_buckets_it_names(port, shard):
         assert (rows == rows_of(exported, dim=4)).all()
         with pytest.raises(errors.NotFoundError):
             connection.changes()
+
+
+def test_a_map_that_cannot_be_written_is_not_in_force(port, shard, monkeypatch):
+    shard.table.insert([1], [[1, 2, 3, 4]])
+    moved = map_of(2, version=2)
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    for change in (
+        lambda: shard.install(1, moved),
+        lambda: shard.freeze(1, np.ones(BUCKETS, bool), 2),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", fails)
+            with pytest.raises(OSError):
+                change()
+        assert shard.state.map.version == 1 and shard.state.frozen_version == 0
+        assert ShardState.load(shard.config.directory).map.version == 1
+        with connected(port, shard) as connection:
+            assert ask(connection, Op.FIND, [1])[0].status == Status.OK
 
 
 def test_an_old_coordinator_is_refused(shard):
