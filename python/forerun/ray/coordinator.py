@@ -186,7 +186,7 @@ class Coordinator:
                 states[key] = described["state"]
                 self._node_ids[key] = described["node_id"]
             except _GONE as error:
-                # Its node is gone. If the map needs it, it is made anew below.
+                # Its node is gone. If the map needs it, it is made again below.
                 log.warning("shard %s is gone: %r", key, error)
                 ray.kill(actor, no_restart=True)
                 del actors[key], self._actors[key]
@@ -369,7 +369,7 @@ class Coordinator:
             return False
 
     def _publish(self, new: ShardMap, first: tuple[int, ...]) -> None:
-        """Tells all shards a map that is in force. One that is away is told later, or asks."""
+        """Gives all shards a map that is in force. One that is away gets it later."""
         self._map = new
         others = [shard for shard in range(len(new.places)) if shard not in first]
         for shard in [*first, *others]:
@@ -377,7 +377,7 @@ class Coordinator:
                 actor = self._actor(shard, new.places[shard].generation)
                 self._order(actor, "install", self._epoch, new, timeout=30)
             except (ray.exceptions.RayError, Error, ValueError) as error:
-                log.warning("shard %d was not told map %d: %r", shard, new.version, error)
+                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
 
     # Moves of buckets.
 

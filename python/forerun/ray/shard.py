@@ -27,7 +27,7 @@ from forerun.errors import (
 )
 from forerun.ray import frames
 from forerun.ray.frames import FrameError, Op, Request, Status
-from forerun.ray.gate import Changes, Gate
+from forerun.ray.bucket_lock import Changes, BucketLock
 from forerun.ray.shard_map import BUCKETS, ShardMap, ShardState
 
 Buffer = NDArray[np.uint8]
@@ -77,7 +77,7 @@ class Shard:
         self.state, self.restored = self._open_state()
         self.table = self._open_table()
         self.row_bytes = self.table.dim * np.dtype(_numpy_name(config.dtype)).itemsize
-        self.gate = Gate()
+        self.bucket_lock = BucketLock()
         self.changes: Changes | None = None
         self.keys_written = 0
         self._serve_map()
@@ -150,7 +150,7 @@ class Shard:
         owned = np.zeros(BUCKETS, np.bool_)
         if state.map is not None:
             owned = state.map.owned_by(self.config.shard)
-        self.gate.set(owned & ~state.frozen)
+        self.bucket_lock.set(owned & ~state.frozen)
 
     @property
     def seed(self) -> int:
@@ -339,7 +339,7 @@ class ShardSession:
         self, request: Request, op: Op, keys: NDArray[np.uint64], buckets: NDArray[np.uint16]
     ) -> Buffer:
         shard, count = self.shard, request.keys
-        with shard.gate.enter(buckets) as is_served:
+        with shard.bucket_lock.enter(buckets) as is_served:
             if not is_served:
                 return self._reply(request, Status.MOVED, 0)
             if op is Op.PREFETCH:
@@ -372,7 +372,7 @@ class ShardSession:
         shard, client, sequence = self.shard, request.client, request.sequence
         if not any(client) or sequence == 0:
             raise FrameError("a write needs a client and a sequence")
-        with shard.gate.enter(buckets, client, sequence) as is_served:
+        with shard.bucket_lock.enter(buckets, client, sequence) as is_served:
             if is_served:
                 changes = shard.changes
                 try:
@@ -384,7 +384,7 @@ class ShardSession:
                 shard.keys_written += len(keys)
                 return self._reply(request, Status.OK, request.keys, flags)
         # It may have been applied before the buckets left.
-        shard.gate.refuse(client, sequence)
+        shard.bucket_lock.refuse(client, sequence)
         applied = shard.table._applied(client)
         if applied is None or applied[0] != sequence:
             return self._reply(request, Status.MOVED, 0)
@@ -413,7 +413,7 @@ class ShardSession:
                 return self._reply(request, Status.OK, 0, parts)
             case Op.FORGET:
                 shard.table._forget_client(request.client)
-                shard.gate.forget(request.client)
+                shard.bucket_lock.forget(request.client)
                 return self._reply(request, Status.OK, 0)
             case Op.EXPORT:
                 return self._begin_export(request, body)

@@ -3,7 +3,7 @@
     key --hash--> bucket, 0..1024 --owners--> shard --generation, name--> actor
 
 A map changes as a whole, and each change has a higher version. Every shard keeps the newest map
-that it was told, in `shard.json` next to its rows. So the map survives the end of the coordinator
+that it was given, in `shard.json` next to its rows. So the map survives the end of the coordinator
 and of the cluster.
 """
 
