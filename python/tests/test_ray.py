@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-import socket
 import threading
 import time
 import warnings
@@ -15,20 +14,9 @@ from forerun import errors
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'forerun[ray]'")
 
-from forerun.ray import LostWritesWarning, ShardedTable, frames  # noqa: E402
-from forerun.ray.connection import Connection, Endpoint  # noqa: E402
-from forerun.ray.data_port import DataPort  # noqa: E402
-from forerun.ray.frames import Op, Status  # noqa: E402
-from forerun.ray.gate import Gate  # noqa: E402
-from forerun.ray.shard import Shard, ShardConfig  # noqa: E402
-from forerun.ray.shard_map import (  # noqa: E402
-    BUCKETS,
-    Place,
-    ShardMap,
-    ShardState,
-    even_owners,
-    plan,
-)
+from forerun._forerun import _buckets  # noqa: E402
+from forerun.ray import LostWritesWarning, ShardedTable  # noqa: E402
+from forerun.ray.shard_map import BUCKETS  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +252,7 @@ def test_threads_share_a_handle(sharded):
 
 
 class Load:
-    """Threads that read and write a table until they are told to stop.
+    """Threads that read and write a table until they shall stop.
 
     Each writer has its own keys and adds 1 to their rows, so a row must be between the number of
     acknowledged additions and that of attempted ones; and equal to it if no call failed.
@@ -374,7 +362,7 @@ def test_shards_are_added_under_load(sharded):
     print(f"pauses of {[round(pause) for pause in pauses]} ms")
     assert table.shards == 4 and len(moves) == 2 and min(pauses) > 0
     assert [int(n) for n in np.bincount(table._directory.map.owners)] == [256] * 4
-    # A handle with an old map is told so, and asks again.
+    # A handle with an old map learns so, and asks again.
     assert stale.map_version < table.map_version
     rows, found = stale.find(others)
     assert found.all() and (rows == 1).all() and stale.map_version == table.map_version
@@ -443,8 +431,6 @@ def test_a_lost_node_is_restored_from_its_backup_and_the_loss_is_counted(
             time.sleep(0.2)
         rows, found = table.find(keys)
     assert found.all()
-    from forerun._forerun import _buckets
-
     shard_map = table._directory.map
     lost = shard_map.owners[_buckets(keys.astype(np.uint64), shard_map.seed)] == shard
     assert (rows[~lost] == 3).all() and (rows[lost] == 1).all()
@@ -469,6 +455,26 @@ def test_a_shard_whose_directory_has_vanished_does_not_pretend_to_be_empty(shard
     rows, found = table.find(np.arange(100))
     assert found.all() and (rows == rows_of(np.arange(100), dim=4)).all()
     assert [r["shard"] for r in table.stats()["recoveries"]] == [1]
+
+
+def test_a_shard_that_cannot_start_on_its_node_is_not_restored_but_started_again(
+    sharded, tmp_path
+):
+    table = sharded(4, "int64", shards=2, backups=tmp_path / "backups")
+    keys = np.arange(100)
+    table.insert(keys, np.ones((100, 4), np.int64))
+    table.backup()
+    table.add_at(keys, np.ones((100, 4), np.int64))
+    process = process_of(shard_actors(table)[1])
+    state = tmp_path / "shards" / "shard-0001" / "shard.json"
+    text = state.read_text()
+    state.write_text(text[:100])
+    os.kill(process, signal.SIGKILL)
+    time.sleep(3)
+    state.write_text(text)
+    rows, found = table.find(keys)
+    assert found.all() and (rows == 2).all()
+    assert table.stats()["recoveries"] == []
 
 
 def test_a_shard_that_stays_away_fails_its_keys_only(sharded, tmp_path):
@@ -520,342 +526,3 @@ def test_a_fork_refuses_calls(sharded):
     assert os.read(reading, 100) == b"refused"
     os.waitpid(child, 0)
     assert table.find([1])[1].all()
-
-
-# A shard without Ray.
-
-
-def shard_config(path, **options):
-    settings = {
-        "table": "t",
-        "shard": 0,
-        "generation": 0,
-        "dim": 4,
-        "dtype": "float32",
-        "path": str(path),
-        "bind": "127.0.0.1",
-        "backups": None,
-        "restores": False,
-    }
-    return ShardConfig(**{**settings, **options})
-
-
-def map_of(shards, version=1):
-    places = tuple(Place(0, "here") for _ in range(shards))
-    return ShardMap(version, 5, even_owners(shards), places)
-
-
-@pytest.fixture
-def shard(tmp_path):
-    shard = Shard(shard_config(tmp_path / "shards"))
-    shard.install(1, map_of(1))
-    yield shard
-    shard.close()
-
-
-@pytest.fixture
-def port(shard):
-    port = DataPort(shard, "127.0.0.1", connections_max=8, hellos_max=4)
-    yield port
-    port.close()
-
-
-def endpoint_of(port, shard):
-    return Endpoint(*port.address, port.token, 0, shard.row_bytes)
-
-
-def connected(port, shard):
-    return Connection(endpoint_of(port, shard), time.monotonic() + 10)
-
-
-def ask(connection, op, keys, rows=None, **head):
-    keys = np.asarray(keys, np.uint64)
-    body = [keys.data.cast("B")] if len(keys) else []
-    if rows is not None:
-        body.append(memoryview(np.asarray(rows, np.float32).view(np.uint8).reshape(-1)))
-    deadline = time.monotonic() + 10
-    connection.send(op, body, len(keys), deadline, **head)
-    answer, found = connection.receive(deadline)
-    return answer, found.copy()
-
-
-def test_a_repeated_write_is_answered_as_the_first_time(port, shard):
-    client = bytes(range(16))
-    with connected(port, shard) as connection:
-        ask(connection, Op.INSERT, [1, 2], np.zeros((2, 4)), client=client, sequence=1)
-    for _ in range(3):
-        # Each time as if the connection had broken before the answer came.
-        with connected(port, shard) as connection:
-            head = {"client": client, "sequence": 2}
-            answer, body = ask(connection, Op.ADD_AT, [1, 9, 2], np.ones((3, 4)), **head)
-            assert answer.status == Status.OK and body.tolist() == [1, 0, 1]
-    assert shard.table[1].tolist() == [1] * 4
-    with connected(port, shard) as connection:
-        late = ask(connection, Op.ADD_AT, [1], np.ones((1, 4)), client=client, sequence=1)
-        assert late[0].status == Status.FAILED and b"superseded" in bytes(late[1])
-    assert shard.table[1].tolist() == [1] * 4
-
-
-def test_a_write_that_was_told_to_move_is_never_applied_here(port, shard):
-    client, ones = bytes(range(16)), np.ones((1, 4))
-    shard.table.insert([1, 2], np.zeros((2, 4), np.float32))
-    with connected(port, shard) as connection:
-        head = {"client": client, "sequence": 1}
-        assert ask(connection, Op.ADD_AT, [1], ones, **head)[0].status == Status.OK
-        shard.freeze(1, np.ones(BUCKETS, bool), 2)
-        # It was applied before the buckets left.
-        answer, body = ask(connection, Op.ADD_AT, [1], ones, **head)
-        assert (answer.status, body.tolist()) == (Status.OK, [1])
-        head["sequence"] = 2
-        answer, _ = ask(connection, Op.ADD_AT, [2], ones, **head)
-        assert (answer.status, answer.keys, answer.map_version) == (Status.MOVED, 0, 2)
-        assert ask(connection, Op.FIND, [1])[0].status == Status.MOVED
-        # The move is cancelled. The client may have taken its write elsewhere meanwhile.
-        shard.install(1, map_of(1))
-        assert ask(connection, Op.ADD_AT, [2], ones, **head)[0].status == Status.MOVED
-        head["sequence"] = 3
-        assert ask(connection, Op.ADD_AT, [2], ones, **head)[0].status == Status.OK
-    assert shard.table[2].tolist() == [1] * 4
-
-
-def test_a_hostile_peer_costs_a_connection_only(port, shard):
-    shard.table.insert([1], [[1, 2, 3, 4]])
-    hello = frames.HELLO.pack(frames.MAGIC, frames.VERSION, port.token)
-
-    def send(hello, request=b"", is_end=False):
-        """What comes back before the shard closes the connection."""
-        with socket.create_connection(port.address, timeout=20) as peer:
-            answer = b""
-            try:
-                peer.sendall(hello)
-                if request:
-                    # What is unread when the shard closes would reset the connection.
-                    answer = peer.recv(frames.WELCOME.size, socket.MSG_WAITALL)
-                    peer.sendall(request)
-                if is_end:
-                    peer.shutdown(socket.SHUT_WR)
-                while part := peer.recv(4096):
-                    answer += part
-            except OSError as error:
-                assert not isinstance(error, TimeoutError)
-            return answer
-
-    refused = frames.WELCOME.pack(frames.MAGIC, frames.VERSION, frames.REFUSED)
-    welcome = frames.WELCOME.pack(frames.MAGIC, frames.VERSION, frames.WELCOMED)
-    wrong = frames.HELLO.pack(frames.MAGIC, frames.VERSION, bytes(32))
-    assert send(wrong) == refused
-    assert send(b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n".ljust(48)) == refused
-    assert send(frames.HELLO.pack(frames.MAGIC, 2, port.token)) == refused
-    assert send(b"", is_end=True) == b"" and send(hello[:20], is_end=True) == b""
-
-    def head(op, body_bytes, count, client=bytes(16), sequence=0):
-        return frames.REQUEST.pack(body_bytes, op, 1, 1, client, sequence, count, 0)
-
-    key = (7).to_bytes(8, "little")
-    for request in (
-        head(0, 0, 0),
-        head(99, 0, 0),
-        head(Op.FIND, 2**32 - 1, 2**32 - 1),
-        head(Op.FIND, 8, 2**29 + 1),
-        head(Op.FIND, 8 * 8193, 8193),
-        head(Op.FIND, 9, 1) + bytes(9),
-        head(Op.INSERT, 8, 1) + key,
-        head(Op.INSERT, 24, 1) + key + bytes(16),
-        head(Op.INSERT, 24, 1, client=bytes(range(16))) + key + bytes(16),
-        head(Op.FLUSH, 8, 1) + key,
-        head(Op.EXPORT, 3, 0) + bytes(3),
-    ):
-        assert send(hello, request) == welcome, request
-    # In the middle of a head, and of a body.
-    assert send(hello, head(Op.FIND, 8, 1)[:30], is_end=True) == welcome
-    assert send(hello, head(Op.FIND, 80, 10) + bytes(50), is_end=True) == welcome
-    random = np.random.default_rng(3)
-    for _ in range(50):
-        assert send(hello, random.bytes(200), is_end=True)[:16] == welcome
-    # Silent peers do not keep others out.
-    silent = [socket.create_connection(port.address) for _ in range(20)]
-    with connected(port, shard) as connection:
-        answer, body = ask(connection, Op.FIND, [1])
-        assert answer.status == Status.OK
-        assert body[1:].view(np.float32).tolist() == [1, 2, 3, 4]
-    for peer in silent:
-        peer.close()
-    # There is a limit of connections, and a place becomes free.
-    many = [connected(port, shard) for _ in range(8)]
-    with pytest.raises(frames.FrameError, match="refused"):
-        connected(port, shard)
-    many.pop().close()
-    deadline = time.monotonic() + 10
-    while port.connections == 8:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    many.append(connected(port, shard))
-    for connection in many:
-        connection.close()
-    deadline = time.monotonic() + 10
-    while port.connections > 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert len(shard.table) == 1
-    names = [thread.name for thread in threading.enumerate()]
-    deadline = time.monotonic() + 10
-    while any(t.name == "forerun-shard" for t in threading.enumerate()):
-        assert time.monotonic() < deadline, names
-        time.sleep(0.01)
-
-
-def test_a_hostile_shard_is_an_error_of_the_connection(shard):
-    """A client checks lengths before it takes memory for an answer."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    welcome = frames.WELCOME.pack(frames.MAGIC, frames.VERSION, frames.WELCOMED)
-    answers = [
-        frames.ANSWER.pack(2**32 - 1, 0, 1, 1, 1),
-        frames.ANSWER.pack(0, 0, 7, 1, 1),
-        frames.ANSWER.pack(0, 0, 1, 1, 2**32 - 1),
-        b"nothing",
-    ]
-
-    def serve():
-        for answer in answers:
-            peer, _ = listener.accept()
-            with peer:
-                peer.recv(48, socket.MSG_WAITALL)
-                peer.sendall(welcome)
-                peer.recv(64, socket.MSG_WAITALL)
-                peer.sendall(answer)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    endpoint = Endpoint(*listener.getsockname()[:2], bytes(32), 0, shard.row_bytes)
-    for _ in answers:
-        with Connection(endpoint, time.monotonic() + 10) as connection:
-            with pytest.raises(frames.FrameError):
-                ask(connection, Op.FIND, [1])
-    thread.join()
-    listener.close()
-
-
-def test_an_export_has_the_buckets_it_names(port, shard):
-    keys = np.arange(20_000, dtype=np.uint64)
-    shard.table.insert(keys, rows_of(keys, dim=4))
-    from forerun._forerun import _buckets
-
-    half = np.arange(BUCKETS) % 2 == 0
-    with connected(port, shard) as connection:
-        assert (connection.export(half, 1000) == half).all()
-        batches = [(keys, rows) for keys, rows in connection.exported()]
-        exported = np.concatenate([keys for keys, _ in batches])
-        assert (np.sort(exported) == keys[half[_buckets(keys, 5)]]).all()
-        rows = np.concatenate([rows.view(np.float32).reshape(-1, 4) for _, rows in batches])
-        assert (rows == rows_of(exported, dim=4)).all()
-        with pytest.raises(errors.NotFoundError):
-            connection.changes()
-
-
-def test_an_old_coordinator_is_refused(shard):
-    shard.install(3, map_of(1, version=2))
-    with pytest.raises(errors.Error, match="replaced"):
-        shard.install(2, map_of(1, version=5))
-    shard.install(3, map_of(1, version=1))
-    assert shard.state.map.version == 2
-
-
-# The map.
-
-
-@pytest.mark.parametrize("before, after", [(1, 2), (2, 4), (4, 2), (3, 7), (7, 1), (4, 4)])
-def test_a_plan_gives_each_shard_its_share_and_moves_no_more_than_needed(before, after):
-    owners = even_owners(before)
-    moved = 0
-    for source, target, buckets in plan(owners, after):
-        assert (owners[buckets] == source).all() and source != target
-        owners = owners.copy()
-        owners[buckets] = target
-        moved += int(buckets.sum())
-    counts = np.bincount(owners, minlength=after)[:after]
-    assert counts.sum() == BUCKETS and counts.max() - counts.min() <= 1
-    needed = np.maximum(np.bincount(even_owners(before), minlength=max(before, after)), 0)
-    share = np.pad(np.sort(counts)[::-1], (0, max(before, after) - after))
-    assert moved <= np.maximum(needed - share, 0).sum() + after
-
-
-def test_the_state_of_a_shard_is_read_as_it_was_written_and_damage_is_told(tmp_path):
-    assert ShardState.load(tmp_path) is None
-    frozen = np.arange(BUCKETS) % 5 == 0
-    state = ShardState("t", 3, 4, "float32", 9, map_of(4), frozen, 2, True, True)
-    state.save(tmp_path)
-    back = ShardState.load(tmp_path)
-    assert (back.map.owners == state.map.owners).all() and (back.frozen == frozen).all()
-    for name in ("table", "shard", "dim", "dtype", "epoch", "frozen_version", "needs_sweep"):
-        assert getattr(back, name) == getattr(state, name)
-    assert back.map.places == state.map.places and back.is_restoring
-    text = (tmp_path / "shard.json").read_text()
-    for damaged in ("", "[]", text[:-20], text.replace('"owners": "', '"owners": "AA'), "{}"):
-        (tmp_path / "shard.json").write_text(damaged)
-        with pytest.raises(errors.CorruptionError, match="shard.json"):
-            ShardState.load(tmp_path)
-    (tmp_path / "shard.json").write_text(text.replace('"format": 1', '"format": 2'))
-    with pytest.raises(errors.VersionError):
-        ShardState.load(tmp_path)
-
-
-def test_a_directory_of_another_shard_is_refused(tmp_path):
-    Shard(shard_config(tmp_path)).close()
-    with pytest.raises(errors.VersionError, match="holds shard 0 of table 't'"):
-        Shard(shard_config(tmp_path, table="u"))
-    (tmp_path / "shard-0001").mkdir()
-    (tmp_path / "shard-0001" / "letters.txt").write_text("dear")
-    with pytest.raises(errors.InvalidArgumentError, match="not empty"):
-        Shard(shard_config(tmp_path, shard=1))
-
-
-def test_freezing_waits_for_requests_of_its_buckets_that_are_inside():
-    gate, buckets = Gate(), np.array([1, 2], np.uint16)
-    gate.set(np.ones(BUCKETS, bool))
-    served, freeze, frozen = [], threading.Event(), threading.Event()
-
-    def set_gate():
-        freeze.wait()
-        gate.set(np.zeros(BUCKETS, bool))
-        frozen.set()
-
-    thread = threading.Thread(target=set_gate)
-    thread.start()
-    with gate.enter(buckets, b"c", 1) as is_served:
-        served.append(is_served)
-        freeze.set()
-        assert not frozen.wait(0.1)
-        deadline = time.monotonic() + 10
-        while True:
-            with gate.enter(buckets) as is_served:
-                if not is_served:
-                    break
-            assert time.monotonic() < deadline
-    thread.join()
-    assert served == [True] and frozen.is_set()
-
-
-def test_both_languages_agree_on_buckets():
-    """As `docs/guide/ray.md` describes the hash."""
-    from forerun._forerun import _buckets
-
-    mask = 2**64 - 1
-
-    def bucket(key, seed):
-        def draw():
-            nonlocal seed
-            seed = (seed + 0x9E3779B97F4A7C15) & mask
-            z = ((seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9) & mask
-            z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-            return z ^ (z >> 31)
-
-        add, first, second = draw(), draw() | 1 | 1 << 63, draw() | 1 | 1 << 63
-        h = (key + add) & mask
-        h = ((h ^ (h >> 32)) * first) & mask
-        return (((h ^ (h >> 32)) * second) & mask) >> 54
-
-    keys = np.random.default_rng(1).integers(0, 2**64, 1000, np.uint64)
-    keys[:3] = 0, 1, 2**64 - 1
-    for seed in (0, 1, 2**64 - 1):
-        expected = [bucket(int(key), seed) for key in keys]
-        assert _buckets(keys, seed).tolist() == expected

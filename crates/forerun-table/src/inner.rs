@@ -1,6 +1,7 @@
 //! The state that a table's handles and its background thread share.
 
 use crate::admission::AdmissionFilter;
+use crate::clients::Clients;
 use crate::device_tier::Device;
 use crate::disk_tier::Store;
 use crate::host::Host;
@@ -9,7 +10,6 @@ use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::move_queue::Queue;
 use crate::options::{Policies, WritePolicy};
 use crate::stats::{Clocks, Counters, DeviceStats, Stats};
-use crate::write_once::Clients;
 use crate::{Error, Result, RowType};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -16,7 +16,7 @@
 //!   find_to_device.rs               rows into device memory
 //!   ring_pool.rs                    the pinned memory that they pass through
 //!   write.rs, ingest.rs             insert, update, erase
-//!   write_once.rs                   writes that are applied once, with a record of the client
+//!   write_once.rs, clients.rs       writes that are applied once, and a record of each client
 //!   partition.rs                    the shard of a key, when several tables hold the rows
 //!   key_locks.rs                    locks of writers, versions of keys
 //!   device_tier.rs                  the device tier, on a GPU or the CPU
@@ -46,6 +46,7 @@
 mod admission;
 mod background_moves;
 mod builder;
+mod clients;
 mod close;
 mod device_moves;
 #[cfg(feature = "gpu")]
@@ -91,6 +92,7 @@ mod write;
 mod write_once;
 
 pub use builder::Builder;
+pub use clients::Applied;
 #[cfg(feature = "gpu")]
 pub use device_tier::Pointers;
 pub use error::{Error, Failures, Result};
@@ -114,6 +116,6 @@ pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;
 pub use typed::TypedTable;
 pub use weak_table::WeakTable;
-pub use write_once::{Applied, Write, WriteId};
+pub use write_once::{Write, WriteId};
 // The types of a `TypedTable`'s rows implement its traits.
 pub use zerocopy;

@@ -218,10 +218,10 @@ mod tests {
             };
             (0..keys).for_each(|n| counts[usize::from(buckets.of(pattern(n)))] += 1);
             let mean = keys as f64 / BUCKETS as f64;
-            let most = f64::from(counts.into_iter().max().unwrap());
+            let max = f64::from(counts.into_iter().max().unwrap());
             assert!(
-                most <= mean + 8.0 * mean.sqrt() + 2.0,
-                "{seed}: {most} of {mean}"
+                max <= mean + 8.0 * mean.sqrt() + 2.0,
+                "{seed}: {max} of {mean}"
             );
         }
     }
@@ -293,7 +293,8 @@ mod tests {
             for at in 0..keys.len() {
                 prop_assert_eq!(found[at], hits[at]);
                 let row = &back[at * ROW..][..ROW];
-                prop_assert_eq!(row, if hits[at] { &rows[at * ROW..][..ROW] } else { &[0xee; ROW] });
+                let kept = &[0xee; ROW][..];
+                prop_assert_eq!(row, if hits[at] { &rows[at * ROW..][..ROW] } else { kept });
             }
         }
     }

@@ -12,12 +12,12 @@
 use forerun_core::sync::time;
 use forerun_db::Background;
 
+use crate::clients::Mark;
 use crate::disk_tier::{Rows, Store};
 use crate::find_scratch::Scratch;
 use crate::host::{Reservation, RowMeta};
 use crate::inner::Inner;
 use crate::options::{Update, WhenFull};
-use crate::write_once::Mark;
 use crate::{Error, Failures, Result};
 
 impl Inner {

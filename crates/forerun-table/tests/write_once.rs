@@ -134,7 +134,8 @@ proptest! {
             in_all[client as usize] += keys.len() as u64;
             let applied = table.applied(client).unwrap().unwrap();
             prop_assert_eq!((applied.sequence, &applied.found), (id.sequence, &expected));
-            prop_assert_eq!((applied.keys, applied.keys_in_all), (keys.len(), in_all[client as usize]));
+            let in_all = in_all[client as usize];
+            prop_assert_eq!((applied.keys, applied.keys_in_all), (keys.len(), in_all));
             for key in 0..200 {
                 prop_assert_eq!(value(&table, key), model.get(&key).copied());
             }

@@ -7,7 +7,7 @@ them; keys and rows travel over the shards' own TCP ports.
     session.py        a call: frames to all shards at once; connection.py: frames to one
     coordinator.py    the actor that places shards and moves buckets
     shard_actor.py    the actor of a shard
-    shard.py          a table and its buckets; gate.py: which requests it serves
+    shard.py          a table and its buckets; bucket_lock.py: which requests it serves
     data_port.py      its TCP port; frames.py: the protocol
     shard_map.py      the map of buckets to shards
 """

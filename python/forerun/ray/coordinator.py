@@ -95,6 +95,7 @@ class Coordinator:
         # Shards that this process has made, until it has a map.
         self._new: list[Any] = []
         self._epoch = 0
+        self._last_version = 0
         try:
             self._map = self._start()
         except BaseException:
@@ -178,22 +179,26 @@ class Coordinator:
             for shard in range(self._config.shards):
                 place, node_id = self._place(shard)
                 actors[shard, 0] = self._create(shard, place, False, node_id)
-        states = {}
+        states: dict[tuple[int, int], ShardState] = {}
         for key, actor in list(actors.items()):
             try:
-                states[key] = self._order(actor, "describe")["state"]
+                described = self._order(actor, "describe")
+                states[key] = described["state"]
+                self._node_ids[key] = described["node_id"]
             except _GONE as error:
-                # Its node is gone. If the map needs it, it is made anew below.
+                # Its node is gone. If the map needs it, it is made again below.
                 log.warning("shard %s is gone: %r", key, error)
                 ray.kill(actor, no_restart=True)
                 del actors[key], self._actors[key]
         if not states:
             raise ServerError(f"no shard of table {self._config.name!r} can be reached")
         self._epoch = 1 + max(state.epoch for state in states.values())
-        maps = [state.map for state in states.values() if state.map is not None]
+        maps: list[ShardMap] = [s.map for s in states.values() if s.map is not None]
         if not maps:
             return self._first_map(actors)
         newest = max(maps, key=lambda known: known.version)
+        frozen = max(state.frozen_version for state in states.values())
+        self._last_version = max(newest.version, frozen)
         for shard, place in enumerate(newest.places):
             key = (shard, place.generation)
             if key not in actors:
@@ -213,13 +218,18 @@ class Coordinator:
             self._end(key, actors[key])
         return newest
 
+    def _next_version(self) -> int:
+        """A version that no map has, not even one of a change that failed."""
+        self._last_version += 1
+        return self._last_version
+
     def _first_map(self, actors: dict[tuple[int, int], Any]) -> ShardMap:
         places = []
         for shard in range(len(actors)):
             node = self._order(actors[shard, 0], "describe")["node"]
             places.append(Place(0, node))
         seed = int.from_bytes(np.random.default_rng().bytes(8), "little")
-        first = ShardMap(1, seed, even_owners(len(actors)), tuple(places))
+        first = ShardMap(self._next_version(), seed, even_owners(len(actors)), tuple(places))
         for actor in actors.values():
             self._order(actor, "install", self._epoch, first)
         return first
@@ -321,7 +331,7 @@ class Coordinator:
                 ray.kill(actor, no_restart=True)
                 self._actors.pop((shard, place.generation), None)
                 raise ServerError(f"shard {shard} cannot be restored: {error}") from error
-            new = self._map.placed(shard, place)
+            new = self._map.placed(self._next_version(), shard, place)
             # From here on the restored shard counts.
             self._order(actor, "install", self._epoch, new)
             self._publish(new, first=())
@@ -341,21 +351,25 @@ class Coordinator:
             return new
 
     def _is_lost(self, shard: int, generation: int) -> bool:
-        """Whether Ray will not restart a shard, or its directory has vanished."""
+        """Whether a shard's node is gone, or its directory has vanished. A shard that has ended for
+        another reason is started again: its rows are on the disk."""
+        node_id = self._node_ids.get((shard, generation))
         try:
             actor = self._actor(shard, generation)
             state = ray.get(actor.describe.remote(), timeout=10)["state"]
             return state.map is None and bool(self._map.owned_by(shard).any())
-        except (*_GONE, ValueError):
-            return True
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            # It restarts, or it will be dead soon. A node that is gone never comes back.
-            alive = {node["NodeID"] for node in _nodes() if node["Alive"]}
-            node_id = self._node_ids.get((shard, generation))
-            return node_id is not None and node_id not in alive
+        except (ray.exceptions.RayError, ValueError) as error:
+            # A node that is gone never comes back under its ID.
+            if node_id not in {node["NodeID"] for node in _nodes() if node["Alive"]}:
+                return True
+            if isinstance(error, (*_GONE, ValueError)) and node_id is not None:
+                log.warning("shard %d has ended and is started again: %r", shard, error)
+                self._actors.pop((shard, generation), None)
+                self._create(shard, self._map.places[shard], False, node_id)
+            return False
 
     def _publish(self, new: ShardMap, first: tuple[int, ...]) -> None:
-        """Tells all shards a map that is in force. One that is away is told later, or asks."""
+        """Gives all shards a map that is in force. One that is away gets it later."""
         self._map = new
         others = [shard for shard in range(len(new.places)) if shard not in first]
         for shard in [*first, *others]:
@@ -363,7 +377,7 @@ class Coordinator:
                 actor = self._actor(shard, new.places[shard].generation)
                 self._order(actor, "install", self._epoch, new, timeout=30)
             except (ray.exceptions.RayError, Error, ValueError) as error:
-                log.warning("shard %d was not told map %d: %r", shard, new.version, error)
+                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
 
     # Moves of buckets.
 
@@ -383,14 +397,14 @@ class Coordinator:
     def _add_shard(self, shard: int) -> None:
         place, node_id = self._place(shard)
         actor = self._create(shard, place, False, node_id)
-        new = self._map.placed(shard, place)
+        new = self._map.placed(self._next_version(), shard, place)
         self._order(actor, "install", self._epoch, new)
         self._publish(new, first=())
 
     def _move(self, source: int, target: int, buckets: NDArray[np.bool_]) -> dict[str, Any]:
         giver = self._actor(source, self._map.places[source].generation)
         taker = self._actor(target, self._map.places[target].generation)
-        new, epoch = self._map.moved(buckets, target), self._epoch
+        new, epoch = self._map.moved(self._next_version(), buckets, target), self._epoch
         began = time.monotonic()
         try:
             self._order(taker, "expect_foreign", epoch, self._map, timeout=LONG_ORDER_S)
@@ -403,18 +417,20 @@ class Coordinator:
             _once(giver.freeze.remote(epoch, buckets, new.version), ORDER_S)
             _once(taker.catch_up.remote(endpoint, True), ORDER_S)
         except Exception as error:
-            self._cancel(source, giver, taker)
+            self._cancel(source, taker)
             raise ServerError(
                 f"buckets stay at shard {source}: their move to shard {target} failed: {error!r}"
             ) from error
         # The map is in force as soon as the taker has it on disk. If its answer is lost, it is
         # asked again: the order may be repeated.
         try:
-            self._order(taker, "install", epoch, new, timeout=LONG_ORDER_S)
-        except _GONE as error:
-            # Its disk is gone, so the giver keeps the buckets.
-            self._cancel(source, giver, taker)
-            raise ServerError(f"shard {target} was lost during a move: {error}") from error
+            self._order(taker, "install", epoch, new)
+        except Exception as error:
+            # It may have the map nevertheless. No client does, and the next map overrides it.
+            self._cancel(source, taker)
+            raise ServerError(
+                f"buckets stay at shard {source}: shard {target} did not take them: {error!r}"
+            ) from error
         self._publish(new, first=(source,))
         paused = time.monotonic() - frozen
         if self._config.backups is not None:
@@ -431,18 +447,15 @@ class Coordinator:
             "seconds": time.monotonic() - began,
         }
 
-    def _cancel(self, source: int, giver: Any, taker: Any) -> None:
-        # The map in force ends the freeze.
-        orders: list[tuple[Any, str, tuple[Any, ...]]] = [
-            (giver, "install", (self._epoch, self._map)),
-            (taker, "sweep", (self._epoch,)),
-        ]
-        for actor, order, args in orders:
-            try:
-                self._order(actor, order, *args)
-            except Exception as error:
-                # `_watch` tells it again.
-                log.warning("the move from shard %d: %s failed: %r", source, order, error)
+    def _cancel(self, source: int, taker: Any) -> None:
+        """Ends a move with a map of the same owners. It is newer than that of the move, which the
+        taker may have on disk, and the giver has it on disk before it serves again."""
+        self._publish(replace(self._map, version=self._next_version()), first=(source,))
+        try:
+            self._order(taker, "sweep", self._epoch)
+        except Exception as error:
+            # The next move to it begins with a sweep.
+            log.warning("sweeping after the move from shard %d: %r", source, error)
 
     # Watching.
 
@@ -460,8 +473,6 @@ class Coordinator:
                     self._restore_if_lost(shard, place.generation)
 
     def _restore_if_lost(self, shard: int, generation: int) -> None:
-        if self._config.backups is None or not self._is_lost(shard, generation):
-            return
         try:
             self.restore(shard, generation)
         except Exception as error:

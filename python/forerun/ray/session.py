@@ -124,7 +124,7 @@ class Session:
         return self.links.setdefault(shard, Link(shard))
 
     def connect(self, link: Link, deadline: float) -> Connection:
-        """The connection to a shard, made anew if there is none."""
+        """The connection to a shard, made again if there is none."""
         if link.connection is not None:
             return link.connection
         wait = min(link.retry_at, deadline) - time.monotonic()

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from forerun.errors import (
 )
 from forerun.ray import frames
 from forerun.ray.frames import FrameError, Op, Request, Status
-from forerun.ray.gate import Changes, Gate
+from forerun.ray.bucket_lock import Changes, BucketLock
 from forerun.ray.shard_map import BUCKETS, ShardMap, ShardState
 
 Buffer = NDArray[np.uint8]
@@ -77,7 +77,7 @@ class Shard:
         self.state, self.restored = self._open_state()
         self.table = self._open_table()
         self.row_bytes = self.table.dim * np.dtype(_numpy_name(config.dtype)).itemsize
-        self.gate = Gate()
+        self.bucket_lock = BucketLock()
         self.changes: Changes | None = None
         self.keys_written = 0
         self._serve_map()
@@ -150,7 +150,7 @@ class Shard:
         owned = np.zeros(BUCKETS, np.bool_)
         if state.map is not None:
             owned = state.map.owned_by(self.config.shard)
-        self.gate.set(owned & ~state.frozen)
+        self.bucket_lock.set(owned & ~state.frozen)
 
     @property
     def seed(self) -> int:
@@ -166,7 +166,13 @@ class Shard:
         """Refuses a coordinator that another has replaced. The caller holds the lock."""
         if epoch < self.state.epoch:
             raise Error(f"coordinator {epoch} was replaced by {self.state.epoch}")
-        self.state.epoch = epoch
+        self.state = replace(self.state, epoch=epoch)
+
+    def change(self, **fields: Any) -> None:
+        """Changes the state on disk, then in memory. The caller holds the lock."""
+        state = replace(self.state, **fields)
+        state.save(self.config.directory)
+        self.state = state
 
     def install(self, epoch: int, new: ShardMap) -> None:
         """Takes over a map, for good."""
@@ -178,10 +184,13 @@ class Shard:
             before = np.zeros(BUCKETS, np.bool_)
             if state.map is not None:
                 before = state.map.owned_by(self.config.shard)
-            state.needs_sweep |= bool((before & ~new.owned_by(self.config.shard)).any())
-            state.map, state.frozen_version = new, 0
-            state.frozen = np.zeros(BUCKETS, np.bool_)
-            state.save(self.config.directory)
+            loses = bool((before & ~new.owned_by(self.config.shard)).any())
+            self.change(
+                map=new,
+                frozen=np.zeros(BUCKETS, np.bool_),
+                frozen_version=0,
+                needs_sweep=state.needs_sweep or loses,
+            )
             self.changes = None
             self._serve_map()
 
@@ -190,8 +199,7 @@ class Shard:
         ended when this returns."""
         with self.lock:
             self.check_epoch(epoch)
-            self.state.frozen, self.state.frozen_version = buckets, version
-            self.state.save(self.config.directory)
+            self.change(frozen=buckets, frozen_version=version)
             self._serve_map()
 
     def begin_move(self, epoch: int, buckets: NDArray[np.bool_]) -> None:
@@ -215,23 +223,20 @@ class Shard:
                 if len(foreign):
                     self.table.erase(foreign)
                     erased += len(foreign)
-            self.state.needs_sweep = False
-            self.state.save(self.config.directory)
+            # The rows must not come back after a power failure.
+            self.table.flush()
+            self.change(needs_sweep=False)
             return erased
 
     def expect_foreign(self, epoch: int, current: ShardMap) -> None:
         """Prepares for rows of buckets that the shard does not own yet. There are none before."""
         with self.lock:
             self.check_epoch(epoch)
-            if self.state.map is None:
-                self.state.map = current
-            self.state.needs_sweep = True
-            self.state.save(self.config.directory)
+            self.change(map=self.state.map or current, needs_sweep=True)
             self._serve_map()
         self.sweep(epoch)
         with self.lock:
-            self.state.needs_sweep = True
-            self.state.save(self.config.directory)
+            self.change(needs_sweep=True)
 
     # Rows.
 
@@ -334,7 +339,7 @@ class ShardSession:
         self, request: Request, op: Op, keys: NDArray[np.uint64], buckets: NDArray[np.uint16]
     ) -> Buffer:
         shard, count = self.shard, request.keys
-        with shard.gate.enter(buckets) as is_served:
+        with shard.bucket_lock.enter(buckets) as is_served:
             if not is_served:
                 return self._reply(request, Status.MOVED, 0)
             if op is Op.PREFETCH:
@@ -367,7 +372,7 @@ class ShardSession:
         shard, client, sequence = self.shard, request.client, request.sequence
         if not any(client) or sequence == 0:
             raise FrameError("a write needs a client and a sequence")
-        with shard.gate.enter(buckets, client, sequence) as is_served:
+        with shard.bucket_lock.enter(buckets, client, sequence) as is_served:
             if is_served:
                 changes = shard.changes
                 try:
@@ -379,7 +384,7 @@ class ShardSession:
                 shard.keys_written += len(keys)
                 return self._reply(request, Status.OK, request.keys, flags)
         # It may have been applied before the buckets left.
-        shard.gate.refuse(client, sequence)
+        shard.bucket_lock.refuse(client, sequence)
         applied = shard.table._applied(client)
         if applied is None or applied[0] != sequence:
             return self._reply(request, Status.MOVED, 0)
@@ -408,7 +413,7 @@ class ShardSession:
                 return self._reply(request, Status.OK, 0, parts)
             case Op.FORGET:
                 shard.table._forget_client(request.client)
-                shard.gate.forget(request.client)
+                shard.bucket_lock.forget(request.client)
                 return self._reply(request, Status.OK, 0)
             case Op.EXPORT:
                 return self._begin_export(request, body)

@@ -3,7 +3,7 @@
     key --hash--> bucket, 0..1024 --owners--> shard --generation, name--> actor
 
 A map changes as a whole, and each change has a higher version. Every shard keeps the newest map
-that it was told, in `shard.json` next to its rows. So the map survives the end of the coordinator
+that it was given, in `shard.json` next to its rows. So the map survives the end of the coordinator
 and of the cluster.
 """
 
@@ -48,17 +48,17 @@ class ShardMap:
         owned: NDArray[np.bool_] = self.owners == shard
         return owned
 
-    def moved(self, buckets: NDArray[np.bool_], shard: int) -> ShardMap:
-        """The next map, in which a shard has these buckets."""
+    def moved(self, version: int, buckets: NDArray[np.bool_], shard: int) -> ShardMap:
+        """A map in which a shard has these buckets."""
         owners = self.owners.copy()
         owners[buckets] = shard
-        return replace(self, version=self.version + 1, owners=owners)
+        return replace(self, version=version, owners=owners)
 
-    def placed(self, shard: int, place: Place) -> ShardMap:
-        """The next map, in which a shard is elsewhere. It may be a new shard."""
+    def placed(self, version: int, shard: int, place: Place) -> ShardMap:
+        """A map in which a shard is elsewhere. It may be a new shard."""
         places = list(self.places)
         places[shard : shard + 1] = [place]
-        return replace(self, version=self.version + 1, places=tuple(places))
+        return replace(self, version=version, places=tuple(places))
 
     def to_json(self) -> dict[str, Any]:
         return {

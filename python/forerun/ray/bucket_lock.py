@@ -27,7 +27,7 @@ from forerun.ray.shard_map import BUCKETS
 CLIENTS_MAX = 65_536
 
 
-class Gate:
+class BucketLock:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._serves = np.zeros(BUCKETS, np.bool_)
@@ -73,7 +73,7 @@ class Gate:
     def refuse(self, client: bytes, sequence: int) -> None:
         """Refuses a client's write for good, and waits for attempts that are inside.
 
-        A late attempt of a write that the client was told to take elsewhere must not be applied
+        A late attempt of a write that the client was sent elsewhere with must not be applied
         here, even if its buckets come back.
         """
         with self._changed:
