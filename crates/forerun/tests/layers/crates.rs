@@ -200,6 +200,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "snapshot_error",
             "error",
             "address",
+            "regular_file",
             "system",
             "watch",
             "watch_lines",
