@@ -106,7 +106,7 @@ impl BagSum {
     }
 }
 
-/// Which NaN an operation returns differs from processor to processor.
+/// Which NaN an operation returns differs from CPU to CPU.
 fn without_payload(value: f32) -> f32 {
     if value.is_nan() {
         f32::from_bits(0x7fc0_0000)
