@@ -152,8 +152,8 @@ impl Table {
     ///
     /// Rows of 16-bit floats are widened. A table of [`Dtype::U8`](crate::Dtype::U8) or
     /// [`Dtype::I8`](crate::Dtype::I8) may hold quantized rows, whose last bytes are their scale
-    /// and bias. [`pooling`](forerun_core::pooling) defines the formats and every rounding step; the
-    /// result does not depend on the tiers or on the instruction set.
+    /// and bias. [`pooling`](forerun_core::pooling) defines the formats and every rounding step;
+    /// the result does not depend on the tiers or on the instruction set.
     ///
     /// ```
     /// use forerun_table::{Bags, Dtype, Pooling, PoolingOptions, RowFormat, Table};
