@@ -7,8 +7,8 @@ use forerun_gpu::gather::{
 };
 use forerun_gpu::gather::{DevicePairs, gather, scatter};
 use forerun_gpu::table::{
-    Candidates, Condition, DeviceBatch, GpuTable, Lookup, Operation, Status, TableError,
-    TableOptions, Width,
+    Bags, Candidates, Condition, DeviceBatch, GpuTable, Lookup, Operation, PooledBatch,
+    PooledDtype, Pooling, PoolingOptions, RowFormat, Status, TableError, TableOptions, Width,
 };
 use forerun_gpu::{
     DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece, PinnedBuffer, Registered, Stream,
@@ -262,6 +262,69 @@ fn a_device_table_finds_inserted_keys() -> Result<(), TableError> {
     assert_eq!(found, rows);
     let refused = table.find_missed_on_device(&keys[1..], &part).unwrap_err();
     assert!(matches!(refused, TableError::Length { .. }), "{refused}");
+    Ok(())
+}
+
+#[test]
+fn bags_in_device_memory_are_pooled_on_a_stream() -> Result<(), TableError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let dim = 300;
+    let format = RowFormat::QUint8Rowwise;
+    let options = TableOptions::new(1 << 12, format.row_bytes(dim));
+    let (mut table, mut cpu) = (GpuTable::on_gpu(&gpu, options)?, GpuTable::on_cpu(options)?);
+    let keys: Vec<u64> = (0..500).collect();
+    let row = |key: u64| -> Vec<u8> {
+        let parameters = [key as f32 / 7.0, -3.0].map(f32::to_le_bytes).concat();
+        let values = (0..dim).map(|at| (key * 7 + at) as u8);
+        values.chain(parameters).collect()
+    };
+    let rows: Vec<u8> = keys.iter().copied().flat_map(row).collect();
+    for table in [&mut table, &mut cpu] {
+        table.insert_or_assign(&keys, &rows, None)?;
+    }
+    let keys: Vec<u64> = (0..200).map(|at| at * at % 600).collect();
+    let offsets = [0, 90, 90, 200];
+    let pooling = PoolingOptions::new(format)
+        .pooling(Pooling::Mean)
+        .output(PooledDtype::F16);
+    let (mut expected, mut expected_found) = (vec![0; 3 * dim as usize * 2], [0; 3]);
+    let bags = Bags::new(&keys, &offsets);
+    cpu.find_pooled(&bags, &pooling, &mut expected, &mut expected_found)?;
+
+    let keys = DeviceBuffer::from_slice(&gpu, &words(keys))?;
+    let offsets = DeviceBuffer::from_slice(&gpu, &words(offsets))?;
+    let rows_out = DeviceBuffer::new(&gpu, expected.len())?;
+    let found = DeviceBuffer::new(&gpu, 12)?;
+    let sums = DeviceBuffer::new(&gpu, table.pooled_sums_bytes(&pooling, 3)? as usize)?;
+    let batch = PooledBatch {
+        count: 200,
+        count_at: None,
+        keys: &keys,
+        bags: 3,
+        offsets: &offsets,
+        weights: None,
+        rows_out: &rows_out,
+        found_out: Some(&found),
+        sums: Some(&sums),
+    };
+    let without = PooledBatch {
+        sums: None,
+        ..batch
+    };
+    let refused = table.pooled_command(&pooling, &without, false).unwrap_err();
+    assert!(matches!(refused, TableError::Missing { .. }), "{refused}");
+    let stream = Stream::new(&gpu)?;
+    for concurrent_writers in [false, true] {
+        let command = table.pooled_command(&pooling, &batch, concurrent_writers)?;
+        gpu.scope(|scope| scope.enqueue(&stream, &command))?;
+        assert_eq!(rows_out.to_vec()?, expected);
+        let counts: Vec<u8> = expected_found
+            .into_iter()
+            .flat_map(u32::to_ne_bytes)
+            .collect();
+        assert_eq!(found.to_vec()?, counts);
+        rows_out.fill(0)?;
+    }
     Ok(())
 }
 

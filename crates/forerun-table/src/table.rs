@@ -146,14 +146,14 @@ impl Table {
         self.inner()?.find_to_device(keys, rows.into(), found)
     }
 
-    /// Looks up the keys of each bag and adds up their rows: one pooled row per bag, in the order of
-    /// the bags. `found` gets the number of keys found for each bag. Returns the number of all keys
-    /// found. A missing key counts like a row of zeros, and an empty bag gives zeros.
+    /// Looks up the keys of each bag and adds up their rows: one pooled row per bag, in the order
+    /// of the bags. `found` gets the number of keys found for each bag. Returns the number of all
+    /// keys found. A missing key counts like a row of zeros, and an empty bag gives zeros.
     ///
     /// Rows of 16-bit floats are widened. A table of [`Dtype::U8`](crate::Dtype::U8) or
-    /// [`Dtype::I8`](crate::Dtype::I8) may hold quantized rows, whose last bytes are their scale and
-    /// bias. [`pooling`](forerun_core::pooling) defines the formats and every rounding step; the
-    /// result does not depend on the tiers or on the instruction set.
+    /// [`Dtype::I8`](crate::Dtype::I8) may hold quantized rows, whose last bytes are their scale
+    /// and bias. [`pooling`](forerun_core::pooling) defines the formats and every rounding step;
+    /// the result does not depend on the tiers or on the instruction set.
     ///
     /// ```
     /// use forerun_table::{Bags, Dtype, Pooling, PoolingOptions, RowFormat, Table};

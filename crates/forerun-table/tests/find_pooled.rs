@@ -113,9 +113,9 @@ fn check(table: &Table, bags: &Bags<'_>, options: &PoolingOptions) {
         .find_pooled(bags, options, &mut rows, &mut found)
         .unwrap();
     let mut sums = Vec::new();
-    for bag in 0..bags.len() {
+    for (bag, found) in found.iter().enumerate() {
         let there = |at: &usize| !bags.keys[*at].is_multiple_of(3);
-        assert_eq!(found[bag] as usize, bags.range(bag).filter(there).count());
+        assert_eq!(*found as usize, bags.range(bag).filter(there).count());
         let mut sum = [0_f32; DIM];
         let mut divisor = 0_f32;
         for at in bags.range(bag) {

@@ -233,9 +233,9 @@ impl Table {
     /// `offsets[b + 1]`, so `offsets` begins with 0 and ends with the number of keys. Returns the
     /// pooled rows, one for each bag, and how many of its keys were found.
     ///
-    /// `mode`: "sum" or "mean". `weights`: a float32 for each key, by which its row is multiplied; a
-    /// mean is then divided by their sum. `dtype`: the type of the pooled rows, float32, float16 or
-    /// bfloat16; sums are computed in float32. Missing keys count as zeros.
+    /// `mode`: "sum" or "mean". `weights`: a float32 for each key, by which its row is multiplied;
+    /// a mean is then divided by their sum. `dtype`: the type of the pooled rows, float32, float16
+    /// or bfloat16; sums are computed in float32. Missing keys count as zeros.
     ///
     /// A table of int8 has the scale of each row, a float32, in its last 4 bytes. A table of uint8
     /// has a scale and a bias in its last 8, as FBGEMM's 8-bit rows do. The pooled rows are

@@ -8,6 +8,7 @@
 //!   keys.rs                 keys, rows, calls
 //!   fixture.rs              a filled table, and one call to it
 //!   selfcheck.rs            --check
+//!   pooled_check.rs         its check of pooled lookups
 //!   peer.rs                 other tables, measured by their own programs
 //!   result_row.rs, show.rs  results
 //! ```
@@ -20,6 +21,7 @@ mod fixture;
 mod keys;
 mod operation;
 mod peer;
+mod pooled_check;
 mod result_row;
 mod selfcheck;
 mod setting;

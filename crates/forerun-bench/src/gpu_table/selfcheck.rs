@@ -7,6 +7,7 @@
 //! ```
 
 use super::keys::{key_of, rows_of};
+use super::pooled_check;
 use anyhow::{Context, Result, ensure};
 use forerun_gpu::table::{
     Answers, Batch, Candidates, Condition, DeviceBatch, Element, Entries, EntryBuffers,
@@ -39,7 +40,7 @@ fn form(width: Width, candidates: Candidates, slots: u64) -> TableOptions {
 
 /// Compares tables made by `make` with the CPU's table.
 fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
-    let bar = progress.steps("checking", 2 * Width::ALL.len() as u64 + 4);
+    let bar = progress.steps("checking", 2 * Width::ALL.len() as u64 + 5);
     let mut answers = 0;
     for width in Width::ALL {
         for candidates in [Candidates::One, Candidates::Two] {
@@ -65,6 +66,9 @@ fn compare(make: Make<'_>, progress: &Progress) -> Result<Vec<String>> {
     lines.push(format!(
         "{kept} entries that full tables kept, and all that they evicted"
     ));
+    let pooled = pooled_check::run(make).context("pooled lookups")?;
+    bar.step();
+    lines.push(format!("{pooled} pooled rows, to the bit"));
     Ok(lines)
 }
 
@@ -427,7 +431,7 @@ mod tests {
             &Progress::hidden(),
         )
         .unwrap();
-        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(lines.len(), 4, "{lines:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::bags::{Bags, PoolingError};
 use super::float16::{round_bf16, round_f16, widen_bf16, widen_f16};
 use super::row_format::{PooledDtype, Pooling, PoolingOptions, RowFormat};
-use crate::arch::{Simd, WithSimd, dispatch, isa};
+use crate::arch::{Isa, Simd, WithSimd, dispatch, isa};
 
 /// Sums the rows of a bag. One is reused for all bags of a batch.
 ///
@@ -59,14 +59,7 @@ impl BagSum {
             *found = found.saturating_add(1);
             Some((row, bags.weight(at)))
         });
-        let sums = &mut self.sums[..];
-        match self.options.format {
-            RowFormat::F32 => sum_rows(sums, rows, Float32),
-            RowFormat::F16 => sum_rows(sums, rows, Float16),
-            RowFormat::Bf16 => sum_rows(sums, rows, BFloat16),
-            RowFormat::QInt8Rowwise => sum_rows(sums, rows, Signed8),
-            RowFormat::QUint8Rowwise => sum_rows(sums, rows, Unsigned8),
-        }
+        sum_rows(isa(), self.options.format, &mut self.sums, rows);
     }
 
     /// Writes the bag's result, returns how many of its keys were found, and begins the next bag.
@@ -106,7 +99,7 @@ impl BagSum {
     }
 }
 
-/// Which NaN an operation returns differs from processor to processor.
+/// Which NaN an operation returns differs from CPU to CPU.
 fn without_payload(value: f32) -> f32 {
     if value.is_nan() {
         f32::from_bits(0x7fc0_0000)
@@ -208,9 +201,58 @@ impl<'r, R: Iterator<Item = (&'r [u8], f32)>, V: Values> WithSimd for SumRows<'_
 }
 
 fn sum_rows<'r>(
+    isa: Isa,
+    format: RowFormat,
     sums: &mut [f32],
     rows: impl Iterator<Item = (&'r [u8], f32)>,
-    values: impl Values,
 ) {
-    dispatch(isa(), SumRows { sums, rows, values });
+    macro_rules! of {
+        ($values:expr) => {{
+            let values = $values;
+            dispatch(isa, SumRows { sums, rows, values })
+        }};
+    }
+    match format {
+        RowFormat::F32 => of!(Float32),
+        RowFormat::F16 => of!(Float16),
+        RowFormat::Bf16 => of!(BFloat16),
+        RowFormat::QInt8Rowwise => of!(Signed8),
+        RowFormat::QUint8Rowwise => of!(Unsigned8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_returns_the_same_bits() {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(7);
+            (state >> 32) as u32
+        };
+        for format in RowFormat::ALL {
+            for dim in [1, 3, 8, 31, 64, 100] {
+                let bytes = format.row_bytes(dim) as usize;
+                // Any bits: subnormal numbers, infinities and NaNs are among them.
+                let rows: Vec<Vec<u8>> = (0..40)
+                    .map(|_| (0..bytes).map(|_| random() as u8).collect())
+                    .collect();
+                let weights: Vec<f32> = (0..40).map(|_| random() as f32 / 1e9 - 2.0).collect();
+                let sums_by = |isa| {
+                    let mut sums = vec![0.0; dim as usize];
+                    let rows = rows.iter().map(|row| &row[..]).zip(weights.iter().copied());
+                    sum_rows(isa, format, &mut sums, rows);
+                    sums.into_iter()
+                        .map(|sum| without_payload(sum).to_bits())
+                        .collect::<Vec<u32>>()
+                };
+                let expected = sums_by(Isa::Scalar);
+                for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                    assert_eq!(sums_by(isa), expected, "{format}, {dim} values, {isa}");
+                }
+            }
+        }
+    }
 }

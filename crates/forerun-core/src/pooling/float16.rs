@@ -5,16 +5,20 @@
 #[inline(always)]
 pub(super) fn widen_f16(half: u16) -> f32 {
     let sign = u32::from(half & 0x8000) << 16;
-    let magnitude = u32::from(half & 0x7fff) << 13;
-    // The exponent is too small by 112. The product is exact, for subnormals too.
-    let scaled = (f32::from_bits(magnitude) * f32::from_bits((112 + 127) << 23)).to_bits();
-    // Infinities and NaNs keep the greatest exponent.
-    let greatest = if magnitude >= 0x7c00 << 13 {
-        0xff << 23
+    let magnitude = u32::from(half & 0x7fff);
+    let normal = (magnitude << 13) + (112 << 23);
+    // A subnormal is a multiple of 2^-24, the unit of the last place from 0.5 on. No operand is
+    // subnormal in single precision, because those take CPUs a hundred times as long.
+    let subnormal = f32::from_bits(0.5_f32.to_bits() + magnitude) - 0.5;
+    let is_subnormal = magnitude < 0x400;
+    let wide = if is_subnormal {
+        subnormal.to_bits()
     } else {
-        0
+        normal
     };
-    f32::from_bits(sign | scaled | greatest)
+    // Infinities and NaNs keep the greatest exponent.
+    let greatest = if magnitude >= 0x7c00 { 0xff << 23 } else { 0 };
+    f32::from_bits(sign | wide | greatest)
 }
 
 /// The nearest half-precision number, ties to even.

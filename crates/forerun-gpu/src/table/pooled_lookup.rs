@@ -49,15 +49,16 @@ impl GpuTable {
     ///
     /// // Rows of two bytes and their scale.
     /// let mut table = GpuTable::open(TableOptions::new(1000, 6))?;
-    /// let rows = [&[1, 2][..], &0.5_f32.to_le_bytes(), &[10, 0xff], &2_f32.to_le_bytes()].concat();
+    /// let (half, two) = (0.5_f32.to_le_bytes(), 2_f32.to_le_bytes());
+    /// let rows = [&[1, 2][..], &half, &[10, 0xff], &two].concat();
     /// table.insert_or_assign(&[7, 8], &rows, None)?;
     ///
     /// let bags = Bags::new(&[7, 8, 9, 8], &[0, 3, 3, 4]);
     /// let options = PoolingOptions::new(RowFormat::QInt8Rowwise);
     /// let (mut sums, mut found) = ([0; 3 * 2 * 4], [0; 3]);
     /// table.find_pooled(&bags, &options, &mut sums, &mut found)?;
-    /// let sums: Vec<f32> = sums.chunks(4).map(|s| f32::from_le_bytes(s.try_into().unwrap())).collect();
-    /// assert_eq!(sums, [20.5, -1.0, 0.0, 0.0, 20.0, -2.0]);
+    /// let expected = [20.5_f32, -1.0, 0.0, 0.0, 20.0, -2.0];
+    /// assert_eq!(sums, expected.map(f32::to_le_bytes).concat()[..]);
     /// assert_eq!(found, [2, 0, 1]);
     /// # Ok::<(), forerun_gpu::table::TableError>(())
     /// ```
@@ -98,8 +99,9 @@ impl GpuTable {
     /// its rows changed meanwhile.
     ///
     /// # Errors
-    /// [`TableError::Pooling`]: the rows do not have the format. [`GpuError::NoDevice`] if the table
-    /// is not on a GPU; a buffer is missing, too short or on another device; the driver's error.
+    /// [`TableError::Pooling`]: the rows do not have the format. [`GpuError::NoDevice`] if the
+    /// table is not on a GPU; a buffer is missing, too short or on another device; the driver's
+    /// error.
     pub fn pooled_command<'a>(
         &'a self,
         options: &PoolingOptions,
