@@ -110,6 +110,8 @@ pub(crate) struct Turns<'a> {
     pub(crate) users: Option<&'a UserFile>,
     pub(crate) spare: &'a mut Spare,
     pub(crate) now_s: u64,
+    /// Whether the server drains.
+    pub(crate) is_draining: bool,
 }
 
 /// Buffers that a worker's connections share. A connection that waits with empty buffers gives them
@@ -221,7 +223,11 @@ impl<K: Read + Write> Connection<K> {
         if self.output.is_empty() {
             self.output = take(&mut turns.spare.output);
         }
-        self.turn_bytes_left = SENT_BYTES_PER_TURN;
+        self.turn_bytes_left = match turns.is_draining {
+            // The turn may be the last one.
+            true => usize::MAX,
+            false => SENT_BYTES_PER_TURN,
+        };
         let mut failed = false;
         let turn = self.try_turn(turns).unwrap_or_else(|error| {
             // A vanishing peer is normal, so this is not worth a warning.
