@@ -28,6 +28,7 @@ mod meta_answer;
 mod meta_commands;
 mod meta_get;
 mod reads;
+mod stat_lines;
 mod stats;
 mod stats_settings;
 mod storage;

@@ -3,8 +3,6 @@
 //! Memcached reports some metrics per slab class. Here they cover the whole cache and appear as
 //! class 1, because items of all sizes share blocks. docs/operate/protocol.md explains each metric.
 
-use std::fmt::{Display, Write};
-
 use forerun_core::Metrics;
 use forerun_core::sync::time;
 
@@ -15,26 +13,12 @@ use crate::shared::Counts;
 
 use super::command_context::CommandContext;
 use super::dump;
+use super::stat_lines::Lines;
 use super::stats_settings;
-
-/// `STAT name value` lines.
-pub(super) struct Lines(String);
-
-impl Lines {
-    pub(super) fn put(&mut self, name: impl Display, value: impl Display) {
-        // Writing to a String cannot fail.
-        let _ = write!(self.0, "STAT {name} {value}\r\n");
-    }
-
-    fn end(mut self, context: &mut CommandContext<'_>) {
-        self.0.push_str("END\r\n");
-        context.push(self.0.as_bytes());
-    }
-}
 
 /// Executes `stats …`.
 pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
-    let mut lines = Lines(String::new());
+    let mut lines = Lines::default();
     match (tokens.get(1), tokens.count()) {
         (_, 1) => general(&mut lines, context),
         (b"settings", _) => stats_settings::put(&mut lines, context),

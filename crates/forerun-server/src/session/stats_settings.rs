@@ -7,7 +7,7 @@ use crate::net::{MinVersion, TLS_BUFFER_BYTES, TlsOptions, VerifyClient};
 use crate::watch::BUFFER_BYTES_MAX;
 
 use super::command_context::CommandContext;
-use super::stats::Lines;
+use super::stat_lines::Lines;
 
 /// Memcached's value for a path that is not set.
 const NO_PATH: &str = "(null)";

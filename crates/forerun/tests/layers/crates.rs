@@ -192,6 +192,7 @@ pub(crate) const CRATES: &[Layers] = &[
         name: "forerun-server",
         modules: &[
             "planted",
+            "regular_file",
             "snapshot_error",
             "error",
             "address",
