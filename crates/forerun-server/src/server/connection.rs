@@ -14,7 +14,7 @@ use crate::input::Input;
 use crate::net::{TLS_BUFFER_BYTES, Transport};
 use crate::output::{FULL_BYTES, Output};
 use crate::planted::{self, Defect};
-use crate::session::{Context, Refusal, Session, SessionState};
+use crate::session::{Context, Session, SessionError, SessionState};
 use crate::system::Ready;
 use crate::watch::Watcher;
 use crate::watch_lines::CloseReason;
@@ -172,7 +172,7 @@ impl<K: Read + Write> Connection<K> {
 
     /// Why the connection closes after a turn.
     pub(crate) fn close_reason(&self) -> CloseReason {
-        match self.has_failed || self.session.refusal().is_some() {
+        match self.has_failed || self.session.error().is_some() {
             true => CloseReason::Error,
             false => CloseReason::Normal,
         }
@@ -474,7 +474,7 @@ impl<K: Read + Write> Connection<K> {
 
     /// Logs that the client was refused, if it speaks the binary protocol.
     fn log_binary(&self) {
-        if self.session.refusal() == Some(Refusal::Binary) {
+        if self.session.error() == Some(SessionError::Binary) {
             tracing::warn!(
                 peer = %self.ticket.peer(),
                 "closed a connection that speaks the binary protocol, which is not supported"
