@@ -371,8 +371,8 @@ pub(super) fn versions_agree(ours: &[u8], theirs: &[u8], memcached: Version) -> 
     ours.starts_with(b"1.6.18-forerun-") && theirs == Some(memcached)
 }
 
-/// Whether two different words of a dump are about an item that was fetched before `md x` emptied it.
-/// No other answer shows this mark of a counter, and `md x` is only generated for counters.
+/// Whether two different words of a dump are about an item that was fetched before `md x` emptied
+/// it. No other answer shows this mark of a counter, and `md x` is only generated for counters.
 pub(super) fn has_forgotten_a_fetch(ours: &[u8], theirs: &[u8], memcached: Version) -> bool {
     memcached >= LATER && ours == b"fetch=yes" && theirs == b"fetch=no"
 }

@@ -14,7 +14,7 @@ use crate::input::Input;
 use crate::net::{TLS_BUFFER_BYTES, Transport};
 use crate::output::{FULL_BYTES, Output};
 use crate::planted::{self, Defect};
-use crate::session::{Context, Refusal, Session, SessionState};
+use crate::session::{Context, Session, SessionError, SessionState};
 use crate::system::Ready;
 use crate::watch::Watcher;
 use crate::watch_lines::CloseReason;
@@ -110,6 +110,8 @@ pub(crate) struct Turns<'a> {
     pub(crate) users: Option<&'a UserFile>,
     pub(crate) spare: &'a mut Spare,
     pub(crate) now_s: u64,
+    /// Whether the server drains.
+    pub(crate) is_draining: bool,
 }
 
 /// Buffers that a worker's connections share. A connection that waits with empty buffers gives them
@@ -170,7 +172,7 @@ impl<K: Read + Write> Connection<K> {
 
     /// Why the connection closes after a turn.
     pub(crate) fn close_reason(&self) -> CloseReason {
-        match self.has_failed || self.session.refusal().is_some() {
+        match self.has_failed || self.session.error().is_some() {
             true => CloseReason::Error,
             false => CloseReason::Normal,
         }
@@ -221,7 +223,11 @@ impl<K: Read + Write> Connection<K> {
         if self.output.is_empty() {
             self.output = take(&mut turns.spare.output);
         }
-        self.turn_bytes_left = SENT_BYTES_PER_TURN;
+        self.turn_bytes_left = match turns.is_draining {
+            // The turn may be the last one.
+            true => usize::MAX,
+            false => SENT_BYTES_PER_TURN,
+        };
         let mut failed = false;
         let turn = self.try_turn(turns).unwrap_or_else(|error| {
             // A vanishing peer is normal, so this is not worth a warning.
@@ -468,7 +474,7 @@ impl<K: Read + Write> Connection<K> {
 
     /// Logs that the client was refused, if it speaks the binary protocol.
     fn log_binary(&self) {
-        if self.session.refusal() == Some(Refusal::Binary) {
+        if self.session.error() == Some(SessionError::Binary) {
             tracing::warn!(
                 peer = %self.ticket.peer(),
                 "closed a connection that speaks the binary protocol, which is not supported"

@@ -259,6 +259,7 @@ impl<S: System> Worker<S> {
             users: self.setup.users.as_deref(),
             spare: &mut self.spare,
             now_s,
+            is_draining: self.deadline.is_some(),
         };
         let then = Progress::of(turns.context.counters());
         let turn = what(connection, &mut turns);

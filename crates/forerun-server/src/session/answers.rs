@@ -18,7 +18,7 @@ use crate::protocol::numbers::push_u64;
 use super::command_context::CommandContext;
 use super::lookups::{Lookups, position_of};
 use super::reads::{Batch, KeyLine, Read, Scratch, Span, Within, recycle};
-use super::{Refusal, Session, State, Step, frame_answers, meta_get};
+use super::{Session, SessionError, State, Step, frame_answers, meta_get};
 
 /// Maximum number of keys that are looked up together.
 pub(super) const CHUNK_KEYS_MAX: usize = 128;
@@ -62,7 +62,7 @@ impl Session {
             Within::RefusedFrame(refused) => {
                 context.counters.multi_get_errors.add(1);
                 multi_get::push_error(refused, context.out.bytes_mut());
-                return self.end_refused(Refusal::Frame);
+                return self.end_with(SessionError::Frame);
             }
             Within::Command => State::Command,
             Within::Keys(line) => State::Keys(line),

@@ -10,7 +10,7 @@ use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, multi_get, replies};
 
 use super::command_context::CommandContext;
-use super::{Refusal, Session, SessionState, State, Step, admin, stats};
+use super::{Session, SessionError, SessionState, State, Step, admin, stats};
 
 /// Maximum level that `verbosity` sets, as in memcached.
 const VERBOSITY_MAX: u32 = 4;
@@ -82,7 +82,7 @@ impl Session {
                     .is_some_and(|token| token.starts_with(b"HTTP/"))
                 {
                     // A browser sends this, possibly on behalf of an attacker. It gets no answer.
-                    return self.end_refused(Refusal::Http);
+                    return self.end_with(SessionError::Http);
                 }
                 context.push(replies::ERROR);
             }

@@ -110,7 +110,7 @@ enum Step {
 
 /// Why a session refuses to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum SessionError {
     /// The client speaks memcached's binary protocol.
     Binary,
     /// The client speaks HTTP.
@@ -155,7 +155,7 @@ pub struct Session {
     /// output.
     chunk: usize,
     /// Why the session refused to go on, if it did.
-    refusal: Option<Refusal>,
+    error: Option<SessionError>,
     /// The number of multi-get frames that were answered, modulo 2^16. `None` until the client
     /// enables frames.
     frames: Option<u16>,
@@ -175,7 +175,7 @@ impl Session {
         Self {
             state: State::Opening,
             chunk: answers::CHUNK_KEYS_MAX,
-            refusal: None,
+            error: None,
             frames: None,
             watcher: None,
         }
@@ -187,13 +187,13 @@ impl Session {
     }
 
     /// Why the session is over, if that was not the client's wish.
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
-        self.refusal
+    pub(crate) fn error(&self) -> Option<SessionError> {
+        self.error
     }
 
     /// Ends the session against the client's wish.
-    fn end_refused(&mut self, refusal: Refusal) -> Step {
-        self.refusal = Some(refusal);
+    fn end_with(&mut self, error: SessionError) -> Step {
+        self.error = Some(error);
         Step::End(SessionState::Closed)
     }
 
@@ -247,7 +247,7 @@ impl Session {
         let bytes = input.bytes();
         if matches!(self.state, State::Opening) && bytes.first() == Some(&binary::REQUEST) {
             binary::refuse(bytes, output.bytes_mut());
-            self.refusal = Some(Refusal::Binary);
+            self.error = Some(SessionError::Binary);
         }
         self.state = State::Closed;
         input.consume(input.bytes().len());
@@ -267,7 +267,7 @@ impl Session {
                 Some(&binary::REQUEST) if bytes.len() - *at < binary::HEADER_BYTES => Step::More,
                 Some(&binary::REQUEST) => {
                     binary::refuse(&bytes[*at..], context.out.bytes_mut());
-                    self.end_refused(Refusal::Binary)
+                    self.end_with(SessionError::Binary)
                 }
                 Some(_) => {
                     self.state = State::Command;
@@ -361,7 +361,7 @@ impl Session {
                 let line = without_return(&rest[..end]);
                 self.other_command(line, &rest[end + 1..], context, at, end + 1)
             }
-            None if window.len() == LINE_BYTES_MAX => self.end_refused(Refusal::LongLine),
+            None if window.len() == LINE_BYTES_MAX => self.end_with(SessionError::LongLine),
             None => Step::More,
         }
     }

@@ -1,11 +1,11 @@
-//! The lines of an answer to `stats`.
+//! The lines of a `stats` answer: `STAT name value`.
 
 use std::fmt::{Display, Write};
 
 use super::command_context::CommandContext;
 
-/// `STAT name value` lines.
-#[derive(Default)]
+/// Lines that are collected for one answer.
+#[derive(Debug, Default)]
 pub(super) struct Lines(String);
 
 impl Lines {
@@ -15,7 +15,7 @@ impl Lines {
         let _ = write!(self.0, "STAT {name} {value}\r\n");
     }
 
-    /// Answers with the lines.
+    /// Appends the lines and `END` to the client's answers.
     pub(super) fn end(mut self, context: &mut CommandContext<'_>) {
         self.0.push_str("END\r\n");
         context.push(self.0.as_bytes());

@@ -197,6 +197,7 @@ pub(crate) const CRATES: &[Layers] = &[
         name: "forerun-server",
         modules: &[
             "planted",
+            "regular_file",
             "snapshot_error",
             "error",
             "address",
