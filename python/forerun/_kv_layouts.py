@@ -41,11 +41,9 @@ class Side(NamedTuple):
     stride_bytes: int
     # Rows per page, and bytes from one page to the next.
     pages: tuple[int, int] | None
-    # The first tensor of each argument: its type, and the device that holds it.
-    devices: list[tuple[str, torch.device]]
-    dtypes: list[tuple[str, torch.dtype]]
-    # What the copy changes, if this is the destination.
-    tensors: list[Tensor]
+    # The tensors that hold the rows, and the tables of addresses, by name.
+    tensors: list[tuple[str, Tensor]]
+    tables: list[tuple[str, Tensor]]
 
 
 def checked_number(name: str, value: int, least: int = 1, limit: int = _BYTES_MAX) -> int:
@@ -98,8 +96,7 @@ def in_rows(
     stride_name, stride_bytes = stride
     unit_bytes = unit_bytes or stride_bytes
     memories: list[tuple[str, list[tuple[int, int | None]]]] = []
-    devices: list[tuple[str, torch.device]] = []
-    dtypes: list[tuple[str, torch.dtype]] = []
+    named: list[tuple[str, Tensor]] = []
     counts: list[int] = []
     for name, tensors in arguments:
         memory: list[tuple[int, int | None]] = []
@@ -119,13 +116,9 @@ def in_rows(
                 )
             counts.append(count)
             memory.append((tensor.data_ptr(), tensor.nbytes))
-            devices.append((where, tensor.device))
-            dtypes.append((where, tensor.dtype))
+            named.append((where, tensor))
         memories.append((name, memory))
-    tensors = [tensor for _, given in arguments for tensor in given]
-    return Side(
-        memories, offsets, min(counts, default=0), stride_bytes, pages, devices, dtypes, tensors
-    )
+    return Side(memories, offsets, min(counts, default=0), stride_bytes, pages, named, [])
 
 
 def layer_first(
@@ -185,19 +178,16 @@ def layer_tensors(
                 None,
                 item_size,
                 None,
-                # A table on a GPU holds addresses that the GPU can reach, also of CPU memory.
-                [(name, table.device)] if table.is_cuda else [],
                 [],
-                [],
+                [(name, table)],
             )
         )
     known = [side.rows for side in sides if side.rows is not None]
     return sides[0]._replace(
         arguments=[argument for side in sides for argument in side.arguments],
         rows=min(known) if len(known) == len(sides) else None,
-        devices=[device for side in sides for device in side.devices],
-        dtypes=[dtype for side in sides for dtype in side.dtypes],
         tensors=[tensor for side in sides for tensor in side.tensors],
+        tables=[table for side in sides for table in side.tables],
     )
 
 
@@ -310,16 +300,24 @@ def transfer(
     source: Side, destination: Side, row_bytes: int, src_indices: Tensor, dst_indices: Tensor
 ) -> None:
     """Copies rows of `row_bytes` bytes in all layers."""
-    expect_same("dtype", [*source.dtypes, *destination.dtypes])
+    tensors = [*source.tensors, *destination.tensors]
+    expect_same("dtype", [(name, tensor.dtype) for name, tensor in tensors])
     expect_same_lengths(
         checked_indices("src_indices", src_indices), checked_indices("dst_indices", dst_indices)
     )
+    # A table on a GPU holds addresses that the GPU can reach, of its own memory or of the CPU's.
     on_gpu = [
-        (name, device)
-        for name, device in (*source.devices, *destination.devices)
-        if device.type == "cuda"
+        (name, tensor.device)
+        for name, tensor in (*tensors, *source.tables, *destination.tables)
+        if tensor.is_cuda
     ]
     expect_same("CUDA device", on_gpu)
+    for name, tensor in tensors if on_gpu else ():
+        if not (tensor.is_cuda or tensor.numel() == 0 or tensor.is_pinned()):
+            raise InvalidArgumentError(
+                f"`{name}` must be in pinned memory, because the copy runs on {on_gpu[0][1]}: use "
+                f"`pin_memory`"
+            )
     stream: int | None = None
     indices_on_device = False
     device = 0
@@ -354,7 +352,7 @@ def transfer(
         indices_on_device,
     )
     # Backward then rejects a tensor that it saved before, as after PyTorch's own functions.
-    for tensor in destination.tensors:
+    for _, tensor in destination.tensors:
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
 

@@ -4,7 +4,7 @@
 use forerun_gpu::gather::{
     Absent, AccessWidth, CopySpec, CountAt, Direction, GatherError, IndexType, KnownMemory, Layers,
     Locate, MapAt, MapUpdate, MemoryType, Operand, PairsAt, PointerAttributes, Request, RowLayout,
-    Side, Target, check_request,
+    RowPages, Side, Target, check_request,
 };
 
 const HOST: u64 = 0x7f00_0000_0000;
@@ -324,6 +324,80 @@ fn shapes_that_do_not_fit_are_refused() {
         let reported = refusal(change).to_string();
         assert!(reported.contains(words), "{reported}");
     }
+}
+
+#[test]
+fn rows_in_pages_are_accepted_if_the_pages_are_whole_and_apart() {
+    // Pages of rows, `bytes` apart.
+    let paged =
+        |rows, bytes| move |r: &mut Request| r.spec.device.pages = Some(RowPages { rows, bytes });
+    assert_eq!(accepted(paged(5, 5 * 656)), AccessWidth::B16);
+    assert_eq!(accepted(paged(5, 5 * 656 + 8)), AccessWidth::B8);
+    // The only page may be followed by anything.
+    assert_eq!(accepted(paged(10, 0)), AccessWidth::B16);
+    let partial = |page_rows| GatherError::PartialPage {
+        side: Side::Device,
+        rows: 10,
+        page_rows,
+    };
+    assert_eq!(refusal(paged(3, 3 * 656)), partial(3));
+    assert_eq!(refusal(paged(0, 656)), partial(0));
+    let past = refusal(paged(5, 5 * 656 - 1));
+    let words = "a page takes 3280 bytes, more than the 3279 from one page to the next";
+    assert!(past.to_string().contains(words), "{past}");
+    let too_many = refusal(|r| {
+        paged(2, 1312)(r);
+        r.spec.device.rows = (1 << 32) + 2;
+    });
+    let expected = GatherError::PagedRowsBeyond {
+        side: Side::Device,
+        rows: (1 << 32) + 2,
+        max: 1 << 32,
+    };
+    assert_eq!(too_many, expected);
+    let beyond = refusal(paged(5, 1 << 20));
+    assert!(matches!(beyond, GatherError::PastEnd { .. }), "{beyond}");
+    let overflow = refusal(paged(5, u64::MAX));
+    assert!(
+        matches!(
+            overflow,
+            GatherError::TooLarge { .. } | GatherError::PastEnd { .. }
+        ),
+        "{overflow}"
+    );
+}
+
+#[test]
+fn a_copy_within_a_device_takes_rows_of_that_device_only() {
+    let within = Target::WithinDevice { ordinal: 0 };
+    let check = |host: u64, target| {
+        let request = Request { host, ..good() };
+        check_request(&request, &memory(), target).map(|_| ())
+    };
+    // Behind the rows of the device's side.
+    let behind = DEVICE + 10 * 656;
+    assert_eq!(check(behind, within), Ok(()));
+    for (host, target, expected) in [
+        (behind, ON_DEVICE, "pinned host memory"),
+        (HOST, within, "device memory"),
+        (ORDINARY, within, "device memory"),
+        (MANAGED, within, "device memory"),
+    ] {
+        let refused = check(host, target).unwrap_err();
+        let words = format!("the host rows: {host:#x} is");
+        let refused = refused.to_string();
+        assert!(
+            refused.contains(&words) && refused.contains(expected),
+            "{refused}"
+        );
+    }
+    let other = check(OTHER, within).unwrap_err();
+    assert!(
+        matches!(other, GatherError::WrongDevice { found: 1, .. }),
+        "{other}"
+    );
+    let shared = check(DEVICE, within).unwrap_err();
+    assert!(matches!(shared, GatherError::Overlap { .. }), "{shared}");
 }
 
 #[test]

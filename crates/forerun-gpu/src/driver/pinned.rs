@@ -140,7 +140,8 @@ impl PinnedBuffer {
     }
 
     /// Like [`PinnedBuffer::new`], on the requested pages. Whether the kernel grants huge pages
-    /// depends on its settings and on free memory; [`huge_bytes`](PinnedBuffer::huge_bytes) counts them.
+    /// depends on its settings and on free memory; [`huge_bytes`](PinnedBuffer::huge_bytes) counts
+    /// them.
     ///
     /// # Errors
     /// Those of [`PinnedBuffer::new`]; or the memory exceeds the lock limit.

@@ -471,10 +471,10 @@ impl Checker<'_> {
                 };
             }
         };
-        // The side whose rows are in the device's memory, or both.
-        let part = match (part, self.target) {
-            (Operand::Rows(_), Target::WithinDevice { .. }) => Operand::Rows(Side::Device),
-            _ => part,
+        let is_within = matches!(self.target, Target::WithinDevice { .. });
+        let needs_device = match part {
+            Operand::Rows(side) => side == Side::Device || is_within,
+            _ => false,
         };
         let wrong = |expected| {
             Err(GatherError::WrongMemory {
@@ -485,11 +485,14 @@ impl Checker<'_> {
             })
         };
         match (part, location.memory) {
-            (
-                Operand::Rows(Side::Device),
-                MemoryType::Pinned | MemoryType::Pageable | MemoryType::Managed,
-            ) => wrong("device memory"),
-            (Operand::Rows(Side::Host), MemoryType::Device { .. } | MemoryType::Managed) => {
+            (_, MemoryType::Pinned | MemoryType::Pageable | MemoryType::Managed)
+                if needs_device =>
+            {
+                wrong("device memory")
+            }
+            (Operand::Rows(Side::Host), MemoryType::Device { .. } | MemoryType::Managed)
+                if !is_within =>
+            {
                 wrong("pinned host memory")
             }
             (_, MemoryType::Managed) => wrong("device memory or pinned host memory"),

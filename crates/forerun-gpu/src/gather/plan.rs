@@ -15,10 +15,10 @@
 //! eighth of those of a multiprocessor, so that they can run alongside blocks of other kernels: a
 //! larger block would wait for a multiprocessor with that much room. By default there are
 //! [`DEFAULT_THREADS`] threads in all. For short rows there are as many more blocks as reach the
-//! target, at most one per multiprocessor. On an H200, 32 blocks of 256 threads copy rows of 656 bytes as fast
-//! as all multiprocessors do, and eight reach less than half that rate. With rows of 64 bytes, 32
-//! blocks have 32 KiB in flight and reach less than half the rate of all multiprocessors; so the
-//! default for them is 128 blocks, which has not yet been run on a GPU.
+//! target, at most one per multiprocessor. On an H200, 32 blocks of 256 threads copy rows of 656
+//! bytes as fast as all multiprocessors do, and eight reach less than half that rate. With rows of
+//! 64 bytes, 32 blocks have 32 KiB in flight and reach less than half the rate of all
+//! multiprocessors; so the default for them is 128 blocks, which has not yet been run on a GPU.
 
 use super::request::{Direction, KernelChoice};
 use crate::DeviceInfo;
