@@ -251,6 +251,8 @@ def main() -> None:
     seconds = (arguments.duration_ms or (1 if arguments.quick else 500)) / 1000
 
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # Ray starts its workers with niceness 15. Beside other load they would not be comparable.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
     from forerun.ray import ShardedTable
 
