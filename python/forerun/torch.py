@@ -511,7 +511,7 @@ class ShardedEmbeddingBag(EmbeddingBag):
         distributed.all_to_all_single(
             received, sent, coming.tolist(), lengths.tolist(), group=self._group
         )
-        return [part.numpy() for part in received.split(coming.tolist())]
+        return [part.numpy() for part in torch.split(received, coming.tolist())]
 
     def checkpoint(self, directory: str | os.PathLike[str], tag: str) -> str:
         """Writes this process's rows as a store, in a directory that names the tag, the process and
