@@ -79,7 +79,10 @@ class GroupTable:
         return keys, [slice(int(a), int(b)) for a, b in zip(ends, ends[1:])]
 
     def find(
-        self, keys: Any, out: Any = None, prepare: Callable[[NDArray[np.uint64]], None] | None = None
+        self,
+        keys: Any,
+        out: Any = None,
+        prepare: Callable[[NDArray[np.uint64]], None] | None = None,
     ) -> tuple[Any, NDArray[np.bool_]]:
         """Looks up this process's keys, wherever their rows are. Before a process looks up the keys
         that it owns, it calls `prepare` with them."""

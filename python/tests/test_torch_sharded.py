@@ -1,4 +1,4 @@
-"""`forerun.torch.ShardedEmbeddingBag` in two processes of a gloo group, compared with `torch.nn`."""
+"""`ShardedEmbeddingBag` in two processes of a gloo group, compared with `torch.nn`."""
 
 import multiprocessing
 import socket
@@ -31,7 +31,9 @@ def process(rank, address, directory, results):
     distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
     try:
         table = forerun.Table(DIM, path=f"{directory}/rows-{rank}")
-        bag = ShardedEmbeddingBag(table, mode="sum", seed=4, initialize=lambda n: torch.ones(n, DIM))
+        bag = ShardedEmbeddingBag(
+            table, mode="sum", seed=4, initialize=lambda n: torch.ones(n, DIM)
+        )
         # Its owners create each row as ones; the difference to the wanted rows is added.
         mine = torch.arange(rank, ROWS, 2)
         assert (bag(mine.unsqueeze(1)) == 1).all()
