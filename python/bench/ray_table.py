@@ -4,8 +4,8 @@ Starts a local Ray cluster, loads the same rows into every engine, and asks for 
 alternating rounds, from one thread:
 
     sharded    find(keys, out=, found=) over the shards' data ports
-    sockets    as many plain sockets to processes with a bare table: keys that are already split go
-               out, rows come back in shard order. No shard map, no scatter, no checks: a lower bound
+    sockets    as many plain sockets to processes with a bare table: keys that are already split
+               go out, rows come back in shard order. No shard map, no scatter, no checks: a lower bound
     actors     the same table with transport="actor": frames as arguments and results of Ray calls
     redis      one server, MGET of all keys, the values joined into an array
 
@@ -251,6 +251,8 @@ def main() -> None:
     seconds = (arguments.duration_ms or (1 if arguments.quick else 500)) / 1000
 
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # Ray starts its workers with niceness 15. Beside other load they would not be comparable.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
     from forerun.ray import ShardedTable
 

@@ -33,6 +33,7 @@ rows that the table's device tier holds on that GPU stay there.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -44,8 +45,9 @@ from torch.optim import optimizer as _optimizer
 
 from forerun import Table
 from forerun.errors import InvalidArgumentError, PartialError
+from forerun.exchange import GroupTable
 
-__all__ = ["Embedding", "EmbeddingBag", "SGD"]
+__all__ = ["Embedding", "EmbeddingBag", "SGD", "ShardedEmbeddingBag"]
 
 # Operators take only tensors and numbers. These map a number to its object.
 _modules: weakref.WeakValueDictionary[int, _Rows] = weakref.WeakValueDictionary()
@@ -79,7 +81,7 @@ class _Gradients:
     They outlive the module as long as a graph refers to them.
     """
 
-    def __init__(self, table: Table, dtype: torch.dtype) -> None:
+    def __init__(self, table: Table | GroupTable, dtype: torch.dtype) -> None:
         self.table = table
         self.dtype = dtype
         self.lock = threading.RLock()
@@ -124,7 +126,8 @@ class _Gradients:
     def apply(self, lr: float) -> None:
         with self.lock:
             keys, sums = self.get()
-            if len(keys) > 0:
+            # A call of a group is made by all its processes, also by those without gradients.
+            if len(keys) > 0 or isinstance(self.table, GroupTable):
                 changes = sums.mul(-lr).to("cpu", self.dtype)
                 try:
                     self.table.add_at(_bits(keys.cpu()), _bits(changes))
@@ -212,7 +215,10 @@ class _Rows(nn.Module):
     """Rows of a table, and the gradients collected for them."""
 
     def __init__(
-        self, table: Table, padding_idx: int | None, initialize: Callable[[int], Tensor] | None
+        self,
+        table: Table | GroupTable,
+        padding_idx: int | None,
+        initialize: Callable[[int], Tensor] | None,
     ) -> None:
         super().__init__()
         dtype = getattr(torch, table.dtype)
@@ -260,24 +266,38 @@ class _Rows(nn.Module):
 
     def _find(self, wanted: Tensor) -> Tensor:
         keys, rows = wanted.cpu(), self._room(wanted)
+        self._fill(keys, rows)
+        return rows.to(wanted.device, self._autograd_anchor.dtype, non_blocking=True)
+
+    def _fill(self, keys: Tensor, rows: Tensor) -> None:
+        """Looks up keys, and creates missing rows during training."""
+        if isinstance(self.table, GroupTable):
+            creates = self.training and self._initialize is not None
+            self.table.find(_bits(keys), _bits(rows), self._prepare if creates else None)
+            return
         _, found = self.table.find(_bits(keys), out=_bits(rows))
         if self.training and self._initialize is not None and not found.all():
             with _making_rows:
-                self._make_rows(keys, rows)
-        return rows.to(wanted.device, self._autograd_anchor.dtype, non_blocking=True)
+                self._make_rows(self.table, keys)
+            self.table.find(_bits(keys), out=_bits(rows))
 
-    def _make_rows(self, keys: Tensor, rows: Tensor) -> None:
-        """Creates rows for keys without one, and looks all of them up again."""
+    def _prepare(self, keys: Any) -> None:
+        """Creates rows for keys that this process owns."""
+        assert isinstance(self.table, GroupTable)
+        with _making_rows:
+            self._make_rows(self.table.table, torch.from_numpy(keys.view("int64")))
+
+    def _make_rows(self, table: Table, keys: Tensor) -> None:
+        """Creates rows for keys without one."""
         assert self._initialize is not None
         # Another thread may have created some by now.
-        is_missing = ~torch.from_numpy(self.table.contains(_bits(keys))).reshape(keys.shape)
+        is_missing = ~torch.from_numpy(table.contains(_bits(keys))).reshape(keys.shape)
         if self.padding_idx is not None:
             is_missing &= keys != self.padding_idx
         missing = torch.unique(keys[is_missing])
         if len(missing) > 0:
             made = self._initialize(len(missing)).to("cpu", self._table_dtype).contiguous()
-            self.table.insert(_bits(missing), _bits(made))
-        self.table.find(_bits(keys), out=_bits(rows))
+            table.insert(_bits(missing), _bits(made))
 
     def _room(self, wanted: Tensor) -> Tensor:
         """Zeros for the rows of keys, on the device of the keys if the table can write rows
@@ -383,7 +403,7 @@ class EmbeddingBag(_Rows):
 
     def __init__(
         self,
-        table: Table,
+        table: Table | GroupTable,
         *,
         mode: Literal["sum", "mean", "max"] = "mean",
         include_last_offset: bool = False,
@@ -443,3 +463,66 @@ class EmbeddingBag(_Rows):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
+
+
+class ShardedEmbeddingBag(EmbeddingBag):
+    """`EmbeddingBag` whose rows are spread over the processes of a group, row by row.
+
+    Each process has a `table` of its own. `forward` and `SGD.step` are collective: all processes of
+    the group make the same calls, each with its own bags. Keys go to the processes that own them,
+    and rows come back; at a step gradients go the same way, and owners add up those of all
+    processes. `group` must carry tensors in CPU memory, as gloo does. All processes need the same
+    `seed`, which places the keys. Other arguments are those of `EmbeddingBag`; `initialize` is
+    called by the owner of a new key.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        group: Any = None,
+        seed: int = 0,
+        mode: Literal["sum", "mean", "max"] = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        initialize: Callable[[int], Tensor] | None = None,
+    ) -> None:
+        from torch import distributed
+
+        self._group = group
+        rank, processes = distributed.get_rank(group), distributed.get_world_size(group)
+        super().__init__(
+            GroupTable(table, rank, processes, self._all_to_all, seed=seed),
+            mode=mode,
+            include_last_offset=include_last_offset,
+            padding_idx=padding_idx,
+            initialize=initialize,
+        )
+
+    def _all_to_all(self, parts: list[Any]) -> list[Any]:
+        """Sends an array of bytes to each process, and returns one from each: first the lengths."""
+        from torch import distributed
+
+        lengths = torch.tensor([len(part) for part in parts], dtype=torch.int64)
+        coming = torch.empty_like(lengths)
+        distributed.all_to_all_single(coming, lengths, group=self._group)
+        sent = torch.cat([torch.from_numpy(part) for part in parts])
+        received = torch.empty(int(coming.sum()), dtype=torch.uint8)
+        distributed.all_to_all_single(
+            received, sent, coming.tolist(), lengths.tolist(), group=self._group
+        )
+        return [part.numpy() for part in torch.split(received, coming.tolist())]
+
+    def checkpoint(self, directory: str | os.PathLike[str], tag: str) -> str:
+        """Writes this process's rows as a store, in a directory that names the tag, the process and
+        the number of processes. No process goes on before all have written. Call it between
+        steps. Returns the directory."""
+        from torch import distributed
+
+        assert isinstance(self.table, GroupTable)
+        name = f"{tag}-{self.table.rank:04}-of-{self.table.processes:04}"
+        into = os.path.join(directory, name)
+        distributed.barrier(group=self._group)
+        self.table.table.checkpoint(into)
+        distributed.barrier(group=self._group)
+        return into

@@ -1,6 +1,7 @@
 """The benchmarks run at a tiny size and report what they measured."""
 
 import json
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -89,6 +90,17 @@ def test_every_client_number_of_servers_and_batch_has_a_line(tmp_path, monkeypat
     lines = run(tmp_path, "client.py", "--program", kind, "--servers", "1,3", "--batch", "1,20")
     cells = {(line["engine"], line["servers"], line["batch"]) for line in lines}
     assert cells == {(c, s, b) for c in clients for s in (1, 3) for b in (1, 20)}
+    assert all(line["keys_per_second"] > 0 for line in lines)
+
+
+def test_every_way_to_a_table_in_shards_has_a_line(tmp_path):
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    lines = run(tmp_path, "ray_table.py", "--shards", "2", "--batch", "16,200", "--dim", "8")
+    has_redis = find_spec("redis") is not None and shutil.which("redis-server") is not None
+    engines = {"sharded", "sockets", "actors"} | ({"redis"} if has_redis else set())
+    cells = {(line["engine"], line["batch"]) for line in lines}
+    assert cells == {(engine, batch) for engine in engines for batch in (16, 200)}
     assert all(line["keys_per_second"] > 0 for line in lines)
 
 

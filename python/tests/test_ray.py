@@ -510,6 +510,27 @@ def test_a_table_is_opened_again_with_its_map(sharded, tmp_path):
     assert (table.find(keys)[0] == rows_of(keys, dim=4)).all() and len(table) == 5000
 
 
+def test_a_dataset_is_loaded_by_its_tasks(sharded):
+    pytest.importorskip("pyarrow", reason="ray.data needs pyarrow and pandas")
+    pytest.importorskip("pandas", reason="ray.data needs pyarrow and pandas")
+    import ray.data
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    table = sharded(4, shards=2)
+    dataset = ray.data.range(3000).map_batches(
+        lambda batch: {"k": batch["id"], "v": np.repeat(batch["id"][:, None] * 1.0, 4, axis=1)}
+    )
+    with pytest.raises(errors.InvalidArgumentError, match="no column w"):
+        table.load(dataset, key="k", row="w")
+    assert table.load(dataset, key="k", row="v", batch=500) == 3000
+    assert (table.find(np.arange(3000))[0] == rows_of(np.arange(3000), dim=4)).all()
+    # Lookups inside tasks: a handle travels with the function.
+    looked_up = ray.data.range(100).map_batches(
+        lambda batch: {"sum": table.find(batch["id"])[0].sum(axis=1)}
+    )
+    assert looked_up.sum("sum") == 4 * sum(range(100))
+
+
 def test_a_fork_refuses_calls(sharded):
     table = sharded(4, shards=1)
     table.insert([1], [[1, 2, 3, 4]])

@@ -186,7 +186,7 @@ def test_a_hostile_peer_costs_a_connection_only(port, shard):
     with connected(port, shard) as connection:
         answer, body = ask(connection, Op.FIND, [1])
         assert answer.status == Status.OK
-        assert body[1:].view(np.float32).tolist() == [1, 2, 3, 4]
+        assert body[8:].view(np.float32).tolist() == [1, 2, 3, 4]
     for peer in silent:
         peer.close()
     # There is a limit of connections, and a place becomes free.
@@ -340,7 +340,7 @@ def test_a_directory_of_another_shard_is_refused(tmp_path):
 def test_freezing_waits_for_requests_of_its_buckets_that_are_inside():
     lock, buckets = BucketLock(), np.array([1, 2], np.uint16)
     lock.set(np.ones(BUCKETS, bool))
-    served, freeze, frozen = [], threading.Event(), threading.Event()
+    freeze, frozen = threading.Event(), threading.Event()
 
     def freeze_all():
         freeze.wait()
@@ -349,18 +349,17 @@ def test_freezing_waits_for_requests_of_its_buckets_that_are_inside():
 
     thread = threading.Thread(target=freeze_all)
     thread.start()
-    with lock.enter(buckets, b"c", 1) as is_served:
-        served.append(is_served)
-        freeze.set()
-        assert not frozen.wait(0.1)
-        deadline = time.monotonic() + 10
-        while True:
-            with lock.enter(buckets) as is_served:
-                if not is_served:
-                    break
-            assert time.monotonic() < deadline
+    generation = lock.enter(buckets, b"c", 1)
+    assert generation is not None
+    freeze.set()
+    deadline = time.monotonic() + 10
+    while (other := lock.enter(buckets)) is not None:
+        lock.leave(other)
+        assert time.monotonic() < deadline
+    assert not frozen.wait(0.1)
+    lock.leave(generation, b"c")
     thread.join()
-    assert served == [True] and frozen.is_set()
+    assert frozen.is_set()
 
 
 def test_both_languages_agree_on_buckets():

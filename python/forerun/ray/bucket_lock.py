@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,30 +43,29 @@ class BucketLock:
             for generation in [g for g in self._inside if g <= former]:
                 del self._inside[generation]
 
-    @contextmanager
     def enter(
         self, buckets: NDArray[np.uint16], client: bytes = b"", sequence: int = 0
-    ) -> Iterator[bool]:
-        """Whether a request of these buckets may be served; it counts until the block ends."""
+    ) -> int | None:
+        """Lets a request of these buckets in, until `leave` is called with the returned generation.
+        `None` if it may not be served."""
         with self._changed:
-            is_refused = bool(client) and self._refused.get(client, 0) >= sequence
-            is_served = not is_refused and bool(self._serves[buckets].all())
-            generation = self._generation
-            if is_served:
-                self._inside[generation] += 1
-                if client:
-                    self._writers[client] += 1
-        try:
-            yield is_served
-        finally:
-            if is_served:
-                with self._changed:
-                    self._inside[generation] -= 1
-                    if client:
-                        self._writers[client] -= 1
-                        if self._writers[client] == 0:
-                            del self._writers[client]
-                    self._changed.notify_all()
+            if client and self._refused.get(client, 0) >= sequence:
+                return None
+            if not self._serves[buckets].all():
+                return None
+            self._inside[self._generation] += 1
+            if client:
+                self._writers[client] += 1
+            return self._generation
+
+    def leave(self, generation: int, client: bytes = b"") -> None:
+        with self._changed:
+            self._inside[generation] -= 1
+            if client:
+                self._writers[client] -= 1
+                if self._writers[client] == 0:
+                    del self._writers[client]
+            self._changed.notify_all()
 
     def refuse(self, client: bytes, sequence: int) -> None:
         """Refuses a client's write for good, and waits for attempts that are inside.

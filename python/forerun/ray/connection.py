@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from forerun import errors
 from forerun.errors import ServerError
 from forerun.ray import frames
-from forerun.ray.data_port import receive, send
+from forerun.ray.data_port import receive, send, set_timeout
 from forerun.ray.frames import Answer, FrameError, Op, Request, Status
 
 Buffer = NDArray[np.uint8]
@@ -51,6 +51,7 @@ class Socket:
         left = max(deadline - time.monotonic(), 1e-3)
         self._socket = socket.create_connection((endpoint.host, endpoint.port), timeout=left)
         try:
+            self._socket.settimeout(None)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             hello = frames.HELLO.pack(frames.MAGIC, frames.VERSION, endpoint.token)
             send(self._socket, memoryview(hello), deadline)
@@ -68,8 +69,12 @@ class Socket:
         self._head = memoryview(bytearray(frames.ANSWER.size))
 
     def send(self, data: list[bytes | memoryview], deadline: float) -> None:
-        self._socket.settimeout(max(deadline - time.monotonic(), 1e-3))
-        sent = self._socket.sendmsg(data)
+        left = max(deadline - time.monotonic(), 1e-3)
+        set_timeout(self._socket, socket.SO_SNDTIMEO, left)
+        try:
+            sent = self._socket.sendmsg(data)
+        except BlockingIOError:
+            raise TimeoutError("the shard takes no bytes") from None
         for part in data:
             if sent < len(part):
                 send(self._socket, memoryview(part)[sent:], deadline)

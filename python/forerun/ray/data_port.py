@@ -4,8 +4,8 @@ costs nothing else.
     accept ──> a thread for each connection: hello ──> request, answer, request, answer ...
 
 Limits: `connections_max` connections, of which `hellos_max` may be without a valid hello; a hello
-within `HELLO_S` seconds; the rest of a frame within `FRAME_S` seconds of its first byte; an answer
-taken within `FRAME_S` seconds. The length of a frame is checked before memory is taken for it.
+within `HELLO_S` seconds; a frame within twice `FRAME_S` seconds of its first byte; an answer taken
+within `FRAME_S` seconds. The length of a frame is checked before memory is taken for it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hmac
 import logging
 import secrets
 import socket
+import struct
 import threading
 import time
 from typing import Protocol
@@ -49,15 +50,28 @@ class Shard(Protocol):
     def session(self) -> Session: ...
 
 
+_TIMEVAL = struct.Struct("@ll")
+
+
+def set_timeout(connection: socket.socket, option: int, seconds: float) -> None:
+    """A time-out in the kernel. With one of Python's, every call would poll first, and a long
+    answer would take a call for each part that fits into the socket's buffer."""
+    micros = max(int(seconds * 1e6), 1)
+    connection.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(*divmod(micros, 1_000_000)))
+
+
 def receive(connection: socket.socket, into: memoryview, deadline: float) -> bool:
     """Fills a buffer. Returns false if the peer has closed before its first byte."""
     got = 0
     while got < len(into):
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError
-        connection.settimeout(left)
-        count = connection.recv_into(into[got:])
+            raise TimeoutError("no bytes came in time")
+        set_timeout(connection, socket.SO_RCVTIMEO, left)
+        try:
+            count = connection.recv_into(into[got:], 0, socket.MSG_WAITALL)
+        except BlockingIOError:
+            raise TimeoutError("no bytes came in time") from None
         if count == 0:
             if got == 0:
                 return False
@@ -67,10 +81,16 @@ def receive(connection: socket.socket, into: memoryview, deadline: float) -> boo
 
 
 def send(connection: socket.socket, data: memoryview, deadline: float) -> None:
-    """Sends all bytes before a deadline. `sendall` would take a time-out for all of them, too, but
-    only from the call on."""
-    connection.settimeout(max(deadline - time.monotonic(), 1e-3))
-    connection.sendall(data)
+    """Sends all bytes before a deadline."""
+    while len(data) > 0:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the peer did not take all bytes in time")
+        set_timeout(connection, socket.SO_SNDTIMEO, left)
+        try:
+            data = data[connection.send(data) :]
+        except BlockingIOError:
+            raise TimeoutError("the peer did not take all bytes in time") from None
 
 
 class DataPort:
@@ -181,15 +201,19 @@ class DataPort:
         head = memoryview(bytearray(frames.REQUEST.size))
         body = np.empty(0, np.uint8)
         session = self._shard.session()
+        set_timeout(connection, socket.SO_RCVTIMEO, FRAME_S)
         try:
             while True:
-                # Between frames a client may be silent as long as it likes.
-                connection.settimeout(None)
-                count = connection.recv_into(head)
+                try:
+                    count = connection.recv_into(head, 0, socket.MSG_WAITALL)
+                except BlockingIOError:
+                    # Between frames a client may be silent as long as it likes.
+                    continue
                 if count == 0:
                     return
                 deadline = time.monotonic() + FRAME_S
-                if count < len(head) and not receive(connection, head[count:], deadline):
+                is_whole = count == len(head)
+                if not is_whole and not receive(connection, head[count:], deadline):
                     raise FrameError("the peer has closed in the middle of a frame")
                 request = frames.parse_request(head, self._shard.row_bytes)
                 if request.body_bytes > len(body):
@@ -197,6 +221,8 @@ class DataPort:
                 part = body[: request.body_bytes]
                 if len(part) > 0 and not receive(connection, part.data, deadline):
                     raise FrameError("the peer has closed in the middle of a frame")
+                if len(part) > 0 or not is_whole:
+                    set_timeout(connection, socket.SO_RCVTIMEO, FRAME_S)
                 answer = session.serve(request, part)
                 send(connection, answer.data, time.monotonic() + FRAME_S)
         finally:

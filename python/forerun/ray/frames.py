@@ -22,7 +22,8 @@
       shard -> client       │ body │ status │ 0 │ id │ map version │ count │ 0   │
                             │ 4    │ 1      │ 3 │ 8  │ 8           │ 4     │ 4   │
                             └──────┴────────┴───┴────┴─────────────┴───────┴─────┘
-                            then the body: `count` flags of 1 byte, then rows, then text
+                            then the body: `count` flags of 1 byte, then rows, then text. Zeros
+                            between flags and rows make their offset a multiple of 8
 
 `body` is the length of the body in bytes. A flag is 0 (no row), 1 (a row) or 2 (the key failed, and
 the text says why). `docs/guide/ray.md` describes each operation.
@@ -125,6 +126,11 @@ def frame_keys(row_bytes: int) -> int:
     return max(1, min(FRAME_KEYS_MAX, FRAME_ROWS_BYTES_MAX // row_bytes))
 
 
+def padded(flags: int) -> int:
+    """The bytes of so many flags before rows, which are aligned."""
+    return flags + -flags % 8
+
+
 def parse_request(head: bytes | bytearray | memoryview, row_bytes: int) -> Request:
     """Checks the head of a request before anything is allocated for it."""
     request = Request(*REQUEST.unpack(head))
@@ -153,7 +159,7 @@ def parse_answer(head: bytes | bytearray | memoryview, request: int, row_bytes: 
     answer = Answer(*ANSWER.unpack(head))
     if answer.id != request:
         raise FrameError(f"an answer to request {answer.id}, not {request}")
-    limit = frame_keys(row_bytes) * (9 + row_bytes) + TEXT_BYTES_MAX
+    limit = frame_keys(row_bytes) * (9 + row_bytes) + TEXT_BYTES_MAX + 8
     if answer.body_bytes > limit or answer.keys > frame_keys(row_bytes):
         raise FrameError(f"an answer of {answer.body_bytes} bytes is above the limit of {limit}")
     return answer

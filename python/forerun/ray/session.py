@@ -121,7 +121,10 @@ class Session:
     # Connections.
 
     def link(self, shard: int) -> Link:
-        return self.links.setdefault(shard, Link(shard))
+        link = self.links.get(shard)
+        if link is None:
+            link = self.links[shard] = Link(shard)
+        return link
 
     def connect(self, link: Link, deadline: float) -> Connection:
         """The connection to a shard, made again if there is none."""
@@ -308,7 +311,8 @@ class Session:
             else:
                 link.moved.append(frame.sequence)
         if answer.status == Status.OK:
-            self._take(op, batch, link, frame, flags, body[done:], failed, causes)
+            rest_at = frames.padded(done) if op is Op.FIND else done
+            self._take(op, batch, frame, flags, body[rest_at:], failed, causes)
             return True
         batch.scatter(frame.positions[:done], flags)
         if answer.status == Status.MOVED:
@@ -325,7 +329,6 @@ class Session:
         self,
         op: Op,
         batch: _ShardBatch,
-        link: Link,
         frame: Frame,
         flags: NDArray[np.uint8],
         rest: NDArray[np.uint8],

@@ -76,7 +76,8 @@ class Shard:
         self.lock = threading.Lock()
         self.state, self.restored = self._open_state()
         self.table = self._open_table()
-        self.row_bytes = self.table.dim * np.dtype(_numpy_name(config.dtype)).itemsize
+        self.numpy_type = np.dtype(_numpy_name(config.dtype))
+        self.row_bytes = self.table.dim * self.numpy_type.itemsize
         self.bucket_lock = BucketLock()
         self.changes: Changes | None = None
         self.keys_written = 0
@@ -154,7 +155,8 @@ class Shard:
 
     @property
     def seed(self) -> int:
-        return 0 if self.state.map is None else self.state.map.seed
+        known = self.state.map
+        return 0 if known is None else known.seed
 
     @property
     def known_version(self) -> int:
@@ -339,27 +341,31 @@ class ShardSession:
         self, request: Request, op: Op, keys: NDArray[np.uint64], buckets: NDArray[np.uint16]
     ) -> Buffer:
         shard, count = self.shard, request.keys
-        with shard.bucket_lock.enter(buckets) as is_served:
-            if not is_served:
-                return self._reply(request, Status.MOVED, 0)
+        generation = shard.bucket_lock.enter(buckets)
+        if generation is None:
+            return self._reply(request, Status.MOVED, 0)
+        try:
             if op is Op.PREFETCH:
                 shard.table.prefetch(keys)
                 return self._reply(request, Status.OK, 0)
             if op is Op.CONTAINS:
                 flags = shard.table.contains(keys).view(np.uint8)
                 return self._reply(request, Status.OK, count, flags)
-            answer = self._room(request, Status.OK, count, count * (1 + shard.row_bytes))
-            head = frames.ANSWER.size
-            found = answer[head : head + count].view(np.bool_)
+            rows_at = frames.padded(count)
+            answer = self._room(request, Status.OK, count, rows_at + count * shard.row_bytes)
+            body = answer[frames.ANSWER.size :]
+            # Aligned, so that the table need not look at them as bytes.
+            rows = body[rows_at:].view(shard.numpy_type)
             try:
-                shard.table.find(keys, answer[head + count :], found)
+                shard.table.find(keys, rows, body[:count].view(np.bool_))
             except PartialError as error:
-                flags = answer[head : head + count]
-                flags[error.positions] = 2
+                body[error.positions] = 2
                 text = f"{type(error).__name__}: {error}".encode()[: frames.TEXT_BYTES_MAX]
-                body = answer[head:].copy()
-                return self._reply(request, Status.OK, count, body, text)
+                return self._reply(request, Status.OK, count, body.copy(), text)
+            body[count:rows_at] = 0
             return answer
+        finally:
+            shard.bucket_lock.leave(generation)
 
     def _write(
         self,
@@ -372,17 +378,18 @@ class ShardSession:
         shard, client, sequence = self.shard, request.client, request.sequence
         if not any(client) or sequence == 0:
             raise FrameError("a write needs a client and a sequence")
-        with shard.bucket_lock.enter(buckets, client, sequence) as is_served:
-            if is_served:
-                changes = shard.changes
-                try:
-                    given = rows if op in frames.WITH_ROWS else None
-                    flags = shard.table._write_once(client, sequence, WRITE_NAMES[op], keys, given)
-                finally:
-                    if changes is not None:
-                        changes.note(keys.copy(), buckets)
-                shard.keys_written += len(keys)
-                return self._reply(request, Status.OK, request.keys, flags)
+        generation = shard.bucket_lock.enter(buckets, client, sequence)
+        if generation is not None:
+            changes = shard.changes
+            try:
+                given = rows if op in frames.WITH_ROWS else None
+                flags = shard.table._write_once(client, sequence, WRITE_NAMES[op], keys, given)
+            finally:
+                if changes is not None:
+                    changes.note(keys.copy(), buckets)
+                shard.bucket_lock.leave(generation, client)
+            shard.keys_written += len(keys)
+            return self._reply(request, Status.OK, request.keys, flags)
         # It may have been applied before the buckets left.
         shard.bucket_lock.refuse(client, sequence)
         applied = shard.table._applied(client)

@@ -415,6 +415,23 @@ class ShardedTable:
         for _, rows in self.export():
             yield from rows
 
+    # Datasets.
+
+    def load(self, dataset: Any, *, key: str, row: str, batch: int = 8192) -> int:
+        """Inserts the rows of a `ray.data.Dataset`: `key` is its column of integers, and `row` that
+        of rows, each an array or a list of `dim` numbers. The tasks of the dataset write, on all
+        nodes at once. Returns the number of rows. If a task is repeated, its rows are inserted
+        again."""
+        self._check_open()
+        if not 1 <= batch <= 1 << 32:
+            raise InvalidArgumentError(f"`batch` must be at least 1, not {batch}")
+        missing = {key, row} - set(dataset.columns())
+        if missing:
+            raise InvalidArgumentError(f"the dataset has no column {', '.join(sorted(missing))}")
+        insert = _Loader(self, key, row)
+        counts = dataset.map_batches(insert, batch_size=batch, batch_format="numpy")
+        return int(counts.sum("rows") or 0)
+
     # Administration.
 
     def backup(self, keep: int = 3) -> list[int]:
@@ -475,6 +492,23 @@ class ShardedTable:
             )
         if self._is_closed:
             raise ClosedError("the handle is closed")
+
+
+class _Loader:
+    """Inserts batches of a dataset, in the process of a task."""
+
+    def __init__(self, table: ShardedTable, key: str, row: str) -> None:
+        self._table, self._key, self._row = table, key, row
+
+    def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        rows = batch[self._row]
+        if rows.dtype == object:
+            rows = np.stack(list(rows))
+        dtype = "uint16" if self._table.dtype == "bfloat16" else self._table.dtype
+        if rows.dtype != np.dtype(dtype):
+            rows = rows.astype(dtype, casting="same_kind")
+        self._table.insert(batch[self._key], np.ascontiguousarray(rows))
+        return {"rows": np.array([len(rows)])}
 
 
 class _Borrowed:
