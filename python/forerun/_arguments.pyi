@@ -5,7 +5,7 @@ from os import PathLike
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 # `Any` stands here for one thing only: the elements of an array, whose type is known when the
 # program runs.
@@ -63,3 +63,11 @@ Memory = Array | Tensor
 Rows = Memory | Sequence[float] | Sequence[Sequence[float]]
 Indices = NDArray[np.int32] | NDArray[np.int64]
 Pairs = Indices | Tensor | tuple[Indices | Tensor, Indices | Tensor]
+
+# Integers of any width from 0 to 2**64 - 1, in any shape, or a tensor through DLPack. A negative
+# integer is the key with the same 64 bits. Floats, text and booleans are refused.
+Keys = NDArray[np.integer[Any]] | Tensor | Sequence[int] | Sequence[Sequence[int]]
+# "float32", np.float32, np.dtype("float32"), torch.float32.
+Dtype = DTypeLike | TorchDtype
+# Flags for keys: an array of bool, or a tensor of bool through DLPack.
+Flags = Bools | Tensor
