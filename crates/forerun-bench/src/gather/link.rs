@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(rounded(1024, 0, 256), 0.932);
         assert_eq!(rounded(656, 0, 256), 0.893);
         // A row beside a line's start takes one answer more.
-        assert_eq!(rounded(1024, 16, 256), 0.889);
+        assert_eq!(rounded(1024, 16, 256), 0.893);
         assert_eq!(rounded(64, 0, 256), 0.821);
         assert_eq!(rounded(1, 0, 256), 0.021);
     }
