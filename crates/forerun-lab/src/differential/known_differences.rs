@@ -144,6 +144,11 @@ pub(super) const DIFFERENCES: &[Difference] = &[
          a key in a `get` is too long.",
     ),
     not_generated(
+        Affected::Later,
+        "If the data block of an `ms` does not end where it should, 1.6.45 gives the version that \
+         it meant for this item to the next item that the connection stores.",
+    ),
+    not_generated(
         Affected::Any,
         "The command `multi_get` exists. Memcached answers `ERROR`.",
     ),

@@ -224,7 +224,8 @@ impl Generator {
         let value = self.pick(&["5", "x", "nothing", "12345"]);
         let len = (value.len() + self.below(7)).saturating_sub(3).to_string();
         let words = match self.below(3) {
-            0 => {
+            // A later memcached remembers the version that it meant for the item.
+            0 if !self.is_later() => {
                 let mut words = vec![Word::text("ms"), Word::Text(self.key()), Word::text(&len)];
                 words.extend(self.some(&["q", "c", "k", "Oopaque", "T500"]));
                 words
