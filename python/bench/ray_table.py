@@ -5,7 +5,8 @@ alternating rounds, from one thread:
 
     sharded    find(keys, out=, found=) over the shards' data ports
     sockets    as many plain sockets to processes with a bare table: keys that are already split
-               go out, rows come back in shard order. No shard map, no scatter, no checks: a lower bound
+               go out, rows come back in shard order. No shard map, no scatter, no checks: a lower
+               bound
     actors     the same table with transport="actor": frames as arguments and results of Ray calls
     redis      one server, MGET of all keys, the values joined into an array
 
