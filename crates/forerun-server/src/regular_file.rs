@@ -1,5 +1,6 @@
-//! Files that a running server reads again.
+//! Files that must be regular ones, so that reading them never waits.
 
+use std::fs::Metadata;
 use std::path::Path;
 use std::{fs, io};
 
@@ -9,7 +10,15 @@ use std::{fs, io};
 /// # Errors
 /// The file does not exist, cannot be examined, or is not a regular one.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
-    if fs::metadata(path)?.is_file() {
+    expect_regular(&fs::metadata(path)?)
+}
+
+/// Fails unless the metadata are those of a regular file.
+///
+/// # Errors
+/// It is not a regular file.
+pub(crate) fn expect_regular(metadata: &Metadata) -> io::Result<()> {
+    if metadata.is_file() {
         return Ok(());
     }
     let kind = io::ErrorKind::InvalidInput;
