@@ -11,8 +11,8 @@
 //!
 //! A bucket never changes: it is a function of the key and the seed, the same on every machine and
 //! in every release. Only the map from buckets to shards does. The function is
-//! [`Permutation`]: SplitMix64 draws its three constants from the seed, and it ends like MurmurHash3
-//! without the last step.
+//! [`Permutation`]: SplitMix64 draws its three constants from the seed, and it ends like
+//! MurmurHash3 without the last step.
 
 use forerun_core::hashing::Permutation;
 use std::fmt;
