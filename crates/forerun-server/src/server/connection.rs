@@ -223,8 +223,9 @@ impl<K: Read + Write> Connection<K> {
         if self.output.is_empty() {
             self.output = take(&mut turns.spare.output);
         }
-        self.turn_bytes_left = match turns.is_draining {
-            // The turn may be the last one.
+        // The turn of a draining server may be the last one.
+        let is_unbounded = turns.is_draining || planted::is(Defect::TurnUnbounded);
+        self.turn_bytes_left = match is_unbounded {
             true => usize::MAX,
             false => SENT_BYTES_PER_TURN,
         };
