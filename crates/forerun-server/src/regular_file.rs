@@ -1,8 +1,8 @@
 //! Files that must be regular ones, so that reading them never waits.
 
-use std::fs::Metadata;
+use std::fs::{self, Metadata};
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
 /// Fails unless `path` is a regular file. Opening a pipe waits for its writer. At startup the
 /// operator sees that, and a pipe may be intended; later a thread that serves clients would wait.

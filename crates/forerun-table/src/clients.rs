@@ -17,9 +17,8 @@
 
 use crate::disk_tier::{Rows, Store};
 use crate::{Error, Result};
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+use forerun_core::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use forerun_db::Keyspace;
-use std::sync::OnceLock;
 
 const KEYSPACE: &str = "forerun.applied";
 const VERSION: u32 = 1;
