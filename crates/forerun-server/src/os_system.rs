@@ -11,12 +11,10 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use forerun_cache::Cache;
 use forerun_core::sync::{thread, time};
 use mio::{Events, Interest, Poll, Token, Waker};
-use rustix::fs::OFlags;
 
 use crate::address::Listen;
 use crate::error::Error;
 use crate::net::{Listener, Socket};
-use crate::regular_file;
 use crate::system::{Readiness, Ready, System, WAKE, Wake};
 
 /// Permission bits of a snapshot. It holds what clients stored, so only its owner may read it.
@@ -70,14 +68,7 @@ impl System for OsSystem {
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
-        // A pipe would wait for its writer.
-        let flags = OFlags::NONBLOCK.bits() as i32;
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags)
-            .open(path)?;
-        regular_file::expect_regular(&file.metadata()?)?;
-        Ok(file)
+        File::open(path)
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {

@@ -1,6 +1,6 @@
-//! Files that must be regular ones, so that reading them never waits.
+//! Files that a running server reads again.
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -10,15 +10,7 @@ use std::path::Path;
 /// # Errors
 /// The file does not exist, cannot be examined, or is not a regular one.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
-    expect_regular(&fs::metadata(path)?)
-}
-
-/// Fails unless the metadata are those of a regular file.
-///
-/// # Errors
-/// It is not a regular file.
-pub(crate) fn expect_regular(metadata: &Metadata) -> io::Result<()> {
-    if metadata.is_file() {
+    if fs::metadata(path)?.is_file() {
         return Ok(());
     }
     let kind = io::ErrorKind::InvalidInput;

@@ -7,8 +7,6 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forerun_cache::Store;
@@ -45,7 +43,7 @@ fn a_server_starts_with_its_predecessors_items() {
     server.drain();
     server.wait().expect("it ends well");
 
-    thread::sleep(Duration::from_millis(1100));
+    std::thread::sleep(Duration::from_millis(1100));
     let server = start(with_snapshot(&path, false));
     let mut stream = connect(&server);
     for number in 0..500 {
@@ -181,21 +179,6 @@ fn a_bad_snapshot_keeps_a_server_from_starting_unless_asked() {
     assert_eq!(fs::read(bad).expect("it is kept"), b"something else");
 }
 
-#[test]
-fn a_pipe_in_place_of_the_snapshot_is_refused_at_start() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("cache.snapshot");
-    let made = Command::new("mkfifo").arg(&path).status();
-    assert!(made.expect("mkfifo runs").success());
-    let (sender, started) = mpsc::channel();
-    let options = with_snapshot(&path, false);
-    thread::spawn(move || sender.send(Server::start(options, cache()).err()));
-    let error = started.recv_timeout(Duration::from_secs(10));
-    let error = error.expect("it does not wait for a writer");
-    let error = error.expect("it is refused").to_string();
-    assert!(error.contains("cache.snapshot"), "{error}");
-}
-
 /// Writes a snapshot that contains `k`, as an earlier server would.
 fn left_behind(path: &Path) {
     let cache = cache();
@@ -328,7 +311,7 @@ fn a_slow_load_does_not_shift_expiry() {
         let mut pipe = File::options().write(true).open(from).expect("a reader");
         let (first, second) = bytes.split_at(bytes.len() / 2);
         pipe.write_all(first).expect("it is read");
-        thread::sleep(Duration::from_millis(2500));
+        std::thread::sleep(Duration::from_millis(2500));
         pipe.write_all(second).expect("it is read");
     });
     let server = start(with_snapshot(&path, false));
