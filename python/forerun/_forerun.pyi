@@ -28,7 +28,7 @@ from forerun._arguments import (
     Values as _Values,
 )
 from forerun._client import Client, ClientCalls, PendingCall
-from forerun._shards import _buckets as _buckets, _ShardBatch as _ShardBatch
+from forerun._shards import ShardBatch, buckets
 from forerun.stats import CacheStats, DbStats, TableStats
 from forerun.views import ItemsView, KeysView, ValuesView
 
@@ -577,3 +577,7 @@ class Backups:
 
 # For the package's own benchmark.
 def _find_seconds(table: Table, batches: Sequence[_Keys], out: _Memory, found: _Flags) -> float: ...
+
+# For forerun.ray.
+_ShardBatch = ShardBatch
+_buckets = buckets

@@ -17,7 +17,7 @@ from forerun._arguments import (
 )
 
 @final
-class _ShardBatch:
+class ShardBatch:
     def __new__(
         cls,
         keys: _Keys | int,
@@ -46,4 +46,4 @@ class _ShardBatch:
     ) -> None: ...
     def results(self) -> tuple[_Array | None, _Bools]: ...
 
-def _buckets(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint16]: ...
+def buckets(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint16]: ...
