@@ -28,7 +28,6 @@ impl Inner {
         self.check_format(options.format)?;
         bags.check(options, row_bytes as u64, rows.len(), found.len())?;
         let mut sum = BagSum::new(options, row_bytes as u64)?;
-        let mut rows = rows.chunks_exact_mut(sum.output_bytes());
         let keys = bags.keys;
         let at_once = (BUFFER_BYTES / row_bytes).clamp(1, keys.len().max(1));
         let mut buffer = vec![0; at_once * row_bytes];
@@ -56,24 +55,11 @@ impl Inner {
                 }
                 Err(error) => return Err(error),
             }
-            while bag < bags.len() {
-                let range = bags.range(bag);
-                let here = range.start.max(first)..range.end.min(end);
-                if !here.is_empty() {
-                    sum.add(bags, here, |at| {
-                        let at = at - first;
-                        flags[at].then(|| &collected[at * row_bytes..][..row_bytes])
-                    });
-                }
-                if range.end > end {
-                    break;
-                }
-                let Some(row) = rows.next() else {
-                    break;
-                };
-                found[bag] = sum.end(bags, bag, row);
-                bag += 1;
-            }
+            let row_at = |at: usize| {
+                let at = at - first;
+                flags[at].then(|| &collected[at * row_bytes..][..row_bytes])
+            };
+            bag = sum.add_block(bags, first..end, bag, row_at, rows, found);
             first = end;
             if first == keys.len() {
                 return failures.into_result(hits);

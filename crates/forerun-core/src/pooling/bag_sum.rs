@@ -62,6 +62,37 @@ impl BagSum {
         sum_rows(isa(), self.options.format, &mut self.sums, rows);
     }
 
+    /// Adds the rows of the keys at the positions of a block, whatever their bags, and writes the
+    /// results of the bags that end in it, from bag `next` on. Returns the first bag that does not.
+    /// Blocks come in order, without a gap.
+    ///
+    /// # Panics
+    /// `rows_out` or `found` is shorter than the bags need.
+    pub fn add_block<'r>(
+        &mut self,
+        bags: &Bags<'_>,
+        block: std::ops::Range<usize>,
+        next: usize,
+        mut row_at: impl FnMut(usize) -> Option<&'r [u8]>,
+        rows_out: &mut [u8],
+        found: &mut [u32],
+    ) -> usize {
+        let output_bytes = self.output_bytes();
+        for bag in next..bags.len() {
+            let range = bags.range(bag);
+            let here = range.start.max(block.start)..range.end.min(block.end);
+            if !here.is_empty() {
+                self.add(bags, here, &mut row_at);
+            }
+            if range.end > block.end {
+                return bag;
+            }
+            let row_out = &mut rows_out[bag * output_bytes..][..output_bytes];
+            found[bag] = self.end(bags, bag, row_out);
+        }
+        bags.len()
+    }
+
     /// Writes the bag's result, returns how many of its keys were found, and begins the next bag.
     ///
     /// # Panics

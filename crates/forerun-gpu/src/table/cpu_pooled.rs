@@ -28,7 +28,6 @@ impl CpuTable {
         found: &mut [u32],
     ) -> Result<(), PoolingError> {
         let mut sum = BagSum::new(options, self.form.row_bytes)?;
-        let mut rows_out = rows_out.chunks_exact_mut(sum.output_bytes());
         let keys = bags.keys;
         keys.iter().take(AHEAD).for_each(|key| self.fetch(*key));
         let mut slots = [None; STRETCH];
@@ -47,23 +46,8 @@ impl CpuTable {
                 }
                 slots[at - first] = slot;
             }
-            while bag < bags.len() {
-                let range = bags.range(bag);
-                let here = range.start.max(first)..range.end.min(end);
-                if !here.is_empty() {
-                    sum.add(bags, here, |at| {
-                        slots[at - first].map(|slot| self.row(slot))
-                    });
-                }
-                if range.end > end {
-                    break;
-                }
-                let Some(row_out) = rows_out.next() else {
-                    break;
-                };
-                found[bag] = sum.end(bags, bag, row_out);
-                bag += 1;
-            }
+            let row_at = |at: usize| slots[at - first].map(|slot| self.row(slot));
+            bag = sum.add_block(bags, first..end, bag, row_at, rows_out, found);
             first = end;
             if first == keys.len() {
                 return Ok(());
