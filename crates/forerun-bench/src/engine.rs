@@ -190,7 +190,7 @@ pub trait Writer {
     }
 }
 
-/// Writes the entries at positions `turns` of the load order.
+/// Writes the entries at positions `turns` of the load order, `batch` per write.
 ///
 /// # Errors
 /// A failed write.
@@ -198,17 +198,23 @@ pub fn load(
     writer: &mut dyn Writer,
     data: &Dataset,
     turns: std::ops::Range<u64>,
+    batch: usize,
     mut tell: impl FnMut(u64),
 ) -> Result<()> {
-    let mut entry = EntryBuffer::default();
+    let mut entries = vec![EntryBuffer::default(); batch];
+    let mut filled = 0;
     for (done, index) in (0u64..).zip(data.load_order(turns)) {
-        data.entry(index, &mut entry);
-        writer.write(&entry.key, &entry.value)?;
+        data.entry(index, &mut entries[filled]);
+        filled += 1;
+        if filled == batch {
+            writer.write_many(&entries)?;
+            filled = 0;
+        }
         if done % 65_536 == 0 {
             tell(done);
         }
     }
-    Ok(())
+    writer.write_many(&entries[..filled])
 }
 
 /// Looks up present, absent and repeated keys in batches of several sizes, and checks every answer.

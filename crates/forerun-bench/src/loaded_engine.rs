@@ -102,13 +102,15 @@ impl<'a> LoadedEngine<'a> {
         let what = format!("loading {}", self.engine.name());
         let bar = self.progress.steps(&what, self.data.keys());
         let all = 0..self.data.keys();
-        engine::load(&mut *store.writer()?, &self.data, all, |done| bar.at(done))?;
+        let mut writer = store.writer()?;
+        engine::load(&mut *writer, &self.data, all, 1, |done| bar.at(done))?;
+        drop(writer);
         store.wait_idle()?;
         Ok(store)
     }
 
-    /// A turn of `fillrandom`.
-    pub(crate) fn fill(&self, threads: usize) -> Result<Sample> {
+    /// A turn of `fillrandom`, with `batch` entries per write.
+    pub(crate) fn fill(&self, threads: usize, batch: usize) -> Result<Sample> {
         let data = self.data;
         let store = self.engine.open(&StoreRequirements::of(&data, 0))?;
         let keys = data.keys();
@@ -118,7 +120,7 @@ impl<'a> LoadedEngine<'a> {
             ready.wait();
             let start = Instant::now();
             let turns = share(thread)..share(thread + 1);
-            engine::load(&mut *writer, &data, turns, |_| ())?;
+            engine::load(&mut *writer, &data, turns, batch, |_| ())?;
             Ok(start.elapsed())
         })?;
         let slowest = spans.into_iter().max().unwrap_or_default();

@@ -10,8 +10,8 @@
 //! - `multireadrandom`: threads look up batches; nothing is written.
 //! - `multireadwhilewriting`: the same, while an additional thread overwrites random entries as
 //!   fast as it can.
-//! - `fillrandom`: threads write all entries into an empty store, in random order, one entry per
-//!   write, without a log. Strategy, batch and hit rate do not apply.
+//! - `fillrandom`: threads write all entries into an empty store, in random order, without a log.
+//!   The batch is the number of entries per write. Strategy and hit rate do not apply.
 
 use crate::engine::Engine;
 use crate::loaded_engine::{Cell, LoadedEngine};
@@ -59,6 +59,8 @@ pub struct Lookups {
     pub workloads: Vec<Workload>,
     /// Keys per batch, each at least one.
     pub batches: Vec<usize>,
+    /// Entries per write of `fillrandom`, each at least one.
+    pub write_batches: Vec<usize>,
     /// Numbers of lookup threads, each at least one.
     pub threads: Vec<usize>,
     /// Shares of present keys.
@@ -125,6 +127,7 @@ impl Lookups {
             ("data set", self.data.is_empty()),
             ("workload", self.workloads.is_empty()),
             ("batch size", self.batches.is_empty()),
+            ("batch size of writes", self.write_batches.is_empty()),
             ("number of threads", self.threads.is_empty()),
             ("hit rate", self.hit_rates.is_empty()),
             ("skew", self.skews.is_empty()),
@@ -132,7 +135,11 @@ impl Lookups {
         ] {
             ensure!(!empty, "nothing to measure: no {name} is given");
         }
-        ensure!(!self.batches.contains(&0), "a batch needs at least one key");
+        let mut batches = self.batches.iter().chain(&self.write_batches);
+        ensure!(
+            batches.all(|&batch| batch > 0),
+            "a batch needs at least one key"
+        );
         check_threads(&self.threads)?;
         let mut known = Vec::new();
         let mut chosen = Vec::new();
@@ -180,7 +187,7 @@ impl Lookups {
                 let name = format!("{} batch {} {}", head.case, head.batch, head.label());
                 headings.push(head);
                 cases.push(Case::new(group, name, move |turn| match workload {
-                    Workload::FillRandom => loaded.fill(cell.threads),
+                    Workload::FillRandom => loaded.fill(cell.threads, cell.batch),
                     Workload::MultiReadRandom => loaded.read(strategy, &cell, false, turn),
                     Workload::MultiReadWhileWriting => loaded.read(strategy, &cell, true, turn),
                 }));
@@ -198,12 +205,12 @@ impl Lookups {
         let mut cells = Vec::new();
         for &threads in &self.threads {
             if workload == Workload::FillRandom {
-                cells.push(Cell {
+                cells.extend(self.write_batches.iter().map(|&batch| Cell {
                     threads,
-                    batch: 1,
+                    batch,
                     hit_rate: None,
                     skew: Skew::Uniform,
-                });
+                }));
                 continue;
             }
             for &skew in &self.skews {
@@ -307,6 +314,7 @@ mod tests {
                 Workload::FillRandom,
             ],
             batches: vec![1, 8],
+            write_batches: vec![1, 7],
             threads: vec![1, 2],
             hit_rates: vec![1.0, 0.0],
             skews: vec![Skew::Uniform],

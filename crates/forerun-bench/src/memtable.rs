@@ -10,8 +10,10 @@ use crate::lookup_workloads::{Lookups, Workload};
 use crate::output::{on_stdout, or};
 use crate::roofline::{PagesArg, lines_per_second};
 use crate::skew::Skew;
+use crate::workload::EntryBuffer;
 use anyhow::{Result, anyhow};
 use forerun_core::Pages;
+use forerun_core::size::parse_size;
 use forerun_db::memtable::{MemTable, MemTableConfig, Strategy};
 use forerun_db::{Op, Values};
 use forerun_measure::progress::Progress;
@@ -40,6 +42,14 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub workload: Vec<Workload>,
 
+    /// Entries per write of fillrandom [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub write_batch: Vec<usize>,
+
+    /// Also measure a memtable without a hash index, and compare with it
+    #[arg(long)]
+    pub without_index: bool,
+
     /// The kind of memory pages for the table [default: huge]
     #[arg(long)]
     pub pages: Option<PagesArg>,
@@ -65,6 +75,7 @@ impl Args {
             data: args.datasets([2_000_000, 2000])?,
             workloads: or(&self.workload, if quick { &all } else { &all[..1] }),
             batches: args.batches(),
+            write_batches: or(&self.write_batch, &[1]),
             hit_rates: args.hit_rates(),
             skews: vec![Skew::Uniform],
             strategies: args.strategy.clone(),
@@ -107,11 +118,23 @@ pub fn run_to(
     out: &mut dyn Write,
 ) -> Result<()> {
     let mut lookups = args.lookups(progress)?;
-    lookups.peer = peer.map(|(engine, strategy)| (engine.to_owned(), strategy.to_owned()));
+    let pages = args.pages();
     let memtable = MemTableEngine {
-        pages: args.pages(),
+        index: Index::Hash,
+        pages,
+    };
+    let without_index = MemTableEngine {
+        index: Index::None,
+        pages,
     };
     let mut engines: Vec<&dyn Engine> = vec![&memtable];
+    if args.without_index {
+        engines.push(&without_index);
+        lookups.peer = Some((without_index.name().to_owned(), Strategy::Auto.to_string()));
+    }
+    if let Some((engine, strategy)) = peer {
+        lookups.peer = Some((engine.to_owned(), strategy.to_owned()));
+    }
     engines.extend(peers);
 
     show(
@@ -124,16 +147,31 @@ pub fn run_to(
     )
 }
 
+/// What a memtable has beside the list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Index {
+    /// The hash index.
+    #[default]
+    Hash,
+    /// Nothing.
+    None,
+}
+
 /// The memtable as an engine to measure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemTableEngine {
+    /// What its tables have beside the list.
+    pub index: Index,
     /// The kind of pages for its tables.
     pub pages: Pages,
 }
 
 impl Engine for MemTableEngine {
     fn name(&self) -> &str {
-        "forerun"
+        match self.index {
+            Index::Hash => "forerun",
+            Index::None => "without-index",
+        }
     }
 
     fn strategies(&self) -> Vec<String> {
@@ -156,10 +194,11 @@ impl Engine for MemTableEngine {
         let table = MemTable::new(
             MemTableConfig::default()
                 .limit_bytes(limit_bytes)
-                .hash_index(true)
+                .hash_index(self.index == Index::Hash)
                 .pages(self.pages),
         )?;
         Ok(Box::new(TableStore {
+            index: self.index,
             table,
             next_sequence: AtomicU64::new(1),
         }))
@@ -167,6 +206,7 @@ impl Engine for MemTableEngine {
 }
 
 struct TableStore {
+    index: Index,
     table: MemTable,
     next_sequence: AtomicU64,
 }
@@ -194,7 +234,11 @@ impl Store for TableStore {
             stats.height,
             stats.backing
         );
-        vec![("forerun memtable".to_owned(), text)]
+        let name = match self.index {
+            Index::Hash => "forerun memtable",
+            Index::None => "without index",
+        };
+        vec![(name.to_owned(), text)]
     }
 }
 
@@ -220,14 +264,26 @@ impl Reader for TableReader<'_> {
     }
 }
 
+impl TableStore {
+    fn publish<'op>(&self, ops: impl Iterator<Item = Op<'op>> + Clone) -> Result<()> {
+        let prepared = self.table.prepare(ops)?;
+        let entries = prepared.len() as u64;
+        // Relaxed: the numbers only have to differ. The table itself orders its publications.
+        prepared.publish(self.next_sequence.fetch_add(entries, Ordering::Relaxed));
+        Ok(())
+    }
+}
+
 impl Writer for &TableStore {
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let prepared = self
-            .table
-            .prepare(std::iter::once(Op::Put { key, value }))?;
-        // Relaxed: the numbers only have to differ. The table itself orders its publications.
-        prepared.publish(self.next_sequence.fetch_add(1, Ordering::Relaxed));
-        Ok(())
+        self.publish(std::iter::once(Op::Put { key, value }))
+    }
+
+    fn write_many(&mut self, entries: &[EntryBuffer]) -> Result<()> {
+        self.publish(entries.iter().map(|entry| Op::Put {
+            key: &entry.key,
+            value: &entry.value,
+        }))
     }
 }
 

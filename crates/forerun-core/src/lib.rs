@@ -3,6 +3,7 @@
 //! - [`touch`] and [`interleave`]: every cache miss is an await, so that several lookups wait at
 //!   the same time;
 //! - [`arch`]: prefetch, the cache line size, and the instruction set, which is chosen at run time;
+//! - [`CachePadded`]: a value in cache lines of its own;
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;
 //! - [`epoch`]: epoch-based reclamation that survives a fork;
@@ -14,6 +15,7 @@
 #![cfg_attr(tsan, feature(test))]
 
 pub mod arch;
+mod cache_padded;
 pub mod epoch;
 // Hidden because the macro `metrics!` names its items; users see those that are exported below.
 pub mod hashing;
@@ -32,6 +34,7 @@ pub mod sync;
 mod touch;
 
 pub use arch::CACHE_LINE_BYTES;
+pub use cache_padded::CachePadded;
 pub use interleave::{
     Driver, MemoryOnly, Wait, block_on, block_on_with, interleave, interleave_with,
 };

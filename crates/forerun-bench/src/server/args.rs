@@ -43,12 +43,13 @@ a storm of expiries, one disturbance at a time, on this server and memcached in 
 connection sets at --rate, and a set's time counts from when it was due. The study uses \
 --value-bytes (the first), --memory, --threads, --rounds and --duration-ms, and starts and fills a \
 new server for every turn. slow_snapshot writes so slowly (serve --snapshot-rate) that the \
-snapshot outlasts the round; --snapshot-dir names a directory on a disk that is slow by itself. If \
-other programs use the cores, the study measures them instead; as root, run the command with `chrt \
--f 10` to keep them away:
+snapshot outlasts the round; --snapshot-dir names a directory on a disk that is slow by itself. \
+Loops of idle priority keep the cores awake, so that the times do not contain how long the host \
+takes to wake them. If other programs use the cores, the study measures them instead, as the \
+column core wait shows; as root, `chrt -f 10` keeps them away:
 
-  chrt -f 10 forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --disturbance \
-  none,flush_all,slow_snapshot
+  forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --rounds 11
+  chrt -f 10 forerun-bench server --study tail --disturbance none,flush_all,slow_snapshot
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {

@@ -276,7 +276,7 @@ pub fn free_port() -> Result<u16> {
 
 /// Starts a process on `cores`. It inherits the cores of the thread that starts it, so this uses a
 /// separate thread.
-fn spawn_on(mut command: Command, cores: &[usize]) -> Result<Child> {
+pub(super) fn spawn_on(mut command: Command, cores: &[usize]) -> Result<Child> {
     std::thread::scope(|scope| {
         let spawned = scope.spawn(move || {
             pin(cores);

@@ -8,8 +8,10 @@
 //!      disturber               a connection, or a signal
 //! ```
 //!
-//! `disturbed_load.rs` contains the setter, the disturbers and the filling.
+//! `disturbed_load.rs` contains the setter, the disturbers and the filling; `awake_cores.rs` keeps
+//! the machine from measuring how long it takes to wake up.
 
+mod awake_cores;
 mod disturbed_load;
 
 use super::PEER;
@@ -20,6 +22,7 @@ use crate::lookup_page::{or_dash, times};
 use crate::output::write_facts;
 use crate::panels::push_legend;
 use anyhow::{Context, Result, anyhow, ensure};
+use awake_cores::AwakeCores;
 use disturbed_load::{BlockingConnection, Set};
 use forerun_measure::harness::median;
 use forerun_measure::progress::Progress;
@@ -142,6 +145,9 @@ pub(super) fn run(
     let dir = tempfile::tempdir_in(&parent)
         .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
     facts.push(("snapshots in".to_owned(), parent.display().to_string()));
+    let cores = study.split.server.iter().chain(&study.split.client);
+    let mut awake_cores = AwakeCores::start(cores.copied());
+    facts.push(awake_cores.fact());
     if !args.output.json {
         write_facts(out, &facts)?;
     }

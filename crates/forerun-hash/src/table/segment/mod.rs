@@ -16,10 +16,10 @@ use super::Error;
 use super::bucket::{Bucket, Identity, OverflowCounter, SLOTS, Side};
 use super::place::Geometry;
 use super::version::Version;
-use forerun_core::Pages;
 use forerun_core::arch::Scalar;
 use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+use forerun_core::{CachePadded, Pages};
 use path::SearchPath;
 use std::sync::Arc;
 
@@ -30,15 +30,10 @@ struct State {
     search_path: SearchPath,
 }
 
-/// A value on its own cache line, so that the lock next to it does not evict it from readers'
-/// caches.
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct CachePadded<T>(T);
-
 /// A segment.
 #[derive(Debug)]
 pub(super) struct Segment {
+    /// Apart from the lock, which writers change.
     version: CachePadded<Version>,
     /// The length of the prefix, in bits.
     pub(super) depth: u32,
@@ -74,7 +69,7 @@ impl Segment {
         let buckets = buckets::Buckets::new(prefixes.len(), len, pages)?;
         let segments = prefixes.iter().zip(buckets).map(|(&prefix, buckets)| {
             Arc::new(Segment {
-                version: CachePadded(Version::default()),
+                version: CachePadded::new(Version::default()),
                 depth,
                 prefix,
                 geometry: Geometry { len },
@@ -87,7 +82,7 @@ impl Segment {
     }
 
     pub(super) fn version(&self) -> &Version {
-        &self.version.0
+        &self.version
     }
 
     /// The buckets.
