@@ -217,6 +217,12 @@ pub struct Options {
     /// one. At most half of `memory_limit_bytes` is used. A memtable reserves address space of this
     /// size at once, and memory as it fills. At least 1 KiB. Default: 64 MiB.
     pub memtable_bytes: usize,
+    /// Whether memtables have an index from a key's hash to its newest version, with which a lookup
+    /// of one key searches no list. It takes 14 bytes per key, which are part of
+    /// `memtable_bytes`, and makes an insertion slower by a tenth. Memtables of less than 4 KiB,
+    /// and those of keyspaces whose comparator does not promise
+    /// [`equal_means_identical`](Comparator::equal_means_identical), have none. Default: true.
+    pub memtable_index: bool,
     /// The maximum memory for pages of runs, their indexes and filters, in bytes. Indexes use at
     /// most a quarter of it; a run whose index does not fit uses its filter. Filters use at most
     /// three quarters; a run whose filter does not fit either is searched without it: see
@@ -285,6 +291,7 @@ impl Default for Options {
             comparator: Arc::new(Bytewise),
             memory_limit_bytes: 1 << 30,
             memtable_bytes: 64 << 20,
+            memtable_index: true,
             cache_bytes: 256 << 20,
             max_open_files: None,
             pages: Pages::Huge,
@@ -333,6 +340,7 @@ setters! {
         comparator: Arc<dyn Comparator>,
         memory_limit_bytes: usize,
         memtable_bytes: usize,
+        memtable_index: bool,
         cache_bytes: usize,
         pages: Pages,
         run: RunOptions,
@@ -573,6 +581,7 @@ impl fmt::Debug for Options {
             .field("comparator", &self.comparator.name())
             .field("memory_limit_bytes", &self.memory_limit_bytes)
             .field("memtable_bytes", &self.memtable_bytes)
+            .field("memtable_index", &self.memtable_index)
             .field("cache_bytes", &self.cache_bytes)
             .field("max_open_files", &self.max_open_files)
             .field("pages", &self.pages)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::keyspace_data::KeyspaceData;
-use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet, Needed};
+use super::memtable_set::{MemTableSet, Needed};
 use super::super_version::Table;
 use crate::memtable::Prepared;
 use crate::ranges::RangeRef;
@@ -120,7 +120,9 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
         let Some(table) = memtables.table(part.keyspace.id()) else {
             continue;
         };
-        match table.memtable.prepare(part.entries().map(|(_, op)| op)) {
+        let ops = part.entries().map(|(_, op)| op);
+        let reserve = |bytes| memtables.reserve_for_index(bytes);
+        match table.memtable.prepare_within(ops, &reserve) {
             Ok(entries) => {
                 needed.entries_bytes += entries.bytes();
                 prepared.push((part, &**table, entries));
@@ -139,7 +141,7 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
             needed,
         })),
         false => Ok(Fits::No {
-            needed_bytes: needed.bytes() + parts.len() * EMPTY_TABLE_BYTES,
+            needed_bytes: needed.bytes() + parts.len() * memtables.empty_table_bytes(),
         }),
     }
 }

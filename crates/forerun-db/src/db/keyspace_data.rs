@@ -20,6 +20,7 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::backoff::Failing;
 use super::cursor_pool::CursorPool;
+use super::memtable_set::INDEXED_TABLE_BYTES_MIN;
 use super::super_version::{SuperVersion, Table};
 use crate::clock::{Clock, Expiry};
 use crate::comparator::KeyOrder;
@@ -144,7 +145,7 @@ impl KeyspaceData {
             comparator: Arc::clone(&self.comparator),
             checks: options.checks,
             pages,
-            hash_index: false,
+            hash_index: options.memtable_index && limit_bytes >= INDEXED_TABLE_BYTES_MIN,
         };
         // A memtable asks the comparator for its name.
         panics::catch_if(self.order.may_panic(), "creating a memtable", || {

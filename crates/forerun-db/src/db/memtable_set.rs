@@ -19,8 +19,14 @@ use super::held_memory::HeldMemory;
 use super::keyspace_data::KeyspaceData;
 use super::super_version::Table;
 
-/// The maximum size of an empty memtable.
+/// The maximum size of an empty memtable without an index.
 pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
+
+/// The maximum size of an empty memtable with an index.
+const EMPTY_INDEXED_TABLE_BYTES: usize = 2 << 10;
+
+/// Smaller memtables have no index, because it would take a large share of them.
+pub(super) const INDEXED_TABLE_BYTES_MIN: usize = 4 << 10;
 
 /// The memory that a write needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,6 +111,19 @@ impl MemTableSet {
         Some(&self.tables[index].1)
     }
 
+    /// The maximum size of an empty memtable of this set.
+    pub(super) fn empty_table_bytes(&self) -> usize {
+        match self.limit_bytes {
+            ..INDEXED_TABLE_BYTES_MIN => EMPTY_TABLE_BYTES,
+            _ => EMPTY_INDEXED_TABLE_BYTES,
+        }
+    }
+
+    /// Whether another memtable fits, or nothing would be gained by replacing this set.
+    pub(super) fn takes_another_table(&self) -> bool {
+        self.used_bytes() + self.empty_table_bytes() <= self.limit_bytes || self.is_empty()
+    }
+
     /// Its memtables, without their keyspaces.
     pub(super) fn shared_tables(&self) -> Vec<Arc<Table>> {
         let tables = self.tables.iter();
@@ -138,6 +157,27 @@ impl MemTableSet {
             self.release(needed);
         }
         fits
+    }
+
+    /// Reserves memory that the index of one of its memtables is about to take for good. Returns
+    /// `false` if the limit does not allow it.
+    pub(super) fn reserve_for_index(&self, bytes: usize) -> bool {
+        // Relaxed: as for `reserve`.
+        let fits = |taken: usize| taken.saturating_add(bytes) <= self.limit_bytes;
+        match &self.tables[..] {
+            [(_, table)] => match self.ranges_bytes.load(Ordering::Relaxed) {
+                // The arena enforces the limit.
+                0 => true,
+                ranges_bytes => fits(table.memtable.stats().used_bytes + ranges_bytes),
+            },
+            _ => {
+                let taken = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+                if !fits(taken) {
+                    self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                }
+                fits(taken)
+            }
+        }
     }
 
     /// Releases a reservation.

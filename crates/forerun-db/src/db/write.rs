@@ -188,7 +188,9 @@ impl Inner {
                 return Ok(Attempt::NoTable(part.keyspace));
             };
             part.keyspace.check_takes_writes()?;
-            let prepared = match table.memtable.prepare(part.entries().map(|(_, op)| op)) {
+            let ops = part.entries().map(|(_, op)| op);
+            let reserve = |bytes| active.reserve_for_index(bytes);
+            let prepared = match table.memtable.prepare_within(ops, &reserve) {
                 Ok(prepared) => prepared,
                 Err(Error::MemoryLimit { needed_bytes, .. }) => {
                     let needed_bytes = needed_bytes + ranges_bytes;
@@ -326,8 +328,13 @@ impl Inner {
             match attempt(&active)? {
                 Attempt::Done(last_sequence) => return Ok(last_sequence),
                 Attempt::NoTable(keyspace) => {
+                    let full = (!active.takes_another_table()).then_some(active.number);
+                    let needed_bytes = active.empty_table_bytes();
                     drop(active);
-                    self.add_table(keyspace)?;
+                    match full {
+                        None => self.add_table(keyspace)?,
+                        Some(full) => self.make_room_for_write(full, needed_bytes)?,
+                    }
                 }
                 Attempt::MemTableFull { needed_bytes } => {
                     let full = active.number;

@@ -12,7 +12,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forerun_core::{Pages, Region, RegionError};
+use forerun_core::{CachePadded, Pages, Region, RegionError};
 
 use super::node::ALIGN_BYTES;
 
@@ -29,14 +29,14 @@ pub(super) struct Arena {
     // range publishes what was written there. But a range may be given back and allocated again,
     // and then the earlier owner's writes must come before the later one's. So giving back releases
     // and allocating acquires.
-    used: AtomicUsize,
+    used: CachePadded<AtomicUsize>,
 }
 
 impl Arena {
     pub(super) fn new(limit_bytes: usize, pages: Pages) -> Result<Self, RegionError> {
         Ok(Arena {
             region: Region::new(limit_bytes, pages)?,
-            used: AtomicUsize::new(0),
+            used: CachePadded::new(AtomicUsize::new(0)),
         })
     }
 

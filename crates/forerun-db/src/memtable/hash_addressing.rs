@@ -133,11 +133,11 @@ impl EntryBits {
         (entry & ((1 << self.offset_bits) - 1)) as usize * ALIGN_BYTES
     }
 
-    /// Whether an entry moves to the new bucket when its bucket of this level is split.
+    /// The bit that says whether an entry moves to the new bucket when its bucket of this level is
+    /// split.
     #[inline(always)]
-    pub(super) fn moves(&self, entry: u32, level: u32) -> bool {
-        let bit = level - u32::from(self.kept_from[level as usize]) + self.offset_bits;
-        entry >> bit & 1 == 1
+    pub(super) fn moving_bit(&self, level: u32) -> u32 {
+        level - u32::from(self.kept_from[level as usize]) + self.offset_bits
     }
 
     /// Whether the kept bits of an entry in a bucket of this level do for the next level too.
@@ -241,7 +241,8 @@ mod tests {
             let mut refilled = Vec::new();
             for level in 0..31 {
                 assert_eq!(bits.offset(entry), offset);
-                assert_eq!(bits.moves(entry, level), hash >> level & 1 == 1, "{level}");
+                let moves = entry >> bits.moving_bit(level) & 1;
+                assert_eq!(u64::from(moves), hash >> level & 1, "{level}");
                 if !bits.keeps_past(level) {
                     entry = bits.encode(offset, hash, level + 1);
                     refilled.push(level);

@@ -89,9 +89,10 @@ impl Tags {
         Slots(self.free().0 ^ ((1 << SLOTS) - 1))
     }
 
+    /// A free slot.
     #[inline(always)]
-    pub(super) fn has_space(self) -> bool {
-        self.free().first().is_some()
+    pub(super) fn free_slot(self) -> Option<usize> {
+        self.free().first()
     }
 
     /// The free slots. This is exact, since no tag is 1.
@@ -210,14 +211,20 @@ impl Line {
     /// Puts an entry into a free slot, if there is one. The caller holds the lock.
     #[inline(always)]
     pub(super) fn add(&self, tag: u16, entry: u32) -> bool {
-        let Some(slot) = self.tags().free().first() else {
-            return false;
-        };
+        let slot = self.tags().free_slot();
+        if let Some(slot) = slot {
+            self.fill(slot, tag, entry);
+        }
+        slot.is_some()
+    }
+
+    /// Puts an entry into a slot that is free. The caller holds the lock.
+    #[inline(always)]
+    pub(super) fn fill(&self, slot: usize, tag: u16, entry: u32) {
         // Release: a reader may have seen an earlier tag of this slot, and follow this entry.
         self.entries[slot].store(entry, Ordering::Release);
         let (word, shift) = place(slot);
         self.change(word, |word| word | u64::from(tag) << shift);
-        true
     }
 
     /// Replaces the node of an entry by a newer one of the same key, or the bits of its
@@ -227,10 +234,30 @@ impl Line {
         self.entries[slot].store(entry, Ordering::Release);
     }
 
-    /// Frees a slot whose entry was moved to another bucket. The caller holds the lock.
-    pub(super) fn remove(&self, slot: usize) {
-        let (word, shift) = place(slot);
-        self.change(word, |word| word & !(0xffff << shift));
+    /// The slots in use whose entries have this bit.
+    #[inline(always)]
+    pub(super) fn used_with_bit(&self, bit: u32) -> Slots {
+        let mut with_bit = 0;
+        for (slot, entry) in self.entries.iter().enumerate() {
+            // Relaxed: the bit does not change while the caller holds the lock.
+            with_bit |= (entry.load(Ordering::Relaxed) >> bit & 1) << slot;
+        }
+        Slots(with_bit & self.tags().used().0)
+    }
+
+    /// Frees slots whose entries were moved to another bucket. The caller holds the lock.
+    #[inline(always)]
+    pub(super) fn remove(&self, slots: Slots) {
+        let mut kept = [u64::MAX; 3];
+        for slot in slots {
+            let (word, shift) = place(slot);
+            kept[word] &= !(0xffff << shift);
+        }
+        for (word, kept) in kept.into_iter().enumerate() {
+            if kept != u64::MAX {
+                self.change(word, |word| word & kept);
+            }
+        }
     }
 
     /// Makes `line` follow this one. The caller holds the lock.
@@ -271,11 +298,18 @@ mod tests {
             }
             line.set_overflow(overflow);
             line.unlock();
+            let mut freed = 0;
             for (slot, held) in held.iter_mut().enumerate() {
                 if removed[slot] {
-                    line.remove(slot);
+                    freed |= 1 << slot;
                     *held = None;
                 }
+            }
+            line.remove(Slots(freed));
+            for bit in 0..4 {
+                let has_bit = |entry: &Option<(u16, u32)>| entry.is_some_and(|(_, n)| n >> bit & 1 == 1);
+                let expected: Vec<_> = (0..held.len()).filter(|&slot| has_bit(&held[slot])).collect();
+                prop_assert_eq!(line.used_with_bit(bit).collect::<Vec<_>>(), expected);
             }
             let seen = line.tags();
             prop_assert_eq!(seen.overflow(), overflow);

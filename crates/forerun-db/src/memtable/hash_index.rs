@@ -26,6 +26,7 @@
 
 use std::ptr::NonNull;
 
+use forerun_core::CachePadded;
 use forerun_core::sync::modelled::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use forerun_core::sync::modelled::{hint, thread};
 
@@ -34,7 +35,7 @@ use super::hash_addressing::{
     CHUNK_BUCKETS, EntryBits, GROUP, KeyHasher, Place, SPLIT_FROM, bucket_of, buckets_for,
     level_of, spares_in, tag,
 };
-use super::hash_bucket::Line;
+use super::hash_bucket::{Line, Slots};
 use super::node::{ALIGN_BYTES, Node};
 
 /// Where lines start. Locations of lines are counted in this unit.
@@ -52,12 +53,18 @@ pub(super) struct HashIndex {
     max_chunks: usize,
     /// The number of buckets.
     buckets: AtomicUsize,
+    /// What writers alone use, apart from what every lookup reads.
+    growth: CachePadded<Growth>,
+    /// Entries whose key had another version: those of the list that are not keys of the index.
+    /// Relaxed: it decides only when to grow.
+    versions: CachePadded<AtomicUsize>,
+}
+
+struct Growth {
     /// The number of spare lines in use.
     spares: AtomicUsize,
     /// The number of chunks.
     chunks: AtomicUsize,
-    /// Keys in the index. Relaxed: it decides only when to grow.
-    keys: AtomicUsize,
     /// Whether a thread is splitting buckets. It is a lock.
     is_growing: AtomicBool,
 }
@@ -67,6 +74,14 @@ pub(super) struct HashIndex {
 unsafe impl Send for HashIndex {}
 // SAFETY: as above.
 unsafe impl Sync for HashIndex {}
+
+/// Where a key's bucket was, when there were so many buckets.
+#[derive(Clone, Copy)]
+pub(super) struct Located<'a> {
+    hash: u64,
+    line: &'a Line,
+    buckets: usize,
+}
 
 /// What the index knows of a key.
 #[derive(Clone, Copy)]
@@ -101,10 +116,12 @@ impl HashIndex {
             directory,
             max_chunks,
             buckets: AtomicUsize::new(GROUP),
-            spares: AtomicUsize::new(0),
-            chunks: AtomicUsize::new(0),
-            keys: AtomicUsize::new(0),
-            is_growing: AtomicBool::new(false),
+            growth: CachePadded::new(Growth {
+                spares: AtomicUsize::new(0),
+                chunks: AtomicUsize::new(0),
+                is_growing: AtomicBool::new(false),
+            }),
+            versions: CachePadded::new(AtomicUsize::new(0)),
         };
         index.add_chunk(arena, Place::of(0), &|_| true)?;
         for bucket in 0..GROUP {
@@ -121,10 +138,15 @@ impl HashIndex {
 
     /// Hashes a key and prefetches its bucket.
     #[inline(always)]
-    pub(super) fn hash_and_prefetch(&self, arena: &Arena, key: &[u8]) -> u64 {
-        let hash = self.hash(key);
-        self.bucket(arena, hash, self.buckets()).prefetch();
-        hash
+    pub(super) fn locate<'a>(&self, arena: &'a Arena, key: &[u8]) -> Located<'a> {
+        let (hash, buckets) = (self.hash(key), self.buckets());
+        let line = self.bucket(arena, hash, buckets);
+        line.prefetch();
+        Located {
+            hash,
+            line,
+            buckets,
+        }
     }
 
     /// The number of buckets now.
@@ -208,28 +230,36 @@ impl HashIndex {
 
     /// Adds an entry that is in the list by now. If there is an entry of its key, the newer of the
     /// two stays. Returns whether the key is new.
-    pub(super) fn insert(&self, arena: &Arena, hash: u64, node: Node<'_>) -> bool {
-        let (first, level) = self.lock(arena, hash);
+    #[inline]
+    pub(super) fn insert(&self, arena: &Arena, located: Located<'_>, node: Node<'_>) -> bool {
+        let (first, level) = self.lock(arena, located);
         let offset = arena.offset(node.into_raw().cast());
-        let entry = self.bits.encode(offset, hash, level);
-        let is_new = self.insert_locked(arena, first, tag(hash), entry, node);
+        let entry = self.bits.encode(offset, located.hash, level);
+        let is_new = self.insert_locked(arena, first, tag(located.hash), entry, node);
         first.unlock();
         is_new
     }
 
     /// Locks the bucket of a hash. Returns its first line and its level.
     #[inline(always)]
-    fn lock<'a>(&self, arena: &'a Arena, hash: u64) -> (&'a Line, u32) {
+    fn lock<'a>(&self, arena: &'a Arena, located: Located<'a>) -> (&'a Line, u32) {
+        let Located {
+            hash,
+            mut line,
+            mut buckets,
+        } = located;
         loop {
-            let line = self.bucket(arena, hash, self.buckets());
             line.lock();
             // A bucket is counted before the one that it was split from is unlocked. So what is
             // read here holds for as long as the bucket is locked.
-            let buckets = self.buckets();
-            if std::ptr::eq(line, self.bucket(arena, hash, buckets)) {
-                return (line, level_of(bucket_of(hash, buckets), buckets));
+            let now = self.buckets();
+            let bucket = bucket_of(hash, now);
+            if now == buckets || bucket == bucket_of(hash, buckets) {
+                return (line, level_of(bucket, now));
             }
             line.unlock();
+            buckets = now;
+            line = self.bucket(arena, hash, buckets);
         }
     }
 
@@ -255,8 +285,8 @@ impl HashIndex {
                     return false;
                 }
             }
-            if with_space.is_none() && tags.has_space() {
-                with_space = Some(line);
+            if with_space.is_none() {
+                with_space = tags.free_slot().map(|slot| (line, slot));
             }
             match tags.overflow() {
                 0 => break,
@@ -264,9 +294,7 @@ impl HashIndex {
             }
         }
         match with_space {
-            Some(line) => {
-                line.add(tag, entry);
-            }
+            Some((line, slot)) => line.fill(slot, tag, entry),
             None => self.add_to_spare(arena, first, line, tag, entry),
         }
         true
@@ -292,13 +320,14 @@ impl HashIndex {
     /// A spare line, for the caller alone.
     fn take_spare(&self, arena: &Arena) -> Option<NonNull<Line>> {
         // Acquire: pairs with the release in `add_chunk`, so that the chunk is in the directory.
-        let spares = spares_in(self.chunks.load(Ordering::Acquire));
+        let spares = spares_in(self.growth.chunks.load(Ordering::Acquire));
         // Relaxed: the exchange hands out each number once.
-        let taken = self
-            .spares
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                (taken < spares).then_some(taken + 1)
-            });
+        let taken =
+            self.growth
+                .spares
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+                    (taken < spares).then_some(taken + 1)
+                });
         // Spare line i is in the chunk of bucket 8 i.
         let bucket = taken.ok()? * CHUNK_BUCKETS;
         let place = Place::of(bucket);
@@ -307,19 +336,32 @@ impl HashIndex {
         Some(unsafe { self.place(arena, bucket).add(behind) })
     }
 
-    /// Counts keys that were added.
-    pub(super) fn count(&self, added: usize) {
-        self.keys.fetch_add(added, Ordering::Relaxed);
+    /// Counts entries whose key had another version.
+    pub(super) fn count_versions(&self, added: usize) {
+        // Most entries of most tables are new keys. They are counted by the list alone.
+        if added > 0 {
+            self.versions.fetch_add(added, Ordering::Relaxed);
+        }
     }
 
-    /// Splits buckets until there are enough for `more` keys. `may_take` is asked before memory is
-    /// taken; it counts the memory if it agrees. Where memory is lacking, the index stays smaller.
-    pub(super) fn make_space(&self, arena: &Arena, more: usize, may_take: &dyn Fn(usize) -> bool) {
-        let wanted = buckets_for(self.keys.load(Ordering::Relaxed) + more);
+    /// Splits buckets until there are enough for the keys of so many entries. `may_take` is asked
+    /// before memory is taken; it counts the memory if it agrees. Where memory is lacking, the
+    /// index stays smaller.
+    pub(super) fn make_space(
+        &self,
+        arena: &Arena,
+        entries: usize,
+        may_take: &dyn Fn(usize) -> bool,
+    ) {
+        let keys = entries.saturating_sub(self.versions.load(Ordering::Relaxed));
+        let wanted = buckets_for(keys);
         // Relaxed: see below for the one who splits.
         while wanted >= self.buckets.load(Ordering::Relaxed) + GROUP {
             // Acquire and Release: whoever grows the index sees what the one before did.
-            if self.is_growing.swap(true, Ordering::Acquire) {
+            // Relaxed: the exchange confirms it. It is read first, so that those who find it taken
+            // leave its line where it is.
+            let is_taken = self.growth.is_growing.load(Ordering::Relaxed);
+            if is_taken || self.growth.is_growing.swap(true, Ordering::Acquire) {
                 let is_close = wanted / 2 < self.buckets.load(Ordering::Relaxed);
                 if is_close {
                     return;
@@ -332,7 +374,7 @@ impl HashIndex {
             while has_memory && wanted >= self.buckets.load(Ordering::Relaxed) + GROUP {
                 has_memory = self.split_group(arena, may_take);
             }
-            self.is_growing.store(false, Ordering::Release);
+            self.growth.is_growing.store(false, Ordering::Release);
             if !has_memory {
                 return;
             }
@@ -344,7 +386,7 @@ impl HashIndex {
         let buckets = self.buckets.load(Ordering::Relaxed);
         let place = Place::of(buckets);
         // Relaxed: only the holder of `is_growing` adds chunks.
-        let is_new = place.chunk >= self.chunks.load(Ordering::Relaxed);
+        let is_new = place.chunk >= self.growth.chunks.load(Ordering::Relaxed);
         if is_new && self.add_chunk(arena, place, may_take).is_err() {
             return false;
         }
@@ -360,22 +402,36 @@ impl HashIndex {
                 }
             }
         }
-        for (i, line) in lines.into_iter().enumerate() {
-            self.split(arena, line, buckets + i);
+        let moving: [Slots; GROUP] =
+            std::array::from_fn(|i| self.copy_moving(arena, lines[i], buckets + i));
+        // Release: publishes the buckets. They are counted before their entries leave the others,
+        // and together, because every other thread must fetch the number again.
+        self.buckets.store(buckets + GROUP, Ordering::Release);
+        for (line, moving) in lines.into_iter().zip(moving) {
+            self.remove_moved(arena, line, moving, buckets.ilog2());
         }
         true
     }
 
-    /// Adds bucket number `buckets`, splitting the one whose first line is `first`. The caller
-    /// holds `is_growing`.
-    fn split(&self, arena: &Arena, first: &Line, buckets: usize) {
-        let level = buckets.ilog2();
-        let keeps = self.bits.keeps_past(level);
-        let next_entry = |entry| match keeps {
+    /// What a split makes of an entry of this level.
+    #[inline(always)]
+    fn split_entry(&self, arena: &Arena, entry: u32, level: u32) -> u32 {
+        match self.bits.keeps_past(level) {
             true => entry,
-            false => self.encode_again(arena, entry, level + 1),
-        };
-        let place = self.place(arena, buckets);
+            false => {
+                let hash = self.hash(self.node(arena, entry).key());
+                self.bits.encode(self.bits.offset(entry), hash, level + 1)
+            }
+        }
+    }
+
+    /// Makes bucket number `bucket`, with the entries that move to it from the one whose first line
+    /// is `first`, which stays locked. The caller holds `is_growing`. Returns the slots of the
+    /// first line whose entries move.
+    fn copy_moving(&self, arena: &Arena, first: &Line, bucket: usize) -> Slots {
+        let level = bucket.ilog2();
+        let moving_bit = self.bits.moving_bit(level);
+        let place = self.place(arena, bucket);
         // SAFETY: the chunk has this bucket, and it is not yet counted, so nobody else uses it.
         let new = unsafe {
             place.write(Line::new());
@@ -386,39 +442,43 @@ impl HashIndex {
             new.set_incomplete();
         }
         let mut last = new;
-        let lines = || std::iter::successors(Some(first), |line| self.next(arena, line));
-        for line in lines() {
+        for line in self.lines(arena, first) {
             let tags = line.tags();
-            for slot in tags.used() {
-                let entry = line.entry(slot);
-                if self.bits.moves(entry, level) {
-                    let (tag, entry) = (tags.tag(slot), next_entry(entry));
-                    if !last.add(tag, entry) {
-                        self.add_to_spare(arena, new, last, tag, entry);
-                        last = self.next(arena, last).unwrap_or(last);
-                    }
+            for slot in line.used_with_bit(moving_bit) {
+                let entry = self.split_entry(arena, line.entry(slot), level);
+                let tag = tags.tag(slot);
+                if !last.add(tag, entry) {
+                    self.add_to_spare(arena, new, last, tag, entry);
+                    last = self.next(arena, last).unwrap_or(last);
                 }
             }
         }
-        // Release: publishes the bucket. It is counted before its entries leave the other.
-        self.buckets.store(buckets + 1, Ordering::Release);
-        for line in lines() {
-            for slot in line.tags().used() {
-                let entry = line.entry(slot);
-                if self.bits.moves(entry, level) {
-                    line.remove(slot);
-                } else if !keeps {
-                    line.replace(slot, next_entry(entry));
+        first.used_with_bit(moving_bit)
+    }
+
+    /// Removes the entries that were copied from the bucket whose first line is `first`, of whose
+    /// slots these are moving, and unlocks it.
+    fn remove_moved(&self, arena: &Arena, first: &Line, moving: Slots, level: u32) {
+        let moving_bit = self.bits.moving_bit(level);
+        first.remove(moving);
+        let mut line = first;
+        while let Some(next) = self.next(arena, line) {
+            next.remove(next.used_with_bit(moving_bit));
+            line = next;
+        }
+        if !self.bits.keeps_past(level) {
+            for line in self.lines(arena, first) {
+                for slot in line.tags().used() {
+                    line.replace(slot, self.split_entry(arena, line.entry(slot), level));
                 }
             }
         }
         first.unlock();
     }
 
-    /// What a slot of a bucket of this level holds of an entry whose kept bits are used up.
-    fn encode_again(&self, arena: &Arena, entry: u32, level: u32) -> u32 {
-        let hash = self.hash(self.node(arena, entry).key());
-        self.bits.encode(self.bits.offset(entry), hash, level)
+    /// The lines of a bucket.
+    fn lines<'a>(&self, arena: &'a Arena, first: &'a Line) -> impl Iterator<Item = &'a Line> {
+        std::iter::successors(Some(first), |line| self.next(arena, line))
     }
 
     fn next<'a>(&self, arena: &'a Arena, line: &Line) -> Option<&'a Line> {
@@ -462,7 +522,7 @@ impl HashIndex {
         // Relaxed: published with the bucket, or with the number of chunks.
         chunk.store(location_of(arena, first), Ordering::Relaxed);
         // Release: pairs with the acquire in `take_spare`.
-        self.chunks.store(place.chunk + 1, Ordering::Release);
+        self.growth.chunks.store(place.chunk + 1, Ordering::Release);
         Ok(())
     }
 }

@@ -49,7 +49,8 @@ impl Table {
         let node: Node<'_> = unsafe { draft.write(&self.arena, place) };
         // SAFETY: the node is new.
         unsafe { node.number(sequence, Seal::None) };
-        self.index.insert(&self.arena, self.index.hash(key), node);
+        let located = self.index.locate(&self.arena, key);
+        self.index.insert(&self.arena, located, node);
     }
 
     /// The sequence number of a key's newest version.

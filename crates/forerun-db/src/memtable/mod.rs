@@ -230,7 +230,7 @@ impl MemTable {
 
     /// [`prepare`](Self::prepare) that asks `may_take` before the hash index takes memory for good.
     /// Without the memory, lookups are slower.
-    fn prepare_within<'op>(
+    pub(crate) fn prepare_within<'op>(
         &self,
         ops: impl Iterator<Item = Op<'op>> + Clone,
         may_take: &dyn Fn(usize) -> bool,
@@ -242,7 +242,8 @@ impl MemTable {
             Refused::Changed => Error::BatchChanged,
         })?;
         if let Some(index) = &self.hash_index {
-            index.make_space(self.list.arena(), prepared.len(), may_take);
+            let entries = self.list.entries() + prepared.len();
+            index.make_space(self.list.arena(), entries, may_take);
         }
         Ok(prepared)
     }

@@ -148,7 +148,7 @@ impl<'a> Prepared<'a> {
     pub(crate) fn publish_as(self, sequences: impl Iterator<Item = u64>) {
         let prepared = ManuallyDrop::new(self);
         let (list, hash_index) = (prepared.list, prepared.hash_index);
-        let new_keys = Cell::new(0);
+        let versions = Cell::new(0);
         let mut next = prepared.first;
         let nodes = std::iter::from_fn(move || {
             let node = next?;
@@ -157,15 +157,15 @@ impl<'a> Prepared<'a> {
             next = unsafe { node.link(0) }.load().next;
             Some(node)
         });
-        let new_keys = &new_keys;
+        let versions = &versions;
         let insertions = nodes.zip(sequences).map(|(node, sequence)| async move {
-            let hash = hash_index.map(|index| index.hash_and_prefetch(list.arena(), node.key()));
+            let located = hash_index.map(|index| index.locate(list.arena(), node.key()));
             // SAFETY: `new` drafted the node in this list's arena, the chain yields it once, and
             // `self` is consumed.
             unsafe { list.insert(node, sequence) }.await;
-            if let (Some(index), Some(hash)) = (hash_index, hash) {
-                let is_new = index.insert(list.arena(), hash, node);
-                new_keys.set(new_keys.get() + usize::from(is_new));
+            if let (Some(index), Some(located)) = (hash_index, located) {
+                let is_new = index.insert(list.arena(), located, node);
+                versions.set(versions.get() + usize::from(!is_new));
             }
         });
         if prepared.entries < INTERLEAVE_FROM {
@@ -174,7 +174,7 @@ impl<'a> Prepared<'a> {
             interleave::<IN_FLIGHT, _>(insertions, |_, ()| ());
         }
         if let Some(index) = hash_index {
-            index.count(new_keys.get());
+            index.count_versions(versions.get());
         }
         list.count(prepared.entries);
     }

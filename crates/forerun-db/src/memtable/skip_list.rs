@@ -16,7 +16,7 @@
 use std::ptr::NonNull;
 
 use forerun_core::sync::modelled::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use forerun_core::{Pages, RegionError, suspend};
+use forerun_core::{CachePadded, Pages, RegionError, suspend};
 
 use super::arena::{Arena, Full};
 use super::descent::{Descent, Step, Trail, start};
@@ -39,8 +39,9 @@ pub(super) struct SkipList {
     index: AtomicPtr<SkipListIndex>,
     /// The number of entries at which the next index is built.
     index_due: AtomicUsize,
-    /// Relaxed throughout: it is a statistic, and decides when to build an index.
-    entries: AtomicUsize,
+    /// Relaxed throughout: it is a statistic, and decides when to build an index. Every write
+    /// changes it, and every search reads the fields above.
+    entries: CachePadded<AtomicUsize>,
 }
 
 // SAFETY: `head` points into the arena, which the list owns; nodes are shared as `Node` is.
@@ -84,7 +85,7 @@ impl SkipList {
             height: AtomicUsize::new(1),
             index: AtomicPtr::new(std::ptr::null_mut()),
             index_due: AtomicUsize::new(INDEXED_ENTRIES_MIN),
-            entries: AtomicUsize::new(0),
+            entries: CachePadded::new(AtomicUsize::new(0)),
         })
     }
 
@@ -160,8 +161,11 @@ impl SkipList {
         // SAFETY: no other thread holds the node.
         unsafe { node.number(sequence, self.seal) };
         let height = node.height();
-        // Relaxed: see `top_level`.
-        self.height.fetch_max(height, Ordering::Relaxed);
+        // Relaxed: see `top_level`. The height is read first, because an exchange would take its
+        // line away from all other threads.
+        if height > self.height.load(Ordering::Relaxed) {
+            self.height.fetch_max(height, Ordering::Relaxed);
+        }
         let target = Target::new(&self.order, node.key(), ReadPoint::at(sequence));
         let mut path = Splice::new(self.head());
         let mut descent = if height <= INDEX_LEVEL {

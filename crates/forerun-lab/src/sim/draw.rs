@@ -68,6 +68,8 @@ pub fn draw(seed: u64) -> Program {
     draw.add_clocks_and_readers(&mut program);
     draw.random = SmallRng::seed_from_u64(seed.rotate_left(48));
     draw.add_options(&mut program);
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(8));
+    draw.add_memtable_indexes(&mut program);
     program
 }
 
@@ -103,6 +105,7 @@ impl Draw {
         StoreShape {
             memory_limit_bytes: self.of(&[128 << 10, 256 << 10, 512 << 10]),
             memtable_bytes: self.of(&[1 << 10, 2 << 10, 4 << 10, 16 << 10]),
+            memtable_index: true,
             cache_bytes: self.of(&[16 << 10, 64 << 10, 512 << 10]),
             max_open_files: self.of(&[None, Some(1), Some(2), Some(8)]),
             segment_bytes: self.of(&[300, 700, 2000, 1 << 20]),

@@ -123,6 +123,16 @@ impl Draw {
         }
     }
 
+    /// Draws in which incarnations memtables have an index.
+    pub fn add_memtable_indexes(&mut self, program: &mut Program) {
+        program.store.memtable_index = self.random.random();
+        for incarnation in &mut program.incarnations {
+            if let Some(options) = &mut incarnation.options {
+                options.memtable_index = self.random.random();
+            }
+        }
+    }
+
     /// A fault that occurs while a store is being closed.
     fn end_fault(&mut self) -> FaultKind {
         FaultKind::Fail {

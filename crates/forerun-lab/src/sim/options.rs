@@ -24,6 +24,7 @@ impl StoreShape {
             .comparator(own_options.comparator)
             .memory_limit_bytes(self.memory_limit_bytes)
             .memtable_bytes(self.memtable_bytes)
+            .memtable_index(self.memtable_index)
             .cache_bytes(self.cache_bytes)
             .max_open_files(self.max_open_files)
             .pages(Pages::Small)

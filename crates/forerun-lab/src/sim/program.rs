@@ -40,6 +40,7 @@ pub struct Program {
 pub struct StoreShape {
     pub memory_limit_bytes: usize,
     pub memtable_bytes: usize,
+    pub memtable_index: bool,
     pub cache_bytes: usize,
     pub max_open_files: Option<usize>,
     pub segment_bytes: u64,
