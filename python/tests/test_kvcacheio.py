@@ -409,6 +409,21 @@ HALF = torch.zeros(10, 4, dtype=torch.float16)  # rows of 8 bytes
 INDEX = torch.tensor([1, 2])
 
 
+def negated(tensor):
+    """A view that negates its memory lazily."""
+    view = torch._neg_view(tensor)
+    assert view.is_neg() and view.is_contiguous()
+    return view
+
+
+def traced(*shape):
+    """A tensor that only traces a program."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.empty(shape, dtype=torch.float16)
+
+
 def layer(src=HALF, dst=None, src_indices=INDEX, dst_indices=INDEX, item_size=8):
     dst = torch.zeros(6, 4, dtype=torch.float16) if dst is None else dst
     return kvcacheio.transfer_kv_per_layer_mla, (src, dst, src_indices, dst_indices, item_size)
@@ -445,11 +460,12 @@ def page_first(layer_id=0, item_size=8, layout_dim=16, src=HALF):
     )
 
 
-def page_head(page_size=2, head_num=2, layout_dim=16):
+def page_head(page_size=2, head_num=2, layout_dim=16, pool=None):
+    pool = torch.zeros(8, 8, dtype=torch.float16) if pool is None else pool
     return kvcacheio.transfer_kv_per_layer_ph_lf, (
-        torch.zeros(8, 8, dtype=torch.float16),
+        pool,
         torch.zeros(6, 4, dtype=torch.float16),
-        torch.zeros(8, 8, dtype=torch.float16),
+        pool.clone(),
         torch.zeros(6, 4, dtype=torch.float16),
         INDEX,
         INDEX,
@@ -489,6 +505,10 @@ def pages(indices, pools=None, layers=None, layer_id=0, page_size=2):
         (layer(dst=HALF[:, ::2]), "`dst` must be contiguous"),
         (layer(dst=HALF.to_sparse()), "`dst` must be contiguous"),
         (layer(src=HALF.to("meta")), "`src` must be in CPU memory or on a CUDA device, not on"),
+        (layer(src=negated(HALF)), "`src` is a view whose values differ from its memory"),
+        (layer(src_indices=negated(INDEX)), "`src_indices` is a view whose values differ"),
+        (layer(src=traced(10, 4)), "`src` has no memory"),
+        (layer(dst=traced(6, 4)), "`dst` has no memory"),
         (layer(src_indices=INDEX.int()), "`src_indices` must be of int64, not torch.int32"),
         (layer(dst_indices=INDEX[::2]), "must have the same length, not 2 and 1"),
         (layer(dst_indices=torch.arange(8)[::4]), "`dst_indices` must be contiguous"),
@@ -531,11 +551,18 @@ def pages(indices, pools=None, layers=None, layer_id=0, page_size=2):
         (page_head(head_num=0), "`head_num` must be from 1 to"),
         (page_head(page_size=2**33), "`page_size` must be from 1 to 4294967295, not 8589934592"),
         (page_head(head_num=2**40), "`head_num` must be from 1 to 65536"),
+        (
+            page_head(page_size=2**31, layout_dim=2**40, pool=torch.zeros(0, dtype=torch.float16)),
+            "a page of `page_size` = 2147483648 tokens of `src_layout_dim` = .* is larger than",
+        ),
         (all_layers([], [], num_layers=2**40), "`num_layers` must be from 1 to 65536"),
         (page_first(layer_id="0"), "`layer_id` must be an integer, not '0'"),
         (direct(page_size=4), "`src_indices` has 2 indices, which are not whole pages of 4"),
         (direct(torch.tensor([1, -1])), "`src_indices` has the negative index -1"),
         (direct(torch.tensor([9, 10])), r"`src_indices\[1\]` is 10, but `src_layers` has 10 rows"),
+        (direct(sources=HALF), "`src_layers` must be a list of tensors, not Tensor"),
+        (direct(outs=7), "`dst_layers` must be a list of tensors, not int"),
+        (pages(torch.tensor([0, 1]), pools=HALF), "`src_ptrs` must be a list of tensors"),
         (direct(outs=[]), "`src_layers` and `dst_layers` must have the same length, not 1 and 0"),
         (
             direct(sources=[HALF[:, :0]], outs=[HALF[:, :0]]),
@@ -563,6 +590,9 @@ def test_invalid_arguments_are_refused_by_name_before_anything_is_copied(call, w
     for argument in given:
         tensors += argument if isinstance(argument, list) else [argument]
     tensors = [t for t in tensors if isinstance(t, torch.Tensor) and t.device.type == "cpu"]
+    fake = [t for t in tensors if type(t) is not torch.Tensor]
+    tensors = [t for t in tensors if type(t) is torch.Tensor]
+    assert len(fake) <= 1
     before = [tensor.clone() for tensor in tensors]
     with pytest.raises(InvalidArgumentError, match=words):
         function(**arguments) if isinstance(arguments, dict) else function(*arguments)
@@ -580,3 +610,36 @@ def test_indices_at_an_odd_address_are_refused():
     out = torch.zeros(6, 4, dtype=torch.float16)
     with pytest.raises(InvalidArgumentError, match="`src_indices` must begin at a multiple of 8"):
         kvcacheio.transfer_kv_per_layer_mla(HALF, out, odd, torch.arange(6), 8)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+def test_rows_behind_addresses_on_a_gpu_end_where_the_next_layer_begins():
+    pool = random(torch.uint8, 2, 64, 656).cuda()
+    source = random(torch.uint8, 2, 64, 656).pin_memory()
+    before = pool.clone()
+
+    def copy(to, sources=addresses(source)):
+        rows = torch.zeros_like(to)
+        kvcacheio.transfer_kv_all_layer_mla(sources, addresses(pool), rows, to, 656, 2)
+
+    with pytest.raises(InvalidArgumentError, match="`dst_indices.0.` is 64, .* for 64 rows"):
+        copy(torch.tensor([64]))
+    # Indices on the GPU are not seen, but limited.
+    copy(torch.tensor([64, 1 << 40]).cuda())
+    assert same(pool, before)
+    ordinary = torch.zeros(2, 64, 656, dtype=torch.uint8)
+    table = torch.tensor([layer.data_ptr() for layer in ordinary], dtype=torch.uint64).cuda()
+    with pytest.raises(InvalidArgumentError, match="cannot locate the memory"):
+        copy(torch.tensor([0]), table)
+    copy(torch.tensor([63]))
+    assert same(pool[:, 63], source[:, 0]) and same(pool[:, :63], before[:, :63])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+def test_empty_tensors_and_indices_are_copied_on_a_gpu():
+    empty, pool = torch.zeros(0, 8, device="cuda"), torch.ones(4, 8, device="cuda")
+    none, one = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64, device="cuda")
+    kvcacheio.transfer_kv_per_layer_mla(empty, pool, none, none, 32)
+    kvcacheio.transfer_kv_per_layer_mla(empty, pool, one, one, 32)
+    kvcacheio.transfer_kv_per_layer_mla(pool, empty, one, one, 32)
+    assert pool.sum() == 32
