@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from forerun.errors import (
     ClosedError,
+    CorruptionError,
     Error,
     InvalidArgumentError,
     NotFoundError,
@@ -116,14 +117,15 @@ class Coordinator:
             newest = replace(newest, version=self._next_version(), places=places)
         current = {(shard, place.generation) for shard, place in enumerate(newest.places)}
         for key in current & actors.keys():
-            state: ShardState = self._order(actors[key], "describe", timeout=LONG_ORDER_S)["state"]
-            self._recoveries += state.recoveries
-            if state.map is None and newest.owned_by(key[0]).any():
-                # Its directory has vanished. The one who watches finds that, too.
-                log.warning("shard %d has no rows on its node", key[0])
-                continue
-            # This also ends a move that the former coordinator did not finish.
             try:
+                described = self._order(actors[key], "describe", timeout=LONG_ORDER_S)
+                state: ShardState = described["state"]
+                self._recoveries += state.recoveries
+                if state.map is None and newest.owned_by(key[0]).any():
+                    # Its directory has vanished. The one who watches finds that, too.
+                    log.warning("shard %d has no rows on its node", key[0])
+                    continue
+                # This also ends a move that the former coordinator did not finish.
                 self._order(actors[key], "install", self._epoch, newest, timeout=LONG_ORDER_S)
             except (ray.exceptions.RayError, Error) as error:
                 # Its disk is full, for example. The one who watches tries again.
@@ -187,8 +189,11 @@ class Coordinator:
             raise InvalidArgumentError("the table has no directory of backups: pass `backups`")
         if keep < 1:
             raise InvalidArgumentError("`keep` must be at least 1")
-        # Refuses a directory of another table.
-        self._backed_up_map()
+        try:
+            # Refuses a directory of another table.
+            self._backed_up_map()
+        except CorruptionError as error:
+            log.warning("the map beside the backups is replaced: %s", error)
         with self._changing:
             made = [self._backup(shard, keep) for shard in range(len(self._map.places))]
             save_map(Path(self._config.backups), self._config.name, self._map)
@@ -260,6 +265,7 @@ class Coordinator:
         self._recoveries.append(recovery)
         self._publish(new, first=())
         self._order(actor, "sweep", self._epoch, timeout=LONG_ORDER_S)
+        save_map(Path(self._config.backups), self._config.name, new)
         return new
 
     def _is_lost(self, shard: int, generation: int) -> bool:

@@ -167,8 +167,12 @@ class ShardActors:
         for actor in ray.util.list_named_actors(all_namespaces=True):
             name, namespace = actor["name"], actor["namespace"]
             if namespace == self.config.namespace and name.startswith(prefix):
-                number, generation = name[len(prefix) :].split("/")
-                found[int(number), int(generation)] = self.get(int(number), int(generation))
+                number, generation = map(int, name[len(prefix) :].split("/"))
+                try:
+                    found[number, generation] = self.get(number, generation)
+                except ValueError:
+                    # It has ended just now.
+                    continue
         return found
 
     def states(self, actors: dict[Key, Any]) -> dict[Key, ShardState]:
