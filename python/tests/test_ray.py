@@ -28,6 +28,8 @@ def cluster():
 
     # Nothing of these tests needs a token, and a token would be written to the home directory.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # Otherwise workers have a niceness of 15, and get nowhere while the machine does other work.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     node = {"num_cpus": 4, "object_store_memory": 100 << 20, "include_dashboard": False}
     # A node that ended is noticed after some seconds.
     node["_system_config"] = {

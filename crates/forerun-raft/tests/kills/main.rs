@@ -120,7 +120,7 @@ fn rounds(variable: &str, usual: u64) -> anyhow::Result<u64> {
     }
 }
 
-/// Clusters run one at a time: elections need processor time.
+/// Clusters run one at a time: elections need CPU time.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn run_rounds(
