@@ -32,8 +32,8 @@ pub(crate) struct MemC3Index {
     versions: Vec<AtomicU32>,
 }
 
-/// The slots in which a table for this many items should have: at most 90% of them are filled, and
-/// the number of buckets is a power of two.
+/// The number of slots for this many items: at most 90% of them are filled, and the number of
+/// buckets is a power of two.
 pub(crate) fn slots_for(items: usize) -> usize {
     (items * 10 / 9 / SLOTS + 1).next_power_of_two() * SLOTS
 }
@@ -72,7 +72,7 @@ impl MemC3Index {
 
     #[inline(always)]
     fn other(&self, bucket: usize, tag: u8) -> usize {
-        // It is never the same bucket, because a tag is not 0.
+        // In a table of 256 buckets or more, this is another bucket, because a tag is not 0.
         (bucket ^ (usize::from(tag) * 0x5bd1_e995)) & self.bucket_mask
     }
 
@@ -145,14 +145,9 @@ impl MemC3Index {
     ) -> Option<T> {
         let bucket = self.bucket(bucket);
         let tags = MemC3Index::tags(bucket);
-        for slot in 0..SLOTS {
-            if tags[slot] == tag
-                && let Some(value) = value_of(bucket[1 + slot].load(Ordering::Acquire))
-            {
-                return Some(value);
-            }
-        }
-        None
+        let items = tags.iter().zip(&bucket[1..]);
+        let mut matching = items.filter(|(here, _)| **here == tag);
+        matching.find_map(|(_, item)| value_of(item.load(Ordering::Acquire)))
     }
 }
 
