@@ -171,12 +171,12 @@ impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
             for slot in 0..M {
                 // SAFETY: scaling leaves every lane below the number of buckets, so a bucket times
                 // M is below the number of slots, which is at most 2^30 (`new` refuses more).
-                let keys = unsafe { self.gather(slot, bucket, open, none) };
-                let here = keys.eq(lanes).and(open);
+                let slots = unsafe { self.gather(slot, bucket, open, none) };
+                let here = slots.eq(lanes).and(open);
                 let at = bucket.add(K::Lanes::splat(simd, K::from_u64(slot as u64)));
                 place = at.select(place, here);
                 hit = hit.or(here);
-                open = open.and_not(here.or(keys.eq(none)));
+                open = open.and_not(here.or(slots.eq(none)));
                 if open.bits() == 0 {
                     break 'choices;
                 }
