@@ -416,6 +416,11 @@ impl Bench<'_> {
             ..Row::default()
         };
         let micros = |quantile| totals.latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        let server_share = totals
+            .server_busy
+            .map(|busy| share(busy, totals.server_elapsed * threads));
+        let client_s = answered.elapsed.as_secs_f64() / self.plan.clients as f64;
+        let core_ns = |share: f64| 1e9 * share * f64::from(threads) * client_s;
         ServerRow {
             common: common.with_rates(
                 outcome.per_second(),
@@ -433,9 +438,9 @@ impl Bench<'_> {
             p99_vs_peer: None,
             vs_get: None,
             client_share: share(answered.busy, answered.elapsed),
-            server_share: totals
-                .server_busy
-                .map(|busy| share(busy, totals.server_elapsed * threads)),
+            server_share,
+            core_ns_per_key: server_share.map(|share| core_ns(share) / answered.hits as f64),
+            core_vs_peer: None,
         }
     }
 }
@@ -494,6 +499,8 @@ fn compared(by_keys: &[Vec<(ServerRow, Outcome)>], forms: &[Form]) -> Vec<Server
                 if let Some((theirs, measured)) = peer {
                     row.common.speedup_vs_peer = Some(outcome.ratio_to(measured));
                     row.p99_vs_peer = Some(row.p99_us / theirs.p99_us);
+                    let core_ns = theirs.core_ns_per_key.zip(row.core_ns_per_key);
+                    row.core_vs_peer = core_ns.map(|(theirs, ours)| theirs / ours);
                 }
                 rows.push(row);
             }

@@ -59,6 +59,8 @@ struct Round {
     mean_us: f64,
     p50_us: f64,
     p99_us: f64,
+    /// Core time of the server per key, in nanoseconds; NaN if the system does not report it.
+    core_ns: f64,
     phases: Option<Phases>,
     totals: TurnTotals,
 }
@@ -213,7 +215,10 @@ impl Contender {
             totals.answered.hits
         );
         let micros = |quantile| totals.latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        let busy = totals.server_busy.map_or(f64::NAN, |busy| busy.as_secs_f64());
+        let share = busy / totals.server_elapsed.as_secs_f64().max(1e-9);
         let round = Round {
+            core_ns: 1e9 * share / sample.per_second,
             mean_us: totals.latencies.mean() / 1000.0,
             p50_us: micros(0.50),
             p99_us: micros(0.99),
@@ -315,6 +320,7 @@ fn row(
         busy.as_secs_f64() / round.totals.server_elapsed.as_secs_f64().max(1e-9)
     };
     let is_busy_known = rounds.iter().all(|round| round.totals.server_busy.is_some());
+    let core_vs_memc3 = ratio(memc3_rounds, rounds, |round| round.core_ns);
     IndexRow {
         common: common.with_rates(
             outcome.per_second(),
@@ -335,6 +341,8 @@ fn row(
         mean_vs_memc3: Some(ratio(rounds, memc3_rounds, |round| round.mean_us)),
         client_share: typical(rounds, client_share),
         server_share: is_busy_known.then(|| typical(rounds, server_share)),
+        core_ns_per_key: is_busy_known.then(|| typical(rounds, |round| round.core_ns)),
+        core_vs_memc3: is_busy_known.then_some(core_vs_memc3),
     }
 }
 

@@ -44,6 +44,11 @@ pub struct IndexRow {
     pub client_share: f64,
     /// The share of its core that the server used, if the system reports it.
     pub server_share: Option<f64>,
+    /// Nanoseconds of core time that the server used per key, if the system reports it. Unlike the
+    /// rate, it does not depend on how fast the client is.
+    pub core_ns_per_key: Option<f64>,
+    /// The core time per key with MemC3's index over this one: above 1 is faster.
+    pub core_vs_memc3: Option<f64>,
 }
 
 /// Nanoseconds per key of each phase, and how they compare with MemC3's index.

@@ -38,7 +38,7 @@ pub(super) fn table(rows: &[IndexRow]) -> (Vec<(String, String)>, TextTable) {
         "mean us",
         "mean",
     ];
-    let last = ["table", "server", "client", "server core"];
+    let last = ["table", "server", "core ns", "core", "client", "server core"];
     let headings = ["items", "value", "access", "connections"];
     let phases = PHASES.map(|(name, _)| name);
     let headings = [&headings[..], &own, &phases, &last].concat();
@@ -67,6 +67,8 @@ pub(super) fn table(rows: &[IndexRow]) -> (Vec<(String, String)>, TextTable) {
         cells.extend(PHASES.iter().map(phase));
         cells.push(or_dash(of_phases.map(|all| all.table_vs_memc3), times));
         cells.push(or_dash(of_phases.map(|all| all.server_vs_memc3), times));
+        cells.push(or_dash(row.core_ns_per_key, digits));
+        cells.push(or_dash(row.core_vs_memc3, times));
         cells.push(percent(row.client_share));
         cells.push(or_dash(row.server_share, percent));
         table.push(cells);
@@ -82,7 +84,8 @@ pub(super) fn legend(rows: &[IndexRow]) -> String {
          rounds' ratios.\nrate: keys/s over memc3's. p50, mean: the latency over memc3's; below 1 \
          is faster.\nreceive to send: nanoseconds per key in each phase of the server; the rest of \
          its time is the poll.\ntable: the speed of hash and probe over memc3's. server: the speed \
-         of parse, hash, probe and copy over memc3's.\nclient: the share of its core that the load \
+         of parse, hash, probe and copy over memc3's.\ncore ns: core time of the server per key, \
+         system calls included. core: memc3's over this one's.\nclient: the share of its core that the load \
          generator used; near 100%, it is the bottleneck.\nforerun, memcached: complete servers, \
          measured in the same rounds."
     )
