@@ -137,12 +137,7 @@ impl MemC3Index {
     }
 
     #[inline(always)]
-    fn find_in<T>(
-        &self,
-        bucket: usize,
-        tag: u8,
-        value_of: impl Fn(u64) -> Option<T>,
-    ) -> Option<T> {
+    fn find_in<T>(&self, bucket: usize, tag: u8, value_of: impl Fn(u64) -> Option<T>) -> Option<T> {
         let bucket = self.bucket(bucket);
         let tags = MemC3Index::tags(bucket);
         let items = tags.iter().zip(&bucket[1..]);

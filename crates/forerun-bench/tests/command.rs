@@ -236,7 +236,11 @@ fn the_study_of_indexes_measures_each_index_and_its_phases() {
     assert!(second.iter().all(|row| row.common.batch == 20));
     for row in &rows {
         assert_eq!(
-            (row.study.as_str(), row.transport.as_str(), row.common.hit_rate),
+            (
+                row.study.as_str(),
+                row.transport.as_str(),
+                row.common.hit_rate
+            ),
             ("index", "tcp", Some(1.0))
         );
         assert!(row.common.keys_per_second > 0.0 && row.p50_us <= row.p99_us);
@@ -249,13 +253,20 @@ fn the_study_of_indexes_measures_each_index_and_its_phases() {
             assert!(phases.table_vs_memc3 > 0.0 && phases.server_vs_memc3 > 0.0);
         }
     }
-    assert_eq!(first.last().map(|row| row.common.engine.as_str()), Some("forerun"));
+    assert_eq!(
+        first.last().map(|row| row.common.engine.as_str()),
+        Some("forerun")
+    );
     let page = std::fs::read_to_string(workspace.path("page.html")).expect("the page is there");
     forerun_measure::report::check_html(&page).expect("it is well formed");
 
     let named = ["--index", "bucketized2x8/vertical-all,cache/get", "--alone"];
     let reported = workspace.succeeds(&[&quick[..], &named].concat());
-    for name in ["memc3/get/scalar", "bucketized2x8/vertical-all/", "cache/get/"] {
+    for name in [
+        "memc3/get/scalar",
+        "bucketized2x8/vertical-all/",
+        "cache/get/",
+    ] {
         assert!(reported.contains(name), "{reported}");
     }
     for (wrong, reason) in [

@@ -258,7 +258,14 @@ impl Args {
         });
         ensure!(items > 0, "--items must be at least 1");
         ensure!(memory >= 8 << 20, "--memory must be at least 8 MiB");
-        let keys = or(&self.keys, if is_index { &[10, 32, 100] } else { &[1, 10, 100] });
+        let keys = or(
+            &self.keys,
+            if is_index {
+                &[10, 32, 100]
+            } else {
+                &[1, 10, 100]
+            },
+        );
         ensure!(
             keys.iter().all(|keys| (1..=10_000).contains(keys)),
             "--keys must be from 1 to 10000 per request"

@@ -36,13 +36,7 @@ pub enum Isa {
 
 impl Isa {
     /// Every instruction set, from least to most capable.
-    pub const ALL: [Isa; 5] = [
-        Isa::Scalar,
-        Isa::Neon,
-        Isa::Sse42,
-        Isa::Avx2,
-        Isa::Avx512,
-    ];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Neon, Isa::Sse42, Isa::Avx2, Isa::Avx512];
 
     /// The name that `FORERUN_ISA` accepts.
     pub const fn name(self) -> &'static str {

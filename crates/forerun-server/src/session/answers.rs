@@ -231,13 +231,7 @@ fn count(context: &CommandContext<'_>, asked: u64, hits: u64) {
 fn push_item(context: &mut CommandContext<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
     let cas = with_cas.then(|| item.cas());
     let value_bytes = item.value().len();
-    push_item_line(
-        context.out.bytes_mut(),
-        key,
-        item.flags(),
-        value_bytes,
-        cas,
-    );
+    push_item_line(context.out.bytes_mut(), key, item.flags(), value_bytes, cas);
     context.push_value(item);
 }
 

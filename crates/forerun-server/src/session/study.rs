@@ -116,12 +116,20 @@ mod tests {
             assert_eq!(gets.keys(), [&b"a"[..], b"b", b"c"]);
             assert_eq!(gets.len_bytes(), bytes.len() - "get d".len());
             let parts: Vec<Part> = gets.parts().collect();
-            let [Part::Items(1), Part::Text(end), Part::Text(noop), Part::Items(2), last] =
-                parts[..]
+            let [
+                Part::Items(1),
+                Part::Text(end),
+                Part::Text(noop),
+                Part::Items(2),
+                last,
+            ] = parts[..]
             else {
                 panic!("{parts:?}");
             };
-            assert_eq!((end, noop, last), (&b"END\r\n"[..], &b"MN\r\n"[..], Part::Text(end)));
+            assert_eq!(
+                (end, noop, last),
+                (&b"END\r\n"[..], &b"MN\r\n"[..], Part::Text(end))
+            );
             parser.recycle(gets);
         }
         let none = parser.read(b"stats\r\n").expect("no read");

@@ -30,12 +30,7 @@ pub(super) trait Index {
 
     /// Looks the keys up, and passes the value of each key that is present to `answer`, which is
     /// called once.
-    fn probe(
-        &mut self,
-        keys: &[&[u8]],
-        hashes: &[u64],
-        answer: &mut dyn FnMut(&[Option<&[u8]>]),
-    );
+    fn probe(&mut self, keys: &[&[u8]], hashes: &[u64], answer: &mut dyn FnMut(&[Option<&[u8]>]));
 
     /// Bytes of the index, without the items.
     fn index_bytes(&self) -> usize;
@@ -132,12 +127,7 @@ impl Index for Tagged {
         self.hasher.hash_all(keys, hashes);
     }
 
-    fn probe(
-        &mut self,
-        keys: &[&[u8]],
-        hashes: &[u64],
-        answer: &mut dyn FnMut(&[Option<&[u8]>]),
-    ) {
+    fn probe(&mut self, keys: &[&[u8]], hashes: &[u64], answer: &mut dyn FnMut(&[Option<&[u8]>])) {
         let values = keys.iter().zip(hashes).map(|(key, &hash)| {
             let value_of = |location| self.arena.value_of(location, key);
             self.index.find(hash, value_of)
@@ -233,12 +223,7 @@ impl<T: Locations> Index for Hashed<T> {
         self.hasher.hash_all(keys, hashes);
     }
 
-    fn probe(
-        &mut self,
-        keys: &[&[u8]],
-        hashes: &[u64],
-        answer: &mut dyn FnMut(&[Option<&[u8]>]),
-    ) {
+    fn probe(&mut self, keys: &[&[u8]], hashes: &[u64], answer: &mut dyn FnMut(&[Option<&[u8]>])) {
         let Hashed {
             table,
             arena,

@@ -117,7 +117,11 @@ impl FromStr for IndexName {
         if design == IndexDesign::Studied(Design::MemC3) {
             return Err("write memc3 in lower case".to_owned());
         }
-        let default = if design == IndexDesign::MemC3 { GET } else { FIND_BATCH };
+        let default = if design == IndexDesign::MemC3 {
+            GET
+        } else {
+            FIND_BATCH
+        };
         let lookup = match parts.next().unwrap_or(default) {
             GET => Lookup::Single,
             FIND_BATCH => Lookup::Auto,
@@ -125,7 +129,11 @@ impl FromStr for IndexName {
                 .parse::<Lookup>()
                 .map_err(|error| format!("{error}, {GET} or {FIND_BATCH}"))?,
         };
-        let own_isa = if design == IndexDesign::MemC3 { Isa::Scalar } else { arch::isa() };
+        let own_isa = if design == IndexDesign::MemC3 {
+            Isa::Scalar
+        } else {
+            arch::isa()
+        };
         let isa = match parts.next() {
             None => own_isa,
             Some(name) => name.parse::<Isa>().map_err(|error| error.to_string())?,

@@ -29,13 +29,12 @@ use super::request::{Form, Requests};
 use super::server_process::Program;
 use super::{Bench, Cell, Target, TurnTotals, load};
 use crate::output::write_facts;
-use crate::skew::Skew;
 use anyhow::{Context, Result, ensure};
 use forerun_measure::harness::{self, Case, Outcome, Sample, Turn, median};
 use forerun_measure::progress::{Bar, Progress};
 use forerun_measure::report::Report;
 use forerun_measure::result_row::Row;
-use index_name::{IndexDesign, MEMC3};
+use index_name::MEMC3;
 use phases::{Phase, Phases};
 use std::cell::RefCell;
 use std::io::Write;
@@ -148,7 +147,11 @@ fn of_index(bench: &Bench<'_>, index: IndexName, items: Items) -> Result<Contend
         .map(Into::into)
         .to_vec();
     // In a quick run, every turn counts.
-    let sample = if bench.args.output.quick { 1 } else { phases::SAMPLE };
+    let sample = if bench.args.output.quick {
+        1
+    } else {
+        phases::SAMPLE
+    };
     for (option, value) in [
         ("--items", items.count),
         ("--value-bytes", items.value_bytes as u64),
@@ -215,14 +218,18 @@ impl Contender {
             totals.answered.hits
         );
         let micros = |quantile| totals.latencies.value_at_quantile(quantile) as f64 / 1000.0;
-        let busy = totals.server_busy.map_or(f64::NAN, |busy| busy.as_secs_f64());
+        let busy = totals
+            .server_busy
+            .map_or(f64::NAN, |busy| busy.as_secs_f64());
         let share = busy / totals.server_elapsed.as_secs_f64().max(1e-9);
         let round = Round {
             core_ns: 1e9 * share / sample.per_second,
             mean_us: totals.latencies.mean() / 1000.0,
             p50_us: micros(0.50),
             p99_us: micros(0.99),
-            phases: after.zip(before).map(|(after, before)| after.since(&before)),
+            phases: after
+                .zip(before)
+                .map(|(after, before)| after.since(&before)),
             totals,
         };
         Ok((sample, round))
@@ -301,6 +308,9 @@ fn row(
     let speed = |phases: &[Phase]| ratio(memc3_rounds, rounds, |round| ns_per_key(round, phases));
     let table = [Phase::Hash, Phase::Probe];
     let server = [Phase::Parse, Phase::Hash, Phase::Probe, Phase::Copy];
+    let index_bytes = rounds
+        .last()
+        .and_then(|round| Some(round.phases.as_ref()?.index_bytes));
     let phases = contender.index.map(|_| PhaseTimes {
         receive_ns: phase(Phase::Receive),
         parse_ns: phase(Phase::Parse),
@@ -319,7 +329,9 @@ fn row(
         let busy = round.totals.server_busy.unwrap_or_default();
         busy.as_secs_f64() / round.totals.server_elapsed.as_secs_f64().max(1e-9)
     };
-    let is_busy_known = rounds.iter().all(|round| round.totals.server_busy.is_some());
+    let is_busy_known = rounds
+        .iter()
+        .all(|round| round.totals.server_busy.is_some());
     let core_vs_memc3 = ratio(memc3_rounds, rounds, |round| round.core_ns);
     IndexRow {
         common: common.with_rates(
@@ -336,6 +348,7 @@ fn row(
         p50_us: typical(rounds, |round| round.p50_us),
         p99_us: typical(rounds, |round| round.p99_us),
         phases,
+        index_bytes_per_item: index_bytes.map(|bytes| bytes as f64 / items.count as f64),
         rate_vs_memc3: Some(outcome.ratio_to(memc3_outcome)),
         p50_vs_memc3: Some(ratio(rounds, memc3_rounds, |round| round.p50_us)),
         mean_vs_memc3: Some(ratio(rounds, memc3_rounds, |round| round.mean_us)),

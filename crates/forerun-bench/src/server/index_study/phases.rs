@@ -58,10 +58,20 @@ impl Phase {
 pub(super) struct Phases {
     /// Keys of those turns.
     pub(super) keys: u64,
+    /// Bytes of the index.
+    pub(super) index_bytes: u64,
     ns: [u64; Phase::ALL.len()],
 }
 
 impl Phases {
+    /// No times yet.
+    pub(super) fn new(index_bytes: u64) -> Phases {
+        Phases {
+            index_bytes,
+            ..Phases::default()
+        }
+    }
+
     pub(super) fn add(&mut self, phase: Phase, ns: u64) {
         self.ns[phase as usize] += ns;
     }
@@ -77,6 +87,7 @@ impl Phases {
         let ns = |phase: Phase| self.ns[phase as usize] - then.ns[phase as usize];
         Phases {
             keys: self.keys - then.keys,
+            index_bytes: self.index_bytes,
             ns: Phase::ALL.map(ns),
         }
     }
@@ -85,6 +96,7 @@ impl Phases {
     pub(super) fn push_lines(&self, out: &mut String) {
         // Writing to a String cannot fail.
         let _ = write!(out, "STAT timed_keys {}\r\n", self.keys);
+        let _ = write!(out, "STAT index_bytes {}\r\n", self.index_bytes);
         for phase in Phase::ALL {
             let ns = self.ns[phase as usize];
             let _ = write!(out, "STAT {}_ns {ns}\r\n", phase.name());
@@ -100,16 +112,20 @@ impl Phases {
         ensure!(words.next() == Some("STAT"), "{line:?} is no statistic");
         let (name, value) = (words.next().unwrap_or_default(), words.next());
         let value: u64 = value.unwrap_or_default().parse().context(name.to_owned())?;
-        if name == "timed_keys" {
-            self.keys = value;
-            return Ok(());
+        match name {
+            "timed_keys" => self.keys = value,
+            "index_bytes" => self.index_bytes = value,
+            _ => self.ns[phase_of(name)? as usize] = value,
         }
-        let phase = name.strip_suffix("_ns");
-        let phase = Phase::ALL.into_iter().find(|one| Some(one.name()) == phase);
-        let phase = phase.with_context(|| format!("unknown statistic {name:?}"))?;
-        self.ns[phase as usize] = value;
         Ok(())
     }
+}
+
+/// The phase of a statistic.
+fn phase_of(name: &str) -> Result<Phase> {
+    let phase = name.strip_suffix("_ns");
+    let phase = Phase::ALL.into_iter().find(|one| Some(one.name()) == phase);
+    phase.with_context(|| format!("unknown statistic {name:?}"))
 }
 
 /// Times the phases of a turn, if the turn is one of those to time.
@@ -149,10 +165,8 @@ mod tests {
 
     #[test]
     fn phases_round_trip_as_lines_and_subtract() {
-        let mut phases = Phases {
-            keys: 10,
-            ..Phases::default()
-        };
+        let mut phases = Phases::new(4096);
+        phases.keys = 10;
         for (at, phase) in Phase::ALL.into_iter().enumerate() {
             phases.add(phase, at as u64 * 100);
         }

@@ -34,6 +34,8 @@ pub struct IndexRow {
     /// The time per key in each phase, in nanoseconds; absent for other servers than the study's.
     #[serde(flatten)]
     pub phases: Option<PhaseTimes>,
+    /// Bytes of the index per item, without the items.
+    pub index_bytes_per_item: Option<f64>,
     /// `keys_per_second` over that of MemC3's index.
     pub rate_vs_memc3: Option<f64>,
     /// `p50_us` over that of MemC3's index: below 1 is faster.

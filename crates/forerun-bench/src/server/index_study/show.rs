@@ -38,7 +38,15 @@ pub(super) fn table(rows: &[IndexRow]) -> (Vec<(String, String)>, TextTable) {
         "mean us",
         "mean",
     ];
-    let last = ["table", "server", "core ns", "core", "client", "server core"];
+    let last = [
+        "table",
+        "server",
+        "core ns",
+        "core",
+        "client",
+        "server core",
+        "B per item",
+    ];
     let headings = ["items", "value", "access", "connections"];
     let phases = PHASES.map(|(name, _)| name);
     let headings = [&headings[..], &own, &phases, &last].concat();
@@ -71,6 +79,7 @@ pub(super) fn table(rows: &[IndexRow]) -> (Vec<(String, String)>, TextTable) {
         cells.push(or_dash(row.core_vs_memc3, times));
         cells.push(percent(row.client_share));
         cells.push(or_dash(row.server_share, percent));
+        cells.push(or_dash(row.index_bytes_per_item, digits));
         table.push(cells);
     }
     (table.take_constant(&kept), table)
@@ -86,7 +95,8 @@ pub(super) fn legend(rows: &[IndexRow]) -> String {
          its time is the poll.\ntable: the speed of hash and probe over memc3's. server: the speed \
          of parse, hash, probe and copy over memc3's.\ncore ns: core time of the server per key, \
          system calls included. core: memc3's over this one's.\nclient: the share of its core that the load \
-         generator used; near 100%, it is the bottleneck.\nforerun, memcached: complete servers, \
+         generator used; near 100%, it is the bottleneck.\nB per item: bytes of the \
+         index, without the items.\nforerun, memcached: complete servers, \
          measured in the same rounds."
     )
 }
@@ -167,7 +177,10 @@ fn tiles(rows: &[IndexRow]) -> Vec<Tile> {
     let mut tiles = Vec::new();
     for (what, value) in [
         ("keys/s", row.rate_vs_memc3),
-        ("speed of hash and probe", row.phases.as_ref().map(|all| all.table_vs_memc3)),
+        (
+            "speed of hash and probe",
+            row.phases.as_ref().map(|all| all.table_vs_memc3),
+        ),
         ("median latency", row.p50_vs_memc3),
     ] {
         tiles.extend(value.map(|value| Tile::new(of_memc3(what), times(value))));

@@ -85,8 +85,8 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
     };
     let index = filled(args.index, items).with_context(|| args.index.to_string())?;
     let address = SocketAddr::new(args.listen, args.port);
-    let listener = TcpListener::bind(address)
-        .with_context(|| format!("cannot listen on {address}"))?;
+    let listener =
+        TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     let mut server = StudyServer::new(listener, index, args)?;
     loop {
         server.step()?;
@@ -292,23 +292,19 @@ enum Sent {
 
 impl Answerer {
     fn new(index: Box<dyn Index>, sample: u64) -> Answerer {
+        let phases = Phases::new(index.index_bytes() as u64);
         Answerer {
             index,
             parser: GetParser::default(),
             hashes: Vec::new(),
-            phases: Phases::default(),
+            phases,
             turns: 0,
             sample,
         }
     }
 
     /// Answers all complete commands.
-    fn answer(
-        &mut self,
-        input: &mut Input,
-        output: &mut Output,
-        watch: &mut Stopwatch,
-    ) -> Next {
+    fn answer(&mut self, input: &mut Input, output: &mut Output, watch: &mut Stopwatch) -> Next {
         loop {
             let bytes = input.bytes();
             let Some(gets) = self.parser.read(bytes) else {
@@ -425,7 +421,8 @@ mod tests {
             "VALUE key:000000000007 0 5\r\n{}\r\n",
             String::from_utf8(value).unwrap()
         );
-        let requests = b"get key:000000000007 key:000000001000\r\nget key:000000000007\r\nstats\r\n";
+        let requests =
+            b"get key:000000000007 key:000000001000\r\nget key:000000000007\r\nstats\r\n";
         for cut in 0..requests.len() {
             let mut input = Input::new();
             let (first, closes) = answer(&mut answerer, &mut input, &requests[..cut]);

@@ -190,7 +190,8 @@ pub(super) fn disturb(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::io::{BufRead, BufReader};
+    use std::net::{SocketAddr, TcpListener};
 
     const ITEMS: Items = Items {
         count: 10,

@@ -16,6 +16,10 @@ use super::super::slab::Zeroed;
 use forerun_core::arch::Simd;
 
 /// A bucket of M slots. Zeroed memory is empty slots.
+#[allow(
+    private_bounds,
+    reason = "what memory a bucket may be made of is no one else's concern"
+)]
 pub trait BucketLayout<K: Word, V: Word, const M: usize>: Zeroed {
     /// Bytes from a slot's key to the next slot's.
     const KEY_STEP_BYTES: usize;
