@@ -87,8 +87,8 @@ pub(super) fn legend(rows: &[ServerRow]) -> String {
          the share of its core that the load generator used; below 100%, it is not the \
          bottleneck.\nserver core: the share of the cores for its threads that the server \
          used.\ncore ns/key: core time that the server used per key, however fast the client was. \
-         core vs memcached: memcached's over this server's.\nfound: the share of the requested keys \
-         that the server still had."
+         core vs memcached: memcached's over this server's.\nfound: the share of the requested \
+         keys that the server still had."
     )
 }
 

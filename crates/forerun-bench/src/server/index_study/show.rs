@@ -94,8 +94,8 @@ pub(super) fn legend(rows: &[IndexRow]) -> String {
          is faster.\nreceive to send: nanoseconds per key in each phase of the server; the rest of \
          its time is the poll.\ntable: the speed of hash and probe over memc3's. server: the speed \
          of parse, hash, probe and copy over memc3's.\ncore ns: core time of the server per key, \
-         system calls included. core: memc3's over this one's.\nclient: the share of its core that the load \
-         generator used; near 100%, it is the bottleneck.\nB per item: bytes of the \
+         system calls included. core: memc3's over this one's.\nclient: the share of its core that \
+         the load generator used; near 100%, it is the bottleneck.\nB per item: bytes of the \
          index, without the items.\nforerun, memcached: complete servers, \
          measured in the same rounds."
     )

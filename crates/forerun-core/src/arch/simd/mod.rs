@@ -9,11 +9,11 @@
 //!                        └─ Scalar ────────────────────────┘
 //! ```
 //!
-//! A *token* ([`Scalar`], `Sse42`, `Avx2`, `Avx512`, `Neon`) is a value that exists only if the CPU has its
-//! instruction set: only [`dispatch`] and `new` make tokens, and both check the CPU. The safety of
-//! all intrinsics here rests on that: code that holds a token, or a vector made with one, may run
-//! the set's instructions. Every operation is therefore safe to call, except the gathers, which
-//! read through a raw pointer.
+//! A *token* ([`Scalar`], `Sse42`, `Avx2`, `Avx512`, `Neon`) is a value that exists only if the CPU
+//! has its instruction set: only [`dispatch`] and `new` make tokens, and both check the CPU. The
+//! safety of all intrinsics here rests on that: code that holds a token, or a vector made with one,
+//! may run the set's instructions. Every operation is therefore safe to call, except the gathers,
+//! which read through a raw pointer.
 //!
 //! The code is fast only if everything between [`WithSimd::with`] and the operations is inlined
 //! into the function with the target feature. Mark it `#[inline(always)]` and make it generic over
@@ -24,8 +24,8 @@
 //!   slot ([`Simd::eq_u64`] …);
 //! - *lanes*, on vectors: one key per lane, each lane with its own address ([`Lanes`], [`Mask`]).
 //!
-//! Each instruction set has a file: `scalar.rs`, `sse42.rs`, `avx2.rs`, `avx512.rs`, `neon.rs`. They
-//! all do what a loop over lanes in plain Rust would do, and `tests.rs` verifies it.
+//! Each instruction set has a file: `scalar.rs`, `sse42.rs`, `avx2.rs`, `avx512.rs`, `neon.rs`.
+//! They all do what a loop over lanes in plain Rust would do, and `tests.rs` verifies it.
 
 mod lanes;
 mod scalar;

@@ -10,8 +10,8 @@
 //! This is the vertically vectorised lookup of N-way cuckoo tables (Polychroniou, Raghavan and
 //! Ross, "Rethinking SIMD Vectorization for In-Memory Databases", SIGMOD 2015). In buckets of M
 //! slots, a choice takes M gathers, one for each slot: an empty slot is the last one in use, so it
-//! closes its lane. Closed lanes are masked and read nothing. Values are loaded lane by lane, from the lines that the gathers have
-//! fetched.
+//! closes its lane. Closed lanes are masked and read nothing. Values are loaded lane by lane, from
+//! the lines that the gathers have fetched.
 
 use super::super::lookup::Batch;
 use super::super::sentinel_entries::empty;
