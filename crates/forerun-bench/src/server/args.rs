@@ -1,6 +1,7 @@
 //! The command line of the bench `server`.
 
 use super::data::{Items, KEY_BYTES};
+use super::index_study::IndexName;
 use super::multi_get_form::{DEPTH_MAX, KEYS_MAX};
 use super::request::Form;
 use crate::output::{Output, Timing, or};
@@ -51,10 +52,19 @@ column core wait shows; as root, `chrt -f 10` keeps them away:
   forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --rounds 11
   chrt -f 10 forerun-bench server --study tail --disturbance none,flush_all,slow_snapshot
 
+--study index exchanges the index of one server: MemC3's, cuckoo and bucketized tables with and \
+without vector instructions, the production table and the production cache. The study's server has \
+the product's parser and sockets, one thread, and gets only, and reports the time per key in each \
+phase of a request. A name is design/strategy/isa, as in `forerun-bench hash`; this project's \
+complete server and memcached are measured in the same rounds:
+
+  forerun-bench server --study index --keys 10,32,100 --report index.html
+  forerun-bench server --study index --index bucketized2x4/find_batch/avx2,table --alone
+
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {
-    /// Items to load, or fewer if they do not fit in 60% of the memory [default: 2M; with --quick
-    /// 2000]
+    /// Items to load, or fewer if they do not fit in 60% of the memory [default: 2M, and 3.5M with
+    /// --study index; with --quick 2000]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub items: Option<u64>,
 
@@ -67,11 +77,11 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub form: Vec<Form>,
 
-    /// Keys per request [default: 1,10,100]
+    /// Keys per request [default: 1,10,100; with --study index 10,32,100]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub keys: Vec<usize>,
 
-    /// Which items are requested: uniform, zipf:0.99 [default: uniform,zipf:0.99]
+    /// Which items are requested: uniform, zipf:0.99 [default: both; with --study index uniform]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub access: Vec<Skew>,
 
@@ -131,6 +141,10 @@ pub struct Args {
     #[arg(long, value_name = "STUDY")]
     pub study: Option<Study>,
 
+    /// With --study index: indexes to measure, along with memc3 [default: eleven]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub index: Vec<IndexName>,
+
     /// With --study tail: sets per second
     #[arg(
         long,
@@ -163,6 +177,8 @@ pub struct Args {
 pub enum Study {
     /// How long sets into a full cache take while something disturbs them.
     Tail,
+    /// What the index contributes to a server's speed and latency.
+    Index,
 }
 
 /// A disturbance that runs along with the sets of `--study tail`.
@@ -228,23 +244,36 @@ pub(super) struct Plan {
 impl Args {
     pub(super) fn plan(&self) -> Result<Plan> {
         let quick = self.output.quick;
-        let items = self.items.unwrap_or(if quick { 2000 } else { 2_000_000 });
+        let is_index = self.study == Some(Study::Index);
+        let items = self.items.unwrap_or(match (quick, is_index) {
+            (true, _) => 2000,
+            // Fills 83% of the slots of MemC3's index, whose number is a power of two.
+            (false, true) => 3_500_000,
+            (false, false) => 2_000_000,
+        });
         let memory = self.memory.unwrap_or(match (quick, self.study) {
             (true, Some(Study::Tail)) => 16 << 20,
-            (true, None) => 64 << 20,
+            (true, _) => 64 << 20,
             (false, Some(Study::Tail)) => 256 << 20,
-            (false, None) => 1 << 30,
+            (false, _) => 1 << 30,
         });
         ensure!(items > 0, "--items must be at least 1");
         ensure!(memory >= 8 << 20, "--memory must be at least 8 MiB");
-        let keys = or(&self.keys, &[1, 10, 100]);
+        let keys = or(
+            &self.keys,
+            if is_index {
+                &[10, 32, 100]
+            } else {
+                &[1, 10, 100]
+            },
+        );
         ensure!(
             keys.iter().all(|keys| (1..=10_000).contains(keys)),
             "--keys must be from 1 to 10000 per request"
         );
         let all = [Form::Get, Form::Mg, Form::MultiGet, Form::Set];
         let forms = or(&self.form, &all);
-        if forms.contains(&Form::MultiGet) {
+        if forms.contains(&Form::MultiGet) && !is_index {
             ensure!(
                 keys.iter().all(|keys| *keys <= KEYS_MAX),
                 "--keys: a request of the form multi_get takes at most {KEYS_MAX}"
@@ -256,7 +285,7 @@ impl Args {
         }
         let sizes: &[usize] = match (quick, self.study) {
             (_, Some(Study::Tail)) => &[1024],
-            (true, None) => &[64],
+            (true, _) | (_, Some(Study::Index)) => &[64],
             (false, None) => &[64, 1024, 4096],
         };
         let sizes = or(&self.value_bytes, sizes);
@@ -277,7 +306,10 @@ impl Args {
             loads: loads.collect(),
             forms,
             keys,
-            access: or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)]),
+            access: match is_index {
+                true => or(&self.access, &[Skew::Uniform]),
+                false => or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)]),
+            },
             memory_mib: memory >> 20,
             clients,
             connections: usize::from(self.connections).div_ceil(clients),

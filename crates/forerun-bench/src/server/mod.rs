@@ -10,7 +10,9 @@
 //!  multi_get_form.rs  multi-get frames and their replies
 //!  result_row.rs      a result
 //!  show.rs            tables, the page
+//!  blocking_connection.rs   commands that are not part of the load
 //!  tail/              a study: sets into a full cache under disturbances
+//!  index_study/       a study: the server's index exchanged
 //!
 //!  for each value size                        the servers started and loaded
 //!    for each access x keys per request       (harness)
@@ -19,10 +21,12 @@
 //! ```
 
 mod args;
+mod blocking_connection;
 pub mod client;
 #[cfg(test)]
 mod client_tests;
 pub mod data;
+mod index_study;
 pub mod multi_get_form;
 pub mod reply;
 pub mod request;
@@ -32,6 +36,7 @@ mod show;
 mod tail;
 
 pub use args::{Args, Study};
+pub use index_study::{IndexName, IndexRow, PhaseTimes, ServeArgs, serve};
 pub use result_row::ServerRow;
 
 use crate::output::{on_stdout, write_facts};
@@ -102,9 +107,13 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         }
     }
     facts.push(("cores".to_owned(), bench.cores()));
-    if let Some(Study::Tail) = args.study {
-        let own_first = args.server.is_none();
-        return tail::run(args, &plan, programs, own_first, facts, progress, out);
+    match args.study {
+        Some(Study::Tail) => {
+            let own_first = args.server.is_none();
+            return tail::run(args, &plan, programs, own_first, facts, progress, out);
+        }
+        Some(Study::Index) => return index_study::run(&bench, &programs, facts, progress, out),
+        None => {}
     }
     if !args.output.json {
         write_facts(out, &facts)?;
@@ -194,7 +203,10 @@ impl Bench<'_> {
     fn measure(&self, programs: &[Program], items: Items, bar: &Bar) -> Result<Vec<ServerRow>> {
         let mut targets = Vec::new();
         for program in programs {
-            let target = self.start(program, items);
+            let target = self.open(program).and_then(|mut target| {
+                load(&mut target.clients[0], items).context("while loading")?;
+                Ok(target)
+            });
             targets.push(RefCell::new(target.with_context(|| program.name.clone())?));
         }
         let mut rows: Vec<ServerRow> = Vec::new();
@@ -217,7 +229,8 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    fn start(&self, program: &Program, items: Items) -> Result<Target> {
+    /// Starts a server and connects to it.
+    fn open(&self, program: &Program) -> Result<Target> {
         let share = Share {
             threads: usize::from(self.args.threads),
             memory_mib: self.plan.memory_mib,
@@ -227,10 +240,9 @@ impl Bench<'_> {
         let process = Process::start(program, &share)?;
         let depth = usize::from(self.args.depth);
         let connect = || Client::connect(process.address(), self.plan.connections, depth);
-        let mut clients: Vec<Client> = (0..self.plan.clients)
+        let clients: Vec<Client> = (0..self.plan.clients)
             .map(|_| connect())
             .collect::<Result<_>>()?;
-        load(&mut clients[0], items).context("while loading")?;
         Ok(Target {
             name: program.name.clone(),
             process,
@@ -404,6 +416,11 @@ impl Bench<'_> {
             ..Row::default()
         };
         let micros = |quantile| totals.latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        let server_share = totals
+            .server_busy
+            .map(|busy| share(busy, totals.server_elapsed * threads));
+        let client_s = answered.elapsed.as_secs_f64() / self.plan.clients as f64;
+        let core_ns = |share: f64| 1e9 * share * f64::from(threads) * client_s;
         ServerRow {
             common: common.with_rates(
                 outcome.per_second(),
@@ -421,9 +438,9 @@ impl Bench<'_> {
             p99_vs_peer: None,
             vs_get: None,
             client_share: share(answered.busy, answered.elapsed),
-            server_share: totals
-                .server_busy
-                .map(|busy| share(busy, totals.server_elapsed * threads)),
+            server_share,
+            core_ns_per_key: server_share.map(|share| core_ns(share) / answered.hits as f64),
+            core_vs_peer: None,
         }
     }
 }
@@ -482,6 +499,8 @@ fn compared(by_keys: &[Vec<(ServerRow, Outcome)>], forms: &[Form]) -> Vec<Server
                 if let Some((theirs, measured)) = peer {
                     row.common.speedup_vs_peer = Some(outcome.ratio_to(measured));
                     row.p99_vs_peer = Some(row.p99_us / theirs.p99_us);
+                    let core_ns = theirs.core_ns_per_key.zip(row.core_ns_per_key);
+                    row.core_vs_peer = core_ns.map(|(theirs, ours)| theirs / ours);
                 }
                 rows.push(row);
             }

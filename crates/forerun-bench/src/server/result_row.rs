@@ -42,6 +42,13 @@ pub struct ServerRow {
     pub client_share: f64,
     /// The share of the cores for its threads that the server used, if the system reports it.
     pub server_share: Option<f64>,
+    /// Nanoseconds of core time that the server used per key, if the system reports it. Unlike the
+    /// rate, it does not depend on how fast the client is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core_ns_per_key: Option<f64>,
+    /// Memcached's `core_ns_per_key` over this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core_vs_peer: Option<f64>,
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ separate cores. Every reply is recognised by its length, and a sample is compare
 /// The table of `rows` without the columns that never change, and the names and values of those
 /// columns.
 pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
-    const KEPT: [&str; 11] = [
+    const KEPT: [&str; 12] = [
         "form",
         "keys per request",
         "server",
@@ -25,6 +25,7 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "p99.9 us",
         "client",
         "server core",
+        "core ns/key",
         "vs memcached",
     ];
     let mut table = TextTable::new([
@@ -44,6 +45,8 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "p99 vs memcached",
         "client",
         "server core",
+        "core ns/key",
+        "core vs memcached",
         "found",
     ]);
     for row in rows {
@@ -65,6 +68,8 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
             or_dash(row.p99_vs_peer, times),
             percent(row.client_share),
             or_dash(row.server_share, percent),
+            or_dash(row.core_ns_per_key, digits),
+            or_dash(row.core_vs_peer, times),
             or_dash(common.hit_rate, percent),
         ]);
     }
@@ -81,7 +86,9 @@ pub(super) fn legend(rows: &[ServerRow]) -> String {
          requests of all rounds, from sending a request until its last byte arrived.\nclient: \
          the share of its core that the load generator used; below 100%, it is not the \
          bottleneck.\nserver core: the share of the cores for its threads that the server \
-         used.\nfound: the share of the requested keys that the server still had."
+         used.\ncore ns/key: core time that the server used per key, however fast the client was. \
+         core vs memcached: memcached's over this server's.\nfound: the share of the requested \
+         keys that the server still had."
     )
 }
 

@@ -229,18 +229,30 @@ fn count(context: &CommandContext<'_>, asked: u64, hits: u64) {
 /// Appends an item in the format of classic commands.
 #[inline]
 fn push_item(context: &mut CommandContext<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
-    let value = item.value();
-    let out = context.out.bytes_mut();
+    let cas = with_cas.then(|| item.cas());
+    let value_bytes = item.value().len();
+    push_item_line(context.out.bytes_mut(), key, item.flags(), value_bytes, cas);
+    context.push_value(item);
+}
+
+/// Appends the line before an item's value.
+#[inline]
+pub(super) fn push_item_line(
+    out: &mut Vec<u8>,
+    key: &[u8],
+    flags: u32,
+    value_bytes: usize,
+    cas: Option<u64>,
+) {
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     out.push(b' ');
-    push_u64(out, item.flags().into());
+    push_u64(out, flags.into());
     out.push(b' ');
-    push_u64(out, value.len() as u64);
-    if with_cas {
+    push_u64(out, value_bytes as u64);
+    if let Some(cas) = cas {
         out.push(b' ');
-        push_u64(out, item.cas());
+        push_u64(out, cas);
     }
     out.extend_from_slice(b"\r\n");
-    context.push_value(item);
 }

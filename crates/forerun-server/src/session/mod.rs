@@ -36,6 +36,8 @@ mod stat_lines;
 mod stats;
 mod stats_settings;
 mod storage;
+#[cfg(feature = "study")]
+pub(crate) mod study;
 
 use std::mem;
 

@@ -297,6 +297,8 @@ pub(crate) const CRATES: &[Layers] = &[
             "roofline",
             "btree",
             "process_usage",
+            "item_arena",
+            "memc3_index",
             "cache",
             "on_gpu",
             "gather",
