@@ -182,12 +182,13 @@ fn answer_touching(
                         break 'spans;
                     }
                     asked += 1;
+                    let cache = context.cache_for_write(key);
                     // The answer includes the item even if its new expiry has already passed.
                     let is_hit = answer_key(context, key, line.with_cas);
                     context.count_prefix(key, is_hit);
                     if is_hit {
                         hits += 1;
-                        context.cache.touch(key, expiry);
+                        cache.touch(key, expiry);
                     }
                 }
             }
