@@ -15,11 +15,11 @@
 //! - A client's write sets the key's bit, releases the lock, and then changes the cache.
 //! - A fill reads the bit and stores the copy only if it is 0, as an addition: it replaces nothing.
 //!
-//! So for each write and each fill of a key, the lock decides. If the fill is first, the write finds
-//! the copy in the cache, like any other item. If the write is first, there is no fill. The bits
-//! are never cleared while the warm-up lasts, and it can begin only before the first write and only
-//! once: a server that has been restarted does not know what clients have changed. Keys that share
-//! a bit lose a copy, which is a miss. docs/operate/warm-up.md has the whole argument.
+//! So for each write and each fill of a key, the lock decides. If the fill is first, the write
+//! finds the copy in the cache, like any other item. If the write is first, there is no fill. The
+//! bits are never cleared while the warm-up lasts, and it can begin only before the first write and
+//! only once: a server that has been restarted does not know what clients have changed. Keys that
+//! share a bit lose a copy, which is a miss. docs/operate/warm-up.md has the whole argument.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};

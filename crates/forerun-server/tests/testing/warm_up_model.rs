@@ -1,7 +1,7 @@
 //! A warm-up as a sequence of steps: clients write to the new server and read from it, and a copier
 //! reads from the old one and offers what it has read, possibly much later.
 //!
-//! The reference knows only the answers that clients got. It knows nothing of how the server decides:
+//! The reference knows only the answers that clients got, not how the server decides:
 //!
 //! ```text
 //!   Old      no client has written the key           a read finds the old server's value or nothing

@@ -56,8 +56,8 @@ Examples:
   forerun warm --from 10.0.0.1:11211,10.0.0.2:11211 --to 10.0.0.3:11211 --ring ketama --rate 20Mi
   forerun warm --from one=10.0.0.1,two=10.0.0.2 --leaving 10.0.0.1 --to one=10.0.0.3")]
 pub struct Args {
-    /// The servers of the old ring, all of them: HOST[:PORT[:WEIGHT]] or a socket's path, with NAME=
-    /// in front if the ring has another name for a server
+    /// The servers of the old ring, all of them: HOST[:PORT[:WEIGHT]] or a socket's path, with
+    /// NAME= in front if the ring has another name for a server
     #[arg(long, value_name = "SERVERS", value_delimiter = ',', value_parser = parse_server)]
     from: Vec<ServerAddress>,
     /// The new server, in the same form

@@ -179,8 +179,8 @@ fn refused(connection: &Connection, line: &[u8]) -> anyhow::Error {
             anyhow!("{name}: a client has flushed it, which ended the warm-up")
         }
         b"CLIENT_ERROR the server is not empty" => anyhow!(
-            "{name}: it is not empty; start it without a snapshot, and begin before any client uses \
-             it"
+            "{name}: it is not empty; start it without a snapshot, and begin before any client \
+             uses it"
         ),
         b"CLIENT_ERROR the warm-up has begun" => anyhow!("{name}: its warm-up has begun already"),
         b"CLIENT_ERROR the warm-up is over" => {
