@@ -187,13 +187,14 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         run.listed_before += copied.listed;
         all.push(copied);
     }
-    if let Some(target) = target {
-        target.end()?;
-    }
     if args.delete_moved {
         for ((at, server), copied) in args.from.iter().enumerate().zip(&mut all) {
             copied.deleted = run.delete_moved(at, server)?;
         }
+    }
+    // Until here, a run that fails can be repeated.
+    if let Some(target) = target {
+        target.end()?;
     }
     bar.clear();
     let mut out = Out::stdout();

@@ -15,6 +15,10 @@ use forerun_client::ServerAddress;
 
 use super::connection::{Connection, number};
 
+/// Maximum size of the values of a batch: the largest value, and a batch of small ones. A server
+/// that sends more has not listed its items as they are.
+const BATCH_VALUE_BYTES_MAX: u64 = (1 << 30) + (64 << 20);
+
 /// The longest key as it is sent.
 const KEY_BYTES_MAX: usize = 250;
 
@@ -190,7 +194,7 @@ impl ItemReader {
     }
 
     fn read_answers(&mut self, keys: &[ListedKey], read: &mut ReadItems) -> anyhow::Result<()> {
-        let mut next = 0;
+        let (mut next, mut bytes) = (0, 0);
         loop {
             let line = self.connection.line()?.to_vec();
             if line == b"MN" {
@@ -203,6 +207,13 @@ impl ItemReader {
                 return Err(self.connection.unexpected(&line));
             };
             next = head.at + 1;
+            bytes += head.value_bytes.min(BATCH_VALUE_BYTES_MAX);
+            if bytes > BATCH_VALUE_BYTES_MAX {
+                bail!(
+                    "{}: its items are larger than it says",
+                    self.connection.name()
+                );
+            }
             let value = self.connection.value(head.value_bytes)?;
             if head.is_stale {
                 read.stale += 1;
@@ -358,6 +369,7 @@ mod tests {
             "VA 1 f0 t-1 c1 O0 Q\r\nx\r\nMN\r\n",
             "HD\r\nMN\r\n",
             "CLIENT_ERROR invalid flag\r\nMN\r\n",
+            "VA 1 f0 t-1 c1 O0\r\nx\r\nVA 1152921504606846976 f0 t-1 c1 O1\r\n",
         ] {
             let mut reader = ItemReader {
                 connection: of(answers.as_bytes()),
