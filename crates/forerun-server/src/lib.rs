@@ -7,6 +7,7 @@
 //!   shared.rs  state of all sessions of a server
 //!   counters.rs   the counters, listed once            settings.rs options of sessions
 //!   prefix_counts.rs  counts by key prefix             watch.rs   log lines for clients that watch
+//!   warm_up.rs  which keys clients change while a new server is filled
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
 //!   auth.rs    the file of users                 address.rs  where servers listen
@@ -31,6 +32,10 @@ mod output;
 mod planted;
 #[cfg(feature = "planted")]
 pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted_warm_up;
+#[cfg(feature = "planted")]
+pub mod planted_warm_up;
 mod prefix_counts;
 mod process;
 mod protocol;
@@ -43,6 +48,7 @@ mod snapshot;
 mod snapshot_error;
 mod system;
 mod testing;
+mod warm_up;
 mod watch;
 mod watch_lines;
 

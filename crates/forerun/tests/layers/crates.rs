@@ -197,6 +197,7 @@ pub(crate) const CRATES: &[Layers] = &[
         name: "forerun-server",
         modules: &[
             "planted",
+            "planted_warm_up",
             "regular_file",
             "snapshot_error",
             "error",
@@ -213,6 +214,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "prefix_counts",
             "settings",
             "latency",
+            "warm_up",
             "shared",
             "process",
             "metrics",
