@@ -33,6 +33,8 @@ const INDEX_BITS: u32 = 24;
 const SPARE_BUFFERS_MAX: usize = 16;
 /// A larger buffer is freed when it is empty.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
+/// When this many bytes of a buffer are read, the others move to its beginning.
+const READ_BYTES_KEPT: usize = 32 << 10;
 
 /// Why a channel has ended against its user's wish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -231,6 +233,10 @@ impl Channel {
         }
         if self.input.capacity() == 0 {
             self.input = spare.pop().unwrap_or_default();
+        }
+        if self.begin >= READ_BYTES_KEPT {
+            self.input.drain(..self.begin);
+            self.begin = 0;
         }
         self.received = self.received.wrapping_add(1);
         self.unread.push_back(data.len());

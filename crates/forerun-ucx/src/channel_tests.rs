@@ -217,3 +217,21 @@ fn idle_channels_keep_no_buffers() {
     }
     assert!(channels.spare.len() <= SPARE_BUFFERS_MAX);
 }
+
+#[test]
+fn a_buffer_that_is_never_empty_keeps_its_size() {
+    let mut pair = Pair::new(16);
+    pair.send(0, &[1; MESSAGE_BYTES_MAX]);
+    for _ in 0..2_000 {
+        pair.send(0, &[1; MESSAGE_BYTES_MAX]);
+        // One byte less than what is there, so some always stays.
+        let waiting = pair.channel(1).input.len() - pair.channel(1).begin;
+        pair.read(1, waiting - 1);
+        if pair.channel(1).owes_report() {
+            pair.send(1, b"");
+        }
+    }
+    assert_eq!(pair.failure(1), None);
+    let memory_bytes = pair.channel(1).memory_bytes();
+    assert!(memory_bytes <= 128 << 10, "{memory_bytes}");
+}

@@ -23,9 +23,9 @@ pub enum Transports {
     /// Shared memory in POSIX segments, which only processes of the same user can open.
     #[default]
     SharedMemory,
-    /// All, except those of shared memory that let a peer at more than its own segments: System V
-    /// segments, which UCX creates for the whole group, and those that read the memory of the other
-    /// process.
+    /// All, except those of shared memory that open more to a peer than its user's segments: System
+    /// V segments, which UCX creates for the whole group, and the transports that read the memory
+    /// of the other process.
     Network,
 }
 

@@ -23,6 +23,9 @@ use crate::message::SharedBytes;
 /// The bytes of the last number on the control socket.
 const END_BYTES: usize = 4;
 
+/// How often a read at the end of a stream lets UCX work.
+const PROGRESS_MAX: usize = 64;
+
 /// A connected stream. `C` is its control socket, which must not block.
 pub struct Stream<C: Read + Write> {
     control: C,
@@ -192,9 +195,14 @@ impl<C: Read + Write> Read for Stream<C> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.read_control()?;
         if self.is_closed {
-            // The last messages came before the end, so UCX has them by now, if not in its hands.
+            // The last messages came before the end, so UCX can receive them by now. Other streams
+            // may never stop sending.
             let mut hub = lock(&self.hub);
-            while hub.progress() {}
+            for _ in 0..PROGRESS_MAX {
+                if !hub.progress() {
+                    break;
+                }
+            }
         }
         let read = lock(&self.hub).read(self.channel, into);
         match read {

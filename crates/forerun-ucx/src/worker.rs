@@ -84,10 +84,10 @@ pub(crate) struct Worker<R: Receive> {
     descriptor: RawFd,
     endpoints: Slab<Endpoint>,
     closing: Vec<Closing>,
-    /// The number of messages that UCX still reads, on open endpoints.
-    sent: usize,
-    /// The number of endpoints that are flushing.
-    flushing: usize,
+    /// The endpoints with messages that UCX still reads.
+    sending: Vec<usize>,
+    /// The endpoints that are flushing.
+    flushing: Vec<usize>,
     failures: Arc<AtomicBool>,
     spare: Vec<Box<Message>>,
 }
@@ -149,8 +149,8 @@ impl<R: Receive> Worker<R> {
             descriptor: -1,
             endpoints: Slab::new(),
             closing: Vec::new(),
-            sent: 0,
-            flushing: 0,
+            sending: Vec::new(),
+            flushing: Vec::new(),
             failures: Arc::default(),
             spare: Vec::new(),
         };
@@ -311,8 +311,10 @@ impl<R: Receive> Worker<R> {
                 self.functions.check("ucp_am_send_nbx", status)
             }
             Outcome::Pending(request) => {
+                if endpoint.sent.is_empty() {
+                    self.sending.push(at);
+                }
                 endpoint.sent.push_back(Sent { request, message });
-                self.sent += 1;
                 Ok(())
             }
         }
@@ -349,10 +351,10 @@ impl<R: Receive> Worker<R> {
         }
         // SAFETY: the worker is valid, and the receiver is not borrowed.
         let worked = unsafe { (self.functions.ucp_worker_progress)(self.handle) } != 0;
-        if self.sent > 0 {
+        if !self.sending.is_empty() {
             self.end_sent();
         }
-        if self.flushing > 0 {
+        if !self.flushing.is_empty() {
             self.end_flushes();
         }
         if !self.closing.is_empty() {
@@ -380,7 +382,7 @@ impl<R: Receive> Worker<R> {
 
     /// Whether a closed endpoint still waits for its messages to be delivered.
     pub(crate) fn is_flushing(&self) -> bool {
-        self.flushing > 0
+        !self.flushing.is_empty()
     }
 
     /// Closes an endpoint. What was sent may still be delivered until then.
@@ -401,7 +403,7 @@ impl<R: Receive> Worker<R> {
         match outcome(result) {
             Outcome::Pending(request) => {
                 endpoint.phase = Phase::Flushing { request, until };
-                self.flushing += 1;
+                self.flushing.push(at);
             }
             Outcome::Done | Outcome::Failed(_) => self.force(at),
         }
@@ -412,10 +414,10 @@ impl<R: Receive> Worker<R> {
         let Some(endpoint) = self.endpoints.try_remove(at) else {
             return;
         };
-        self.sent -= endpoint.sent.len();
+        self.sending.retain(|sending| *sending != at);
+        self.flushing.retain(|flushing| *flushing != at);
         let mut requests = Vec::new();
         if let Phase::Flushing { request, .. } = endpoint.phase {
-            self.flushing -= 1;
             requests.push(request);
         }
         let param = RequestParam {
@@ -450,33 +452,39 @@ impl<R: Receive> Worker<R> {
     }
 
     fn end_sent(&mut self) {
-        for (_, endpoint) in &mut self.endpoints {
+        let (endpoints, functions) = (&mut self.endpoints, self.functions);
+        let spare = &mut self.spare;
+        self.sending.retain(|at| {
+            let Some(endpoint) = endpoints.get_mut(*at) else {
+                return false;
+            };
             while let Some(first) = endpoint.sent.front() {
-                if !Self::has_ended(self.functions, first.request) {
-                    break;
+                if !Self::has_ended(functions, first.request) {
+                    return true;
                 }
-                self.sent -= 1;
                 if let Some(sent) = endpoint.sent.pop_front() {
-                    reuse(&mut self.spare, sent.message);
+                    reuse(spare, sent.message);
                 }
             }
-        }
+            false
+        });
     }
 
     fn end_flushes(&mut self) {
         let now = time::now();
         let mut ended = Vec::new();
-        for (at, endpoint) in &mut self.endpoints {
-            if let Phase::Flushing { request, until } = endpoint.phase {
+        for at in &self.flushing {
+            if let Some(endpoint) = self.endpoints.get_mut(*at)
+                && let Phase::Flushing { request, until } = endpoint.phase
+            {
                 let is_done = Self::has_ended(self.functions, request);
                 if is_done {
                     endpoint.phase = Phase::Open;
-                    self.flushing -= 1;
                 }
                 // Relaxed: as in `send`.
                 let status = endpoint.mark.status.load(Ordering::Relaxed);
                 if is_done || now >= until || status != sys::OK {
-                    ended.push(at);
+                    ended.push(*at);
                 }
             }
         }
@@ -517,7 +525,7 @@ impl<R: Receive> Drop for Worker<R> {
             return;
         }
         let until = time::now() + DROP_TIME_MAX;
-        while self.flushing > 0 && time::now() < until {
+        while !self.flushing.is_empty() && time::now() < until {
             self.progress();
         }
         let open: Vec<usize> = self.endpoints.iter().map(|(at, _)| at).collect();
