@@ -378,9 +378,7 @@ fn what_would_be_open_to_others_does_not_start() {
         let mut server = self::options();
         server.listen = vec![place.over_ucx(options)];
         let cache = server::test_server::cache();
-        Server::start(server, cache)
-            .err()
-            .expect("it does not start")
+        Server::start(server, cache).expect_err("it does not start")
     };
     let error = error_of("127.0.0.1:0", UcxOptions::default()).to_string();
     assert!(error.contains("requires a token file"), "{error}");

@@ -10,8 +10,9 @@
 //!   library.rs    loads libucp.so.0                           sys.rs       its C interface
 //! ```
 //!
-//! Unsafe code is in `library`, `context`, `worker` and `callbacks`; the rest builds on their safe types.
-//! UCX is used two-sided only: a peer receives messages and never gets access to memory by address.
+//! Unsafe code is in `library`, `context`, `worker` and `callbacks`; the rest builds on their safe
+//! types. UCX is used two-sided only: a peer receives messages and never gets access to memory by
+//! address.
 
 #![deny(unsafe_code)]
 

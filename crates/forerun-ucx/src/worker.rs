@@ -89,6 +89,10 @@ pub(crate) struct Worker<R: Receive> {
     /// The endpoints that are flushing.
     flushing: Vec<usize>,
     failures: Arc<AtomicBool>,
+    #[expect(
+        clippy::vec_box,
+        reason = "UCX has a message's address until it is sent"
+    )]
     spare: Vec<Box<Message>>,
 }
 
@@ -511,6 +515,10 @@ impl<R: Receive> Worker<R> {
     }
 }
 
+#[expect(
+    clippy::vec_box,
+    reason = "UCX has a message's address until it is sent"
+)]
 fn reuse(spare: &mut Vec<Box<Message>>, mut message: Box<Message>) {
     if spare.len() < SPARE_MESSAGES_MAX {
         message.clear();
