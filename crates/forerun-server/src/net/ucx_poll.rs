@@ -32,8 +32,8 @@ use super::ucx_socket::{Place, UcxSocket};
 const POLL_TIME: Duration = Duration::from_micros(20);
 /// How long a worker may look at UCX alone while messages arrive.
 const SOCKETS_INTERVAL: Duration = Duration::from_micros(50);
-/// How often a worker looks at UCX while a peer does not take what it was sent. UCX reports no event
-/// then.
+/// How often a worker looks at UCX while a peer does not take what it was sent. UCX reports no
+/// event then.
 const BUSY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The token bit of a control socket.
