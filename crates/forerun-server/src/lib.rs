@@ -52,7 +52,7 @@ mod warm_up;
 mod watch;
 mod watch_lines;
 
-pub use address::{Address, Listen, UNIX_MODE};
+pub use address::{Address, Listen, UNIX_MODE, UcxOptions};
 pub use counters::{Counter, Counters, SessionStats};
 pub use error::Error;
 pub use input::Input;
@@ -80,5 +80,5 @@ pub mod simulation {
     pub use crate::address::Peer;
     pub use crate::server::SteppedServer;
     pub use crate::snapshot::read_from_system as read_snapshot;
-    pub use crate::system::{Listening, Readiness, Ready, System, WAKE, Wake};
+    pub use crate::system::{Carrier, Listening, Readiness, Ready, System, WAKE, Wake};
 }

@@ -2,6 +2,7 @@
 
 use super::data::{Items, KEY_BYTES};
 use super::index_study::IndexName;
+use super::link::{ClientWait, LinkKind, Transport};
 use super::multi_get_form::{DEPTH_MAX, KEYS_MAX};
 use super::request::Form;
 use crate::output::{Output, Timing, or};
@@ -26,6 +27,8 @@ Examples:
   forerun-bench server --items 2M --value-bytes 64 --keys 1,10,100 --form get --access uniform \
   --duration-ms 1000
   forerun-bench server --threads 4 --clients 4 --report server.html
+  forerun-bench server --transport tcp,ucx --client-wait sleep,poll --keys 1,10,100 \
+  --connections 1 --alone --json
 
 The server and memcached, if it is on the PATH, run in separate processes (the server is this \
 program's `serve`), with the same threads and memory. Servers are pinned to the first cores and \
@@ -38,6 +41,10 @@ have; set is a classic set per key, sent together. Each connection has --depth r
 flight. Requests are composed before timing starts. Replies are recognised by their lengths and \
 last bytes, and one in 32 is compared byte by byte. The column `client` shows what share of its \
 core the load generator used: near 100%, it is the bottleneck, not the server.
+
+--transport tcp,ucx measures this server over both in one run, alternately. With --client-wait \
+poll, clients ask for replies again and again instead of sleeping, which uses all of their cores. \
+The server itself polls UCX for 20 us after each message.
 
 --study tail measures how long a set into a full cache takes during gat, snapshots, flush_all and \
 a storm of expiries, one disturbance at a time, on this server and memcached in turn. One \
@@ -124,6 +131,14 @@ pub struct Args {
         value_parser = clap::value_parser!(u16).range(1..=1000)
     )]
     pub depth: u16,
+
+    /// What carries connections [default: tcp]; memcached has tcp only
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub transport: Vec<Transport>,
+
+    /// What clients do while they have no reply [default: sleep]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub client_wait: Vec<ClientWait>,
 
     /// Another program to measure instead of this one's `serve`; it gets memcached's long options
     #[arg(long, value_name = "PROGRAM")]
@@ -239,6 +254,8 @@ pub(super) struct Plan {
     pub clients: usize,
     /// Connections per client.
     pub connections: usize,
+    /// How clients reach this server; the first is the one for loading.
+    pub links: Vec<LinkKind>,
 }
 
 impl Args {
@@ -302,7 +319,18 @@ impl Args {
             }
         });
         let clients = usize::from(self.clients);
+        let mut links = Vec::new();
+        for wait in or(&self.client_wait, &[ClientWait::Sleep]) {
+            for transport in or(&self.transport, &[Transport::Tcp]) {
+                links.push(LinkKind { transport, wait });
+            }
+        }
+        ensure!(
+            self.server.is_none() || links.iter().all(|link| link.transport == Transport::Tcp),
+            "--transport: another program than this one's server is measured over tcp"
+        );
         Ok(Plan {
+            links,
             loads: loads.collect(),
             forms,
             keys,

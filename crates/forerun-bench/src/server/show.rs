@@ -32,6 +32,8 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "items",
         "value",
         "access",
+        "transport",
+        "client waits",
         "form",
         "keys per request",
         "server",
@@ -39,6 +41,7 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "slowest-fastest",
         "vs memcached",
         "vs get",
+        "vs tcp",
         "p50 us",
         "p99 us",
         "p99.9 us",
@@ -55,6 +58,8 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
             count(common.keys),
             format!("{}B", count(common.value_bytes)),
             common.access.clone().unwrap_or_default(),
+            row.transport.clone(),
+            row.client_wait.clone(),
             common.case.clone(),
             common.batch.to_string(),
             common.engine.clone(),
@@ -62,6 +67,7 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
             spread(common.keys_per_second_min, common.keys_per_second_max),
             or_dash(common.speedup_vs_peer, times),
             or_dash(row.vs_get, times),
+            or_dash(row.vs_tcp, times),
             digits(row.p50_us),
             digits(row.p99_us),
             digits(row.p999_us),
@@ -82,7 +88,8 @@ pub(super) fn legend(rows: &[ServerRow]) -> String {
     format!(
         "keys/s: medians of {rounds} alternating rounds; ratios are medians of the rounds' \
          ratios. vs memcached: multi_get, which memcached does not have, is compared with its \
-         get.\nvs get: over the same server's get.\np50, p99, p99.9: percentiles over the \
+         get.\nvs get: over the same server's get.\nvs tcp: over the same server and form over \
+         TCP, with clients that wait in the same way.\np50, p99, p99.9: percentiles over the \
          requests of all rounds, from sending a request until its last byte arrived.\nclient: \
          the share of its core that the load generator used; below 100%, it is not the \
          bottleneck.\nserver core: the share of the cores for its threads that the server \
@@ -106,10 +113,12 @@ pub(super) fn fill(report: &mut Report, rows: &[ServerRow]) {
 fn panel(row: &ServerRow) -> String {
     let common = &row.common;
     format!(
-        "{}, values of {} B, {}",
+        "{}, values of {} B, {}, {}, clients {}",
         common.case,
         common.value_bytes,
-        common.access.as_deref().unwrap_or_default()
+        common.access.as_deref().unwrap_or_default(),
+        row.transport,
+        row.client_wait
     )
 }
 

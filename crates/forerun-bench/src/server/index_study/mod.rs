@@ -161,7 +161,7 @@ fn of_index(bench: &Bench<'_>, index: IndexName, items: Items) -> Result<Contend
         program.args.push(value.to_string().into());
     }
     let target = bench.open(&program)?;
-    let stats = BlockingConnection::connect(target.process.address())?;
+    let stats = BlockingConnection::connect(target.process.borrow().address())?;
     Ok(Contender {
         index: Some(index),
         target,
