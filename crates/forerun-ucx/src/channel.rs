@@ -131,6 +131,8 @@ pub(crate) struct Channel {
     /// Whether a write had to wait.
     pub(crate) wants_write: bool,
     is_writable: bool,
+    /// Whether UCX has sent what it had to keep.
+    is_emptied: bool,
     is_listed: bool,
 }
 
@@ -286,6 +288,7 @@ impl Channels {
             failure: None,
             wants_write: false,
             is_writable: false,
+            is_emptied: false,
             is_listed: false,
         });
         (at, key)
@@ -348,6 +351,14 @@ impl Channels {
         }
     }
 
+    /// Reports a channel whose messages UCX has sent.
+    pub(crate) fn note_emptied(&mut self, at: usize) {
+        if let Some(channel) = self.slots.get_mut(at) {
+            channel.is_emptied = true;
+            self.list(at);
+        }
+    }
+
     /// Whether the list has channels.
     pub(crate) fn has_listed(&self) -> bool {
         !self.listed.is_empty()
@@ -362,6 +373,8 @@ impl Channels {
             channel.is_listed = false;
             let has_failed = channel.failure.is_some();
             let is_writable = std::mem::take(&mut channel.is_writable) || has_failed;
+            // The user looks at the channel again as if it could write.
+            let is_writable = is_writable || std::mem::take(&mut channel.is_emptied);
             if is_writable || channel.has_input() {
                 channel.wants_write &= !is_writable;
                 return Some(Report {

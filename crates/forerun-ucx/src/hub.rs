@@ -102,7 +102,7 @@ impl Hub {
         peer_key: u64,
         peer_window: u16,
     ) -> Result<(), UcxError> {
-        let endpoint = self.worker.connect(address)?;
+        let endpoint = self.worker.connect(address, channel.0)?;
         match self.worker.receiver().get_mut(channel.0) {
             Some(channel) => channel.connect(endpoint, peer_key, peer_window),
             None => self.worker.close(endpoint, time::now()),
@@ -284,6 +284,10 @@ impl Hub {
         let has_worked = self.worker.progress();
         if self.worker.take_failures() {
             self.note_failures();
+        }
+        // Their users may have counted the memory of what was not sent.
+        while let Some(at) = self.worker.emptied.pop() {
+            self.worker.receiver().note_emptied(at);
         }
         if !self.awaited.is_empty() {
             self.end_waits();

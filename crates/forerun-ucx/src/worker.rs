@@ -51,6 +51,8 @@ struct Sent {
 }
 
 struct Endpoint {
+    /// The number that its user gave it.
+    tag: usize,
     handle: *mut EndpointHandle,
     mark: Arc<ErrorMark>,
     sent: VecDeque<Sent>,
@@ -86,6 +88,8 @@ pub(crate) struct Worker<R: Receive> {
     closing: Vec<Closing>,
     /// The endpoints with messages that UCX still reads.
     sending: Vec<usize>,
+    /// The numbers of the endpoints whose messages UCX has sent since the last look.
+    pub(crate) emptied: Vec<usize>,
     /// The endpoints that are flushing.
     flushing: Vec<usize>,
     failures: Arc<AtomicBool>,
@@ -154,6 +158,7 @@ impl<R: Receive> Worker<R> {
             endpoints: Slab::new(),
             closing: Vec::new(),
             sending: Vec::new(),
+            emptied: Vec::new(),
             flushing: Vec::new(),
             failures: Arc::default(),
             spare: Vec::new(),
@@ -227,7 +232,7 @@ impl<R: Receive> Worker<R> {
     /// # Errors
     /// [`UcxError::Call`], for example if no transport reaches the address;
     /// [`UcxError::Forked`].
-    pub(crate) fn connect(&mut self, address: &[u8]) -> Result<usize, UcxError> {
+    pub(crate) fn connect(&mut self, address: &[u8], tag: usize) -> Result<usize, UcxError> {
         self.check_owner()?;
         let mark = Arc::new(ErrorMark {
             status: AtomicI8::new(sys::OK),
@@ -260,6 +265,7 @@ impl<R: Receive> Worker<R> {
         let status = unsafe { (self.functions.ucp_ep_create)(self.handle, &params, &mut handle) };
         self.functions.check("ucp_ep_create", status)?;
         Ok(self.endpoints.insert(Endpoint {
+            tag,
             handle,
             mark,
             sent: VecDeque::new(),
@@ -457,7 +463,7 @@ impl<R: Receive> Worker<R> {
 
     fn end_sent(&mut self) {
         let (endpoints, functions) = (&mut self.endpoints, self.functions);
-        let spare = &mut self.spare;
+        let (spare, emptied) = (&mut self.spare, &mut self.emptied);
         self.sending.retain(|at| {
             let Some(endpoint) = endpoints.get_mut(*at) else {
                 return false;
@@ -470,6 +476,7 @@ impl<R: Receive> Worker<R> {
                     reuse(spare, sent.message);
                 }
             }
+            emptied.push(endpoint.tag);
             false
         });
     }
