@@ -12,8 +12,8 @@
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::Arc;
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 

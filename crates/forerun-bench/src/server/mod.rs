@@ -208,7 +208,11 @@ impl Bench<'_> {
     fn measure(&self, programs: &[Program], items: Items, bar: &Bar) -> Result<Vec<ServerRow>> {
         let mut targets = Vec::new();
         for program in programs {
-            let started = self.connect(program, &self.links(program));
+            let links = self.links(program);
+            if links.is_empty() {
+                continue;
+            }
+            let started = self.connect(program, &links);
             let loaded = started.and_then(|mut targets| {
                 load(&mut targets[0].clients[0], items).context("while loading")?;
                 Ok(targets)

@@ -16,7 +16,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};

@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use forerun_core::sync::atomic::AtomicBool;
 
 use forerun_cache::SharedValue;
 use forerun_core::sync::{Mutex, PoisonError};

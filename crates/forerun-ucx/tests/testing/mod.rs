@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::Mutex;
