@@ -12,9 +12,9 @@
 //! row here just before it was promoted would return the new row from below, and the next lookup
 //! the old row from here.
 //!
-//! One batch at a time writes here: `changes` ensures it. On a GPU, lookups go on meanwhile, and wait
-//! only for each other, because they share staging memory. A table on the CPU accepts no lookups
-//! during a write.
+//! One batch at a time writes here: `changes` ensures it. On a GPU, lookups go on meanwhile, and
+//! wait only for each other, because they share staging memory. A table on the CPU accepts no
+//! lookups during a write.
 
 use crate::admission::AdmissionFilter;
 use crate::evict_strategy::EvictStrategy;

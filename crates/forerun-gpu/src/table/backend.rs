@@ -55,8 +55,8 @@ pub struct HostBatch<'a> {
     pub take: &'a mut dyn FnMut(&[u8]),
 }
 
-/// Runs the kernels of a table. Calls take effect in order. Only a lookup that may run beside writers
-/// may overlap other calls; [`run`](Backend::run) returns when it has run.
+/// Runs the kernels of a table. Calls take effect in order. Only a lookup that may run beside
+/// writers may overlap other calls; [`run`](Backend::run) returns when it has run.
 ///
 /// Addresses are the device's. An implementation promises that an allocation stays where it is
 /// until it is freed, and that a launch runs the kernel with that name.

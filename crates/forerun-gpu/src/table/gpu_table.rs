@@ -182,9 +182,9 @@ impl GpuTable {
         Ok(rest)
     }
 
-    /// Like [`GpuTable::apply`], while other threads may look up keys: each is found as it was before
-    /// the operation or as it is after it, whole. Operations wait for each other, and so do lookups
-    /// that must not run beside them ([`Lookup::may_run_beside_writers`]).
+    /// Like [`GpuTable::apply`], while other threads may look up keys: each is found as it was
+    /// before the operation or as it is after it, whole. Operations wait for each other, and so do
+    /// lookups that must not run beside them ([`Lookup::may_run_beside_writers`]).
     ///
     /// # Errors
     /// Those of [`GpuTable::apply`]; [`TableError::NeedsExclusiveAccess`] unless

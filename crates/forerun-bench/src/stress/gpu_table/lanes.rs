@@ -63,8 +63,8 @@ pub struct Job {
     pub rows: Vec<u8>,
 }
 
-/// A job's result: a status for each key, and a row for each if it returns rows. If it sums rows, it
-/// has a row and a count for each bag instead.
+/// A job's result: a status for each key, and a row for each if it returns rows. If it sums rows,
+/// it has a row and a count for each bag instead.
 #[derive(Default)]
 pub struct Answer {
     pub status: Vec<Status>,

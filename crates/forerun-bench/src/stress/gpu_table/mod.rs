@@ -1,5 +1,5 @@
-//! `stress --gpu-table`: inserts, finds, pooled lookups, erases, sums and pins that race on one hash
-//! table, with every answer checked.
+//! `stress --gpu-table`: inserts, finds, pooled lookups, erases, sums and pins that race on one
+//! hash table, with every answer checked.
 //!
 //! ```text
 //!  mod.rs           tables, rounds, the summary
