@@ -23,6 +23,9 @@ const PLANNED_LOAD: f64 = 0.95;
 /// The memory of a cache for each item, in addition to its key and value.
 const CACHE_OVERHEAD_BYTES: usize = 100;
 
+/// Takes the values of a batch's keys, those that are present.
+pub(super) type Answer<'a> = dyn FnMut(&[Option<&[u8]>]) + 'a;
+
 /// Maps keys to values. It is filled and then read by one thread.
 pub(super) trait Index {
     /// Hashes the keys, in place of the content of `hashes`.
@@ -30,7 +33,7 @@ pub(super) trait Index {
 
     /// Looks the keys up, and passes the value of each key that is present to `answer`, which is
     /// called once.
-    fn probe(&mut self, keys: &[&[u8]], hashes: &[u64], answer: &mut dyn FnMut(&[Option<&[u8]>]));
+    fn probe(&mut self, keys: &[&[u8]], hashes: &[u64], answer: &mut Answer<'_>);
 
     /// Bytes of the index, without the items.
     fn index_bytes(&self) -> usize;
@@ -127,7 +130,7 @@ impl Index for Tagged {
         self.hasher.hash_all(keys, hashes);
     }
 
-    fn probe(&mut self, keys: &[&[u8]], hashes: &[u64], answer: &mut dyn FnMut(&[Option<&[u8]>])) {
+    fn probe(&mut self, keys: &[&[u8]], hashes: &[u64], answer: &mut Answer<'_>) {
         let values = keys.iter().zip(hashes).map(|(key, &hash)| {
             let value_of = |location| self.arena.value_of(location, key);
             self.index.find(hash, value_of)
@@ -223,7 +226,7 @@ impl<T: Locations> Index for Hashed<T> {
         self.hasher.hash_all(keys, hashes);
     }
 
-    fn probe(&mut self, keys: &[&[u8]], hashes: &[u64], answer: &mut dyn FnMut(&[Option<&[u8]>])) {
+    fn probe(&mut self, keys: &[&[u8]], hashes: &[u64], answer: &mut Answer<'_>) {
         let Hashed {
             table,
             arena,
@@ -291,7 +294,7 @@ impl Index for Cached {
         hashes.clear();
     }
 
-    fn probe(&mut self, keys: &[&[u8]], _: &[u64], answer: &mut dyn FnMut(&[Option<&[u8]>])) {
+    fn probe(&mut self, keys: &[&[u8]], _: &[u64], answer: &mut Answer<'_>) {
         /// The server looks up at most so many keys together.
         const CHUNK_KEYS: usize = 128;
         fn value_of<'g>(item: &Option<Item<'g>>) -> Option<&'g [u8]> {

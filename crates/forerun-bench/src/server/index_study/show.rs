@@ -14,6 +14,9 @@ index behind it exchanged. Server and client are on separate cores, over the loo
 /// A phase's name, and its time.
 type PhaseColumn = (&'static str, fn(&PhaseTimes) -> f64);
 
+/// A ratio's name, and its value.
+type RatioColumn = (&'static str, fn(&IndexRow) -> Option<f64>);
+
 const PHASES: [PhaseColumn; 6] = [
     ("receive", |times| times.receive_ns),
     ("parse", |times| times.parse_ns),
@@ -105,7 +108,7 @@ pub(super) fn legend(rows: &[IndexRow]) -> String {
 pub(super) fn fill(report: &mut Report, rows: &[IndexRow]) {
     report.tiles.extend(tiles(rows));
     for (name, of_panel) in panels(rows, panel) {
-        let ratios: [(&str, fn(&IndexRow) -> Option<f64>); 3] = [
+        let ratios: [RatioColumn; 3] = [
             ("Keys per second over MemC3's", |row| row.rate_vs_memc3),
             ("Hash and probe: speed over MemC3's", |row| {
                 row.phases.as_ref().map(|all| all.table_vs_memc3)
