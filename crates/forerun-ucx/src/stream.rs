@@ -9,11 +9,11 @@
 //! whatever transport UCX uses. Its end is the end of the stream: a side that closes properly first
 //! says how many messages it has sent, so that none is lost on the way.
 
+use forerun_core::sync::Arc;
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
-use forerun_core::sync::Arc;
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -8,6 +8,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use forerun_ucx::{Context, ContextOptions, Hello, HelloAnswer, Hub, Stream};
 use mio::net::TcpStream;
@@ -19,7 +20,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a server may leave a request unanswered.

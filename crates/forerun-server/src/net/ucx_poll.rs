@@ -12,11 +12,11 @@
 //! message arrives in less time than the system needs to wake a thread. While messages arrive, it
 //! asks the system about its sockets only now and then.
 
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};

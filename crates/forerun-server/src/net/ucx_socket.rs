@@ -8,11 +8,11 @@
 //! The control socket is an ordinary connection: the acceptor accepts and counts it, and the poll
 //! watches it. Until the hello is complete and its token is right, nothing of it reaches UCX.
 
+use forerun_core::sync::atomic::AtomicBool;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use forerun_core::sync::atomic::AtomicBool;
 
 use forerun_cache::SharedValue;
 use forerun_core::sync::{Mutex, PoisonError};

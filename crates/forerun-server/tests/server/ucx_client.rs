@@ -2,12 +2,12 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::Mutex;
