@@ -3,9 +3,10 @@
 Starts servers on this machine, stores the same items in all of them through the same ring, and asks
 for the same batches in alternating rounds, from one thread:
 
-    forerun        a list of values
-    forerun-rows   the values straight into the rows of an array: get_many(keys, out=, found=)
-    pymemcache     HashClient.get_many, a dict of values; it asks one server after the other
+    forerun           a list of values
+    forerun-rows      the values straight into the rows of an array: get_many(keys, out=, found=)
+    forerun-asyncio   forerun.aio.Client in the event loop of asyncio, one call after the other
+    pymemcache        HashClient.get_many, a dict of values; it asks one server after the other
 
     pip install pymemcache
     python python/bench/client.py                                # 1 and 4 servers, 100 keys a batch
@@ -13,6 +14,7 @@ for the same batches in alternating rounds, from one thread:
 """
 
 import argparse
+import asyncio
 import contextlib
 import importlib
 import json
@@ -27,6 +29,7 @@ from typing import Any
 
 import forerun
 import numpy as np
+from forerun import aio
 from rounds import Case, Progress, count, measure, print_table, ratio, short
 
 IN_TURN = 64  # batches between two readings of the clock
@@ -70,7 +73,34 @@ def wait_for(process: subprocess.Popen, port: int) -> None:
     raise SystemExit(f"{process.args[0]} does not start")
 
 
-def lookups(engine: str, addresses: list[str], batch: int, value_bytes: int) -> Callable[..., Any]:
+def lookups(
+    engine: str, addresses: list[str], batch: int, value_bytes: int
+) -> Callable[[list[list[str]]], Any]:
+    """The engine's lookup of batches, one after the other. It returns the last answer."""
+    if engine == "forerun-asyncio":
+        loop = asyncio.new_event_loop()
+        # It belongs to the loop that its first call runs in.
+        peer = aio.Client(addresses)
+
+        async def await_all(batches: list[list[str]]) -> Any:
+            answer = None
+            for keys in batches:
+                answer = await peer.get_many(keys)
+            return answer
+
+        return lambda batches: loop.run_until_complete(await_all(batches))
+    look_up = lookup(engine, addresses, batch, value_bytes)
+
+    def look_up_all(batches: list[list[str]]) -> Any:
+        answer = None
+        for keys in batches:
+            answer = look_up(keys)
+        return answer
+
+    return look_up_all
+
+
+def lookup(engine: str, addresses: list[str], batch: int, value_bytes: int) -> Callable[..., Any]:
     """The engine's call that looks up a batch."""
     if engine == "pymemcache":
         hash_client = importlib.import_module("pymemcache.client.hash").HashClient
@@ -105,25 +135,25 @@ def check(engine: str, answer: Any, keys: list[str], value: bytes) -> None:
     if engine == "pymemcache":
         right = answer == dict.fromkeys(keys, value)
     else:
-        right = answer == [value] * len(keys) if engine == "forerun" else bool(answer.all())
+        is_array = engine == "forerun-rows"
+        right = bool(answer.all()) if is_array else answer == [value] * len(keys)
     if not right:
         raise SystemExit(f"{engine} did not find all {len(keys)} keys")
 
 
 def case_of(engine: str, addresses: list[str], keys: list[str], batch: int, value: bytes) -> Case:
-    look_up = lookups(engine, addresses, batch, len(value))
+    look_up_all = lookups(engine, addresses, batch, len(value))
     rng = np.random.default_rng(5)
     batches = [
         [keys[position] for position in rng.choice(len(keys), batch, replace=False)]
         for _ in range(IN_TURN)
     ]
-    check(engine, look_up(batches[0]), batches[0], value)
+    check(engine, look_up_all(batches[:1]), batches[0], value)
 
     def turn(seconds: float) -> float:
         begin, done = time.perf_counter(), 0
         while time.perf_counter() - begin < seconds:
-            for keys_of_batch in batches:
-                look_up(keys_of_batch)
+            look_up_all(batches)
             done += len(batches)
         return done / (time.perf_counter() - begin)
 
@@ -161,7 +191,7 @@ def main() -> None:
     items = arguments.items or (2000 if arguments.quick else 100_000)
     rounds = arguments.rounds or (2 if arguments.quick else 7)
     seconds = (arguments.duration_ms or (1 if arguments.quick else 300)) / 1000
-    engines = ["forerun", "forerun-rows"]
+    engines = ["forerun", "forerun-rows", "forerun-asyncio"]
     try:
         importlib.import_module("pymemcache")
         engines.append("pymemcache")

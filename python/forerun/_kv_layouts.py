@@ -67,7 +67,31 @@ def checked_tensor(name: str, tensor: Tensor) -> Tensor:
         )
     if tensor.layout != torch.strided or not tensor.is_contiguous():
         raise InvalidArgumentError(f"`{name}` must be contiguous: it is copied in place")
+    if tensor.is_conj() or tensor.is_neg():
+        raise InvalidArgumentError(
+            f"`{name}` is a view whose values differ from its memory: use `resolve_conj` or "
+            f"`resolve_neg`"
+        )
     return tensor
+
+
+def checked_list(name: str, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    if not isinstance(tensors, Sequence):
+        raise InvalidArgumentError(
+            f"`{name}` must be a list of tensors, not {type(tensors).__qualname__}"
+        )
+    return tensors
+
+
+def address_of(name: str, tensor: Tensor) -> int:
+    """The address of the first byte. Tensors that only trace a program have none."""
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:
+        raise InvalidArgumentError(f"`{name}` has no memory: {error}") from None
+    if address == 0 and tensor.nbytes > 0:
+        raise InvalidArgumentError(f"`{name}` has no memory")
+    return address
 
 
 def expect_same(what: str, given: Iterable[tuple[str, object]]) -> None:
@@ -115,7 +139,7 @@ def in_rows(
                     f"{pages[0]}"
                 )
             counts.append(count)
-            memory.append((tensor.data_ptr(), tensor.nbytes))
+            memory.append((address_of(where, tensor), tensor.nbytes))
             named.append((where, tensor))
         memories.append((name, memory))
     return Side(memories, offsets, min(counts, default=0), stride_bytes, pages, named, [])
@@ -236,6 +260,11 @@ def page_head(
             raise InvalidArgumentError(
                 f"`{what}` = {size} bytes is not a multiple of `head_num` = {head_num}"
             )
+    if page_size * token_bytes > _BYTES_MAX:
+        raise InvalidArgumentError(
+            f"a page of `page_size` = {page_size} tokens of `{name}` = {token_bytes} bytes is "
+            f"larger than {_BYTES_MAX} bytes"
+        )
     head_bytes = item_size // head_num
     row_bytes = token_bytes // head_num
     whole = in_rows(
@@ -344,8 +373,8 @@ def transfer(
         source,
         destination,
         row_bytes,
-        (src_indices.data_ptr(), src_indices.numel()),
-        (dst_indices.data_ptr(), dst_indices.numel()),
+        (address_of("src_indices", src_indices), src_indices.numel()),
+        (address_of("dst_indices", dst_indices), dst_indices.numel()),
         threads,
         device,
         stream,

@@ -91,6 +91,7 @@ class GroupTable:
         owned, askers = self._owned(parts)
         rows = np.zeros((len(owned), self._row_bytes), np.uint8)
         flags = np.zeros(len(owned), np.uint8)
+        cause: Exception | None = None
         try:
             if prepare is not None:
                 prepare(owned)
@@ -98,8 +99,12 @@ class GroupTable:
         except PartialError as error:
             # The others wait for an answer. The askers of these keys raise the error.
             flags[error.positions] = FAILED
+        except Exception as error:
+            flags[:], cause = FAILED, error
         found = self._answers([flags[part] for part in askers])
         answers = self._answers([rows[part].reshape(-1) for part in askers])
+        if cause is not None:
+            raise cause
         failed = positions[found == FAILED]
         batch.scatter(positions, np.where(found == FAILED, np.uint8(0), found), answers)
         _raise(failed)
@@ -115,12 +120,19 @@ class GroupTable:
         sent = [gathered[p.start * self._row_bytes : p.stop * self._row_bytes] for p in asked]
         added = np.concatenate(self._all_to_all(sent))
         flags = np.zeros(len(owned), np.uint8)
+        cause: Exception | None = None
         try:
-            flags[:] = self.table.add_at(owned, added)
-        except PartialError as error:
-            flags[:] = self.table.contains(owned)
-            flags[error.positions] = FAILED
+            try:
+                flags[:] = self.table.add_at(owned, added)
+            except PartialError as error:
+                flags[:] = self.table.contains(owned)
+                flags[error.positions] = FAILED
+        except Exception as error:
+            # The others wait for an answer.
+            flags[:], cause = FAILED, error
         found = self._answers([flags[part] for part in askers])
+        if cause is not None:
+            raise cause
         failed = positions[found == FAILED]
         batch.scatter(positions, np.where(found == FAILED, np.uint8(0), found))
         _raise(failed)

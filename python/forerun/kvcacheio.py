@@ -248,6 +248,8 @@ def transfer_kv_direct(
 
     The indices are those of tokens, in whole pages.
     """
+    src_layers = _kv.checked_list("src_layers", src_layers)
+    dst_layers = _kv.checked_list("dst_layers", dst_layers)
     if len(src_layers) != len(dst_layers):
         raise InvalidArgumentError(
             f"`src_layers` and `dst_layers` must have the same length, not {len(src_layers)} and "
@@ -399,6 +401,7 @@ def _direct(
 ) -> None:
     """Copies pages between pools and layers. A row is a page of one layer."""
     pools_name, layers_name = ("dst_ptrs", "src_ptrs") if to_pools else ("src_ptrs", "dst_ptrs")
+    pools, layers = _kv.checked_list(pools_name, pools), _kv.checked_list(layers_name, layers)
     src_indices, dst_indices = _kv.in_pages(src_indices, dst_indices, page_size)
     if len(pools) not in (1, 2) or len(layers) % len(pools) != 0:
         raise InvalidArgumentError(

@@ -35,7 +35,6 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -44,15 +43,18 @@ from torch import Tensor, nn
 from torch.optim import optimizer as _optimizer
 
 from forerun import Table
+from forerun._torch_operators import collected as _collected
+from forerun._torch_operators import modules as _modules
+from forerun._torch_operators import wide as _wide
 from forerun.errors import InvalidArgumentError, PartialError
 from forerun.exchange import GroupTable
 
 __all__ = ["Embedding", "EmbeddingBag", "SGD", "ShardedEmbeddingBag"]
 
-# Operators take only tensors and numbers. These map a number to its object.
-_modules: weakref.WeakValueDictionary[int, _Rows] = weakref.WeakValueDictionary()
-_collected: weakref.WeakValueDictionary[int, _Gradients] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
+
+# Types of rows that `Table.find_pooled` adds up, in float32, and returns.
+_POOLED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 # Held while rows are created for keys without one. Two threads that meet a new key at the same time
 # must not both insert its row: the later insert would undo the updates in between.
@@ -68,11 +70,6 @@ def _bits(tensor: Tensor) -> Any:
     if tensor.is_cuda:
         return tensor
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The type for sums of these elements. A sum of 16-bit floats would round at each addition."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 class _Gradients:
@@ -163,52 +160,6 @@ def _show_again(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
 
 _optimizer.register_optimizer_step_pre_hook(_hide_from)
 _optimizer.register_optimizer_step_post_hook(_show_again)
-
-
-@torch.library.custom_op("forerun::find", mutates_args=())
-def _find(keys: Tensor, anchor: Tensor, module: int, dim: int) -> Tensor:
-    return _modules[module]._find(keys)
-
-
-@_find.register_fake
-def _(keys: Tensor, anchor: Tensor, module: int, dim: int) -> Tensor:
-    return keys.new_empty((*keys.shape, dim), dtype=anchor.dtype)
-
-
-# It returns a value (a gradient of 0 for the anchor), because a compiler may remove an operator
-# that returns none.
-@torch.library.custom_op("forerun::collect_gradients", mutates_args=())
-def _collect(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Tensor:
-    gradients = _collected.get(module)
-    # The module is gone, so its gradients can no longer be requested.
-    if gradients is not None:
-        gradients.add(keys, gradient)
-    return anchor.new_zeros(())
-
-
-@_collect.register_fake
-def _(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Tensor:
-    return anchor.new_empty(())
-
-
-def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Tensor) -> None:
-    keys, anchor, ctx.module, _ = inputs
-    ctx.save_for_backward(keys, anchor)
-    # Kept alive as long as the graph may run backward.
-    ctx.gradients = _collected.get(ctx.module)
-
-
-def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None, None]:
-    keys, anchor = ctx.saved_tensors
-    return (
-        None,
-        torch.ops.forerun.collect_gradients(keys, gradient.contiguous(), anchor, ctx.module),
-        None,
-        None,
-    )
-
-
-_find.register_autograd(_backward, setup_context=_remember)
 
 
 class _Rows(nn.Module):
@@ -308,17 +259,18 @@ class _Rows(nn.Module):
         # Pinned memory is copied while the CPU continues.
         return torch.zeros(shape, dtype=dtype, pin_memory=wanted.is_cuda)
 
+    def _anchor(self) -> Tensor:
+        anchor = self._autograd_anchor
+        return anchor if self.rows.requires_grad else anchor.detach()
+
     def _lookup(self, keys: Tensor) -> Tensor:
         if keys.dtype != torch.int64 or keys.device.type not in ("cpu", "cuda"):
             raise InvalidArgumentError(
                 f"keys are a tensor of int64 on the CPU or a CUDA device, not of {keys.dtype} on "
                 f"{keys.device}"
             )
-        anchor = (
-            self._autograd_anchor if self.rows.requires_grad else self._autograd_anchor.detach()
-        )
         rows: Tensor = torch.ops.forerun.find(
-            keys.contiguous(), anchor, self._number, self.embedding_dim
+            keys.contiguous(), self._anchor(), self._number, self.embedding_dim
         )
         if self.padding_idx is not None:
             rows = rows.masked_fill((keys == self.padding_idx).unsqueeze(-1), 0)
@@ -399,6 +351,10 @@ class EmbeddingBag(_Rows):
 
     Bags are the rows of a matrix of keys, or the parts of a vector of keys that begin at `offsets`.
     Keys without a row count as zeros; keys equal to `padding_idx` do not count at all.
+
+    Sums and means of keys in CPU memory come from `Table.find_pooled`, which adds up rows as it
+    finds them. Other bags (a maximum, keys on a GPU, rows of float64, weights that need a gradient
+    or belong to 16-bit rows) have all their rows collected first.
     """
 
     def __init__(
@@ -415,16 +371,33 @@ class EmbeddingBag(_Rows):
             raise InvalidArgumentError(f"`mode` must be one of sum, mean, max, not {mode!r}")
         self.mode = mode
         self.include_last_offset = include_last_offset
+        self._can_pool = (
+            isinstance(table, Table) and mode != "max" and self._table_dtype in _POOLED_DTYPES
+        )
 
     def forward(
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
+        weights = per_sample_weights
+        if weights is not None and (self.mode != "sum" or weights.shape != input.shape):
+            raise InvalidArgumentError("weights need `mode='sum'` and one weight per key")
+        if self._is_pooled(input, offsets, weights):
+            keys, ends = self._offsets(input, offsets)
+            pooled: Tensor = torch.ops.forerun.find_pooled(
+                keys.contiguous(),
+                ends,
+                None if weights is None else weights.flatten().contiguous(),
+                self._anchor(),
+                self._number,
+                self.embedding_dim,
+                self.mode == "mean",
+                self.padding_idx,
+            )
+            return pooled
         keys, bag, bags = self._bags(input, offsets)
         rows = self._lookup(keys)
-        if per_sample_weights is not None:
-            if self.mode != "sum" or per_sample_weights.shape != input.shape:
-                raise InvalidArgumentError("weights need `mode='sum'` and one weight per key")
-            rows = rows * per_sample_weights.flatten().unsqueeze(-1)
+        if weights is not None:
+            rows = rows * weights.flatten().unsqueeze(-1)
         counted = (
             torch.ones_like(keys)
             if self.padding_idx is None
@@ -440,24 +413,74 @@ class EmbeddingBag(_Rows):
         sums = wide.new_zeros((bags, self.embedding_dim)).index_add(0, bag, wide)
         return (sums / counts.clamp(min=1) if self.mode == "mean" else sums).to(rows.dtype)
 
+    def _is_pooled(self, input: Tensor, offsets: Tensor | None, weights: Tensor | None) -> bool:
+        """Whether `Table.find_pooled` gives the same result."""
+        given = (tensor for tensor in (input, offsets, weights) if tensor is not None)
+        return (
+            self._can_pool
+            and input.dtype == torch.int64
+            and all(tensor.device.type == "cpu" for tensor in given)
+            # Otherwise each row would be rounded to the other type before it is added.
+            and self._autograd_anchor.dtype == self._table_dtype
+            and (
+                weights is None
+                or (weights.dtype == self._table_dtype == torch.float32)
+                and not weights.requires_grad
+            )
+        )
+
+    def _pool(
+        self, keys: Tensor, offsets: Tensor, weights: Tensor | None, mean: bool
+    ) -> Tensor:
+        """The sum or mean of the rows of each bag. Creates missing rows during training."""
+        assert isinstance(self.table, Table)
+        pooled = torch.empty((len(offsets) - 1, self.embedding_dim), dtype=self._table_dtype)
+        arguments = {
+            "weights": None if weights is None else _bits(weights),
+            "mode": "mean" if mean else "sum",
+            "dtype": self.table.dtype,
+            "out": _bits(pooled),
+        }
+        _, found = self.table.find_pooled(_bits(keys), _bits(offsets), **arguments)
+        if self.training and self._initialize is not None and found.sum() < len(keys):
+            with _making_rows:
+                self._make_rows(self.table, keys)
+            self.table.find_pooled(_bits(keys), _bits(offsets), **arguments)
+        return pooled
+
+    def _check_shapes(self, input: Tensor, offsets: Tensor | None) -> None:
+        if input.dim() == 2 and offsets is not None:
+            raise InvalidArgumentError(
+                "in a matrix of keys each row is a bag, so there must be no offsets"
+            )
+        if input.dim() != 2 and (input.dim() != 1 or offsets is None):
+            raise InvalidArgumentError(
+                "keys must be a matrix of bags, or a vector with the offsets of its bags"
+            )
+
+    def _starts(self, offsets: Tensor) -> Tensor:
+        return offsets[:-1] if self.include_last_offset else offsets
+
+    def _offsets(self, input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The concatenated keys, and where each bag begins; at the end, their number."""
+        self._check_shapes(input, offsets)
+        if offsets is None:
+            bags, length = input.shape
+            return input.flatten(), torch.arange(bags + 1) * length
+        starts = self._starts(offsets).to(torch.int64)
+        return input, torch.cat([starts, starts.new_full((1,), len(input))])
+
     def _bags(self, input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor, int]:
         """The concatenated keys, the bag of each, and the number of bags."""
-        if input.dim() == 2:
-            if offsets is not None:
-                raise InvalidArgumentError(
-                    "in a matrix of keys each row is a bag, so there must be no offsets"
-                )
+        self._check_shapes(input, offsets)
+        if offsets is None:
             bags, length = input.shape
             return (
                 input.flatten(),
                 torch.arange(bags, device=input.device).repeat_interleave(length),
                 bags,
             )
-        if input.dim() != 1 or offsets is None:
-            raise InvalidArgumentError(
-                "keys must be a matrix of bags, or a vector with the offsets of its bags"
-            )
-        starts = offsets[:-1] if self.include_last_offset else offsets
+        starts = self._starts(offsets)
         bag = torch.bucketize(torch.arange(len(input), device=input.device), starts, right=True) - 1
         return input, bag, len(starts)
 

@@ -277,8 +277,8 @@ pub(crate) fn expect_contiguous(
     }
     // A copy would be written, and the caller's array would not change.
     let advice = match access {
-        Access::Read => "numpy.ascontiguousarray copies it to an array that is",
-        Access::Write => {
+        Access::Read | Access::ReadRows => "numpy.ascontiguousarray copies it to an array that is",
+        Access::Write | Access::WriteRows => {
             "it is written in place, so pass a contiguous array, such as numpy.empty returns"
         }
     };

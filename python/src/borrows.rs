@@ -24,14 +24,26 @@ use crate::errors::invalid;
 pub(crate) enum Access {
     Read,
     Write,
+    /// Reads some rows by address, without a Rust reference to the memory.
+    ReadRows,
+    /// Writes some rows likewise. Calls that use different rows of a pool may run at the same time;
+    /// which rows they are is the caller's business.
+    WriteRows,
 }
 
 impl Access {
     fn participle(self) -> &'static str {
         match self {
-            Access::Read => "read",
-            Access::Write => "written",
+            Access::Read | Access::ReadRows => "read",
+            Access::Write | Access::WriteRows => "written",
         }
+    }
+
+    /// Whether two calls that use the same bytes may run at the same time.
+    fn may_meet(self, other: Access) -> bool {
+        let only_reads = |access| matches!(access, Access::Read | Access::ReadRows);
+        let is_of_rows = |access| matches!(access, Access::ReadRows | Access::WriteRows);
+        (only_reads(self) && only_reads(other)) || (is_of_rows(self) && is_of_rows(other))
     }
 }
 
@@ -47,7 +59,7 @@ struct Range {
 
 #[derive(Default)]
 struct Held {
-    /// A call uses three or four ranges, so there are few.
+    /// A call uses three or four ranges, and a copy of rows one per layer, so there are few.
     ranges: Vec<Range>,
 }
 
@@ -78,11 +90,11 @@ impl Memory {
         self.start.saturating_add(self.len_bytes)
     }
 
-    /// The error if this use conflicts with a recorded one.
-    fn clash(&self, held: &Held) -> Option<PyErr> {
-        let other = held.ranges.iter().find(|other| {
+    /// The error if this use conflicts with one of these.
+    fn clash(&self, ranges: &[Range]) -> Option<PyErr> {
+        let other = ranges.iter().find(|other| {
             (other.start < self.end() && self.start < other.end)
-                && (self.access == Access::Write || other.access == Access::Write)
+                && !self.access.may_meet(other.access)
         })?;
         let (from, to) = (other.start.max(self.start), other.end.min(self.end()));
         Some(invalid(format!(
@@ -98,6 +110,14 @@ impl Memory {
     }
 }
 
+/// Whether the pieces of memory of one call are compared with each other.
+#[derive(Clone, Copy)]
+enum Within {
+    Compared,
+    /// The caller has done so.
+    Known,
+}
+
 /// A record that memory is in use. Dropping it ends the use. It keeps no Python object alive.
 #[derive(Debug)]
 pub(crate) struct Borrow {
@@ -109,6 +129,16 @@ impl Borrow {
     /// Records the use of all of a call's memory at once. Taking the lock once per argument would
     /// slow down a lookup of 256 keys by about 4%.
     pub(crate) fn all<const N: usize>(memories: [Memory; N]) -> PyResult<Borrow> {
+        Borrow::of(&memories, Within::Compared)
+    }
+
+    /// Like [`Borrow::all`], for memory that the caller has compared with each other: a copy of
+    /// rows may use hundreds of pieces.
+    pub(crate) fn compared(memories: &[Memory]) -> PyResult<Borrow> {
+        Borrow::of(memories, Within::Known)
+    }
+
+    fn of(memories: &[Memory], within: Within) -> PyResult<Borrow> {
         if memories.iter().all(|memory| memory.len_bytes == 0) {
             return Ok(Borrow { number: None });
         }
@@ -120,7 +150,11 @@ impl Borrow {
             if memory.len_bytes == 0 {
                 continue;
             }
-            if let Some(clash) = memory.clash(&held) {
+            let others = match within {
+                Within::Compared => &held.ranges[..],
+                Within::Known => &held.ranges[..before],
+            };
+            if let Some(clash) = memory.clash(others) {
                 held.ranges.truncate(before);
                 return Err(clash);
             }

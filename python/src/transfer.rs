@@ -11,18 +11,21 @@
 //! `forerun/kvcacheio.py` checks the tensors and computes the layouts. This file checks what it
 //! takes a loop to check: the indices, and overlaps between arguments. Nothing is copied before all
 //! checks have passed.
+//!
+//! While a copy runs, `borrows.rs` knows its memory. Other copies may use the same pools.
 
 use std::num::NonZeroUsize;
 
 use forerun::gpu::gather::cpu::{self, CpuOptions};
 use forerun::gpu::gather::{
     CopySpec, Direction, IndexType, KnownMemory, Layers, Locate, MemoryType, PairsAt, Request,
-    RowCopy, RowLayout, RowPages,
+    RowCopy, RowLayout, RowPages, rows_that_fit,
 };
 use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
 use pyo3::prelude::*;
 use zerocopy::IntoBytes;
 
+use crate::borrows::{Access, Borrow, Memory as Used};
 use crate::cuda::{CallersStream, opened, stream_of};
 use crate::errors::{device_exception, gather_exception, invalid};
 
@@ -49,13 +52,39 @@ struct Span<'a> {
     argument: &'a str,
     start: u64,
     end: u64,
-    is_written: bool,
+    access: Access,
+}
+
+impl Span<'_> {
+    fn is_written(&self) -> bool {
+        self.access == Access::WriteRows
+    }
+
+    fn used(&self) -> Used {
+        let what = match self.access {
+            Access::WriteRows | Access::Write => "dst",
+            Access::ReadRows => "src",
+            Access::Read => "indices",
+        };
+        Used {
+            start: self.start as usize,
+            len_bytes: self.end.saturating_sub(self.start) as usize,
+            access: self.access,
+            what,
+        }
+    }
 }
 
 impl Side {
     fn names(&self) -> String {
         let names = self.arguments.iter().map(|(name, _)| format!("`{name}`"));
         names.collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The address of each memory.
+    fn addresses(&self) -> Vec<u64> {
+        let memories = self.arguments.iter().flat_map(|(_, memories)| memories);
+        memories.map(|&(address, _)| address).collect()
     }
 
     /// The address of each layer's row 0.
@@ -70,14 +99,14 @@ impl Side {
     }
 
     /// The memory of all arguments. Memory of unknown size is as long as its rows.
-    fn spans(&self, rows: u64, is_written: bool) -> impl Iterator<Item = Span<'_>> {
+    fn spans(&self, rows: u64, access: Access) -> impl Iterator<Item = Span<'_>> {
         let unknown = rows.saturating_mul(self.stride_bytes);
         self.arguments.iter().flat_map(move |(name, memories)| {
             memories.iter().map(move |&(address, bytes)| Span {
                 argument: name,
                 start: address,
                 end: address.saturating_add(bytes.unwrap_or(unknown)),
-                is_written,
+                access,
             })
         })
     }
@@ -89,21 +118,6 @@ impl Side {
             })
             .pages(self.pages.map(|(rows, bytes)| RowPages { rows, bytes }))
     }
-
-    /// The number of rows up to the end of each layer's allocation.
-    fn rows_on(&self, gpu: &Gpu) -> Result<u64, GpuError> {
-        if let Some(rows) = self.rows {
-            return Ok(rows);
-        }
-        let mut least = u64::MAX;
-        for start in self.starts() {
-            let end = gpu.locate(start)?.range.map(|(first, len)| first + len);
-            // Without a known end the layer has no rows, and nothing is copied.
-            let bytes = end.unwrap_or(start).saturating_sub(start);
-            least = least.min(bytes / self.stride_bytes.max(1));
-        }
-        Ok(least)
-    }
 }
 
 /// Returns an error if an argument that is written shares memory with another argument.
@@ -113,10 +127,10 @@ fn expect_apart<'a>(spans: impl Iterator<Item = Span<'a>>) -> PyResult<()> {
     for (at, one) in spans.iter().enumerate() {
         let near = spans[at + 1..].iter();
         for other in near.take_while(|other| other.start < one.end) {
-            if !(one.is_written || other.is_written) {
+            if !(one.is_written() || other.is_written()) {
                 continue;
             }
-            let (written, other) = match one.is_written {
+            let (written, other) = match one.is_written() {
                 true => (one, other),
                 false => (other, one),
             };
@@ -131,6 +145,14 @@ fn expect_apart<'a>(spans: impl Iterator<Item = Span<'a>>) -> PyResult<()> {
     Ok(())
 }
 
+/// Records that a copy uses this memory, of which no written part may overlap any other.
+fn borrowed_apart<'a>(spans: impl Iterator<Item = Span<'a>>) -> PyResult<Borrow> {
+    let spans: Vec<Span<'a>> = spans.collect();
+    let used: Vec<Used> = spans.iter().map(Span::used).collect();
+    expect_apart(spans.into_iter())?;
+    Borrow::compared(&used)
+}
+
 /// Indices in CPU memory.
 struct Indices<'a> {
     argument: &'static str,
@@ -141,6 +163,9 @@ impl<'a> Indices<'a> {
     /// # Safety
     /// There must be `count` integers at the address, which nothing changes for `'a`.
     unsafe fn at(argument: &'static str, (address, count): (u64, usize)) -> PyResult<Indices<'a>> {
+        if address == 0 && count > 0 {
+            return Err(invalid(format!("`{argument}` has no memory")));
+        }
         if !address.is_multiple_of(align_of::<i64>() as u64) {
             return Err(invalid(format!(
                 "`{argument}` must begin at a multiple of 8 bytes, not at {address:#x}"
@@ -159,28 +184,38 @@ impl<'a> Indices<'a> {
         Ok(Indices { argument, indices })
     }
 
-    /// Checks that all indices are below the number of rows of their side, and returns that number.
-    /// If it is unknown, it follows from the greatest index. Negative indices name no row.
-    fn rows_of(&self, side: &Side) -> PyResult<u64> {
+    /// The number of rows that the indices need. Negative indices name no row.
+    fn needed(&self) -> (i64, u64) {
         let greatest = self.indices.iter().copied().max().unwrap_or(-1);
-        let needed = u64::try_from(greatest).map_or(0, |greatest| greatest.saturating_add(1));
-        match side.rows {
-            None => Ok(needed),
-            Some(rows) if needed <= rows => Ok(rows),
-            Some(rows) => {
-                let position = self.indices.iter().position(|&index| index == greatest);
-                let have = match side.arguments.len() {
-                    1 => "has",
-                    _ => "have",
-                };
-                Err(invalid(format!(
-                    "`{}[{}]` is {greatest}, but {} {have} {rows} rows",
-                    self.argument,
-                    position.unwrap_or(0),
-                    side.names()
-                )))
-            }
+        let rows = u64::try_from(greatest).map_or(0, |greatest| greatest.saturating_add(1));
+        (greatest, rows)
+    }
+
+    /// Checks that all indices are below the number of rows of their side, and returns that number.
+    /// If it is unknown, it follows from the greatest index. `fit` is the number of rows that fit
+    /// into the side's memory, if that is known.
+    fn rows_of(&self, side: &Side, fit: Option<u64>) -> PyResult<u64> {
+        let (greatest, needed) = self.needed();
+        let limit = side.rows.or(fit).unwrap_or(u64::MAX);
+        if needed <= limit {
+            return Ok(side.rows.unwrap_or(needed));
         }
+        let position = self.indices.iter().position(|&index| index == greatest);
+        let have = match (side.rows, side.arguments.len()) {
+            (None, _) => "has room for",
+            (_, 1) => "has",
+            _ => "have",
+        };
+        let memory = match side.rows {
+            None => "the memory of ",
+            Some(_) => "",
+        };
+        Err(invalid(format!(
+            "`{}[{}]` is {greatest}, but {memory}{} {have} {limit} rows",
+            self.argument,
+            position.unwrap_or(0),
+            side.names()
+        )))
     }
 }
 
@@ -217,8 +252,8 @@ impl Transfer {
     }
 
     fn spans(&self, rows: [u64; 2]) -> impl Iterator<Item = Span<'_>> {
-        let source = self.source.spans(rows[0], false);
-        source.chain(self.destination.spans(rows[1], true))
+        let source = self.source.spans(rows[0], Access::ReadRows);
+        source.chain(self.destination.spans(rows[1], Access::WriteRows))
     }
 
     fn on_cpu(
@@ -228,16 +263,17 @@ impl Transfer {
         options: CpuOptions,
     ) -> PyResult<()> {
         let rows = [
-            sources.rows_of(&self.source)?,
-            destinations.rows_of(&self.destination)?,
+            sources.rows_of(&self.source, None)?,
+            destinations.rows_of(&self.destination, None)?,
         ];
         let indices = [sources, destinations].map(|indices| Span {
             argument: indices.argument,
             start: indices.indices.as_ptr() as u64,
             end: indices.indices.as_ptr() as u64 + size_of_val(indices.indices) as u64,
-            is_written: false,
+            // There is a reference to them.
+            access: Access::Read,
         });
-        expect_apart(self.spans(rows).chain(indices))?;
+        let _borrow = borrowed_apart(self.spans(rows).chain(indices))?;
         let mut memory = KnownMemory::default();
         let mut add = |start: u64, end: u64| {
             memory.add(start, end - start, MemoryType::Pageable, start);
@@ -256,20 +292,50 @@ impl Transfer {
         let request = self.request(Direction::Gather, rows, pairs);
         // SAFETY: the caller of `_transfer_rows` guarantees that the memory exists. Nothing here
         // has a reference to it, except to indices, which are read. The spans that are written
-        // overlap no others.
+        // overlap no others, and no running call has a reference to memory that it borrows.
         unsafe { cpu::copy_request(&request, &memory, options) }.map_err(gather_exception)?;
         Ok(())
     }
 
-    /// Returns an error if arguments share memory, as far as their size is known.
-    fn expect_known_apart(&self) -> PyResult<()> {
+    /// Borrows the memory of all arguments, as far as their size is known.
+    fn borrow_known(&self) -> PyResult<Borrow> {
         let rows = [&self.source, &self.destination].map(|side| side.rows.unwrap_or(0));
-        expect_apart(self.spans(rows))
+        borrowed_apart(self.spans(rows))
+    }
+
+    /// The number of rows of both sides. Those of unknown size are as many as the indices need, or,
+    /// if these are on the device, as fit into the memory.
+    fn rows_on(&self, gpu: &Gpu, indices: Option<[&Indices<'_>; 2]>) -> PyResult<[u64; 2]> {
+        let (source, destination) = (self.source.addresses(), self.destination.addresses());
+        // Sources may overlap each other. What is written overlaps nothing.
+        let all = [&source[..], &destination[..]].concat();
+        let fit = |side: &Side, addresses: &[u64], neighbours: &[u64]| match side.rows {
+            Some(rows) => Ok(rows),
+            None => rows_that_fit(addresses, side.stride_bytes, neighbours, gpu),
+        };
+        let sources = fit(&self.source, &source, &destination).map_err(gather_exception)?;
+        let destinations = fit(&self.destination, &destination, &all).map_err(gather_exception)?;
+        match indices {
+            None => Ok([sources, destinations]),
+            Some([from, to]) => Ok([
+                from.rows_of(&self.source, Some(sources))?,
+                to.rows_of(&self.destination, Some(destinations))?,
+            ]),
+        }
     }
 
     /// Copies on a device and waits for the stream.
-    fn on_device(&self, gpu: &Gpu, stream: CallersStream, pairs: PairsAt) -> Result<(), GpuError> {
-        let rows = [self.source.rows_on(gpu)?, self.destination.rows_on(gpu)?];
+    fn on_device(
+        &self,
+        gpu: &Gpu,
+        stream: CallersStream,
+        rows: [u64; 2],
+        pairs: PairsAt,
+    ) -> Result<(), GpuError> {
+        if pairs.count == 0 || rows.contains(&0) {
+            // No pair has a row on both sides, and empty tensors have no address.
+            return Ok(());
+        }
         let is_on_device = |side: &Side| {
             let first = side.starts().first().copied().unwrap_or(0);
             Ok::<_, GpuError>(matches!(
@@ -334,17 +400,19 @@ pub(crate) fn _transfer_rows(
         .transpose()?;
     let threads = NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN);
     py.detach(|| {
-        if stream.is_some() {
-            transfer.expect_known_apart()?;
-        }
+        let _borrow = match stream {
+            Some(_) => Some(transfer.borrow_known()?),
+            None => None,
+        };
         if let (Some(stream), true) = (stream, indices_on_device) {
             let at = |(address, count): (u64, usize)| (address, count as u64);
             let (sources, destinations) = (at(source_indices), at(destination_indices));
             let pairs = PairsAt::split(IndexType::I64, sources, destinations);
             let pairs = pairs.map_err(gather_exception)?;
             let gpu = opened(device).map_err(device_exception)?;
+            let rows = transfer.rows_on(&gpu, None)?;
             return transfer
-                .on_device(&gpu, stream, pairs)
+                .on_device(&gpu, stream, rows, pairs)
                 .map_err(device_exception);
         }
         // SAFETY: `forerun/kvcacheio.py` passes the memory of tensors that it holds. A caller who
@@ -356,10 +424,9 @@ pub(crate) fn _transfer_rows(
             let options = CpuOptions::default().threads(threads);
             return transfer.on_cpu(&sources, &destinations, options);
         };
-        sources.rows_of(&transfer.source)?;
-        destinations.rows_of(&transfer.destination)?;
+        let gpu = opened(device).map_err(device_exception)?;
+        let rows = transfer.rows_on(&gpu, Some([&sources, &destinations]))?;
         let copy = || {
-            let gpu = opened(device)?;
             let both = [sources.indices, destinations.indices].concat();
             let buffer = DeviceBuffer::from_slice(&gpu, both.as_bytes())?;
             let (first, count) = (buffer.address(), sources.indices.len() as u64);
@@ -368,7 +435,7 @@ pub(crate) fn _transfer_rows(
                 destinations.indices.len() as u64,
             );
             let pairs = PairsAt::split(IndexType::I64, (first, count), second)?;
-            transfer.on_device(&gpu, stream, pairs)
+            transfer.on_device(&gpu, stream, rows, pairs)
         };
         copy().map_err(device_exception)
     })

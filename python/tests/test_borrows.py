@@ -234,3 +234,18 @@ def test_backward_refuses_tensors_changed_by_a_lookup():
         product.sum().backward()
     with torch.inference_mode():
         table.find([1, 2], torch.zeros(2, 2))
+
+
+def test_rows_are_not_copied_into_memory_that_a_lookup_writes(table):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from forerun.kvcacheio import transfer_kv_per_layer_mla
+
+    pool, keys = torch.zeros(KEYS, 2, dtype=torch.int64), np.random.permutation(KEYS)
+    source, index = torch.ones(1, 2, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    words = until_refused(
+        lambda: table.find(keys, out=pool.numpy()),
+        lambda: transfer_kv_per_layer_mla(source, pool, index, index, 16),
+    )
+    assert "`dst` cannot be written" in words and "`out`" in words
+    transfer_kv_per_layer_mla(source, pool, index, index, 16)
+    assert pool[0].tolist() == [1, 1]

@@ -113,6 +113,43 @@ def test_a_key_that_fails_is_reported_where_it_was_asked_for():
     assert Group(2).run([Failing(), Failing()], call) == [None, [1]]
 
 
+def test_a_process_that_fails_does_not_leave_the_others_waiting():
+    """It raises its own error, and the keys that it owns fail where they were asked for."""
+    keys, rows = np.arange(100), np.ones((100, 2), np.int64)
+
+    def closes_and_finds(rank, table):
+        if rank == 1:
+            table.table.close()
+        table.find(keys)
+
+    def closes_and_adds(rank, table):
+        if rank == 1:
+            table.table.close()
+        table.add_at(keys, rows)
+
+    def fails_to_initialize(rank, table):
+        def prepare(owned):
+            raise RuntimeError("no initial rows")
+
+        table.find(keys, prepare=prepare if rank == 1 else None)
+
+    for act in (closes_and_finds, closes_and_adds, fails_to_initialize):
+
+        def call(rank, table):
+            try:
+                act(rank, table)
+            except (errors.PartialError, errors.ClosedError, RuntimeError) as error:
+                return error
+            return None
+
+        group = Group(2)
+        group.barrier = threading.Barrier(2, timeout=20)
+        tables = [forerun.Table(2, "int64") for _ in range(2)]
+        asker, owner = group.run(tables, call)
+        assert isinstance(asker, errors.PartialError) and 0 < len(asker.positions) < 100
+        assert isinstance(owner, (errors.ClosedError, RuntimeError))
+
+
 def test_a_process_outside_its_group_is_refused():
     for rank, processes in [(2, 2), (-1, 2), (0, 0), (0, 1025)]:
         with pytest.raises(errors.InvalidArgumentError):

@@ -1,5 +1,8 @@
 """`forerun.gather` and `forerun.scatter` compared with NumPy's indexing."""
 
+import subprocess
+import sys
+
 import forerun
 import numpy as np
 import pytest
@@ -78,6 +81,31 @@ def test_read_only_and_overlapping_memory_is_refused():
     frozen.flags.writeable = False
     with pytest.raises(forerun.errors.InvalidArgumentError, match="written"):
         forerun.gather(rows, frozen, pairs)
+
+
+FEW_THREADS = """
+import resource
+
+import forerun
+import numpy as np
+
+host, device = np.random.random((5000, 64)), np.zeros((5000, 64))
+pairs = np.stack([np.arange(5000), np.random.permutation(5000)], axis=1)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+# A thread takes 2 MiB of address space for its stack: there is room for a few.
+resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20), -1))
+copied = forerun.gather(host, device, pairs, threads=500)
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+assert copied.rows == 5000
+assert (device[pairs[:, 1]] == host).all()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's")
+def test_a_copy_is_whole_where_the_system_starts_fewer_threads():
+    done = subprocess.run([sys.executable, "-c", FEW_THREADS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_machine_is_described():

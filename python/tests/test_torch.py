@@ -60,6 +60,86 @@ def test_bags_are_reduced_and_their_gradients_spread_as_torch_does(table, mode, 
     assert len(ours.collected_gradients()[0]) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("padding_idx", [None, 3])
+@pytest.mark.parametrize("shape", ["matrix", "offsets", "last offset", "empty"])
+def test_pooled_bags_are_those_of_collected_rows_bit_for_bit(dtype, mode, padding_idx, shape):
+    random = torch.Generator().manual_seed(4)
+    table = forerun.Table(8, str(dtype).removeprefix("torch."))
+    table.insert(torch.arange(100), _bits(ROWS.to(dtype)))
+    # Keys from 100 on have no row.
+    keys = torch.randint(0, 110, (40,), generator=random)
+    keys[7:12] = 3
+    offsets = {
+        "matrix": None,
+        "offsets": torch.tensor([0, 0, 7, 12, 40]),
+        "last offset": torch.tensor([0, 7, 12, 40, 40]),
+        "empty": torch.zeros(3, dtype=torch.int64),
+    }[shape]
+    keys = keys.view(8, 5) if shape == "matrix" else keys[:0] if shape == "empty" else keys
+    weights = torch.randn(keys.shape, generator=random)
+    for given in (None, weights) if mode == "sum" and dtype == torch.float32 else (None,):
+        results = []
+        for pools in (True, False):
+            bag = EmbeddingBag(
+                table,
+                mode=mode,
+                padding_idx=padding_idx,
+                include_last_offset=shape == "last offset",
+            )
+            assert bag._is_pooled(keys, offsets, given)
+            bag._can_pool = pools
+            out = bag(keys, offsets, given)
+            out.backward(torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape))
+            touched, sums = bag.collected_gradients()
+            assert padding_idx not in touched.tolist() or not pools
+            gradients = torch.zeros(110, 8, dtype=sums.dtype).index_add(0, touched, sums)
+            results.append((out.detach(), gradients))
+        assert results[0][0].dtype == dtype and torch.equal(results[0][0], results[1][0])
+        # Collected rows have gradients of their own type.
+        tolerance = {} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-3}
+        torch.testing.assert_close(results[0][1], results[1][1], **tolerance)
+
+
+def test_bags_that_pooled_lookups_would_round_otherwise_are_collected(table):
+    keys, offsets = torch.tensor([1, 2, 3, 1]), torch.tensor([0, 2])
+    weights = torch.ones(4)
+    summed = EmbeddingBag(table, mode="sum")
+    assert summed._is_pooled(keys, offsets, weights)
+    assert not summed._is_pooled(keys, offsets, weights.requires_grad_())
+    assert not summed._is_pooled(keys, offsets, torch.ones(4, dtype=torch.float64))
+    assert not EmbeddingBag(table, mode="max")._is_pooled(keys, offsets, None)
+    assert not EmbeddingBag(table).double()._is_pooled(keys, offsets, None)
+    assert not EmbeddingBag(forerun.Table(8, "float64"))._is_pooled(keys, offsets, None)
+
+
+def test_bags_create_missing_rows_only_while_training():
+    table = forerun.Table(8)
+    bag = EmbeddingBag(
+        table, mode="sum", padding_idx=5, initialize=lambda count: torch.full((count, 8), 2.0)
+    )
+    keys = torch.tensor([[7, 9, 5], [7, 5, 5]])
+    bag.eval()
+    assert bag(keys).sum() == 0 and len(table) == 0
+    bag.train()
+    assert bag(keys).sum(1).tolist() == [32, 16] and len(table) == 2
+
+
+@pytest.mark.parametrize("padding_idx", [None, 3])
+def test_wrong_offsets_of_bags_are_refused_with_the_place(table, padding_idx):
+    bag = EmbeddingBag(table, mode="sum", padding_idx=padding_idx)
+    keys = torch.tensor([3, 3, 4, 5])
+    for offsets, words in [
+        ([1, 2], "offset 0 is 1, but the first bag begins at key 0"),
+        ([0, 3, 1], "offset 2 is 1, below the one before, 3"),
+        ([0, 9], "offset 2 is 4, below the one before, 9"),
+        ([0, -1], "offsets must be numbers from 0"),
+    ]:
+        with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
+            bag(keys, torch.tensor(offsets))
+
+
 def test_weights_of_samples_count_and_have_gradients(table):
     keys, offsets = torch.tensor([1, 2, 3, 1]), torch.tensor([0, 2])
     theirs = torch.nn.EmbeddingBag.from_pretrained(ROWS, mode="sum")
@@ -97,6 +177,19 @@ def test_operators_pass_torchs_opcheck(table):
     words = Embedding(table)
     arguments = (torch.tensor([[1, 2], [3, 99]]), words._autograd_anchor, words._number, 8)
     torch.library.opcheck(torch.ops.forerun.find.default, arguments)
+    bag, keys = EmbeddingBag(table), torch.tensor([1, 2, 3, 99])
+    for weights, padding_idx in [(None, None), (torch.ones(4), 3)]:
+        arguments = (
+            keys,
+            torch.tensor([0, 1, 4]),
+            weights,
+            bag._autograd_anchor,
+            bag._number,
+            8,
+            True,
+            padding_idx,
+        )
+        torch.library.opcheck(torch.ops.forerun.find_pooled.default, arguments)
 
 
 def test_compiles_without_graph_breaks(table):
@@ -189,6 +282,28 @@ def test_an_embedding_returns_rows_on_the_device_of_its_keys(device_capacity):
     assert rows.is_cuda
     expected = torch.where((keys.cpu() < 100).unsqueeze(-1), ROWS[keys.cpu().clamp(max=99)], 0.0)
     assert torch.equal(rows.detach().cpu(), expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+@pytest.mark.parametrize("pairs_on_gpu", [False, True])
+def test_rows_are_copied_between_pinned_memory_and_a_gpu(pairs_on_gpu):
+    host = torch.randn(100, 8).pin_memory()
+    rows, places = torch.randperm(100)[:40], torch.randperm(60)[:40]
+    pairs = torch.stack([rows, places], dim=1)
+    back = torch.stack([places, rows], dim=1)
+    if pairs_on_gpu:
+        pairs, back = pairs.cuda(), back.cuda()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        # This is still running when the copy begins, which overwrites a part of it.
+        device = torch.full((60, 8), 9.0, device="cuda")
+        forerun.gather(host, device, pairs)
+        there = device.cpu()
+        returned = torch.zeros(100, 8).pin_memory()
+        forerun.scatter(device, returned, back)
+    expected = torch.full((60, 8), 9.0)
+    expected[places] = host[rows]
+    assert torch.equal(there, expected)
+    assert torch.equal(returned[rows], host[rows]) and returned.count_nonzero() <= 320
 
 
 def backward(words, keys, factor=1.0):

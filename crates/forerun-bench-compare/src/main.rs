@@ -7,6 +7,7 @@
 //! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as programs use them.
 //! - `hash`: hashbrown, papaya and scc.
 //! - `table`: RocksDB and LMDB, with a value per row.
+//! - `raft`: the storage of a Raft node, on RocksDB with the layout of openraft's example.
 //!
 //! Building RocksDB takes a C++ toolchain, libclang and a quarter of an hour. Therefore this crate
 //! is not a default member of the workspace, and RocksDB is a feature of it, as are the other
@@ -33,6 +34,8 @@ mod lmdb;
 mod maps;
 mod pages;
 mod peers;
+#[cfg(feature = "raft")]
+mod raft;
 #[cfg(feature = "redb")]
 mod redb;
 #[cfg(feature = "rocksdb")]
@@ -88,6 +91,14 @@ enum Command {
     /// "from memory" and "moved".
     #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
     Table(table::Args),
+
+    /// The storage of a Raft node, compared with RocksDB
+    ///
+    /// Entries appended to the log, applied to the state machine, and looked up there, per second.
+    /// rocksdb-example writes as openraft's example store does, and syncs appended entries besides;
+    /// rocksdb writes one batch for each call. The column of ratios compares with rocksdb.
+    #[cfg(feature = "raft")]
+    Raft(raft::Args),
 }
 
 #[derive(clap::Args)]
@@ -172,5 +183,7 @@ fn main() -> anyhow::Result<()> {
             };
             table::run_with(&args, &peers, Some(peer))
         }
+        #[cfg(feature = "raft")]
+        Command::Raft(args) => raft::run(&args),
     }
 }

@@ -352,11 +352,11 @@ pub(crate) mod tests {
     fn a_correct_store_passes_and_a_wrong_or_incomplete_one_fails() {
         let data = Dataset::new(300, 16, 0, 20).unwrap();
         let store = MapEngine.open(&StoreRequirements::of(&data, 0)).unwrap();
-        load(&mut *store.writer().unwrap(), &data, 0..150, |_| ()).unwrap();
+        load(&mut *store.writer().unwrap(), &data, 0..150, 1, |_| ()).unwrap();
         let verdict = |strategy| verify(&mut *store.reader(strategy).unwrap(), &data);
         let missing = verdict("single").unwrap_err().to_string();
         assert!(missing.contains("instead of"), "{missing}");
-        load(&mut *store.writer().unwrap(), &data, 150..300, |_| ()).unwrap();
+        load(&mut *store.writer().unwrap(), &data, 150..300, 7, |_| ()).unwrap();
         verdict("single").unwrap();
         let lie = verdict("wrong").unwrap_err().to_string();
         assert!(lie.contains("wrong answer"), "{lie}");

@@ -11,6 +11,7 @@
 //!   engine                      the interface of a store, ours or a peer's
 //!   store_engine                Db as such a store
 //!   workload, skew              keys, values, lookups
+//!   memc3_index, item_arena     MemC3's index and items, the baseline of caches and servers
 //!   threads                     pinned threads that start together
 //!   panels                      what all pages share
 //!   on_gpu                      shared code of the GPU benches
@@ -48,11 +49,13 @@ pub mod gather;
 pub mod gpu_roofline;
 pub mod gpu_table;
 pub mod hash;
+mod item_arena;
 mod loaded_engine;
 pub mod lookup_args;
 mod lookup_output;
 pub mod lookup_page;
 pub mod lookup_workloads;
+mod memc3_index;
 pub mod memtable;
 pub mod on_gpu;
 pub mod output;

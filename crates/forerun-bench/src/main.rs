@@ -3,7 +3,8 @@
 //! ```text
 //! main ┬─ registry   the benches, one name each
 //!      ├─ stress     random work, kills and racing clients, checked against what the store or the server must hold
-//!      └─ serve      the server that the benches of servers start: `forerun serve`
+//!      ├─ serve      the server that the benches of servers start: `forerun serve`
+//!      └─ index-server   the server of the study of indexes
 //! ```
 
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@ mod stress;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use forerun_bench::server;
 use forerun_cli::exit::{self, Outcome};
 use forerun_cli::serve;
 
@@ -54,6 +56,8 @@ enum Command {
     Stress(Box<stress::Args>),
     #[command(hide = true)]
     Serve(Box<serve::Args>),
+    #[command(hide = true)]
+    IndexServer(Box<server::ServeArgs>),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +75,7 @@ fn run(command: &Command) -> anyhow::Result<Outcome> {
         Command::Bench(bench) => bench.run().map(|()| Outcome::Done),
         Command::Stress(args) => stress::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::IndexServer(args) => server::serve(args).map(|()| Outcome::Done),
     }
 }
 

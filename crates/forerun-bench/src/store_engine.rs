@@ -185,7 +185,7 @@ mod tests {
         };
         let store = DbEngine.open(&requirements).unwrap();
         let mut writer = store.writer().unwrap();
-        engine::load(&mut *writer, &data, 0..100, |_| ()).unwrap();
+        engine::load(&mut *writer, &data, 0..100, 1, |_| ()).unwrap();
         let rest: Vec<EntryBuffer> = data
             .load_order(100..300)
             .map(|index| {

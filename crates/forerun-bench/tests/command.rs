@@ -214,3 +214,67 @@ fn the_bench_of_servers_runs_with_and_without_memcached() {
         "{reported}"
     );
 }
+
+#[test]
+fn the_study_of_indexes_measures_each_index_and_its_phases() {
+    let workspace = Workspace::new();
+    let quick = ["server", "--study", "index", "--quick", "--keys", "1,20"];
+    let page = ["--json", "--alone", "--report", "page.html"];
+    let reported = workspace.succeeds(&[&quick[..], &page].concat());
+    let rows: Vec<forerun_bench::server::IndexRow> = reported
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a row"))
+        .collect();
+    let (first, second) = rows.split_at(rows.len() / 2);
+    let indexes = |rows: &[forerun_bench::server::IndexRow]| {
+        let names = rows.iter().map(|row| row.common.strategy.clone());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(indexes(first), indexes(second));
+    assert_eq!(first[0].common.strategy, "memc3/get/scalar");
+    assert!(first.len() >= 8 && first.iter().all(|row| row.common.batch == 1));
+    assert!(second.iter().all(|row| row.common.batch == 20));
+    for row in &rows {
+        assert_eq!(
+            (
+                row.study.as_str(),
+                row.transport.as_str(),
+                row.common.hit_rate
+            ),
+            ("index", "tcp", Some(1.0))
+        );
+        assert!(row.common.keys_per_second > 0.0 && row.p50_us <= row.p99_us);
+        assert!(row.rate_vs_memc3.is_some_and(|ratio| ratio > 0.0));
+        assert!(row.p50_vs_memc3.is_some_and(|ratio| ratio > 0.0));
+        // The server of this project is measured too, without phases.
+        assert_eq!(row.phases.is_none(), row.common.engine == "forerun");
+        if let Some(phases) = &row.phases {
+            assert!(phases.probe_ns > 0.0 && phases.send_ns > 0.0);
+            assert!(phases.table_vs_memc3 > 0.0 && phases.server_vs_memc3 > 0.0);
+        }
+    }
+    assert_eq!(
+        first.last().map(|row| row.common.engine.as_str()),
+        Some("forerun")
+    );
+    let page = std::fs::read_to_string(workspace.path("page.html")).expect("the page is there");
+    forerun_measure::report::check_html(&page).expect("it is well formed");
+
+    let named = ["--index", "bucketized2x8/vertical-all,cache/get", "--alone"];
+    let reported = workspace.succeeds(&[&quick[..], &named].concat());
+    for name in [
+        "memc3/get/scalar",
+        "bucketized2x8/vertical-all/",
+        "cache/get/",
+    ] {
+        assert!(reported.contains(name), "{reported}");
+    }
+    for (wrong, reason) in [
+        (["--index", "robin"], "bucketized2x4"),
+        (["--keys", "1000"], "at most 900"),
+        (["--threads", "2"], "--threads"),
+    ] {
+        let ran = workspace.run(&[&quick[..4], &wrong].concat());
+        assert!(ran.code != 0 && ran.stderr.contains(reason), "{ran:?}");
+    }
+}

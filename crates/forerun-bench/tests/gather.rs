@@ -106,6 +106,8 @@ fn a_page_has_a_chart_for_each_study() {
 #[test]
 fn once_and_check_report_their_result_or_the_reason() {
     let once = bench("--quick --once --direction scatter").unwrap();
+    bench("--quick --once --within-device --row-bytes 64").unwrap();
+    bench("--quick --once --pages huge").unwrap();
     let check = bench("--quick --check").unwrap();
     if has_gpu() {
         assert!(once.contains("Launched once") && check.contains("checked: "));
@@ -134,6 +136,7 @@ fn wrong_arguments_get_a_message() {
         ("--quick --row-bytes 0", "at least one byte"),
         ("--quick --once --slots 5", "do not fit 5 slots"),
         ("--once --check", "cannot be used with"),
+        ("--within-device", "--once"),
     ] {
         let error = bench(line).expect_err(line);
         assert!(error.contains(word), "{line}: {error}");

@@ -49,6 +49,7 @@ fn all_studies_run_and_write_a_page() {
         "hit-rate",
         "batch",
         "skew",
+        "bags",
     ] {
         assert!(
             text.contains(&format!("\nStudy: {study}\n")),
@@ -94,6 +95,7 @@ fn each_row_is_an_object_and_every_operation_has_one_at_every_load() {
                 && !op.name().contains("insert")
                 && op.name() != "find_and_update";
             let weighed = lookup || op.name() == "contains";
+            assert_eq!(row.bag_keys, 32);
             assert_eq!(row.bytes_per_lookup.is_some(), weighed, "{row:?}");
             if !has_gpu() {
                 assert_eq!(
@@ -126,12 +128,19 @@ fn other_forms_rows_rates_and_skews_are_taken_from_the_command_line() {
     assert_eq!(of.len(), 3);
     assert_eq!((of[0].skew.as_str(), of[0].found), ("zipf:0.99", 1.0));
     assert_eq!((of[1].found, of[2].found, of[2].batch), (1.0, 0.0, 100));
+    let of: Vec<GpuTableRow> =
+        rows("gpu-table --quick --json --study bags --bag 1,7,1000 --op find_pooled --dim 5");
+    let bags: Vec<u64> = of.iter().map(|row| row.bag_keys).collect();
+    assert_eq!(bags, [1, 7, 1000]);
+    // A pooled row and its count are shared by the keys of a bag.
+    assert!(of[0].bytes_per_lookup > of[1].bytes_per_lookup);
     for (line, word) in [
         ("gpu-table --op fly", "not an operation of the table"),
         ("gpu-table --lookup magic", "by-load, narrow"),
         ("gpu-table --buckets 3x7", "2x128"),
         ("gpu-table --quick --load 0", "load of 0"),
         ("gpu-table --quick --slots 8", "at least 256"),
+        ("gpu-table --quick --bag 0", "a bag of no keys"),
         ("gpu-table --check --once", "cannot be used with"),
         ("gpu-roofline --request 16", "32, 64 or 128"),
         (
@@ -147,12 +156,13 @@ fn other_forms_rows_rates_and_skews_are_taken_from_the_command_line() {
 #[test]
 fn once_runs_every_operation_and_check_states_its_needs() {
     // Full tables of every width too, as in the sanitizers' runs.
-    for form in ["2x128", "1x64", "2x32", "1x16"] {
+    for form in ["1x128", "2x128", "1x64", "2x64", "2x32", "1x16"] {
         bench(&format!(
             "gpu-table --once --quick --load 1 --buckets {form}"
         ))
         .expect(form);
     }
+    bench("gpu-table --once --quick --dim 33 --bag 1000").unwrap();
     let reported = bench("gpu-table --once --quick").unwrap();
     for op in Op::ALL {
         assert!(reported.contains(op.name()), "{op}: {reported}");

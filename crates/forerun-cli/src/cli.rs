@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     backup, check, checkpoint, compact, completions, delete, demo, dump, get, load, man, memcached,
-    multiget, put, replay, scan, serve, stats, top,
+    multiget, put, replay, scan, serve, stats, top, warm,
 };
 use crate::exit::{EXIT_CODES_HELP, Outcome};
 
@@ -52,6 +52,7 @@ pub enum Command {
     Serve(Box<serve::Args>),
     Memcached(memcached::Args),
     Top(top::Args),
+    Warm(Box<warm::Args>),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -77,6 +78,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Outcome> {
         Command::Serve(args) => serve::run(&args),
         Command::Memcached(args) => memcached::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Warm(args) => warm::run(&args),
         Command::Completions(args) => completions::run(&args, &mut Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),
     }

@@ -4,7 +4,7 @@ mod testing;
 
 use testing::Workspace;
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "demo",
     "load",
     "put",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 20] = [
     "serve",
     "memcached",
     "top",
+    "warm",
     "completions",
     "man",
 ];

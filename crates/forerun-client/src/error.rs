@@ -35,6 +35,17 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// UCX cannot be used, and a server has an address of UCX.
+    #[error("cannot use UCX")]
+    Ucx(#[source] forerun_ucx::UcxError),
+    /// The file with the token for UCX cannot be used.
+    #[error("token for UCX: {}: {reason}", path.display())]
+    UcxToken {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A key cannot be sent. Nothing was sent to any server.
     #[error("key {index}: {reason}")]
     Key {

@@ -1,6 +1,7 @@
 //! Options of a client.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -44,6 +45,9 @@ pub struct ClientOptions {
     /// The user, if the servers require one (memcached's `-Y`, `forerun serve --auth-file`).
     /// Default: none.
     pub credentials: Option<Credentials>,
+    /// The file with the token that servers over UCX require (`forerun serve --ucx-token-file`).
+    /// Default: none.
+    pub ucx_token_file: Option<PathBuf>,
     /// TLS for all servers with TCP addresses. Default: none.
     #[cfg(feature = "tls")]
     pub tls: Option<TlsOptions>,
@@ -58,7 +62,7 @@ forerun_core::setters! {
         retry_interval: Duration,
         ejected_keys: EjectedKeys,
         max_value_bytes: usize,
-    } into { credentials: Option<Credentials> }
+    } into { credentials: Option<Credentials>, ucx_token_file: Option<PathBuf> }
 }
 
 #[cfg(feature = "tls")]
@@ -77,6 +81,7 @@ impl Default for ClientOptions {
             ejected_keys: EjectedKeys::default(),
             max_value_bytes: 16 << 20,
             credentials: None,
+            ucx_token_file: None,
             #[cfg(feature = "tls")]
             tls: None,
         }

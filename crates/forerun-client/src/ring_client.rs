@@ -20,6 +20,7 @@ use crate::conversation::{
 use crate::error::{Error, Failure};
 use crate::health::Health;
 use crate::interrupt::Interrupt;
+use crate::net::ucx::UcxClient;
 use crate::net::{Connection, Peer, Resolver, Tls};
 use crate::options::{ClientOptions, EjectedKeys, Protocol};
 use crate::protocol::compose::{self, Command, LookupKind};
@@ -77,7 +78,8 @@ impl Client {
     /// Creates a client of these servers. Resolves their names, but does not connect.
     ///
     /// # Errors
-    /// [`Error::NoServers`], [`Error::Option`], [`Error::TlsFile`].
+    /// [`Error::NoServers`], [`Error::Option`], [`Error::TlsFile`], [`Error::Ucx`],
+    /// [`Error::UcxToken`].
     pub fn new(
         servers: impl IntoIterator<Item = ServerAddress>,
         options: ClientOptions,
@@ -96,15 +98,24 @@ impl Client {
         #[cfg(not(feature = "tls"))]
         let tls = None;
         let host = |server: &ServerAddress| match &server.endpoint {
-            Endpoint::Tcp { host, .. } => host.clone(),
-            Endpoint::Unix(_) => String::new(),
+            Endpoint::Tcp { host, .. } | Endpoint::UcxTcp { host, .. } => host.clone(),
+            Endpoint::Unix(_) | Endpoint::UcxUnix(_) => String::new(),
+        };
+        let endpoints = servers.iter().map(|server| &server.endpoint);
+        let mut over_ucx = endpoints.filter(|endpoint| endpoint.is_ucx()).peekable();
+        let ucx = match over_ucx.peek() {
+            Some(_) => {
+                let is_local = over_ucx.all(Endpoint::is_local);
+                Some(Arc::new(UcxClient::open(&options, is_local)?))
+            }
+            None => None,
         };
         let (failures, retry) = (options.failures_to_eject, options.retry_interval);
         Ok(Client {
             hosts: servers.iter().map(host).collect(),
             resolvers: servers
                 .iter()
-                .map(|server| Arc::new(Resolver::new(server)))
+                .map(|server| Arc::new(Resolver::new(server, ucx.as_ref())))
                 .collect(),
             tls,
             ring: Arc::new(Ring::new(options.placement, &servers)),
@@ -560,7 +571,8 @@ mod tests {
         let patience = Duration::from_millis(100);
         let connect = || TcpStream::connect_timeout(&address(&silent), patience).ok();
         let waiting: Vec<TcpStream> = std::iter::from_fn(connect).collect();
-        let peers = vec![Peer::Tcp(address(&silent)), Peer::Tcp(address(&good))];
+        let peer = |server| Peer::Socket(crate::net::Place::Tcp(address(server)));
+        let peers = vec![peer(&silent), peer(&good)];
         std::thread::spawn(move || {
             let (mut stream, _) = good.accept().expect("a connection");
             while matches!(stream.read(&mut [0; 100]), Ok(count) if count > 0) {

@@ -19,6 +19,7 @@ use forerun_core::sync::time;
 use crate::conversation::{Conversation, Step, shown};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
+use crate::net::ucx_poll::{self, Polled};
 use crate::net::{Connection, Interest, Peer, Tls};
 use crate::protocol::reply::{Line, Parsed, Reply};
 use crate::wait::{Readiness, Wait};
@@ -90,12 +91,7 @@ pub(crate) async fn run<C: Conversation, W: Wait>(
         for (at, turn) in turns.iter().enumerate() {
             if turn.result.is_none() {
                 waiting.push(at);
-                let interest = turn.connection.interest();
-                let wanted = Readiness {
-                    read: interest != Interest::Write,
-                    write: interest != Interest::Read,
-                };
-                sockets.push((turn.connection.as_fd(), wanted));
+                sockets.push((turn.connection.as_fd(), turn.connection.wanted()));
             }
         }
         if waiting.is_empty() {
@@ -109,7 +105,12 @@ pub(crate) async fn run<C: Conversation, W: Wait>(
             return fail(turns, &waiting, || Failure::TimedOut(options.timeout));
         }
         let until = check.map_or(options.deadline, |check| check.min(options.deadline));
-        let ready = match wait.wait(&sockets, until).await {
+        let connections = waiting.iter().map(|at| &turns[*at].connection);
+        let ready = match ucx_poll::poll(connections, until) {
+            Polled::Ready(ready) => Ok(ready),
+            Polled::Wait(until) => wait.wait(&sockets, until).await,
+        };
+        let ready = match ready {
             Ok(ready) => ready,
             Err(error) => {
                 let again = || io::Error::new(error.kind(), error.to_string());

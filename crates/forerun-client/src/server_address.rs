@@ -1,6 +1,7 @@
 //! Where a server listens, and its weight.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -12,7 +13,8 @@ pub const DEFAULT_PORT: u16 = 11211;
 /// A server: its address, its weight, and the name that determines the placement of keys.
 ///
 /// As text: `host`, `host:port`, `host:port:weight` as in twemproxy's configuration, `[::1]:port`,
-/// or the path of a Unix socket, which begins with `/` or `unix:`.
+/// or the path of a Unix socket, which begins with `/` or `unix:`. For a connection over UCX,
+/// `ucx://` and then any of these: `ucx://host:port`, `ucx:///path`.
 ///
 /// ```
 /// use forerun_client::ServerAddress;
@@ -48,6 +50,42 @@ pub enum Endpoint {
     },
     /// The path of a Unix socket.
     Unix(PathBuf),
+    /// A server over UCX, with control sockets at this host and port.
+    UcxTcp {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A server over UCX, with control sockets at this path.
+    UcxUnix(PathBuf),
+}
+
+impl Endpoint {
+    /// Whether connections use UCX.
+    pub fn is_ucx(&self) -> bool {
+        matches!(self, Endpoint::UcxTcp { .. } | Endpoint::UcxUnix(_))
+    }
+
+    /// Whether the address says that the server is on this host.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Endpoint::Unix(_) | Endpoint::UcxUnix(_) => true,
+            Endpoint::Tcp { host, .. } | Endpoint::UcxTcp { host, .. } => {
+                let address = host.parse::<IpAddr>();
+                host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+            }
+        }
+    }
+
+    /// The same place, for connections over UCX.
+    fn over_ucx(self) -> Endpoint {
+        match self {
+            Endpoint::Tcp { host, port } => Endpoint::UcxTcp { host, port },
+            Endpoint::Unix(path) => Endpoint::UcxUnix(path),
+            ucx => ucx,
+        }
+    }
 }
 
 forerun_core::setters! {
@@ -74,9 +112,13 @@ impl ServerAddress {
     pub(crate) fn ketama_name(&self) -> String {
         match (&self.ring_name, &self.endpoint) {
             (Some(name), _) => name.clone(),
-            (None, Endpoint::Tcp { host, port }) if *port == DEFAULT_PORT => host.clone(),
-            (None, Endpoint::Tcp { host, port }) => format!("{host}:{port}"),
-            (None, Endpoint::Unix(path)) => format!("{}:0", path.display()),
+            (None, Endpoint::Tcp { host, port } | Endpoint::UcxTcp { host, port }) => match *port {
+                DEFAULT_PORT => host.clone(),
+                port => format!("{host}:{port}"),
+            },
+            (None, Endpoint::Unix(path) | Endpoint::UcxUnix(path)) => {
+                format!("{}:0", path.display())
+            }
         }
     }
 
@@ -84,18 +126,28 @@ impl ServerAddress {
     pub(crate) fn name(&self) -> String {
         match (&self.ring_name, &self.endpoint) {
             (Some(name), _) => name.clone(),
-            (None, Endpoint::Tcp { host, port }) => format!("{host}:{port}"),
-            (None, Endpoint::Unix(path)) => path.display().to_string(),
+            (None, Endpoint::Tcp { host, port } | Endpoint::UcxTcp { host, port }) => {
+                format!("{host}:{port}")
+            }
+            (None, Endpoint::Unix(path) | Endpoint::UcxUnix(path)) => path.display().to_string(),
         }
     }
 }
 
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.endpoint.is_ucx() {
+            f.write_str("ucx://")?;
+        }
         match &self.endpoint {
-            Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Endpoint::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Endpoint::Tcp { host, port } | Endpoint::UcxTcp { host, port } => {
+                match host.contains(':') {
+                    true => write!(f, "[{host}]:{port}"),
+                    false => write!(f, "{host}:{port}"),
+                }
+            }
             Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),
+            Endpoint::UcxUnix(path) => write!(f, "{}", path.display()),
         }
     }
 }
@@ -121,6 +173,14 @@ impl FromStr for ServerAddress {
             text: text.to_owned(),
             reason: reason.to_owned(),
         };
+        if let Some(place) = text.strip_prefix("ucx://") {
+            if place.starts_with("ucx://") {
+                return Err(wrong("ucx:// comes before a host or a path"));
+            }
+            let server: ServerAddress = place.parse()?;
+            let endpoint = server.endpoint.clone().over_ucx();
+            return Ok(server.endpoint(endpoint));
+        }
         let path = text.strip_prefix("unix:");
         if let Some(path) = path.or(text.starts_with('/').then_some(text)) {
             if path.is_empty() {
@@ -189,6 +249,18 @@ mod tests {
             (parse("/run/m"), parse("unix:/run/m")),
             (unix.clone(), unix)
         );
+        let ucx = Endpoint::UcxTcp {
+            host: "a".to_owned(),
+            port: 1,
+        };
+        assert_eq!(parse("ucx://a:1:7"), ServerAddress::new(ucx).weight(7));
+        let ucx = ServerAddress::new(Endpoint::UcxUnix("/run/m".into()));
+        assert_eq!(parse("ucx:///run/m"), ucx);
+        for text in ["ucx:///run/m", "ucx://a:1", "ucx://[::1]:5"] {
+            assert_eq!(parse(text).to_string(), text);
+        }
+        // A server keeps its keys when it is reached another way.
+        assert_eq!(parse("ucx://a:1").ketama_name(), parse("a:1").ketama_name());
         assert_eq!(parse("[::1]:5").to_string(), "[::1]:5");
         assert_eq!(parse("/run/m").to_string(), "unix:/run/m");
     }
@@ -211,6 +283,8 @@ mod tests {
             ("[::1", "no ]"),
             ("[::1]x", "no : after ]"),
             ("a:0", "the port"),
+            ("ucx://", "no host"),
+            ("ucx://ucx://a", "ucx:// comes before"),
             ("a:65536", "the port"),
             ("a:1:0", "the weight"),
             ("a:1:x", "the weight"),

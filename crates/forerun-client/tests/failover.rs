@@ -47,6 +47,7 @@ fn a_killed_server_costs_misses_and_returns() {
     for (protocol, ejected_keys) in [
         (Protocol::Classic, EjectedKeys::Fail),
         (Protocol::Meta, EjectedKeys::Move),
+        (Protocol::MultiGet, EjectedKeys::Move),
     ] {
         let mut servers: Vec<Server> = (0..4).map(|_| forerun()).collect();
         let addresses: Vec<SocketAddr> = servers.iter().map(address).collect();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use forerun_client::{
     Client, ClientOptions, Failure, Lookup, NewValue, Protocol, Report, Unanswered, Value, Values,
 };
-use testing::fake_server::{FakeServer, wait_for_end};
+use testing::fake_server::{FakeServer, read_request, wait_for_end};
 use testing::{PROTOCOLS, client_of, forerun, memcached, options};
 
 const SHORT: Duration = Duration::from_millis(400);
@@ -225,6 +225,40 @@ fn an_answer_to_something_else_is_refused() {
             matches!(failure, Failure::Malformed(_)),
             "{failure}, to {line}"
         );
+    }
+}
+
+#[test]
+fn an_answer_may_arrive_in_any_pieces() {
+    let long = vec![b'l'; 70];
+    let first = part(0, 0, 0, &[Some(&long)]);
+    let second = part(1, 0, 1, &[Some(b"")]);
+    let answer = [b"MULTI_GET 1 64\r\n", &first[..], &second[..]].concat();
+    for (step, max_value_bytes) in [(1, 1000), (1, 60), (7, 1000), (16, 60), (17, 1000)] {
+        let answer = answer.clone();
+        let server = FakeServer::start(move |mut stream| {
+            stream.set_nodelay(true).expect("a socket");
+            read_request(&mut stream);
+            for piece in answer.chunks(step) {
+                if stream.write_all(piece).is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            wait_for_end(&mut stream);
+        });
+        let options = short().timeout(Duration::from_secs(20));
+        let client = client(&server, options.max_value_bytes(max_value_bytes));
+        let (values, report) = look_up(&client);
+        assert!(report.failures.is_empty(), "{report:?}");
+        let bytes = 70;
+        let is_right = match values.lookup(0) {
+            Some(Lookup::Hit(value)) => value.data == long && max_value_bytes > 70,
+            Some(answer) => answer == Lookup::Unanswered(Unanswered::Oversized { bytes }),
+            None => false,
+        };
+        assert!(is_right, "in pieces of {step}: {values:?}");
+        assert_eq!(values.get(1).map(|value| value.data), Some(&b""[..]));
     }
 }
 

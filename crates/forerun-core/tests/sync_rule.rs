@@ -8,7 +8,9 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CRATES: [&str; 7] = ["core", "db", "hash", "cache", "table", "server", "gpu"];
+const CRATES: [&str; 8] = [
+    "core", "db", "hash", "cache", "table", "ucx", "server", "gpu",
+];
 
 /// Files below `crates/` that may bypass the facade, and why.
 const EXCEPTIONS: [(&str, &str); 1] = [("forerun-core/src/sync/", "the facade itself")];

@@ -3,9 +3,9 @@
 
 use forerun_gpu::gather::{
     CopySpec, DeviceCopyOptions, Direction, GatherError, IndexType, Operand, PairsAt, Request,
-    RowCopy, Side,
+    RowCopy, RowLayout, Side,
 };
-use forerun_gpu::gather::{DevicePairs, gather, scatter};
+use forerun_gpu::gather::{DevicePairs, copy_within_device, gather, scatter};
 use forerun_gpu::table::{
     Bags, Candidates, Condition, DeviceBatch, GpuTable, Lookup, Operation, PooledBatch,
     PooledDtype, Pooling, PoolingOptions, RowFormat, Status, TableError, TableOptions, Width,
@@ -156,6 +156,38 @@ fn plain_addresses_are_located_by_the_driver() -> Result<(), GpuError> {
     gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
     device.read(656 * 3, &mut row)?;
     assert_eq!(row, [5; 656]);
+    Ok(())
+}
+
+#[test]
+fn rows_move_within_the_device() -> Result<(), GpuError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let bytes: Vec<u8> = (0..40 * 24).map(|i| (i * 7 % 251) as u8).collect();
+    let (source, destination) = (
+        DeviceBuffer::from_slice(&gpu, &bytes)?,
+        DeviceBuffer::from_slice(&gpu, &[9; 24 * 8])?,
+    );
+    let list = DeviceBuffer::from_slice(&gpu, &indices(&[39, 0, -1, 1, 5, 7]))?;
+    let pairs = DevicePairs::interleaved(&list, 0, IndexType::I32, &[3, 2])?;
+    let spec = CopySpec::dense(24, 40, 8);
+    let options = DeviceCopyOptions::default();
+    let copy = copy_within_device(&source, &destination, &spec, &pairs, &options)?;
+    let stream = Stream::new(&gpu)?;
+    gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
+    drop(copy);
+    let mut expected = vec![9; 24 * 8];
+    expected[..24].copy_from_slice(&bytes[39 * 24..]);
+    expected[7 * 24..].copy_from_slice(&bytes[5 * 24..][..24]);
+    assert_eq!(destination.to_vec()?, expected);
+    // The halves of one buffer are apart, but a row is not copied onto its own rows.
+    let halves = CopySpec::dense(24, 20, 20).device(RowLayout::dense(20, 24).offset_bytes(20 * 24));
+    copy_within_device(&source, &source, &halves, &pairs, &options)?;
+    let same = CopySpec::dense(24, 40, 40);
+    let refused = copy_within_device(&source, &source, &same, &pairs, &options).unwrap_err();
+    assert!(
+        matches!(refused, GpuError::Refused(GatherError::Overlap { .. })),
+        "{refused}"
+    );
     Ok(())
 }
 

@@ -22,6 +22,7 @@ fn planted_defects_of_the_server_are_found() {
         "full-answer-forgotten",
         "output-unbounded",
         "drain-cuts-answers",
+        "frame-key-skipped",
     ] {
         let Output { status, stdout, .. } = lab("server-sim", &["--planted", name]);
         let said = String::from_utf8(stdout).unwrap();

@@ -7,6 +7,8 @@
 //!   0.0.0.0:0            any free port
 //!   notls:127.0.0.1:11213        no TLS, even if the server has a certificate
 //!   unix:/run/forerun.sock       a unix socket
+//!   ucx:127.0.0.1:11215          connections over UCX; the address is that of their control sockets
+//!   ucx:unix:/run/forerun.ucx    the same with a unix socket
 //! ```
 
 use std::fmt;
@@ -22,6 +24,8 @@ pub struct Listen {
     pub address: Address,
     /// Whether connections use TLS, if the server has a certificate.
     pub tls: bool,
+    /// How connections over UCX are made, for the addresses of UCX.
+    pub ucx: UcxOptions,
 }
 
 /// A listener's address.
@@ -36,6 +40,32 @@ pub enum Address {
         /// The file's permission bits, which decide who may connect.
         mode: u32,
     },
+    /// UCX, with control sockets at this TCP address; port 0 means any free port.
+    UcxTcp(SocketAddr),
+    /// UCX, with control sockets at this path.
+    UcxUnix {
+        /// Its path.
+        path: PathBuf,
+        /// The file's permission bits, which decide who may connect.
+        mode: u32,
+    },
+}
+
+/// How connections over UCX are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct UcxOptions {
+    /// A file with a token of 16 to 256 bytes, which clients must know. Without it, clients must
+    /// connect through a Unix socket as the server's user. Default: none.
+    pub token_file: Option<PathBuf>,
+    /// The network devices that UCX may use, as in its variable `UCX_NET_DEVICES`; UCX listens on
+    /// each of them. An address that is not a loopback address requires them. Default: the loopback
+    /// device.
+    pub net_devices: Option<String>,
+}
+
+forerun_core::setters! {
+    UcxOptions {} into { token_file: Option<PathBuf>, net_devices: Option<String> }
 }
 
 /// The default permission bits of a Unix socket: only its owner may connect.
@@ -47,6 +77,7 @@ impl Listen {
         Listen {
             address: Address::Tcp(address),
             tls: true,
+            ucx: UcxOptions::default(),
         }
     }
 
@@ -58,6 +89,21 @@ impl Listen {
                 mode,
             },
             tls: false,
+            ucx: UcxOptions::default(),
+        }
+    }
+
+    /// The same place for connections over UCX, which never use TLS.
+    pub fn over_ucx(self, ucx: UcxOptions) -> Listen {
+        let address = match self.address {
+            Address::Tcp(address) => Address::UcxTcp(address),
+            Address::Unix { path, mode } => Address::UcxUnix { path, mode },
+            ucx => ucx,
+        };
+        Listen {
+            address,
+            tls: false,
+            ucx,
         }
     }
 
@@ -74,6 +120,14 @@ impl Listen {
     /// # Ok::<(), forerun_server::Error>(())
     /// ```
     pub fn parse(text: &str, default_port: u16) -> Result<Vec<Listen>, Error> {
+        if let Some(control) = text.strip_prefix("ucx:") {
+            let places = match control.starts_with("ucx:") || control.starts_with("notls:") {
+                true => return Err(bad(text, "ucx: comes before an address or unix:")),
+                false => Listen::parse(control, default_port)?,
+            };
+            let over_ucx = |place: Listen| place.over_ucx(UcxOptions::default());
+            return Ok(places.into_iter().map(over_ucx).collect());
+        }
         if let Some(path) = text.strip_prefix("unix:") {
             return match path {
                 "" => Err(bad(text, "the path is missing")),
@@ -88,8 +142,8 @@ impl Listen {
         Ok(addresses
             .into_iter()
             .map(|address| Listen {
-                address: Address::Tcp(address),
                 tls,
+                ..Listen::tcp(address)
             })
             .collect())
     }
@@ -137,6 +191,8 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(address) => address.fmt(f),
             Address::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+            Address::UcxTcp(address) => write!(f, "ucx:{address}"),
+            Address::UcxUnix { path, .. } => write!(f, "ucx:unix:{}", path.display()),
         }
     }
 }
@@ -148,6 +204,10 @@ pub enum Peer {
     Tcp(SocketAddr),
     /// Connected through a Unix socket.
     Unix,
+    /// Connected over UCX, with a control socket from this address.
+    UcxTcp(SocketAddr),
+    /// Connected over UCX, with a control socket that is a Unix socket.
+    UcxUnix,
 }
 
 impl fmt::Display for Peer {
@@ -156,6 +216,8 @@ impl fmt::Display for Peer {
             Peer::Tcp(address) if address.is_ipv6() => write!(f, "tcp6:{address}"),
             Peer::Tcp(address) => write!(f, "tcp:{address}"),
             Peer::Unix => f.write_str("unix"),
+            Peer::UcxTcp(address) => write!(f, "ucx:{address}"),
+            Peer::UcxUnix => f.write_str("ucx:unix"),
         }
     }
 }
@@ -182,6 +244,9 @@ mod tests {
             ("[::1]", "[::1]:11211", true),
             ("notls:127.0.0.1:11213", "127.0.0.1:11213", false),
             ("unix:/run/f.sock", "unix:/run/f.sock", false),
+            ("ucx:127.0.0.1:9", "ucx:127.0.0.1:9", false),
+            ("ucx:::1", "ucx:[::1]:11211", false),
+            ("ucx:unix:/run/f.ucx", "ucx:unix:/run/f.ucx", false),
         ] {
             assert_eq!(read(text), [(address.to_owned(), tls)], "{text}");
         }
@@ -193,6 +258,14 @@ mod tests {
         for text in ["", "unix:", ":80", "127.0.0.1:port", "127.0.0.1:70000"] {
             let error = Listen::parse(text, 11211).unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+        for text in [
+            "ucx:",
+            "ucx:unix:",
+            "ucx:ucx:127.0.0.1",
+            "ucx:notls:127.0.0.1",
+        ] {
+            Listen::parse(text, 11211).expect_err(text);
         }
     }
 }

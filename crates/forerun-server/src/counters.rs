@@ -151,6 +151,10 @@ session_counters! {
     store_no_memory: outcomes ["store", "no_memory"],
     /// Multi-get frames that were refused.
     multi_get_errors: outcomes ["multi_get", "refused"],
+    /// Values that a warm-up has copied to this server.
+    warm_fill_stored: outcomes ["warm_fill", "stored"],
+    /// Values that a warm-up did not store: a client had changed the key, or memory was short.
+    warm_fill_refused: outcomes ["warm_fill", "refused"],
     /// Attempts to authenticate.
     auth_cmds: outcomes ["auth", "tried"],
     /// Failed attempts to authenticate.

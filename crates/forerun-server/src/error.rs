@@ -42,6 +42,17 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// UCX cannot be used.
+    #[error("cannot listen over UCX")]
+    Ucx(#[source] forerun_ucx::UcxError),
+    /// The file with the token for connections over UCX cannot be used.
+    #[error("token for UCX: {}: {reason}", path.display())]
+    UcxToken {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The snapshot to restore cannot be used.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

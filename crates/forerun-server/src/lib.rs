@@ -7,6 +7,7 @@
 //!   shared.rs  state of all sessions of a server
 //!   counters.rs   the counters, listed once            settings.rs options of sessions
 //!   prefix_counts.rs  counts by key prefix             watch.rs   log lines for clients that watch
+//!   warm_up.rs  which keys clients change while a new server is filled
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
 //!   auth.rs    the file of users                 address.rs  where servers listen
@@ -31,6 +32,10 @@ mod output;
 mod planted;
 #[cfg(feature = "planted")]
 pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted_warm_up;
+#[cfg(feature = "planted")]
+pub mod planted_warm_up;
 mod prefix_counts;
 mod process;
 mod protocol;
@@ -43,10 +48,11 @@ mod snapshot;
 mod snapshot_error;
 mod system;
 mod testing;
+mod warm_up;
 mod watch;
 mod watch_lines;
 
-pub use address::{Address, Listen, UNIX_MODE};
+pub use address::{Address, Listen, UNIX_MODE, UcxOptions};
 pub use counters::{Counter, Counters, SessionStats};
 pub use error::Error;
 pub use input::Input;
@@ -62,11 +68,17 @@ pub use snapshot_error::SnapshotError;
 #[doc(hidden)]
 pub use testing::{fuzz_multi_get, fuzz_session, fuzz_snapshot};
 
+/// The protocol without a cache behind it, for studies of other indexes.
+#[cfg(feature = "study")]
+pub mod study {
+    pub use crate::session::study::{GetParser, Gets, Part, push_item, push_text};
+}
+
 /// A server on a simulated system that the caller runs step by step.
 #[cfg(feature = "simulation")]
 pub mod simulation {
     pub use crate::address::Peer;
     pub use crate::server::SteppedServer;
     pub use crate::snapshot::read_from_system as read_snapshot;
-    pub use crate::system::{Listening, Readiness, Ready, System, WAKE, Wake};
+    pub use crate::system::{Carrier, Listening, Readiness, Ready, System, WAKE, Wake};
 }

@@ -1,6 +1,7 @@
 //! The operating system: mio's sockets and poll, and the standard library's clocks, files and
 //! threads.
 
+use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,7 +15,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::address::Listen;
 use crate::error::Error;
-use crate::net::{Listener, Socket};
+use crate::net::{Listener, Socket, SocketPoll, UcxPoll};
 use crate::system::{Readiness, Ready, System, WAKE, Wake};
 
 /// Permission bits of a snapshot. It holds what clients stored, so only its owner may read it.
@@ -29,6 +30,9 @@ pub(crate) struct OsSystem;
 pub(crate) struct OsPoll {
     poll: Poll,
     events: Events,
+    /// Connections over UCX. In a cell, because a worker registers sockets through a shared
+    /// reference.
+    ucx: RefCell<UcxPoll>,
 }
 
 impl System for OsSystem {
@@ -45,7 +49,8 @@ impl System for OsSystem {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), Token(WAKE))?;
         let events = Events::with_capacity(events);
-        Ok((OsPoll { poll, events }, Arc::new(waker)))
+        let ucx = RefCell::default();
+        Ok((OsPoll { poll, events, ucx }, Arc::new(waker)))
     }
 
     fn now(&self) -> Instant {
@@ -109,8 +114,16 @@ impl Readiness for OsPoll {
     type Listener = Listener;
 
     fn poll(&mut self, timeout: Option<Duration>, mut tell: impl FnMut(Ready)) -> io::Result<()> {
-        self.poll.poll(&mut self.events, timeout)?;
+        let ucx = self.ucx.get_mut();
+        match ucx.poll(timeout) {
+            SocketPoll::Skip => self.events.clear(),
+            SocketPoll::Wait(timeout) => self.poll.poll(&mut self.events, timeout)?,
+        }
         for event in &self.events {
+            if let Some(ready) = ucx.event(event.token().0) {
+                ready.into_iter().for_each(&mut tell);
+                continue;
+            }
             let read_closed = event.is_read_closed() || event.is_error();
             tell(Ready {
                 token: event.token().0,
@@ -119,14 +132,17 @@ impl Readiness for OsPoll {
                 writable: event.is_writable() || event.is_write_closed() || event.is_error(),
             });
         }
+        ucx.report(tell);
         Ok(())
     }
 
     fn register(&self, socket: &mut Socket, token: usize) -> io::Result<()> {
+        let registry = self.poll.registry();
         let interest = Interest::READABLE | Interest::WRITABLE;
-        self.poll
-            .registry()
-            .register(socket, Token(token), interest)
+        match socket.source() {
+            Ok(source) => registry.register(source, Token(token), interest),
+            Err(socket) => self.ucx.borrow_mut().register(registry, socket, token),
+        }
     }
 
     fn register_listener(&self, listener: &mut Listener, token: usize) -> io::Result<()> {
@@ -134,7 +150,11 @@ impl Readiness for OsPoll {
     }
 
     fn deregister(&self, socket: &mut Socket) -> io::Result<()> {
-        self.poll.registry().deregister(socket)
+        let registry = self.poll.registry();
+        match socket.source() {
+            Ok(source) => registry.deregister(source),
+            Err(socket) => UcxPoll::deregister(registry, socket),
+        }
     }
 }
 

@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::IoSlice;
+use std::ops::Range;
 
 use forerun_cache::SharedValue;
 
@@ -125,6 +126,20 @@ impl Output {
         count
     }
 
+    /// The large value whose bytes come next, and the range of them to send, of at most `bytes_max`
+    /// bytes.
+    pub(crate) fn next_value(&self, bytes_max: usize) -> Option<(&SharedValue, Range<usize>)> {
+        let large = self.large.front().filter(|large| large.at == self.start)?;
+        let end = large.value.len().min(large.sent.saturating_add(bytes_max));
+        (large.sent < end).then_some((&large.value, large.sent..end))
+    }
+
+    /// Bytes to send before the next large value.
+    pub(crate) fn bytes_before_value(&self) -> usize {
+        let large = self.large.front();
+        large.map_or(self.bytes.len(), |large| large.at) - self.start
+    }
+
     /// Removes `count` sent bytes from the front.
     pub fn advance(&mut self, mut count: usize) {
         while count > 0 {
@@ -231,6 +246,10 @@ mod tests {
                 .flat_map(|slice| slice.iter().copied())
                 .collect();
             let piece = &all[..all.len().min(step)];
+            match output.next_value(step) {
+                Some((value, range)) => assert!(piece.starts_with(&value[range])),
+                None => assert!(output.bytes_before_value() > 0),
+            }
             let mut short = [IoSlice::new(&[]), IoSlice::new(&[])];
             let count = output.slices_up_to(step, &mut short);
             let short = short[..count].iter().flat_map(|slice| slice.iter());

@@ -34,6 +34,15 @@ forerun_core::planted_defects! {
     DrainKeepsSilent "drain-keeps-silent"
         "A draining server closes silent connections at the drain timeout, not at the shorter idle \
          timeout.",
+    // Multi-get frames.
+    FrameKeySkipped "frame-key-skipped"
+        "The answer to a frame that waits for its reader continues behind the next key.",
+    FrameUncounted "frame-uncounted"
+        "A frame whose answer had to wait for its reader does not count, so the credits of later \
+         ones seem wrong.",
+    FrameErrorEarly "frame-error-early"
+        "A frame that is refused ends the connection before the answers to what precedes it are \
+         complete.",
     // Time.
     StaleClock "stale-clock"
         "Times of day are off by what had passed since the cache's clock was last set.",

@@ -16,6 +16,7 @@ use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
 use crate::system::System;
+use crate::warm_up::WarmUp;
 use crate::watch::Watchers;
 
 /// Memcached's clock begins this many seconds before the process.
@@ -122,6 +123,8 @@ pub struct Shared {
     pub(crate) prefixes: PrefixCounts,
     /// The connections that watch.
     pub(crate) watchers: Arc<Watchers>,
+    /// Which keys clients change while another server's values are copied to this one.
+    pub(crate) warm_up: WarmUp,
     /// Whether `lru_crawler` is enabled.
     crawls: AtomicBool,
     /// The level that `verbosity` set last.
@@ -173,6 +176,7 @@ impl Shared {
             unix_start_s,
             prefixes: PrefixCounts::new(settings.prefix_delimiter),
             watchers: Arc::default(),
+            warm_up: WarmUp::new(),
             crawls: AtomicBool::new(settings.crawler_enabled),
             verbosity: AtomicU32::new(settings.verbosity),
             settings,

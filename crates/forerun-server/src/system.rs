@@ -11,20 +11,20 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forerun_cache::Cache;
+use forerun_cache::{Cache, SharedValue};
 
 use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
 
 /// The operating system under a server.
 pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
-    /// A connected socket. Its calls never block: `WouldBlock` means that no bytes are available,
-    /// or that there is no space.
-    type Socket: Read + Write + fmt::Debug + Send;
+    /// A connected socket.
+    type Socket: Carrier;
     /// A bound socket that accepts connections.
     type Listener: Listening<Socket = Self::Socket>;
     /// Reports which sockets are ready.
@@ -79,6 +79,35 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     /// Runs `work` on a new thread, which is never joined. If no thread can be started, `work` is
     /// dropped.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()>;
+}
+
+/// What carries a connection's bytes. Its calls never block: `WouldBlock` means that no bytes are
+/// available, or that there is no space.
+pub trait Carrier: Read + Write + fmt::Debug + Send {
+    /// Whether a read that does not fill its buffer has taken everything, so that the poll reports
+    /// what comes next.
+    fn is_emptied_by_short_read(&self) -> bool {
+        true
+    }
+
+    /// Memory of this process for bytes that were received and not read, and for bytes that were
+    /// written and not sent.
+    fn buffered_bytes(&self) -> (usize, usize) {
+        (0, 0)
+    }
+
+    /// Whether [`write_value`](Self::write_value) keeps a share of the value instead of a copy.
+    fn shares_values(&self) -> bool {
+        false
+    }
+
+    /// Writes a part of this range of a value, and returns its length.
+    ///
+    /// # Errors
+    /// As [`Write::write`].
+    fn write_value(&mut self, value: &SharedValue, range: Range<usize>) -> io::Result<usize> {
+        self.write(&value[range])
+    }
 }
 
 /// A bound socket that accepts connections.

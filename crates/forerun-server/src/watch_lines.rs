@@ -110,6 +110,8 @@ impl Watchers {
         let (ip, port, transport) = match peer {
             Peer::Tcp(address) => (address.ip().to_string(), address.port(), "tcp"),
             Peer::Unix => ("unix".to_owned(), 0, "local"),
+            Peer::UcxTcp(address) => (address.ip().to_string(), address.port(), "ucx"),
+            Peer::UcxUnix => ("unix".to_owned(), 0, "ucx"),
         };
         let place = format_args!("rip={ip} rport={port} transport={transport}");
         match end {

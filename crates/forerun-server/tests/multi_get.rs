@@ -1,9 +1,11 @@
-//! Multi-get frames over every kind of connection: a session in memory, TCP, a Unix socket and TLS.
+//! Multi-get frames over every kind of connection: a session in memory, TCP, a Unix socket, TLS and
+//! UCX.
 
 mod server {
     pub mod certificates;
     pub mod multi_get_frames;
     pub mod test_server;
+    pub mod ucx_client;
 }
 mod testing;
 
@@ -18,6 +20,7 @@ use server::multi_get_frames::{
     Answer, CAS, ENABLE, ENABLED, FLAGS, Found, Frame, ask_frame, found, read_answer,
 };
 use server::test_server::{TIMEOUT, ask, connect, expect, options, rest, start, stat, until};
+use server::ucx_client::{UcxClients, ucx, ucx_options};
 use testing::Client;
 
 /// A session in memory that is used like a socket.
@@ -84,6 +87,13 @@ fn on_every_connection(test: impl Fn(&mut Box<dyn Stream>)) {
     let stream = UnixStream::connect(&path).expect("it accepts");
     stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
     test(&mut (Box::new(stream) as Box<dyn Stream>));
+    if let Some(context) = ucx() {
+        println!("UCX");
+        let path = dir.path().join("ucx");
+        let _server = start(ucx_options(&path));
+        let stream = UcxClients::new(&context).connect(&path);
+        test(&mut (Box::new(stream) as Box<dyn Stream>));
+    }
 }
 
 fn set(stream: &mut impl Stream, key: &str, flags: u32, value: &str) {

@@ -12,9 +12,9 @@
 //! row here just before it was promoted would return the new row from below, and the next lookup
 //! the old row from here.
 //!
-//! The table of `forerun-gpu` accepts one writing batch at a time, and no lookups through the host
-//! during it. The lock ensures this: a lookup waits for a batch that writes here, and for nothing
-//! else.
+//! One batch at a time writes here: `changes` ensures it. On a GPU, lookups go on meanwhile, and
+//! wait only for each other, because they share staging memory. A table on the CPU accepts no
+//! lookups during a write.
 
 use crate::admission::AdmissionFilter;
 use crate::evict_strategy::EvictStrategy;
@@ -46,6 +46,9 @@ const TOUCH_EVERY: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Device {
     table: RwLock<GpuTable>,
+    /// Held by the thread that writes, and shared by those that rely on rows staying where they
+    /// are. It is locked before the table.
+    changes: RwLock<()>,
     strategy: EvictStrategy,
     row_bytes: usize,
     capacity: usize,
@@ -146,12 +149,13 @@ impl Device {
             lookups: AtomicU64::new(0),
             failure: OnceLock::new(),
             table: RwLock::new(table),
+            changes: RwLock::new(()),
         })
     }
 
     /// Why the tier is disabled, if it is.
     pub(crate) fn failure(&self) -> Option<&str> {
-        if self.table.is_poisoned() {
+        if self.table.is_poisoned() || self.changes.is_poisoned() {
             return Some("a thread panicked while writing to it");
         }
         self.failure.get().map(String::as_str)
@@ -216,19 +220,40 @@ impl Device {
     /// Reads. Returns `None` if the tier is lost, now or earlier.
     fn read<T>(&self, read: impl FnOnce(&GpuTable) -> Result<T, TableError>) -> Option<T> {
         let table = self.table.read().ok()?;
-        if self.failure.get().is_some() {
+        if self.failure().is_some() {
             return None;
         }
         read(&table).inspect_err(|error| self.lose(error)).ok()
     }
 
-    /// Writes. Returns `None` if the tier is lost, now or earlier.
-    fn write<T>(&self, write: impl FnOnce(&mut GpuTable) -> Result<T, TableError>) -> Option<T> {
-        let mut table = self.table.write().ok()?;
-        if self.failure.get().is_some() {
+    /// Applies an operation to keys. `then` gets the entries that the table did not keep and each
+    /// key's status, while no other thread can write here. Returns `None` if the tier is lost, now
+    /// or earlier.
+    fn apply<T>(
+        &self,
+        operation: Operation,
+        batch: &Batch<'_>,
+        then: impl FnOnce(Entries, &[Status]) -> T,
+    ) -> Option<T> {
+        let mut status = vec![Status::Absent; batch.keys.len()];
+        let answers = Answers {
+            status: Some(&mut status),
+            ..Answers::default()
+        };
+        let _changing = self.changes.write().ok()?;
+        let shared = self.table.read().ok()?;
+        if self.failure().is_some() {
             return None;
         }
-        write(&mut table).inspect_err(|error| self.lose(error)).ok()
+        let rest = if shared.writes_beside_lookups() {
+            shared.apply_beside_lookups(operation, batch, answers)
+        } else {
+            drop(shared);
+            let mut table = self.table.write().ok()?;
+            table.apply(operation, batch, answers)
+        };
+        let rest = rest.inspect_err(|error| self.lose(error)).ok()?;
+        Some(then(rest, &status))
     }
 
     /// Copies the rows that are here to their positions, marks them in `found`, and returns their
@@ -287,23 +312,17 @@ impl Device {
         origin: Origin,
         version: impl Fn(u64) -> Version,
     ) -> Option<InsertResult> {
-        let mut status = vec![Status::Absent; rows.keys.len()];
         // Relaxed, here and below: the counts order nothing.
         self.taken
             .fetch_add(rows.keys.len() as u64, Ordering::Relaxed);
         // An explicitly requested row outranks the present ones until it is used or the epoch ends.
         let ahead = u64::from(origin == Origin::Asked);
-        self.write(|table| {
-            let batch = Batch {
-                scores: self.strategy.sends_scores().then_some(&rows.scores),
-                epoch: self.epoch() + ahead,
-                ..Batch::rows(&rows.keys, &rows.rows)
-            };
-            let answers = Answers {
-                status: Some(&mut status),
-                ..Answers::default()
-            };
-            let evicted = table.apply(Operation::InsertAndEvict, &batch, answers)?;
+        let batch = Batch {
+            scores: self.strategy.sends_scores().then_some(&rows.scores),
+            epoch: self.epoch() + ahead,
+            ..Batch::rows(&rows.keys, &rows.rows)
+        };
+        self.apply(Operation::InsertAndEvict, &batch, |evicted, status| {
             let mut result = InsertResult::default();
             for (nth, row) in evicted.rows.chunks_exact(self.row_bytes).enumerate() {
                 let key = evicted.keys[nth];
@@ -320,17 +339,15 @@ impl Device {
             result.inserted_rows = inserted + count(Status::Evicted);
             self.rows.fetch_add(inserted, Ordering::Relaxed);
             result.present = status.iter().map(|status| status.is_present()).collect();
-            Ok(result)
+            result
         })
     }
 
     /// Removes rows. The caller holds the locks of their keys.
     pub(crate) fn erase(&self, keys: &[u64]) {
-        self.write(|table| {
-            let status = table.erase(keys)?;
+        self.apply(Operation::Erase, &Batch::of(keys), |_, status| {
             let gone = status.iter().filter(|&&status| status == Status::Found);
             self.rows.fetch_sub(gone.count(), Ordering::Relaxed);
-            Ok(())
         });
     }
 
@@ -346,7 +363,7 @@ impl Device {
             epoch: self.epoch(),
             ..Batch::of(keys)
         };
-        self.write(|table| table.apply(Operation::AssignScores, &batch, Answers::default()));
+        self.apply(Operation::AssignScores, &batch, |_, _| ());
     }
 
     /// How often the whole tier has been replaced, for [`EvictStrategy::Lfu`].
@@ -363,14 +380,15 @@ impl Device {
 
     /// Looks up the addresses of rows.
     pub(crate) fn find_ptr(&self, keys: &[u64]) -> Result<Pointers<'_>> {
+        let unchanged = self.changes.read().map_err(|_| self.lost())?;
         let table = self.table.read().map_err(|_| self.lost())?;
-        if self.failure.get().is_some() {
+        if self.failure().is_some() {
             return Err(self.lost());
         }
         let addresses = table.find_ptr(keys).inspect_err(|error| self.lose(error))?;
         Ok(Pointers {
             addresses,
-            _table: table,
+            _unchanged: unchanged,
         })
     }
 
@@ -393,12 +411,12 @@ impl Device {
 /// Addresses of rows in device memory, by position; 0 for keys without a row there. Rows neither
 /// move nor change while this value exists.
 ///
-/// Calls that write wait for it, and lookups may wait for those calls. Drop it before the same
-/// thread calls the table again.
+/// Calls that change rows on the device wait for it; lookups may make such calls, too. Drop it
+/// before the same thread calls the table again.
 #[derive(Debug)]
 pub struct Pointers<'t> {
     addresses: Vec<u64>,
-    _table: RwLockReadGuard<'t, GpuTable>,
+    _unchanged: RwLockReadGuard<'t, ()>,
 }
 
 impl Deref for Pointers<'_> {
@@ -406,5 +424,119 @@ impl Deref for Pointers<'_> {
 
     fn deref(&self) -> &[u64] {
         &self.addresses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::broken_device::{policies, tier_on};
+    use forerun_gpu::table::params::TableOp;
+    use forerun_gpu::table::{Backend, BufferKind, HostBatch, TableLaunch};
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, Condvar, Mutex};
+    use std::thread;
+    use std::time::Duration;
+
+    /// A device on which a batch that writes takes until a lookup has run.
+    #[derive(Default)]
+    struct SlowWriter {
+        writes: AtomicBool,
+        has_looked_up: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Backend for SlowWriter {
+        fn allocate(&self, _: u64, _: BufferKind) -> Result<u64, TableError> {
+            Ok(4096)
+        }
+        fn free(&self, _: u64) {}
+        fn zero(&self, _: u64, _: u64) -> Result<(), TableError> {
+            Ok(())
+        }
+        fn write(&self, _: u64, _: &[u8]) -> Result<(), TableError> {
+            Ok(())
+        }
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), TableError> {
+            Ok(())
+        }
+        fn launch(&self, _: TableLaunch, _: &TableOp) -> Result<(), TableError> {
+            Ok(())
+        }
+        fn run(
+            &self,
+            _: TableLaunch,
+            op: &TableOp,
+            batch: HostBatch<'_>,
+        ) -> Result<(), TableError> {
+            let mut has_looked_up = self.has_looked_up.lock().expect("no test panics here");
+            if op.actions == 0 {
+                *has_looked_up = true;
+                self.changed.notify_all();
+            } else {
+                self.writes.store(true, Ordering::Relaxed);
+                let limit = Duration::from_secs(10);
+                let waited = self
+                    .changed
+                    .wait_timeout_while(has_looked_up, limit, |has| !*has);
+                if waited.expect("no test panics here").1.timed_out() {
+                    return Err(GpuError::NoDevice.into());
+                }
+            }
+            (batch.take)(&vec![0; (batch.output.end - batch.output.start) as usize]);
+            Ok(())
+        }
+        fn blocks_max(&self) -> u32 {
+            1
+        }
+        fn gpu(&self) -> Option<&Gpu> {
+            None
+        }
+    }
+
+    fn one_row() -> InsertBatch {
+        let mut rows = InsertBatch::default();
+        rows.push(1, &[7; 8], 0);
+        rows
+    }
+
+    fn insert(device: &Device) -> Option<InsertResult> {
+        device.insert_and_evict(&one_row(), Origin::Asked, |_| unreachable!())
+    }
+
+    fn find(device: &Device) -> Option<usize> {
+        device.find(&[1], &mut Destination::from(&mut [0; 8][..]), &mut [false])
+    }
+
+    #[test]
+    fn a_lookup_on_a_device_does_not_wait_for_a_batch_that_writes() {
+        let backend = Arc::new(SlowWriter::default());
+        let device = tier_on(backend.clone(), 8);
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| insert(&device));
+            while !backend.writes.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            assert!(find(&device).is_some());
+            assert!(writer.join().is_ok_and(|result| result.is_some()));
+        });
+        assert_eq!(device.failure(), None);
+    }
+
+    #[test]
+    fn a_batch_that_writes_waits_for_those_who_hold_addresses_and_lookups_do_not() {
+        let device = Device::open(DeviceChoice::Cpu, 100, 8, &policies()).expect("it is small");
+        insert(&device).expect("the tier works");
+        thread::scope(|scope| {
+            let pointers = device.find_ptr(&[1]).expect("the tier works");
+            assert_ne!(pointers[0], 0);
+            let writer = scope.spawn(|| device.erase(&[1]));
+            thread::sleep(Duration::from_millis(50));
+            assert!(!writer.is_finished());
+            assert_eq!(find(&device), Some(1));
+            drop(pointers);
+            writer.join().expect("it does not panic");
+        });
+        assert_eq!(find(&device), Some(0));
     }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -40,6 +41,13 @@ class Wire(Protocol):
         """The head of the next answer."""
 
     def receive_body(self, into: memoryview, deadline: float) -> None: ...
+
+    def pending(self) -> Any:
+        """What to wait for until the next answer arrives: a file descriptor, or an object of
+        Ray."""
+
+    def end_export(self, request: bytes) -> None:
+        """Ends an export, of which the caller wants no more."""
 
     def close(self) -> None: ...
 
@@ -89,6 +97,12 @@ class Socket:
         if len(into) > 0 and not receive(self._socket, into, deadline):
             raise FrameError("the shard has closed the connection")
 
+    def pending(self) -> int:
+        return self._socket.fileno()
+
+    def end_export(self, request: bytes) -> None:
+        """It ends with the connection."""
+
     def close(self) -> None:
         self._socket.close()
 
@@ -120,6 +134,12 @@ class ActorCalls:
             raise FrameError("an answer of another length than its head says")
         into[:] = self._body
 
+    def pending(self) -> Any:
+        return self._answers[0]
+
+    def end_export(self, request: bytes) -> None:
+        self._actor.frame.remote(request)
+
     def close(self) -> None:
         self._answers.clear()
 
@@ -139,6 +159,9 @@ class Connection:
 
     def close(self) -> None:
         self._wire.close()
+
+    def pending(self) -> Any:
+        return self._wire.pending()
 
     def __enter__(self) -> Connection:
         return self
@@ -204,6 +227,11 @@ class Connection:
             raise FrameError("an export of other buckets")
         return np.unpackbits(body).view(np.bool_)
 
+    def end_export(self, client: bytes) -> None:
+        self._id += 1
+        request = Request(0, Op.EXPORT_END, self._id, 0, client, 0, 0, 0)
+        self._wire.end_export(request.pack())
+
     def exported(
         self, client: bytes = NO_CLIENT, timeout: float = 60.0
     ) -> Iterator[tuple[NDArray[np.uint64], Buffer]]:
@@ -228,6 +256,26 @@ class Connection:
         keys = body[: 8 * count].view("<u8").astype(np.uint64)
         found = body[8 * count : 9 * count].astype(np.bool_)
         return keys, found, body[9 * count : -8].copy(), int.from_bytes(body[-8:], "little")
+
+
+def wait_for_answers(connections: list[Connection], until: float) -> list[int]:
+    """Waits until one of the connections has something to receive, or the time is over. Returns the
+    positions of those that have."""
+    left = max(until - time.monotonic(), 0.0)
+    pending = [connection.pending() for connection in connections]
+    if all(isinstance(each, int) for each in pending):
+        poll = select.poll()
+        for descriptor in pending:
+            poll.register(descriptor, select.POLLIN)
+        # Rounded up, so that nothing is asked before it is time.
+        ready = {descriptor for descriptor, _ in poll.poll(int(left * 1e3) + (left > 0))}
+        return [at for at, descriptor in enumerate(pending) if descriptor in ready]
+    import ray
+
+    done, _ = ray.wait(pending, num_returns=1, timeout=left, fetch_local=False)
+    if done:
+        done, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
+    return [at for at, each in enumerate(pending) if each in done]
 
 
 def error_of(text: bytes) -> Exception:

@@ -5,7 +5,8 @@ costs nothing else.
 
 Limits: `connections_max` connections, of which `hellos_max` may be without a valid hello; a hello
 within `HELLO_S` seconds; a frame within twice `FRAME_S` seconds of its first byte; an answer taken
-within `FRAME_S` seconds. The length of a frame is checked before memory is taken for it.
+within `FRAME_S` seconds. The length of a frame is checked before memory is taken for it, and the
+memory is returned after `FRAME_S` seconds of silence.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class Session(Protocol):
 
     def serve(self, request: Request, body: Buffer) -> Buffer:
         """The answer, head included. It may be reused by the next call."""
+
+    def release(self) -> None:
+        """Returns the memory of the last answer."""
 
     def close(self) -> None: ...
 
@@ -109,7 +113,7 @@ class DataPort:
         self._hellos: dict[socket.socket, float] = {}
         self._connections: set[socket.socket] = set()
         self._is_closed = False
-        self._listener = socket.create_server((bind, 0), backlog=128)
+        self._listener = _listener(bind)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         threading.Thread(target=self._accept, name="forerun-accept", daemon=True).start()
 
@@ -207,7 +211,10 @@ class DataPort:
                 try:
                     count = connection.recv_into(head, 0, socket.MSG_WAITALL)
                 except BlockingIOError:
-                    # Between frames a client may be silent as long as it likes.
+                    # Between frames a client may be silent as long as it likes, but it takes no
+                    # memory meanwhile.
+                    body = np.empty(0, np.uint8)
+                    session.release()
                     continue
                 if count == 0:
                     return
@@ -227,6 +234,18 @@ class DataPort:
                 send(connection, answer.data, time.monotonic() + FRAME_S)
         finally:
             session.close()
+
+
+def _listener(bind: str) -> socket.socket:
+    if ":" not in bind:
+        return socket.create_server((bind, 0), backlog=128)
+    return socket.create_server(
+        (bind, 0),
+        family=socket.AF_INET6,
+        backlog=128,
+        # "::" is every address, those of IPv4 included.
+        dualstack_ipv6=bind == "::" and socket.has_dualstack_ipv6(),
+    )
 
 
 def _shut(connection: socket.socket) -> None:

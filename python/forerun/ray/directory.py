@@ -11,7 +11,8 @@ import ray
 
 from forerun.errors import Error, ServerError
 from forerun.ray.connection import Endpoint
-from forerun.ray.coordinator import TableConfig, coordinator_name, shard_name
+from forerun.ray.coordinator import coordinator_name
+from forerun.ray.shard_actors import TableConfig, shard_name
 from forerun.ray.shard_map import ShardMap
 
 # Between two questions for a map that is not there yet.
@@ -26,6 +27,8 @@ class Directory:
         self._lock = threading.Lock()
         self._actors: dict[tuple[int, int], Any] = {}
         self._suspects: set[int] = set()
+        # By client and shard: acknowledged writes that are lost, and their keys.
+        self._lost: dict[tuple[str, int], tuple[int, int]] = {}
         self.coordinator = ray.get_actor(coordinator_name(name), namespace=namespace)
         self.config: TableConfig
         self.map: ShardMap
@@ -59,6 +62,13 @@ class Directory:
             if new.version > self.map.version:
                 self.map = new
 
+    def stats(self, timeout: float) -> dict[str, Any]:
+        """The coordinator's numbers, with what this handle knows to be lost."""
+        with self._lock:
+            reports = [(*key, *counts) for key, counts in self._lost.items()]
+        answer: dict[str, Any] = self.ask("stats", reports, timeout=timeout)
+        return answer
+
     def newer_map(self, known: ShardMap, deadline: float) -> ShardMap:
         """A newer map if there is one soon, else the same: a move that was about to happen may be
         cancelled."""
@@ -76,8 +86,9 @@ class Directory:
         """A shard has no map, so it has lost its directory."""
         self._suspects.add(shard)
 
-    def endpoint(self, shard: int, until: float, deadline: float) -> tuple[Endpoint, Any]:
-        """Where a shard is now. A shard that Ray gave up is restored, which may take longer."""
+    def endpoint(self, shard: int, until: float) -> tuple[Endpoint, Any]:
+        """Where a shard is now. A shard that Ray gave up is restored, which may take longer: ask
+        again."""
         generation = self.map.places[shard].generation
         left = max(until - time.monotonic(), 0.01)
         try:
@@ -95,11 +106,11 @@ class Directory:
         ) as error:
             # A handle of an actor that was ended is no longer of use.
             self._actors.pop((shard, generation), None)
-            self._restore(shard, deadline)
+            self._restore(shard, until)
             raise ConnectionError(f"shard {shard} has ended: {error}") from error
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             # It restarts, or it is restored elsewhere meanwhile.
-            self.take(self.ask("current_map", timeout=max(deadline - time.monotonic(), 0.1)))
+            self.take(self.ask("current_map", timeout=max(until - time.monotonic(), 0.1)))
             raise
 
     def _restore(self, shard: int, deadline: float) -> None:
@@ -108,4 +119,9 @@ class Directory:
         self.take(self.ask("restore", shard, generation, timeout=left))
 
     def report_lost(self, client: str, shard: int, writes: int, keys: int) -> None:
-        self.coordinator.report_lost.remote(client, shard, writes, keys)
+        """Counts acknowledged writes of a client that are lost. The coordinator may be away now, so
+        `stats` tells it again."""
+        with self._lock:
+            before = self._lost.get((client, shard), (0, 0))
+            counts = self._lost[client, shard] = (before[0] + writes, before[1] + keys)
+        self.coordinator.report_lost.remote(client, shard, *counts)

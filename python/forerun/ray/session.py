@@ -1,7 +1,8 @@
 """One call at a time of a sharded table: frames to all shards at once, answers as they come.
 
     batch ──split──> a queue of frames for each shard
-      round:  send the first frame of every queue ──> receive from every shard ──> scatter
+      send the first frame of every queue
+      a shard answers ──> scatter ──> send its next frame
       Moved           the frame's keys are split again, by the newer map
       no answer       a read is asked again; a write is sent again to the same shard, unchanged
 
@@ -26,7 +27,13 @@ from numpy.typing import NDArray
 from forerun._forerun import _ShardBatch
 from forerun.errors import Error, PartialError, ServerError
 from forerun.ray import frames
-from forerun.ray.connection import ActorCalls, Connection, Endpoint, error_of
+from forerun.ray.connection import (
+    ActorCalls,
+    Connection,
+    Endpoint,
+    error_of,
+    wait_for_answers,
+)
 from forerun.ray.frames import FrameError, Op, Status
 from forerun.ray.shard_map import ShardMap
 
@@ -72,8 +79,8 @@ class Link:
     # Of the writes that the shard acknowledged: the last one, and their keys.
     acknowledged: int = 0
     keys: int = 0
-    # Writes that were not applied because buckets had moved.
-    moved: list[int] = field(default_factory=list)
+    # Later writes, and some earlier ones, that the shard did not acknowledge.
+    unacknowledged: list[int] = field(default_factory=list)
     pause_s: float = PAUSE_S
     retry_at: float = 0.0
     error: Exception | None = None
@@ -137,7 +144,7 @@ class Session:
         if now >= deadline:
             raise TimeoutError(f"no answer in time: {link.error!r}")
         until = min(deadline, now + CONNECT_S)
-        endpoint, actor = self.directory.endpoint(link.shard, until, deadline)
+        endpoint, actor = self.directory.endpoint(link.shard, until)
         wire = ActorCalls(actor) if self.directory.transport == "actor" else None
         connection = Connection(endpoint, until, wire)
         try:
@@ -157,8 +164,8 @@ class Session:
             has = int.from_bytes(body[:8], "little")
             keys = int.from_bytes(body[8:16], "little")
             if has < link.acknowledged:
-                moved = sum(has < sequence <= link.acknowledged for sequence in link.moved)
-                writes, lost = link.acknowledged - has - moved, link.keys - keys
+                others = sum(has < n <= link.acknowledged for n in link.unacknowledged)
+                writes, lost = link.acknowledged - has - others, max(link.keys - keys, 0)
                 self.directory.report_lost(self.client.hex(), link.shard, writes, lost)
                 warnings.warn(
                     f"shard {link.shard} was restored from a backup: {writes} writes of {lost} "
@@ -186,7 +193,12 @@ class Session:
                 failed.append(moved)
                 causes.append(TimeoutError("their buckets are moving to another shard"))
                 break
-            shard_map = self.directory.newer_map(shard_map, deadline)
+            try:
+                shard_map = self.directory.newer_map(shard_map, deadline)
+            except (*_FAILURES, Error) as error:
+                failed.append(moved)
+                causes.append(error)
+                break
         for part in failed:
             batch.scatter(part, np.zeros(len(part), np.uint8))
         if failed:
@@ -213,14 +225,17 @@ class Session:
                 part = slice(at, min(at + size, starts[shard + 1]))
                 queues.setdefault(shard, deque()).append(Frame(keys[part], order[part]))
         moved: list[NDArray[np.uint64]] = []
+        # Shards that have a frame and owe an answer.
+        asked: set[int] = set()
         while queues:
-            sent: list[int] = []
             # Shards that answer come first, so that they do not wait for one that is away.
-            for shard in sorted(queues, key=lambda shard: self.link(shard).connection is None):
+            idle = sorted(queues.keys() - asked, key=lambda n: self.link(n).connection is None)
+            for shard in idle:
                 link, frame = self.link(shard), queues[shard][0]
-                if self._send(op, batch, link, frame, shard_map.version, deadline, len(sent)):
-                    sent.append(shard)
-            for shard in sent:
+                if self._send(op, batch, link, frame, shard_map.version, deadline, len(asked)):
+                    asked.add(shard)
+            for shard in self._answering(asked, queues.keys() - asked, deadline):
+                asked.discard(shard)
                 link, frame = self.link(shard), queues[shard][0]
                 before = len(moved)
                 if self._receive(op, batch, link, frame, deadline, moved, failed, causes):
@@ -233,12 +248,37 @@ class Session:
                 del queues[shard]
             if queues and time.monotonic() >= deadline:
                 for shard, queue in queues.items():
-                    error = self.link(shard).error
-                    causes.append(ServerError(f"shard {shard} did not answer in time: {error!r}"))
-                    failed.extend(frame.positions for frame in queue)
+                    self._give_up(self.link(shard), queue, shard in asked, failed, causes)
                 break
             # A shard that is restored elsewhere keeps its number, so frames stay with it.
         return np.concatenate(moved) if moved else np.empty(0, np.uint64)
+
+    def _answering(self, asked: set[int], waiting: set[int], deadline: float) -> list[int]:
+        """The shards whose answer arrives next. It is none if it is time to try one again that was
+        away, or if the call's time is over."""
+        shards = sorted(asked)
+        if len(shards) <= 1 and not waiting:
+            return shards
+        until = min([deadline, *(self.link(shard).retry_at for shard in waiting)])
+        connections = [c for c in (self.link(shard).connection for shard in shards) if c]
+        return [shards[at] for at in wait_for_answers(connections, until)] if connections else []
+
+    def _give_up(
+        self,
+        link: Link,
+        queue: deque[Frame],
+        is_asked: bool,
+        failed: list[NDArray[np.uint64]],
+        causes: list[Exception],
+    ) -> None:
+        """Ends a call without a shard's answer."""
+        if is_asked:
+            # The answer may still come.
+            link.reset(TimeoutError("no answer came in time"))
+        error = ServerError(f"shard {link.shard} did not answer in time: {link.error!r}")
+        causes.append(error)
+        failed.extend(frame.positions for frame in queue)
+        link.unacknowledged.extend(frame.sequence for frame in queue if frame.sequence)
 
     def _send(
         self,
@@ -248,9 +288,9 @@ class Session:
         frame: Frame,
         version: int,
         deadline: float,
-        sent: int,
+        asked: int,
     ) -> bool:
-        if link.connection is None and sent > 0 and link.retry_at > time.monotonic():
+        if link.connection is None and asked > 0 and link.retry_at > time.monotonic():
             # Others have answers to receive meanwhile.
             return False
         if op in frames.WRITES and frame.sequence == 0:
@@ -309,7 +349,7 @@ class Session:
                 link.acknowledged = frame.sequence
                 link.keys += done
             else:
-                link.moved.append(frame.sequence)
+                link.unacknowledged.append(frame.sequence)
         if answer.status == Status.OK:
             rest_at = frames.padded(done) if op is Op.FIND else done
             self._take(op, batch, frame, flags, body[rest_at:], failed, causes)
@@ -370,7 +410,8 @@ class Session:
             for link in sent:
                 try:
                     assert link.connection is not None
-                    answer, body = link.connection.receive(deadline)
+                    until = max(deadline, time.monotonic() + GRACE_S)
+                    answer, body = link.connection.receive(until)
                 except _FAILURES as error:
                     link.reset(error)
                     continue

@@ -4,6 +4,8 @@ its data port."""
 from __future__ import annotations
 
 import json
+import logging
+import secrets
 import shutil
 import threading
 import time
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 import forerun
 from forerun._forerun import _buckets
 from forerun.errors import (
+    ClosedError,
     Error,
     InvalidArgumentError,
     LockedError,
@@ -30,10 +33,14 @@ from forerun.ray.frames import FrameError, Op, Request, Status
 from forerun.ray.bucket_lock import Changes, BucketLock
 from forerun.ray.shard_map import BUCKETS, ShardMap, ShardState
 
+log = logging.getLogger("forerun.ray")
+
 Buffer = NDArray[np.uint8]
 
 # A client repeats a write within its time-out, which is far shorter.
 CLIENT_RETENTION_S = 24 * 3600
+# How often records of old clients are removed.
+FORGET_EVERY_S = 3600.0
 # How long an opening waits for the lock that a process that has just died still holds.
 LOCK_S = 10.0
 
@@ -81,8 +88,11 @@ class Shard:
         self.bucket_lock = BucketLock()
         self.changes: Changes | None = None
         self.keys_written = 0
+        self._taking = threading.Lock()
+        self._take: int | None = None
+        self._is_closing = threading.Event()
         self._serve_map()
-        self.table._forget_clients(CLIENT_RETENTION_S)
+        threading.Thread(target=self._forget_clients, name="forerun-forget", daemon=True).start()
 
     def _open_state(self) -> tuple[ShardState, dict[str, Any] | None]:
         """The state on disk, or that of a new shard. A new shard owns nothing until it gets a map,
@@ -144,6 +154,18 @@ class Shard:
                     raise
                 time.sleep(0.05)
 
+    def _forget_clients(self) -> None:
+        """Removes the records of clients that ended without a word, now and from time to time."""
+        while True:
+            try:
+                self.table._forget_clients(CLIENT_RETENTION_S)
+            except ClosedError:
+                return
+            except Error as error:
+                log.warning("the records of old clients are not removed: %s", error)
+            if self._is_closing.wait(FORGET_EVERY_S):
+                return
+
     # Buckets.
 
     def _serve_map(self) -> None:
@@ -176,13 +198,17 @@ class Shard:
         state.save(self.config.directory)
         self.state = state
 
-    def install(self, epoch: int, new: ShardMap) -> None:
-        """Takes over a map, for good."""
+    def install(
+        self, epoch: int, new: ShardMap, recoveries: list[dict[str, Any]] | None = None
+    ) -> None:
+        """Takes over a map, for good. It ends every move that this shard takes part in."""
         with self.lock:
             self.check_epoch(epoch)
             state = self.state
             if state.map is not None and state.map.version > new.version:
                 return
+            with self._taking:
+                self._take = None
             before = np.zeros(BUCKETS, np.bool_)
             if state.map is not None:
                 before = state.map.owned_by(self.config.shard)
@@ -192,6 +218,7 @@ class Shard:
                 frozen=np.zeros(BUCKETS, np.bool_),
                 frozen_version=0,
                 needs_sweep=state.needs_sweep or loses,
+                recoveries=state.recoveries if recoveries is None else recoveries,
             )
             self.changes = None
             self._serve_map()
@@ -230,15 +257,33 @@ class Shard:
             self.change(needs_sweep=False)
             return erased
 
-    def expect_foreign(self, epoch: int, current: ShardMap) -> None:
-        """Prepares for rows of buckets that the shard does not own yet. There are none before."""
+    def expect_foreign(self, epoch: int, current: ShardMap) -> int:
+        """Prepares for rows of buckets that the shard does not own yet. There are none before.
+        Returns a number for `take`: copies of earlier moves, which may still run after their
+        coordinator has ended, take nothing more."""
         with self.lock:
             self.check_epoch(epoch)
+            with self._taking:
+                self._take = take = secrets.randbits(62)
             self.change(map=self.state.map or current, needs_sweep=True)
             self._serve_map()
         self.sweep(epoch)
         with self.lock:
             self.change(needs_sweep=True)
+        return take
+
+    def take(
+        self, take: int, keys: NDArray[np.uint64], rows: Buffer, gone: NDArray[np.uint64]
+    ) -> None:
+        """Takes rows of buckets that come, and erases keys that are gone, unless the move has
+        ended."""
+        with self._taking:
+            if take != self._take:
+                raise Error("the move that copies these rows has ended")
+            if len(keys):
+                self.table.insert(keys, rows)
+            if len(gone):
+                self.table.erase(gone)
 
     # Rows.
 
@@ -271,6 +316,7 @@ class Shard:
         return ShardSession(self)
 
     def close(self) -> None:
+        self._is_closing.set()
         self.table.close()
 
 
@@ -288,6 +334,13 @@ class ShardSession:
 
     def close(self) -> None:
         self._export = None
+
+    def release(self) -> None:
+        self._answer = np.empty(0, np.uint8)
+
+    @property
+    def is_exporting(self) -> bool:
+        return self._export is not None
 
     def serve(self, request: Request, body: Buffer) -> Buffer:
         op = Op(request.op)

@@ -25,8 +25,13 @@ COPY_S = 120.0
 # the buckets are frozen.
 CATCH_UP_KEYS = 512
 CATCH_UP_ROUNDS = 50
-# Sessions that are kept for calls of the actor. Only exports need them.
+# Sessions that are kept for calls of the actor, and for how long. Only exports need them. An export
+# keeps what it sees on the disk.
 SESSIONS_MAX = 64
+EXPORT_IDLE_S = 600.0
+
+
+NO_KEYS = np.empty(0, np.uint64)
 
 
 def node_address() -> str:
@@ -49,7 +54,7 @@ class ShardActor:
         self._endpoint = Endpoint(
             host, port, self._port.token, config.generation, self._shard.row_bytes
         )
-        self._sessions: dict[bytes, ShardSession] = {}
+        self._sessions: dict[bytes, tuple[ShardSession, float]] = {}
         self._lock = threading.Lock()
 
     def endpoint(self) -> Endpoint:
@@ -74,19 +79,25 @@ class ShardActor:
         body = np.frombuffer(data, np.uint8, offset=head).copy()
         if len(body) != request.body_bytes:
             raise frames.FrameError(f"a body of {len(body)} bytes, not {request.body_bytes}")
+        is_export = request.op in (Op.EXPORT, Op.EXPORT_NEXT, Op.EXPORT_END)
+        now = time.monotonic()
         with self._lock:
-            session = self._sessions.pop(request.client, None) or self._shard.session()
+            # In the order of their last use. Their callers may have ended.
+            for client, (_, used) in list(self._sessions.items()):
+                if now - used > EXPORT_IDLE_S or len(self._sessions) > SESSIONS_MAX:
+                    del self._sessions[client]
+            kept = self._sessions.pop(request.client, None) if is_export else None
+        session = self._shard.session() if kept is None else kept[0]
         answer = bytes(session.serve(request, body))
-        with self._lock:
-            # Only an export is kept for the next call.
-            if request.op in (Op.EXPORT, Op.EXPORT_NEXT):
-                self._sessions[request.client] = session
-                while len(self._sessions) > SESSIONS_MAX:
-                    self._sessions.pop(next(iter(self._sessions)))
+        if session.is_exporting:
+            with self._lock:
+                self._sessions[request.client] = session, time.monotonic()
         return answer
 
-    def install(self, epoch: int, new: ShardMap) -> None:
-        self._shard.install(epoch, new)
+    def install(
+        self, epoch: int, new: ShardMap, recoveries: list[dict[str, Any]] | None = None
+    ) -> None:
+        self._shard.install(epoch, new, recoveries)
 
     def begin_move(self, epoch: int, buckets: NDArray[np.bool_]) -> None:
         self._shard.begin_move(epoch, buckets)
@@ -97,10 +108,10 @@ class ShardActor:
     def sweep(self, epoch: int) -> int:
         return self._shard.sweep(epoch)
 
-    def expect_foreign(self, epoch: int, current: ShardMap) -> None:
-        self._shard.expect_foreign(epoch, current)
+    def expect_foreign(self, epoch: int, current: ShardMap) -> int:
+        return self._shard.expect_foreign(epoch, current)
 
-    def copy(self, source: Endpoint, buckets: NDArray[np.bool_]) -> int:
+    def copy(self, take: int, source: Endpoint, buckets: NDArray[np.bool_]) -> int:
         """Copies rows from another shard into this one. Returns their number."""
         copied = 0
         with Connection(source, time.monotonic() + COPY_S) as connection:
@@ -108,21 +119,20 @@ class ShardActor:
             if not (granted == buckets).all():
                 raise Error("the source does not own all buckets that it is to give away")
             for keys, rows in connection.exported():
-                self._shard.table.insert(keys, rows)
+                self._shard.take(take, keys, rows, NO_KEYS)
                 copied += len(keys)
         self._shard.table.flush()
         return copied
 
-    def catch_up(self, source: Endpoint, is_last: bool) -> int:
+    def catch_up(self, take: int, source: Endpoint, is_last: bool) -> int:
         """Copies what was written since. Returns the number of keys that are left."""
         with Connection(source, time.monotonic() + COPY_S) as connection:
             for _ in range(CATCH_UP_ROUNDS if not is_last else 1 << 30):
                 keys, found, rows, left = connection.changes()
                 rows = rows.reshape(len(keys), self._shard.row_bytes)
-                if found.any():
-                    self._shard.table.insert(keys[found], np.ascontiguousarray(rows[found]))
-                if not found.all():
-                    self._shard.table.erase(keys[~found])
+                self._shard.take(
+                    take, keys[found], np.ascontiguousarray(rows[found]), keys[~found]
+                )
                 if len(keys) == 0 if is_last else left + len(keys) <= CATCH_UP_KEYS:
                     break
         # What was flushed in the source stays so.

@@ -33,6 +33,8 @@ class Place:
     generation: int
     # The address of its node.
     node: str
+    # Ray's ID of the node. It changes when the cluster starts again.
+    node_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,10 @@ class ShardMap:
     @staticmethod
     def from_json(parts: dict[str, Any]) -> ShardMap:
         owners = np.frombuffer(base64.b64decode(parts["owners"]), "<u2").astype(np.uint16)
-        places = tuple(Place(int(p["generation"]), str(p["node"])) for p in parts["places"])
+        places = tuple(
+            Place(int(p["generation"]), str(p["node"]), str(p.get("node_id", "")))
+            for p in parts["places"]
+        )
         if len(owners) != BUCKETS or int(owners.max()) >= len(places):
             raise ValueError("a map of other buckets or shards")
         return ShardMap(int(parts["version"]), int(parts["seed"]), owners, places)
@@ -126,6 +131,8 @@ class ShardState:
     needs_sweep: bool = False
     # Whether its rows are not yet restored from a backup.
     is_restoring: bool = False
+    # How often it was restored, and from which backups.
+    recoveries: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, directory: Path) -> None:
         """Replaces `shard.json`: after a crash there is the old one or the new one."""
@@ -141,14 +148,9 @@ class ShardState:
             "frozen_version": self.frozen_version,
             "needs_sweep": self.needs_sweep,
             "is_restoring": self.is_restoring,
+            "recoveries": self.recoveries,
         }
-        new = directory / "shard.json.new"
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(parts, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, directory / "shard.json")
-        sync_directory(directory)
+        _replace(directory / "shard.json", parts)
 
     @staticmethod
     def load(directory: Path) -> ShardState | None:
@@ -175,9 +177,45 @@ class ShardState:
                 frozen_version=int(parts["frozen_version"]),
                 needs_sweep=bool(parts["needs_sweep"]),
                 is_restoring=bool(parts["is_restoring"]),
+                recoveries=[dict(recovery) for recovery in parts.get("recoveries", [])],
             )
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise CorruptionError(f"{path} is damaged: {error!r}") from error
+
+
+def save_map(directory: Path, table: str, known: ShardMap) -> None:
+    """Replaces `map.json`, the map beside a table's backups."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _replace(directory / "map.json", {"format": FORMAT, "table": table, "map": known.to_json()})
+
+
+def load_map(directory: Path, table: str) -> ShardMap | None:
+    path = directory / "map.json"
+    try:
+        parts = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise CorruptionError(f"{path} is damaged: {error!r}") from error
+    try:
+        if int(parts["format"]) > FORMAT:
+            raise VersionError(f"{path} has format {parts['format']}: a newer release wrote it")
+        if parts["table"] != table:
+            raise VersionError(f"{path} belongs to table {parts['table']!r}, not {table!r}")
+        return ShardMap.from_json(parts["map"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{path} is damaged: {error!r}") from error
+
+
+def _replace(path: Path, parts: dict[str, Any]) -> None:
+    """Replaces a file: after a crash there is the old one or the new one."""
+    new = path.with_name(f"{path.name}.new")
+    with open(new, "w", encoding="utf-8") as file:
+        json.dump(parts, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

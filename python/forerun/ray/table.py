@@ -29,12 +29,13 @@ from forerun.errors import (
     ServerError,
     VersionError,
 )
-from forerun.ray import frames
+from forerun.ray import datasets, frames
 from forerun.ray.connection import ActorCalls, Connection
-from forerun.ray.coordinator import TableConfig, coordinator_name, remote_coordinator
+from forerun.ray.coordinator import coordinator_name, remote_coordinator
 from forerun.ray.directory import Directory
 from forerun.ray.frames import FrameError, Op
 from forerun.ray.session import PAUSE_S, Session, as_rows
+from forerun.ray.shard_actors import TableConfig
 from forerun.ray.shard_map import BUCKETS, ShardMap
 
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ class ShardedTable:
         `lost_writes` and `lost_keys`, what handles know to be lost with restored shards; and
         `recoveries`, the shards that were restored."""
         each = [json.loads(answer) for answer in self._ask_all(Op.STATS)]
-        general: dict[str, Any] = self._directory.ask("stats", timeout=self._timeout_ms / 1e3)
+        general = self._directory.stats(timeout=self._timeout_ms / 1e3)
         return {**general, "shards": each}
 
     def _refresh(self) -> None:
@@ -349,14 +350,21 @@ class ShardedTable:
     def export(self, batch: int = 8192) -> Iterator[tuple[NDArray[np.uint64], Array]]:
         """Iterates over all rows, as pairs of arrays: up to `batch` keys, and their rows. Each
         shard's rows are as of the call; rows that move between shards meanwhile appear once."""
-        if not 1 <= batch <= 1 << 32:
-            raise InvalidArgumentError(f"`batch` must be at least 1, not {batch}")
+        return self._export_of(np.ones(BUCKETS, np.bool_), batch)
+
+    def _export_of(
+        self, buckets: NDArray[np.bool_], batch: int
+    ) -> Iterator[tuple[NDArray[np.uint64], Array]]:
+        """Iterates over the rows of some buckets."""
+        datasets.check_batch(batch)
         self._check_open()
         client = os.urandom(frames.CLIENT_BYTES)
-        return self._exported(self._begin_export(batch, client), client)
+        return self._exported(self._begin_export(buckets, batch, client), client)
 
-    def _begin_export(self, batch: int, client: bytes) -> list[Connection]:
-        """A connection to each shard, whose exports together have every bucket once."""
+    def _begin_export(
+        self, buckets: NDArray[np.bool_], batch: int, client: bytes
+    ) -> list[Connection]:
+        """Connections to shards, whose exports together have each of these buckets once."""
         deadline = time.monotonic() + self._timeout_ms / 1e3
         pause, reason = PAUSE_S, "buckets are moving"
         while True:
@@ -364,20 +372,20 @@ class ShardedTable:
             try:
                 self._refresh()
                 owned = np.zeros(BUCKETS, np.int64)
-                for shard in range(len(self._directory.map.places)):
-                    endpoint, actor = self._directory.endpoint(shard, deadline, deadline)
+                for shard in np.unique(self._directory.map.owners[buckets]).tolist():
+                    endpoint, actor = self._directory.endpoint(shard, deadline)
                     wire = ActorCalls(actor) if self._directory.transport == "actor" else None
                     opened.append(Connection(endpoint, deadline, wire))
-                    everything = np.ones(BUCKETS, np.bool_)
-                    owned += opened[-1].export(everything, min(batch, 1 << 31), client)
-                if (owned == 1).all():
+                    owned += opened[-1].export(buckets, min(batch, 1 << 31), client)
+                if (owned == buckets).all():
                     return opened
             except (OSError, FrameError, ray.exceptions.RayError) as error:
+                # A `NotFoundError` is an `OSError`: a shard without a map is restored soon.
                 reason = repr(error)
             except BaseException:
-                _close(opened)
+                _close(opened, client)
                 raise
-            _close(opened)
+            _close(opened, client)
             if time.monotonic() >= deadline:
                 raise ServerError(f"no export could begin in time: {reason}")
             time.sleep(pause)
@@ -395,7 +403,7 @@ class ShardedTable:
                         raise
                     raise ServerError(f"a shard ended during an export: {error!r}") from error
         finally:
-            _close(connections)
+            _close(connections, client)
 
     def items(self) -> Iterator[tuple[int, Array]]:
         """Iterates over `(key, row)` pairs."""
@@ -423,14 +431,14 @@ class ShardedTable:
         nodes at once. Returns the number of rows. If a task is repeated, its rows are inserted
         again."""
         self._check_open()
-        if not 1 <= batch <= 1 << 32:
-            raise InvalidArgumentError(f"`batch` must be at least 1, not {batch}")
-        missing = {key, row} - set(dataset.columns())
-        if missing:
-            raise InvalidArgumentError(f"the dataset has no column {', '.join(sorted(missing))}")
-        insert = _Loader(self, key, row)
-        counts = dataset.map_batches(insert, batch_size=batch, batch_format="numpy")
-        return int(counts.sum("rows") or 0)
+        return datasets.load(self, dataset, key, row, batch)
+
+    def to_dataset(self, *, key: str = "key", row: str = "row", batch: int = 8192) -> Any:
+        """The rows as a `ray.data.Dataset` with the columns `key` and `row`. A task for each shard
+        reads them when the dataset is used, up to `batch` at a time. Each shard's rows are as of
+        the beginning of its task; rows that move meanwhile appear once."""
+        self._refresh()
+        return datasets.dump(self, self._directory.map.owners, key, row, batch)
 
     # Administration.
 
@@ -494,23 +502,6 @@ class ShardedTable:
             raise ClosedError("the handle is closed")
 
 
-class _Loader:
-    """Inserts batches of a dataset, in the process of a task."""
-
-    def __init__(self, table: ShardedTable, key: str, row: str) -> None:
-        self._table, self._key, self._row = table, key, row
-
-    def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        rows = batch[self._row]
-        if rows.dtype == object:
-            rows = np.stack(list(rows))
-        dtype = "uint16" if self._table.dtype == "bfloat16" else self._table.dtype
-        if rows.dtype != np.dtype(dtype):
-            rows = rows.astype(dtype, casting="same_kind")
-        self._table.insert(batch[self._key], np.ascontiguousarray(rows))
-        return {"rows": np.array([len(rows)])}
-
-
 class _Borrowed:
     """A session for one call. One that a call left in disorder is not used again."""
 
@@ -545,6 +536,8 @@ def _attached(name: str, namespace: str, timeout_ms: int, transport: Any) -> Sha
     )
 
 
-def _close(connections: list[Connection]) -> None:
+def _close(connections: list[Connection], client: bytes) -> None:
+    """Ends exports, and closes their connections."""
     for connection in connections:
+        connection.end_export(client)
         connection.close()

@@ -7,7 +7,6 @@
 
 mod args;
 mod hits;
-mod memc3;
 mod memcached;
 mod multiget;
 mod workload;

@@ -1,8 +1,10 @@
 //! Keys per second for three ways to look up a batch, in alternating rounds.
 
 use super::args::Args;
-use super::memc3::MemC3;
+use crate::item_arena::ItemArena;
+use crate::memc3_index::MemC3Index;
 use anyhow::{Result, ensure};
+use foldhash::quality::FixedState;
 use forerun_cache::{Cache, CacheOptions, Store, StoreResult};
 use forerun_measure::harness::{Case, Sample, Turn, measure};
 use forerun_measure::progress::Progress;
@@ -12,6 +14,7 @@ use forerun_measure::text_table::TextTable;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
+use std::hash::{BuildHasher, Hasher};
 
 /// Batches drawn in advance. They have so many keys that no round finds lines that an earlier round
 /// left in a cache.
@@ -29,6 +32,44 @@ pub struct MultigetRow {
     pub memory_bytes: Option<u64>,
     /// Speed relative to MemC3's design.
     pub speedup_vs_memc3: f64,
+}
+
+/// MemC3's index and its items.
+struct MemC3 {
+    hasher: FixedState,
+    index: MemC3Index,
+    arena: ItemArena,
+}
+
+impl MemC3 {
+    fn new(items: usize, key_bytes: usize, value_bytes: usize) -> Result<MemC3> {
+        Ok(MemC3 {
+            hasher: FixedState::with_seed(7),
+            index: MemC3Index::new(items)?,
+            arena: ItemArena::new(items, key_bytes, value_bytes)?,
+        })
+    }
+
+    #[inline(always)]
+    fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// Stores an item whose key is not present. Returns `false` if there is no space for it.
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let hash = self.hash(key);
+        let location = self.arena.push(key, value);
+        location.is_some_and(|location| self.index.insert(hash, location))
+    }
+
+    /// The value of a key.
+    #[inline]
+    fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        let value_of = |location| self.arena.value_of(location, key);
+        self.index.find(self.hash(key), value_of)
+    }
 }
 
 fn key(n: usize) -> Vec<u8> {
@@ -50,7 +91,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<Multig
             .memory_limit_bytes(items * item_bytes * 3 / 2 + (64 << 20))
             .max_item_bytes(args.value + 1024),
     )?;
-    let mut memc3 = MemC3::new(items, items * item_bytes);
+    let mut memc3 = MemC3::new(items, key(0).len(), args.value)?;
     let bar = progress.steps("filling", items as u64);
     for n in 0..items {
         let (key, value) = (key(n), value(n, args.value));

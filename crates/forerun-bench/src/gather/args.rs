@@ -70,6 +70,10 @@ pub struct Args {
     #[arg(long, value_parser = parse_direction)]
     pub direction: Option<Direction>,
 
+    /// With --once: copies from the GPU's memory instead of the host's
+    #[arg(long, conflicts_with = "direction", requires = "once")]
+    pub within_device: bool,
+
     /// The kind of memory pages of the pinned host memory [default: small]
     #[arg(long, value_name = "PAGES")]
     pub pages: Option<PagesArg>,

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use forerun_gpu::gather::cpu::{self, CpuOptions, Indices, Pairs};
 use forerun_gpu::gather::{
     CopySpec, DeviceCopyOptions, DevicePairs, Direction, GatherError, IndexType, KernelChoice,
-    KernelVersion, RowCopy, gather, scatter,
+    KernelVersion, RowCopy, copy_within_device, gather, scatter,
 };
 use forerun_gpu::{
     BatchTransfer, DeviceBuffer, Gpu, GpuError, Piece, PinnedBuffer, Stream, Transfer,
@@ -376,6 +376,16 @@ pub(super) fn once(gpu: &Gpu, setting: &Setting, args: &Args) -> Result<String> 
         .first()
         .map_or(CopyMethod::Default, |&v| CopyMethod::Version(v));
     let (gpu, stream) = (fixture.gpu.clone(), Stream::high_priority(gpu)?);
+    if args.within_device {
+        let spec = fixture.spec_of(method);
+        let source = DeviceBuffer::from_slice(&gpu, fixture.host.as_slice())?;
+        let shape = [setting.pairs() as u64, 2];
+        let pairs = DevicePairs::interleaved(&fixture.pairs, 0, IndexType::I32, &shape)?;
+        let options = DeviceCopyOptions::default();
+        let copy = copy_within_device(&source, &fixture.device, &spec, &pairs, &options)?;
+        gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
+        return Ok(format!("within the device, {}", copy.plan()));
+    }
     let copy = fixture.row_copy(method)?;
     gpu.scope(|scope| scope.enqueue(&stream, &copy))?;
     Ok(copy.plan().to_string())

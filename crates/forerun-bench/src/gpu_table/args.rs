@@ -67,6 +67,11 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub skew: Vec<Skew>,
 
+    /// Keys per bag of pooled lookups, for their study; the other studies use the first [default:
+    /// 32, and 1 to 1024]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub bag: Vec<usize>,
+
     /// Operations to run instead of those of each study
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub op: Vec<Op>,

@@ -3,12 +3,13 @@
 
 use super::keys::{Call, Keys, row_of, rows_of};
 use super::operation::{Op, OpVariant};
+use super::pooled_batch;
 use super::setting::Setting;
 use crate::on_gpu::{CommandTimes, Timer};
 use anyhow::{Result, ensure};
 use forerun_gpu::table::{
-    Answers, Batch, Condition, DeviceBatch, Entries, EntryBuffers, GpuTable, Lookup, Operation,
-    Scan, Status, TableCommand, TableError,
+    Answers, Bags, Batch, Condition, DeviceBatch, Entries, EntryBuffers, GpuTable, Lookup,
+    Operation, PooledBatch, Scan, Status, TableCommand, TableError,
 };
 use forerun_gpu::{DeviceBuffer, Gpu, GpuError};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ pub(super) struct Results {
     status: Vec<Status>,
     rows: Vec<u8>,
     pointers: Vec<u64>,
+    /// Keys of each bag that were found.
+    bag_counts: Vec<u32>,
     given: u64,
 }
 
@@ -43,6 +46,8 @@ struct Buffers {
     given_rows: DeviceBuffer,
     given_scores: DeviceBuffer,
     given_places: DeviceBuffer,
+    offsets: DeviceBuffer,
+    bag_counts: DeviceBuffer,
 }
 
 impl Buffers {
@@ -68,6 +73,8 @@ impl Buffers {
             given_rows: of(rows)?,
             given_scores: of(n * 8)?,
             given_places: of(n * 8)?,
+            offsets: of((n + 1) * 8)?,
+            bag_counts: of(n * 4)?,
         })
     }
 
@@ -95,14 +102,34 @@ impl Buffers {
         }
     }
 
+    /// Bags of the keys. There are no more of them than keys, so their rows fit.
+    fn bags(&self, n: u64, bags: u64) -> PooledBatch<'_> {
+        PooledBatch {
+            count: n,
+            count_at: None,
+            keys: &self.keys,
+            bags,
+            offsets: &self.offsets,
+            weights: None,
+            rows_out: &self.rows_out,
+            found_out: Some(&self.bag_counts),
+            sums: None,
+        }
+    }
+
     /// The command that a variant puts on a stream.
     fn command<'a>(
         &'a self,
         table: &'a GpuTable,
         variant: OpVariant,
         n: u64,
+        bags: u64,
         first_slot: u64,
     ) -> Result<TableCommand<'a>, TableError> {
+        if variant.op.pools() {
+            let beside = variant.op == Op::FindPooledBesideWriters;
+            return table.pooled_command(&pooled_batch::options(), &self.bags(n, bags), beside);
+        }
         let batch = self.batch(variant.op, n);
         if let Some(operation) = variant.op.operation() {
             return table.command(operation, &batch);
@@ -225,9 +252,15 @@ impl Fixture {
             buffers.flags.write(0, &flags)?;
         }
         buffers.given_count.write(0, &[0; 8])?;
+        let offsets = pooled_batch::offsets(call.keys.len(), self.setting.bag_keys);
+        let bags = offsets.len() - 1;
+        if variant.op.pools() {
+            let bytes: Vec<u8> = offsets.iter().flat_map(|at| at.to_ne_bytes()).collect();
+            buffers.offsets.write(0, &bytes)?;
+        }
         let n = self.items(variant.op).min(call.keys.len() as u64);
         let took = {
-            let command = buffers.command(&self.table, variant, n, self.first_slot)?;
+            let command = buffers.command(&self.table, variant, n, bags as u64, self.first_slot)?;
             buffers.timer.time(&command, 0)?
         };
         self.first_slot = (self.first_slot + n) % self.table.capacity();
@@ -235,6 +268,15 @@ impl Fixture {
             let mut count = [0; 8];
             buffers.given_count.read(0, &mut count)?;
             results.given = u64::from_ne_bytes(count);
+            if variant.op.pools() {
+                let mut counts = vec![0; bags * 4];
+                buffers.bag_counts.read(0, &mut counts)?;
+                let words = counts.as_chunks().0.iter();
+                results.bag_counts = words.map(|word| u32::from_ne_bytes(*word)).collect();
+                results.rows = vec![0; bags * self.setting.row_bytes() as usize];
+                buffers.rows_out.read(0, &mut results.rows)?;
+                return Ok((took, results));
+            }
             let mut status = vec![0; call.keys.len()];
             buffers.status.read(0, &mut status)?;
             results.status = status.into_iter().map(Status::of).collect();
@@ -269,6 +311,12 @@ impl Fixture {
         if matches!(variant.op, Op::FindPtr | Op::FindOrInsertPtr) {
             results.pointers = vec![0; n];
         }
+        let offsets = pooled_batch::offsets(n, self.setting.bag_keys);
+        if variant.op.pools() {
+            let bags = offsets.len() - 1;
+            results.rows = vec![0; bags * self.setting.row_bytes() as usize];
+            results.bag_counts = vec![0; bags];
+        }
         let flags: Vec<u8> = call.there.iter().map(|there| u8::from(*there)).collect();
         let slots = self.first_slot..self.first_slot + self.items(variant.op);
         let start = Instant::now();
@@ -293,6 +341,12 @@ impl Fixture {
             (None, Op::ExportBatch) => {
                 results.given = self.table.export_batch(slots, &mut Entries::default())?;
             }
+            (None, op) if op.pools() => self.table.find_pooled(
+                &Bags::new(&call.keys, &offsets),
+                &pooled_batch::options(),
+                &mut results.rows,
+                &mut results.bag_counts,
+            )?,
             (None, Op::FindMissed) => {
                 let missed = self.table.find_missed(&call.keys, &mut results.rows)?;
                 results.given = missed.len() as u64;
@@ -356,6 +410,12 @@ impl Fixture {
         }
         let mut found = 0;
         let row_bytes = self.setting.row_bytes() as usize;
+        if variant.op.pools() {
+            let offsets = pooled_batch::offsets(call.keys.len(), self.setting.bag_keys);
+            let (rows, counts) = (&results.rows, &results.bag_counts);
+            let found = pooled_batch::check(&call, &offsets, row_bytes as u64, rows, counts)?;
+            return Ok(found as f64 / call.keys.len() as f64);
+        }
         for (i, (key, there)) in call.keys.iter().zip(&call.there).enumerate() {
             let mut is = *there;
             if variant.op != Op::FindMissed {

@@ -9,6 +9,7 @@
 //!   fixture.rs              a filled table, and one call to it
 //!   selfcheck.rs            --check
 //!   pooled_check.rs         its check of pooled lookups
+//!   pooled_batch.rs         bags of keys, and their sums
 //!   peer.rs                 other tables, measured by their own programs
 //!   result_row.rs, show.rs  results
 //! ```
@@ -21,6 +22,7 @@ mod fixture;
 mod keys;
 mod operation;
 mod peer;
+mod pooled_batch;
 mod pooled_check;
 mod result_row;
 mod selfcheck;
@@ -101,8 +103,8 @@ fn once(gpu: Option<&Gpu>, args: &Args, out: &mut dyn Write) -> Result<()> {
     let setting = Setting::seed(args, gpu.is_some());
     setting.check()?;
     let mut fixture = Fixture::new(gpu, &setting)?;
-    let mut variants = variants_of(Study::Seed, args, setting.buckets);
-    for variant in variants_of(Study::Operations, args, setting.buckets) {
+    let mut variants = variants_of(Study::Seed, args, &setting);
+    for variant in variants_of(Study::Operations, args, &setting) {
         if !variants.contains(&variant) {
             variants.push(variant);
         }
@@ -207,7 +209,7 @@ impl Bench<'_> {
     /// All variants of one setting: first those that only read the table, then the writers.
     fn measure(&mut self, fixture: &RefCell<Fixture>) -> Result<Vec<GpuTableRow>> {
         let setting = fixture.borrow().setting.clone();
-        let variants = variants_of(setting.study, self.args, setting.buckets);
+        let variants = variants_of(setting.study, self.args, &setting);
         let variants = self.different(variants);
         let (readers, writers): (Vec<OpVariant>, Vec<OpVariant>) = variants
             .into_iter()
@@ -328,13 +330,13 @@ impl Bench<'_> {
     ) -> Result<()> {
         let lookups = traffic.lookups.max(1) as f64;
         let row_bytes = setting.row_bytes();
-        let copied = if variant.op.gives_rows() {
+        let copied = if variant.op.gives_rows() || variant.op.pools() {
             row_bytes
         } else {
             0
         };
         let rows = traffic.row_requests(copied);
-        let (requests, bytes) = cost(variant.op, traffic, copied);
+        let (requests, bytes) = cost(variant.op, traffic, copied, setting);
         row.requests_per_lookup = Some(requests);
         row.bytes_per_lookup = Some(bytes);
         let Some(gpu) = &self.gpu else { return Ok(()) };
@@ -406,14 +408,16 @@ impl Bench<'_> {
     }
 }
 
-/// Random requests and bytes per key, including sequential traffic, for lookups that copy out rows
-/// of this size.
-fn cost(op: Op, traffic: &Traffic, row_bytes: u64) -> (f64, f64) {
+/// Random requests and bytes per key, including sequential traffic, for lookups that read rows of
+/// this size.
+fn cost(op: Op, traffic: &Traffic, row_bytes: u64, setting: &Setting) -> (f64, f64) {
     let lookups = traffic.lookups.max(1) as f64;
     let rows = traffic.row_requests(row_bytes);
     // The key is read and its result written, together with an address or the row.
     let answer = match op {
         Op::FindPtr => 9.0,
+        // An offset, a count and a row per bag.
+        op if op.pools() => (12.0 + row_bytes as f64) / setting.bag_keys as f64,
         _ => 1.0 + row_bytes as f64 * traffic.found as f64 / lookups,
     };
     let sectors = rows.b32 * 32 + rows.b64 * 64 + rows.b128 * 128;
@@ -426,11 +430,13 @@ fn cost(op: Op, traffic: &Traffic, row_bytes: u64) -> (f64, f64) {
 
 /// Describes the requests that each kernel's `find_ptr` would make to a GPU's memory.
 fn counted(fixture: &mut Fixture) -> Result<Vec<String>> {
-    let (buckets, load) = (fixture.setting.buckets, fixture.setting.load);
+    let setting = fixture.setting.clone();
+    let (buckets, load) = (setting.buckets, setting.load);
     let mut lines = Vec::new();
-    for variant in variants_of(Study::Seed, &Args::default(), buckets) {
+    for variant in variants_of(Study::Seed, &Args::default(), &setting) {
         if variant.op == Op::FindPtr {
-            let (requests, bytes) = cost(variant.op, &fixture.traffic(variant.lookup)?, 0);
+            let traffic = fixture.traffic(variant.lookup)?;
+            let (requests, bytes) = cost(variant.op, &traffic, 0, &setting);
             let lookup = variant.lookup.name();
             lines.push(format!(
                 "counted: {buckets} at load {load:.2}, find_ptr by {lookup}: {requests:.2} \

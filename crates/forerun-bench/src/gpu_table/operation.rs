@@ -14,6 +14,10 @@ pub enum Op {
     /// `Find` that allows concurrent writers.
     FindBesideWriters,
     FindMissed,
+    /// The sums of bags of keys.
+    FindPooled,
+    /// `FindPooled` that allows concurrent writers.
+    FindPooledBesideWriters,
     InsertOrAssign,
     InsertAndEvict,
     FindOrInsert,
@@ -33,12 +37,14 @@ pub enum Op {
 
 impl Op {
     /// All operations, lookups first.
-    pub const ALL: [Op; 20] = [
+    pub const ALL: [Op; 22] = [
         Op::FindPtr,
         Op::Contains,
         Op::Find,
         Op::FindBesideWriters,
         Op::FindMissed,
+        Op::FindPooled,
+        Op::FindPooledBesideWriters,
         Op::InsertOrAssign,
         Op::InsertAndEvict,
         Op::FindOrInsert,
@@ -64,6 +70,8 @@ impl Op {
             Op::Find => "find",
             Op::FindBesideWriters => "find_beside_writers",
             Op::FindMissed => "find_missed",
+            Op::FindPooled => "find_pooled",
+            Op::FindPooledBesideWriters => "find_pooled_beside_writers",
             Op::InsertOrAssign => "insert_or_assign",
             Op::InsertAndEvict => "insert_and_evict",
             Op::FindOrInsert => "find_or_insert",
@@ -110,7 +118,12 @@ impl Op {
         matches!(
             self,
             Op::FindPtr | Op::Contains | Op::Find | Op::FindBesideWriters | Op::FindMissed
-        )
+        ) || self.pools()
+    }
+
+    /// Whether it sums the rows of bags of keys.
+    pub(super) fn pools(self) -> bool {
+        matches!(self, Op::FindPooled | Op::FindPooledBesideWriters)
     }
 
     /// Whether it inserts missing keys.

@@ -40,6 +40,8 @@ pub struct GpuTableRow {
     pub batch: u64,
     /// How requests spread over the keys.
     pub skew: String,
+    /// Keys per bag of pooled lookups.
+    pub bag_keys: u64,
     /// The share of keys that the preceding check found.
     pub found: f64,
     /// Rounds.
@@ -94,6 +96,7 @@ impl GpuTableRow {
             hit_rate: setting.hit_rate,
             batch: items,
             skew: setting.skew.to_string(),
+            bag_keys: setting.bag_keys as u64,
             ..GpuTableRow::default()
         }
     }

@@ -14,12 +14,13 @@ use anyhow::{Result, ensure};
 use forerun_gpu::table::{EvictStrategy, Lookup, TableOptions, Width};
 
 /// The variants that a study measures in each setting.
-pub(super) fn variants_of(study: Study, args: &Args, buckets: Buckets) -> Vec<OpVariant> {
+pub(super) fn variants_of(study: Study, args: &Args, setting: &Setting) -> Vec<OpVariant> {
     let ops: &[Op] = match study {
         Study::Seed => &[Op::FindPtr, Op::Find, Op::Contains],
         Study::Operations => &Op::ALL,
         Study::Buckets => &[Op::FindPtr, Op::InsertOrAssign],
-        Study::Dim => &[Op::FindPtr, Op::Find, Op::InsertOrAssign],
+        Study::Dim => &[Op::FindPtr, Op::Find, Op::FindPooled, Op::InsertOrAssign],
+        Study::Bags => &[Op::FindPtr, Op::Find, Op::FindPooled],
         Study::HitRate => &[Op::FindPtr, Op::Find],
         Study::Batch => &[Op::FindPtr, Op::Find, Op::InsertOrAssign],
         Study::Skew => &[Op::FindPtr, Op::Find, Op::FindAndUpdate],
@@ -31,6 +32,10 @@ pub(super) fn variants_of(study: Study, args: &Args, buckets: Buckets) -> Vec<Op
     };
     let mut variants = Vec::new();
     for op in or(&args.op, ops) {
+        if op.pools() && setting.dim == 0 {
+            // There is nothing to sum.
+            continue;
+        }
         if op != Op::FindPtr {
             variants.push(OpVariant::of(op));
             continue;
@@ -38,7 +43,7 @@ pub(super) fn variants_of(study: Study, args: &Args, buckets: Buckets) -> Vec<Op
         for lookup in or(&args.lookup, lookups) {
             // The pipeline exists for one width only; without it, HierarchicalKV's rule is one
             // thread per key.
-            if buckets.width == Width::W128 || lookup != Lookup::Pipeline {
+            if setting.buckets.width == Width::W128 || lookup != Lookup::Pipeline {
                 variants.push(OpVariant { op, lookup });
             }
         }
@@ -59,6 +64,8 @@ pub(super) struct Setting {
     pub(super) hit_rate: f64,
     pub(super) batch: usize,
     pub(super) skew: Skew,
+    /// Keys per bag of a pooled lookup.
+    pub(super) bag_keys: usize,
     /// Minimum keys per turn, if a call has fewer.
     pub(super) turn_keys: usize,
 }
@@ -80,6 +87,7 @@ impl Setting {
             hit_rate: args.hit_rate.first().copied().unwrap_or(0.6),
             batch: args.batch.first().copied().unwrap_or(batch),
             skew: Skew::Uniform,
+            bag_keys: args.bag.first().copied().unwrap_or(32),
             turn_keys: if args.output.quick { 0 } else { 1 << 16 },
         }
     }
@@ -140,6 +148,10 @@ impl Setting {
             .into_iter()
             .map(|skew| with(&|s| (s.skew, s.load) = (skew, load)))
             .collect(),
+            Study::Bags => or(&args.bag, &[1, 8, 32, 128, 1024])
+                .into_iter()
+                .map(|keys| with(&|s| (s.bag_keys, s.load) = (keys, load)))
+                .collect(),
         };
         settings.iter().try_for_each(Setting::check)?;
         Ok(settings)
@@ -147,6 +159,7 @@ impl Setting {
 
     pub(super) fn check(&self) -> Result<()> {
         ensure!(self.batch > 0, "a batch of no keys");
+        ensure!(self.bag_keys > 0, "a bag of no keys");
         ensure!(self.load > 0.0, "a load of 0 leaves nothing to find");
         ensure!(
             self.slots >= 256,
@@ -196,7 +209,7 @@ mod tests {
             assert!(!settings.is_empty());
             for (at, setting) in settings.iter().enumerate() {
                 assert!(!settings[..at].contains(setting), "{setting:?}");
-                assert!(!variants_of(study, &args, setting.buckets).is_empty());
+                assert!(!variants_of(study, &args, setting).is_empty());
             }
         }
         let batches: Vec<usize> = Setting::of(Study::Batch, &args, true)
@@ -217,9 +230,26 @@ mod tests {
     }
 
     #[test]
+    fn rows_without_numbers_are_not_summed() {
+        let pooled = |dim| {
+            let args = Args {
+                dim: vec![dim],
+                ..Args::default()
+            };
+            let variants = variants_of(Study::Operations, &args, &Setting::seed(&args, true));
+            variants.iter().filter(|variant| variant.op.pools()).count()
+        };
+        assert_eq!((pooled(8), pooled(0)), (2, 0));
+    }
+
+    #[test]
     fn the_pipeline_is_skipped_unless_buckets_have_128_slots() {
         let of = |form: &str| {
-            let variants = variants_of(Study::Seed, &Args::default(), form.parse().unwrap());
+            let args = Args {
+                buckets: vec![form.parse().unwrap()],
+                ..Args::default()
+            };
+            let variants = variants_of(Study::Seed, &args, &Setting::seed(&args, true));
             variants
                 .iter()
                 .filter(|variant| variant.lookup == Lookup::Pipeline)

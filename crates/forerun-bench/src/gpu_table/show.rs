@@ -16,6 +16,7 @@ fn place(study: Study, row: &GpuTableRow) -> String {
         Study::HitRate => format!("{:.2}", row.hit_rate),
         Study::Batch => count(row.batch),
         Study::Skew => row.skew.clone(),
+        Study::Bags => count(row.bag_keys),
     }
 }
 
@@ -28,6 +29,7 @@ fn axis(study: Study) -> &'static str {
         Study::HitRate => "hit rate",
         Study::Batch => "keys per call",
         Study::Skew => "skew",
+        Study::Bags => "keys per bag",
     }
 }
 
@@ -84,7 +86,7 @@ pub(super) fn table(study: Study, rows: &[GpuTableRow]) -> TextTable {
 
 /// A study's chart: the rate of each variant over the parameter.
 fn chart(study: Study, rows: &[GpuTableRow]) -> Chart {
-    let shape = if study == Study::Batch {
+    let shape = if matches!(study, Study::Batch | Study::Bags) {
         Shape::Lines
     } else {
         Shape::Bars

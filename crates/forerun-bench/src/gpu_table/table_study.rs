@@ -21,11 +21,13 @@ pub enum Study {
     Batch,
     /// How requests spread over the keys.
     Skew,
+    /// Keys per bag of a pooled lookup.
+    Bags,
 }
 
 impl Study {
     /// All studies, in the order in which they run.
-    pub const ALL: [Study; 7] = [
+    pub const ALL: [Study; 8] = [
         Study::Seed,
         Study::Operations,
         Study::Buckets,
@@ -33,6 +35,7 @@ impl Study {
         Study::HitRate,
         Study::Batch,
         Study::Skew,
+        Study::Bags,
     ];
 
     /// Its name on the command line.
@@ -45,6 +48,7 @@ impl Study {
             Study::HitRate => "hit-rate",
             Study::Batch => "batch",
             Study::Skew => "skew",
+            Study::Bags => "bags",
         }
     }
 }

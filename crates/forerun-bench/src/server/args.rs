@@ -1,6 +1,8 @@
 //! The command line of the bench `server`.
 
 use super::data::{Items, KEY_BYTES};
+use super::index_study::IndexName;
+use super::link::{ClientWait, LinkKind, Transport};
 use super::multi_get_form::{DEPTH_MAX, KEYS_MAX};
 use super::request::Form;
 use crate::output::{Output, Timing, or};
@@ -25,6 +27,8 @@ Examples:
   forerun-bench server --items 2M --value-bytes 64 --keys 1,10,100 --form get --access uniform \
   --duration-ms 1000
   forerun-bench server --threads 4 --clients 4 --report server.html
+  forerun-bench server --transport tcp,ucx --client-wait sleep,poll --keys 1,10,100 \
+  --connections 1 --alone --json
 
 The server and memcached, if it is on the PATH, run in separate processes (the server is this \
 program's `serve`), with the same threads and memory. Servers are pinned to the first cores and \
@@ -37,6 +41,10 @@ have; set is a classic set per key, sent together. Each connection has --depth r
 flight. Requests are composed before timing starts. Replies are recognised by their lengths and \
 last bytes, and one in 32 is compared byte by byte. The column `client` shows what share of its \
 core the load generator used: near 100%, it is the bottleneck, not the server.
+
+--transport tcp,ucx measures this server over both in one run, alternately. With --client-wait \
+poll, clients ask for replies again and again instead of sleeping, which uses all of their cores. \
+The server itself polls UCX for 20 us after each message.
 
 --study tail measures how long a set into a full cache takes during gat, snapshots, flush_all and \
 a storm of expiries, one disturbance at a time, on this server and memcached in turn. One \
@@ -51,10 +59,19 @@ column core wait shows; as root, `chrt -f 10` keeps them away:
   forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --rounds 11
   chrt -f 10 forerun-bench server --study tail --disturbance none,flush_all,slow_snapshot
 
+--study index exchanges the index of one server: MemC3's, cuckoo and bucketized tables with and \
+without vector instructions, the production table and the production cache. The study's server has \
+the product's parser and sockets, one thread, and gets only, and reports the time per key in each \
+phase of a request. A name is design/strategy/isa, as in `forerun-bench hash`; this project's \
+complete server and memcached are measured in the same rounds:
+
+  forerun-bench server --study index --keys 10,32,100 --report index.html
+  forerun-bench server --study index --index bucketized2x4/find_batch/avx2,table --alone
+
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {
-    /// Items to load, or fewer if they do not fit in 60% of the memory [default: 2M; with --quick
-    /// 2000]
+    /// Items to load, or fewer if they do not fit in 60% of the memory [default: 2M, and 3.5M with
+    /// --study index; with --quick 2000]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub items: Option<u64>,
 
@@ -67,11 +84,11 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub form: Vec<Form>,
 
-    /// Keys per request [default: 1,10,100]
+    /// Keys per request [default: 1,10,100; with --study index 10,32,100]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub keys: Vec<usize>,
 
-    /// Which items are requested: uniform, zipf:0.99 [default: uniform,zipf:0.99]
+    /// Which items are requested: uniform, zipf:0.99 [default: both; with --study index uniform]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub access: Vec<Skew>,
 
@@ -115,6 +132,14 @@ pub struct Args {
     )]
     pub depth: u16,
 
+    /// What carries connections [default: tcp]; memcached has tcp only
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub transport: Vec<Transport>,
+
+    /// What clients do while they have no reply [default: sleep]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub client_wait: Vec<ClientWait>,
+
     /// Another program to measure instead of this one's `serve`; it gets memcached's long options
     #[arg(long, value_name = "PROGRAM")]
     pub server: Option<PathBuf>,
@@ -130,6 +155,10 @@ pub struct Args {
     /// Measure this instead of requests per second
     #[arg(long, value_name = "STUDY")]
     pub study: Option<Study>,
+
+    /// With --study index: indexes to measure, along with memc3 [default: eleven]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub index: Vec<IndexName>,
 
     /// With --study tail: sets per second
     #[arg(
@@ -163,6 +192,8 @@ pub struct Args {
 pub enum Study {
     /// How long sets into a full cache take while something disturbs them.
     Tail,
+    /// What the index contributes to a server's speed and latency.
+    Index,
 }
 
 /// A disturbance that runs along with the sets of `--study tail`.
@@ -223,28 +254,43 @@ pub(super) struct Plan {
     pub clients: usize,
     /// Connections per client.
     pub connections: usize,
+    /// How clients reach this server; the first is the one for loading.
+    pub links: Vec<LinkKind>,
 }
 
 impl Args {
     pub(super) fn plan(&self) -> Result<Plan> {
         let quick = self.output.quick;
-        let items = self.items.unwrap_or(if quick { 2000 } else { 2_000_000 });
+        let is_index = self.study == Some(Study::Index);
+        let items = self.items.unwrap_or(match (quick, is_index) {
+            (true, _) => 2000,
+            // Fills 83% of the slots of MemC3's index, whose number is a power of two.
+            (false, true) => 3_500_000,
+            (false, false) => 2_000_000,
+        });
         let memory = self.memory.unwrap_or(match (quick, self.study) {
             (true, Some(Study::Tail)) => 16 << 20,
-            (true, None) => 64 << 20,
+            (true, _) => 64 << 20,
             (false, Some(Study::Tail)) => 256 << 20,
-            (false, None) => 1 << 30,
+            (false, _) => 1 << 30,
         });
         ensure!(items > 0, "--items must be at least 1");
         ensure!(memory >= 8 << 20, "--memory must be at least 8 MiB");
-        let keys = or(&self.keys, &[1, 10, 100]);
+        let keys = or(
+            &self.keys,
+            if is_index {
+                &[10, 32, 100]
+            } else {
+                &[1, 10, 100]
+            },
+        );
         ensure!(
             keys.iter().all(|keys| (1..=10_000).contains(keys)),
             "--keys must be from 1 to 10000 per request"
         );
         let all = [Form::Get, Form::Mg, Form::MultiGet, Form::Set];
         let forms = or(&self.form, &all);
-        if forms.contains(&Form::MultiGet) {
+        if forms.contains(&Form::MultiGet) && !is_index {
             ensure!(
                 keys.iter().all(|keys| *keys <= KEYS_MAX),
                 "--keys: a request of the form multi_get takes at most {KEYS_MAX}"
@@ -256,7 +302,7 @@ impl Args {
         }
         let sizes: &[usize] = match (quick, self.study) {
             (_, Some(Study::Tail)) => &[1024],
-            (true, None) => &[64],
+            (true, _) | (_, Some(Study::Index)) => &[64],
             (false, None) => &[64, 1024, 4096],
         };
         let sizes = or(&self.value_bytes, sizes);
@@ -273,11 +319,25 @@ impl Args {
             }
         });
         let clients = usize::from(self.clients);
+        let mut links = Vec::new();
+        for wait in or(&self.client_wait, &[ClientWait::Sleep]) {
+            for transport in or(&self.transport, &[Transport::Tcp]) {
+                links.push(LinkKind { transport, wait });
+            }
+        }
+        ensure!(
+            self.server.is_none() || links.iter().all(|link| link.transport == Transport::Tcp),
+            "--transport: another program than this one's server is measured over tcp"
+        );
         Ok(Plan {
+            links,
             loads: loads.collect(),
             forms,
             keys,
-            access: or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)]),
+            access: match is_index {
+                true => or(&self.access, &[Skew::Uniform]),
+                false => or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)]),
+            },
             memory_mib: memory >> 20,
             clients,
             connections: usize::from(self.connections).div_ceil(clients),

@@ -11,13 +11,12 @@
 //! byte with the expected one. A shorter reply is read line by line ([`super::reply`]). So the
 //! client costs little besides the system's calls, and it reports how much of its core it used.
 
+use super::link::{ClientWait, Link, LinkPoll, Place, TIMEOUT};
 use super::multi_get_form;
 use super::reply::{Reply, scan};
 use super::request::{Form, Requests};
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
-use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -27,9 +26,6 @@ use std::time::{Duration, Instant};
 
 /// One reply in this many is compared byte by byte.
 const SAMPLE: u64 = 32;
-
-/// How long a server may leave a request unanswered.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -69,7 +65,7 @@ pub struct Answered {
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: Link,
     /// The byte ranges of the requests still to be written.
     unsent: VecDeque<Range<usize>>,
     in_flight: VecDeque<(usize, Instant)>,
@@ -97,8 +93,7 @@ enum ReadResult {
 
 /// Connections to one server, driven by one thread.
 pub struct Client {
-    poll: Poll,
-    events: Events,
+    poll: LinkPoll,
     connections: Vec<Connection>,
     depth: usize,
     /// The request to send next; it continues from turn to turn.
@@ -108,26 +103,28 @@ pub struct Client {
 }
 
 impl Client {
-    /// Opens `connections` connections, each for `depth` requests in flight.
+    /// Opens `connections` connections over TCP, each for `depth` requests in flight.
     ///
     /// # Errors
     /// Errors of the system.
     pub fn connect(server: SocketAddr, connections: usize, depth: usize) -> Result<Client> {
-        let poll = Poll::new()?;
-        let open = |token: usize| -> Result<Connection> {
-            // Connected here and not by mio, so that a refusal is reported here.
-            let stream = std::net::TcpStream::connect(server)
-                .with_context(|| format!("cannot connect to {server}"))?;
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
-            let mut stream = TcpStream::from_std(stream);
-            poll.registry().register(
-                &mut stream,
-                Token(token),
-                Interest::READABLE | Interest::WRITABLE,
-            )?;
+        Client::connect_to(&Place::Tcp(server), ClientWait::Sleep, connections, depth)
+    }
+
+    /// Opens `connections` connections, each for `depth` requests in flight.
+    ///
+    /// # Errors
+    /// Errors of the system and of UCX.
+    pub fn connect_to(
+        place: &Place,
+        wait: ClientWait,
+        connections: usize,
+        depth: usize,
+    ) -> Result<Client> {
+        let mut poll = LinkPoll::new(place, wait, connections)?;
+        let mut open = |token: usize| -> Result<Connection> {
             Ok(Connection {
-                stream,
+                stream: poll.open(place, token)?,
                 unsent: VecDeque::new(),
                 in_flight: VecDeque::new(),
                 frames: Vec::new(),
@@ -137,11 +134,11 @@ impl Client {
                 filled: 0..0,
             })
         };
-        let connections: Vec<Connection> =
-            (0..connections.max(1)).map(open).collect::<Result<_>>()?;
+        let connections: Vec<Connection> = (0..connections.max(1))
+            .map(&mut open)
+            .collect::<Result<_>>()?;
         Ok(Client {
             poll,
-            events: Events::with_capacity(connections.len().max(16)),
             connections,
             depth: depth.max(1),
             next: 0,
@@ -166,7 +163,7 @@ impl Client {
         ensure!(count > 0, "there is nothing to ask for");
         if requests.form() == Form::MultiGet {
             for connection in &mut self.connections {
-                connection.enable_frames()?;
+                connection.enable_frames(&self.poll)?;
             }
         }
         let mut left = match until {
@@ -187,15 +184,12 @@ impl Client {
         for at in 0..self.connections.len() {
             self.send(at, self.depth, requests, &mut left)?;
         }
+        let mut ready = Vec::new();
         while self.connections.iter().any(|c| !c.in_flight.is_empty()) {
-            let polled = self.poll.poll(&mut self.events, Some(TIMEOUT));
-            match polled {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                polled => polled?,
-            }
+            ready.clear();
+            self.poll.wait(&mut ready)?;
             let now = Instant::now();
-            let ready: Vec<usize> = self.events.iter().map(|event| event.token().0).collect();
-            for at in ready {
+            for &at in &ready {
                 self.connections[at].write(requests)?;
                 let answered = self.receive(at, requests, &mut stopwatch, latencies)?;
                 if answered > 0 {
@@ -336,7 +330,7 @@ fn whole(reply: Reply) -> Result<Option<(usize, usize)>> {
 
 impl Connection {
     /// Asks the server to accept frames, once.
-    fn enable_frames(&mut self) -> Result<()> {
+    fn enable_frames(&mut self, poll: &LinkPoll) -> Result<()> {
         if self.answered.is_some() {
             return Ok(());
         }
@@ -344,6 +338,7 @@ impl Connection {
         let start = Instant::now();
         while self.filled.len() < multi_get_form::ENABLED.len() {
             ensure!(start.elapsed() < TIMEOUT, "no answer to multi_get");
+            poll.progress();
             if self.read()? == ReadResult::Nothing {
                 std::thread::sleep(Duration::from_micros(100));
             }

@@ -6,11 +6,14 @@
 //!  server_process.rs  a server's process, its cores
 //!  request.rs         requests, composed in advance, and their replies
 //!  client.rs          the load
+//!  link.rs            its connections over TCP or UCX
 //!  reply.rs           replies that are not the expected ones
 //!  multi_get_form.rs  multi-get frames and their replies
 //!  result_row.rs      a result
 //!  show.rs            tables, the page
+//!  blocking_connection.rs   commands that are not part of the load
 //!  tail/              a study: sets into a full cache under disturbances
+//!  index_study/       a study: the server's index exchanged
 //!
 //!  for each value size                        the servers started and loaded
 //!    for each access x keys per request       (harness)
@@ -19,10 +22,13 @@
 //! ```
 
 mod args;
+mod blocking_connection;
 pub mod client;
 #[cfg(test)]
 mod client_tests;
 pub mod data;
+mod index_study;
+pub mod link;
 pub mod multi_get_form;
 pub mod reply;
 pub mod request;
@@ -32,6 +38,7 @@ mod show;
 mod tail;
 
 pub use args::{Args, Study};
+pub use index_study::{IndexName, IndexRow, PhaseTimes, ServeArgs, serve};
 pub use result_row::ServerRow;
 
 use crate::output::{on_stdout, write_facts};
@@ -46,6 +53,7 @@ use forerun_measure::progress::{Bar, Progress};
 use forerun_measure::report::Report;
 use forerun_measure::result_row::Row;
 use hdrhistogram::Histogram;
+use link::{LinkKind, Transport};
 use request::{Form, Requests};
 use server_process::{Process, Program, Share, Split};
 use std::cell::RefCell;
@@ -102,9 +110,13 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
         }
     }
     facts.push(("cores".to_owned(), bench.cores()));
-    if let Some(Study::Tail) = args.study {
-        let own_first = args.server.is_none();
-        return tail::run(args, &plan, programs, own_first, facts, progress, out);
+    match args.study {
+        Some(Study::Tail) => {
+            let own_first = args.server.is_none();
+            return tail::run(args, &plan, programs, own_first, facts, progress, out);
+        }
+        Some(Study::Index) => return index_study::run(&bench, &programs, facts, progress, out),
+        None => {}
     }
     if !args.output.json {
         write_facts(out, &facts)?;
@@ -112,7 +124,8 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     let cells = plan.loads.len() * plan.access.len() * plan.keys.len();
     let cases = plan.forms.iter().flat_map(|form| {
         let can_answer = |program: &&Program| has_form(&program.name, *form);
-        programs.iter().filter(can_answer)
+        let programs = programs.iter().filter(can_answer);
+        programs.flat_map(|program| bench.links(program))
     });
     let turns = cells * cases.count() * args.output.plan(&args.timing).rounds;
     let bar = progress.steps("measuring", turns as u64);
@@ -145,10 +158,11 @@ struct Bench<'a> {
     split: Split,
 }
 
-/// A loaded server, and the connections to it.
+/// A loaded server, and the connections to it over one kind of link.
 struct Target {
     name: String,
-    process: Process,
+    process: Rc<RefCell<Process>>,
+    link: LinkKind,
     clients: Vec<Client>,
 }
 
@@ -194,8 +208,17 @@ impl Bench<'_> {
     fn measure(&self, programs: &[Program], items: Items, bar: &Bar) -> Result<Vec<ServerRow>> {
         let mut targets = Vec::new();
         for program in programs {
-            let target = self.start(program, items);
-            targets.push(RefCell::new(target.with_context(|| program.name.clone())?));
+            let links = self.links(program);
+            if links.is_empty() {
+                continue;
+            }
+            let started = self.connect(program, &links);
+            let loaded = started.and_then(|mut targets| {
+                load(&mut targets[0].clients[0], items).context("while loading")?;
+                Ok(targets)
+            });
+            let loaded = loaded.with_context(|| program.name.clone())?;
+            targets.extend(loaded.into_iter().map(RefCell::new));
         }
         let mut rows: Vec<ServerRow> = Vec::new();
         for &access in &self.plan.access {
@@ -217,25 +240,47 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    fn start(&self, program: &Program, items: Items) -> Result<Target> {
+    /// Starts a server and connects to it by TCP.
+    fn open(&self, program: &Program) -> Result<Target> {
+        let targets = self.connect(program, &[LinkKind::default()])?;
+        let target = targets.into_iter().next();
+        target.context("a link has a target")
+    }
+
+    /// Starts a server and opens the connections of each kind of link.
+    fn connect(&self, program: &Program, links: &[LinkKind]) -> Result<Vec<Target>> {
         let share = Share {
             threads: usize::from(self.args.threads),
             memory_mib: self.plan.memory_mib,
-            connections: self.plan.clients * self.plan.connections + 16,
+            connections: links.len() * self.plan.clients * self.plan.connections + 16,
             cores: self.split.server.clone(),
         };
-        let process = Process::start(program, &share)?;
+        let over_ucx = links.iter().any(|link| link.transport == Transport::Ucx);
+        let process = Rc::new(RefCell::new(Process::start_with(
+            program, &share, over_ucx,
+        )?));
         let depth = usize::from(self.args.depth);
-        let connect = || Client::connect(process.address(), self.plan.connections, depth);
-        let mut clients: Vec<Client> = (0..self.plan.clients)
-            .map(|_| connect())
-            .collect::<Result<_>>()?;
-        load(&mut clients[0], items).context("while loading")?;
-        Ok(Target {
-            name: program.name.clone(),
-            process,
-            clients,
-        })
+        let mut targets = Vec::new();
+        for &link in links {
+            let place = process.borrow().place(link.transport)?;
+            let connections = self.plan.connections;
+            let connect = || Client::connect_to(&place, link.wait, connections, depth);
+            let clients = (0..self.plan.clients).map(|_| connect());
+            targets.push(Target {
+                name: program.name.clone(),
+                process: process.clone(),
+                link,
+                clients: clients.collect::<Result<_>>()?,
+            });
+        }
+        Ok(targets)
+    }
+
+    /// The kinds of links to a server.
+    fn links(&self, program: &Program) -> Vec<LinkKind> {
+        let links = self.plan.links.iter().copied();
+        let can = |link: &LinkKind| program.name != PEER || link.transport == Transport::Tcp;
+        links.filter(can).collect()
     }
 
     /// Measures these forms on every server that has them, alternately.
@@ -260,7 +305,11 @@ impl Bench<'_> {
             }
         }
         let turns = cases.iter().map(|(cell, requests, target, totals)| {
-            let name = format!("{} {} {}", cell.form, cell.keys, target.borrow().name);
+            let (link, server) = (target.borrow().link, target.borrow().name.clone());
+            let name = format!(
+                "{} {} {server} {} {}",
+                cell.form, cell.keys, link.transport, link.wait
+            );
             Case::new(0, name, move |turn| {
                 self.turn(
                     turn,
@@ -274,13 +323,7 @@ impl Bench<'_> {
         let outcomes = harness::measure_on(turns.collect(), &plan, bar)?;
         let rows = outcomes.into_iter().zip(&cases);
         let rows = rows.map(|(outcome, (cell, _, target, totals))| {
-            let row = self.row(
-                *cell,
-                items,
-                &target.borrow().name,
-                &outcome,
-                &totals.borrow(),
-            );
+            let row = self.row(*cell, items, &target.borrow(), &outcome, &totals.borrow());
             (row, outcome)
         });
         Ok(rows.collect())
@@ -310,16 +353,17 @@ impl Bench<'_> {
             warm_up: turn.warm_up,
             timed: turn.duration,
         };
-        let (busy, start) = (target.process.busy(), Instant::now());
+        let process = target.process.clone();
+        let (busy, start) = (process.borrow().busy(), Instant::now());
         let driven = self.drive(&mut target.clients, requests, until);
         // If a server ended, its exit says more than the connection that it closed.
-        target.process.check()?;
+        process.borrow_mut().check()?;
         let driven = driven?;
         totals.server_elapsed += start.elapsed();
         totals.server_busy = (|| {
             totals
                 .server_busy?
-                .checked_add(target.process.busy()? - busy?)
+                .checked_add(process.borrow().busy()? - busy?)
         })();
         let mut per_second = 0.0;
         for (answered, latencies) in driven {
@@ -374,7 +418,7 @@ impl Bench<'_> {
         &self,
         cell: Cell,
         items: Items,
-        server: &str,
+        target: &Target,
         outcome: &Outcome,
         totals: &TurnTotals,
     ) -> ServerRow {
@@ -385,7 +429,7 @@ impl Bench<'_> {
         let common = Row {
             bench: "server".into(),
             case: cell.form.to_string(),
-            engine: server.to_owned(),
+            engine: target.name.clone(),
             strategy: match cell.form {
                 Form::Mg => "meta".into(),
                 Form::MultiGet => "multi_get".into(),
@@ -404,6 +448,11 @@ impl Bench<'_> {
             ..Row::default()
         };
         let micros = |quantile| totals.latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        let server_share = totals
+            .server_busy
+            .map(|busy| share(busy, totals.server_elapsed * threads));
+        let client_s = answered.elapsed.as_secs_f64() / self.plan.clients as f64;
+        let core_ns = |share: f64| 1e9 * share * f64::from(threads) * client_s;
         ServerRow {
             common: common.with_rates(
                 outcome.per_second(),
@@ -414,16 +463,19 @@ impl Bench<'_> {
             clients: self.plan.clients as u64,
             connections: (self.plan.clients * self.plan.connections) as u64,
             depth: self.args.depth.into(),
+            transport: target.link.transport.to_string(),
+            client_wait: target.link.wait.to_string(),
             pinned_apart: self.split.is_apart(),
             p50_us: micros(0.50),
             p99_us: micros(0.99),
             p999_us: micros(0.999),
             p99_vs_peer: None,
             vs_get: None,
+            vs_tcp: None,
             client_share: share(answered.busy, answered.elapsed),
-            server_share: totals
-                .server_busy
-                .map(|busy| share(busy, totals.server_elapsed * threads)),
+            server_share,
+            core_ns_per_key: server_share.map(|share| core_ns(share) / answered.hits as f64),
+            core_vs_peer: None,
         }
     }
 }
@@ -462,26 +514,35 @@ fn compared(by_keys: &[Vec<(ServerRow, Outcome)>], forms: &[Form]) -> Vec<Server
     let mut rows = Vec::new();
     for form in forms.iter().map(Form::to_string) {
         for cell in by_keys {
-            let find = |server: &str, form: &str| {
+            let find = |server: &str, form: &str, transport: &str, wait: &str| {
                 let is_it = |(row, _): &&(ServerRow, Outcome)| {
-                    row.common.engine == server && row.common.case == form
+                    row.common.engine == server
+                        && row.common.case == form
+                        && row.transport == transport
+                        && row.client_wait == wait
                 };
                 cell.iter().find(is_it)
             };
-            let get = Form::Get.to_string();
-            let peer = find(PEER, &form).or_else(|| find(PEER, &get));
+            let (get, tcp) = (Form::Get.to_string(), Transport::Tcp.to_string());
             let of_form = cell.iter().enumerate();
             for (at, (row, outcome)) in of_form.filter(|(_, (row, _))| row.common.case == form) {
                 let mut row = row.clone();
                 let fewest = by_keys.iter().min_by_key(|cell| cell[at].0.common.batch);
                 row.common.speedup_vs_single = fewest.map(|cell| outcome.ratio_to(&cell[at].1));
-                if form != get {
-                    let classic = find(&row.common.engine, &get);
-                    row.vs_get = classic.map(|(_, measured)| outcome.ratio_to(measured));
-                }
+                let (server, transport, wait) =
+                    (&row.common.engine, &row.transport, &row.client_wait);
+                let ratio = |(_, measured): &(ServerRow, Outcome)| outcome.ratio_to(measured);
+                let vs_get = find(server, &get, transport, wait).map(ratio);
+                let vs_tcp = find(server, &form, &tcp, wait).map(ratio);
+                let peer = find(PEER, &form, &tcp, wait).or_else(|| find(PEER, &get, &tcp, wait));
+                let is_tcp = *transport == tcp;
+                row.vs_get = vs_get.filter(|_| form != get);
+                row.vs_tcp = vs_tcp.filter(|_| !is_tcp);
                 if let Some((theirs, measured)) = peer {
                     row.common.speedup_vs_peer = Some(outcome.ratio_to(measured));
                     row.p99_vs_peer = Some(row.p99_us / theirs.p99_us);
+                    let core_ns = theirs.core_ns_per_key.zip(row.core_ns_per_key);
+                    row.core_vs_peer = core_ns.map(|(theirs, ours)| theirs / ours);
                 }
                 rows.push(row);
             }

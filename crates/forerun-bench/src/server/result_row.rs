@@ -24,6 +24,12 @@ pub struct ServerRow {
     pub connections: u64,
     /// Requests in flight on each connection.
     pub depth: u64,
+    /// What carried the connections: `tcp` or `ucx`.
+    #[serde(default)]
+    pub transport: String,
+    /// What clients did while they had no reply: `sleep` or `poll`.
+    #[serde(default)]
+    pub client_wait: String,
     /// Whether server and client had separate cores.
     pub pinned_apart: bool,
     /// The median latency in microseconds, from sending a request to its last byte.
@@ -38,10 +44,20 @@ pub struct ServerRow {
     /// The speed over that of the same server's `get`, for the other forms of reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vs_get: Option<f64>,
+    /// The speed over that of the same server, form and wait over TCP, for other transports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vs_tcp: Option<f64>,
     /// The share of their cores that the clients used.
     pub client_share: f64,
     /// The share of the cores for its threads that the server used, if the system reports it.
     pub server_share: Option<f64>,
+    /// Nanoseconds of core time that the server used per key, if the system reports it. Unlike the
+    /// rate, it does not depend on how fast the client is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core_ns_per_key: Option<f64>,
+    /// Memcached's `core_ns_per_key` over this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core_vs_peer: Option<f64>,
 }
 
 #[cfg(test)]
@@ -65,7 +81,10 @@ mod tests {
         let line = serde_json::to_string(&row).unwrap();
         let fields: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(&line).unwrap();
-        for name in Row::NAMES.iter().chain(&["p99_us", "client_share"]) {
+        for name in Row::NAMES
+            .iter()
+            .chain(&["p99_us", "client_share", "transport"])
+        {
             assert!(fields.contains_key(*name), "{name} in {line}");
         }
         assert_eq!(serde_json::from_str::<ServerRow>(&line).unwrap(), row);

@@ -1,6 +1,7 @@
 //! A server in its own process, on a free port and its own cores. It ends when its handle is
 //! dropped, or when a signal ends this process.
 
+use super::link::{Place, Transport};
 use anyhow::{Context, Result, anyhow, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// How long a server may take until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -82,6 +84,8 @@ pub struct Share {
 pub struct Process {
     child: Child,
     address: SocketAddr,
+    /// The Unix socket for UCX, if it listens there, in a directory of its own.
+    ucx: Option<(PathBuf, TempDir)>,
     name: String,
     /// Its standard error.
     said: File,
@@ -95,6 +99,21 @@ impl Process {
     /// A program that cannot be started, that ends at once (with its output), or that does not
     /// listen.
     pub fn start(program: &Program, share: &Share) -> Result<Process> {
+        Process::start_with(program, share, false)
+    }
+
+    /// Like [`start`](Process::start). With `ucx`, Forerun's server also listens over UCX.
+    ///
+    /// # Errors
+    /// As [`start`](Process::start).
+    pub fn start_with(program: &Program, share: &Share, ucx: bool) -> Result<Process> {
+        let ucx = match ucx {
+            true => {
+                let directory = tempfile::tempdir().context("cannot make a directory")?;
+                Some((directory.path().join("ucx"), directory))
+            }
+            false => None,
+        };
         let port = free_port()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         // A file and not a pipe: no thread reads it during the run, and a full pipe would block the
@@ -111,12 +130,17 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(said.try_clone()?);
+        if let Some((path, _)) = &ucx {
+            let listen = format!("unix:{}", path.display());
+            command.args(["--transport", "tcp,ucx", "--ucx-listen", &listen]);
+        }
         let child = spawn_on(command, &share.cores)
             .with_context(|| format!("cannot start {}", program.path.display()))?;
         running()?.push(child.id());
         let mut process = Process {
             child,
             address,
+            ucx,
             name: program.name.clone(),
             said,
         };
@@ -127,6 +151,18 @@ impl Process {
     /// The address where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it accepts connections over this transport.
+    ///
+    /// # Errors
+    /// It was not started for it.
+    pub fn place(&self, transport: Transport) -> Result<Place> {
+        match (transport, &self.ucx) {
+            (Transport::Tcp, _) => Ok(Place::Tcp(self.address)),
+            (Transport::Ucx, Some((path, _))) => Ok(Place::Ucx(path.clone())),
+            (Transport::Ucx, None) => bail!("{} does not listen over UCX", self.name),
+        }
     }
 
     /// Its process number.
@@ -403,6 +439,7 @@ mod tests {
         let process = Process {
             child,
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+            ucx: None,
             name: "sleep".to_owned(),
             said: tempfile::tempfile().unwrap(),
         };

@@ -14,7 +14,7 @@ separate cores. Every reply is recognised by its length, and a sample is compare
 /// The table of `rows` without the columns that never change, and the names and values of those
 /// columns.
 pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
-    const KEPT: [&str; 11] = [
+    const KEPT: [&str; 12] = [
         "form",
         "keys per request",
         "server",
@@ -25,12 +25,15 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "p99.9 us",
         "client",
         "server core",
+        "core ns/key",
         "vs memcached",
     ];
     let mut table = TextTable::new([
         "items",
         "value",
         "access",
+        "transport",
+        "client waits",
         "form",
         "keys per request",
         "server",
@@ -38,12 +41,15 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "slowest-fastest",
         "vs memcached",
         "vs get",
+        "vs tcp",
         "p50 us",
         "p99 us",
         "p99.9 us",
         "p99 vs memcached",
         "client",
         "server core",
+        "core ns/key",
+        "core vs memcached",
         "found",
     ]);
     for row in rows {
@@ -52,6 +58,8 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
             count(common.keys),
             format!("{}B", count(common.value_bytes)),
             common.access.clone().unwrap_or_default(),
+            row.transport.clone(),
+            row.client_wait.clone(),
             common.case.clone(),
             common.batch.to_string(),
             common.engine.clone(),
@@ -59,12 +67,15 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
             spread(common.keys_per_second_min, common.keys_per_second_max),
             or_dash(common.speedup_vs_peer, times),
             or_dash(row.vs_get, times),
+            or_dash(row.vs_tcp, times),
             digits(row.p50_us),
             digits(row.p99_us),
             digits(row.p999_us),
             or_dash(row.p99_vs_peer, times),
             percent(row.client_share),
             or_dash(row.server_share, percent),
+            or_dash(row.core_ns_per_key, digits),
+            or_dash(row.core_vs_peer, times),
             or_dash(common.hit_rate, percent),
         ]);
     }
@@ -77,11 +88,14 @@ pub(super) fn legend(rows: &[ServerRow]) -> String {
     format!(
         "keys/s: medians of {rounds} alternating rounds; ratios are medians of the rounds' \
          ratios. vs memcached: multi_get, which memcached does not have, is compared with its \
-         get.\nvs get: over the same server's get.\np50, p99, p99.9: percentiles over the \
+         get.\nvs get: over the same server's get.\nvs tcp: over the same server and form over \
+         TCP, with clients that wait in the same way.\np50, p99, p99.9: percentiles over the \
          requests of all rounds, from sending a request until its last byte arrived.\nclient: \
          the share of its core that the load generator used; below 100%, it is not the \
          bottleneck.\nserver core: the share of the cores for its threads that the server \
-         used.\nfound: the share of the requested keys that the server still had."
+         used.\ncore ns/key: core time that the server used per key, however fast the client was. \
+         core vs memcached: memcached's over this server's.\nfound: the share of the requested \
+         keys that the server still had."
     )
 }
 
@@ -99,10 +113,12 @@ pub(super) fn fill(report: &mut Report, rows: &[ServerRow]) {
 fn panel(row: &ServerRow) -> String {
     let common = &row.common;
     format!(
-        "{}, values of {} B, {}",
+        "{}, values of {} B, {}, {}, clients {}",
         common.case,
         common.value_bytes,
-        common.access.as_deref().unwrap_or_default()
+        common.access.as_deref().unwrap_or_default(),
+        row.transport,
+        row.client_wait
     )
 }
 

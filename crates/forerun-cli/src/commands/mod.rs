@@ -19,3 +19,4 @@ pub mod scan;
 pub mod serve;
 pub mod stats;
 pub mod top;
+pub mod warm;

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use super::frame_credits::FrameCredits;
 use super::socket::{Peer, Socket, Tls};
+use super::ucx::UcxSocket;
 use crate::error::Failure;
 use crate::protocol::frame_reply::{ANSWER, PartReader};
 use crate::protocol::frame_request;
 use crate::protocol::reply::{NoReply, Parsed, Reply, parse};
+use crate::wait::Readiness;
 
 /// The size of the input buffer, unless a longer value is arriving.
 const INPUT_BYTES: usize = 64 << 10;
@@ -181,6 +183,35 @@ impl Connection {
         }
     }
 
+    /// Whether there are bytes to send now.
+    pub(crate) fn has_output(&self) -> bool {
+        self.sent < self.frames.send_end(self.output.len())
+    }
+
+    /// What to wait for on the descriptor.
+    pub(crate) fn wanted(&self) -> Readiness {
+        let interest = self.interest();
+        match self.socket {
+            // Its descriptor is readable whenever there is something to do.
+            Socket::Ucx(_) => Readiness {
+                read: true,
+                write: false,
+            },
+            _ => Readiness {
+                read: interest != Interest::Write,
+                write: interest != Interest::Read,
+            },
+        }
+    }
+
+    /// The socket, if the connection is one over UCX.
+    pub(crate) fn ucx(&self) -> Option<&UcxSocket> {
+        match &self.socket {
+            Socket::Ucx(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
     /// Receives the bytes that have arrived, up to the size of the buffer. `None` means that there
     /// are none. `Some(true)` means that more may be waiting.
     ///
@@ -284,6 +315,9 @@ impl Connection {
     pub(crate) fn is_usable(&mut self, now: Instant) -> bool {
         if now.saturating_duration_since(self.last_used) < CHECK_AFTER {
             return true;
+        }
+        if let Some(ucx) = self.ucx() {
+            ucx.look_again();
         }
         // With TLS, the server may send tickets at any time. The read consumes them.
         matches!(self.receive(), Ok(None))

@@ -2,9 +2,14 @@
 
 mod connection;
 mod frame_credits;
+mod plain_socket;
 mod resolver;
 mod socket;
+pub(crate) mod ucx;
+pub(crate) mod ucx_poll;
 
 pub(crate) use connection::{Connection, Interest};
+#[cfg(test)]
+pub(crate) use plain_socket::Place;
 pub(crate) use resolver::Resolver;
 pub(crate) use socket::{Peer, Tls};

@@ -7,7 +7,9 @@ use std::net::{IpAddr, ToSocketAddrs};
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use forerun_core::sync::{Arc, Mutex, PoisonError, thread};
 
+use super::plain_socket::Place;
 use super::socket::Peer;
+use super::ucx::UcxClient;
 use crate::server_address::{Endpoint, ServerAddress};
 
 /// The addresses of a server.
@@ -16,6 +18,8 @@ pub(crate) struct Resolver {
     endpoint: Endpoint,
     /// Whether the endpoint has a name, whose addresses may change.
     has_name: bool,
+    /// UCX, if the server is reached over it.
+    ucx: Option<Arc<UcxClient>>,
     peers: Mutex<Vec<Peer>>,
     resolving: AtomicBool,
 }
@@ -23,14 +27,17 @@ pub(crate) struct Resolver {
 impl Resolver {
     /// Resolves the server's name. This may take as long as the system's resolver takes. A name
     /// without addresses is not an error here; connecting fails later.
-    pub(crate) fn new(address: &ServerAddress) -> Resolver {
+    pub(crate) fn new(address: &ServerAddress, ucx: Option<&Arc<UcxClient>>) -> Resolver {
         let has_name = match &address.endpoint {
-            Endpoint::Tcp { host, .. } => host.parse::<IpAddr>().is_err(),
-            Endpoint::Unix(_) => false,
+            Endpoint::Tcp { host, .. } | Endpoint::UcxTcp { host, .. } => {
+                host.parse::<IpAddr>().is_err()
+            }
+            Endpoint::Unix(_) | Endpoint::UcxUnix(_) => false,
         };
         let resolver = Resolver {
             endpoint: address.endpoint.clone(),
             has_name,
+            ucx: ucx.filter(|_| address.endpoint.is_ucx()).cloned(),
             peers: Mutex::new(Vec::new()),
             resolving: AtomicBool::new(false),
         };
@@ -39,13 +46,18 @@ impl Resolver {
     }
 
     fn resolve(&self) {
-        let found = match &self.endpoint {
-            Endpoint::Unix(path) => vec![Peer::Unix(path.clone())],
-            Endpoint::Tcp { host, port } => {
+        let found: Vec<Place> = match &self.endpoint {
+            Endpoint::Unix(path) | Endpoint::UcxUnix(path) => vec![Place::Unix(path.clone())],
+            Endpoint::Tcp { host, port } | Endpoint::UcxTcp { host, port } => {
                 let found = (host.as_str(), *port).to_socket_addrs();
-                found.into_iter().flatten().map(Peer::Tcp).collect()
+                found.into_iter().flatten().map(Place::Tcp).collect()
             }
         };
+        let peer = |place| match &self.ucx {
+            Some(ucx) => Peer::Ucx(place, ucx.clone()),
+            None => Peer::Socket(place),
+        };
+        let found: Vec<Peer> = found.into_iter().map(peer).collect();
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         // If the addresses are the same, keep the order that `try_last` gave them.
         let is_same = peers.len() == found.len() && found.iter().all(|peer| peers.contains(peer));
@@ -107,14 +119,14 @@ mod tests {
 
     #[test]
     fn an_address_that_is_tried_last_stays_there_while_the_name_has_the_same_addresses() {
-        let resolver = Resolver::new(&ServerAddress::tcp("localhost", 1));
+        let resolver = Resolver::new(&ServerAddress::tcp("localhost", 1), None);
         let found = resolver.peers().expect("every machine has this name");
         let mut turned = found.clone();
         turned.reverse();
         resolver.set_peers(turned.clone());
         resolver.resolve();
         assert_eq!(resolver.peers().expect("as before"), turned);
-        let other = Peer::Tcp(([192, 0, 2, 1], 1).into());
+        let other = Peer::Socket(Place::Tcp(([192, 0, 2, 1], 1).into()));
         resolver.set_peers(vec![other.clone()]);
         resolver.resolve();
         assert_eq!(resolver.peers().expect("as before"), found);

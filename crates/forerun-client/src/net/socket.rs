@@ -1,13 +1,11 @@
-//! A socket that never blocks: TCP, a Unix socket, or TLS over TCP.
+//! A connection's socket, which never blocks: plain, with TLS, or over UCX.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt};
-
+use super::plain_socket::{Place, PlainSocket};
+use super::ucx::{UcxClient, UcxSocket};
 #[cfg(feature = "tls")]
 pub(crate) use crate::tls::TlsConfig as Tls;
 #[cfg(feature = "tls")]
@@ -21,17 +19,18 @@ pub(crate) enum Tls {}
 /// An address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
+    Socket(Place),
+    /// A server over UCX, by the address of its control sockets.
+    Ucx(Place, Arc<UcxClient>),
 }
 
 /// A connected or connecting socket.
 #[derive(Debug)]
 pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+    Plain(PlainSocket),
     #[cfg(feature = "tls")]
     Tls(Box<TlsStream>),
+    Ucx(Box<UcxSocket>),
 }
 
 impl Socket {
@@ -40,37 +39,24 @@ impl Socket {
     /// # Errors
     /// The system's error.
     pub(crate) fn connect(peer: &Peer, host: &str, tls: Option<&Tls>) -> io::Result<Socket> {
-        let in_progress = |result: rustix::io::Result<()>| match result {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(()),
-            Err(error) => Err(io::Error::from(error)),
+        let place = match peer {
+            Peer::Socket(place) | Peer::Ucx(place, _) => place,
         };
-        match peer {
-            Peer::Tcp(address) => {
-                let family = match address {
-                    SocketAddr::V4(_) => AddressFamily::INET,
-                    SocketAddr::V6(_) => AddressFamily::INET6,
-                };
-                let socket = stream_socket(family, Some(ipproto::TCP))?;
-                // One call sends a whole request, so waiting for more bytes would only delay it.
-                sockopt::set_tcp_nodelay(&socket, true)?;
-                in_progress(rustix::net::connect(&socket, address))?;
-                let socket = TcpStream::from(socket);
-                match tls {
-                    None => {
-                        let _ = host;
-                        Ok(Socket::Tcp(socket))
-                    }
-                    #[cfg(feature = "tls")]
-                    Some(tls) => Ok(Socket::Tls(Box::new(TlsStream::new(tls, host, socket)?))),
-                    #[cfg(not(feature = "tls"))]
-                    Some(tls) => match *tls {},
-                }
+        let socket = PlainSocket::connect(place)?;
+        match (peer, socket, tls) {
+            (Peer::Ucx(_, client), socket, _) => {
+                let socket = UcxSocket::new(socket, client.clone())?;
+                Ok(Socket::Ucx(Box::new(socket)))
             }
-            Peer::Unix(path) => {
-                let socket = stream_socket(AddressFamily::UNIX, None)?;
-                let address = SocketAddrUnix::new(path.as_path())?;
-                in_progress(rustix::net::connect(&socket, &address))?;
-                Ok(Socket::Unix(UnixStream::from(socket)))
+            #[cfg(feature = "tls")]
+            (_, PlainSocket::Tcp(socket), Some(tls)) => {
+                Ok(Socket::Tls(Box::new(TlsStream::new(tls, host, socket)?)))
+            }
+            #[cfg(not(feature = "tls"))]
+            (_, _, Some(tls)) => match *tls {},
+            (_, socket, _) => {
+                let _ = host;
+                Ok(Socket::Plain(socket))
             }
         }
     }
@@ -79,41 +65,35 @@ impl Socket {
     ///
     /// # Errors
     /// Why connecting failed.
-    pub(crate) fn connected(&self) -> io::Result<()> {
-        sockopt::socket_error(self.as_fd())??;
-        Ok(())
+    pub(crate) fn connected(&mut self) -> io::Result<()> {
+        match self {
+            Socket::Plain(socket) => socket.connected(),
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => {
+                rustix::net::sockopt::socket_error(stream.as_fd())??;
+                Ok(())
+            }
+            Socket::Ucx(socket) => socket.connected(),
+        }
     }
 
     /// Whether the socket holds bytes that it has not sent.
     pub(crate) fn wants_write(&self) -> bool {
         match self {
-            Socket::Tcp(_) | Socket::Unix(_) => false,
+            Socket::Plain(_) | Socket::Ucx(_) => false,
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.wants_write(),
         }
     }
 }
 
-fn stream_socket(
-    family: AddressFamily,
-    protocol: Option<rustix::net::Protocol>,
-) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(
-        family,
-        SocketType::STREAM,
-        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
-        protocol,
-    )?;
-    Ok(socket)
-}
-
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Socket::Tcp(stream) => stream.as_fd(),
-            Socket::Unix(stream) => stream.as_fd(),
+            Socket::Plain(socket) => socket.as_fd(),
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.as_fd(),
+            Socket::Ucx(socket) => socket.as_fd(),
         }
     }
 }
@@ -121,10 +101,10 @@ impl AsFd for Socket {
 impl Read for Socket {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => stream.read(bytes),
-            Socket::Unix(stream) => stream.read(bytes),
+            Socket::Plain(socket) => socket.read(bytes),
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.read(bytes),
+            Socket::Ucx(socket) => socket.read(bytes),
         }
     }
 }
@@ -132,19 +112,19 @@ impl Read for Socket {
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => stream.write(bytes),
-            Socket::Unix(stream) => stream.write(bytes),
+            Socket::Plain(socket) => socket.write(bytes),
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.write(bytes),
+            Socket::Ucx(socket) => socket.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Socket::Tcp(stream) => stream.flush(),
-            Socket::Unix(stream) => stream.flush(),
+            Socket::Plain(socket) => socket.flush(),
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.flush(),
+            Socket::Ucx(socket) => socket.flush(),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The instruction set in use, detected once at run time.
 //!
 //! A default build runs on any machine of its target. The first call detects what the CPU supports.
-//! `FORERUN_ISA` (`scalar`, `neon`, `avx2` or `avx512`) may force a lower set, which lets the tests
-//! reach every path on one machine. An unknown name, or a set that this machine cannot run, has no
-//! effect; [`isa_choice`] reports it.
+//! `FORERUN_ISA` (`scalar`, `neon`, `sse4.2`, `avx2` or `avx512`) may force a lower set, which lets
+//! the tests reach every path on one machine. An unknown name, or a set that this machine cannot
+//! run, has no effect; [`isa_choice`] reports it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,21 +26,24 @@ pub enum Isa {
     Scalar = 1,
     /// 128-bit vectors of aarch64.
     Neon = 2,
+    /// 128-bit vectors of x86_64, with POPCNT, which every CPU with SSE4.2 has.
+    Sse42 = 3,
     /// 256-bit vectors of x86_64, with BMI1, BMI2 and POPCNT, which every CPU with AVX2 has.
-    Avx2 = 3,
+    Avx2 = 4,
     /// 512-bit vectors of x86_64 (F, BW, DQ and VL), and everything in [`Isa::Avx2`].
-    Avx512 = 4,
+    Avx512 = 5,
 }
 
 impl Isa {
     /// Every instruction set, from least to most capable.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Neon, Isa::Sse42, Isa::Avx2, Isa::Avx512];
 
     /// The name that `FORERUN_ISA` accepts.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
             Isa::Neon => "neon",
+            Isa::Sse42 => "sse4.2",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
         }
@@ -52,6 +55,11 @@ impl Isa {
             Isa::Scalar => true,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse42 => {
+                std::arch::is_x86_feature_detected!("sse4.2")
+                    && std::arch::is_x86_feature_detected!("popcnt")
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 std::arch::is_x86_feature_detected!("avx2")
@@ -75,9 +83,11 @@ impl Isa {
         }
     }
 
-    /// The most capable set that this machine can run.
+    /// The most capable set that this machine can run. SSE4.2 is used only on request: it was never
+    /// measured on a machine that lacks AVX2.
     fn best() -> Isa {
-        let best = Isa::ALL.into_iter().rfind(|isa| isa.is_available());
+        let is_chosen = |isa: &Isa| isa.is_available() && *isa != Isa::Sse42;
+        let best = Isa::ALL.into_iter().rfind(is_chosen);
         best.unwrap_or(Isa::Scalar)
     }
 
@@ -165,7 +175,7 @@ impl fmt::Display for IsaChoice {
             }
             IsaRequest::Unknown(name) => write!(
                 f,
-                "{isa} (FORERUN_ISA={name:?} is unknown: use scalar, neon, avx2 or avx512)"
+                "{isa} (FORERUN_ISA={name:?} is unknown: use scalar, neon, sse4.2, avx2 or avx512)"
             ),
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! | target  | `prefetch_read`        | line | instruction sets      |
 //! |---------|------------------------|------|-----------------------|
-//! | x86_64  | `prefetcht0`           | 64 B | scalar, avx2, avx512  |
+//! | x86_64  | `prefetcht0`           | 64 B | scalar, sse4.2, avx2, avx512 |
 //! | aarch64 | `prfm pldl1keep`       | 128 B on Apple, else 64 B | scalar, neon |
 //! | other   | nothing                | 64 B | scalar                |
 
@@ -22,7 +22,7 @@ pub use simd::{Lanes, Mask, OneLane, Scalar, Simd, WithSimd, dispatch};
 pub use word_search::{WORD_BLOCK_BYTES, WORD_LINE_BYTES, word_bounds, words_below};
 
 #[cfg(target_arch = "x86_64")]
-pub use simd::{Avx2, Avx512};
+pub use simd::{Avx2, Avx512, Sse42};
 
 #[cfg(target_arch = "aarch64")]
 pub use simd::Neon;

@@ -11,7 +11,7 @@
 //! | file               | holds |
 //! |--------------------|-------|
 //! | `request.rs`       | the description of a copy |
-//! | `launch_checks.rs` | checks of a request; `layers.rs`: overlapping layers; `known_memory.rs`: the kind of memory at an address |
+//! | `launch_checks.rs` | checks of a request; `layers.rs`: overlapping layers; `known_memory.rs`: the kind of memory at an address; `unsized_rows.rs`: rows behind an address alone |
 //! | `plan.rs`          | which kernel runs; `params.rs` is its argument |
 //! | `op.rs`            | the copy, prepared once and launched often |
 //! | `staging/`         | sends rows that others may write, through pieces of pinned memory |
@@ -41,6 +41,7 @@ mod params;
 mod plan;
 mod request;
 mod staging;
+mod unsized_rows;
 
 pub use crate::copy_version::{
     AccessWidth, KernelVersion, UnknownAccessWidth, UnknownKernelVersion, units_of,
@@ -49,10 +50,14 @@ pub use crate::gather_error::{GatherError, Operand, Side};
 pub use crate::memory_type::{MemoryType, PointerAttributes};
 pub use known_memory::{KnownMemory, Locate};
 pub use launch_checks::{Target, check_request};
-pub use op::{DeviceCopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, gather, scatter};
+pub use op::{
+    DeviceCopyOptions, DeviceMap, DevicePairs, DeviceWord, RowCopy, copy_within_device, gather,
+    scatter,
+};
 pub use plan::{DEFAULT_THREADS, IN_FLIGHT_BYTES, Plan, Work, plan};
 pub use request::{
     Absent, CopySpec, CountAt, Direction, IndexType, KernelChoice, Layers, MapAt, MapUpdate,
     PairsAt, Request, RowLayout, RowPages,
 };
 pub use staging::{Delivery, Destination, StagingRing, StagingShape};
+pub use unsized_rows::rows_that_fit;

@@ -173,6 +173,7 @@ pub fn gather<'a>(
     pairs: &DevicePairs<'a>,
     options: &DeviceCopyOptions<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
+    let host = HostSide::of_host(host);
     prepare(Direction::Gather, host, device, spec, pairs, options)
 }
 
@@ -189,24 +190,65 @@ pub fn scatter<'a>(
     pairs: &DevicePairs<'a>,
     options: &DeviceCopyOptions<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
+    let host = HostSide::of_host(host);
     prepare(Direction::Scatter, host, device, spec, pairs, options)
+}
+
+/// Prepares a copy of rows between two buffers of one device: pairs of (source row, destination
+/// row). The spec's host side describes the source, and its device side the destination.
+///
+/// # Errors
+/// Those of [`gather`].
+pub fn copy_within_device<'a>(
+    source: &'a DeviceBuffer,
+    destination: &'a DeviceBuffer,
+    spec: &CopySpec,
+    pairs: &DevicePairs<'a>,
+    options: &DeviceCopyOptions<'a>,
+) -> Result<RowCopy<'a>, GpuError> {
+    let source = HostSide::of_device(source);
+    prepare(Direction::Gather, source, destination, spec, pairs, options)
+}
+
+/// The memory of a copy's host side. In a copy within a device, it is the device's too.
+struct HostSide {
+    address: u64,
+    len: u64,
+    memory: MemoryType,
+    device_address: u64,
+}
+
+impl HostSide {
+    fn of_host(host: &dyn HostMemory) -> HostSide {
+        HostSide {
+            address: host.address(),
+            len: host.len() as u64,
+            memory: MemoryType::Pinned,
+            device_address: host.device_address(),
+        }
+    }
+
+    fn of_device(buffer: &DeviceBuffer) -> HostSide {
+        let ordinal = buffer.gpu().info().ordinal;
+        HostSide {
+            address: buffer.address(),
+            len: buffer.len() as u64,
+            memory: MemoryType::Device { ordinal },
+            device_address: buffer.address(),
+        }
+    }
 }
 
 fn prepare<'a>(
     direction: Direction,
-    host: &dyn HostMemory,
+    host: HostSide,
     device: &DeviceBuffer,
     spec: &CopySpec,
     pairs: &DevicePairs<'a>,
     options: &DeviceCopyOptions<'a>,
 ) -> Result<RowCopy<'a>, GpuError> {
     let mut known = KnownMemory::default();
-    known.add(
-        host.address(),
-        host.len() as u64,
-        MemoryType::Pinned,
-        host.device_address(),
-    );
+    known.add(host.address, host.len, host.memory, host.device_address);
     let mut add = |buffer: &DeviceBuffer| {
         let ordinal = buffer.gpu().info().ordinal;
         known.add(
@@ -235,14 +277,19 @@ fn prepare<'a>(
     let request = Request {
         direction,
         spec: spec.clone(),
-        host: host.address(),
+        host: host.address,
         device: device.address(),
         pairs: pairs.at,
         count,
         map,
         out_of_range,
     };
-    RowCopy::new(device.gpu(), &request, &known)
+    let ordinal = device.gpu().info().ordinal;
+    let target = match host.memory {
+        MemoryType::Device { .. } => Target::WithinDevice { ordinal },
+        _ => Target::Device { ordinal },
+    };
+    RowCopy::checked(device.gpu(), &request, &known, target)
 }
 
 /// A copy that is ready to launch: a [`Command`].

@@ -1,8 +1,11 @@
 //! Backends run a table's kernels: they provide device memory, and launch kernels in order.
 //!
 //! ```text
-//!   DeviceTable ── Backend ─┬─ GpuBackend     a device and one of its streams
+//!   DeviceTable ── Backend ─┬─ GpuBackend     a device and two of its streams
 //!                           └─ in tests  the shim, in a separate process
+//!
+//!   stream of lookups     copy in ─ launch ─ copy out      those that may run beside writers
+//!   stream of the rest    copy in ─ launch ─ copy out      writers, scans, and all other calls
 //! ```
 
 use super::error::TableError;
@@ -52,7 +55,8 @@ pub struct HostBatch<'a> {
     pub take: &'a mut dyn FnMut(&[u8]),
 }
 
-/// Runs the kernels of a table. Calls take effect in order; `read` waits for earlier ones.
+/// Runs the kernels of a table. Calls take effect in order. Only a lookup that may run beside
+/// writers may overlap other calls; [`run`](Backend::run) returns when it has run.
 ///
 /// Addresses are the device's. An implementation promises that an allocation stays where it is
 /// until it is freed, and that a launch runs the kernel with that name.
@@ -125,22 +129,61 @@ impl Buffer {
     }
 }
 
-/// A device, and a stream for the calls that wait.
-pub(crate) struct GpuBackend {
+/// A stream for batches in host memory.
+struct Lane {
     stream: Stream,
-    /// Allocations by device address.
-    held: Mutex<BTreeMap<u64, Buffer>>,
     /// The host's side of a batch, as large as the largest so far.
     pinned: Mutex<Option<PinnedBuffer>>,
+}
+
+impl Lane {
+    fn new(gpu: &Gpu) -> Result<Lane, GpuError> {
+        Ok(Lane {
+            stream: Stream::new(gpu)?,
+            pinned: Mutex::default(),
+        })
+    }
+}
+
+/// A device, and streams for the calls that wait.
+pub(crate) struct GpuBackend {
+    lookups: Lane,
+    /// Writers, and everything but batches.
+    others: Lane,
+    /// Allocations by device address.
+    held: Mutex<BTreeMap<u64, Buffer>>,
 }
 
 impl GpuBackend {
     pub(crate) fn new(gpu: &Gpu) -> Result<GpuBackend, GpuError> {
         Ok(GpuBackend {
-            stream: Stream::new(gpu)?,
+            lookups: Lane::new(gpu)?,
+            others: Lane::new(gpu)?,
             held: Mutex::default(),
-            pinned: Mutex::default(),
         })
+    }
+
+    fn gpu(&self) -> &Gpu {
+        self.others.stream.gpu()
+    }
+
+    fn launch_on(
+        &self,
+        stream: &Stream,
+        launch: TableLaunch,
+        op: &TableOp,
+    ) -> Result<(), TableError> {
+        let kernel = self.gpu().kernel(launch.kernel)?;
+        let grid = Launch {
+            blocks: launch.blocks,
+            threads: launch.threads,
+            shared_bytes: 0,
+        };
+        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert. Its
+        // addresses come from `allocate`, whose memory is freed only after the stream has finished
+        // (cuMemFree waits for it). `DeviceTable` lays out each array with the length that the
+        // count requires.
+        Ok(unsafe { kernel.launch(stream, grid, op) }?)
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<u64, Buffer>> {
@@ -148,10 +191,11 @@ impl GpuBackend {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts both copies of a batch and the launch on the stream. The caller waits for it before it
+    /// Puts both copies of a batch and the launch on a stream. The caller waits for it before it
     /// uses `memory` again.
     fn enqueue(
         &self,
+        stream: &Stream,
         launch: TableLaunch,
         op: &TableOp,
         batch: &HostBatch<'_>,
@@ -160,13 +204,13 @@ impl GpuBackend {
         let input = 0..batch.input_bytes as usize;
         // SAFETY: the device's bytes are inside an allocation, and the host's inside `memory`. The
         // caller holds the locks of both and waits before anything else uses them.
-        unsafe { memory.copy_to(&self.stream, batch.address, input) }?;
-        self.launch(launch, op)?;
+        unsafe { memory.copy_to(stream, batch.address, input) }?;
+        self.launch_on(stream, launch, op)?;
         let output = batch.output.start as usize..batch.output.end as usize;
         if !output.is_empty() {
             let from = batch.address + batch.output.start;
             // SAFETY: as above.
-            unsafe { memory.copy_from(&self.stream, from, output) }?;
+            unsafe { memory.copy_from(stream, from, output) }?;
         }
         Ok(())
     }
@@ -192,7 +236,7 @@ impl GpuBackend {
         bytes: u64,
         work: impl FnOnce(&mut Buffer, u64) -> Result<T, GpuError>,
     ) -> Result<T, TableError> {
-        self.stream.synchronize()?;
+        self.others.stream.synchronize()?;
         let mut held = self.held();
         let found = held.range_mut(..=address).next_back();
         let outside = GpuError::OutOfBounds {
@@ -211,7 +255,7 @@ impl GpuBackend {
 
 impl Backend for GpuBackend {
     fn allocate(&self, bytes: u64, kind: BufferKind) -> Result<u64, TableError> {
-        let gpu = self.stream.gpu();
+        let gpu = GpuBackend::gpu(self);
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         let (address, held) = match kind {
             BufferKind::Device => {
@@ -263,17 +307,7 @@ impl Backend for GpuBackend {
     }
 
     fn launch(&self, launch: TableLaunch, op: &TableOp) -> Result<(), TableError> {
-        let kernel = self.stream.gpu().kernel(launch.kernel)?;
-        let grid = Launch {
-            blocks: launch.blocks,
-            threads: launch.threads,
-            shared_bytes: 0,
-        };
-        // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert. Its
-        // addresses come from `allocate`, whose memory is freed only after the stream has finished
-        // (cuMemFree waits for it). `DeviceTable` lays out each array with the length that the
-        // count requires.
-        Ok(unsafe { kernel.launch(&self.stream, grid, op) }?)
+        self.launch_on(&self.others.stream, launch, op)
     }
 
     fn run(
@@ -283,22 +317,27 @@ impl Backend for GpuBackend {
         batch: HostBatch<'_>,
     ) -> Result<(), TableError> {
         let bytes = batch.input_bytes.max(batch.output.end) as usize;
+        // Only lookups are prepared for writers beside them.
+        let lane = match op.concurrent_writers {
+            0 => &self.others,
+            _ => &self.lookups,
+        };
         // A panic elsewhere leaves the buffer usable: each batch fills it again.
-        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pinned = lane.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = match &mut *pinned {
             Some(memory) if memory.len() >= bytes => memory,
             smaller => {
                 // Free the old one before the new one is allocated.
                 *smaller = None;
                 let len = bytes.next_power_of_two().max(1 << 16);
-                smaller.insert(PinnedBuffer::new(self.stream.gpu(), len)?)
+                smaller.insert(PinnedBuffer::new(GpuBackend::gpu(self), len)?)
             }
         };
         (batch.fill)(&mut memory.as_mut_slice()[..batch.input_bytes as usize]);
         self.expect_allocated(batch.address, bytes as u64)?;
-        let enqueued = self.enqueue(launch, op, &batch, memory);
+        let enqueued = self.enqueue(&lane.stream, launch, op, &batch, memory);
         // Wait even after a failure: a copy may be in progress.
-        let waited = self.stream.synchronize();
+        let waited = lane.stream.synchronize();
         enqueued?;
         waited?;
         let output = batch.output.start as usize..batch.output.end as usize;
@@ -307,10 +346,10 @@ impl Backend for GpuBackend {
     }
 
     fn blocks_max(&self) -> u32 {
-        self.stream.gpu().info().multiprocessors * BLOCKS_EACH
+        GpuBackend::gpu(self).info().multiprocessors * BLOCKS_EACH
     }
 
     fn gpu(&self) -> Option<&Gpu> {
-        Some(self.stream.gpu())
+        Some(GpuBackend::gpu(self))
     }
 }

@@ -109,7 +109,7 @@ impl DeviceTable {
         let output = input_bytes..layout.bytes;
         let sums = sums_bytes(options, dim, n);
         let sums_at = layout.take_if(sums != 0, sums);
-        self.staged(layout.bytes, |base| {
+        self.staged_lookup(layout.bytes, |base| {
             let op = TableOp {
                 table: *self.state(),
                 count: keys.len() as u64,

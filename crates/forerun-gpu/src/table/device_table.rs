@@ -3,8 +3,10 @@
 //! ```text
 //!   arrays     digests │ keys │ scores │ words │ pins │ control      rows          rows on the host
 //!              one allocation, initially zeroed                      one           one, if there are any
-//!   staging    input and output of a batch (host_batch.rs)           one, made on first use, of bounded size
+//!   staging    input and output of a batch (host_batch.rs)           two, made on first use, of bounded size
 //!              or of bags (device_pooled.rs)                         unless a single bag exceeds it
+//!
+//!   lookups use one staging allocation and everything else the other, so a lookup waits for no writer
 //! ```
 
 use super::backend::{Backend, BufferKind, HostBatch, TableLaunch};
@@ -53,8 +55,12 @@ pub(crate) struct DeviceTable {
     backend: Arc<dyn Backend + Sync>,
     state: TableState,
     _arrays: [Memory; 3],
-    staging: Mutex<Option<(Memory, u64)>>,
+    lookup_staging: Staging,
+    staging: Staging,
 }
+
+/// Memory and its length, once there is any.
+type Staging = Mutex<Option<(Memory, u64)>>;
 
 /// Chooses the kernel for a part of the keys and completes its op.
 type Prepare<'p> = dyn Fn(&Range<usize>, &mut TableOp) -> Result<TableLaunch, TableError> + 'p;
@@ -125,6 +131,7 @@ impl DeviceTable {
             },
             backend,
             _arrays: [first, rows, rows_host],
+            lookup_staging: Mutex::default(),
             staging: Mutex::default(),
         })
     }
@@ -177,14 +184,32 @@ impl DeviceTable {
         self.backend.read(address, &mut into.rows[old..])
     }
 
-    /// Calls `work` with this many bytes of staging memory.
-    pub(super) fn staged<T>(
+    /// Calls `work` with this many bytes of the staging memory of lookups.
+    pub(super) fn staged_lookup<T>(
         &self,
         bytes: u64,
         work: impl FnOnce(u64) -> Result<T, TableError>,
     ) -> Result<T, TableError> {
+        self.staged_in(&self.lookup_staging, bytes, work)
+    }
+
+    /// Calls `work` with this many bytes of staging memory, not that of lookups.
+    fn staged<T>(
+        &self,
+        bytes: u64,
+        work: impl FnOnce(u64) -> Result<T, TableError>,
+    ) -> Result<T, TableError> {
+        self.staged_in(&self.staging, bytes, work)
+    }
+
+    fn staged_in<T>(
+        &self,
+        staging: &Staging,
+        bytes: u64,
+        work: impl FnOnce(u64) -> Result<T, TableError>,
+    ) -> Result<T, TableError> {
         // A panic elsewhere leaves the memory usable: each use lays it out again.
-        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut staging = staging.lock().unwrap_or_else(PoisonError::into_inner);
         let held = match staging.take() {
             Some((memory, held)) if held >= bytes => (memory, held),
             smaller => {
@@ -246,11 +271,17 @@ impl DeviceTable {
         };
         let n = batch.keys.len() as u64;
         let layout = PartLayout::of(&of_part, n, row_bytes, answers);
-        self.staged(layout.bytes, |base| {
+        // A lookup that must not run beside writers waits for them here.
+        let staging = match keyed.beside_writers {
+            true => &self.lookup_staging,
+            false => &self.staging,
+        };
+        self.staged_in(staging, layout.bytes, |base| {
             let mut op = TableOp {
                 table: *self.state(),
                 count: n,
                 epoch: batch.epoch,
+                concurrent_writers: keyed.beside_writers.into(),
                 ..TableOp::default()
             };
             layout.enter(base, &mut op);
@@ -295,6 +326,7 @@ impl DeviceTable {
         let keyed = Keyed {
             batch: &batch,
             actions: 0,
+            beside_writers: lookup.may_run_beside_writers(),
             with_rest: wants_missed,
         };
         self.keyed(keyed, answers, rest, &|part, op| {
@@ -302,7 +334,6 @@ impl DeviceTable {
             if let Some(address) = rows_at {
                 op.rows_out = address + part.start as u64 * self.row_bytes();
             }
-            op.concurrent_writers = lookup.may_run_beside_writers().into();
             let (launch, number) = kernel::find_slots(lookup, width, n, max)?;
             op.lookup = number;
             Ok(match with_rows || wants_missed {
@@ -331,6 +362,7 @@ impl DeviceTable {
         let keyed = Keyed {
             batch,
             actions: operation.actions(),
+            beside_writers: false,
             with_rest: gives,
         };
         self.keyed(keyed, answers, gives.then_some(rest), &|part, op| {
@@ -397,7 +429,9 @@ impl DeviceTable {
             ..TableOp::default()
         };
         let launch = kernel::clear(self.state.buckets, self.backend.blocks_max());
-        self.backend.launch(launch, &op)
+        self.backend.launch(launch, &op)?;
+        // Reading anything waits for the launch, which a lookup on its own stream does not.
+        self.size().map(drop)
     }
 
     pub(crate) fn size(&self) -> Result<u64, TableError> {

@@ -96,6 +96,11 @@ pub enum TableError {
         /// The name of the lookup.
         lookup: &'static str,
     },
+    /// The table is on the CPU or can grow, so it cannot be changed while other threads use it.
+    #[error(
+        "a table on the CPU, or one that can grow, is not changed while other threads look up keys"
+    )]
+    NeedsExclusiveAccess,
     /// The table is not on the CPU, so memory requests are not counted.
     #[error("the memory requests of lookups are counted only in a table on the CPU")]
     NotCounted,

@@ -182,6 +182,39 @@ impl GpuTable {
         Ok(rest)
     }
 
+    /// Like [`GpuTable::apply`], while other threads may look up keys: each is found as it was
+    /// before the operation or as it is after it, whole. Operations wait for each other, and so do
+    /// lookups that must not run beside them ([`Lookup::may_run_beside_writers`]).
+    ///
+    /// # Errors
+    /// Those of [`GpuTable::apply`]; [`TableError::NeedsExclusiveAccess`] unless
+    /// [`writes_beside_lookups`](GpuTable::writes_beside_lookups).
+    pub fn apply_beside_lookups(
+        &self,
+        operation: Operation,
+        batch: &Batch<'_>,
+        mut answers: Answers<'_>,
+    ) -> Result<Entries, TableError> {
+        batch.check(operation, self.options.row_bytes)?;
+        answers.check(batch.keys.len(), self.options.row_bytes)?;
+        let (Engine::Device(table), true) = (&self.engine, self.writes_beside_lookups()) else {
+            return Err(TableError::NeedsExclusiveAccess);
+        };
+        let mut rest = Entries::default();
+        table.write(operation, batch, &mut answers, &mut rest)?;
+        Ok(rest)
+    }
+
+    /// Whether operations may run beside lookups: the table is on a device, where readers notice
+    /// writers, and it cannot grow.
+    pub fn writes_beside_lookups(&self) -> bool {
+        matches!(self.engine, Engine::Device(_)) && self.capacity() >= self.capacity_max()
+    }
+
+    fn capacity_max(&self) -> u64 {
+        self.options.max_capacity.max(self.options.capacity)
+    }
+
     /// Looks up keys and writes the requested answers by position.
     ///
     /// # Errors
@@ -328,7 +361,7 @@ impl GpuTable {
 
     /// Grows the table for this many more keys if the options allow it.
     fn grow_for(&mut self, keys: u64) -> Result<(), TableError> {
-        let max = self.options.max_capacity.max(self.options.capacity);
+        let max = self.capacity_max();
         if self.capacity() >= max {
             return Ok(());
         }
@@ -364,7 +397,7 @@ impl GpuTable {
     /// The capacity exceeds `max_capacity`; out of memory; the device's error. The table is then
     /// unchanged.
     pub fn reserve(&mut self, capacity: u64) -> Result<(), TableError> {
-        let max = self.options.max_capacity.max(self.options.capacity);
+        let max = self.capacity_max();
         if capacity > max {
             return Err(TableError::BeyondMax { capacity, max });
         }

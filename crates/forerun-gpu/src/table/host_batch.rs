@@ -22,6 +22,8 @@ pub(super) struct Keyed<'a> {
     pub(super) batch: &'a Batch<'a>,
     /// What a writer does; 0 for a lookup.
     pub(super) actions: u32,
+    /// Whether it is a lookup that may run beside writers.
+    pub(super) beside_writers: bool,
     /// Whether it returns entries: missing ones (a lookup) or those that the table does not keep.
     pub(super) with_rest: bool,
 }
@@ -228,6 +230,7 @@ mod tests {
             let keyed = Keyed {
                 batch: &batch,
                 actions: operation.map_or(0, Operation::actions),
+                beside_writers: false,
                 with_rest: false,
             };
             keyed.answered(status, flag)

@@ -39,6 +39,41 @@ fn every_u64_is_a_key() {
 }
 
 #[test]
+fn a_table_on_a_device_is_changed_beside_lookups_unless_it_can_grow() {
+    let options = small(Width::W32, Candidates::Two, 8);
+    let keys: Vec<u64> = (0..40).collect();
+    let rows = rows_of(&keys, 3, 16);
+    let insert = |table: &GpuTable| {
+        let scores = vec![1; keys.len()];
+        let batch = Batch {
+            scores: Some(&scores),
+            ..Batch::rows(&keys, &rows)
+        };
+        let operation = Operation::InsertOrAssign;
+        table.apply_beside_lookups(operation, &batch, Answers::default())
+    };
+    let refused = |table: &GpuTable| {
+        assert!(!table.writes_beside_lookups());
+        let error = insert(table).unwrap_err();
+        assert!(matches!(error, TableError::NeedsExclusiveAccess), "{error}");
+    };
+    refused(&table());
+    let growing = options.max_capacity(options.capacity * 2);
+    if let Some(growing) = on_shim(Order::Seeded(1), growing) {
+        refused(&growing);
+    }
+    let Some(mut table) = on_shim(Order::Seeded(1), options) else {
+        return;
+    };
+    assert!(table.writes_beside_lookups());
+    insert(&table).unwrap();
+    let mut found = vec![0; rows.len()];
+    assert_eq!(table.find(&keys, &mut found).unwrap(), vec![true; 40]);
+    assert_eq!(found, rows);
+    assert_eq!(contents(&mut table).len(), 40);
+}
+
+#[test]
 fn find_or_insert_returns_present_rows_and_inserts_missing_ones() {
     let mut table = table();
     table

@@ -1,5 +1,6 @@
 //! Requests, and the comparison of their answers with the model.
 
+use super::frames::{self, ENABLE, ENABLED, Expected};
 use super::model::{
     Entry, Interval, KeyState, LookupResult, Model, Moment, Reader, read_value, value,
 };
@@ -17,6 +18,20 @@ pub struct Request {
     unix_s: Option<u64>,
     /// For a lookup: the keys answered so far, found or not.
     answered: Vec<LookupResult>,
+    /// Whether the answer to the line that switches frames on comes first.
+    enables: bool,
+}
+
+/// What a client's requests depend on besides its plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    pub id: usize,
+    /// The number of the request.
+    pub version: u64,
+    /// The number of frames that were answered, modulo 2^16.
+    pub frames_received: u16,
+    /// Whether frames are switched on.
+    pub has_frames: bool,
 }
 
 /// The result of parsing the first bytes of an answer.
@@ -32,13 +47,17 @@ pub enum Parsed {
 impl Request {
     /// A client's request and its bytes. `unix_s` is the server's time of day.
     pub fn new(
-        client: usize,
+        sender: Sender,
         op: Op,
-        version: u64,
         sent: Moment,
         unix_s: u64,
         model: &mut Model,
     ) -> (Request, Vec<u8>) {
+        let Sender {
+            id: client,
+            version,
+            ..
+        } = sender;
         let mut unix = None;
         let mut time = |expiry: Expiry| match expiry {
             Expiry::Never => 0,
@@ -70,6 +89,7 @@ impl Request {
                 }
                 line.into_bytes()
             }
+            Op::Frame { .. } | Op::BadFrame { .. } => Vec::new(),
             Op::Ttl { key } => format!("mg {} t v", name(client, *key)).into_bytes(),
             Op::Touch { key, expiry } => {
                 format!("touch {} {}", name(client, *key), time(*expiry)).into_bytes()
@@ -82,7 +102,12 @@ impl Request {
             Op::MemoryLimit { mib } => format!("cache_memlimit {mib}").into_bytes(),
             Op::Noop => b"mn".to_vec(),
         };
-        bytes.extend_from_slice(b"\r\n");
+        let enables = op.is_frame() && !sender.has_frames;
+        if op.is_frame() {
+            push_frame(sender, &op, &mut bytes);
+        } else {
+            bytes.extend_from_slice(b"\r\n");
+        }
         for name in changed(client, &op) {
             model.changes(&name, true);
             if matches!(op, Op::Set { .. }) {
@@ -96,8 +121,65 @@ impl Request {
             version,
             unix_s: unix,
             answered: Vec::new(),
+            enables,
         };
         (pending, bytes)
+    }
+
+    /// Reads a part of the answer to a frame.
+    fn parse_frame(
+        &mut self,
+        client: usize,
+        input: &[u8],
+        acked: Moment,
+        model: &mut Model,
+    ) -> Result<Parsed, String> {
+        if self.enables {
+            let bytes = input.len().min(ENABLED.len());
+            if input[..bytes] != ENABLED[..bytes] {
+                return Err(unexpected(&self.op, input));
+            }
+            if bytes < ENABLED.len() {
+                return Ok(Parsed::More);
+            }
+            self.enables = false;
+            return Ok(Parsed::Part(bytes));
+        }
+        let id = self.version as u32;
+        let (keys, options) = match &self.op {
+            Op::Frame { keys, options } => (keys.clone(), *options),
+            _ => {
+                return match frames::read_error(input, id) {
+                    None => Ok(Parsed::More),
+                    // The code of an unknown form.
+                    Some(Ok((1, bytes))) => Ok(Parsed::Whole(bytes)),
+                    Some(Ok((code, _))) => Err(format!("{:?}: code {code}", self.op)),
+                    Some(Err(wrong)) => Err(wrong),
+                };
+            }
+        };
+        let expected = Expected {
+            id,
+            options,
+            keys: keys.len(),
+            answered: self.answered.len(),
+        };
+        let Some(part) = frames::read_part(input, expected)? else {
+            return Ok(Parsed::More);
+        };
+        let interval = Interval {
+            sent: self.sent,
+            acked,
+        };
+        for (key, value) in keys[expected.answered..].iter().zip(part.values) {
+            let hit = value.map(|_| ());
+            let body = value.unwrap_or_default();
+            self.found(client, *key, body, hit, None, interval, model)?;
+        }
+        Ok(match part.is_last {
+            true => Parsed::Whole(part.bytes),
+            false => Parsed::Part(part.bytes),
+        })
     }
 
     /// Reads a part of the answer from the front of `input`.
@@ -111,6 +193,9 @@ impl Request {
         acked: Moment,
         model: &mut Model,
     ) -> Result<Parsed, String> {
+        if self.op.is_frame() {
+            return self.parse_frame(client, input, acked, model);
+        }
         let Some(end) = input.windows(2).position(|pair| pair == b"\r\n") else {
             return match input.len() {
                 ..2000 => Ok(Parsed::More),
@@ -356,6 +441,27 @@ impl Request {
             }
         };
         model.read(&name, found, interval, Reader::Owner)
+    }
+}
+
+/// Appends a frame, after the line that switches frames on if it is the client's first one.
+fn push_frame(sender: Sender, op: &Op, out: &mut Vec<u8>) {
+    if !sender.has_frames {
+        out.extend_from_slice(ENABLE);
+    }
+    let (id, received) = (sender.version as u32, sender.frames_received);
+    let at = out.len();
+    match op {
+        Op::Frame { keys, options } => {
+            let names = keys.iter().map(|key| name(sender.id, *key));
+            frames::push_request(&names.collect::<Vec<_>>(), *options, id, received, out);
+        }
+        Op::BadFrame { form } => {
+            // A header alone: the server refuses it before more of the frame has arrived.
+            frames::push_request(&[], 0, id, received, out);
+            out[at + 1] = *form;
+        }
+        _ => {}
     }
 }
 

@@ -8,10 +8,14 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::answers::{Parsed, Request};
+use super::answers::{Parsed, Request, Sender};
+use super::frames::CREDITS;
 use super::model::{Model, Moment};
-use super::plan::{ClientPlan, End, Rate};
+use super::plan::{ClientPlan, End, Op, Rate};
 use super::wire::{Received, Wire};
+
+/// A form of multi-get frames that does not exist.
+const BAD_FORM: u8 = 9;
 
 /// Bytes that a client composes ahead of its socket.
 const QUEUE_BYTES: usize = 256 << 10;
@@ -66,6 +70,10 @@ pub struct Client<T> {
     pending: VecDeque<Request>,
     next_op: usize,
     version: u64,
+    /// Whether multi-get frames are switched on.
+    has_frames: bool,
+    /// The number of frames that were answered, modulo 2^16.
+    frames_received: u16,
     queued: u64,
     input: Vec<u8>,
     next_send: Duration,
@@ -103,6 +111,8 @@ impl<T: Read + Write + CloseSocket> Client<T> {
             pending: VecDeque::new(),
             next_op: 0,
             version: 0,
+            has_frames: false,
+            frames_received: 0,
             queued: 0,
             input: Vec::new(),
             has_sent_end: false,
@@ -126,9 +136,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
     /// When it next wants to send, if it does.
     pub fn sends_at(&self) -> Option<Duration> {
         let wire = self.wire.as_ref()?;
-        let more = self.next_op < self.plan.ops.len()
-            && self.pending.len() < self.plan.window
-            && wire.queued() < QUEUE_BYTES;
+        let more = self.may_compose();
         let says = self.has_composed_all() && (!self.has_sent_end || !self.ended && self.ends());
         let wants = wire.wants_send()
             || (!wire.is_handshaking() && (more || says && self.plan.end != End::Stay));
@@ -138,6 +146,24 @@ impl<T: Read + Write + CloseSocket> Client<T> {
     /// When it next reads, if there is something to read.
     pub fn reads_at(&self) -> Duration {
         self.next_read
+    }
+
+    /// Whether it composes its next request now.
+    fn may_compose(&self) -> bool {
+        let Some(op) = self.plan.ops.get(self.next_op) else {
+            return false;
+        };
+        self.pending.len() < self.plan.window
+            && self
+                .wire
+                .as_ref()
+                .is_some_and(|wire| wire.queued() < QUEUE_BYTES)
+            && (!op.is_frame() || self.unanswered_frames() < CREDITS)
+    }
+
+    fn unanswered_frames(&self) -> usize {
+        let frames = self.pending.iter().filter(|request| request.op.is_frame());
+        frames.count()
     }
 
     fn has_composed_all(&self) -> bool {
@@ -171,6 +197,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         let said = match self.plan.end {
             End::Quit => self.has_sent_end,
             End::HalfClose | End::Truncate => self.ended,
+            End::BadFrame => self.has_sent_end,
             End::NoTls | End::BadRecord | End::NoRecord => self.has_sent_raw(),
             End::Reset | End::Stay => false,
         };
@@ -227,29 +254,42 @@ impl<T: Read + Write + CloseSocket> Client<T> {
                     wire.socket.reset();
                     self.finish(ConnectionEnd::Reset, model);
                 }
-                End::Quit | End::Stay | End::NoTls | End::BadRecord | End::NoRecord => {}
+                End::Quit
+                | End::BadFrame
+                | End::Stay
+                | End::NoTls
+                | End::BadRecord
+                | End::NoRecord => {}
             }
         }
         Ok(())
     }
 
-    fn compose(&mut self, env: ClientView, model: &mut Model) {
+    /// Composes a request and queues its bytes.
+    fn queue(&mut self, op: Op, env: ClientView, model: &mut Model) {
         let Some(wire) = &mut self.wire else { return };
-        while self.next_op < self.plan.ops.len()
-            && self.pending.len() < self.plan.window
-            && wire.queued() < QUEUE_BYTES
-        {
+        self.version += 1;
+        let sender = Sender {
+            id: self.plan.id,
+            version: self.version,
+            frames_received: self.frames_received,
+            has_frames: self.has_frames,
+        };
+        self.has_frames |= op.is_frame();
+        let (mut pending, bytes) = Request::new(sender, op, env.moment, env.unix_s, model);
+        wire.queue(&bytes);
+        self.queued += bytes.len() as u64;
+        pending.end = self.queued;
+        self.pending.push_back(pending);
+    }
+
+    fn compose(&mut self, env: ClientView, model: &mut Model) {
+        while self.may_compose() {
             let op = self.plan.ops[self.next_op].clone();
             self.next_op += 1;
-            self.version += 1;
-            let id = self.plan.id;
-            let (mut pending, bytes) =
-                Request::new(id, op, self.version, env.moment, env.unix_s, model);
-            wire.queue(&bytes);
-            self.queued += bytes.len() as u64;
-            pending.end = self.queued;
-            self.pending.push_back(pending);
+            self.queue(op, env, model);
         }
+        let Some(wire) = &mut self.wire else { return };
         if self.next_op < self.plan.ops.len() || self.has_sent_end || wire.is_handshaking() {
             return;
         }
@@ -257,6 +297,8 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         let is_sent = wire.queued() == 0 && !wire.wants_send();
         match self.plan.end {
             End::Quit => wire.queue(b"quit\r\n"),
+            // The form is checked before the credits.
+            End::BadFrame => self.queue(Op::BadFrame { form: BAD_FORM }, env, model),
             End::Truncate => wire.queue(b"set truncated 0 0 9000\r\nhalf a va"),
             End::HalfClose if wire.queued() == 0 => wire.close_notify(),
             End::BadRecord if is_sent => wire.send_raw(BAD_RECORD),
@@ -323,7 +365,11 @@ impl<T: Read + Write + CloseSocket> Client<T> {
                 Parsed::Whole(count) => {
                     at += count;
                     self.answered += 1;
-                    self.pending.pop_front();
+                    if let Some(answered) = self.pending.pop_front() {
+                        let is_frame = answered.op.is_frame();
+                        self.frames_received =
+                            self.frames_received.wrapping_add(u16::from(is_frame));
+                    }
                 }
             }
         }

@@ -14,11 +14,13 @@ use crate::node::NodeOptions;
 /// The time for starting a process, and for electing a leader on a loaded machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Makes the command that runs a node.
+pub type NodeCommand = Box<dyn Fn(&NodeOptions) -> anyhow::Result<Command>>;
+
 /// Processes that are killed when this is dropped.
 pub struct Cluster {
     directory: PathBuf,
-    /// The command that runs a node.
-    command: fn(&NodeOptions) -> anyhow::Result<Command>,
+    command: NodeCommand,
     entries_per_snapshot: u64,
     addresses: BTreeMap<u64, String>,
     processes: BTreeMap<u64, Child>,
@@ -30,7 +32,7 @@ impl Cluster {
         nodes: u64,
         directory: &Path,
         entries_per_snapshot: u64,
-        command: fn(&NodeOptions) -> anyhow::Result<Command>,
+        command: NodeCommand,
     ) -> anyhow::Result<Cluster> {
         let mut cluster = Cluster {
             directory: directory.to_owned(),
@@ -61,6 +63,7 @@ impl Cluster {
             listen: self.addresses[&id].clone(),
             directory: self.store(id),
             entries_per_snapshot: self.entries_per_snapshot,
+            proxies: BTreeMap::new(),
         };
         // The process ends when its input does: when this process ends, however it does.
         let mut process = (self.command)(&options)?.stdin(Stdio::piped()).spawn()?;

@@ -22,6 +22,7 @@ mod cluster_client;
 mod network;
 mod node;
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,7 @@ fn run_node(id: &str, listen: &str, directory: &str) -> anyhow::Result<()> {
         listen: listen.to_owned(),
         directory: directory.into(),
         entries_per_snapshot: 5000,
+        proxies: BTreeMap::new(),
     })
 }
 
@@ -64,7 +66,7 @@ fn child(options: &NodeOptions) -> anyhow::Result<Command> {
 
 fn demonstrate() -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
-    let mut cluster = Cluster::start(3, directory.path(), 5000, child)?;
+    let mut cluster = Cluster::start(3, directory.path(), 5000, Box::new(child))?;
     let client = cluster.client();
     let leader = cluster.leader()?;
     let process = cluster.process(leader)?.id();

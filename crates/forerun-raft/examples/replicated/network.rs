@@ -1,5 +1,6 @@
 //! openraft's network: requests to other nodes over HTTP.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::Read;
 use std::time::Duration;
@@ -25,13 +26,16 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Network {
     agent: Agent,
+    proxies: BTreeMap<u64, String>,
 }
 
 impl Network {
-    pub fn new() -> Network {
+    /// `proxies` are addresses of nodes that replace those of the membership.
+    pub fn new(proxies: BTreeMap<u64, String>) -> Network {
         let config = Agent::config_builder().timeout_connect(Some(Duration::from_secs(1)));
         Network {
             agent: config.build().new_agent(),
+            proxies,
         }
     }
 }
@@ -43,7 +47,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
         Connection {
             agent: self.agent.clone(),
             target,
-            address: node.addr.clone(),
+            address: self.proxies.get(&target).unwrap_or(&node.addr).clone(),
         }
     }
 }

@@ -11,18 +11,21 @@
 //! ```
 //!
 //! A node that is not the leader answers 421 to `write` and `multi_get`, with the leader's address,
-//! and has done nothing. After any other error (503) a write may still take effect, once.
+//! and has done nothing. After any other error (503) a write may still take effect, once. A request
+//! of which no byte arrives for `IDLE_TIMEOUT` is given up (408).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, State};
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use forerun_db::{Db, Options};
 use forerun_raft::{KvReader, REQUEST_BYTES_MAX, Request, Response, TypeConfig};
@@ -32,6 +35,8 @@ use openraft::raft::{AppendEntriesRequest, VoteRequest};
 use openraft::{BasicNode, Config, Raft, Snapshot, SnapshotMeta, SnapshotPolicy, Vote};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 
 use crate::network::Network;
 
@@ -40,6 +45,10 @@ pub type SnapshotHeader = (Vote<u64>, SnapshotMeta<u64, BasicNode>);
 
 /// The longest header.
 const HEADER_BYTES_MAX: usize = 1 << 20;
+
+/// The time for the next bytes of a snapshot, and for the whole body of another request. While a
+/// snapshot is on its way, the log is not purged, so a sender that is cut off must not hold it up.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a node is started.
 #[derive(Clone, Debug)]
@@ -51,6 +60,8 @@ pub struct NodeOptions {
     pub directory: PathBuf,
     /// The number of log entries after which a snapshot is built, and old entries are purged.
     pub entries_per_snapshot: u64,
+    /// Addresses to use for other nodes instead of those of the membership.
+    pub proxies: BTreeMap<u64, String>,
 }
 
 struct Node {
@@ -90,7 +101,8 @@ async fn serve(options: &NodeOptions) -> anyhow::Result<()> {
         ..Config::default()
     };
     let config = Arc::new(config.validate()?);
-    let raft = Raft::new(options.id, config, Network::new(), log, state_machine).await?;
+    let network = Network::new(options.proxies.clone());
+    let raft = Raft::new(options.id, config, network, log, state_machine).await?;
     let node = Node {
         id: options.id,
         raft,
@@ -113,7 +125,7 @@ async fn serve(options: &NodeOptions) -> anyhow::Result<()> {
     Ok(axum::serve(listener, router).await?)
 }
 
-async fn write(State(node): Shared, body: Bytes) -> Answer {
+async fn write(State(node): Shared, Content(body): Content) -> Answer {
     let ops: Vec<(String, Option<String>)> = match from_json(&body) {
         Ok(ops) => ops,
         Err(answer) => return answer,
@@ -141,7 +153,7 @@ async fn write(State(node): Shared, body: Bytes) -> Answer {
     }
 }
 
-async fn multi_get(State(node): Shared, body: Bytes) -> Answer {
+async fn multi_get(State(node): Shared, Content(body): Content) -> Answer {
     let keys: Vec<String> = match from_json(&body) {
         Ok(keys) => keys,
         Err(answer) => return answer,
@@ -185,7 +197,7 @@ async fn cluster(State(node): Shared) -> Answer {
     }))
 }
 
-async fn init(State(node): Shared, body: Bytes) -> Answer {
+async fn init(State(node): Shared, Content(body): Content) -> Answer {
     let addresses: BTreeMap<u64, String> = match from_json(&body) {
         Ok(addresses) => addresses,
         Err(answer) => return answer,
@@ -195,7 +207,7 @@ async fn init(State(node): Shared, body: Bytes) -> Answer {
     done(node.raft.initialize(members).await)
 }
 
-async fn add_learner(State(node): Shared, body: Bytes) -> Answer {
+async fn add_learner(State(node): Shared, Content(body): Content) -> Answer {
     match from_json::<(u64, String)>(&body) {
         // `true`: wait until it has caught up.
         Ok((id, addr)) => done(node.raft.add_learner(id, BasicNode { addr }, true).await),
@@ -203,7 +215,7 @@ async fn add_learner(State(node): Shared, body: Bytes) -> Answer {
     }
 }
 
-async fn change_members(State(node): Shared, body: Bytes) -> Answer {
+async fn change_members(State(node): Shared, Content(body): Content) -> Answer {
     match from_json::<BTreeSet<u64>>(&body) {
         // `false`: voters that are left out leave the cluster.
         Ok(ids) => done(node.raft.change_membership(ids, false).await),
@@ -211,14 +223,14 @@ async fn change_members(State(node): Shared, body: Bytes) -> Answer {
     }
 }
 
-async fn raft_append(State(node): Shared, body: Bytes) -> Answer {
+async fn raft_append(State(node): Shared, Content(body): Content) -> Answer {
     match postcard::from_bytes::<AppendEntriesRequest<TypeConfig>>(&body) {
         Ok(request) => binary(&node.raft.append_entries(request).await),
         Err(error) => bad_request(&error),
     }
 }
 
-async fn raft_vote(State(node): Shared, body: Bytes) -> Answer {
+async fn raft_vote(State(node): Shared, Content(body): Content) -> Answer {
     match postcard::from_bytes::<VoteRequest<u64>>(&body) {
         Ok(request) => binary(&node.raft.vote(request).await),
         Err(error) => bad_request(&error),
@@ -228,6 +240,9 @@ async fn raft_vote(State(node): Shared, body: Bytes) -> Answer {
 async fn raft_snapshot(State(node): Shared, body: Body) -> Answer {
     match node.receive_snapshot(body).await {
         Ok(answer) => answer,
+        Err(error) if error.is::<Elapsed>() => {
+            (StatusCode::REQUEST_TIMEOUT, error.to_string().into_bytes())
+        }
         Err(error) => bad_request(&format!("{error:#}")),
     }
 }
@@ -278,12 +293,30 @@ fn split_header(bytes: &[u8]) -> anyhow::Result<Option<(Vec<u8>, usize)>> {
 }
 
 async fn next_piece(body: &mut Body) -> anyhow::Result<Option<Bytes>> {
-    while let Some(frame) = body.frame().await {
+    while let Some(frame) = timeout(IDLE_TIMEOUT, body.frame()).await? {
         if let Ok(bytes) = frame?.into_data() {
             return Ok(Some(bytes));
         }
     }
     Ok(None)
+}
+
+/// The body of a request, if it arrives in time.
+struct Content(Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Content {
+    type Rejection = axum::response::Response;
+
+    async fn from_request(
+        request: axum::extract::Request,
+        state: &S,
+    ) -> Result<Content, Self::Rejection> {
+        match timeout(IDLE_TIMEOUT, Bytes::from_request(request, state)).await {
+            Ok(Ok(bytes)) => Ok(Content(bytes)),
+            Ok(Err(rejection)) => Err(rejection.into_response()),
+            Err(elapsed) => Err((StatusCode::REQUEST_TIMEOUT, elapsed.to_string()).into_response()),
+        }
+    }
 }
 
 fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Answer> {

@@ -3,12 +3,16 @@
 //! have the same entries.
 //!
 //! A leader that is stopped and continues later believes that it is still the leader, like one that
-//! was cut off from the others.
+//! was cut off from the others. In another test, the network between the nodes is cut, and messages
+//! are lost in one direction.
 //!
-//! `FORERUN_RAFT_KILLS` is the number of rounds.
+//! `FORERUN_RAFT_KILLS` and `FORERUN_RAFT_PARTITIONS` are the numbers of rounds.
 
 mod clients;
+mod half_sent;
 mod linearizability;
+mod partitions;
+mod proxy;
 mod stopped;
 
 #[path = "../../examples/replicated/cluster.rs"]
@@ -20,16 +24,20 @@ mod network;
 #[path = "../../examples/replicated/node.rs"]
 mod node;
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clients::History;
-use cluster::Cluster;
+use cluster::{Cluster, NodeCommand};
 use forerun_db::{Db, Options};
 use node::NodeOptions;
+use partitions::{Cut, Network};
 
+const NODES: u64 = 3;
 const CLIENTS: u64 = 4;
 /// Rounds without `FORERUN_RAFT_KILLS`: the leader, a follower, and all nodes are killed, and the
 /// leader is stopped.
@@ -49,6 +57,10 @@ fn child(options: &NodeOptions) -> anyhow::Result<Command> {
     let (id, entries) = (options.id, options.entries_per_snapshot);
     let node = format!("{id} {} {entries} {directory}", options.listen);
     command.env("FORERUN_RAFT_NODE", node);
+    command.env(
+        "FORERUN_RAFT_PROXIES",
+        serde_json::to_string(&options.proxies)?,
+    );
     command.stdout(std::process::Stdio::null());
     Ok(command)
 }
@@ -61,26 +73,64 @@ fn process_of_a_node() {
     let [id, listen, entries, directory] = parts[..] else {
         panic!("{node:?}");
     };
+    let proxies = std::env::var("FORERUN_RAFT_PROXIES").expect("started by the other test");
+    let proxies: BTreeMap<u64, String> = serde_json::from_str(&proxies).expect("addresses by node");
     cluster::end_with_input();
     let options = NodeOptions {
         id: id.parse().expect("a number"),
         listen: listen.to_owned(),
         directory: directory.into(),
         entries_per_snapshot: entries.parse().expect("a number"),
+        proxies,
     };
     node::run(&options).expect("the node runs until it is killed");
 }
 
 #[test]
 fn kills_leave_a_linearizable_history() -> anyhow::Result<()> {
-    let rounds = match std::env::var("FORERUN_RAFT_KILLS") {
+    let rounds = rounds("FORERUN_RAFT_KILLS", ROUNDS)?;
+    run_rounds(rounds, Box::new(child), run_round)
+}
+
+#[test]
+fn partitions_leave_a_linearizable_history() -> anyhow::Result<()> {
+    let rounds = rounds("FORERUN_RAFT_PARTITIONS", Cut::ALL.len() as u64)?;
+    let network = Arc::new(Network::start(NODES)?);
+    let of_nodes = Arc::clone(&network);
+    let command = move |options: &NodeOptions| {
+        of_nodes.set_address(options.id, &options.listen);
+        child(&NodeOptions {
+            proxies: of_nodes.proxies(options.id),
+            ..options.clone()
+        })
+    };
+    run_rounds(rounds, Box::new(command), |cluster, history, round| {
+        let cut = Cut::ALL[round as usize % Cut::ALL.len()];
+        let ran = partitions::run_round(cluster, &network, history, cut);
+        ran.with_context(|| format!("{cut:?}"))
+    })
+}
+
+fn rounds(variable: &str, usual: u64) -> anyhow::Result<u64> {
+    match std::env::var(variable) {
         Ok(rounds) => rounds
             .parse()
-            .context("FORERUN_RAFT_KILLS is a number of rounds")?,
-        Err(_) => ROUNDS,
-    };
+            .with_context(|| format!("{variable} is a number of rounds")),
+        Err(_) => Ok(usual),
+    }
+}
+
+/// Clusters run one at a time: elections need CPU time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn run_rounds(
+    rounds: u64,
+    command: NodeCommand,
+    mut run_round: impl FnMut(&mut Cluster, &History, u64) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir()?;
-    let mut cluster = Cluster::start(3, directory.path(), ENTRIES_PER_SNAPSHOT, child)?;
+    let mut cluster = Cluster::start(NODES, directory.path(), ENTRIES_PER_SNAPSHOT, command)?;
     cluster.leader()?;
     let history = History::new();
     let begin = Instant::now();
@@ -90,6 +140,7 @@ fn kills_leave_a_linearizable_history() -> anyhow::Result<()> {
             scope.spawn(move || history.run_client(&client, seed));
         }
         let ran = (0..rounds).try_for_each(|round| {
+            history.round.store(round, Ordering::Relaxed);
             run_round(&mut cluster, &history, round).with_context(|| format!("round {round}"))
         });
         history.has_ended.store(true, Ordering::Relaxed);
@@ -102,7 +153,6 @@ fn kills_leave_a_linearizable_history() -> anyhow::Result<()> {
 }
 
 fn run_round(cluster: &mut Cluster, history: &History, round: u64) -> anyhow::Result<()> {
-    history.round.store(round, Ordering::Relaxed);
     await_progress(history)?;
     let leader = cluster.leader()?;
     let follower = cluster.running().into_iter().find(|id| *id != leader);

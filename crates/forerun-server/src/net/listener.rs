@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use forerun_cache::SharedValue;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -14,7 +17,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
-use crate::system::Listening;
+use crate::system::{Carrier, Listening};
+
+use super::ucx_socket::{Control, UcxServer, UcxSocket};
 
 /// A bound socket that accepts connections. Dropping it removes the file of a Unix socket.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub struct Listener {
     address: Address,
     /// Whether its connections use TLS.
     tls: bool,
+    /// What its connections over UCX share.
+    ucx: Option<Arc<UcxServer>>,
 }
 
 #[derive(Debug)]
@@ -73,6 +80,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 pub enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Ucx(UcxSocket),
 }
 
 impl Listener {
@@ -80,14 +88,19 @@ impl Listener {
     /// fewer.
     ///
     /// # Errors
-    /// [`Error::Listen`] with the address and the system's error.
+    /// [`Error::Listen`] with the address and the system's error; for an address of UCX, also
+    /// those of [`UcxServer::open`].
     pub(crate) fn bind(listen: &Listen, backlog: u32) -> Result<Listener, Error> {
+        let ucx = match &listen.address {
+            Address::UcxTcp(_) | Address::UcxUnix { .. } => Some(UcxServer::open(listen)?),
+            Address::Tcp(_) | Address::Unix { .. } => None,
+        };
         let failed = |source| Error::Listen {
             address: listen.address.to_string(),
             source,
         };
         let (socket, address) = match &listen.address {
-            Address::Tcp(address) => {
+            Address::Tcp(address) | Address::UcxTcp(address) => {
                 let socket = TcpListener::bind(*address).map_err(failed)?;
                 queue(&socket, backlog).map_err(failed)?;
                 // Accepted connections inherit keepalive, as in memcached. The server notices that
@@ -95,9 +108,13 @@ impl Listener {
                 let keepalive = rustix::net::sockopt::set_socket_keepalive(&socket, true);
                 keepalive.map_err(|error| failed(error.into()))?;
                 let bound = socket.local_addr().map_err(failed)?;
-                (Bound::Tcp(socket), Address::Tcp(bound))
+                let address = match ucx {
+                    None => Address::Tcp(bound),
+                    Some(_) => Address::UcxTcp(bound),
+                };
+                (Bound::Tcp(socket), address)
             }
-            Address::Unix { path, mode } => {
+            Address::Unix { path, mode } | Address::UcxUnix { path, mode } => {
                 let socket = bind_unix(path, *mode, backlog).map_err(failed)?;
                 (socket, listen.address.clone())
             }
@@ -106,6 +123,7 @@ impl Listener {
             socket,
             address,
             tls: listen.tls,
+            ucx: ucx.map(Arc::new),
         })
     }
 
@@ -126,11 +144,21 @@ impl Listening for Listener {
                 let (stream, peer) = socket.accept()?;
                 // Send answers without delay: each answer is already one write.
                 stream.set_nodelay(true)?;
-                Ok((Socket::Tcp(stream), Peer::Tcp(peer)))
+                Ok(match &self.ucx {
+                    None => (Socket::Tcp(stream), Peer::Tcp(peer)),
+                    Some(ucx) => (over_ucx(Control::Tcp(stream), ucx), Peer::UcxTcp(peer)),
+                })
             }
             Bound::Unix(socket, _) => {
                 let (stream, _) = socket.accept()?;
-                Ok((Socket::Unix(stream), Peer::Unix))
+                let Some(ucx) = &self.ucx else {
+                    return Ok((Socket::Unix(stream), Peer::Unix));
+                };
+                if ucx.checks_user() && !is_own_user(&stream) {
+                    tracing::warn!("refused a connection over UCX from another user");
+                    return Err(ErrorKind::ConnectionAborted.into());
+                }
+                Ok((over_ucx(Control::Unix(stream), ucx), Peer::UcxUnix))
             }
         }
     }
@@ -142,6 +170,23 @@ impl Listening for Listener {
     fn speaks_tls(&self) -> bool {
         self.tls
     }
+}
+
+fn over_ucx(control: Control, server: &Arc<UcxServer>) -> Socket {
+    Socket::Ucx(UcxSocket::new(control, server.clone()))
+}
+
+/// Whether the peer's process runs as this process's user.
+#[cfg(target_os = "linux")]
+fn is_own_user(stream: &UnixStream) -> bool {
+    let peer = rustix::net::sockopt::socket_peercred(stream);
+    peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+/// Whether the peer's process runs as this process's user. Unknown here.
+#[cfg(not(target_os = "linux"))]
+fn is_own_user(_: &UnixStream) -> bool {
+    false
 }
 
 /// Sets the length of a listening socket's queue. The default of 128 is too short if a thousand
@@ -227,6 +272,7 @@ impl Read for Socket {
         match self {
             Socket::Tcp(stream) => stream.read(into),
             Socket::Unix(stream) => stream.read(into),
+            Socket::Ucx(stream) => stream.read(into),
         }
     }
 }
@@ -236,6 +282,7 @@ impl Write for Socket {
         match self {
             Socket::Tcp(stream) => stream.write(bytes),
             Socket::Unix(stream) => stream.write(bytes),
+            Socket::Ucx(stream) => stream.write(bytes),
         }
     }
 
@@ -243,6 +290,7 @@ impl Write for Socket {
         match self {
             Socket::Tcp(stream) => stream.write_vectored(parts),
             Socket::Unix(stream) => stream.write_vectored(parts),
+            Socket::Ucx(stream) => stream.write_vectored(parts),
         }
     }
 
@@ -251,25 +299,41 @@ impl Write for Socket {
     }
 }
 
-impl Source for Socket {
-    fn register(&mut self, registry: &Registry, token: Token, what: Interest) -> io::Result<()> {
+impl Carrier for Socket {
+    fn is_emptied_by_short_read(&self) -> bool {
         match self {
-            Socket::Tcp(stream) => stream.register(registry, token, what),
-            Socket::Unix(stream) => stream.register(registry, token, what),
+            Socket::Tcp(_) | Socket::Unix(_) => true,
+            // The end of the stream comes another way than its bytes.
+            Socket::Ucx(_) => false,
         }
     }
 
-    fn reregister(&mut self, registry: &Registry, token: Token, what: Interest) -> io::Result<()> {
+    fn buffered_bytes(&self) -> (usize, usize) {
         match self {
-            Socket::Tcp(stream) => stream.reregister(registry, token, what),
-            Socket::Unix(stream) => stream.reregister(registry, token, what),
+            Socket::Tcp(_) | Socket::Unix(_) => (0, 0),
+            Socket::Ucx(stream) => stream.buffered_bytes(),
         }
     }
 
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+    fn shares_values(&self) -> bool {
+        matches!(self, Socket::Ucx(_))
+    }
+
+    fn write_value(&mut self, value: &SharedValue, range: Range<usize>) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => stream.deregister(registry),
-            Socket::Unix(stream) => stream.deregister(registry),
+            Socket::Tcp(_) | Socket::Unix(_) => self.write(&value[range]),
+            Socket::Ucx(stream) => stream.write_value(value, range),
+        }
+    }
+}
+
+impl Socket {
+    /// What mio watches, unless the connection is one over UCX.
+    pub(crate) fn source(&mut self) -> Result<&mut dyn Source, &mut UcxSocket> {
+        match self {
+            Socket::Tcp(stream) => Ok(stream),
+            Socket::Unix(stream) => Ok(stream),
+            Socket::Ucx(stream) => Err(stream),
         }
     }
 }

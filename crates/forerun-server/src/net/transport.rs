@@ -13,11 +13,14 @@
 //! in the same call; rustls's own limits never cause one.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::ops::Range;
 use std::sync::Arc;
 
+use forerun_cache::SharedValue;
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::planted::{self, Defect};
+use crate::system::Carrier;
 
 /// Maximum number of bytes that rustls buffers for a socket that is full.
 pub(crate) const TLS_BUFFER_BYTES: usize = 64 << 10;
@@ -34,7 +37,7 @@ pub(crate) struct Transport<K> {
     moved: bool,
 }
 
-impl<K: Read + Write> Transport<K> {
+impl<K: Carrier> Transport<K> {
     pub(crate) fn plain(socket: K) -> Transport<K> {
         Transport {
             socket,
@@ -95,8 +98,16 @@ impl<K: Read + Write> Transport<K> {
     }
 
     /// Whether a short read means that the socket is empty.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.tls.is_none() || planted::is(Defect::ShortTlsRead)
+    pub(crate) fn is_emptied_by_short_read(&self) -> bool {
+        match self.tls {
+            None => self.socket.is_emptied_by_short_read(),
+            Some(_) => planted::is(Defect::ShortTlsRead),
+        }
+    }
+
+    /// Memory of the socket's own buffers in this process: received, and to be sent.
+    pub(crate) fn buffered_bytes(&self) -> (usize, usize) {
+        self.socket.buffered_bytes()
     }
 
     /// Writes a part of `parts` and returns its length. The bytes go to the socket, or to rustls,
@@ -128,6 +139,25 @@ impl<K: Read + Write> Transport<K> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(taken),
             sent => sent.map(|()| taken),
         }
+    }
+
+    /// Whether values go to the socket without a copy.
+    pub(crate) fn shares_values(&self) -> bool {
+        self.tls.is_none() && self.socket.shares_values()
+    }
+
+    /// Writes a part of this range of a value, and returns its length.
+    pub(crate) fn write_value(
+        &mut self,
+        value: &SharedValue,
+        range: Range<usize>,
+    ) -> io::Result<usize> {
+        if self.tls.is_some() {
+            return self.write(&[IoSlice::new(&value[range])]);
+        }
+        let count = retry(|| self.socket.write_value(value, range.clone()))?;
+        self.moved |= count > 0;
+        Ok(count)
     }
 
     /// Whether the socket sent or received bytes since the last call. A peer whose TLS record is

@@ -15,6 +15,7 @@ pub(crate) const DELETED: &[u8] = b"DELETED\r\n";
 pub(crate) const END: &[u8] = b"END\r\n";
 pub(crate) const ERROR: &[u8] = b"ERROR\r\n";
 pub(crate) const EXISTS: &[u8] = b"EXISTS\r\n";
+pub(crate) const FILLED: &[u8] = b"FILLED\r\n";
 pub(crate) const FLAG_UNKNOWN_OR_TWICE: &[u8] = b"CLIENT_ERROR invalid or duplicate flag\r\n";
 pub(crate) const FLAGS_TOO_MANY: &[u8] = b"CLIENT_ERROR options flags too long\r\n";
 pub(crate) const FLAGS_TOO_MANY_MG: &[u8] = b"CLIENT_ERROR options flags are too long\r\n";
@@ -23,7 +24,10 @@ pub(crate) const META_NOOP: &[u8] = b"MN\r\n";
 pub(crate) const NOT_A_NUMBER: &[u8] =
     b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
 pub(crate) const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
+pub(crate) const NOT_FILLED: &[u8] = b"NOT_FILLED\r\n";
 pub(crate) const NOT_STORED: &[u8] = b"NOT_STORED\r\n";
+pub(crate) const NOT_WARMING: &[u8] =
+    b"CLIENT_ERROR the server is not being warmed up with this token\r\n";
 pub(crate) const OK: &[u8] = b"OK\r\n";
 pub(crate) const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory\r\n";
 pub(crate) const OUT_OF_MEMORY_STORING: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";

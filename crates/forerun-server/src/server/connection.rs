@@ -6,7 +6,7 @@
 //!                  └── nothing is read while answers wait: a slow reader delays only itself
 //! ```
 
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice};
 use std::mem::take;
 
 use crate::auth::{Authentication, Entry, UserFile};
@@ -15,7 +15,7 @@ use crate::net::{TLS_BUFFER_BYTES, Transport};
 use crate::output::{FULL_BYTES, Output};
 use crate::planted::{self, Defect};
 use crate::session::{Context, Session, SessionError, SessionState};
-use crate::system::Ready;
+use crate::system::{Carrier, Ready};
 use crate::watch::Watcher;
 use crate::watch_lines::CloseReason;
 
@@ -122,7 +122,7 @@ pub(crate) struct Spare {
     output: Output,
 }
 
-impl<K: Read + Write> Connection<K> {
+impl<K: Carrier> Connection<K> {
     pub(crate) fn new(
         transport: Transport<K>,
         ticket: Ticket,
@@ -258,6 +258,9 @@ impl<K: Read + Write> Connection<K> {
         if self.transport.pending() {
             held.output_bytes += TLS_BUFFER_BYTES;
         }
+        let (input_bytes, output_bytes) = self.transport.buffered_bytes();
+        held.input_bytes += input_bytes;
+        held.output_bytes += output_bytes;
         self.ticket.hold(held);
         self.ticket
             .note_state(match (self.is_sent(), self.is_within_command()) {
@@ -415,7 +418,7 @@ impl<K: Read + Write> Connection<K> {
                 // A short read has emptied a plain socket, and the poll will report later bytes.
                 // Stopping here saves a system call.
                 let more = self.read_closed && !planted::is(Defect::EndForgotten);
-                if count < space_bytes && !more && self.transport.is_plain() {
+                if count < space_bytes && !more && self.transport.is_emptied_by_short_read() {
                     self.readable = false;
                 }
                 Ok(Arrived::Bytes)
@@ -492,12 +495,24 @@ impl<K: Read + Write> Connection<K> {
         self.output.is_empty() && !self.transport.pending()
     }
 
+    /// Writes once, and returns the number of bytes.
+    fn send_once(&mut self) -> io::Result<usize> {
+        let mut bytes_max = self.turn_bytes_left;
+        if self.transport.shares_values() {
+            if let Some((value, range)) = self.output.next_value(bytes_max) {
+                return self.transport.write_value(value, range);
+            }
+            bytes_max = bytes_max.min(self.output.bytes_before_value());
+        }
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let count = self.output.slices_up_to(bytes_max, &mut slices);
+        self.transport.write(&slices[..count])
+    }
+
     /// Writes until everything is sent, the socket takes no more, or the turn has sent its share.
     fn send(&mut self, turns: &mut Turns<'_>) -> io::Result<()> {
         while self.writable && !self.output.is_empty() && self.turn_bytes_left > 0 {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let count = self.output.slices_up_to(self.turn_bytes_left, &mut slices);
-            match self.transport.write(&slices[..count]) {
+            match self.send_once() {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(sent) => {
                     self.turn_bytes_left -= sent;

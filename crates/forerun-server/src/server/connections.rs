@@ -231,7 +231,7 @@ impl Connections {
 fn with_kind(name: &str) -> String {
     let kind = match name {
         // The name already begins with its kind.
-        _ if name.starts_with("unix:") => "",
+        _ if name.starts_with("unix:") || name.starts_with("ucx:") => "",
         _ if name.starts_with('[') => "tcp6:",
         _ => "tcp:",
     };

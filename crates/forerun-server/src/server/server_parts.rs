@@ -173,18 +173,18 @@ fn listener_states<L: Listening>(listeners: Vec<L>) -> Vec<ListenerState<L>> {
 fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
     let tcp = addresses.iter().find_map(|address| match address {
         Address::Tcp(address) => Some(address.port()),
-        Address::Unix { .. } => None,
+        _ => None,
     });
     let unix = addresses.iter().find_map(|address| match address {
-        Address::Tcp(_) => None,
         Address::Unix { path, mode } => Some((path.display().to_string(), *mode)),
+        _ => None,
     });
     let snapshot = options.snapshot.as_ref();
     let interfaces: Vec<String> = addresses
         .iter()
         .filter_map(|address| match address {
             Address::Tcp(address) => Some(address.ip().to_string()),
-            Address::Unix { .. } => None,
+            _ => None,
         })
         .collect();
     Settings {

@@ -16,7 +16,7 @@ use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
 use crate::settings::Settings;
 use crate::shared::NoServer;
-use crate::system::{Listening, Ready};
+use crate::system::{Carrier, Listening, Ready};
 
 /// Maximum number of bytes that a connection may read in one turn, and that it may write: eight
 /// buffers.
@@ -89,6 +89,8 @@ impl Write for BusySocket {
         Ok(())
     }
 }
+
+impl Carrier for BusySocket {}
 
 impl Wake for Waker {
     fn wake(&self) -> io::Result<()> {

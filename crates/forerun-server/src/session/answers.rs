@@ -12,6 +12,7 @@
 
 use forerun_cache::{Expiry, Item};
 
+use crate::planted::{self, Defect};
 use crate::protocol::multi_get;
 use crate::protocol::numbers::push_u64;
 
@@ -52,7 +53,10 @@ impl Session {
         };
         scratch.keys = recycle(batch.keys);
         scratch.spans = recycle(batch.spans);
-        if let Some(stop) = stop {
+        let is_refused = matches!(read.within, Within::RefusedFrame(_));
+        if let Some(stop) = stop
+            && !(is_refused && planted::is(Defect::FrameErrorEarly))
+        {
             *at = stop.position;
             self.state = stop.state;
             return Step::Full;
@@ -133,8 +137,11 @@ impl Session {
                 Span::Frame { start, head, first } => {
                     let part = &mut part;
                     match frame_answers::push(context, head, first, &mut lookups, part, &mut hits) {
+                        None if first > 0 && planted::is(Defect::FrameUncounted) => {}
                         None => self.frames = self.frames.map(|frames| frames.wrapping_add(1)),
                         Some(next) => {
+                            let is_wrong = planted::is(Defect::FrameKeySkipped);
+                            let next = next + usize::from(is_wrong);
                             stop = Some(Stop {
                                 position: start,
                                 state: State::Frame(next),
@@ -182,12 +189,13 @@ fn answer_touching(
                         break 'spans;
                     }
                     asked += 1;
+                    let cache = context.cache_for_write(key);
                     // The answer includes the item even if its new expiry has already passed.
                     let is_hit = answer_key(context, key, line.with_cas);
                     context.count_prefix(key, is_hit);
                     if is_hit {
                         hits += 1;
-                        context.cache.touch(key, expiry);
+                        cache.touch(key, expiry);
                     }
                 }
             }
@@ -229,18 +237,30 @@ fn count(context: &CommandContext<'_>, asked: u64, hits: u64) {
 /// Appends an item in the format of classic commands.
 #[inline]
 fn push_item(context: &mut CommandContext<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
-    let value = item.value();
-    let out = context.out.bytes_mut();
+    let cas = with_cas.then(|| item.cas());
+    let value_bytes = item.value().len();
+    push_item_line(context.out.bytes_mut(), key, item.flags(), value_bytes, cas);
+    context.push_value(item);
+}
+
+/// Appends the line before an item's value.
+#[inline]
+pub(super) fn push_item_line(
+    out: &mut Vec<u8>,
+    key: &[u8],
+    flags: u32,
+    value_bytes: usize,
+    cas: Option<u64>,
+) {
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     out.push(b' ');
-    push_u64(out, item.flags().into());
+    push_u64(out, flags.into());
     out.push(b' ');
-    push_u64(out, value.len() as u64);
-    if with_cas {
+    push_u64(out, value_bytes as u64);
+    if let Some(cas) = cas {
         out.push(b' ');
-        push_u64(out, item.cas());
+        push_u64(out, cas);
     }
     out.extend_from_slice(b"\r\n");
-    context.push_value(item);
 }

@@ -41,6 +41,15 @@ impl<'a> CommandContext<'a> {
         }
     }
 
+    /// The cache, for a command that writes the item of `key`: a warm-up must learn of it first.
+    /// Call this before the command looks at the item, and not while an item is pinned: a copy that
+    /// waits for memory may wait for the pin.
+    #[inline]
+    pub(super) fn cache_for_write(&self, key: &[u8]) -> &'a Cache {
+        self.shared.warm_up.note_write(key, self.cache.now());
+        self.cache
+    }
+
     /// Tells the watchers, if there are any, about a read.
     #[inline]
     pub(super) fn log_fetch(&self, key: &[u8], item: Option<&Item<'_>>) {

@@ -10,7 +10,7 @@ use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, multi_get, replies};
 
 use super::command_context::CommandContext;
-use super::{Session, SessionError, SessionState, State, Step, admin, stats};
+use super::{Session, SessionError, SessionState, State, Step, admin, stats, warm_up_commands};
 
 /// Maximum level that `verbosity` sets, as in memcached.
 const VERBOSITY_MAX: u32 = 4;
@@ -46,6 +46,7 @@ impl Session {
         }
         match tokens.get(0) {
             b"ms" => return self.meta_store(line, &tokens, rest, context, at, line_len),
+            b"warm_fill" => return self.warm_fill(&tokens, rest, context, at, line_len),
             b"quit" => return Step::End(SessionState::Closed),
             b"shutdown" => {
                 if let Some(state) = shutdown(&tokens, context) {
@@ -123,6 +124,7 @@ impl Session {
             (b"refresh_certs", 1..) => super::admin::refresh_certificates(context),
             (b"stats", _) => stats::stats(tokens, context),
             (b"cache_memlimit", 2 | 3) => admin::memory_limit(tokens, context),
+            (b"warm_up", 2..) => warm_up_commands::warm_up(tokens, context),
             (b"slabs", _) => admin::slabs(tokens, context),
             (b"lru", _) => admin::lru(tokens, context),
             (b"debugtime", 2) if context.shared.settings.debug_commands => {
@@ -152,7 +154,7 @@ fn delete(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         return context.push_unless(quiet, replies::BAD_FORMAT);
     }
     context.shared.prefixes.count(key, KeyEvent::Delete);
-    let reply = match context.cache.delete(Delete::key(key)) {
+    let reply = match context.cache_for_write(key).delete(Delete::key(key)) {
         DeleteResult::Deleted => {
             context.counters.delete_hits.add(1);
             replies::DELETED
@@ -176,7 +178,7 @@ fn arithmetic(tokens: &Tokens<'_>, direction: Direction, context: &mut CommandCo
     let Some(delta) = parse_u64(tokens.get(2)) else {
         return context.push_unless(quiet, replies::BAD_DELTA);
     };
-    let counted = context.cache.arithmetic(Arithmetic {
+    let counted = context.cache_for_write(key).arithmetic(Arithmetic {
         direction,
         ..Arithmetic::increment(key, delta)
     });
@@ -207,7 +209,8 @@ fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         return context.push_unless(quiet, replies::BAD_EXPTIME);
     };
     context.counters.cmd_touch.add(1);
-    let reply = if context.cache.touch(key, context.shared.expiry(expiration)) {
+    let expiry = context.shared.expiry(expiration);
+    let reply = if context.cache_for_write(key).touch(key, expiry) {
         context.counters.touch_hits.add(1);
         // A touched item counts as fetched, because a client is using it.
         context.log_fetch(key, context.cache.pin().get(key).as_ref());
@@ -244,6 +247,7 @@ fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
             Expiry::Never => now,
         },
     };
+    context.shared.warm_up.note_flush();
     context.cache.flush_all(at);
     context.push_unless(quiet, replies::OK);
 }

@@ -6,8 +6,8 @@
 //!                                                            └ a large value: sent from the cache's memory
 //! ```
 //!
-//! A part is composed as a whole, so its arrays and its values are of the same moment. The output
-//! is checked between parts.
+//! A part is composed as a whole from items that one guard holds, so the arrays and the value of a
+//! key belong to the same item. The output is checked between parts.
 
 use forerun_cache::Item;
 

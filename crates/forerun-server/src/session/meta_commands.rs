@@ -40,7 +40,7 @@ pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandCont
     let compare_cas = flags.compare_cas;
     let (mark_stale, drop_value) = (flags.has(b'I'), flags.has(b'x'));
     let deleted = if mark_stale || drop_value {
-        context.cache.invalidate(Invalidate {
+        context.cache_for_write(key).invalidate(Invalidate {
             key,
             compare_cas,
             new_cas: flags.new_cas,
@@ -49,7 +49,9 @@ pub(super) fn delete(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandCont
             drop_value,
         })
     } else {
-        context.cache.delete(Delete { key, compare_cas })
+        context
+            .cache_for_write(key)
+            .delete(Delete { key, compare_cas })
     };
     let code = match deleted {
         DeleteResult::Deleted => b"HD",
@@ -97,7 +99,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
     } else {
         None
     };
-    let counted = context.cache.arithmetic(Arithmetic {
+    let counted = context.cache_for_write(key).arithmetic(Arithmetic {
         key,
         delta: flags.delta,
         direction,

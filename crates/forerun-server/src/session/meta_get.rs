@@ -144,7 +144,11 @@ fn push_claim(context: &mut CommandContext<'_>, item: &Item<'_>, is_wanted: bool
 pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Flags<'_>) {
     let is_binary = flags.has(b'b');
     let is_touch = flags.ttl.is_some();
-    let cache = context.cache;
+    // Before the item is pinned: to note a write may take as long as another thread's store.
+    let cache = match is_touch {
+        true => context.cache_for_write(key),
+        false => context.cache,
+    };
     let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);
     context.log_fetch(key, item.as_ref());
@@ -269,7 +273,7 @@ fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<
 /// Creates an empty item for this client to fill, and returns its version. Returns `None` if
 /// another client was faster or if memory is full.
 fn vivify(context: &CommandContext<'_>, key: &[u8], flags: &Flags<'_>) -> Option<u64> {
-    let stored = context.cache.store(Store {
+    let stored = context.cache_for_write(key).store(Store {
         mode: StoreMode::Add,
         expiry: expiry_of_new(context, flags),
         new_cas: flags.new_cas,

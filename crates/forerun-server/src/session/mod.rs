@@ -16,9 +16,9 @@
 //!
 //! `answers.rs` answers reads, with `lookups.rs`, and with `frame_answers.rs` for frames.
 //! `commands.rs` has the other classic commands, `admin.rs` the operator commands,
-//! `meta_commands.rs` the meta commands that change an item, and `stats.rs` the statistics. A
-//! session never keeps the bytes it was given: an incomplete command stays in the input, and
-//! [`LINE_BYTES_MAX`] bounds its length.
+//! `meta_commands.rs` the meta commands that change an item, `warm_up_commands.rs` the commands of
+//! a warm-up, and `stats.rs` the statistics. A session never keeps the bytes it was given: an
+//! incomplete command stays in the input, and [`LINE_BYTES_MAX`] bounds its length.
 
 mod admin;
 mod answers;
@@ -36,6 +36,9 @@ mod stat_lines;
 mod stats;
 mod stats_settings;
 mod storage;
+#[cfg(feature = "study")]
+pub(crate) mod study;
+mod warm_up_commands;
 
 use std::mem;
 

@@ -21,6 +21,7 @@ use crate::protocol::meta_keys::DecodedKey;
 use crate::protocol::numbers::{parse_expiration, parse_length, parse_u32, parse_u64};
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
+use crate::warm_up::FillError;
 use crate::watch::WatchKinds;
 use crate::watch_lines::StoreEvent;
 
@@ -33,23 +34,27 @@ const BLOCK_END: &[u8] = b"\r\n";
 
 /// A storage command without its value.
 #[derive(Debug)]
-struct StoreCommand<'a> {
-    key: Cow<'a, [u8]>,
-    flags: u32,
-    expiry: Expiry,
-    mode: StoreMode,
-    compare_cas: Option<u64>,
-    new_cas: Option<u64>,
-    stale_if_older: bool,
-    vivify: Option<Expiry>,
-    answer: Answer<'a>,
+pub(super) struct StoreCommand<'a> {
+    pub(super) key: Cow<'a, [u8]>,
+    pub(super) flags: u32,
+    pub(super) expiry: Expiry,
+    pub(super) mode: StoreMode,
+    pub(super) compare_cas: Option<u64>,
+    pub(super) new_cas: Option<u64>,
+    pub(super) stale_if_older: bool,
+    pub(super) vivify: Option<Expiry>,
+    pub(super) answer: Answer<'a>,
 }
 
 /// How to answer the client.
 #[derive(Debug)]
-enum Answer<'a> {
+pub(super) enum Answer<'a> {
     Classic {
         quiet: bool,
+    },
+    /// `warm_fill`, for the warm-up with this token.
+    Fill {
+        token: u64,
     },
     Meta {
         letters: Letters,
@@ -81,10 +86,10 @@ impl Known for StoredItem<'_> {
 }
 
 /// A refused command line. The client still sends the command's data block.
-struct RejectedCommand {
-    reply: &'static [u8],
-    quiet: bool,
-    block_len: Option<usize>,
+pub(super) struct RejectedCommand {
+    pub(super) reply: &'static [u8],
+    pub(super) quiet: bool,
+    pub(super) block_len: Option<usize>,
 }
 
 /// A data block that is being written to the cache.
@@ -134,7 +139,7 @@ impl Session {
         }
     }
 
-    fn refuse(
+    pub(super) fn refuse(
         &mut self,
         refused: RejectedCommand,
         context: &mut CommandContext<'_>,
@@ -150,7 +155,7 @@ impl Session {
     }
 
     /// Stores the block of `len` bytes if it has arrived, or prepares the session to receive it.
-    fn store(
+    pub(super) fn store(
         &mut self,
         command: StoreCommand<'_>,
         len: usize,
@@ -235,6 +240,7 @@ impl StoreCommand<'_> {
             key: Cow::Owned(self.key.into_owned()),
             answer: match self.answer {
                 Answer::Classic { quiet } => Answer::Classic { quiet },
+                Answer::Fill { token } => Answer::Fill { token },
                 Answer::Meta { letters, flags } => Answer::Meta {
                     letters,
                     flags: Cow::Owned(flags.into_owned()),
@@ -247,8 +253,6 @@ impl StoreCommand<'_> {
     /// Stores a value and answers the client.
     fn store(&self, context: &mut CommandContext<'_>, value: Value<'_>) {
         let len = value.len();
-        context.counters.cmd_set.add(1);
-        self.count_prefix(context);
         let store = Store {
             key: &self.key,
             value,
@@ -261,8 +265,13 @@ impl StoreCommand<'_> {
             vivify: self.vivify,
             claimed: false,
         };
+        if let Answer::Fill { token } = self.answer {
+            return self.fill(context, store, token);
+        }
+        context.counters.cmd_set.add(1);
+        self.count_prefix(context);
         let is_extension = matches!(self.mode, StoreMode::Append | StoreMode::Prepend);
-        let stored = context.cache.store(store);
+        let stored = context.cache_for_write(&self.key).store(store);
         self.count(context, stored);
         self.log(context, stored, len);
         let code: &[u8; 2] = match stored {
@@ -277,6 +286,7 @@ impl StoreCommand<'_> {
             }
         };
         match &self.answer {
+            Answer::Fill { .. } => {}
             Answer::Classic { quiet } => {
                 let reply = match code {
                     b"HD" => replies::STORED,
@@ -298,6 +308,30 @@ impl StoreCommand<'_> {
         }
     }
 
+    /// Stores the copy of another server's value, unless a client has changed the key.
+    fn fill(&self, context: &mut CommandContext<'_>, store: Store<'_>, token: u64) {
+        let len = store.value.len();
+        let (warm_up, now_s) = (&context.shared.warm_up, context.cache.now());
+        let filled = warm_up.fill(token, &self.key, now_s, || context.cache.store(store));
+        if let Ok(stored) = filled {
+            self.log(context, stored, len);
+        }
+        let reply = match filled {
+            Ok(StoreResult::Stored { .. }) => {
+                context.counters.warm_fill_stored.add(1);
+                return context.push(replies::FILLED);
+            }
+            Ok(StoreResult::TooLarge) => replies::TOO_LARGE,
+            Ok(StoreResult::OutOfMemory | StoreResult::Forked) => replies::OUT_OF_MEMORY_STORING,
+            // An earlier copy. A client's item would have set the key's bit.
+            Ok(_) => replies::EXISTS,
+            Err(FillError::Changed) => replies::NOT_FILLED,
+            Err(FillError::Over) => replies::NOT_WARMING,
+        };
+        context.counters.warm_fill_refused.add(1);
+        context.push(reply);
+    }
+
     /// Tells the watchers, if there are any, about the outcome. `len` is the length that the client
     /// sent.
     fn log(&self, context: &CommandContext<'_>, stored: StoreResult, len: usize) {
@@ -314,6 +348,7 @@ impl StoreCommand<'_> {
             StoreResult::OutOfMemory | StoreResult::Forked => "no_memory",
         };
         let command = match self.mode {
+            _ if matches!(self.answer, Answer::Fill { .. }) => "fill",
             StoreMode::Set if self.compare_cas.is_some() => "cas",
             StoreMode::Set => "set",
             StoreMode::Add => "add",
@@ -386,12 +421,13 @@ impl StoreCommand<'_> {
         let quiet = match self.answer {
             Answer::Classic { quiet } => quiet,
             // Meta commands always report errors.
-            Answer::Meta { .. } => false,
+            Answer::Meta { .. } | Answer::Fill { .. } => false,
         };
         if matches!(self.answer, Answer::Meta { .. })
             || (self.mode == StoreMode::Set && self.compare_cas.is_none())
         {
-            context.cache.delete(forerun_cache::Delete::key(&self.key));
+            let cache = context.cache_for_write(&self.key);
+            cache.delete(forerun_cache::Delete::key(&self.key));
         }
         context.push_unless(quiet, reply);
     }
@@ -399,6 +435,9 @@ impl StoreCommand<'_> {
     /// Refuses a value that does not fit in the cache while its block is still arriving.
     fn refuse_unstorable(&self, context: &mut CommandContext<'_>, error: &Error) {
         self.count_prefix(context);
+        if matches!(self.answer, Answer::Fill { .. }) {
+            context.counters.warm_fill_refused.add(1);
+        }
         match error {
             Error::ValueTooLarge { .. } => {
                 self.log(context, StoreResult::TooLarge, 0);

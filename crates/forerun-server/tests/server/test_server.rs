@@ -29,7 +29,7 @@ pub fn start(options: ServerOptions) -> Server {
 pub fn tcp(server: &Server) -> SocketAddr {
     let tcp = server.addresses().iter().find_map(|address| match address {
         Address::Tcp(address) => Some(*address),
-        Address::Unix { .. } => None,
+        _ => None,
     });
     tcp.expect("it listens on TCP")
 }

@@ -1,7 +1,7 @@
 //! Builds a table of a named design.
 
 use super::build_error::BuildError;
-use super::cuckoo::Cuckoo;
+use super::cuckoo::{Interleaved, Split};
 use super::memc3::MemC3;
 use super::tagged::Tagged;
 use super::{Design, FixedTable, Word};
@@ -21,15 +21,17 @@ pub fn build<K: Word, V: Word>(
     seed: u64,
 ) -> Result<Box<dyn FixedTable<K, V>>, BuildError> {
     Ok(match design {
-        Design::Cuckoo2 => Box::new(Cuckoo::<K, V, 2, 1>::new(slots, isa, seed)?),
-        Design::Cuckoo3 => Box::new(Cuckoo::<K, V, 3, 1>::new(slots, isa, seed)?),
-        Design::Cuckoo4 => Box::new(Cuckoo::<K, V, 4, 1>::new(slots, isa, seed)?),
-        Design::Bucketized2x2 => Box::new(Cuckoo::<K, V, 2, 2>::new(slots, isa, seed)?),
-        Design::Bucketized2x4 => Box::new(Cuckoo::<K, V, 2, 4>::new(slots, isa, seed)?),
-        Design::Bucketized2x8 => Box::new(Cuckoo::<K, V, 2, 8>::new(slots, isa, seed)?),
-        Design::Bucketized3x2 => Box::new(Cuckoo::<K, V, 3, 2>::new(slots, isa, seed)?),
-        Design::Bucketized3x4 => Box::new(Cuckoo::<K, V, 3, 4>::new(slots, isa, seed)?),
-        Design::Bucketized3x8 => Box::new(Cuckoo::<K, V, 3, 8>::new(slots, isa, seed)?),
+        Design::Cuckoo2 => Box::new(Split::<K, V, 2, 1>::new(slots, isa, seed)?),
+        Design::Cuckoo3 => Box::new(Split::<K, V, 3, 1>::new(slots, isa, seed)?),
+        Design::Cuckoo4 => Box::new(Split::<K, V, 4, 1>::new(slots, isa, seed)?),
+        Design::Bucketized2x2 => Box::new(Split::<K, V, 2, 2>::new(slots, isa, seed)?),
+        Design::Bucketized2x4 => Box::new(Split::<K, V, 2, 4>::new(slots, isa, seed)?),
+        Design::Bucketized2x8 => Box::new(Split::<K, V, 2, 8>::new(slots, isa, seed)?),
+        Design::Bucketized3x2 => Box::new(Split::<K, V, 3, 2>::new(slots, isa, seed)?),
+        Design::Bucketized3x4 => Box::new(Split::<K, V, 3, 4>::new(slots, isa, seed)?),
+        Design::Bucketized3x8 => Box::new(Split::<K, V, 3, 8>::new(slots, isa, seed)?),
+        Design::Interleaved2x4 => Box::new(Interleaved::<K, V, 2, 4>::new(slots, isa, seed)?),
+        Design::Interleaved2x8 => Box::new(Interleaved::<K, V, 2, 8>::new(slots, isa, seed)?),
         Design::Tagged8 => Box::new(Tagged::<K, V, u8>::new(slots, isa, seed)?),
         Design::Tagged16 => Box::new(Tagged::<K, V, u16>::new(slots, isa, seed)?),
         Design::MemC3 => Box::new(MemC3::<K, V>::new(slots, isa, seed)?),

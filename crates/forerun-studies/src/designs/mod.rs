@@ -4,7 +4,8 @@
 //! | design | a key is in | compared | source |
 //! |---|---|---|---|
 //! | `cuckoo2` … `cuckoo4` | one of N slots | a vector of keys, one per lane, by gathers | Pagh and Rodler, 2001; Fotakis et al., 2003 |
-//! | `bucketized2x2` … `bucketized3x8` | one of N buckets of M slots | all slots of a bucket at once | Dietzfelbinger and Weidling, 2007 |
+//! | `bucketized2x2` … `bucketized3x8` | one of N buckets of M slots | all slots of a bucket at once, or a vector of keys | Dietzfelbinger and Weidling, 2007 |
+//! | `interleaved2x4`, `interleaved2x8` | the same, each key beside its value | all words of a bucket at once, or a vector of keys | the layout of an array of pairs |
 //! | `tagged8`, `tagged16` | a group of 16, or the groups after it | sixteen tags at once | Kulukundis, 2017 |
 //! | `memc3` | one of two buckets of 4 slots | a tag at a time, no vectors: the baseline | Fan, Andersen and Kaminsky, 2013 |
 //!

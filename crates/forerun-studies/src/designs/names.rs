@@ -94,6 +94,10 @@ names! {
         Bucketized3x4 = "bucketized3x4",
         /// Three choices of a bucket of eight slots.
         Bucketized3x8 = "bucketized3x8",
+        /// Two choices of a bucket of four slots, each key beside its value.
+        Interleaved2x4 = "interleaved2x4",
+        /// Two choices of a bucket of eight slots, each key beside its value.
+        Interleaved2x8 = "interleaved2x8",
         /// Groups of sixteen one-byte tags, probed in sequence.
         Tagged8 = "tagged8",
         /// Groups of sixteen two-byte tags, probed in sequence.
@@ -135,12 +139,12 @@ impl Design {
     pub fn lookups(self) -> &'static [Lookup] {
         use Lookup::*;
         match self {
-            Design::Cuckoo2 | Design::Cuckoo3 | Design::Cuckoo4 => Lookup::ALL,
             // The entry to fetch is known only once the tags have been read.
             Design::Tagged8 | Design::Tagged16 => {
                 &[Auto, Single, Direct, Staged, Pipelined, Rolling]
             }
-            _ => &[
+            // Its readers check a version for each key.
+            Design::MemC3 => &[
                 Auto,
                 Single,
                 Direct,
@@ -150,6 +154,7 @@ impl Design {
                 PipelinedAll,
                 Rolling,
             ],
+            _ => Lookup::ALL,
         }
     }
 }

@@ -38,15 +38,24 @@ impl Backend for Broken {
 
 /// A tier that fails at the first operation.
 pub(crate) fn broken(row_bytes: u64) -> Device {
-    let policies = Policies {
+    tier_on(Arc::new(Broken), row_bytes)
+}
+
+/// A tier on this backend.
+pub(crate) fn tier_on(backend: Arc<dyn Backend + Sync>, row_bytes: u64) -> Device {
+    let options = TableOptions::new(100, row_bytes);
+    let table = GpuTable::on(backend, options).expect("nothing is launched yet");
+    Device::new(table, &policies()).expect("an admission filter is small")
+}
+
+/// Policies of a tier.
+pub(crate) fn policies() -> Policies {
+    Policies {
         evict_strategy: EvictStrategy::Lru,
         admission: Default::default(),
         promotion: Default::default(),
         writes: Default::default(),
         background: Background::Caller,
         when_full: Default::default(),
-    };
-    let options = TableOptions::new(100, row_bytes);
-    let table = GpuTable::on(Arc::new(Broken), options).expect("nothing is launched yet");
-    Device::new(table, &policies).expect("an admission filter is small")
+    }
 }

@@ -1,7 +1,8 @@
 //! The forms of requests to check: every corner case once, and some combinations.
 
+use forerun_gpu::Pages;
 use forerun_gpu::gather::{
-    Absent, CopySpec, IndexType, KernelChoice, Layers, MapUpdate, RowLayout,
+    Absent, CopySpec, IndexType, KernelChoice, Layers, MapUpdate, RowLayout, RowPages,
 };
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -26,6 +27,8 @@ pub(super) struct Case {
     pub(super) missing: Missing,
     pub(super) offset: u64,
     pub(super) gap: u64,
+    /// Rows per page, with a gap between two pages.
+    pub(super) page_rows: Option<u32>,
     pub(super) layers: u32,
     pub(super) by_table: bool,
     pub(super) integer: IndexType,
@@ -36,6 +39,8 @@ pub(super) struct Case {
     /// Neighbouring rows, so that there are runs.
     pub(super) runs: bool,
     pub(super) multiprocessors: Option<u32>,
+    /// The memory pages of the host's rows.
+    pub(super) memory_pages: Pages,
 }
 
 pub(super) const PLAIN: Case = Case {
@@ -45,6 +50,7 @@ pub(super) const PLAIN: Case = Case {
     missing: Missing::None,
     offset: 0,
     gap: 0,
+    page_rows: None,
     layers: 1,
     by_table: false,
     integer: IndexType::I32,
@@ -54,7 +60,11 @@ pub(super) const PLAIN: Case = Case {
     map: None,
     runs: false,
     multiprocessors: None,
+    memory_pages: Pages::Small,
 };
+
+/// Bytes between two pages of rows.
+const PAGE_GAP: u64 = 64;
 
 /// Every corner case once, and some combinations.
 pub(super) fn cases() -> Vec<Case> {
@@ -136,6 +146,23 @@ pub(super) fn cases() -> Vec<Case> {
             });
         }
     }
+    for (row_bytes, page_rows) in [(656, 1), (656, 4), (64, 8), (13, 200)] {
+        for (layers, by_table) in [(1, false), (5, false), (5, true)] {
+            cases.push(Case {
+                row_bytes,
+                page_rows: Some(page_rows),
+                layers,
+                by_table,
+                missing: Missing::Some,
+                ..PLAIN
+            });
+        }
+    }
+    cases.push(Case {
+        memory_pages: Pages::Huge,
+        pairs: 10_000,
+        ..PLAIN
+    });
     for cap in [1, 2, 4, 8, 16, u32::MAX] {
         cases.push(Case {
             multiprocessors: Some(cap),
@@ -152,9 +179,29 @@ impl Case {
         (self.pairs as u64 * 2).max(16)
     }
 
+    fn stride_bytes(&self) -> u64 {
+        self.row_bytes + self.gap
+    }
+
+    /// The rows' pages, if there are any.
+    pub(super) fn pages(&self) -> Option<RowPages> {
+        self.page_rows.map(|rows| RowPages {
+            rows,
+            bytes: u64::from(rows) * self.stride_bytes() + PAGE_GAP,
+        })
+    }
+
+    /// Bytes from one layer to the next.
+    pub(super) fn layer_bytes(&self) -> u64 {
+        let rows = match self.pages() {
+            None => self.rows() * self.stride_bytes(),
+            Some(pages) => self.rows() / u64::from(pages.rows) * pages.bytes,
+        };
+        rows + 32
+    }
+
     pub(super) fn layout(&self, offset_bytes: u64) -> RowLayout {
-        let stride_bytes = self.row_bytes + self.gap;
-        let layer = self.rows() * stride_bytes + 32;
+        let layer = self.layer_bytes();
         let layers = if self.by_table {
             // In reverse order.
             let offsets = (0..u64::from(self.layers)).rev().map(|at| at * layer);
@@ -164,9 +211,10 @@ impl Case {
         } else {
             Layers::Step { bytes: layer }
         };
-        RowLayout::dense(self.rows(), stride_bytes)
+        RowLayout::dense(self.rows(), self.stride_bytes())
             .offset_bytes(offset_bytes)
             .layers(layers)
+            .pages(self.pages())
     }
 
     pub(super) fn spec(&self, kernel: KernelChoice) -> CopySpec {
@@ -180,8 +228,7 @@ impl Case {
 
     /// Bytes of a side, with a guard after them.
     pub(super) fn side_bytes(&self) -> usize {
-        let layer = self.rows() * (self.row_bytes + self.gap) + 32;
-        (self.offset + u64::from(self.layers) * layer) as usize + 512
+        (self.offset + u64::from(self.layers) * self.layer_bytes()) as usize + 512
     }
 
     /// Source and destination indices, layer after layer.

@@ -41,7 +41,7 @@ impl<'a> DeviceCase<'a> {
     pub(super) fn new(gpu: &Gpu, case: &'a Case, direction: Direction) -> Result<DeviceCase<'a>> {
         let len = case.side_bytes();
         let (expected_host, expected_device) = (pattern(len, 1), pattern(len, 2));
-        let mut host = PinnedBuffer::new(gpu, len)?;
+        let mut host = PinnedBuffer::with_pages(gpu, len, case.memory_pages)?;
         host.as_mut_slice().copy_from_slice(&expected_host);
         let entries = case.rows() as usize * case.layers as usize;
         let expected_map = vec![-7i64; entries];

@@ -10,6 +10,7 @@
 
 mod case;
 mod device_case;
+mod within_device;
 
 use anyhow::{Context, Result, ensure};
 use case::{Case, Missing, PLAIN, cases, pattern};
@@ -31,9 +32,15 @@ fn launch(gpu: &Gpu, stream: &Stream, command: &dyn Command) -> Result<()> {
 
 /// The kernels that fit a case: all units of all versions that the device can run.
 fn choices(gpu: &Gpu, case: &Case) -> Vec<KernelChoice> {
-    let steps = case.rows() * (case.row_bytes + case.gap) + 32;
+    let page_bytes = case.pages().map_or(0, |pages| pages.bytes);
     let fits = |unit: AccessWidth| {
-        let all = [case.row_bytes, case.offset, case.gap, steps];
+        let all = [
+            case.row_bytes,
+            case.offset,
+            case.gap,
+            page_bytes,
+            case.layer_bytes(),
+        ];
         all.iter().all(|bytes| bytes % unit.bytes() == 0)
     };
     let mut choices = Vec::new();
@@ -87,6 +94,8 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
     lines.push(format!(
         "{replays} replays of captured graphs with changed indices and counts"
     ));
+    let within = within_device::run(gpu, &stream).context("copies within the device")?;
+    lines.push(format!("{within} copies within the device"));
     registered(gpu, &stream).context("registered memory")?;
     lines.push("a gather from registered memory of the caller's".into());
     lines.push(far(gpu, &stream).context("offsets past 2^31")?);

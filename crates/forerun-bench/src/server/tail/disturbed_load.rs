@@ -1,18 +1,16 @@
 //! A turn of the study: fills a server, sends sets at a fixed rate, and disturbs it.
 
 use super::super::args::Disturbance;
+use super::super::blocking_connection::{BlockingConnection, TIMEOUT};
 use super::super::data::Items;
 use super::super::server_process::Process;
 use crate::skew::Skew;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a server may leave a command unanswered.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Sets that are sent together while a server is filled.
 const FILL_BATCH: u64 = 500;
 /// Keys per `gat`.
@@ -21,47 +19,6 @@ const GAT_KEYS: usize = 30;
 const PERIOD: Duration = Duration::from_millis(100);
 /// Keys that are drawn for a turn and used repeatedly.
 const DRAWN: usize = 100_000;
-
-/// A connection that waits for its answers.
-pub(super) struct BlockingConnection {
-    stream: BufReader<TcpStream>,
-    line: Vec<u8>,
-}
-
-impl BlockingConnection {
-    pub(super) fn connect(address: SocketAddr) -> Result<BlockingConnection> {
-        let stream = TcpStream::connect(address).context("cannot connect to the server")?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
-        Ok(BlockingConnection {
-            stream: BufReader::with_capacity(256 << 10, stream),
-            line: Vec::new(),
-        })
-    }
-
-    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        let sent = self.stream.get_mut().write_all(bytes);
-        sent.context("cannot write to the server")
-    }
-
-    /// The next line of an answer, without its line end.
-    pub(super) fn line(&mut self) -> Result<&[u8]> {
-        self.line.clear();
-        let read = self.stream.read_until(b'\n', &mut self.line);
-        ensure!(
-            read.context("cannot read from the server")? > 0,
-            "the server closed the connection"
-        );
-        Ok(self.line.trim_ascii_end())
-    }
-
-    /// Reads lines up to this one. Values contain no line end, and none of them equals this line.
-    fn await_line(&mut self, last: &[u8]) -> Result<()> {
-        while self.line()? != last {}
-        Ok(())
-    }
-}
 
 /// Appends a set of item `number`.
 pub(super) fn push_set(items: Items, number: u64, expires: u64, end: &str, out: &mut Vec<u8>) {
@@ -233,7 +190,8 @@ pub(super) fn disturb(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::io::{BufRead, BufReader};
+    use std::net::{SocketAddr, TcpListener};
 
     const ITEMS: Items = Items {
         count: 10,

@@ -16,6 +16,7 @@ mod disturbed_load;
 
 use super::PEER;
 use super::args::{Args, Disturbance, Plan};
+use super::blocking_connection::BlockingConnection;
 use super::data::{Items, KEY_BYTES};
 use super::server_process::{self, Process, Program, Share, Split};
 use crate::lookup_page::{or_dash, times};
@@ -23,7 +24,7 @@ use crate::output::write_facts;
 use crate::panels::push_legend;
 use anyhow::{Context, Result, anyhow, ensure};
 use awake_cores::AwakeCores;
-use disturbed_load::{BlockingConnection, Set};
+use disturbed_load::Set;
 use forerun_measure::harness::median;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::{Report, Section};

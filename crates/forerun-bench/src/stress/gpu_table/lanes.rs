@@ -10,10 +10,12 @@ use std::thread;
 
 use anyhow::{anyhow, ensure};
 use forerun::gpu::table::{
-    Answers, Batch, DeviceBatch, Element, GpuTable, Lookup, Operation, Status, TableCommand,
-    TableError,
+    Answers, Bags, Batch, DeviceBatch, Element, GpuTable, Lookup, Operation, PooledBatch, Status,
+    TableCommand, TableError,
 };
 use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
+
+use super::pooled_bags::{self, BAG_KEYS, POOLED_BYTES};
 
 /// The work of a job on its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub enum Work {
     Find,
     /// Returns which keys are present, by this kind of lookup.
     Contains(Lookup),
+    /// Sums the rows of bags of keys while others write.
+    FindPooled,
 }
 
 impl Work {
@@ -39,7 +43,7 @@ impl Work {
             Work::FindOrInsert => Some(Operation::FindOrInsert),
             Work::Add => Some(Operation::AccumulateOrAssign(Element::I64)),
             Work::Erase => Some(Operation::Erase),
-            Work::Find | Work::Contains(_) => None,
+            Work::Find | Work::Contains(_) | Work::FindPooled => None,
         }
     }
 
@@ -59,11 +63,13 @@ pub struct Job {
     pub rows: Vec<u8>,
 }
 
-/// A job's result: a status for each key, and a row for each if it returns rows.
+/// A job's result: a status for each key, and a row for each if it returns rows. If it sums rows,
+/// it has a row and a count for each bag instead.
 #[derive(Default)]
 pub struct Answer {
     pub status: Vec<Status>,
     pub rows: Vec<u8>,
+    pub counts: Vec<u32>,
 }
 
 /// Runs all lanes concurrently; the answers are arranged like the jobs.
@@ -93,9 +99,12 @@ fn on_threads(table: &mut GpuTable, lanes: &[Vec<Job>]) -> anyhow::Result<Vec<Ve
 
 fn one(table: &RwLock<&mut GpuTable>, job: &Job) -> Result<Answer, TableError> {
     let n = job.keys.len();
+    if job.work == Work::FindPooled {
+        return pool(table, job);
+    }
     let mut said = Answer {
         status: vec![Status::Absent; n],
-        rows: Vec::new(),
+        ..Answer::default()
     };
     let row_bytes = table
         .read()
@@ -135,6 +144,20 @@ fn one(table: &RwLock<&mut GpuTable>, job: &Job) -> Result<Answer, TableError> {
     Ok(said)
 }
 
+fn pool(table: &RwLock<&mut GpuTable>, job: &Job) -> Result<Answer, TableError> {
+    let (offsets, weights) = pooled_bags::offsets_and_weights(job.keys.len());
+    let bags = Bags::new(&job.keys, &offsets).with_weights(&weights);
+    let mut said = Answer {
+        status: Vec::new(),
+        rows: vec![0; bags.len() * POOLED_BYTES],
+        counts: vec![0; bags.len()],
+    };
+    let table = table.read().unwrap_or_else(PoisonError::into_inner);
+    let options = pooled_bags::options();
+    table.find_pooled(&bags, &options, &mut said.rows, &mut said.counts)?;
+    Ok(said)
+}
+
 /// A job's arrays in the device's memory.
 struct Arrays {
     keys: DeviceBuffer,
@@ -142,14 +165,38 @@ struct Arrays {
     flags: DeviceBuffer,
     rows_out: DeviceBuffer,
     status: DeviceBuffer,
+    pooled: Option<PooledArrays>,
+}
+
+/// Those of a job that sums rows.
+struct PooledArrays {
+    offsets: DeviceBuffer,
+    weights: DeviceBuffer,
+    counts: DeviceBuffer,
+}
+
+impl PooledArrays {
+    fn of(gpu: &Gpu, keys: usize) -> Result<PooledArrays, GpuError> {
+        let (offsets, weights) = pooled_bags::offsets_and_weights(keys);
+        let offsets: Vec<u8> = offsets.iter().flat_map(|at| at.to_ne_bytes()).collect();
+        let weights: Vec<u8> = weights.iter().flat_map(|by| by.to_ne_bytes()).collect();
+        Ok(PooledArrays {
+            offsets: DeviceBuffer::from_slice(gpu, &offsets)?,
+            weights: DeviceBuffer::from_slice(gpu, &weights)?,
+            counts: DeviceBuffer::from_slice(gpu, &vec![0; keys / BAG_KEYS * 4])?,
+        })
+    }
 }
 
 impl Arrays {
     fn of(gpu: &Gpu, job: &Job, row_bytes: usize) -> Result<Arrays, GpuError> {
         let n = job.keys.len();
         let keys: Vec<u8> = job.keys.iter().flat_map(|key| key.to_ne_bytes()).collect();
+        let pools = job.work == Work::FindPooled;
         let out = if job.work.gives_rows() {
             n * row_bytes
+        } else if pools {
+            n / BAG_KEYS * POOLED_BYTES
         } else {
             0
         };
@@ -158,7 +205,11 @@ impl Arrays {
             rows: DeviceBuffer::from_slice(gpu, &job.rows)?,
             flags: DeviceBuffer::from_slice(gpu, &vec![1; n])?,
             rows_out: DeviceBuffer::from_slice(gpu, &vec![0; out])?,
-            status: DeviceBuffer::from_slice(gpu, &vec![0; n])?,
+            status: DeviceBuffer::from_slice(gpu, &vec![0; if pools { 0 } else { n }])?,
+            pooled: match pools {
+                true => Some(PooledArrays::of(gpu, n)?),
+                false => None,
+            },
         })
     }
 
@@ -167,6 +218,20 @@ impl Arrays {
         table: &'a GpuTable,
         job: &Job,
     ) -> Result<TableCommand<'a>, TableError> {
+        if let Some(arrays) = &self.pooled {
+            let batch = PooledBatch {
+                count: job.keys.len() as u64,
+                count_at: None,
+                keys: &self.keys,
+                bags: (job.keys.len() / BAG_KEYS) as u64,
+                offsets: &arrays.offsets,
+                weights: Some(&arrays.weights),
+                rows_out: &self.rows_out,
+                found_out: Some(&arrays.counts),
+                sums: None,
+            };
+            return table.pooled_command(&pooled_bags::options(), &batch, true);
+        }
         let batch = DeviceBatch {
             rows: job.work.takes_rows().then_some(&self.rows),
             flags: (job.work == Work::Add).then_some(&self.flags),
@@ -183,9 +248,15 @@ impl Arrays {
 
     fn answer(&self) -> Result<Answer, GpuError> {
         let status = self.status.to_vec()?.into_iter().map(Status::of).collect();
+        let counts = match &self.pooled {
+            Some(arrays) => arrays.counts.to_vec()?,
+            None => Vec::new(),
+        };
+        let words = counts.as_chunks().0.iter();
         Ok(Answer {
             status,
             rows: self.rows_out.to_vec()?,
+            counts: words.map(|word| u32::from_ne_bytes(*word)).collect(),
         })
     }
 }

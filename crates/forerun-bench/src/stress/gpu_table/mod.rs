@@ -1,11 +1,12 @@
-//! `stress --gpu-table`: inserts, finds, erases, sums and pins that race on one hash table, with
-//! every answer checked.
+//! `stress --gpu-table`: inserts, finds, pooled lookups, erases, sums and pins that race on one
+//! hash table, with every answer checked.
 //!
 //! ```text
 //!  mod.rs           tables, rounds, the summary
 //!  expected_state/  the keys and their owners, a round of work, the table's contents after it, and
 //!                   what concurrent lookups may return
 //!  stamped_row.rs   rows that identify their key
+//!  pooled_bags.rs   bags of keys whose sums show a torn row
 //!  lanes.rs         concurrent lanes of work: streams of a GPU, or threads
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 mod expected_state;
 mod lanes;
+mod pooled_bags;
 mod stamped_row;
 
 use std::time::{Duration, Instant};

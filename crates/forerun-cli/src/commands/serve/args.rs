@@ -10,7 +10,7 @@ use forerun_cache::{CacheOptions, WhenFull};
 use forerun_core::size::parse_size;
 use forerun_server::{
     Address, Listen, MinVersion, ServerOptions, Settings, SnapshotOptions, TlsOptions, UNIX_MODE,
-    VerifyClient,
+    UcxOptions, VerifyClient,
 };
 
 use crate::exit::UsageError;
@@ -35,7 +35,9 @@ Examples:
   forerun serve --unix-socket /run/forerun.sock --unix-mask 770
   forerun serve --snapshot cache.snapshot              save at shutdown, reload at startup
   forerun serve --enable-ssl --ssl-chain-cert server.pem --ssl-key server.key
-  forerun serve --auth-file users --metrics 127.0.0.1:9150")]
+  forerun serve --auth-file users --metrics 127.0.0.1:9150
+  forerun serve --transport tcp,ucx --ucx-listen unix:/run/forerun.ucx
+  forerun serve --transport ucx --ucx-listen 127.0.0.1:11215 --ucx-token-file token")]
 pub struct Args {
     /// TCP port; 0 for any free port
     #[arg(short, long, value_name = "PORT", default_value_t = 11211)]
@@ -149,6 +151,42 @@ pub struct Args {
     pub verbose: u8,
     #[command(flatten)]
     tls: TlsArgs,
+    #[command(flatten)]
+    ucx: UcxArgs,
+}
+
+/// What carries connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TransportName {
+    /// Sockets: TCP and unix sockets
+    Tcp,
+    /// UCX
+    Ucx,
+}
+
+/// Options of connections over UCX.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "UCX")]
+struct UcxArgs {
+    /// What carries connections: tcp (all sockets), ucx, or both; ucx loads the library libucp.so.0
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "tcp"
+    )]
+    transport: Vec<TransportName>,
+    /// Address where clients begin connections over UCX: ADDRESS, ADDRESS:PORT, or unix:FILE
+    #[arg(long, value_name = "ADDRESS")]
+    ucx_listen: Option<String>,
+    /// File with a token of 16 to 256 bytes that clients must know; required unless --ucx-listen
+    /// is a unix socket, which accepts the server's own user
+    #[arg(long, value_name = "FILE", requires = "ucx_listen")]
+    ucx_token_file: Option<PathBuf>,
+    /// Network devices that UCX uses and listens on, as in UCX_NET_DEVICES; required unless
+    /// --ucx-listen is a unix socket or a loopback address [default: lo]
+    #[arg(long, value_name = "LIST", requires = "ucx_listen")]
+    ucx_net_devices: Option<String>,
 }
 
 /// TLS options, named like memcached's extended options.
@@ -229,6 +267,9 @@ fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
         .ok_or_else(|| "it must be at least one byte per second".to_owned())
 }
 
+/// The default port of `--ucx-listen`.
+const UCX_PORT: u16 = 11215;
+
 /// `cache_memlimit` may set at most this multiple of the initial memory limit.
 const RAISE_FACTOR_MAX: usize = 8;
 
@@ -308,6 +349,15 @@ impl Args {
     }
 
     fn places(&self) -> anyhow::Result<Vec<Listen>> {
+        let mut places = match self.ucx.transport.contains(&TransportName::Tcp) {
+            true => self.socket_places()?,
+            false => Vec::new(),
+        };
+        places.extend(self.ucx.places()?);
+        Ok(places)
+    }
+
+    fn socket_places(&self) -> anyhow::Result<Vec<Listen>> {
         let mut places = Vec::new();
         if let Some(path) = &self.unix_socket {
             let mode = u32::from_str_radix(&self.unix_mask, 8)
@@ -328,6 +378,10 @@ impl Args {
             (_, given) => given,
         };
         for interface in interfaces {
+            if interface.starts_with("ucx:") {
+                let text = "--listen is for sockets; UCX has --transport ucx and --ucx-listen";
+                return Err(UsageError(text.to_owned()).into());
+            }
             let found = Listen::parse(interface, self.port)
                 .map_err(|error| UsageError(error.to_string()))?;
             // `localhost` may resolve to an address twice.
@@ -339,6 +393,28 @@ impl Args {
             }
         }
         Ok(places)
+    }
+}
+
+impl UcxArgs {
+    fn places(&self) -> anyhow::Result<Vec<Listen>> {
+        let wrong = |text: &str| Err(UsageError(text.to_owned()).into());
+        let address = match (
+            &self.ucx_listen,
+            self.transport.contains(&TransportName::Ucx),
+        ) {
+            (None, false) => return Ok(Vec::new()),
+            (Some(_), false) => return wrong("--ucx-listen requires --transport ucx"),
+            (None, true) => return wrong("--transport ucx requires --ucx-listen"),
+            (Some(address), true) => address,
+        };
+        let options = UcxOptions::default()
+            .token_file(self.ucx_token_file.clone())
+            .net_devices(self.ucx_net_devices.clone());
+        let places = Listen::parse(&format!("ucx:{address}"), UCX_PORT)
+            .map_err(|error| UsageError(error.to_string()))?;
+        let with_options = |place: Listen| place.over_ucx(options.clone());
+        Ok(places.into_iter().map(with_options).collect())
     }
 }
 

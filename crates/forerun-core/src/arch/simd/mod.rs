@@ -4,15 +4,16 @@
 //! ```text
 //!   dispatch(isa, work) ─┬─ Avx512 ─ #[target_feature] fn ─┐
 //!                        ├─ Avx2   ─ #[target_feature] fn ─┤
+//!                        ├─ Sse42  ─ #[target_feature] fn ─┤
 //!                        ├─ Neon   ─ #[target_feature] fn ─┼─ work.with(token), inlined into that function
 //!                        └─ Scalar ────────────────────────┘
 //! ```
 //!
-//! A *token* ([`Scalar`], `Avx2`, `Avx512`, `Neon`) is a value that exists only if the CPU has its
-//! instruction set: only [`dispatch`] and `new` make tokens, and both check the CPU. The safety of
-//! all intrinsics here rests on that: code that holds a token, or a vector made with one, may run
-//! the set's instructions. Every operation is therefore safe to call, except the gathers, which
-//! read through a raw pointer.
+//! A *token* ([`Scalar`], `Sse42`, `Avx2`, `Avx512`, `Neon`) is a value that exists only if the CPU
+//! has its instruction set: only [`dispatch`] and `new` make tokens, and both check the CPU. The
+//! safety of all intrinsics here rests on that: code that holds a token, or a vector made with one,
+//! may run the set's instructions. Every operation is therefore safe to call, except the gathers,
+//! which read through a raw pointer.
 //!
 //! The code is fast only if everything between [`WithSimd::with`] and the operations is inlined
 //! into the function with the target feature. Mark it `#[inline(always)]` and make it generic over
@@ -23,8 +24,8 @@
 //!   slot ([`Simd::eq_u64`] …);
 //! - *lanes*, on vectors: one key per lane, each lane with its own address ([`Lanes`], [`Mask`]).
 //!
-//! Each instruction set has a file: `scalar.rs`, `avx2.rs`, `avx512.rs`, `neon.rs`. They all do
-//! what a loop over lanes in plain Rust would do, and `tests.rs` verifies it.
+//! Each instruction set has a file: `scalar.rs`, `sse42.rs`, `avx2.rs`, `avx512.rs`, `neon.rs`.
+//! They all do what a loop over lanes in plain Rust would do, and `tests.rs` verifies it.
 
 mod lanes;
 mod scalar;
@@ -35,6 +36,8 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "x86_64")]
+mod sse42;
 #[cfg(test)]
 mod tests;
 
@@ -47,6 +50,8 @@ pub use avx2::Avx2;
 pub use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
+#[cfg(target_arch = "x86_64")]
+pub use sse42::Sse42;
 
 use super::Isa;
 use std::fmt::Debug;
@@ -136,6 +141,11 @@ pub fn dispatch<W: WithSimd>(isa: Isa, work: W) -> W::Output {
         },
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => match Avx2::new() {
+            Some(simd) => simd.run(work),
+            None => dispatch(Isa::Sse42, work),
+        },
+        #[cfg(target_arch = "x86_64")]
+        Isa::Sse42 => match Sse42::new() {
             Some(simd) => simd.run(work),
             None => work.with(Scalar::new()),
         },

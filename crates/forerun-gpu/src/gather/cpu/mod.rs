@@ -12,7 +12,8 @@
 //! lines of a row while it copies earlier rows.
 //!
 //! Several threads divide the rows by destination. Two pairs with the same destination belong to
-//! one thread, which copies them in order.
+//! one thread, which copies them in order. If the system starts fewer threads, the caller's thread
+//! takes the other shares.
 
 use crate::gather::known_memory::KnownMemory;
 use crate::gather::launch_checks::{Checked, Target, check};
@@ -52,7 +53,7 @@ pub struct CpuOptions {
     /// How many rows ahead the source's lines are prefetched; 0 for no prefetching. Default: by row
     /// size ([`default_prefetch_distance`]).
     pub prefetch_distance: Option<usize>,
-    /// Threads that divide the rows.
+    /// Threads that divide the rows; at most [`THREADS_MAX`] are started.
     pub threads: NonZeroUsize,
 }
 
@@ -69,6 +70,9 @@ impl Default for CpuOptions {
         }
     }
 }
+
+/// The maximum number of threads of a copy. More do not help: each reads all indices.
+pub const THREADS_MAX: usize = 1024;
 
 /// The default prefetch distance: about two KiB of rows, from 4 to 16 rows. Short rows gain most,
 /// because the CPU cannot predict the next one (`docs/internals/gather.md` has the figures).
@@ -245,7 +249,7 @@ unsafe fn copy_checked(
 ) -> CopyCounts {
     // SAFETY: as the caller guarantees.
     let copy = unsafe { Copy::new(request, checked, count) };
-    let threads = options.threads.get();
+    let threads = options.threads.get().min(THREADS_MAX);
     let prefetch_distance = options
         .prefetch_distance
         .unwrap_or_else(|| default_prefetch_distance(request.spec.row_bytes));
@@ -253,18 +257,23 @@ unsafe fn copy_checked(
         return copy.share(prefetch_distance, Share::ALL);
     }
     thread::scope(|scope| {
-        let shares = (0..threads).map(|own| Share { own, of: threads });
-        let workers: Vec<_> = shares
-            .map(|share| {
-                let copy = &copy;
-                scope.spawn(move || copy.share(prefetch_distance, share))
-            })
-            .collect();
+        let mut workers = Vec::new();
+        while workers.len() + 1 < threads {
+            let share = Share::one(workers.len(), threads);
+            let copy = &copy;
+            let work = move || copy.share(prefetch_distance, share);
+            match thread::Builder::new().spawn_scoped(scope, work) {
+                Ok(worker) => workers.push(worker),
+                Err(_) => break,
+            }
+        }
+        let rest = Share::rest(workers.len(), threads);
+        let copied = copy.share(prefetch_distance, rest);
         let joined = workers.into_iter().map(|worker| match worker.join() {
             Ok(copied) => copied,
             Err(panic) => std::panic::resume_unwind(panic),
         });
-        joined.fold(CopyCounts::default(), CopyCounts::plus)
+        joined.fold(copied, CopyCounts::plus)
     })
 }
 
@@ -285,21 +294,38 @@ fn layer_addresses(checked: &Checked) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// One thread's share of the destination rows: blocks of 64, assigned in turn. Each layer begins
-/// with another thread, so that a copy of a few pages in many layers is divided too.
+/// One thread's share of the destination rows. Blocks of 64 rows are dealt to `of` parts in turn,
+/// and the share has the parts from `first` up to `end`. Each layer begins with another part, so
+/// that a copy of a few pages in many layers is divided too.
 #[derive(Clone, Copy)]
 struct Share {
-    own: usize,
+    first: usize,
+    end: usize,
     of: usize,
 }
 
 impl Share {
-    const ALL: Share = Share { own: 0, of: 1 };
+    const ALL: Share = Share::rest(0, 1);
 
-    /// Whether a pair belongs to this thread. Pairs without a destination belong to the first
-    /// thread.
+    const fn one(part: usize, of: usize) -> Share {
+        Share {
+            first: part,
+            end: part + 1,
+            of,
+        }
+    }
+
+    const fn rest(first: usize, of: usize) -> Share {
+        Share { first, end: of, of }
+    }
+
+    /// Whether a pair belongs to this thread. Pairs without a destination belong to the first part.
     fn has(&self, layer: usize, destination: Option<usize>) -> bool {
-        self.of == 1 || destination.map_or(0, |row| (row / 64 + layer) % self.of) == self.own
+        if self.of == 1 {
+            return true;
+        }
+        let part = destination.map_or(0, |row| (row / 64 + layer) % self.of);
+        (self.first..self.end).contains(&part)
     }
 }
 

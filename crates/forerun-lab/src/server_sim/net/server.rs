@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::time::Duration;
 
 use forerun_server::Address;
-use forerun_server::simulation::{Listening, Peer, Readiness, Ready, WAKE, Wake};
+use forerun_server::simulation::{Carrier, Listening, Peer, Readiness, Ready, WAKE, Wake};
 
 use super::{Conn, NOTHING, Net, ReportStyle, Source};
 
@@ -67,6 +67,8 @@ impl Write for SimSocket {
         Ok(())
     }
 }
+
+impl Carrier for SimSocket {}
 
 impl Drop for SimSocket {
     fn drop(&mut self) {

@@ -145,6 +145,8 @@ pub enum End {
     Reset,
     /// It stops in the middle of a request and closes its sending half.
     Truncate,
+    /// It sends a multi-get frame that the server refuses, and waits for the error and the end.
+    BadFrame,
     /// It stays connected.
     Stay,
     /// It sends plain text to a server that uses TLS.
@@ -194,6 +196,16 @@ pub enum Op {
         keys: Vec<Key>,
         touch: Option<Expiry>,
     },
+    /// A multi-get frame with these options. The first one of a client switches frames on.
+    Frame {
+        keys: Vec<Key>,
+        options: u8,
+    },
+    /// A frame with this form, which does not exist. The server refuses it and closes the
+    /// connection.
+    BadFrame {
+        form: u8,
+    },
     Ttl {
         key: Key,
     },
@@ -209,6 +221,13 @@ pub enum Op {
         mib: usize,
     },
     Noop,
+}
+
+impl Op {
+    /// Whether it is a multi-get frame.
+    pub fn is_frame(&self) -> bool {
+        matches!(self, Op::Frame { .. } | Op::BadFrame { .. })
+    }
 }
 
 /// What happens to the server from outside.

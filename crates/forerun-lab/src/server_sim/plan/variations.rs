@@ -20,6 +20,7 @@ const LISTENERS_SALT: u64 = 0x424f_5448;
 const INCARNATIONS_SALT: u64 = 0x4c49_5645;
 const CLOCK_SALT: u64 = 0x434c_4f43;
 const MEMORY_SALT: u64 = 0x4d45_4d4f;
+const FRAMES_SALT: u64 = 0x4652_414d;
 
 /// The smallest capacity of a connection with TLS: a kernel's buffers hold at least one record.
 pub(super) const TLS_CAPACITY_MIN: usize = 300;
@@ -39,6 +40,44 @@ impl Plan {
         self.vary_memory_limit(&mut rng(MEMORY_SALT));
         if self.snapshot {
             self.vary_incarnations(&mut rng(INCARNATIONS_SALT));
+        }
+        self.vary_frames(&mut rng(FRAMES_SALT));
+    }
+
+    /// Makes some clients look up keys in multi-get frames, and some send one that is refused.
+    fn vary_frames(&mut self, rng: &mut SmallRng) {
+        if !rng.random_bool(0.4) {
+            return;
+        }
+        for client in &mut self.clients {
+            if client.end == End::NoTls || !rng.random_bool(0.6) {
+                continue;
+            }
+            let sizes = client.ops.iter().filter_map(|op| match op {
+                Op::Set { len, .. } => Some(*len),
+                _ => None,
+            });
+            let len_max = sizes.max().unwrap_or_default();
+            let is_slow = client.send.bytes_max.min(client.read.bytes_max) < 1000;
+            for op in &mut client.ops {
+                let Op::Get { keys, touch: None } = op else {
+                    continue;
+                };
+                if keys.is_empty() || !rng.random_bool(0.7) {
+                    continue;
+                }
+                // An answer has several parts if its values are large or its keys many.
+                let count = match rng.random_range(0..4) {
+                    0 if !is_slow && len_max < 2000 => rng.random_range(1..800),
+                    _ => keys.len(),
+                };
+                let keys = keys.iter().copied().cycle().take(count).collect();
+                let options = rng.random_range(0..4);
+                *op = Op::Frame { keys, options };
+            }
+            if rng.random_bool(0.15) && !client.end.needs_tls() {
+                client.end = End::BadFrame;
+            }
         }
     }
 

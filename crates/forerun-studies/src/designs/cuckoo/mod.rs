@@ -7,17 +7,20 @@
 //!               └─ …
 //! ```
 //!
-//! With M = 1, this is the N-way cuckoo table (Pagh and Rodler, 2001; Fotakis et al., 2003), whose
-//! lookups can run one key per lane (`vertical.rs`). With M = 2, 4 or 8, it is the bucketised table
-//! (Dietzfelbinger and Weidling, 2007), which compares one key with all slots of a bucket in one
-//! step. Everything else is the same code.
+//! With M = 1, this is the N-way cuckoo table (Pagh and Rodler, 2001; Fotakis et al., 2003). With M
+//! = 2, 4 or 8, it is the bucketised table (Dietzfelbinger and Weidling, 2007), which compares one
+//! key with all slots of a bucket in one step. Lookups of both can also run one key per lane
+//! (`vertical.rs`). A bucket's keys and values are split or interleaved (`bucket_layout.rs`).
+//! Everything else is the same code.
 //!
 //! **A lookup stops early.** A key goes into the first of its buckets that has a free slot, and
 //! moves keep that order. So a key can be in a later bucket only if the earlier one was full at
-//! that time. The last slot of a bucket shows whether it was ever full (`bucket.rs`). Below about
+//! that time. The last slot of a bucket shows whether it was ever full. Below about
 //! 80% load, most buckets never were, so most lookups end at the first line, even for missing keys.
 
+mod bucket_layout;
 mod keys_values_bucket;
+mod pairs_bucket;
 pub(super) mod path;
 mod probe;
 mod vertical;
@@ -27,14 +30,18 @@ use super::lookup::{self, Batch};
 use super::sentinel_entries::{SentinelEntries, any_sentinel, is_sentinel};
 use super::slab::Slab;
 use super::{BuildError, FixedTable, Full, Lookup, Word};
+use bucket_layout::BucketLayout;
 use forerun_core::arch::Isa;
-use keys_values_bucket::Bucket;
+use keys_values_bucket::KeysValues;
+use pairs_bucket::Pairs;
 use path::{BucketState, Buckets, Search, Slot};
+use std::marker::PhantomData;
 
-/// A table with N candidate buckets per key and M slots per bucket.
+/// A table with N candidate buckets per key and M slots per bucket, in a layout `B`.
 #[derive(Debug)]
-pub struct Cuckoo<K, V, const N: usize, const M: usize> {
-    buckets: Slab<Bucket<K, V, M>>,
+pub struct Cuckoo<K, V, const N: usize, const M: usize, B> {
+    buckets: Slab<B>,
+    keys: PhantomData<K>,
     constants: Constants,
     sentinels: SentinelEntries<V>,
     /// Entries in buckets.
@@ -43,7 +50,15 @@ pub struct Cuckoo<K, V, const N: usize, const M: usize> {
     search: Search,
 }
 
-impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
+/// A table whose buckets have all keys before all values.
+pub type Split<K, V, const N: usize, const M: usize> = Cuckoo<K, V, N, M, KeysValues<K, V, M>>;
+
+/// A table whose buckets have each key beside its value.
+pub type Interleaved<K, V, const N: usize, const M: usize> = Cuckoo<K, V, N, M, Pairs<K, V, M>>;
+
+impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
+    Cuckoo<K, V, N, M, B>
+{
     /// Creates a table with at least `slots` slots.
     ///
     /// # Errors
@@ -52,6 +67,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         let buckets = BuildError::check_slots(slots)?.div_ceil(M);
         Ok(Cuckoo {
             buckets: Slab::new(buckets as u32)?,
+            keys: PhantomData,
             constants: Constants::from_seed(seed),
             sentinels: SentinelEntries::default(),
             entries: 0,
@@ -61,7 +77,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
     }
 
     /// The candidate buckets of a hash, in order.
-    fn choices(&self, hash: Hash) -> impl Iterator<Item = u32> + use<K, V, N, M> {
+    fn choices(&self, hash: Hash) -> impl Iterator<Item = u32> + use<K, V, N, M, B> {
         let (len, Hash { first, step }) = (self.buckets.len(), hash);
         (0..N as u32).map(move |turn| {
             let choice = first.wrapping_add(step.wrapping_mul(turn));
@@ -96,7 +112,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         let free_slot = found.map(|(free_slot, moves)| {
             for step in moves {
                 let from = self.buckets.get(step.from.bucket);
-                let (key, value) = (from.keys[step.from.slot], from.values[step.from.slot]);
+                let (key, value) = (from.key(step.from.slot), from.value(step.from.slot));
                 let to = self.buckets.get_mut(step.to.bucket);
                 to.put(step.to.slot, key, value);
             }
@@ -110,7 +126,9 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
     }
 }
 
-impl<K: Word, V: Word, const N: usize, const M: usize> Buckets for Cuckoo<K, V, N, M> {
+impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>> Buckets
+    for Cuckoo<K, V, N, M, B>
+{
     const SLOTS: usize = M;
 
     fn bucket_state(&self, bucket: u32) -> BucketState {
@@ -121,19 +139,23 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Buckets for Cuckoo<K, V, 
     }
 
     fn choices(&self, at: Slot) -> impl Iterator<Item = u32> {
-        let key = self.buckets.get(at.bucket).keys[at.slot];
+        let key = self.buckets.get(at.bucket).key(at.slot);
         Cuckoo::choices(self, key.hash(&self.constants))
     }
 }
 
-impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuckoo<K, V, N, M> {
+impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>> FixedTable<K, V>
+    for Cuckoo<K, V, N, M, B>
+{
     fn insert(&mut self, key: K, value: V) -> Result<Option<V>, Full> {
         if is_sentinel(key) {
             return Ok(self.sentinels.slot(key).replace(value));
         }
         if let Some(Slot { bucket, slot }) = self.position(key) {
-            let old = &mut self.buckets.get_mut(bucket).values[slot];
-            return Ok(Some(std::mem::replace(old, value)));
+            let here = self.buckets.get_mut(bucket);
+            let old = here.value(slot);
+            here.put(slot, key, value);
+            return Ok(Some(old));
         }
         let Slot { bucket, slot } = self.free_slot(key)?;
         self.buckets.get_mut(bucket).put(slot, key, value);
@@ -199,9 +221,9 @@ impl<K: Word, V: Word, const N: usize, const M: usize> FixedTable<K, V> for Cuck
         let mut lines = 0;
         for bucket in self.choices(key.hash(&self.constants)) {
             let here = self.buckets.get(bucket);
-            lines += 1; // The keys of a bucket are in one line.
+            lines += 1;
             if let Some(slot) = here.position(key) {
-                return lines + u32::from(Bucket::<K, V, M>::value_line(slot) > 0);
+                return lines + u32::from(B::value_line(slot) > 0);
             }
             if !here.was_full() {
                 break;

@@ -3,7 +3,8 @@
 use super::super::Word;
 use super::super::hasher::scale;
 use super::super::lookup::{Probe, Step};
-use super::{Bucket, Cuckoo};
+use super::Cuckoo;
+use super::bucket_layout::BucketLayout;
 use forerun_core::arch::{Lanes, Simd};
 
 /// The next bucket of a lookup.
@@ -14,19 +15,9 @@ pub(in super::super) struct Cursor {
     turn: u32,
 }
 
-impl<K: Word, V: Word, const M: usize> Bucket<K, V, M> {
-    /// Whether the key is in this bucket, and its value. If it is not, the value is any of the
-    /// bucket's.
-    #[inline(always)]
-    pub(super) fn find<S: Simd>(&self, simd: S, key: K) -> (bool, V) {
-        let equal = K::eq_slots(simd, &self.keys, key);
-        // The remainder keeps the index in bounds if no bit is set.
-        let slot = equal.trailing_zeros() as usize % M;
-        (equal != 0, self.values[slot])
-    }
-}
-
-impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
+impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
+    Cuckoo<K, V, N, M, B>
+{
     /// The bucket of a key's candidate `turn`.
     #[inline(always)]
     fn choice(&self, key: K, turn: u32) -> u32 {
@@ -36,7 +27,9 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
     }
 }
 
-impl<K: Word, V: Word, const N: usize, const M: usize> Probe<K, V> for Cuckoo<K, V, N, M> {
+impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>> Probe<K, V>
+    for Cuckoo<K, V, N, M, B>
+{
     /// The first bucket's index, in the width in which vectors compute it.
     type Start = K;
     type Cursor = Cursor;

@@ -1,4 +1,4 @@
-//! Lookups of several keys together, one per lane, in a table with one slot per bucket.
+//! Lookups of several keys together, one per lane.
 //!
 //! ```text
 //!   keys          k0  k1  k2  k3
@@ -8,15 +8,17 @@
 //! ```
 //!
 //! This is the vertically vectorised lookup of N-way cuckoo tables (Polychroniou, Raghavan and
-//! Ross, "Rethinking SIMD Vectorization for In-Memory Databases", SIGMOD 2015). Closed lanes are
-//! masked and read nothing. Values are loaded lane by lane, from the lines that the gathers have
-//! fetched.
+//! Ross, "Rethinking SIMD Vectorization for In-Memory Databases", SIGMOD 2015). In buckets of M
+//! slots, a choice takes M gathers, one for each slot: an empty slot is the last one in use, so it
+//! closes its lane. Closed lanes are masked and read nothing. Values are loaded lane by lane, from
+//! the lines that the gathers have fetched.
 
 use super::super::lookup::Batch;
 use super::super::sentinel_entries::empty;
 use super::super::slab::Slab;
 use super::super::{Lookup, Word};
-use super::{Bucket, Cuckoo};
+use super::Cuckoo;
+use super::bucket_layout::BucketLayout;
 use forerun_core::arch::{Lanes, Mask, Simd, WithSimd, dispatch};
 
 /// The maximum number of lanes of a vector.
@@ -34,15 +36,17 @@ enum Fetch {
 }
 
 /// The lookup of a batch. All slices have the same length.
-struct Vertical<'a, 'b, K, V, const N: usize, const M: usize> {
-    table: &'a Cuckoo<K, V, N, M>,
+struct Vertical<'a, 'b, K, V, const N: usize, const M: usize, B> {
+    table: &'a Cuckoo<K, V, N, M, B>,
     keys: &'b [K],
     values: &'b mut [V],
     found: &'b mut [bool],
     fetch: Fetch,
 }
 
-impl<K: Word, V: Word, const N: usize, const M: usize> WithSimd for Vertical<'_, '_, K, V, N, M> {
+impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>> WithSimd
+    for Vertical<'_, '_, K, V, N, M, B>
+{
     /// The number of keys found.
     type Output = usize;
 
@@ -78,14 +82,21 @@ impl<K: Word, V: Word, const N: usize, const M: usize> WithSimd for Vertical<'_,
 }
 
 /// Looks a batch up by lanes. If `lookup` is another strategy, returns the batch unchanged.
-pub(super) fn find<'b, K: Word, V: Word, const N: usize, const M: usize>(
-    table: &Cuckoo<K, V, N, M>,
+pub(super) fn find<
+    'b,
+    K: Word,
+    V: Word,
+    const N: usize,
+    const M: usize,
+    B: BucketLayout<K, V, M>,
+>(
+    table: &Cuckoo<K, V, N, M, B>,
     batch: Batch<'b, K, V>,
     lookup: Lookup,
 ) -> Result<usize, Batch<'b, K, V>> {
     let fetch = match lookup {
-        Lookup::Vertical if M == 1 => Fetch::Nothing,
-        Lookup::VerticalAll if M == 1 => Fetch::All,
+        Lookup::Vertical => Fetch::Nothing,
+        Lookup::VerticalAll => Fetch::All,
         _ => return Err(batch),
     };
     let Batch {
@@ -115,7 +126,12 @@ fn load<S: Simd, K: Word>(simd: S, keys: &[K]) -> K::Lanes<S> {
     K::Lanes::load(simd, &padded)
 }
 
-impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
+impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
+    Cuckoo<K, V, N, M, B>
+{
+    /// Bytes of a bucket for each of its slots, padding included.
+    const SLOT_BYTES: usize = Slab::<B>::STRIDE_BYTES / M;
+
     /// Prefetches all candidates of a vector of keys.
     #[inline(always)]
     fn prefetch_lanes<S: Simd>(&self, simd: S, keys: &[K]) {
@@ -149,21 +165,21 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         let (mut choice, step) = K::hash_lanes(simd, lanes, &self.constants);
         let mut open = lanes.eq(lanes);
         let mut hit = open.and_not(open);
-        let mut place = choice.scale(len);
-        for _ in 0..N {
-            let index = choice.scale(len);
-            // SAFETY: scaling leaves every lane of the index below the number of buckets, which is
-            // at most 2^30 (`new` refuses more slots), and strictly below since they are scaled
-            // from below. A bucket of one slot starts with its key: the word read is aligned and
-            // inside the slab, initialised since the slab was zeroed, and not written while the
-            // table is borrowed.
-            let slots = unsafe { self.gather(index, open, none) };
-            let here = slots.eq(lanes).and(open);
-            place = index.select(place, here);
-            hit = hit.or(here);
-            open = open.and_not(here.or(slots.eq(none)));
-            if open.bits() == 0 {
-                break;
+        let mut place = lanes.xor(lanes);
+        'choices: for _ in 0..N {
+            let bucket = first_slot::<S, K, M>(choice.scale(len));
+            for slot in 0..M {
+                // SAFETY: scaling leaves every lane below the number of buckets, so a bucket times
+                // M is below the number of slots, which is at most 2^30 (`new` refuses more).
+                let slots = unsafe { self.gather(slot, bucket, open, none) };
+                let here = slots.eq(lanes).and(open);
+                let at = bucket.add(K::Lanes::splat(simd, K::from_u64(slot as u64)));
+                place = at.select(place, here);
+                hit = hit.or(here);
+                open = open.and_not(here.or(slots.eq(none)));
+                if open.bits() == 0 {
+                    break 'choices;
+                }
             }
             choice = choice.add(step);
         }
@@ -172,34 +188,51 @@ impl<K: Word, V: Word, const N: usize, const M: usize> Cuckoo<K, V, N, M> {
         let hit = hit.bits();
         let answers = values.iter_mut().zip(found).zip(&places);
         for (i, ((value, found), place)) in answers.enumerate() {
-            *value = self.buckets.get(place.to_u64() as u32).values[0];
+            let place = place.to_u64() as usize;
+            *value = self.buckets.get((place / M) as u32).value(place % M);
             *found = hit >> i & 1 == 1;
         }
         let last = (1u32 << keys.len()) - 1;
         (hit & last).count_ones() as usize
     }
 
-    /// The keys of the slots at `index`, for the open lanes.
+    /// The keys in this slot of the buckets whose first slots are `first`, for the open lanes.
     ///
     /// # Safety
-    /// The open lanes of the index are below the number of buckets.
+    /// The open lanes of `first` are M times the numbers of buckets of the slab.
     #[inline(always)]
     unsafe fn gather<S: Simd>(
         &self,
-        index: K::Lanes<S>,
+        slot: usize,
+        first: K::Lanes<S>,
         open: <K::Lanes<S> as Lanes<S>>::Mask,
         none: K::Lanes<S>,
     ) -> K::Lanes<S> {
         let base = self.buckets.as_ptr().cast::<K>();
-        // SAFETY: the caller's indices are buckets of the slab, and each begins with a key, as
-        // `find_lanes` argues; the stride is that of the slab.
+        let base = base.wrapping_byte_add(slot * B::KEY_STEP_BYTES);
+        // SAFETY: a bucket takes M times SLOT_BYTES, so a lane's offset is the start of its bucket,
+        // which is inside the slab. From there, `base` is moved to the key of a slot of that
+        // bucket: the word read is aligned and inside the slab, initialised since the slab was
+        // zeroed, and not written while the table is borrowed.
         unsafe {
-            match Slab::<Bucket<K, V, M>>::STRIDE_BYTES {
-                8 => K::Lanes::gather::<8>(base, index, open, none),
-                16 => K::Lanes::gather::<16>(base, index, open, none),
-                // Tables with more slots per bucket are not searched by lanes.
-                _ => none,
+            match Self::SLOT_BYTES {
+                8 => K::Lanes::gather::<8>(base, first, open, none),
+                16 => K::Lanes::gather::<16>(base, first, open, none),
+                // A slot is a key and a value of 4 or 8 bytes each.
+                _ => unreachable!("a slot of 8 or 16 bytes"),
             }
         }
+    }
+}
+
+/// The numbers of the first slots of these buckets: M times their own.
+#[inline(always)]
+fn first_slot<S: Simd, K: Word, const M: usize>(bucket: K::Lanes<S>) -> K::Lanes<S> {
+    match M {
+        1 => bucket,
+        2 => bucket.shl::<1>(),
+        4 => bucket.shl::<2>(),
+        8 => bucket.shl::<3>(),
+        _ => unreachable!("buckets have 1, 2, 4 or 8 slots"),
     }
 }

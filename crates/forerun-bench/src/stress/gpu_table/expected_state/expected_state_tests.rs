@@ -71,12 +71,28 @@ fn a_wrong_answer_is_reported() {
         }
     });
     assert!(torn.contains("torn"), "{torn}");
+    let torn = reported(&|jobs, said| {
+        for (job, answer) in jobs.iter().flatten().zip(said.iter_mut().flatten()) {
+            if job.work == Work::FindPooled {
+                answer.rows.iter_mut().for_each(|byte| *byte ^= 1);
+            }
+        }
+    });
+    assert!(torn.contains("the sum of its bag"), "{torn}");
+    let miscounted = reported(&|jobs, said| {
+        for (job, answer) in jobs.iter().flatten().zip(said.iter_mut().flatten()) {
+            if job.work == Work::FindPooled {
+                answer.counts.iter_mut().for_each(|count| *count -= 1);
+            }
+        }
+    });
+    assert!(
+        miscounted.contains("may be absent") || miscounted.contains("not found"),
+        "{miscounted}"
+    );
     let lost = reported(&|jobs, said| {
         for (job, answer) in jobs.iter().flatten().zip(said.iter_mut().flatten()) {
-            if !matches!(
-                job.work,
-                Work::Insert | Work::Erase | Work::Add | Work::FindOrInsert
-            ) {
+            if matches!(job.work, Work::Find | Work::Contains(_)) {
                 answer.status.fill(Status::Absent);
             }
         }

@@ -11,13 +11,13 @@ use super::{Capacity, ExpectedState, Owner};
 
 /// The state of the keys when a round began, and the changes that its jobs may make to it.
 pub(super) struct InitialState {
-    before: BTreeMap<u64, u64>,
+    pub(super) before: BTreeMap<u64, u64>,
     /// Stamps that jobs of the round write.
-    written: BTreeMap<u64, Vec<u64>>,
+    pub(super) written: BTreeMap<u64, Vec<u64>>,
     erased: Vec<u64>,
     sum: u64,
     added: u64,
-    owners: BTreeMap<u64, Owner>,
+    pub(super) owners: BTreeMap<u64, Owner>,
 }
 
 impl InitialState {
@@ -50,6 +50,32 @@ impl InitialState {
         past
     }
 
+    /// Checks whether a lookup may find a key, or not find it.
+    pub(super) fn check_presence(
+        &self,
+        expected: &ExpectedState,
+        key: u64,
+        there: bool,
+    ) -> anyhow::Result<()> {
+        let owner = self.owners.get(&key).copied();
+        let is_written = self.written.contains_key(&key);
+        let was_there = self.before.contains_key(&key);
+        let may_be_there = owner.is_some() || was_there || is_written;
+        let may_be_gone = match owner {
+            Some(Owner::Pinned) => false,
+            _ if expected.capacity == Capacity::Scarce => true,
+            Some(_) => false,
+            None => !was_there || self.erased.binary_search(&key).is_ok(),
+        };
+        if (there && !may_be_there) || (!there && !may_be_gone) {
+            return Err(fault(format!(
+                "key {key:#x} is {}found",
+                if there { "" } else { "not " }
+            )));
+        }
+        Ok(())
+    }
+
     /// Checks what a lookup returned.
     pub(super) fn found(
         &mut self,
@@ -68,19 +94,7 @@ impl InitialState {
             let owner = self.owners.get(key).copied();
             let written = self.written.get(key).map_or(&[][..], |all| &all[..]);
             let before = self.before.get(key);
-            let may_be_there = owner.is_some() || before.is_some() || !written.is_empty();
-            let may_be_gone = match owner {
-                Some(Owner::Pinned) => false,
-                _ if expected.capacity == Capacity::Scarce => true,
-                Some(_) => false,
-                None => before.is_none() || self.erased.binary_search(key).is_ok(),
-            };
-            if (there && !may_be_there) || (!there && !may_be_gone) {
-                return Err(fault(format!(
-                    "key {key:#x} is {}found",
-                    if there { "" } else { "not " }
-                )));
-            }
+            self.check_presence(expected, *key, there)?;
             if !there || job.work != Work::Find {
                 continue;
             }

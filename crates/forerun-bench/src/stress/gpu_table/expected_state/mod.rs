@@ -14,6 +14,7 @@
 //! returns an older row than the lookup before it.
 
 mod initial_state;
+mod pooled_answers;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::lanes::{Answer, Job, Work};
+use super::pooled_bags::BAG_KEYS;
 use super::stamped_row::{
     ROW_BYTES, ROW_WORDS, bytes_of, fault, key_of, row_of, stamp_of, sum_of, words_of,
 };
@@ -212,12 +214,40 @@ impl ExpectedState {
             .into_iter()
             .filter(|lookup| lookup.may_run_beside_writers())
             .collect();
-        let work = match self.random.random_range(0..2) {
+        let work = match self.random.random_range(0..3) {
             0 => Work::Find,
+            1 => return self.pooling(),
             _ => Work::Contains(methods[self.random.random_range(0..methods.len())]),
         };
         Job {
             work,
+            keys,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Bags of three keys, of which the middle one may be any but a counter: the others are pinned.
+    fn pooling(&mut self) -> Job {
+        let pinned = self.pinned_keys();
+        let first_counter = self.first_counter();
+        let n = self.random.random_range(1..=self.batch.div_ceil(BAG_KEYS));
+        let mut keys = Vec::with_capacity(n * BAG_KEYS);
+        for _ in 0..n {
+            let any = self.random.random_range(0..first_counter + self.each);
+            let beyond_counters = if any < first_counter {
+                0
+            } else {
+                self.counters
+            };
+            let mut random_pinned = || pinned[self.random.random_range(0..pinned.len())];
+            keys.extend([
+                random_pinned(),
+                key_of(any + beyond_counters),
+                random_pinned(),
+            ]);
+        }
+        Job {
+            work: Work::FindPooled,
             keys,
             rows: Vec::new(),
         }
@@ -236,8 +266,11 @@ impl ExpectedState {
                     self.wrote(job, answer).with_context(what)?;
                     counts.written += job.keys.len() as u64;
                 } else {
-                    past.found(self, job, answer, &mut seen)
-                        .with_context(what)?;
+                    match job.work {
+                        Work::FindPooled => past.pooled(self, job, answer),
+                        _ => past.found(self, job, answer, &mut seen),
+                    }
+                    .with_context(what)?;
                     counts.looked_up += job.keys.len() as u64;
                 }
             }

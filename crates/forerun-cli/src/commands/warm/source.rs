@@ -1,0 +1,382 @@
+//! An old server: the list of its keys, and its items.
+//!
+//! ```text
+//!   lru_crawler metadump all           key=CH%2FBern exp=-1 la=… cas=7 fetch=yes cls=1 size=71      one connection
+//!   mg CH/Bern v f t c u q O0 …        VA 12 f0 t-1 c7 O0 …                                  another one
+//!   mn                                 MN
+//! ```
+//!
+//! Memcached and `forerun serve` answer both. The flag `u` leaves no trace of the reads.
+
+use anyhow::bail;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use forerun_client::ServerAddress;
+
+use super::connection::{Connection, number};
+
+/// Maximum size of the values of a batch: the largest value, and a batch of small ones. A server
+/// that sends more has not listed its items as they are.
+const BATCH_VALUE_BYTES_MAX: u64 = (1 << 30) + (64 << 20);
+
+/// The longest key as it is sent.
+const KEY_BYTES_MAX: usize = 250;
+
+/// A key of an old server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListedKey {
+    pub key: Vec<u8>,
+    /// What the item takes there.
+    pub size_bytes: u64,
+}
+
+/// An item of an old server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    pub flags: u32,
+    /// Seconds until it expires there; `None`: never.
+    pub ttl_s: Option<u32>,
+    pub cas: u64,
+}
+
+/// The list of a server's keys, while it arrives.
+pub(super) struct KeyList {
+    connection: Connection,
+    is_first: bool,
+}
+
+impl KeyList {
+    pub(super) fn open(server: &ServerAddress) -> anyhow::Result<KeyList> {
+        let mut connection = Connection::open(server)?;
+        connection.send(b"lru_crawler metadump all\r\n")?;
+        Ok(KeyList {
+            connection,
+            is_first: true,
+        })
+    }
+
+    /// The next key, or `None` at the end of the list.
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<ListedKey>> {
+        let is_first = std::mem::take(&mut self.is_first);
+        let line = self.connection.line()?;
+        match line {
+            b"END" => return Ok(None),
+            // Memcached since 1.6.31 begins the list with a line of its own.
+            b"OK" if is_first => return self.next(),
+            _ => {}
+        }
+        if let Some(listed) = listed(line) {
+            return Ok(Some(listed));
+        }
+        let line = line.to_vec();
+        if line.starts_with(b"BUSY") {
+            bail!(
+                "{}: another program lists its keys; try again later",
+                self.connection.name()
+            );
+        }
+        Err(self.connection.unexpected(&line))
+    }
+}
+
+/// Reads a line of the list.
+fn listed(line: &[u8]) -> Option<ListedKey> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let key = percent_decoded(words.next()?.strip_prefix(b"key=")?)?;
+    let size = words.find_map(|word| word.strip_prefix(b"size="))?;
+    let is_key = (1..=KEY_BYTES_MAX).contains(&key.len());
+    is_key.then_some(ListedKey {
+        key,
+        size_bytes: number(size)?,
+    })
+}
+
+fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(2)?;
+        decoded.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+        rest = after;
+    }
+    Some(decoded)
+}
+
+/// Appends a key as commands send it. Returns the flag that marks a key in base64, or `None` if the
+/// key cannot be sent.
+pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) -> Option<&'static [u8]> {
+    if key.iter().all(|byte| *byte > b' ' && *byte != 0x7f) {
+        out.extend_from_slice(key);
+        return Some(b"");
+    }
+    let text = STANDARD.encode(key);
+    if text.len() > KEY_BYTES_MAX {
+        return None;
+    }
+    out.extend_from_slice(text.as_bytes());
+    Some(b" b")
+}
+
+/// The number of items on a server, for the progress bar; 0 if it does not say.
+pub(super) fn item_count(server: &ServerAddress) -> anyhow::Result<u64> {
+    let mut connection = Connection::open(server)?;
+    connection.send(b"stats\r\n")?;
+    let mut items = 0;
+    loop {
+        let line = connection.line()?;
+        if line == b"END" {
+            return Ok(items);
+        }
+        if let Some(count) = line.strip_prefix(b"STAT curr_items ") {
+            items = number(count).unwrap_or(0);
+        } else if !line.starts_with(b"STAT ") {
+            let line = line.to_vec();
+            return Err(connection.unexpected(&line));
+        }
+    }
+}
+
+/// Reads items of a server.
+pub(super) struct ItemReader {
+    connection: Connection,
+    request: Vec<u8>,
+}
+
+/// The outcome of reading a batch of keys.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ReadItems {
+    pub items: Vec<Item>,
+    /// Keys that are not there any more, or expire within a second.
+    pub gone: u64,
+    /// Items that wait for a new value from a client.
+    pub stale: u64,
+    /// Keys that no command can carry.
+    pub unreadable: u64,
+}
+
+impl ItemReader {
+    pub(super) fn open(server: &ServerAddress) -> anyhow::Result<ItemReader> {
+        Ok(ItemReader {
+            connection: Connection::open(server)?,
+            request: Vec::new(),
+        })
+    }
+
+    /// Reads the items of `keys`.
+    pub(super) fn read(&mut self, keys: &[ListedKey]) -> anyhow::Result<ReadItems> {
+        let mut read = ReadItems::default();
+        self.request.clear();
+        for (at, listed) in keys.iter().enumerate() {
+            let start = self.request.len();
+            self.request.extend_from_slice(b"mg ");
+            let Some(flag) = push_key(&listed.key, &mut self.request) else {
+                self.request.truncate(start);
+                read.unreadable += 1;
+                continue;
+            };
+            self.request.extend_from_slice(flag);
+            let flags = format!(" v f t c u q O{at}\r\n");
+            self.request.extend_from_slice(flags.as_bytes());
+        }
+        self.request.extend_from_slice(b"mn\r\n");
+        self.connection.send(&self.request)?;
+        self.read_answers(keys, &mut read)?;
+        let all = keys.len() as u64;
+        read.gone += all - read.items.len() as u64 - read.stale - read.gone - read.unreadable;
+        Ok(read)
+    }
+
+    fn read_answers(&mut self, keys: &[ListedKey], read: &mut ReadItems) -> anyhow::Result<()> {
+        let (mut next, mut bytes) = (0, 0);
+        loop {
+            let line = self.connection.line()?.to_vec();
+            if line == b"MN" {
+                return Ok(());
+            }
+            let Some(head) = Head::read(&line).filter(|head| head.at >= next) else {
+                return Err(self.connection.unexpected(&line));
+            };
+            let Some(listed) = keys.get(head.at) else {
+                return Err(self.connection.unexpected(&line));
+            };
+            next = head.at + 1;
+            bytes += head.value_bytes.min(BATCH_VALUE_BYTES_MAX);
+            if bytes > BATCH_VALUE_BYTES_MAX {
+                bail!(
+                    "{}: its items are larger than it says",
+                    self.connection.name()
+                );
+            }
+            let value = self.connection.value(head.value_bytes)?;
+            if head.is_stale {
+                read.stale += 1;
+                continue;
+            }
+            let ttl_s = match head.ttl_s {
+                ..0 => None,
+                0 | 1 => {
+                    read.gone += 1;
+                    continue;
+                }
+                seconds => Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
+            };
+            read.items.push(Item {
+                key: listed.key.clone(),
+                value,
+                flags: head.flags,
+                ttl_s,
+                cas: head.cas,
+            });
+        }
+    }
+}
+
+/// The line before a value.
+struct Head {
+    at: usize,
+    value_bytes: u64,
+    flags: u32,
+    ttl_s: i64,
+    cas: u64,
+    /// A client is to store a new value. As a plain copy, the old one would count as fresh.
+    is_stale: bool,
+}
+
+impl Head {
+    fn read(line: &[u8]) -> Option<Head> {
+        let mut words = line.strip_prefix(b"VA ")?.split(|byte| *byte == b' ');
+        let value_bytes = number(words.next()?)?;
+        let (mut at, mut flags, mut ttl_s, mut cas) = (None, None, None, None);
+        let mut is_stale = false;
+        for word in words {
+            match word.split_first()? {
+                (b'O', text) => at = Some(number(text)?),
+                (b'f', text) => flags = Some(number(text)?),
+                (b't', text) => ttl_s = Some(number(text)?),
+                (b'c', text) => cas = Some(number(text)?),
+                (b'W' | b'X' | b'Z', []) => is_stale = true,
+                // The flags are repeated by some versions.
+                (b'b' | b'k', _) => {}
+                _ => return None,
+            }
+        }
+        Some(Head {
+            at: at?,
+            value_bytes,
+            flags: flags?,
+            ttl_s: ttl_s?,
+            cas: cas?,
+            is_stale,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connection::tests::of;
+    use super::*;
+
+    fn listed_key(key: &[u8], size_bytes: u64) -> ListedKey {
+        let key = key.to_vec();
+        ListedKey { key, size_bytes }
+    }
+
+    fn list(text: &str) -> anyhow::Result<Vec<ListedKey>> {
+        let mut list = KeyList {
+            connection: of(text.as_bytes()),
+            is_first: true,
+        };
+        let mut keys = Vec::new();
+        while let Some(key) = list.next()? {
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    #[test]
+    fn the_lists_of_old_and_new_memcached_servers_are_read() {
+        let lines = "key=a exp=-1 la=5 cas=2 fetch=yes cls=1 size=71\n\
+            key=%00%2Fb%20c exp=9 la=5 cas=2 fetch=no cls=1 flags=3 size=8\nEND\r\n";
+        let expected = [listed_key(b"a", 71), listed_key(b"\0/b c", 8)];
+        assert_eq!(list(lines).expect("a list"), expected);
+        assert_eq!(list(&format!("OK\r\n{lines}")).expect("a list"), expected);
+        assert_eq!(list("END\r\n").expect("an empty list"), []);
+    }
+
+    #[test]
+    fn other_lists_are_errors_that_quote_them() {
+        for (text, part) in [
+            (
+                "ERROR metadump not allowed\r\n",
+                "ERROR metadump not allowed",
+            ),
+            (
+                "BUSY currently processing crawler request\r\n",
+                "try again later",
+            ),
+            ("key=%zz size=1\n", "%zz"),
+            ("key=%4 size=1\n", "%4"),
+            ("key= size=1\n", "key= "),
+            ("key=a exp=1\n", "key=a"),
+            ("key=a size=1\nOK\n", "OK"),
+            ("key=a size=1\n", "closed"),
+        ] {
+            let error = list(text).expect_err(text).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn items_have_flags_times_and_versions() {
+        let keys = [b"a", b"b", b"c", b"d", b"e"].map(|key| listed_key(key, 1));
+        let answers = "VA 3 f7 t-1 c9 O0\r\nx\r\n\r\nVA 0 f0 t60 c8 O2\r\n\r\n\
+            VA 1 f0 t1 c3 O3\r\nx\r\nVA 1 f0 t9 c3 O4 X W\r\nx\r\nMN\r\n";
+        let mut reader = ItemReader {
+            connection: of(answers.as_bytes()),
+            request: Vec::new(),
+        };
+        let mut read = ReadItems::default();
+        reader.read_answers(&keys, &mut read).expect("answers");
+        let item = |key: &[u8], value: &[u8], flags, ttl_s, cas| Item {
+            key: key.to_vec(),
+            value: value.to_vec(),
+            flags,
+            ttl_s,
+            cas,
+        };
+        let items = [
+            item(b"a", b"x\r\n", 7, None, 9),
+            item(b"c", b"", 0, Some(60), 8),
+        ];
+        assert_eq!(read.items, items);
+        assert_eq!((read.gone, read.stale), (1, 1));
+    }
+
+    #[test]
+    fn answers_to_other_requests_are_errors() {
+        let keys = [listed_key(b"a", 1), listed_key(b"b", 1)];
+        for answers in [
+            "VA 1 f0 t-1 c1 O2\r\nx\r\nMN\r\n",
+            "VA 1 f0 t-1 c1 O1\r\nx\r\nVA 1 f0 t-1 c1 O0\r\nx\r\nMN\r\n",
+            "VA 1 f0 t-1 O0\r\nx\r\nMN\r\n",
+            "VA 1 f0 t-1 c1 O0 Q\r\nx\r\nMN\r\n",
+            "HD\r\nMN\r\n",
+            "CLIENT_ERROR invalid flag\r\nMN\r\n",
+            "VA 1 f0 t-1 c1 O0\r\nx\r\nVA 1152921504606846976 f0 t-1 c1 O1\r\n",
+        ] {
+            let mut reader = ItemReader {
+                connection: of(answers.as_bytes()),
+                request: Vec::new(),
+            };
+            let read = reader.read_answers(&keys, &mut ReadItems::default());
+            assert!(read.is_err(), "{answers}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A client over UCX that is used like a blocking socket.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forerun_core::sync::Mutex;
+use forerun_server::{Listen, ServerOptions, UcxOptions};
+use forerun_ucx::{ChannelId, Context, ContextOptions, Hello, HelloAnswer, Hub, Token, UcxError};
+
+use super::test_server::TIMEOUT;
+
+/// UCX, or `None` with a message if it is not installed.
+pub fn ucx() -> Option<Context> {
+    match Context::open(&ContextOptions::default()) {
+        Ok(context) => Some(context),
+        Err(error @ UcxError::NoLibrary { .. }) => {
+            // The test harness hides the output of `eprintln!` in a passing test.
+            let _ = writeln!(io::stderr(), "skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Options for a server that listens over UCX alone, through a Unix socket.
+pub fn ucx_options(path: &Path) -> ServerOptions {
+    let listen = Listen::unix(path, 0o600).over_ucx(UcxOptions::default());
+    ServerOptions::new(vec![listen])
+}
+
+/// Runs tests of this executable again with another `UCX_TLS`: UCX reads it once per process.
+pub fn again_with(transports: &str, tests: &[&str]) {
+    let program = std::env::current_exe().expect("this executable");
+    let ran = Command::new(program)
+        .args(["--exact", "--nocapture", "--test-threads", "1"])
+        .args(tests)
+        .env("UCX_TLS", transports)
+        .output()
+        .expect("it runs");
+    let output = format!(
+        "{}{}",
+        String::from_utf8_lossy(&ran.stdout),
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    assert!(ran.status.success(), "UCX_TLS={transports}: {output}");
+    assert!(
+        output.contains(&format!("{} passed", tests.len())),
+        "{output}"
+    );
+}
+
+/// Connections of one thread, which share a hub.
+#[derive(Clone)]
+pub struct UcxClients {
+    hub: Arc<Mutex<Hub>>,
+}
+
+/// A connection.
+pub struct UcxClient {
+    stream: forerun_ucx::Stream<UnixStream>,
+    control_ready: Arc<AtomicBool>,
+}
+
+impl UcxClients {
+    pub fn new(context: &Context) -> UcxClients {
+        let hub = Hub::new(context).expect("a hub");
+        UcxClients {
+            hub: Arc::new(Mutex::new(hub)),
+        }
+    }
+
+    /// Opens a channel, and composes its hello.
+    pub fn hello(&self, window: u16) -> (ChannelId, Hello) {
+        let mut hub = self.hub.lock().expect("not poisoned");
+        let (channel, key) = hub.open(0, window);
+        let hello = Hello {
+            address: hub.address().to_vec(),
+            key,
+            window,
+        };
+        (channel, hello)
+    }
+
+    pub fn connect(&self, path: &Path) -> UcxClient {
+        self.try_connect(path, None).expect("it accepts")
+    }
+
+    pub fn try_connect(&self, path: &Path, token: Option<&Token>) -> io::Result<UcxClient> {
+        let mut control = UnixStream::connect(path)?;
+        control.set_read_timeout(Some(TIMEOUT))?;
+        let (channel, hello) = self.hello(32);
+        // A server with too many connections says so and closes before it reads.
+        let _ = control.write_all(&hello.to_bytes(token));
+        let answer = read_answer(&mut control)?;
+        let mut hub = self.hub.lock().expect("not poisoned");
+        hub.connect(channel, &answer.address, answer.key, answer.window)
+            .map_err(io::Error::other)?;
+        drop(hub);
+        control.set_nonblocking(true)?;
+        let control_ready = Arc::new(AtomicBool::new(true));
+        let hub = self.hub.clone();
+        Ok(UcxClient {
+            stream: forerun_ucx::Stream::new(control, &[], hub, channel, control_ready.clone()),
+            control_ready,
+        })
+    }
+}
+
+/// Reads the server's answer to a hello.
+pub fn read_answer(control: &mut UnixStream) -> io::Result<Hello> {
+    let mut received = Vec::new();
+    loop {
+        match HelloAnswer::parse(&received) {
+            Ok(Some((answer, _))) => return Ok(answer),
+            Ok(None) => {}
+            Err(error) => return Err(io::Error::other(error)),
+        }
+        let mut piece = [0; 256];
+        match control.read(&mut piece)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            count => received.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+impl UcxClient {
+    /// The control socket.
+    pub fn control(&mut self) -> &mut UnixStream {
+        self.stream.control()
+    }
+
+    /// Repeats a call until it does not have to wait.
+    fn wait<T>(
+        &mut self,
+        mut call: impl FnMut(&mut forerun_ucx::Stream<UnixStream>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let start = Instant::now();
+        loop {
+            match call(&mut self.stream) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if start.elapsed() > TIMEOUT {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            if !self.progress() && start.elapsed() > Duration::from_millis(1) {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    }
+
+    /// Lets UCX work, and makes the stream look at its control socket.
+    pub fn progress(&self) -> bool {
+        self.control_ready.store(true, Ordering::Relaxed);
+        self.stream.hub().lock().expect("not poisoned").progress()
+    }
+}
+
+impl Read for UcxClient {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.wait(|stream| stream.read(into))
+    }
+}
+
+impl Write for UcxClient {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.wait(|stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

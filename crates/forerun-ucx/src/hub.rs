@@ -1,0 +1,383 @@
+//! A UCP worker with the channels of its streams, for one event loop.
+//!
+//! ```text
+//!   loop {
+//!       while hub.progress() { … }            for as long as polling pays
+//!       hub.take_ready(|ready| …)             the streams that can be read or written
+//!       if hub.arm()? { wait for the hub's descriptor and for everything else }
+//!   }
+//! ```
+//!
+//! Streams of one hub share it behind a mutex. The event loop and the streams usually run on one
+//! thread, so the mutex is free.
+
+use std::fmt;
+use std::io::{self, ErrorKind, IoSlice};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use forerun_core::sync::time;
+
+use crate::channel::{ChannelFailure, Channels, MESSAGE_BYTES_MAX};
+use crate::context::Context;
+use crate::error::UcxError;
+use crate::message::{Message, SharedBytes};
+use crate::worker::Worker;
+
+/// How long messages may still be delivered after their stream is closed, in either direction.
+const LINGER: Duration = Duration::from_secs(5);
+/// How often a hub must be asked while it waits for that.
+const LINGER_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A channel of a hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelId(usize);
+
+/// What can be done with a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelReady {
+    /// The number that [`Hub::open`] was given.
+    pub tag: usize,
+    /// A write may succeed or return an error. A read may always do so.
+    pub writable: bool,
+}
+
+/// A worker and its channels.
+pub struct Hub {
+    worker: Worker<Channels>,
+    address: Vec<u8>,
+    /// Channels whose peer has closed the stream while messages were on the way.
+    awaited: Vec<(usize, u32, Instant)>,
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    /// Creates a hub without channels.
+    ///
+    /// # Errors
+    /// [`UcxError::Call`], [`UcxError::Forked`].
+    pub fn new(context: &Context) -> Result<Hub, UcxError> {
+        let mut worker = Worker::new(context, Channels::default())?;
+        let address = worker.address()?;
+        Ok(Hub {
+            worker,
+            address,
+            awaited: Vec::new(),
+        })
+    }
+
+    /// The address to send to peers.
+    pub fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Whether the calling process is the one that created the hub. In any other, streams do
+    /// nothing.
+    pub fn is_owned(&self) -> bool {
+        self.worker.is_owned()
+    }
+
+    /// Opens a channel that may receive `window` messages ahead. Also returns the key that the peer
+    /// must put into its messages.
+    pub fn open(&mut self, tag: usize, window: u16) -> (ChannelId, u64) {
+        let (at, key) = self.worker.receiver().open(tag, window);
+        (ChannelId(at), key)
+    }
+
+    /// Connects a channel to its peer. The address must come from a peer that has shown its right
+    /// to connect, because UCX trusts it to be well formed.
+    ///
+    /// # Errors
+    /// [`UcxError::Call`], for example if no transport reaches the address; [`UcxError::Forked`].
+    pub fn connect(
+        &mut self,
+        channel: ChannelId,
+        address: &[u8],
+        peer_key: u64,
+        peer_window: u16,
+    ) -> Result<(), UcxError> {
+        let endpoint = self.worker.connect(address, channel.0)?;
+        match self.worker.receiver().get_mut(channel.0) {
+            Some(channel) => channel.connect(endpoint, peer_key, peer_window),
+            None => self.worker.close(endpoint, time::now()),
+        }
+        Ok(())
+    }
+
+    /// Reads received bytes, in their order.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there are none; another error if the channel has failed.
+    pub fn read(&mut self, channel: ChannelId, into: &mut [u8]) -> io::Result<usize> {
+        let channels = self.worker.receiver();
+        let count = channels.read(channel.0, into);
+        let Some(state) = channels.get_mut(channel.0) else {
+            return Err(ErrorKind::NotConnected.into());
+        };
+        if count == 0 {
+            return Err(match &state.failure {
+                Some(failure) => failed(failure),
+                None => ErrorKind::WouldBlock.into(),
+            });
+        }
+        if state.owes_report() && state.failure.is_none() && state.endpoint.is_some() {
+            // The bytes are read. If UCX cannot send, the channel has failed, and the next call
+            // says so.
+            let _ = self.send(channel.0, |_| {});
+        }
+        Ok(count)
+    }
+
+    /// Sends copies of as many of the bytes as the peer's credits allow, and returns their number.
+    ///
+    /// # Errors
+    /// `WouldBlock` without credits; another error if the channel has failed.
+    pub fn write(&mut self, channel: ChannelId, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut parts = parts.iter().map(|part| &part[..]).filter(|p| !p.is_empty());
+        let mut part: &[u8] = parts.next().unwrap_or_default();
+        let mut written = 0;
+        while !part.is_empty() && self.has_credits(channel)? {
+            self.send(channel.0, |message| {
+                while !part.is_empty() && message.len() < MESSAGE_BYTES_MAX {
+                    let count = part.len().min(MESSAGE_BYTES_MAX - message.len());
+                    message.push(&part[..count]);
+                    part = &part[count..];
+                    if part.is_empty() {
+                        part = parts.next().unwrap_or_default();
+                    }
+                }
+                written += message.len();
+            })?;
+        }
+        self.written(channel, written)
+    }
+
+    /// Like [`write`](Self::write), for bytes that stay where they are until they are sent.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_shared(
+        &mut self,
+        channel: ChannelId,
+        bytes: &SharedBytes,
+        range: Range<usize>,
+    ) -> io::Result<usize> {
+        let mut begin = range.start;
+        while begin < range.end && self.has_credits(channel)? {
+            let end = range.end.min(begin + MESSAGE_BYTES_MAX);
+            self.send(channel.0, |message| {
+                message.push_shared(bytes.clone(), begin..end);
+            })?;
+            begin = end;
+        }
+        self.written(channel, begin - range.start)
+    }
+
+    /// The result of a write.
+    fn written(&mut self, channel: ChannelId, count: usize) -> io::Result<usize> {
+        match (count, self.worker.receiver().get_mut(channel.0)) {
+            (0, Some(channel)) => {
+                channel.wants_write = true;
+                Err(ErrorKind::WouldBlock.into())
+            }
+            _ => Ok(count),
+        }
+    }
+
+    /// Whether a message with data may be sent.
+    fn has_credits(&mut self, channel: ChannelId) -> io::Result<bool> {
+        match self.worker.receiver().get(channel.0) {
+            Some(channel) => match &channel.failure {
+                Some(failure) => Err(failed(failure)),
+                None => Ok(channel.credits() > 0),
+            },
+            None => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Sends one message with the data that `fill` puts into it.
+    fn send(&mut self, at: usize, fill: impl FnOnce(&mut Message)) -> io::Result<()> {
+        let mut message = self.worker.message();
+        fill(&mut message);
+        let channel = self.worker.receiver().get_mut(at);
+        let Some((channel, endpoint)) =
+            channel.and_then(|channel| channel.endpoint.map(|endpoint| (channel, endpoint)))
+        else {
+            return Err(ErrorKind::NotConnected.into());
+        };
+        message.header = channel.next_header(message.len() > 0).to_bytes();
+        self.worker.send(endpoint, message).map_err(|error| {
+            let failure = ChannelFailure::from(error);
+            let shown = failed(&failure);
+            if let Some(channel) = self.worker.receiver().get_mut(at) {
+                channel.failure.get_or_insert(failure);
+            }
+            shown
+        })
+    }
+
+    /// Whether received bytes wait to be read.
+    pub fn has_input(&mut self, channel: ChannelId) -> bool {
+        let channel = self.worker.receiver().get(channel.0);
+        channel.is_some_and(|channel| channel.has_input() || channel.failure.is_some())
+    }
+
+    /// Whether a write would succeed, or would return an error.
+    pub fn can_write(&mut self, channel: ChannelId) -> bool {
+        !matches!(self.has_credits(channel), Ok(false))
+    }
+
+    /// The number of messages received.
+    pub fn received(&mut self, channel: ChannelId) -> u32 {
+        let channel = self.worker.receiver().get(channel.0);
+        channel.map_or(0, |channel| channel.received())
+    }
+
+    /// The number of messages sent.
+    pub fn sent(&mut self, channel: ChannelId) -> u32 {
+        let channel = self.worker.receiver().get(channel.0);
+        channel.map_or(0, |channel| channel.sent())
+    }
+
+    /// Memory of the bytes that were received and not read.
+    pub fn input_bytes(&mut self, channel: ChannelId) -> usize {
+        let channel = self.worker.receiver().get(channel.0);
+        channel.map_or(0, |channel| channel.memory_bytes())
+    }
+
+    /// Memory of the bytes that were written and that UCX has not sent.
+    pub fn output_bytes(&mut self, channel: ChannelId) -> usize {
+        let channel = self.worker.receiver().get(channel.0);
+        let endpoint = channel.and_then(|channel| channel.endpoint);
+        endpoint.map_or(0, |endpoint| self.worker.unsent_bytes(endpoint))
+    }
+
+    /// The peer has closed the stream after `count` messages. If some of them do not arrive soon,
+    /// the channel fails.
+    pub fn expect(&mut self, channel: ChannelId, count: u32) {
+        self.awaited.push((channel.0, count, time::now() + LINGER));
+    }
+
+    /// Closes a channel. What was sent is still delivered if the peer takes it soon.
+    pub fn close(&mut self, channel: ChannelId) {
+        let closed = self.worker.receiver().remove(channel.0);
+        self.awaited.retain(|(at, ..)| *at != channel.0);
+        if let Some(closed) = closed
+            && let Some(endpoint) = closed.endpoint
+        {
+            let until = match closed.failure {
+                None => time::now() + LINGER,
+                Some(_) => time::now(),
+            };
+            self.worker.close(endpoint, until);
+        }
+    }
+
+    /// Lets UCX send and receive. Returns whether there was something to do.
+    pub fn progress(&mut self) -> bool {
+        let has_worked = self.worker.progress();
+        if self.worker.take_failures() {
+            self.note_failures();
+        }
+        // Their users may have counted the memory of what was not sent.
+        while let Some(at) = self.worker.emptied.pop() {
+            self.worker.receiver().note_emptied(at);
+        }
+        if !self.awaited.is_empty() {
+            self.end_waits();
+        }
+        has_worked
+    }
+
+    /// Gives channels the errors of their endpoints.
+    fn note_failures(&mut self) {
+        let endpoint_of = |(at, channel): (usize, &mut _)| -> Option<(usize, usize)> {
+            let channel: &mut crate::channel::Channel = channel;
+            Some((at, channel.endpoint?))
+        };
+        let channels = self.worker.receiver().iter_mut();
+        let endpoints: Vec<(usize, usize)> = channels.filter_map(endpoint_of).collect();
+        for (at, endpoint) in endpoints {
+            if let Some(error) = self.worker.error(endpoint) {
+                self.fail(at, error.into());
+            }
+        }
+    }
+
+    fn fail(&mut self, at: usize, failure: ChannelFailure) {
+        let channels = self.worker.receiver();
+        if let Some(channel) = channels.get_mut(at) {
+            channel.failure.get_or_insert(failure);
+            channels.list(at);
+        }
+    }
+
+    /// Ends the channels whose last messages are overdue.
+    fn end_waits(&mut self) {
+        let now = time::now();
+        let mut overdue = Vec::new();
+        let channels = self.worker.receiver();
+        self.awaited.retain(|&(at, count, until)| {
+            let received = channels.get(at).map_or(count, |channel| channel.received());
+            let missing = count.wrapping_sub(received);
+            if missing > 0 && now >= until {
+                overdue.push((at, missing));
+            }
+            missing > 0 && now < until
+        });
+        for (at, missing) in overdue {
+            self.fail(at, ChannelFailure::Missing { missing });
+        }
+    }
+
+    /// Whether [`take_ready`](Self::take_ready) may have something to report.
+    pub fn has_ready(&mut self) -> bool {
+        self.worker.receiver().has_listed()
+    }
+
+    /// Calls `tell` with the channels that can be used since the last call.
+    pub fn take_ready(&mut self, mut tell: impl FnMut(ChannelReady)) {
+        while let Some(report) = self.worker.receiver().next_report() {
+            tell(ChannelReady {
+                tag: report.tag,
+                writable: report.is_writable,
+            });
+        }
+    }
+
+    /// Prepares to wait for the descriptor. False means that UCX has something to do first, or
+    /// that it can send no more until a peer takes what it was sent.
+    ///
+    /// # Errors
+    /// [`UcxError::Call`], [`UcxError::Forked`].
+    pub fn arm(&mut self) -> Result<bool, UcxError> {
+        self.worker.arm()
+    }
+
+    /// How long the event loop may wait at most before it calls [`progress`](Self::progress).
+    pub fn wait_max(&self) -> Option<Duration> {
+        let lingers = self.worker.is_flushing() || !self.awaited.is_empty();
+        lingers.then_some(LINGER_INTERVAL)
+    }
+}
+
+impl AsFd for Hub {
+    /// The descriptor that becomes readable after [`arm`](Hub::arm). The hub closes it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.worker.descriptor()
+    }
+}
+
+fn failed(failure: &ChannelFailure) -> io::Error {
+    let kind = match failure {
+        ChannelFailure::Ucx(_) | ChannelFailure::Missing { .. } => ErrorKind::ConnectionReset,
+        _ => ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, failure.clone())
+}
