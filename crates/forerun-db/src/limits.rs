@@ -16,5 +16,8 @@ pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 /// and a short entry.
 pub(crate) const MEMTABLE_BYTES_MIN: usize = 1 << 10;
 
+/// Smaller memtables have no hash index, because it would take a large share of them.
+pub(crate) const MEMTABLE_INDEX_BYTES_MIN: usize = 4 << 10;
+
 /// Longest batch, encoded: 2 GiB minus one byte.
 pub const BATCH_BYTES_MAX: usize = (1 << 31) - 1;

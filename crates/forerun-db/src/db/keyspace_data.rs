@@ -20,10 +20,10 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::backoff::Failing;
 use super::cursor_pool::CursorPool;
-use super::memtable_set::INDEXED_TABLE_BYTES_MIN;
 use super::super_version::{SuperVersion, Table};
 use crate::clock::{Clock, Expiry};
 use crate::comparator::KeyOrder;
+use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 use crate::memtable::{Comparator, MemTableConfig};
 use crate::planted::{self, Defect};
 use crate::run::lookup::ReadContext;
@@ -145,7 +145,7 @@ impl KeyspaceData {
             comparator: Arc::clone(&self.comparator),
             checks: options.checks,
             pages,
-            hash_index: options.memtable_index && limit_bytes >= INDEXED_TABLE_BYTES_MIN,
+            hash_index: options.memtable_index && limit_bytes >= MEMTABLE_INDEX_BYTES_MIN,
         };
         // A memtable asks the comparator for its name.
         panics::catch_if(self.order.may_panic(), "creating a memtable", || {

@@ -18,15 +18,13 @@ use std::sync::Arc;
 use super::held_memory::HeldMemory;
 use super::keyspace_data::KeyspaceData;
 use super::super_version::Table;
+use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 
 /// The maximum size of an empty memtable without an index.
 pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
 
 /// The maximum size of an empty memtable with an index.
 const EMPTY_INDEXED_TABLE_BYTES: usize = 2 << 10;
-
-/// Smaller memtables have no index, because it would take a large share of them.
-pub(super) const INDEXED_TABLE_BYTES_MIN: usize = 4 << 10;
 
 /// The memory that a write needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -114,7 +112,7 @@ impl MemTableSet {
     /// The maximum size of an empty memtable of this set.
     pub(super) fn empty_table_bytes(&self) -> usize {
         match self.limit_bytes {
-            ..INDEXED_TABLE_BYTES_MIN => EMPTY_TABLE_BYTES,
+            ..MEMTABLE_INDEX_BYTES_MIN => EMPTY_TABLE_BYTES,
             _ => EMPTY_INDEXED_TABLE_BYTES,
         }
     }

@@ -15,6 +15,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "names",
             "sync",
             "arch",
+            "cache_padded",
             "process",
             "epoch",
             "metrics",
