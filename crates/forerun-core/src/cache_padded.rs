@@ -5,7 +5,7 @@ use std::ops::Deref;
 /// A value that occupies cache lines of its own, so that writing it does not take the data beside
 /// it out of other cores' caches.
 ///
-/// It is aligned to two lines, as crossbeam's type of this name is: Intel's processors prefetch
+/// It is aligned to two lines, as crossbeam's type of this name is: Intel's CPUs prefetch
 /// lines in pairs, so the neighbour of a line that others write is taken away as well.
 ///
 /// ```

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use forerun_core::{Pages, setters};
 
-use crate::comparator::KeyOrder;
-use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
+use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
 use crate::io::ReadBackend;
 use crate::limits::MEMTABLE_BYTES_MIN;
 use crate::memtable::MemoryChecks;
@@ -217,11 +216,9 @@ pub struct Options {
     /// one. At most half of `memory_limit_bytes` is used. A memtable reserves address space of this
     /// size at once, and memory as it fills. At least 1 KiB. Default: 64 MiB.
     pub memtable_bytes: usize,
-    /// Whether memtables have an index from a key's hash to its newest version, with which a lookup
-    /// of one key searches no list. It takes 14 bytes per key, which are part of
-    /// `memtable_bytes`, and makes an insertion slower by a tenth. Memtables of less than 4 KiB,
-    /// and those of keyspaces whose comparator does not promise
-    /// [`equal_means_identical`](Comparator::equal_means_identical), have none. Default: true.
+    /// Whether memtables of 4 KiB and more have an index by hash, with which point lookups search
+    /// no list. It takes 14 of `memtable_bytes` per key; insertions take a tenth longer, in batches
+    /// a quarter. Only for [`Comparator::equal_means_identical`]. Default: true.
     pub memtable_index: bool,
     /// The maximum memory for pages of runs, their indexes and filters, in bytes. Indexes use at
     /// most a quarter of it; a run whose index does not fit uses its filter. Filters use at most

@@ -307,8 +307,9 @@ mod tests {
             }
             line.remove(Slots(freed));
             for bit in 0..4 {
-                let has_bit = |entry: &Option<(u16, u32)>| entry.is_some_and(|(_, n)| n >> bit & 1 == 1);
-                let expected: Vec<_> = (0..held.len()).filter(|&slot| has_bit(&held[slot])).collect();
+                let has_bit =
+                    |slot: &usize| held[*slot].is_some_and(|(_, entry)| entry >> bit & 1 == 1);
+                let expected: Vec<_> = (0..held.len()).filter(has_bit).collect();
                 prop_assert_eq!(line.used_with_bit(bit).collect::<Vec<_>>(), expected);
             }
             let seen = line.tags();
