@@ -55,6 +55,7 @@ mod write_report;
 pub use calls::{Calls, CasResult};
 pub use error::{Error, Failure, KeyError};
 pub use expiry::Expiry;
+pub use forerun_ucx::UcxError;
 pub use new_value::NewValue;
 pub use options::{ClientOptions, Credentials, EjectedKeys, Protocol};
 pub use pending::Pending;
