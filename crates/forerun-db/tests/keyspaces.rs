@@ -300,6 +300,46 @@ fn a_batch_larger_than_a_memtable_is_accepted() {
 }
 
 #[test]
+fn batches_of_any_number_of_short_entries_fit_beside_the_indexes_of_their_memtables() {
+    for (entries, value_bytes) in [(1, 3000), (4, 1000), (30, 100), (300, 0), (20_000, 0)] {
+        for memtable_bytes in [1 << 10, 4 << 10, 64 << 10] {
+            let (done, is_done) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let options = tiny_options()
+                    .memory_limit_bytes(16 << 20)
+                    .memtable_bytes(memtable_bytes);
+                let db = open(&FaultIo::new(), &options).unwrap();
+                let keyspaces: Vec<_> = ["a", "b", "c"]
+                    .map(|name| db.keyspace(name).unwrap())
+                    .into();
+                for round in 0..3_u32 {
+                    let mut batch = WriteBatch::new();
+                    batch.put(b"in the store's own", b"").unwrap();
+                    for i in 0..entries {
+                        let key = (i + round).to_be_bytes();
+                        for keyspace in &keyspaces {
+                            let value = vec![0; value_bytes];
+                            batch.keyspace(keyspace).put(&key, &value).unwrap();
+                        }
+                    }
+                    db.write(&batch, Durability::Buffered).unwrap();
+                }
+                let count = |keyspace: &forerun_db::Keyspace| keyspace.iter().count() as u32;
+                assert!(
+                    keyspaces
+                        .iter()
+                        .all(|keyspace| count(keyspace) == entries + 2)
+                );
+                done.send(()).unwrap();
+            });
+            let what = format!("{entries} of {value_bytes} bytes, {memtable_bytes} a memtable");
+            let waited = is_done.recv_timeout(std::time::Duration::from_secs(120));
+            assert!(waited.is_ok(), "{what}: {waited:?}");
+        }
+    }
+}
+
+#[test]
 fn entries_of_one_keyspace_expire_and_those_of_another_stay() {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(1_000));

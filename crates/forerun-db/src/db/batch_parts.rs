@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::keyspace_data::KeyspaceData;
-use super::memtable_set::{MemTableSet, Needed};
+use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet, Needed, empty_table_bytes};
 use super::super_version::Table;
 use crate::memtable::Prepared;
 use crate::ranges::RangeRef;
@@ -121,8 +121,7 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
             continue;
         };
         let ops = part.entries().map(|(_, op)| op);
-        let reserve = |bytes| memtables.reserve_for_index(bytes);
-        match table.memtable.prepare_within(ops, &reserve) {
+        match table.memtable.prepare_entries(ops) {
             Ok(entries) => {
                 needed.entries_bytes += entries.bytes();
                 prepared.push((part, &**table, entries));
@@ -135,15 +134,21 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
             Err(error) => return Err(error),
         }
     }
-    match fits && memtables.reserve(needed) {
-        true => Ok(Fits::Yes(Entries {
-            parts: prepared,
-            needed,
-        })),
-        false => Ok(Fits::No {
-            needed_bytes: needed.bytes() + parts.len() * memtables.empty_table_bytes(),
-        }),
+    if !fits || !memtables.reserve(needed) {
+        let at_least = needed.bytes() + parts.len() * EMPTY_TABLE_BYTES;
+        let empty_bytes = parts.len() * empty_table_bytes(memtables.limit_bytes.max(at_least));
+        return Ok(Fits::No {
+            needed_bytes: needed.bytes() + empty_bytes,
+        });
     }
+    // Last, so that an index never takes memory that the entries need.
+    for (_, _, entries) in &prepared {
+        entries.grow_index(&|bytes| memtables.reserve_for_index(bytes));
+    }
+    Ok(Fits::Yes(Entries {
+        parts: prepared,
+        needed,
+    }))
 }
 
 impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {

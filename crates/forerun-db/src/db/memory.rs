@@ -20,12 +20,16 @@ use forerun_core::sync::{PoisonError, time};
 
 use super::Inner;
 use super::background_work::{FailOn, Task};
-use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
+use super::memtable_set::{EMPTY_INDEXED_TABLE_BYTES, EMPTY_TABLE_BYTES, MemTableSet};
+use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 use crate::planted::{self, Defect};
 use crate::{Background, Error, Result};
 
 /// The maximum number of memtable sets at a time: every lookup searches a memtable in each.
 const MEMTABLE_SETS_MAX: usize = 6;
+
+/// Entries of fewer bytes go to a new memtable without an index, unless it has the usual size.
+const WITHOUT_INDEX_MAX: usize = MEMTABLE_INDEX_BYTES_MIN - EMPTY_TABLE_BYTES;
 
 /// Kept free, so that a nearly empty memtable set can replace any other at any time.
 const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
@@ -261,8 +265,10 @@ impl Inner {
 /// The size of an empty memtable for a batch that did not fit into the last one. The heights of its
 /// towers are drawn again and may be greater, so there is an extra eighth.
 pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
-    const HEAD_BYTES: usize = 1 << 10;
-    needed_bytes
-        .saturating_add(needed_bytes / 8)
-        .saturating_add(HEAD_BYTES)
+    let entries_bytes = needed_bytes.saturating_add(needed_bytes / 8);
+    entries_bytes.saturating_add(match entries_bytes {
+        // With an empty memtable of that kind, the set is smaller than one with an index.
+        ..WITHOUT_INDEX_MAX => EMPTY_TABLE_BYTES,
+        _ => EMPTY_INDEXED_TABLE_BYTES,
+    })
 }

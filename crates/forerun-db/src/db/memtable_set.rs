@@ -24,7 +24,15 @@ use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
 
 /// The maximum size of an empty memtable with an index.
-const EMPTY_INDEXED_TABLE_BYTES: usize = 2 << 10;
+pub(super) const EMPTY_INDEXED_TABLE_BYTES: usize = 2 << 10;
+
+/// The maximum size of an empty memtable in a set with this limit.
+pub(super) fn empty_table_bytes(limit_bytes: usize) -> usize {
+    match limit_bytes {
+        ..MEMTABLE_INDEX_BYTES_MIN => EMPTY_TABLE_BYTES,
+        _ => EMPTY_INDEXED_TABLE_BYTES,
+    }
+}
 
 /// The memory that a write needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,17 +117,10 @@ impl MemTableSet {
         Some(&self.tables[index].1)
     }
 
-    /// The maximum size of an empty memtable of this set.
-    pub(super) fn empty_table_bytes(&self) -> usize {
-        match self.limit_bytes {
-            ..MEMTABLE_INDEX_BYTES_MIN => EMPTY_TABLE_BYTES,
-            _ => EMPTY_INDEXED_TABLE_BYTES,
-        }
-    }
-
     /// Whether another memtable fits, or nothing would be gained by replacing this set.
     pub(super) fn takes_another_table(&self) -> bool {
-        self.used_bytes() + self.empty_table_bytes() <= self.limit_bytes || self.is_empty()
+        self.used_bytes() + empty_table_bytes(self.limit_bytes) <= self.limit_bytes
+            || self.is_empty()
     }
 
     /// Its memtables, without their keyspaces.

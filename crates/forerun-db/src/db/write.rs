@@ -17,7 +17,7 @@ use forerun_core::sync::{OnceLock, PoisonError};
 
 use super::batch_parts::{Fits, Part, prepare};
 use super::keyspace_data::KeyspaceData;
-use super::memtable_set::{MemTableSet, Needed};
+use super::memtable_set::{MemTableSet, Needed, empty_table_bytes};
 use super::published_sequence::Hole;
 use super::{Commit, Inner};
 use crate::panics;
@@ -189,8 +189,7 @@ impl Inner {
             };
             part.keyspace.check_takes_writes()?;
             let ops = part.entries().map(|(_, op)| op);
-            let reserve = |bytes| active.reserve_for_index(bytes);
-            let prepared = match table.memtable.prepare_within(ops, &reserve) {
+            let prepared = match table.memtable.prepare_entries(ops) {
                 Ok(prepared) => prepared,
                 Err(Error::MemoryLimit { needed_bytes, .. }) => {
                     let needed_bytes = needed_bytes + ranges_bytes;
@@ -206,6 +205,8 @@ impl Inner {
                 let needed_bytes = needed.bytes();
                 return Ok(Attempt::MemTableFull { needed_bytes });
             }
+            // After the reservation, so that the index never takes memory that the entries need.
+            prepared.grow_index(&|bytes| active.reserve_for_index(bytes));
             let logged = self.log(encoded, count, durability);
             let first_sequence = logged.inspect_err(|_| active.release(needed))?;
             let last_sequence = first_sequence + count as u64 - 1;
@@ -329,7 +330,7 @@ impl Inner {
                 Attempt::Done(last_sequence) => return Ok(last_sequence),
                 Attempt::NoTable(keyspace) => {
                     let full = (!active.takes_another_table()).then_some(active.number);
-                    let needed_bytes = active.empty_table_bytes();
+                    let needed_bytes = empty_table_bytes(active.limit_bytes);
                     drop(active);
                     match full {
                         None => self.add_table(keyspace)?,

@@ -28,10 +28,9 @@ fn write(
     let keys: Vec<_> = keys.map(key).collect();
     for batch in keys.chunks(batch) {
         let ops = batch.iter().map(|key| Op::Put { key, value: key });
-        table
-            .prepare_within(ops, may_take)
-            .unwrap()
-            .publish(sequence);
+        let prepared = table.prepare_entries(ops).unwrap();
+        prepared.grow_index(may_take);
+        prepared.publish(sequence);
         sequence += batch.len() as u64;
     }
     sequence

@@ -225,27 +225,22 @@ impl MemTable {
     /// [`Error::ValueTooLong`]; [`Error::BatchChanged`] if the iterator and its clones differ.
     /// After an error the table holds nothing of the batch.
     pub fn prepare<'op>(&self, ops: impl Iterator<Item = Op<'op>> + Clone) -> Result<Prepared<'_>> {
-        self.prepare_within(ops, &|_| true)
+        let prepared = self.prepare_entries(ops)?;
+        prepared.grow_index(&|_| true);
+        Ok(prepared)
     }
 
-    /// [`prepare`](Self::prepare) that asks `may_take` before the hash index takes memory for good.
-    /// Without the memory, lookups are slower.
-    pub(crate) fn prepare_within<'op>(
+    /// [`prepare`](Self::prepare) without [`Prepared::grow_index`].
+    pub(crate) fn prepare_entries<'op>(
         &self,
         ops: impl Iterator<Item = Op<'op>> + Clone,
-        may_take: &dyn Fn(usize) -> bool,
     ) -> Result<Prepared<'_>> {
         ops.clone().try_for_each(|op| op.check_lengths())?;
         let prepared = Prepared::new(&self.list, self.hash_index.as_ref(), ops);
-        let prepared = prepared.map_err(|refused| match refused {
+        prepared.map_err(|refused| match refused {
             Refused::Full(full) => memory_limit(full, self.list.arena().region().len()),
             Refused::Changed => Error::BatchChanged,
-        })?;
-        if let Some(index) = &self.hash_index {
-            let entries = self.list.entries() + prepared.len();
-            index.make_space(self.list.arena(), entries, may_take);
-        }
-        Ok(prepared)
+        })
     }
 
     /// The newest version of `key` with a sequence number of at most `snapshot`.

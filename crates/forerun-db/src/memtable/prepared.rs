@@ -133,6 +133,15 @@ impl<'a> Prepared<'a> {
         self.block_bytes
     }
 
+    /// Lets the hash index grow for the entries. It asks `may_take` before it takes memory, which it
+    /// keeps whether the entries are published or not. Without the memory, lookups are slower.
+    pub(crate) fn grow_index(&self, may_take: &dyn Fn(usize) -> bool) {
+        if let Some(index) = self.hash_index {
+            let entries = self.list.entries() + self.entries;
+            index.make_space(self.list.arena(), entries, may_take);
+        }
+    }
+
     /// Makes the entries visible to readers at `first_sequence` and above. The `i`th entry gets the
     /// sequence number `first_sequence + i`. Sequence numbers start at 1, and no two entries of a
     /// memtable share one.
