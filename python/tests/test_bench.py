@@ -86,7 +86,8 @@ def test_every_client_number_of_servers_and_batch_has_a_line(tmp_path, monkeypat
     kind = any_kind()
     if kind == "forerun":
         monkeypatch.setenv("FORERUN_COMMAND", server_command(kind))
-    clients = {"forerun", "forerun-rows"} | ({"pymemcache"} if find_spec("pymemcache") else set())
+    clients = {"forerun", "forerun-rows", "forerun-asyncio"}
+    clients |= {"pymemcache"} if find_spec("pymemcache") else set()
     lines = run(tmp_path, "client.py", "--program", kind, "--servers", "1,3", "--batch", "1,20")
     cells = {(line["engine"], line["servers"], line["batch"]) for line in lines}
     assert cells == {(c, s, b) for c in clients for s in (1, 3) for b in (1, 20)}

@@ -339,8 +339,8 @@ mod tests {
     fn every_cell_has_one_row_per_strategy_with_ratios() {
         let rows = measure(&lookups()).unwrap();
         // Two strategies (the baseline is added) in 8 cells of two workloads, and one fill for each
-        // number of threads.
-        assert_eq!(rows.len(), 2 * 8 * 2 + 2);
+        // number of threads and size of a write.
+        assert_eq!(rows.len(), 2 * 8 * 2 + 2 * 2);
         for row in &rows {
             assert!(row.keys_per_second > 0.0 && row.keys_per_second.is_finite());
             let reads = row.case != "fillrandom";

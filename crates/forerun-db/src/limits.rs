@@ -17,7 +17,7 @@ pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 pub(crate) const MEMTABLE_BYTES_MIN: usize = 1 << 10;
 
 /// Smaller memtables have no hash index, because it would take a large share of them.
-pub(crate) const MEMTABLE_INDEX_BYTES_MIN: usize = 4 << 10;
+pub(crate) const MEMTABLE_INDEX_BYTES_MIN: usize = 16 << 10;
 
 /// Longest batch, encoded: 2 GiB minus one byte.
 pub const BATCH_BYTES_MAX: usize = (1 << 31) - 1;

@@ -54,10 +54,10 @@ new server for every turn. slow_snapshot writes so slowly (serve --snapshot-rate
 snapshot outlasts the round; --snapshot-dir names a directory on a disk that is slow by itself. \
 Loops of idle priority keep the cores awake, so that the times do not contain how long the host \
 takes to wake them. If other programs use the cores, the study measures them instead, as the \
-column core wait shows; as root, `chrt -f 10` keeps them away:
+column core wait shows; as root, `chrt -f 10` before the command keeps them away:
 
-  forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --rounds 11
-  chrt -f 10 forerun-bench server --study tail --disturbance none,flush_all,slow_snapshot
+  forerun-bench server --study tail --value-bytes 1Ki --memory 256Mi --disturbance \
+  none,flush_all,slow_snapshot
 
 --study index exchanges the index of one server: MemC3's, cuckoo and bucketized tables with and \
 without vector instructions, the production table and the production cache. The study's server has \

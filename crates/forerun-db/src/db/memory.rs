@@ -28,8 +28,9 @@ use crate::{Background, Error, Result};
 /// The maximum number of memtable sets at a time: every lookup searches a memtable in each.
 const MEMTABLE_SETS_MAX: usize = 6;
 
-/// Entries of fewer bytes go to a new memtable without an index, unless it has the usual size.
-const WITHOUT_INDEX_MAX: usize = MEMTABLE_INDEX_BYTES_MIN - EMPTY_TABLE_BYTES;
+/// A set for entries of fewer bytes is too small for indexes, unless it has the usual size, which
+/// then leaves enough for the indexes of two memtables.
+const WITHOUT_INDEX_MAX: usize = MEMTABLE_INDEX_BYTES_MIN - 3 * EMPTY_TABLE_BYTES;
 
 /// Kept free, so that a nearly empty memtable set can replace any other at any time.
 const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
@@ -266,9 +267,9 @@ impl Inner {
 /// towers are drawn again and may be greater, so there is an extra eighth.
 pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
     let entries_bytes = needed_bytes.saturating_add(needed_bytes / 8);
+    // The store's own keyspace has a memtable in each set too.
     entries_bytes.saturating_add(match entries_bytes {
-        // With an empty memtable of that kind, the set is smaller than one with an index.
         ..WITHOUT_INDEX_MAX => EMPTY_TABLE_BYTES,
-        _ => EMPTY_INDEXED_TABLE_BYTES,
+        _ => 2 * EMPTY_INDEXED_TABLE_BYTES,
     })
 }

@@ -150,7 +150,7 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
-        "The command `multi_get` exists. Memcached answers `ERROR`.",
+        "The commands `multi_get`, `warm_up` and `warm_fill` exist. Memcached answers `ERROR`.",
     ),
     not_generated(
         Affected::Any,
