@@ -353,8 +353,8 @@ def test_only_the_main_thread_is_interrupted(tmp_path, alarm):
     table = forerun.Table(1, "int64")
     keys = np.tile(np.arange(100_000), 10)
     outcome = []
-    # Not `is_alive` and `join`: if a signal's exception interrupts them, Python before 3.13 may take
-    # a running thread for one that has ended (issue 45274).
+    # Not `is_alive` and `join`: if a signal's exception interrupts them, Python before 3.13 may
+    # take a running thread for one that has ended (issue 45274).
     ended = threading.Event()
 
     def work():
