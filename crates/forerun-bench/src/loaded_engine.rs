@@ -102,9 +102,9 @@ impl<'a> LoadedEngine<'a> {
         let what = format!("loading {}", self.engine.name());
         let bar = self.progress.steps(&what, self.data.keys());
         let all = 0..self.data.keys();
-        let mut writer = store.writer()?;
-        engine::load(&mut *writer, &self.data, all, 1, |done| bar.at(done))?;
-        drop(writer);
+        engine::load(&mut *store.writer()?, &self.data, all, 1, |done| {
+            bar.at(done)
+        })?;
         store.wait_idle()?;
         Ok(store)
     }

@@ -35,7 +35,7 @@ use super::hash_addressing::{
     CHUNK_BUCKETS, EntryBits, GROUP, KeyHasher, Place, SPLIT_FROM, bucket_of, buckets_for,
     level_of, spares_in, tag,
 };
-use super::hash_bucket::{Line, Slots};
+use super::hash_bucket::Line;
 use super::node::{ALIGN_BYTES, Node};
 
 /// Where lines start. Locations of lines are counted in this unit.
@@ -402,13 +402,14 @@ impl HashIndex {
                 }
             }
         }
-        let moving: [Slots; GROUP] =
-            std::array::from_fn(|i| self.copy_moving(arena, lines[i], buckets + i));
+        for (i, line) in lines.into_iter().enumerate() {
+            self.copy_moving(arena, line, buckets + i);
+        }
         // Release: publishes the buckets. They are counted before their entries leave the others,
         // and together, because every other thread must fetch the number again.
         self.buckets.store(buckets + GROUP, Ordering::Release);
-        for (line, moving) in lines.into_iter().zip(moving) {
-            self.remove_moved(arena, line, moving, buckets.ilog2());
+        for line in lines {
+            self.remove_moved(arena, line, buckets.ilog2());
         }
         true
     }
@@ -426,9 +427,8 @@ impl HashIndex {
     }
 
     /// Makes bucket number `bucket`, with the entries that move to it from the one whose first line
-    /// is `first`, which stays locked. The caller holds `is_growing`. Returns the slots of the
-    /// first line whose entries move.
-    fn copy_moving(&self, arena: &Arena, first: &Line, bucket: usize) -> Slots {
+    /// is `first`, which stays locked. The caller holds `is_growing`.
+    fn copy_moving(&self, arena: &Arena, first: &Line, bucket: usize) {
         let level = bucket.ilog2();
         let moving_bit = self.bits.moving_bit(level);
         let place = self.place(arena, bucket);
@@ -453,21 +453,15 @@ impl HashIndex {
                 }
             }
         }
-        first.used_with_bit(moving_bit)
     }
 
-    /// Removes the entries that were copied from the bucket whose first line is `first`, of whose
-    /// slots these are moving, and unlocks it.
-    fn remove_moved(&self, arena: &Arena, first: &Line, moving: Slots, level: u32) {
+    /// Removes the entries that were copied from the bucket whose first line is `first`, and
+    /// unlocks it.
+    fn remove_moved(&self, arena: &Arena, first: &Line, level: u32) {
         let moving_bit = self.bits.moving_bit(level);
-        first.remove(moving);
-        let mut line = first;
-        while let Some(next) = self.next(arena, line) {
-            next.remove(next.used_with_bit(moving_bit));
-            line = next;
-        }
-        if !self.bits.keeps_past(level) {
-            for line in self.lines(arena, first) {
+        for line in self.lines(arena, first) {
+            line.remove(line.used_with_bit(moving_bit));
+            if !self.bits.keeps_past(level) {
                 for slot in line.tags().used() {
                     line.replace(slot, self.split_entry(arena, line.entry(slot), level));
                 }
