@@ -21,21 +21,9 @@ impl Server {
     }
 
     fn start_with_log(workspace: &Workspace, args: &[&str], log: Stdio) -> Server {
-        let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--threads", "1"];
+        let mut all = vec!["--threads", "1"];
         all.extend(args);
-        let mut command = workspace.command(&all);
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("forerun can be started");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("it was asked for");
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .expect("it says where it listens");
-        let address = line.trim().strip_prefix("listening on ");
-        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_owned();
+        let (child, address) = workspace.serve("127.0.0.1:0", &all, log);
         Server { child, address }
     }
 

@@ -2,7 +2,7 @@
 
 mod testing;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 
@@ -11,20 +11,7 @@ use testing::Workspace;
 #[test]
 fn a_server_is_shown_with_its_rates() {
     let workspace = Workspace::new();
-    let mut server = workspace
-        .command(&["serve", "--port", "0", "--threads", "1"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
-    let mut line = String::new();
-    let stdout = server.stdout.take().expect("it was asked for");
-    BufReader::new(stdout).read_line(&mut line).expect("a line");
-    let address = line
-        .trim()
-        .strip_prefix("listening on ")
-        .expect("an address")
-        .to_owned();
+    let (mut server, address) = workspace.serve("127.0.0.1:0", &["--threads", "1"], Stdio::null());
     // A client that reads until it is stopped.
     let mut client = TcpStream::connect(&address).expect("it accepts");
     client

@@ -28,21 +28,7 @@ impl CacheServer {
 
     /// Starts `forerun serve` at this address.
     pub fn forerun_at(workspace: &Workspace, address: &str, args: &[&str]) -> CacheServer {
-        let mut all = vec!["serve", "--listen", address];
-        all.extend(args);
-        let mut command = workspace.command(&all);
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("forerun can be started");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("it was asked for");
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .expect("it says where it listens");
-        let address = line.trim().strip_prefix("listening on ");
-        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_owned();
+        let (child, address) = workspace.serve(address, args, Stdio::null());
         CacheServer { child, address }
     }
 

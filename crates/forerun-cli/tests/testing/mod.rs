@@ -8,13 +8,35 @@ mod workspace;
 #[allow(unused_imports)]
 pub use workspace::{Ran, Workspace, files};
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
 
 /// The command under test, and its name in error messages.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_forerun");
 const NAME: &str = "forerun";
 
 impl Workspace {
+    /// Starts `forerun serve` at this address with these arguments. Returns the process, and the
+    /// address where it listens.
+    pub fn serve(&self, address: &str, args: &[&str], log: Stdio) -> (Child, String) {
+        let mut all = vec!["serve", "--listen", address];
+        all.extend(args);
+        let mut child = self
+            .command(&all)
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("forerun can be started");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it was asked for");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("it says where it listens");
+        let address = line.trim().strip_prefix("listening on ");
+        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_owned();
+        (child, address)
+    }
+
     /// Creates a store `db` with the given entries by `forerun load`.
     pub fn store(&self, entries: &[(&str, &str)]) -> &Workspace {
         let rows: String = entries

@@ -2,58 +2,28 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+#[path = "../../../forerun-ucx/tests/testing/transports.rs"]
+mod transports;
+
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::Mutex;
 use forerun_server::{Listen, ServerOptions, UcxOptions};
-use forerun_ucx::{ChannelId, Context, ContextOptions, Hello, HelloAnswer, Hub, Token, UcxError};
+use forerun_ucx::{ChannelId, Context, Hello, HelloAnswer, Hub, Token};
 
 use super::test_server::TIMEOUT;
-
-/// UCX, or `None` with a message if it is not installed.
-pub fn ucx() -> Option<Context> {
-    match Context::open(&ContextOptions::default()) {
-        Ok(context) => Some(context),
-        Err(error @ UcxError::NoLibrary { .. }) => {
-            // The test harness hides the output of `eprintln!` in a passing test.
-            let _ = writeln!(io::stderr(), "skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
+#[allow(unused_imports, reason = "each test uses a part")]
+pub use transports::{again_with, ucx};
 
 /// Options for a server that listens over UCX alone, through a Unix socket.
 pub fn ucx_options(path: &Path) -> ServerOptions {
     let listen = Listen::unix(path, 0o600).over_ucx(UcxOptions::default());
     ServerOptions::new(vec![listen])
-}
-
-/// Runs tests of this executable again with another `UCX_TLS`: UCX reads it once per process.
-pub fn again_with(transports: &str, tests: &[&str]) {
-    let program = std::env::current_exe().expect("this executable");
-    let ran = Command::new(program)
-        .args(["--exact", "--nocapture", "--test-threads", "1"])
-        .args(tests)
-        .env("UCX_TLS", transports)
-        .output()
-        .expect("it runs");
-    let output = format!(
-        "{}{}",
-        String::from_utf8_lossy(&ran.stdout),
-        String::from_utf8_lossy(&ran.stderr)
-    );
-    assert!(ran.status.success(), "UCX_TLS={transports}: {output}");
-    assert!(
-        output.contains(&format!("{} passed", tests.len())),
-        "{output}"
-    );
 }
 
 /// Connections of one thread, which share a hub.
