@@ -22,8 +22,8 @@ use super::node::ALIGN_BYTES;
 /// of an empty index.
 pub(super) const GROUP: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// The buckets of the smallest chunks. A chunk has one spare line for so many buckets.
-pub(super) const CHUNK_BUCKETS: usize = 8;
+/// The buckets of the smallest chunks.
+const CHUNK_BUCKETS: usize = 8;
 
 /// Splitting begins when a bucket that is not yet split has this many entries on average, and has
 /// reached all buckets at the other number.
@@ -36,7 +36,7 @@ pub(super) struct Place {
     pub(super) chunk: usize,
     /// The line within the chunk.
     pub(super) line: usize,
-    /// The buckets of the chunk. Its spare lines follow them.
+    /// The buckets of the chunk.
     pub(super) chunk_buckets: usize,
 }
 
@@ -52,14 +52,6 @@ impl Place {
             line: bucket & ((1 << shift) - 1),
             chunk_buckets: 1 << shift,
         }
-    }
-}
-
-/// The spare lines of the first chunks: one for every eight buckets.
-pub(super) fn spares_in(chunks: usize) -> usize {
-    match chunks {
-        ..CHUNK_BUCKETS => chunks,
-        _ => (CHUNK_BUCKETS + chunks % CHUNK_BUCKETS) << (chunks / CHUNK_BUCKETS - 1),
     }
 }
 
@@ -186,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_hold_every_bucket_once_and_have_a_spare_line_for_every_eight() {
+    fn chunks_hold_every_bucket_once() {
         let (mut bucket, mut chunk) = (0, 0);
         while bucket < 100_000 {
             let first = Place::of(bucket);
@@ -195,7 +187,6 @@ mod tests {
                 let place = Place::of(bucket + line);
                 assert_eq!(place, Place { line, ..first });
             }
-            assert_eq!(spares_in(chunk) * CHUNK_BUCKETS, bucket);
             bucket += first.chunk_buckets;
             chunk += 1;
         }

@@ -52,6 +52,10 @@ const _: () = assert!(size_of::<Line>() == 64);
 pub(super) struct Slots(u32);
 
 impl Slots {
+    pub(super) fn one(slot: usize) -> Slots {
+        Slots(1 << slot)
+    }
+
     #[inline(always)]
     pub(super) fn first(self) -> Option<usize> {
         (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
@@ -110,6 +114,12 @@ impl Tags {
     #[inline(always)]
     pub(super) fn overflow(self) -> u32 {
         (self.0[0] >> OVERFLOW_SHIFT & OVERFLOW_MASK) as u32
+    }
+
+    /// Whether tags and control are the same, apart from the lock.
+    pub(super) fn holds_same(self, other: Tags) -> bool {
+        let [first, second, third] = self.0;
+        first & !LOCKED == other.0[0] & !LOCKED && second == other.0[1] && third == other.0[2]
     }
 
     /// Whether the bucket lacks entries for which there was no memory.
@@ -260,10 +270,18 @@ impl Line {
         }
     }
 
-    /// Makes `line` follow this one. The caller holds the lock.
+    /// Makes `line` follow this one, or none if it is 0. The caller holds the lock.
     pub(super) fn set_overflow(&self, line: u32) {
         debug_assert!(u64::from(line) <= OVERFLOW_MASK);
-        self.change(0, |word| word | u64::from(line) << OVERFLOW_SHIFT);
+        let kept = !(OVERFLOW_MASK << OVERFLOW_SHIFT);
+        self.change(0, |word| word & kept | u64::from(line) << OVERFLOW_SHIFT);
+    }
+
+    /// Empties a line that is in no bucket.
+    pub(super) fn clear(&self) {
+        for word in 0..self.words.len() {
+            self.change(word, |_| 0);
+        }
     }
 
     /// Notes that the bucket lacks an entry. The caller holds the lock; this line is the bucket's

@@ -6,8 +6,7 @@
 //!   buckets         0 │ 1 │ … │ s │ … │ 2^k - 1 │ 2^k │ … │ n - 1 │        n of them
 //!                               └── splits into s and n ──────────►│
 //!
-//!   chunks          │ 8 buckets, 1 spare │ 8, 1 │ … │ 16, 2 │ …       in the arena, found through
-//!                                                                    a directory
+//!   chunks          │ 8 buckets │ 8 │ … │ 16 │ …      in the arena, found through a directory
 //! ```
 //!
 //! The index grows by linear hashing (Litwin, "Linear Hashing: A New Tool for File and Table
@@ -17,9 +16,12 @@
 //! looks whether its key's bucket is still the same, and searches again if not: n is counted before
 //! an entry is taken out of the bucket that is split.
 //!
-//! A bucket that is full continues in a spare line of the chunks. Where there is none either, or
-//! no memory for a chunk, the bucket is marked incomplete, and keys that it lacks are searched in
-//! the skip list.
+//! A bucket that is full continues in a spare line (`hash_spares.rs`). When it is split, its entries
+//! move up, and lines that become empty are spare again. A reader that follows a bucket to another
+//! line and finds nothing therefore looks at the first line again, and starts over if it differs.
+//!
+//! Where there is no memory for buckets or spare lines, a full bucket is marked incomplete, and keys
+//! that it lacks are searched in the skip list.
 //!
 //! An entry is put into the index after it was linked into the list and before its writer returns.
 //! It replaces an older version of its key; the older ones follow it in the list.
@@ -32,14 +34,12 @@ use forerun_core::sync::modelled::{hint, thread};
 
 use super::arena::{Arena, Full};
 use super::hash_addressing::{
-    CHUNK_BUCKETS, EntryBits, GROUP, KeyHasher, Place, SPLIT_FROM, bucket_of, buckets_for,
-    level_of, spares_in, tag,
+    EntryBits, GROUP, KeyHasher, Place, SPLIT_FROM, bucket_of, buckets_for, level_of, tag,
 };
-use super::hash_bucket::Line;
+use super::hash_bucket::{Line, Slots};
+use super::hash_memory::{line_at, take_lines};
+use super::hash_spares::Spares;
 use super::node::{ALIGN_BYTES, Node};
-
-/// Where lines start. Locations of lines are counted in this unit.
-const LINE_UNIT_BYTES: usize = align_of::<Line>();
 
 /// The least memory of an entry in the list. It bounds how many buckets can be needed.
 const ENTRY_BYTES_MIN: usize = 40;
@@ -61,8 +61,7 @@ pub(super) struct HashIndex {
 }
 
 struct Growth {
-    /// The number of spare lines in use.
-    spares: AtomicUsize,
+    spares: Spares,
     /// The number of chunks.
     chunks: AtomicUsize,
     /// Whether a thread is splitting buckets. It is a lock.
@@ -117,7 +116,7 @@ impl HashIndex {
             max_chunks,
             buckets: AtomicUsize::new(GROUP),
             growth: CachePadded::new(Growth {
-                spares: AtomicUsize::new(0),
+                spares: Spares::new(),
                 chunks: AtomicUsize::new(0),
                 is_growing: AtomicBool::new(false),
             }),
@@ -128,6 +127,7 @@ impl HashIndex {
             // SAFETY: the first chunk has so many buckets, and nobody else has the index.
             unsafe { index.place(arena, bucket).write(Line::new()) };
         }
+        index.growth.spares.reserve(arena, GROUP, 0, &|_| true)?;
         Ok(Some(index))
     }
 
@@ -199,10 +199,11 @@ impl HashIndex {
         let tag = tag(hash);
         let mut buckets = self.buckets();
         loop {
-            let mut line = self.bucket(arena, hash, buckets);
+            let first = self.bucket(arena, hash, buckets);
+            let first_tags = first.tags();
+            let (mut line, mut tags) = (first, first_tags);
             let mut is_incomplete = false;
             loop {
-                let tags = line.tags();
                 for slot in tags.matching(tag) {
                     let node = self.node(arena, line.entry(slot));
                     node.prefetch_rest();
@@ -215,15 +216,22 @@ impl HashIndex {
                     0 => break,
                     next => line = self.overflow(arena, next),
                 }
+                tags = line.tags();
             }
             if is_incomplete {
                 return Indexed::Unknown;
             }
             let now = self.buckets();
-            if bucket_of(hash, now) == bucket_of(hash, buckets) {
+            let is_same = match first_tags.overflow() {
+                // The entry may have moved to the bucket that was split off.
+                0 => bucket_of(hash, now) == bucket_of(hash, buckets),
+                // Or up to the first line, which shows it by then; and its line may be spare again,
+                // or behind another bucket. Entries leave the first line only when it is split.
+                _ => now == buckets && first.tags().holds_same(first_tags),
+            };
+            if is_same {
                 return Indexed::Missing;
             }
-            // The bucket was split meanwhile.
             buckets = now;
         }
     }
@@ -303,37 +311,13 @@ impl HashIndex {
     /// Adds an entry to a new line behind the last of a bucket, whose first line is locked.
     #[cold]
     fn add_to_spare(&self, arena: &Arena, first: &Line, last: &Line, tag: u16, entry: u32) {
-        match self.take_spare(arena) {
-            Some(spare) => {
-                // SAFETY: the line has just been taken for this call alone.
-                let line = unsafe {
-                    spare.write(Line::new());
-                    spare.as_ref()
-                };
-                line.add(tag, entry);
-                last.set_overflow(location_of(arena, spare));
+        match self.growth.spares.take(arena) {
+            Some((location, spare)) => {
+                spare.add(tag, entry);
+                last.set_overflow(location);
             }
             None => first.set_incomplete(),
         }
-    }
-
-    /// A spare line, for the caller alone.
-    fn take_spare(&self, arena: &Arena) -> Option<NonNull<Line>> {
-        // Acquire: pairs with the release in `add_chunk`, so that the chunk is in the directory.
-        let spares = spares_in(self.growth.chunks.load(Ordering::Acquire));
-        // Relaxed: the exchange hands out each number once.
-        let taken =
-            self.growth
-                .spares
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                    (taken < spares).then_some(taken + 1)
-                });
-        // Spare line i is in the chunk of bucket 8 i.
-        let bucket = taken.ok()? * CHUNK_BUCKETS;
-        let place = Place::of(bucket);
-        let behind = place.chunk_buckets - place.line + place.line / CHUNK_BUCKETS;
-        // SAFETY: the chunk has its spare lines behind its buckets.
-        Some(unsafe { self.place(arena, bucket).add(behind) })
     }
 
     /// Counts entries whose key had another version.
@@ -344,17 +328,23 @@ impl HashIndex {
         }
     }
 
-    /// Splits buckets until there are enough for the keys of so many entries. `may_take` is asked
-    /// before memory is taken; it counts the memory if it agrees. Where memory is lacking, the
-    /// index stays smaller.
+    /// Splits buckets until there are enough for the keys of so many entries, of which some are
+    /// new. `may_take` is asked before memory is taken; it counts the memory if it agrees. Where
+    /// memory is lacking, the index stays smaller.
     pub(super) fn make_space(
         &self,
         arena: &Arena,
         entries: usize,
+        new_entries: usize,
         may_take: &dyn Fn(usize) -> bool,
     ) {
         let keys = entries.saturating_sub(self.versions.load(Ordering::Relaxed));
         let wanted = buckets_for(keys);
+        // Without the memory, some buckets will be incomplete.
+        let _ = self
+            .growth
+            .spares
+            .reserve(arena, wanted, new_entries, may_take);
         // Relaxed: see below for the one who splits.
         while wanted >= self.buckets.load(Ordering::Relaxed) + GROUP {
             // Acquire and Release: whoever grows the index sees what the one before did.
@@ -455,8 +445,8 @@ impl HashIndex {
         }
     }
 
-    /// Removes the entries that were copied from the bucket whose first line is `first`, and
-    /// unlocks it.
+    /// Removes the entries that were copied from the bucket whose first line is `first`, moves up
+    /// those behind them, and unlocks it. Its buckets are counted.
     fn remove_moved(&self, arena: &Arena, first: &Line, level: u32) {
         let moving_bit = self.bits.moving_bit(level);
         for line in self.lines(arena, first) {
@@ -467,7 +457,42 @@ impl HashIndex {
                 }
             }
         }
+        if first.tags().overflow() != 0 {
+            self.move_up(arena, first);
+        }
         first.unlock();
+    }
+
+    /// Moves entries of a bucket to its first line, and frees the lines behind it that become empty.
+    /// A third line, which hardly any bucket has, waits until it is the second, because readers
+    /// look at the first line alone to see whether anything has moved.
+    #[cold]
+    fn move_up(&self, arena: &Arena, first: &Line) {
+        while let Some(second) = self.next(arena, first) {
+            let tags = second.tags();
+            for slot in tags.used() {
+                // Readers find it in one line or the other: it is copied first.
+                if !first.add(tags.tag(slot), second.entry(slot)) {
+                    return;
+                }
+                second.remove(Slots::one(slot));
+            }
+            let location = first.tags().overflow();
+            first.set_overflow(second.tags().overflow());
+            self.growth.spares.give_back(location);
+        }
+    }
+
+    /// The number of buckets that lack entries, and of lines behind buckets.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn incomplete_and_spare(&self, arena: &Arena) -> (usize, usize) {
+        let buckets = self.buckets();
+        let firsts = (0..buckets).map(|bucket| self.bucket(arena, bucket as u64, buckets));
+        firsts.fold((0, 0), |(incomplete, spare), first| {
+            let is_incomplete = first.tags().is_incomplete();
+            let lines = self.lines(arena, first).count();
+            (incomplete + usize::from(is_incomplete), spare + lines - 1)
+        })
     }
 
     /// The lines of a bucket.
@@ -489,43 +514,19 @@ impl HashIndex {
         place: Place,
         may_take: &dyn Fn(usize) -> bool,
     ) -> Result<(), Full> {
-        let lines = place.chunk_buckets + place.chunk_buckets / CHUNK_BUCKETS;
-        let len_bytes = lines * size_of::<Line>();
-        let full = Full {
-            needed_bytes: len_bytes,
-            used_bytes: arena.used_bytes(),
-        };
         if place.chunk >= self.max_chunks {
-            return Err(full);
+            return Err(Full {
+                needed_bytes: place.chunk_buckets * size_of::<Line>(),
+                used_bytes: arena.used_bytes(),
+            });
         }
-        let end_of = |start: usize| {
-            start
-                .next_multiple_of(LINE_UNIT_BYTES)
-                .saturating_add(len_bytes)
-        };
-        // What is counted includes the padding in front.
-        let counted_bytes = len_bytes + LINE_UNIT_BYTES - ALIGN_BYTES;
-        if !may_take(counted_bytes) {
-            return Err(full);
-        }
-        let (start, taken_bytes) = arena.allocate_with(end_of)?;
-        // SAFETY: the chunk ends where the memory taken does.
-        let first = unsafe { start.add(taken_bytes - len_bytes) }.cast::<Line>();
+        let first = take_lines(arena, place.chunk_buckets, may_take)?;
         // SAFETY: the chunk is within the directory, as was just checked.
         let chunk = unsafe { self.directory.add(place.chunk).as_ref() };
-        // Relaxed: published with the bucket, or with the number of chunks.
-        chunk.store(location_of(arena, first), Ordering::Relaxed);
-        // Release: pairs with the acquire in `take_spare`.
-        self.growth.chunks.store(place.chunk + 1, Ordering::Release);
+        // Relaxed: published with the buckets.
+        chunk.store(first, Ordering::Relaxed);
+        // Relaxed: only the holder of `is_growing` uses it.
+        self.growth.chunks.store(place.chunk + 1, Ordering::Relaxed);
         Ok(())
     }
-}
-
-#[inline(always)]
-fn line_at(arena: &Arena, location: u32) -> NonNull<Line> {
-    arena.at(location as usize * LINE_UNIT_BYTES).cast()
-}
-
-fn location_of(arena: &Arena, line: NonNull<Line>) -> u32 {
-    (arena.offset(line.cast()) / LINE_UNIT_BYTES) as u32
 }

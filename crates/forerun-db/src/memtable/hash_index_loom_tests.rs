@@ -8,6 +8,7 @@ use loom::thread;
 
 use super::arena::Arena;
 use super::hash_addressing::bucket_of;
+use super::hash_bucket::SLOTS;
 use super::hash_index::{HashIndex, Indexed};
 use super::loom_tests::model;
 use super::node::{Draft, Node, Seal};
@@ -63,7 +64,8 @@ impl Table {
     }
 
     fn grow(&self) {
-        self.index.make_space(&self.arena, TWO_BUCKETS, &|_| true);
+        self.index
+            .make_space(&self.arena, TWO_BUCKETS, 1, &|_| true);
     }
 }
 
@@ -140,5 +142,31 @@ fn of_two_versions_inserted_together_the_newer_stays() {
         assert!(table.find(&key) >= Some(1));
         writer.join().unwrap();
         assert_eq!(table.find(&key), Some(2));
+    });
+}
+
+#[test]
+fn a_key_behind_a_full_line_is_found_while_it_moves_up_and_its_line_is_taken_again() {
+    model(|| {
+        let table = Table::new();
+        let keys: [_; SLOTS] = std::array::from_fn(|at| table.key(at == 0, at as u8));
+        let [overflowing, later] = [SLOTS, SLOTS + 1].map(|at| table.key(false, at as u8));
+        for key in &keys {
+            table.insert(key, 1);
+        }
+        table.insert(&overflowing, 1);
+        let (one, other) = (table.clone(), table.clone());
+        let grower = thread::spawn(move || {
+            // One key moves to the second bucket, so that the line that follows is not needed; the
+            // later key needs it again.
+            one.grow();
+            one.insert(&later, 1);
+        });
+        let reader = thread::spawn(move || assert_eq!(other.find(&overflowing), Some(1)));
+        grower.join().unwrap();
+        reader.join().unwrap();
+        for key in keys.iter().chain([&overflowing, &later]) {
+            assert_eq!(table.find(key), Some(1));
+        }
     });
 }

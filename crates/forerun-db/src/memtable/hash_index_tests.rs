@@ -70,6 +70,29 @@ fn every_key_is_found_however_large_the_index_and_the_batches_are() {
 }
 
 #[test]
+fn no_bucket_lacks_an_entry_while_there_is_memory() {
+    for batch in [1, 100, 30_000] {
+        for _ in 0..4 {
+            let table = table(64 << 20);
+            let index = table.hash_index.as_ref().unwrap();
+            let (mut sequence, mut written) = (1, 0);
+            for end in [20, 50, 71, 73, 100, 150, 500, 5_000, 20_000, 60_000] {
+                sequence = write(&table, written..end, batch, sequence, &|_| true);
+                written = end;
+                let (incomplete, spare) = index.incomplete_and_spare(table.list.arena());
+                assert_eq!(incomplete, 0, "{written} keys in batches of {batch}");
+                let buckets = index.buckets();
+                assert!(
+                    spare <= 8 + buckets / 10,
+                    "{spare} spare lines, {buckets} buckets"
+                );
+            }
+            check(&table, written);
+        }
+    }
+}
+
+#[test]
 fn an_overwrite_takes_no_memory_in_the_index() {
     let table = table(64 << 20);
     let in_index = AtomicUsize::new(0);

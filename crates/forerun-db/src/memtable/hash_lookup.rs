@@ -13,13 +13,16 @@
 //!
 //! Every key takes the same few steps, so the stages run as one loop over the batch: there is no
 //! barrier between them at which nothing is in flight.
+//!
+//! Keys that the index cannot decide, because it had no memory for all entries, are collected and
+//! searched in the list together.
 
 use super::arena::Arena;
 use super::descent::{Lookup, find_alone, prefetch_value};
 use super::hash_addressing::tag;
 use super::hash_bucket::Line;
 use super::hash_index::{HashIndex, Indexed};
-use super::lookup_batch::{Batch, BatchKey};
+use super::lookup_batch::{Batch, BatchKey, interleaved};
 use super::memory_checks::{Checked, Trusting};
 use super::node::{Node, REST_BYTES};
 use super::skip_list::SkipList;
@@ -35,6 +38,9 @@ const _: () = assert!(RING > 2 * AHEAD && RING.is_power_of_two());
 /// Versions that a lookup walks back one by one. If the one that its snapshot sees is older still,
 /// it is searched in the list.
 const WALKED: usize = 8;
+
+/// Keys that are collected before they are searched in the list.
+const UNDECIDED: usize = 64;
 
 /// Looks up one key.
 #[inline(always)]
@@ -84,6 +90,8 @@ pub(super) fn find_all<'a, K: BatchKey>(
         return;
     }
     let mut ring = [hash(0); RING];
+    let mut undecided = [0; UNDECIDED];
+    let mut undecided_len = 0;
     for turn in 0..len + 2 * AHEAD {
         if turn < len {
             ring[turn % RING] = hash(turn);
@@ -103,12 +111,32 @@ pub(super) fn find_all<'a, K: BatchKey>(
                 _ => match index.find(arena, hash, key) {
                     Indexed::At(node) => version(list, node, key, read_point),
                     Indexed::Missing => Ok(Lookup::Missing),
-                    Indexed::Unknown => find_alone::<Trusting>(list, key, read_point),
+                    Indexed::Unknown => {
+                        undecided[undecided_len] = position;
+                        undecided_len += 1;
+                        if undecided_len == UNDECIDED {
+                            undecided_len = 0;
+                            search_list(list, batch, &undecided, &mut sink);
+                        }
+                        continue;
+                    }
                 },
             };
             sink(position, found);
         }
     }
+    search_list(list, batch, &undecided[..undecided_len], &mut sink);
+}
+
+/// Searches keys of a batch in the list.
+#[inline(never)]
+fn search_list<'a, K: BatchKey>(
+    list: &'a SkipList,
+    batch: &Batch<'_, K>,
+    positions: &[usize],
+    sink: &mut impl FnMut(usize, Checked<Lookup<'a>>),
+) {
+    interleaved::<Trusting, K>(list, batch, positions.len(), |turn| positions[turn], sink);
 }
 
 /// The first node whose tag matches. Its lines are prefetched, or those where the search continues.

@@ -161,11 +161,14 @@ pub(super) fn run<'a, V: Visit, K: BatchKey>(
         Strategy::Finger => finger::<V, K>(list, batch, sink),
         #[cfg(any(test, feature = "study"))]
         Strategy::Partition => partition::<V, K>(list, batch, sink),
-        Strategy::Interleaved => interleaved::<V, K>(list, batch, |turn| turn, sink),
+        Strategy::Interleaved => {
+            interleaved::<V, K>(list, batch, batch.keys.len(), |turn| turn, sink);
+        }
         #[cfg(any(test, feature = "study"))]
         Strategy::InterleavedSorted => {
             let sorted = batch.sorted(list);
-            interleaved::<V, K>(list, batch, |turn| sorted[turn].position, sink);
+            let place = |turn: usize| sorted[turn].position;
+            interleaved::<V, K>(list, batch, sorted.len(), place, sink);
         }
         Strategy::Index | Strategy::Auto => match (hash_index, &batch.keys) {
             (Some(index), [_]) => {
@@ -178,15 +181,16 @@ pub(super) fn run<'a, V: Visit, K: BatchKey>(
     }
 }
 
-/// Runs the searches as coroutines, started in the order of `place`, which returns the position of
-/// the next key.
-fn interleaved<'a, V: Visit, K: BatchKey>(
+/// Runs so many searches as coroutines, started in the order of `place`, which returns the position
+/// of the next key.
+pub(super) fn interleaved<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
+    searches: usize,
     place: impl Fn(usize) -> usize,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
 ) {
-    let targets = (0..batch.keys.len()).map(|turn| batch.target(list, place(turn)));
+    let targets = (0..searches).map(|turn| batch.target(list, place(turn)));
     let lookups = Entered::<V, _>::new(list, targets).map(find::<V>);
     interleave::<IN_FLIGHT, _>(lookups, |turn, answer| sink(place(turn), answer));
 }

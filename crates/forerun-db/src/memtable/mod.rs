@@ -24,6 +24,8 @@ mod hash_addressing;
 mod hash_bucket;
 mod hash_index;
 mod hash_lookup;
+mod hash_memory;
+mod hash_spares;
 mod lookup_batch;
 mod memory_checks;
 mod node;

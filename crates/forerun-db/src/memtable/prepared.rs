@@ -138,7 +138,7 @@ impl<'a> Prepared<'a> {
     pub(crate) fn grow_index(&self, may_take: &dyn Fn(usize) -> bool) {
         if let Some(index) = self.hash_index {
             let entries = self.list.entries() + self.entries;
-            index.make_space(self.list.arena(), entries, may_take);
+            index.make_space(self.list.arena(), entries, self.entries, may_take);
         }
     }
 
