@@ -22,12 +22,16 @@
 //! the skip list.
 //!
 //! An entry is put into the index after it was linked into the list and before its writer returns.
-//! It replaces an older version of its key; the older ones follow it in the list.
+//! It replaces an older version of its key; the older ones follow it in the list. Writers of one
+//! key may come in any order. So an incomplete bucket takes a new key only from an entry that is
+//! newer than all that were left out: one of those may be the key's newer version.
 
 use std::ptr::NonNull;
 
 use forerun_core::CachePadded;
-use forerun_core::sync::modelled::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use forerun_core::sync::modelled::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 use forerun_core::sync::modelled::{hint, thread};
 
 use super::arena::{Arena, Full};
@@ -37,6 +41,7 @@ use super::hash_addressing::{
 };
 use super::hash_bucket::Line;
 use super::node::{ALIGN_BYTES, Node};
+use crate::planted::{self, Defect};
 
 /// Where lines start. Locations of lines are counted in this unit.
 const LINE_UNIT_BYTES: usize = align_of::<Line>();
@@ -67,6 +72,8 @@ struct Growth {
     chunks: AtomicUsize,
     /// Whether a thread is splitting buckets. It is a lock.
     is_growing: AtomicBool,
+    /// The newest sequence number of the entries for which a bucket had no space; 0 if all had.
+    left_out_sequence: AtomicU64,
 }
 
 // SAFETY: the directory is in the arena of the list to which the index belongs, which is dropped
@@ -120,6 +127,7 @@ impl HashIndex {
                 spares: AtomicUsize::new(0),
                 chunks: AtomicUsize::new(0),
                 is_growing: AtomicBool::new(false),
+                left_out_sequence: AtomicU64::new(0),
             }),
             versions: CachePadded::new(AtomicUsize::new(0)),
         };
@@ -272,10 +280,11 @@ impl HashIndex {
         entry: u32,
         node: Node<'_>,
     ) -> bool {
-        let mut with_space = None;
+        let (mut with_space, mut is_incomplete) = (None, false);
         let mut line = first;
         loop {
             let tags = line.tags();
+            is_incomplete |= tags.is_incomplete();
             for slot in tags.matching(tag) {
                 let other = self.node(arena, line.entry(slot));
                 if other.key() == node.key() {
@@ -292,6 +301,11 @@ impl HashIndex {
                 0 => break,
                 next => line = self.overflow(arena, next),
             }
+        }
+        // Relaxed: if the bucket lacks an entry, its lock has passed on the number.
+        let left_out = &self.growth.left_out_sequence;
+        if is_incomplete && node.sequence() < left_out.load(Ordering::Relaxed) {
+            return true;
         }
         match with_space {
             Some((line, slot)) => line.fill(slot, tag, entry),
@@ -313,7 +327,13 @@ impl HashIndex {
                 line.add(tag, entry);
                 last.set_overflow(location_of(arena, spare));
             }
-            None => first.set_incomplete(),
+            None => {
+                let sequence = self.node(arena, entry).sequence();
+                // Relaxed: released with the bucket's lock, or with a new bucket's number.
+                let left_out = &self.growth.left_out_sequence;
+                left_out.fetch_max(sequence, Ordering::Relaxed);
+                first.set_incomplete();
+            }
         }
     }
 
@@ -447,6 +467,9 @@ impl HashIndex {
             for slot in line.used_with_bit(moving_bit) {
                 let entry = self.split_entry(arena, line.entry(slot), level);
                 let tag = tags.tag(slot);
+                if planted::is(Defect::MovedEntriesLost) {
+                    continue;
+                }
                 if !last.add(tag, entry) {
                     self.add_to_spare(arena, new, last, tag, entry);
                     last = self.next(arena, last).unwrap_or(last);
