@@ -36,8 +36,8 @@ use forerun_core::sync::modelled::{hint, thread};
 
 use super::arena::{Arena, Full};
 use super::hash_addressing::{
-    CHUNK_BUCKETS, EntryBits, GROUP, KeyHasher, Place, SPLIT_FROM, bucket_of, buckets_for,
-    level_of, spares_in, tag,
+    CHUNK_BUCKETS, EntryBits, GROUP, KeyHasher, Place, SPLIT_TO, bucket_of, buckets_for, level_of,
+    spares_in, tag,
 };
 use super::hash_bucket::Line;
 use super::node::{ALIGN_BYTES, Node};
@@ -109,7 +109,7 @@ impl HashIndex {
         let Some(bits) = EntryBits::new(limit_bytes) else {
             return Ok(None);
         };
-        let max_buckets = limit_bytes / (ENTRY_BYTES_MIN * SPLIT_FROM);
+        let max_buckets = limit_bytes / (ENTRY_BYTES_MIN * SPLIT_TO / 2);
         let max_chunks = Place::of(max_buckets).chunk + 1;
         let directory_bytes = (max_chunks * size_of::<AtomicU32>()).next_multiple_of(ALIGN_BYTES);
         let directory = arena.allocate(directory_bytes)?.cast::<AtomicU32>();

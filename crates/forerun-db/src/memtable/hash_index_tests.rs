@@ -73,6 +73,24 @@ fn every_key_is_found_however_large_the_index_and_the_batches_are() {
 }
 
 #[test]
+fn a_table_with_enough_memory_has_a_place_for_every_key_in_its_index() {
+    let table = table(256 << 20);
+    let (mut sequence, mut from) = (1, 0);
+    // Between these numbers of keys the share of buckets that overflow rises and falls.
+    for end in [90, 1500, 6000, 12_000, 36_000, 49_000, 74_000, 98_000] {
+        sequence = write(&table, from..end, 100, sequence, &|_| true);
+        from = end;
+        let index = table.hash_index.as_ref().unwrap();
+        let is_incomplete = |bucket: &usize| {
+            let line = index.bucket(table.list.arena(), *bucket as u64, index.buckets());
+            line.tags().is_incomplete()
+        };
+        let incomplete = (0..index.buckets()).filter(is_incomplete).count();
+        assert_eq!(incomplete, 0, "of {} with {end} keys", index.buckets());
+    }
+}
+
+#[test]
 fn an_overwrite_takes_no_memory_in_the_index() {
     let table = table(64 << 20);
     let in_index = AtomicUsize::new(0);
