@@ -217,7 +217,7 @@ pub struct Options {
     /// size at once, and memory as it fills. At least 1 KiB. Default: 64 MiB.
     pub memtable_bytes: usize,
     /// Whether memtables of 16 KiB and more have an index by hash, so that point lookups search no
-    /// list. It takes 14 of `memtable_bytes` per key; insertions take a tenth longer, in batches a
+    /// list. It takes 15 of `memtable_bytes` per key; insertions take a tenth longer, in batches a
     /// quarter. Only for [`Comparator::equal_means_identical`]. Default: true.
     pub memtable_index: bool,
     /// The maximum memory for pages of runs, their indexes and filters, in bytes. Indexes use at

@@ -90,6 +90,8 @@ forerun_core::planted_defects! {
         "Entries expire a second before their time.",
     ExpiredReturns "expired-returns"
         "Expired entries return when the clock is set back.",
+    MovedEntriesLost "moved-entries-lost"
+        "The index of a memtable loses the entries that move to another bucket when it grows.",
     ReadOnlyForgetsMemtables "read-only-forgets-memtables"
         "A read-only opening shows only the last memtable that it reads from the log, not the full \
          ones before it.",

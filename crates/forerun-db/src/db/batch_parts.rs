@@ -143,7 +143,7 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
     }
     // Last, so that an index never takes memory that the entries need.
     for (_, _, entries) in &prepared {
-        entries.grow_index(&|bytes| memtables.reserve_for_index(bytes));
+        memtables.grow_index(entries);
     }
     Ok(Fits::Yes(Entries {
         parts: prepared,

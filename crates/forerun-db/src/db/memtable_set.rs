@@ -13,12 +13,14 @@
 //! own keyspace has one from the start.
 
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::held_memory::HeldMemory;
 use super::keyspace_data::KeyspaceData;
 use super::super_version::Table;
 use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
+use crate::memtable::Prepared;
 
 /// The maximum size of an empty memtable without an index.
 pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
@@ -60,7 +62,7 @@ pub(super) struct MemTableSet {
     /// Bytes in use, if there are several memtables. With one, its arena enforces the limit.
     used_bytes: AtomicUsize,
     /// Bytes of range deletions in all memtables. They are not in the arenas but count towards the
-    /// limit.
+    /// limit. With one memtable, also what its index is about to take.
     ranges_bytes: AtomicUsize,
 }
 
@@ -158,24 +160,43 @@ impl MemTableSet {
         fits
     }
 
-    /// Reserves memory that the index of one of its memtables is about to take for good. Returns
-    /// `false` if the limit does not allow it.
-    pub(super) fn reserve_for_index(&self, bytes: usize) -> bool {
+    /// Lets the index of a memtable grow for entries whose memory is reserved, as far as the limit
+    /// allows it.
+    pub(super) fn grow_index(&self, entries: &Prepared<'_>) {
+        let reserved_bytes = Cell::new(0);
+        entries.grow_index(&|bytes| {
+            let fits = self.reserve_for_index(bytes);
+            let more = if fits { bytes } else { 0 };
+            reserved_bytes.set(reserved_bytes.get() + more);
+            fits
+        });
+        if reserved_bytes.get() > 0 {
+            self.note_index_taken(reserved_bytes.get());
+        }
+    }
+
+    /// Reserves memory that an index is about to take for good. Returns `false` if the limit does
+    /// not allow it.
+    fn reserve_for_index(&self, bytes: usize) -> bool {
         // Relaxed: as for `reserve`.
-        let fits = |taken: usize| taken.saturating_add(bytes) <= self.limit_bytes;
-        match &self.tables[..] {
-            [(_, table)] => match self.ranges_bytes.load(Ordering::Relaxed) {
-                // The arena enforces the limit.
-                0 => true,
-                ranges_bytes => fits(table.memtable.stats().used_bytes + ranges_bytes),
-            },
-            _ => {
-                let taken = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-                if !fits(taken) {
-                    self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
-                }
-                fits(taken)
-            }
+        let (counter, table) = match &self.tables[..] {
+            // Its arena will count the memory. Until then it counts with the ranges.
+            [(_, table)] => (&self.ranges_bytes, Some(table)),
+            _ => (&self.used_bytes, None),
+        };
+        let counted = counter.fetch_add(bytes, Ordering::Relaxed);
+        let in_arena = table.map_or(0, |table| table.memtable.stats().used_bytes);
+        let fits = in_arena.saturating_add(counted).saturating_add(bytes) <= self.limit_bytes;
+        if !fits {
+            counter.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Notes that the arena counts memory that was reserved for an index.
+    fn note_index_taken(&self, bytes: usize) {
+        if let [_] = &self.tables[..] {
+            self.ranges_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
@@ -218,4 +239,38 @@ pub(super) struct FrozenMemTables {
     pub(super) memtables: MemTableSet,
     /// The last sequence number in it or before it.
     pub(super) last_sequence: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::fault::FaultIo;
+    use crate::{Db, Options};
+
+    #[test]
+    fn a_range_deletion_does_not_get_the_memory_that_an_index_is_about_to_take() {
+        let options = Options::default()
+            .memtable_bytes(64 << 10)
+            .memory_limit_bytes(1 << 20);
+        for other_keyspaces in [0, 1] {
+            let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options.clone()).unwrap();
+            for number in 0..other_keyspaces {
+                let keyspace = db.keyspace(&format!("other {number}")).unwrap();
+                keyspace.put(b"key", b"value").unwrap();
+            }
+            let active = db.inner().unwrap().active.read().unwrap();
+            assert_eq!(active.tables().len(), 1 + other_keyspaces);
+            let free_bytes = active.limit_bytes - active.used_bytes();
+            let ranges = |ranges_bytes| Needed {
+                entries_bytes: 0,
+                ranges_bytes,
+            };
+            assert!(active.reserve_for_index(1000));
+            assert!(!active.reserve(ranges(free_bytes - 999)));
+            assert!(active.reserve(ranges(free_bytes - 1000)));
+            assert!(!active.reserve_for_index(8));
+            active.release(ranges(free_bytes - 1000));
+            active.note_index_taken(1000);
+        }
+    }
 }

@@ -206,7 +206,7 @@ impl Inner {
                 return Ok(Attempt::MemTableFull { needed_bytes });
             }
             // After the reservation, so that the index never takes memory that the entries need.
-            prepared.grow_index(&|bytes| active.reserve_for_index(bytes));
+            active.grow_index(&prepared);
             let logged = self.log(encoded, count, durability);
             let first_sequence = logged.inspect_err(|_| active.release(needed))?;
             let last_sequence = first_sequence + count as u64 - 1;

@@ -24,22 +24,27 @@
 //! that it lacks are searched in the skip list.
 //!
 //! An entry is put into the index after it was linked into the list and before its writer returns.
-//! It replaces an older version of its key; the older ones follow it in the list.
+//! It replaces an older version of its key; the older ones follow it in the list. Writers of one
+//! key may come in any order. So an incomplete bucket takes a new key only from an entry that is
+//! newer than all that were left out: one of those may be the key's newer version.
 
 use std::ptr::NonNull;
 
 use forerun_core::CachePadded;
-use forerun_core::sync::modelled::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use forerun_core::sync::modelled::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 use forerun_core::sync::modelled::{hint, thread};
 
 use super::arena::{Arena, Full};
 use super::hash_addressing::{
-    EntryBits, GROUP, KeyHasher, Place, SPLIT_FROM, bucket_of, buckets_for, level_of, tag,
+    EntryBits, GROUP, KeyHasher, Place, SPLIT_TO, bucket_of, buckets_for, level_of, tag,
 };
 use super::hash_bucket::{Line, Slots};
 use super::hash_memory::{line_at, take_lines};
 use super::hash_spares::Spares;
 use super::node::{ALIGN_BYTES, Node};
+use crate::planted::{self, Defect};
 
 /// The least memory of an entry in the list. It bounds how many buckets can be needed.
 const ENTRY_BYTES_MIN: usize = 40;
@@ -66,6 +71,8 @@ struct Growth {
     chunks: AtomicUsize,
     /// Whether a thread is splitting buckets. It is a lock.
     is_growing: AtomicBool,
+    /// The newest sequence number of the entries for which a bucket had no space; 0 if all had.
+    left_out_sequence: AtomicU64,
 }
 
 // SAFETY: the directory is in the arena of the list to which the index belongs, which is dropped
@@ -101,7 +108,7 @@ impl HashIndex {
         let Some(bits) = EntryBits::new(limit_bytes) else {
             return Ok(None);
         };
-        let max_buckets = limit_bytes / (ENTRY_BYTES_MIN * SPLIT_FROM);
+        let max_buckets = limit_bytes / (ENTRY_BYTES_MIN * SPLIT_TO / 2);
         let max_chunks = Place::of(max_buckets).chunk + 1;
         let directory_bytes = (max_chunks * size_of::<AtomicU32>()).next_multiple_of(ALIGN_BYTES);
         let directory = arena.allocate(directory_bytes)?.cast::<AtomicU32>();
@@ -119,6 +126,7 @@ impl HashIndex {
                 spares: Spares::new(),
                 chunks: AtomicUsize::new(0),
                 is_growing: AtomicBool::new(false),
+                left_out_sequence: AtomicU64::new(0),
             }),
             versions: CachePadded::new(AtomicUsize::new(0)),
         };
@@ -280,10 +288,11 @@ impl HashIndex {
         entry: u32,
         node: Node<'_>,
     ) -> bool {
-        let mut with_space = None;
+        let (mut with_space, mut is_incomplete) = (None, false);
         let mut line = first;
         loop {
             let tags = line.tags();
+            is_incomplete |= tags.is_incomplete();
             for slot in tags.matching(tag) {
                 let other = self.node(arena, line.entry(slot));
                 if other.key() == node.key() {
@@ -301,6 +310,11 @@ impl HashIndex {
                 next => line = self.overflow(arena, next),
             }
         }
+        // Relaxed: if the bucket lacks an entry, its lock has passed on the number.
+        let left_out = &self.growth.left_out_sequence;
+        if is_incomplete && node.sequence() < left_out.load(Ordering::Relaxed) {
+            return true;
+        }
         match with_space {
             Some((line, slot)) => line.fill(slot, tag, entry),
             None => self.add_to_spare(arena, first, line, tag, entry),
@@ -316,7 +330,13 @@ impl HashIndex {
                 spare.add(tag, entry);
                 last.set_overflow(location);
             }
-            None => first.set_incomplete(),
+            None => {
+                let sequence = self.node(arena, entry).sequence();
+                // Relaxed: released with the bucket's lock, or with a new bucket's number.
+                let left_out = &self.growth.left_out_sequence;
+                left_out.fetch_max(sequence, Ordering::Relaxed);
+                first.set_incomplete();
+            }
         }
     }
 
@@ -437,6 +457,9 @@ impl HashIndex {
             for slot in line.used_with_bit(moving_bit) {
                 let entry = self.split_entry(arena, line.entry(slot), level);
                 let tag = tags.tag(slot);
+                if planted::is(Defect::MovedEntriesLost) {
+                    continue;
+                }
                 if !last.add(tag, entry) {
                     self.add_to_spare(arena, new, last, tag, entry);
                     last = self.next(arena, last).unwrap_or(last);

@@ -1,6 +1,9 @@
 //! The hash index through whole tables: growth, overwrites, and what happens without memory.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forerun_core::sync::{thread, time};
 
 use super::*;
 use crate::versions::SEQUENCE_MAX;
@@ -135,6 +138,34 @@ fn without_memory_for_the_index_every_key_is_still_found() {
 }
 
 #[test]
+fn a_late_older_version_does_not_hide_a_newer_one_that_found_no_space() {
+    const KEYS: u32 = 3000;
+    let table = table(64 << 20);
+    let put = |value: &[u8], first: u64, may_take: &dyn Fn(usize) -> bool| {
+        for n in 0..KEYS {
+            let key = &key(n);
+            let prepared = table.prepare_entries([Op::Put { key, value }].into_iter());
+            let prepared = prepared.unwrap();
+            prepared.grow_index(may_take);
+            prepared.publish(first + u64::from(n));
+        }
+    };
+    // Of two writers of a key, the one with the greater number may come first.
+    put(b"newer", u64::from(KEYS) + 1, &|_| false);
+    put(b"older", 1, &|_| true);
+    let keys: Vec<_> = (0..KEYS).map(key).collect();
+    for (snapshot, value) in [(SEQUENCE_MAX, &b"newer"[..]), (u64::from(KEYS), b"older")] {
+        for key in &keys {
+            let found = table.get(key, snapshot).unwrap();
+            assert_eq!(found, Lookup::Value(value), "{key:?}");
+        }
+        table.multi_get(&keys, snapshot, Strategy::Index, |_, lookup| {
+            assert_eq!(lookup.unwrap(), Lookup::Value(value));
+        });
+    }
+}
+
+#[test]
 fn a_table_that_is_full_answers_for_every_key_in_it() {
     let table = table(64 << 10);
     let mut written = 0;
@@ -160,7 +191,7 @@ fn writers_readers_and_the_growing_index_do_not_wait_for_each_other_for_long() {
     const THREADS: u32 = 4;
     const KEYS: u32 = 8_000;
     let table = table(64 << 20);
-    forerun_core::sync::thread::scope(|scope| {
+    thread::scope(|scope| {
         for thread in 0..THREADS {
             let table = &table;
             scope.spawn(move || {
@@ -185,6 +216,120 @@ fn writers_readers_and_the_growing_index_do_not_wait_for_each_other_for_long() {
         }
     });
     check(&table, KEYS);
+}
+
+/// Writes of several threads, numbered from 1 on. Some keys are written more often than others.
+struct History(Vec<u32>);
+
+impl History {
+    const KEYS: u64 = 600;
+
+    fn new(writes: u64, random: &mut Random) -> History {
+        let key = |_| {
+            let range = 1 + random.below(Self::KEYS);
+            random.below(range) as u32
+        };
+        History((0..=writes).map(key).collect())
+    }
+
+    fn op<'k>(&self, sequence: u64, key: &'k [u8], value: &'k [u8]) -> Op<'k> {
+        match sequence.is_multiple_of(7) {
+            true => Op::Delete { key },
+            false => Op::Put { key, value },
+        }
+    }
+
+    /// What a snapshot sees of a key: the number of the write, if it was not a deletion.
+    fn expected(&self, n: u32, snapshot: u64) -> Option<u64> {
+        let newest = (1..=snapshot).rev().find(|at| self.0[*at as usize] == n)?;
+        (!newest.is_multiple_of(7)).then_some(newest)
+    }
+
+    fn check(&self, table: &MemTable, snapshot: u64, random: &mut Random) {
+        let number = |lookup: Lookup<'_>| match lookup {
+            Lookup::Value(value) => Some(u64::from_be_bytes(value.try_into().unwrap())),
+            Lookup::Missing | Lookup::Deleted => None,
+        };
+        let numbers: Vec<_> = (0..20).map(|_| random.below(Self::KEYS) as u32).collect();
+        let keys: Vec<_> = numbers.iter().copied().map(key).collect();
+        for (n, key) in numbers.iter().zip(&keys).take(4) {
+            let found = number(table.get(key, snapshot).unwrap());
+            assert_eq!(found, self.expected(*n, snapshot), "key {n} at {snapshot}");
+        }
+        table.multi_get(&keys, snapshot, Strategy::Index, |i, lookup| {
+            let (n, found) = (numbers[i], number(lookup.unwrap()));
+            assert_eq!(found, self.expected(n, snapshot), "key {n} at {snapshot}");
+        });
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (bits ^ bits >> 31) % end
+    }
+}
+
+#[test]
+fn every_snapshot_sees_the_newest_write_before_it_while_threads_write_the_same_keys() {
+    const THREADS: u64 = 4;
+    const WRITES: u64 = 2500;
+    let begun = time::now();
+    for round in 0..9 {
+        let history = History::new(WRITES + 10, &mut Random(round));
+        let table = table(64 << 20);
+        let (next, visible) = (AtomicU64::new(1), AtomicU64::new(0));
+        let write = |random: &mut Random| {
+            let len = 1 + random.below(8);
+            let first = next.fetch_add(len, Ordering::Relaxed);
+            if first > WRITES {
+                return false;
+            }
+            let end = (first + len).min(WRITES + 1);
+            let entries: Vec<_> = (first..end)
+                .map(|at| (at, key(history.0[at as usize]), at.to_be_bytes()))
+                .collect();
+            let ops = entries.iter().map(|(at, k, v)| history.op(*at, k, v));
+            let prepared = table.prepare_entries(ops).unwrap();
+            // Memory is scarce in two of three rounds, and never there when the table is new.
+            let is_granted = round % 3 == 0 || first > 300 && random.below(round % 3 + 1) == 0;
+            prepared.grow_index(&|_| is_granted);
+            prepared.publish(first);
+            while visible.load(Ordering::Acquire) != first - 1 {
+                let is_late = time::elapsed(begun) > Duration::from_secs(300);
+                assert!(!is_late, "a writer is gone");
+                thread::yield_now();
+            }
+            visible.store(end - 1, Ordering::Release);
+            true
+        };
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let (history, table, visible, write) = (&history, &table, &visible, &write);
+                scope.spawn(move || {
+                    let mut random = Random(round << 8 | number);
+                    while write(&mut random) {
+                        let last = visible.load(Ordering::Acquire);
+                        history.check(table, last, &mut random);
+                        let earlier = random.below(last + 1);
+                        history.check(table, earlier, &mut random);
+                    }
+                });
+            }
+        });
+        let mut random = Random(round);
+        for _ in 0..200 {
+            history.check(&table, random.below(WRITES + 1), &mut random);
+        }
+        let buckets = table.hash_index.as_ref().unwrap().buckets();
+        assert!(buckets >= 32, "round {round}: {buckets} buckets");
+    }
 }
 
 #[test]

@@ -5,10 +5,10 @@
 //!   match   tags of the bucket       asks for the node's lines
 //!   answer  the key, the versions    passes the value on
 //!
-//!   turn    0   1   2  …  8   9  …  16  17
-//!   hash    k0  k1  k2    k8  k9    k16 k17
-//!   match                 k0  k1    k8  k9
-//!   answer                          k0  k1       eight keys apart, so their misses overlap
+//!   turn    0   1   2  …  12  13  …  24  25
+//!   hash    k0  k1  k2    k12 k13    k24 k25
+//!   match                 k0  k1     k12 k13
+//!   answer                           k0  k1       twelve keys apart, so their misses overlap
 //! ```
 //!
 //! Every key takes the same few steps, so the stages run as one loop over the batch: there is no

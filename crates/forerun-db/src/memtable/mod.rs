@@ -83,7 +83,7 @@ pub struct MemTableConfig {
     pub checks: MemoryChecks,
     /// The pages to request from the operating system.
     pub pages: Pages,
-    /// Whether lookups go through a hash index. It takes about 14 bytes per key and time when a key
+    /// Whether lookups go through a hash index. It takes about 15 bytes per key and time when a key
     /// is inserted, and a lookup reads two places in memory instead of walking the skip list.
     ///
     /// A table has no hash index if its comparator may treat different keys as equal, if every

@@ -50,30 +50,82 @@ fn a_bad_index_is_reported_and_not_used_and_a_repair_writes_it_again() {
 }
 
 #[test]
-fn an_index_that_lies_is_found_although_its_checksum_is_right() {
-    let fixture = grown(false);
-    let (_, run) = fixture.levels().runs().next().unwrap();
-    let range = run.index_range();
-    let good = fixture.io.read(run.path()).unwrap();
-    let locations = range.start as usize..range.end as usize - TRAILER_BYTES;
+fn an_index_that_lies_is_found_although_its_checksum_is_right_and_a_repair_writes_it_again() {
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    let (path, salt, range) = {
+        let (_, run) = fixture.levels().runs().next().unwrap();
+        (run.path().to_owned(), run.salt(), run.index_range())
+    };
+    let good = fixture.io.read(&path).unwrap();
+    let buckets = range.start as usize..range.end as usize - TRAILER_BYTES;
     let mut lies = 0;
-    for bucket in locations.step_by(64) {
-        for slot in (bucket..bucket + 48).step_by(4) {
-            if good[slot..slot + 4] == [0; 4] {
-                continue;
-            }
+    for at in buckets.clone() {
+        for bit in [at % 8, (at + 3) % 8] {
             let mut bytes = good.clone();
-            bytes[slot] ^= 1;
-            let (start, end) = (range.start as usize, range.end as usize - 8);
-            let sum = checksum(run.salt(), range.start, &bytes[start..end]);
+            bytes[at] ^= 1 << bit;
+            let (start, end) = (buckets.start, range.end as usize - 8);
+            let sum = checksum(salt, range.start, &bytes[start..end]);
             bytes[end..end + 8].copy_from_slice(&sum.to_le_bytes());
-            fixture.io.write(run.path(), &bytes);
+            fixture.io.write(&path, &bytes);
             let problems = fixture.verify().problems;
-            assert_eq!(problems.len(), 1, "{problems:?}");
-            lies += 1;
+            // One more overflow bit makes a lookup read one more bucket, and answer the same.
+            let is_overflow = (at - buckets.start) % 64 == 63;
+            if is_overflow && good[at] >> bit & 1 == 0 {
+                assert!(problems.is_empty(), "byte {at}: {problems:?}");
+            } else {
+                let [Error::CorruptFile { path: named, .. }] = &problems[..] else {
+                    panic!("byte {at}, bit {bit}: {problems:?}");
+                };
+                assert_eq!(*named, path);
+                lies += 1;
+            }
         }
     }
-    assert!(lies > 10);
+    assert!(lies > 200, "{lies} lies");
+    // The last one.
+    let mut bytes = good;
+    bytes[buckets.start] ^= 1;
+    let end = range.end as usize - 8;
+    let sum = checksum(salt, range.start, &bytes[buckets.start..end]);
+    bytes[end..end + 8].copy_from_slice(&sum.to_le_bytes());
+    fixture.io.write(&path, &bytes);
+    let repaired = fixture.repair().unwrap();
+    assert!(repaired.losses.is_empty(), "{repaired:?}");
+    assert_eq!(repaired.new_runs, 1);
+    let io = fixture.io.kill();
+    fixture.reopen_on(io);
+    fixture.check();
+    assert!(fixture.verify().problems.is_empty());
+}
+
+#[test]
+fn an_index_of_another_run_is_not_believed() {
+    let fixture = grown(false);
+    let (io, order) = (&fixture.io, &fixture.order);
+    let write = |number: u64, first: u32| {
+        let path = run::path(Path::new(DIR), number);
+        let created = RunWriter::create(io, &path, order, fixture.comparator, RUN_OPTIONS);
+        let mut writer = created.unwrap();
+        for key in first..first + 50 {
+            writer
+                .add(held(&key.to_be_bytes(), 1, Some(b"value")).version())
+                .unwrap();
+        }
+        writer.finish().unwrap();
+        path
+    };
+    let open = |path: &Path| Run::open(io, path, 9999, order.clone(), &fixture.cache).unwrap();
+    let (one, other) = (write(9998, 0), write(9999, 50));
+    let range = open(&one).index_range();
+    assert_eq!(open(&other).index_range(), range);
+    let range = range.start as usize..range.end as usize;
+    let mut bytes = io.read(&other).unwrap();
+    bytes[range.clone()].copy_from_slice(&io.read(&one).unwrap()[range]);
+    io.write(&other, &bytes);
+    let run = open(&other);
+    assert!(run.index().is_none() && run.has_filter());
+    assert!(matches!(run.read_index(), Err(Error::CorruptFile { .. })));
 }
 
 #[test]

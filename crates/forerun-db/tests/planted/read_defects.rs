@@ -52,6 +52,17 @@ fn a_batch_answers_a_repeated_key_every_time() {
     });
 }
 
+#[test]
+fn a_memtable_finds_every_key_after_its_index_has_grown() {
+    breaks(Defect::MovedEntriesLost, || {
+        let options = tiny_options().memtable_bytes(64 << 10);
+        let db = open(&FaultIo::new(), &options).unwrap();
+        let keys: Vec<_> = (0..100_u32).map(u32::to_be_bytes).collect();
+        keys.iter().for_each(|key| db.put(key, b"value").unwrap());
+        keys.iter().all(|key| db.get(key).unwrap().is_some())
+    });
+}
+
 /// Whether a key can be read this many seconds after it was put into a memtable of a keyspace with
 /// a time to live of ten seconds.
 fn is_there_after(seconds: u64) -> bool {
