@@ -25,6 +25,11 @@ use crate::error::UcxError;
 use crate::message::{Message, SharedBytes};
 use crate::worker::Worker;
 
+/// How often arming is tried. The first attempt usually finds events of messages that have been
+/// handled already; UCX discards them as it progresses, and does not report a new message until it
+/// is armed.
+const ARM_ATTEMPTS: usize = 16;
+
 /// How long messages may still be delivered after their stream is closed, in either direction.
 const LINGER: Duration = Duration::from_secs(5);
 /// How often a hub must be asked while it waits for that.
@@ -357,7 +362,16 @@ impl Hub {
     /// # Errors
     /// [`UcxError::Call`], [`UcxError::Forked`].
     pub fn arm(&mut self) -> Result<bool, UcxError> {
-        self.worker.arm()
+        for _ in 0..ARM_ATTEMPTS {
+            if self.worker.arm()? {
+                return Ok(true);
+            }
+            self.progress();
+            if self.has_ready() {
+                return Ok(false);
+            }
+        }
+        Ok(false)
     }
 
     /// How long the event loop may wait at most before it calls [`progress`](Self::progress).
