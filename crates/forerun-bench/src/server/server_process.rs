@@ -240,7 +240,9 @@ impl Process {
         let start = Instant::now();
         loop {
             self.check()?;
-            if TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok() {
+            let has_ucx = self.ucx.as_ref().is_none_or(|(path, _)| path.exists());
+            if has_ucx && TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok()
+            {
                 return Ok(());
             }
             if start.elapsed() > START_TIMEOUT {
