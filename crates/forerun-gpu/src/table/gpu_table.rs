@@ -187,8 +187,8 @@ impl GpuTable {
     /// if a key repeats in the batch, or if the batch evicts a key before it inserts it.
     ///
     /// Operations take turns, and lookups that must not run beside them do so too
-    /// ([`Lookup::may_run_beside_writers`]). The turn of a batch of more than 64 MiB may end between
-    /// two of its keys.
+    /// ([`Lookup::may_run_beside_writers`]). The turn of a batch of more than 64 MiB may end
+    /// between two of its keys.
     ///
     /// # Errors
     /// Those of [`GpuTable::apply`]; [`TableError::NeedsExclusiveAccess`] unless

@@ -1,4 +1,4 @@
-//! Controls and questions of the fake driver: see `tests/driver/fake_driver.cpp`. It must be loaded.
+//! What tests ask of the fake driver (`tests/driver/fake_driver.cpp`), once it is loaded.
 
 #![allow(dead_code, reason = "not every test binary uses all of them")]
 

@@ -13,8 +13,8 @@ const DIM: usize = 8;
 const ROW_BYTES: usize = DIM * 4;
 
 /// Keys that are always there, and keys that come and go.
-const STAYING: u64 = 40;
-const COMING: u64 = 24;
+const STAYING: u64 = 16;
+const COMING: u64 = 8;
 
 /// The first stamp of each writer; no writer has as many rounds.
 const STAMPS_APART: u32 = 1 << 10;
