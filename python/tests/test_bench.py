@@ -71,6 +71,14 @@ def test_a_plot_is_drawn(tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_pooled_bags_are_compared_with_collected_rows(tmp_path):
+    pytest.importorskip("torch")
+    lines = run(tmp_path, "embedding_bag.py", "--mode", "sum,mean", "--grad", "no,yes")
+    cells = {(line["engine"], line["mode"], line["grad"]) for line in lines}
+    assert len(cells) == len(lines) == 3 * 2 * 2
+    assert all(line["bags_per_second"] > 0 and line["ratio_to_collected"] > 0 for line in lines)
+
+
 def test_the_cost_of_a_call_is_reported(tmp_path):
     lines = run(tmp_path, "overhead.py", "--rows", "2000", "--dim", "8", "--batch", "1,64")
     assert [line["strategy"] for line in lines[:4]] == [

@@ -270,6 +270,32 @@ def test_looked_up_rows_arrive_on_the_gpu_in_stream_order():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+def test_lookups_go_on_while_another_thread_captures_a_graph():
+    table = forerun.Table(8, device_capacity=16)
+    table.insert(torch.arange(100), ROWS)
+    table.prefetch(np.arange(10))
+    table.wait_idle()
+    number, graph, answers = torch.ones(1, device="cuda"), torch.cuda.CUDAGraph(), []
+
+    def look_up():
+        for length in (10, 1000, 100_000):  # memory for batches grows
+            keys = np.arange(length) % 10
+            rows, found = table.find(keys)
+            answers.append(found.all() and np.array_equal(rows, ROWS.numpy()[keys]))
+
+    # The default mode: a call that may be unsafe on any thread fails, and breaks the capture.
+    with torch.cuda.graph(graph):
+        number += 1
+        thread = threading.Thread(target=look_up)
+        thread.start()
+        thread.join()
+        number += 1
+    graph.replay()
+    assert number.item() == 3 and answers == [True] * 3
+    assert table.gpu == 0  # a tier that has failed has none
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 @pytest.mark.parametrize("device_capacity", [0, 16])
 def test_an_embedding_returns_rows_on_the_device_of_its_keys(device_capacity):
     table = forerun.Table(8, device_capacity=device_capacity)

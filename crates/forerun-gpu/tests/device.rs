@@ -1,6 +1,9 @@
 //! Tests that need a device. On a machine without one, each operation must report that with a typed
 //! error, and the tests check this.
 
+#[path = "testing/race.rs"]
+mod race;
+
 use forerun_gpu::gather::{
     CopySpec, DeviceCopyOptions, Direction, GatherError, IndexType, Operand, PairsAt, Request,
     RowCopy, RowLayout, Side,
@@ -47,6 +50,13 @@ fn a_storm_on_one_bucket_ends_at_every_width() -> Result<(), TableError> {
         assert_eq!(inserted.count(), 8, "{width:?}");
         assert_eq!(table.erase_if(&Condition::ALL)?, 8, "{width:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn lookups_run_beside_writers() -> Result<(), TableError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    race::lookups_beside_writers(&mut GpuTable::on_gpu(&gpu, race::options())?, 1000);
     Ok(())
 }
 

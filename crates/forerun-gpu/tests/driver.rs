@@ -2,10 +2,12 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "testing/fake_calls.rs"]
+mod fake_calls;
 #[path = "testing/fake_driver.rs"]
 mod fake_driver;
 
-use cudarc::driver::sys;
+use fake_calls::{calls, current, enter, registered};
 use fake_driver::has_fake_driver;
 use forerun_gpu::gather::{
     CopySpec, DeviceCopyOptions, DevicePairs, IndexType, KernelVersion, Layers, RowCopy, RowLayout,
@@ -16,39 +18,6 @@ use forerun_gpu::{
     DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Pages, Piece, PinnedBuffer, Stream,
     Transfer,
 };
-
-/// The copies, launches and waits since the last call, in order.
-fn calls() -> String {
-    type Calls = extern "C" fn() -> *const std::ffi::c_char;
-    // SAFETY: the fake driver is loaded, has this function, and returns a string that ends with a
-    // zero and stays until the next call.
-    let text = unsafe {
-        let calls = sys::culib().get::<Calls>(b"fakeCalls").unwrap();
-        std::ffi::CStr::from_ptr(calls())
-    };
-    text.to_str().unwrap().trim_end().to_owned()
-}
-
-/// The context that is current on this thread, null for none.
-fn current() -> sys::CUcontext {
-    let mut context = std::ptr::null_mut();
-    // SAFETY: the fake driver is loaded and writes one handle.
-    let result = unsafe { sys::cuCtxGetCurrent(&mut context) };
-    assert_eq!(result, sys::CUresult::CUDA_SUCCESS);
-    context
-}
-
-/// Makes the context of a device current on this thread, as another library would.
-fn enter(device: i32) -> sys::CUcontext {
-    let mut context = std::ptr::null_mut();
-    // SAFETY: the fake driver is loaded; it writes one handle, which stays valid.
-    unsafe {
-        sys::cuDevicePrimaryCtxRetain(&mut context, device);
-        sys::cuCtxSetCurrent(context);
-    }
-    assert_eq!(current(), context);
-    context
-}
 
 /// Everything that this crate does with a device, drops included.
 fn use_everything(gpu: &Gpu) -> Result<(), GpuError> {
@@ -149,16 +118,6 @@ fn a_pinned_buffer_is_on_huge_pages_if_the_kernel_grants_them() {
     assert_eq!(registered(), 1);
     drop(empty);
     assert_eq!(registered(), 0);
-}
-
-/// Ranges of host memory that are registered now.
-fn registered() -> i32 {
-    type Registered = extern "C" fn() -> i32;
-    // SAFETY: the fake driver is loaded and has this function.
-    unsafe {
-        let registered = sys::culib().get::<Registered>(b"fakeRegistered").unwrap();
-        registered()
-    }
 }
 
 #[test]

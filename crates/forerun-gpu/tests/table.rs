@@ -15,6 +15,8 @@ mod file;
 mod lookups;
 #[path = "table/pooled.rs"]
 mod pooled;
+#[path = "testing/race.rs"]
+mod race;
 #[path = "table/retention.rs"]
 mod retention;
 #[path = "table/semantics.rs"]

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const NARROW_ROWS: usize = 128;
 
 /// One in this many lookup batches updates the scores on the device. Scores need not be exact, and
-/// each update makes lookups wait.
+/// an update takes the turn of a writer; on the CPU it makes lookups wait.
 const TOUCH_EVERY: u64 = 8;
 
 /// Rows on a device.
@@ -451,9 +451,6 @@ mod tests {
             Ok(4096)
         }
         fn free(&self, _: u64) {}
-        fn zero(&self, _: u64, _: u64) -> Result<(), TableError> {
-            Ok(())
-        }
         fn write(&self, _: u64, _: &[u8]) -> Result<(), TableError> {
             Ok(())
         }
@@ -506,6 +503,29 @@ mod tests {
 
     fn find(device: &Device) -> Option<usize> {
         device.find(&[1], &mut Destination::from(&mut [0; 8][..]), &mut [false])
+    }
+
+    /// Whoever calls `version` holds the lock of those that write, so no thread may go on as if
+    /// nothing had happened.
+    #[test]
+    fn a_panic_while_a_batch_is_written_disables_the_tier() {
+        let device = Device::open(DeviceChoice::Cpu, 16, 8, &policies()).expect("it is small");
+        let mut rows = InsertBatch::default();
+        (0..17).for_each(|key| rows.push(key, &[7; 8], 0));
+        let evicts = || device.insert_and_evict(&rows, Origin::Asked, |_| panic!("as it may"));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(evicts));
+        assert!(
+            panicked.is_err(),
+            "the 17th row takes the place of another one"
+        );
+        assert!(
+            device
+                .failure()
+                .is_some_and(|failure| failure.contains("panicked"))
+        );
+        assert!(find(&device).is_none() && insert(&device).is_none());
+        let error = device.find_ptr(&[1]).expect_err("the tier is lost");
+        assert!(error.to_string().contains("panicked"), "{error}");
     }
 
     #[test]

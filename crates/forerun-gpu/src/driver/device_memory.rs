@@ -1,6 +1,7 @@
 //! Device memory.
 
 use super::api::check;
+use super::stream::Stream;
 use crate::{Gpu, GpuError};
 use cudarc::driver::sys::{self, CUresult};
 use std::fmt;
@@ -87,6 +88,19 @@ impl DeviceBuffer {
             sys::cuMemsetD8_v2(self.address, byte, self.len)
         })?;
         self.wait()
+    }
+
+    /// Sets all bytes to `byte` on a stream, and waits for it.
+    pub(crate) fn fill_on(&self, stream: &Stream, byte: u8) -> Result<(), GpuError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let _current = self.gpu.bind()?;
+        // SAFETY: the whole range belongs to this buffer.
+        check("cuMemsetD8Async", unsafe {
+            sys::cuMemsetD8Async(self.address, byte, self.len, stream.handle())
+        })?;
+        stream.synchronize()
     }
 
     /// Copies `bytes` into the buffer at byte `offset`.
@@ -237,6 +251,54 @@ impl fmt::Debug for DeviceSlice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DeviceSlice({:#x}, {} bytes)", self.address, self.len)
     }
+}
+
+/// Copies to memory that a device reaches by this address, on a stream, and waits for it.
+///
+/// # Safety
+/// As many bytes must be allocated there until this returns, and nothing else may use them.
+pub(crate) unsafe fn copy_to_device(
+    stream: &Stream,
+    address: u64,
+    bytes: &[u8],
+) -> Result<(), GpuError> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let _current = stream.gpu().bind()?;
+    // SAFETY: the caller guarantees the device's bytes. The slice is borrowed until the wait below.
+    let copied = check("cuMemcpyHtoDAsync", unsafe {
+        sys::cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), stream.handle())
+    });
+    // Even after a failure: part of the copy may be in progress.
+    let waited = stream.synchronize();
+    copied.and(waited)
+}
+
+/// Copies from memory that a device reaches by this address, on a stream, and waits for it.
+///
+/// # Safety
+/// As for [`copy_to_device`].
+pub(crate) unsafe fn copy_from_device(
+    stream: &Stream,
+    address: u64,
+    bytes: &mut [u8],
+) -> Result<(), GpuError> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let _current = stream.gpu().bind()?;
+    // SAFETY: as in `copy_to_device`; the slice is borrowed mutably.
+    let copied = check("cuMemcpyDtoHAsync", unsafe {
+        sys::cuMemcpyDtoHAsync_v2(
+            bytes.as_mut_ptr().cast(),
+            address,
+            bytes.len(),
+            stream.handle(),
+        )
+    });
+    let waited = stream.synchronize();
+    copied.and(waited)
 }
 
 /// Checks that a range is inside a buffer.

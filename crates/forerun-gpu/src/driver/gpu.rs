@@ -4,7 +4,9 @@ use super::api::{self, check};
 use super::image::Image;
 use super::module::Kernel;
 use crate::{CudaVersion, GpuError};
-use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
+use cudarc::driver::sys::{
+    self, CUdevice, CUdevice_attribute as Attribute, CUstreamCaptureMode as CaptureMode,
+};
 use forerun_core::Owner;
 use forerun_core::sync::OnceLock;
 use std::ffi::{CStr, c_char};
@@ -158,20 +160,33 @@ impl Gpu {
         attribute_of(self.0.device, attribute)
     }
 
+    /// Checks that this process opened the device. A fork has neither its pinned memory nor the
+    /// threads that may hold locks, so calls check this before they touch either.
+    pub(crate) fn expect_process(&self) -> Result<(), GpuError> {
+        Ok(self.0.owner.check()?)
+    }
+
     /// Makes the device's context current on this thread until the returned value is dropped, so
     /// that the driver's calls use it. Afterwards the thread has the context that it had before:
     /// another library, such as PyTorch, may rely on it.
+    ///
+    /// Until then, a capture by another thread does not forbid calls here. In CUDA's default mode,
+    /// which `torch.cuda.graph` uses, an allocation on any thread would fail and break the capture.
+    /// Nothing here is meant for another thread's graph.
     ///
     /// # Errors
     /// [`GpuError::Forked`] in every process except the one that opened the device; the driver's
     /// error.
     pub(crate) fn bind(&self) -> Result<CurrentContext, GpuError> {
-        self.0.owner.check()?;
+        self.expect_process()?;
         // SAFETY: the context is retained for as long as this value lives.
         check("cuCtxPushCurrent", unsafe {
             sys::cuCtxPushCurrent_v2(self.0.context)
         })?;
-        Ok(CurrentContext(PhantomData))
+        Ok(CurrentContext {
+            capture_mode: exchange_capture_mode(CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED),
+            _thread: PhantomData,
+        })
     }
 
     /// The kernel with this name. The first call loads the compiled kernels.
@@ -188,12 +203,26 @@ impl Gpu {
     }
 }
 
+/// Sets this thread's mode for captures and returns the previous one, or `None` if that failed.
+fn exchange_capture_mode(mut mode: CaptureMode) -> Option<CaptureMode> {
+    // SAFETY: the driver reads one mode and writes another to its place.
+    let result = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+    (result == sys::CUresult::CUDA_SUCCESS).then_some(mode)
+}
+
 /// A device's context that is current on this thread, on top of the previous one.
 #[must_use = "the context is current only while this value lives"]
-pub(crate) struct CurrentContext(PhantomData<*const ()>); // it belongs to one thread
+pub(crate) struct CurrentContext {
+    /// The thread's previous mode for captures, unless it could not be changed.
+    capture_mode: Option<CaptureMode>,
+    _thread: PhantomData<*const ()>, // it belongs to one thread
+}
 
 impl Drop for CurrentContext {
     fn drop(&mut self) {
+        if let Some(mode) = self.capture_mode {
+            exchange_capture_mode(mode);
+        }
         let mut context = std::ptr::null_mut();
         // A failure here leaves the thread's contexts as they are, and nothing can be done.
         // SAFETY: `bind` pushed a context on this thread. The driver writes one handle.

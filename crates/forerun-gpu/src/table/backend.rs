@@ -1,16 +1,23 @@
 //! Backends run a table's kernels: they provide device memory, and launch kernels in order.
 //!
 //! ```text
-//!   DeviceTable ── Backend ─┬─ GpuBackend     a device and two of its streams
+//!   DeviceTable ── Backend ─┬─ GpuBackend     a device and three of its streams
 //!                           └─ in tests  the shim, in a separate process
 //!
-//!   stream of lookups     copy in ─ launch ─ copy out      those that may run beside writers
-//!   stream of the rest    copy in ─ launch ─ copy out      writers, scans, and all other calls
+//!   lookups       copy in ─ launch ─ copy out ─ wait     those that may run beside writers
+//!   others        copy in ─ launch ─ copy out ─ wait     writers, scans, and all other calls
+//!   allocations   fill with zeros ─ wait                 memory that nothing uses yet
 //! ```
+//!
+//! No call uses the default stream, where other libraries put work, and every call waits for its
+//! own work. So nothing is in flight between calls: memory can be freed, and two calls that do not
+//! overlap on the host do not overlap on the device.
 
 use super::error::TableError;
 use super::params::TableOp;
-use crate::driver::{DeviceBuffer, HostMemory, Launch, PinnedBuffer, Stream};
+use crate::driver::{
+    DeviceBuffer, HostMemory, Launch, PinnedBuffer, Stream, copy_from_device, copy_to_device,
+};
 use crate::{Gpu, GpuError};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,8 +31,10 @@ pub(crate) const BLOCKS_EACH: u32 = 64;
 /// Where an allocation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferKind {
-    /// In device memory.
+    /// In device memory, with unspecified content.
     Device,
+    /// In device memory, zeros at first.
+    Zeroed,
     /// In pinned host memory that the device can reach.
     PinnedHost,
 }
@@ -55,8 +64,7 @@ pub struct HostBatch<'a> {
     pub take: &'a mut dyn FnMut(&[u8]),
 }
 
-/// Runs the kernels of a table. Calls take effect in order. Only a lookup that may run beside
-/// writers may overlap other calls; [`run`](Backend::run) returns when it has run.
+/// Runs the kernels of a table. A call returns when the device has done its work, even if it fails.
 ///
 /// Addresses are the device's. An implementation promises that an allocation stays where it is
 /// until it is freed, and that a launch runs the kernel with that name.
@@ -68,11 +76,6 @@ pub trait Backend: Send {
     fn allocate(&self, bytes: u64, kind: BufferKind) -> Result<u64, TableError>;
     /// Frees an allocation.
     fn free(&self, address: u64);
-    /// Sets bytes to zero.
-    ///
-    /// # Errors
-    /// The device's error.
-    fn zero(&self, address: u64, bytes: u64) -> Result<(), TableError>;
     /// Copies to the device.
     ///
     /// # Errors
@@ -83,7 +86,7 @@ pub trait Backend: Send {
     /// # Errors
     /// The device's error.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), TableError>;
-    /// Launches a kernel.
+    /// Runs a kernel.
     ///
     /// # Errors
     /// The device's error.
@@ -145,11 +148,13 @@ impl Lane {
     }
 }
 
-/// A device, and streams for the calls that wait.
+/// A device, and streams for the calls.
 pub(crate) struct GpuBackend {
     lookups: Lane,
     /// Writers, and everything but batches.
     others: Lane,
+    /// Fills new memory with zeros, for lookups and writers.
+    allocations: Stream,
     /// Allocations by device address.
     held: Mutex<BTreeMap<u64, Buffer>>,
 }
@@ -159,6 +164,7 @@ impl GpuBackend {
         Ok(GpuBackend {
             lookups: Lane::new(gpu)?,
             others: Lane::new(gpu)?,
+            allocations: Stream::new(gpu)?,
             held: Mutex::default(),
         })
     }
@@ -180,8 +186,8 @@ impl GpuBackend {
             shared_bytes: 0,
         };
         // SAFETY: the kernels of table.list take a TableOp, whose layout both sides assert. Its
-        // addresses come from `allocate`, whose memory is freed only after the stream has finished
-        // (cuMemFree waits for it). `DeviceTable` lays out each array with the length that the
+        // addresses come from `allocate`. The memory is not freed before the caller, which waits
+        // for the stream, has returned. `DeviceTable` lays out each array with the length that the
         // count requires.
         Ok(unsafe { kernel.launch(stream, grid, op) }?)
     }
@@ -216,7 +222,11 @@ impl GpuBackend {
     }
 
     /// Checks that an allocation contains a range of device addresses.
+    ///
+    /// The copies themselves are made without the lock, so that lookups do not wait for them. The
+    /// caller frees no allocation while it uses it.
     fn expect_allocated(&self, address: u64, bytes: u64) -> Result<(), GpuError> {
+        self.gpu().expect_process()?;
         let held = self.held();
         let found = held.range(..=address).next_back();
         match found {
@@ -228,38 +238,19 @@ impl GpuBackend {
             }),
         }
     }
-
-    /// Calls `work` with the allocation that contains a range of device addresses.
-    fn within<T>(
-        &self,
-        address: u64,
-        bytes: u64,
-        work: impl FnOnce(&mut Buffer, u64) -> Result<T, GpuError>,
-    ) -> Result<T, TableError> {
-        self.others.stream.synchronize()?;
-        let mut held = self.held();
-        let found = held.range_mut(..=address).next_back();
-        let outside = GpuError::OutOfBounds {
-            offset: address,
-            len: bytes,
-            buffer_len: found.as_ref().map_or(0, |(_, held)| held.len()),
-        };
-        match found {
-            Some((start, held)) if held.len() >= (address - start).saturating_add(bytes) => {
-                Ok(work(held, address - start)?)
-            }
-            _ => Err(outside.into()),
-        }
-    }
 }
 
 impl Backend for GpuBackend {
     fn allocate(&self, bytes: u64, kind: BufferKind) -> Result<u64, TableError> {
         let gpu = GpuBackend::gpu(self);
+        gpu.expect_process()?;
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         let (address, held) = match kind {
-            BufferKind::Device => {
+            BufferKind::Device | BufferKind::Zeroed => {
                 let buffer = DeviceBuffer::new(gpu, len)?;
+                if kind == BufferKind::Zeroed {
+                    buffer.fill_on(&self.allocations, 0)?;
+                }
                 (buffer.address(), Buffer::Device(buffer))
             }
             BufferKind::PinnedHost => {
@@ -272,42 +263,31 @@ impl Backend for GpuBackend {
     }
 
     fn free(&self, address: u64) {
-        self.held().remove(&address);
-    }
-
-    fn zero(&self, address: u64, bytes: u64) -> Result<(), TableError> {
-        self.within(address, bytes, |held, offset| match held {
-            Buffer::Device(buffer) if offset == 0 && bytes == buffer.len() as u64 => buffer.fill(0),
-            Buffer::Device(buffer) => buffer.write(offset, &vec![0; bytes as usize]),
-            Buffer::Pinned(buffer) => {
-                buffer.as_mut_slice()[offset as usize..][..bytes as usize].fill(0);
-                Ok(())
-            }
-        })
+        // In a fork, another thread may have held the lock, and there is no memory to free.
+        if self.gpu().expect_process().is_err() {
+            return;
+        }
+        let freed = self.held().remove(&address);
+        // Without the lock: the driver waits for all work on the device.
+        drop(freed);
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), TableError> {
-        self.within(address, bytes.len() as u64, |held, offset| match held {
-            Buffer::Device(buffer) => buffer.write(offset, bytes),
-            Buffer::Pinned(buffer) => {
-                buffer.as_mut_slice()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
-                Ok(())
-            }
-        })
+        self.expect_allocated(address, bytes.len() as u64)?;
+        // SAFETY: the device's bytes are inside an allocation, which the caller does not free
+        // meanwhile.
+        Ok(unsafe { copy_to_device(&self.others.stream, address, bytes) }?)
     }
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), TableError> {
-        self.within(address, bytes.len() as u64, |held, offset| match held {
-            Buffer::Device(buffer) => buffer.read(offset, bytes),
-            Buffer::Pinned(buffer) => {
-                bytes.copy_from_slice(&buffer.as_slice()[offset as usize..][..bytes.len()]);
-                Ok(())
-            }
-        })
+        self.expect_allocated(address, bytes.len() as u64)?;
+        // SAFETY: as above.
+        Ok(unsafe { copy_from_device(&self.others.stream, address, bytes) }?)
     }
 
     fn launch(&self, launch: TableLaunch, op: &TableOp) -> Result<(), TableError> {
-        self.launch_on(&self.others.stream, launch, op)
+        self.launch_on(&self.others.stream, launch, op)?;
+        Ok(self.others.stream.synchronize()?)
     }
 
     fn run(

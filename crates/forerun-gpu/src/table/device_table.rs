@@ -104,8 +104,7 @@ impl DeviceTable {
             bytes: u64::MAX,
             what: "a table's arrays",
         })?;
-        let first = Memory::new(&backend, arrays.bytes, BufferKind::Device)?;
-        backend.zero(first.address, arrays.bytes)?;
+        let first = Memory::new(&backend, arrays.bytes, BufferKind::Zeroed)?;
         let on_device = form.rows_split.min(slots);
         let row_bytes = |rows: u64| rows.saturating_mul(form.row_stride_bytes);
         let rows = Memory::new(&backend, row_bytes(on_device), BufferKind::Device)?;
@@ -208,6 +207,10 @@ impl DeviceTable {
         bytes: u64,
         work: impl FnOnce(u64) -> Result<T, TableError>,
     ) -> Result<T, TableError> {
+        // Before the lock, which a thread of the parent of a fork may have held.
+        if let Some(gpu) = self.backend.gpu() {
+            gpu.expect_process()?;
+        }
         // A panic elsewhere leaves the memory usable: each use lays it out again.
         let mut staging = staging.lock().unwrap_or_else(PoisonError::into_inner);
         let held = match staging.take() {
@@ -215,10 +218,9 @@ impl DeviceTable {
             smaller => {
                 drop(smaller);
                 let held = bytes.next_power_of_two().max(1 << 16);
-                let memory = Memory::new(&self.backend, held, BufferKind::Device)?;
                 // A batch is copied back as a whole, including the rows of absent keys, which no
                 // kernel has written.
-                self.backend.zero(memory.address, held)?;
+                let memory = Memory::new(&self.backend, held, BufferKind::Zeroed)?;
                 (memory, held)
             }
         };
@@ -406,7 +408,7 @@ impl DeviceTable {
                     ..TableOp::default()
                 };
                 given.enter(base, &mut op);
-                self.backend.zero(op.out_count, 8)?;
+                self.backend.write(op.out_count, &[0; 8])?;
                 let launch = kernel::scan(n, self.backend.blocks_max());
                 self.backend.launch(launch, &op)?;
                 if exports {
@@ -429,9 +431,7 @@ impl DeviceTable {
             ..TableOp::default()
         };
         let launch = kernel::clear(self.state.buckets, self.backend.blocks_max());
-        self.backend.launch(launch, &op)?;
-        // Reading anything waits for the launch, which a lookup on its own stream does not.
-        self.size().map(drop)
+        self.backend.launch(launch, &op)
     }
 
     pub(crate) fn size(&self) -> Result<u64, TableError> {

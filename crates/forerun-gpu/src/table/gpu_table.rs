@@ -183,8 +183,12 @@ impl GpuTable {
     }
 
     /// Like [`GpuTable::apply`], while other threads may look up keys: each is found as it was
-    /// before the operation or as it is after it, whole. Operations wait for each other, and so do
-    /// lookups that must not run beside them ([`Lookup::may_run_beside_writers`]).
+    /// before the operation or as it is after it, whole. A lookup may also see what is in between
+    /// if a key repeats in the batch, or if the batch evicts a key before it inserts it.
+    ///
+    /// Operations take turns, and lookups that must not run beside them do so too
+    /// ([`Lookup::may_run_beside_writers`]). The turn of a batch of more than 64 MiB may end
+    /// between two of its keys.
     ///
     /// # Errors
     /// Those of [`GpuTable::apply`]; [`TableError::NeedsExclusiveAccess`] unless

@@ -1,20 +1,28 @@
 // A CUDA driver and an NVRTC for tests, without a device: libcuda.so and libnvrtc.so of
 // tests/driver.rs.
 //
-// Device memory is host memory, and work on a stream is done at once. Kernels do not run; their
-// launches are checked as the driver checks them. There are two devices, so two contexts. This
-// driver enforces what the real one requires of its caller: a call that needs a context fails
-// without one, or with another device's.
+// Device memory is host memory. Work on a stream is done when something waits for it, not earlier.
+// Kernels do not run; their launches are checked as the driver checks them. There are two devices,
+// so two contexts. This driver enforces what the real one requires of its caller: a call that needs
+// a context fails without one, or with another device's; pinned memory is not freed while copies
+// are in flight; no memory is allocated or freed while another thread captures a graph, unless the
+// calling thread's mode is relaxed. As with the real one, pinned memory does not exist in a fork.
 //
 //   FAKE_DRIVER_VERSION=12020     the CUDA version that the driver supports (default 12020)
 //   FAKE_DRIVER_REFUSES=elf,ptx   the forms of images that it does not load
 //   FAKE_DRIVER_OUT_OF_MEMORY=1   it has no memory for images
 //
+// Tests control it by the functions whose names begin with `fake`.
+//
 // An image that says cuda=13000 was made by a compiler of that version. As the driver does, this
 // one loads machine code up to its own major version, and PTX up to its own version.
+#include <sys/mman.h>
+
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <new>
@@ -22,6 +30,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
 
 namespace {
 
@@ -33,6 +43,8 @@ enum Result {
     unsupported_ptx_version = 222,
     no_binary_for_gpu = 209,
     not_found = 500,
+    launch_failed = 719,
+    capture_unsupported = 900,
 };
 
 using Handle = uintptr_t;
@@ -49,8 +61,67 @@ std::set<void*> registered;                               // host memory, by its
 std::map<std::string, std::pair<Handle, size_t>> kernels; // dynamic shared memory allowed
 Handle last_kernel = 0x100000;
 int modules_loaded = 0;
-std::string loads;  // one word for each try to load an image
-std::string calls;  // one word for each copy, launch and wait
+std::string loads;   // one word for each try to load an image
+std::string calls;   // one word for each copy, launch and wait
+std::string faults;  // what the caller did wrong
+
+// A stream's work that has not been done, in order. Stream 0 is the default stream.
+std::map<Handle, std::vector<std::function<void()>>> queues;
+std::map<void*, size_t> pinned;      // host memory that the driver allocated
+std::map<Handle, Handle> recorded;   // the stream on which an event was last recorded
+Handle last_stream = 0x2000, last_event = 0x4000;
+
+std::string failing;                 // the function that fails, after `passes` more calls
+int passes = 0;
+std::atomic<bool> is_held{false};    // launches wait until it is false
+std::atomic<int> waiting{0};         // launches that wait
+bool other_captures = false;         // another thread captures a graph, in the mode `global`
+thread_local int capture_mode = 0;   // 0: global, 1: of this thread, 2: relaxed
+
+// Whether this call must fail.
+bool fails(const char* function) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (failing != function || passes-- > 0) return false;
+    failing.clear();
+    return true;
+}
+void called(const char* word, Handle stream) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    calls += std::string(word) + ":" + (stream == 0 ? "0" : std::to_string(stream - 0x2000)) + " ";
+}
+void enqueue(Handle stream, std::function<void()> work) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    queues[stream].push_back(std::move(work));
+}
+void finish(Handle stream) {
+    std::vector<std::function<void()>> work;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        work.swap(queues[stream]);
+    }
+    for (auto& each : work) each();
+}
+void finish_all() {
+    std::vector<Handle> streams;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        for (auto& [stream, work] : queues) streams.push_back(stream);
+    }
+    for (const Handle stream : streams) finish(stream);
+}
+void expect_idle(const char* what) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (auto& [stream, work] : queues) {
+        if (!work.empty()) faults += std::string(what) + " while work is in flight; ";
+    }
+}
+// Whether a call that may be unsafe during a capture is prohibited. It then breaks the capture.
+bool prohibited(const char* what) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!other_captures || capture_mode == 2) return false;
+    faults += std::string(what) + " breaks another thread's capture; ";
+    return true;
+}
 
 // Contexts 0x1000 and 0x1001.
 bool has_context() { return !current.empty() && current.back() != 0; }
@@ -76,16 +147,45 @@ void copy_text(char* to, int length, const char* from) {
 }  // namespace
 
 #define API extern "C" int
-#define NEEDS_CONTEXT \
-    if (!is_first()) return invalid_context
+#define NEEDS_CONTEXT                        \
+    do {                                     \
+        if (!is_first()) return invalid_context; \
+        if (fails(__func__)) return launch_failed; \
+    } while (false)
+#define UNSAFE_DURING_CAPTURE \
+    if (prohibited(__func__)) return capture_unsupported
 
 // For the tests: the images that were tried, in order.
 extern "C" const char* fakeLoads() { return loads.c_str(); }
-// The copies, launches and waits since the last call of this function.
+// The copies, fills, launches and waits since the last call of this function, with the numbers of
+// their streams.
 extern "C" const char* fakeCalls() {
     static std::string last;
+    const std::lock_guard<std::mutex> lock(mutex);
     last = std::exchange(calls, "");
     return last.c_str();
+}
+// What the caller did wrong since the last call of this function.
+extern "C" const char* fakeFaults() {
+    static std::string last;
+    const std::lock_guard<std::mutex> lock(mutex);
+    last = std::exchange(faults, "");
+    return last.c_str();
+}
+// Makes a call of a function fail, after this many that do not.
+extern "C" void fakeFail(const char* function, int after) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    failing = function;
+    passes = after;
+}
+// Makes launches wait, or lets them go on.
+extern "C" void fakeHold(int held) { is_held = held != 0; }
+// Launches that wait now.
+API fakeWaiting() { return waiting; }
+// Begins or ends a capture by another thread.
+extern "C" void fakeCapture(int captures) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    other_captures = captures != 0;
 }
 API cuInit(unsigned) { return success; }
 API cuDriverGetVersion(int* version) {
@@ -96,6 +196,8 @@ API cuGetErrorName(int result, const char** name) {
     *name = result == unsupported_ptx_version ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
             : result == no_binary_for_gpu     ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
             : result == invalid_context       ? "CUDA_ERROR_INVALID_CONTEXT"
+            : result == launch_failed         ? "CUDA_ERROR_LAUNCH_FAILED"
+            : result == capture_unsupported   ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
                                               : "CUDA_ERROR_INVALID_VALUE";
     return success;
 }
@@ -163,6 +265,7 @@ API cuCtxPopCurrent_v2(Handle* context) {
 }
 API cuCtxSynchronize() {
     NEEDS_CONTEXT;
+    finish_all();
     return success;
 }
 API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
@@ -170,52 +273,82 @@ API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     *least = 0, *greatest = -5;
     return success;
 }
+API cuThreadExchangeStreamCaptureMode(int* mode) {
+    std::swap(*mode, capture_mode);
+    return success;
+}
 
 API cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     NEEDS_CONTEXT;
+    UNSAFE_DURING_CAPTURE;
     const std::lock_guard<std::mutex> lock(mutex);
     *address = reinterpret_cast<uint64_t>(::operator new(bytes, std::align_val_t(256)));
     allocations[*address] = bytes;
     return success;
 }
+// Waits for all work, as the driver does.
 API cuMemFree_v2(uint64_t address) {
     NEEDS_CONTEXT;
+    UNSAFE_DURING_CAPTURE;
+    finish_all();
     const std::lock_guard<std::mutex> lock(mutex);
     if (allocations.erase(address) == 0) return invalid_value;
     ::operator delete(reinterpret_cast<void*>(address), std::align_val_t(256));
     return success;
 }
-API cuMemsetD8_v2(uint64_t address, unsigned char byte, size_t bytes) {
+API cuMemsetD8Async(uint64_t address, unsigned char byte, size_t bytes, Handle stream) {
     NEEDS_CONTEXT;
-    std::memset(reinterpret_cast<void*>(address), byte, bytes);
+    called("fill", stream);
+    enqueue(stream, [=] { std::memset(reinterpret_cast<void*>(address), byte, bytes); });
     return success;
+}
+API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Handle stream) {
+    NEEDS_CONTEXT;
+    called("in", stream);
+    enqueue(stream, [=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+    return success;
+}
+API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Handle stream) {
+    NEEDS_CONTEXT;
+    called("out", stream);
+    enqueue(stream, [=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
+    return success;
+}
+API cuMemsetD8_v2(uint64_t address, unsigned char byte, size_t bytes) {
+    return cuMemsetD8Async(address, byte, bytes, 0);
 }
 API cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
-    NEEDS_CONTEXT;
-    calls += "in ";
-    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
-    return success;
+    UNSAFE_DURING_CAPTURE;
+    const int result = cuMemcpyHtoDAsync_v2(to, from, bytes, 0);
+    if (result == success) finish(0);
+    return result;
 }
 API cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
-    NEEDS_CONTEXT;
-    calls += "out ";
-    std::memcpy(to, reinterpret_cast<void*>(from), bytes);
-    return success;
-}
-API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Handle) {
-    return cuMemcpyHtoD_v2(to, from, bytes);
-}
-API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Handle) {
-    return cuMemcpyDtoH_v2(to, from, bytes);
+    UNSAFE_DURING_CAPTURE;
+    const int result = cuMemcpyDtoHAsync_v2(to, from, bytes, 0);
+    if (result == success) finish(0);
+    return result;
 }
 API cuMemHostAlloc(void** address, size_t bytes, unsigned) {
     NEEDS_CONTEXT;
-    *address = ::operator new(bytes, std::align_val_t(4096));
+    UNSAFE_DURING_CAPTURE;
+    void* const memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || madvise(memory, bytes, MADV_DONTFORK) != 0) return out_of_memory;
+    const std::lock_guard<std::mutex> lock(mutex);
+    pinned[memory] = bytes;
+    *address = memory;
     return success;
 }
 API cuMemFreeHost(void* address) {
     NEEDS_CONTEXT;
-    ::operator delete(address, std::align_val_t(4096));
+    UNSAFE_DURING_CAPTURE;
+    expect_idle("pinned memory is freed");
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = pinned.find(address);
+    if (found == pinned.end()) return invalid_value;
+    munmap(address, found->second);
+    pinned.erase(found);
     return success;
 }
 API cuMemHostGetDevicePointer_v2(uint64_t* address, void* host, unsigned) {
@@ -231,6 +364,7 @@ API cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
 }
 API cuMemHostUnregister(void* address) {
     NEEDS_CONTEXT;
+    expect_idle("memory is unregistered");
     const std::lock_guard<std::mutex> lock(mutex);
     return registered.erase(address) == 1 ? success : invalid_value;
 }
@@ -242,16 +376,18 @@ API fakeRegistered() {
 
 API cuStreamCreateWithPriority(Handle* stream, unsigned, int) {
     NEEDS_CONTEXT;
-    *stream = 0x2000;
+    const std::lock_guard<std::mutex> lock(mutex);
+    *stream = ++last_stream;
     return success;
 }
 API cuStreamDestroy_v2(Handle) {
     NEEDS_CONTEXT;
     return success;
 }
-API cuStreamSynchronize(Handle) {
+API cuStreamSynchronize(Handle stream) {
     NEEDS_CONTEXT;
-    calls += "wait ";
+    called("wait", stream);
+    finish(stream);
     return success;
 }
 API cuStreamWaitEvent(Handle, Handle, unsigned) {
@@ -262,8 +398,10 @@ API cuStreamBeginCapture_v2(Handle, int) {
     NEEDS_CONTEXT;
     return success;
 }
-API cuStreamEndCapture(Handle, Handle* graph) {
+API cuStreamEndCapture(Handle stream, Handle* graph) {
     NEEDS_CONTEXT;
+    const std::lock_guard<std::mutex> lock(mutex);
+    queues[stream].clear();  // captured work does not run
     *graph = 0x3000;
     return success;
 }
@@ -286,19 +424,32 @@ API cuGraphDestroy(Handle) {
 }
 API cuEventCreate(Handle* event, unsigned) {
     NEEDS_CONTEXT;
-    *event = 0x4000;
+    const std::lock_guard<std::mutex> lock(mutex);
+    *event = ++last_event;
     return success;
 }
-API cuEventRecord(Handle, Handle) {
+API cuEventRecord(Handle event, Handle stream) {
     NEEDS_CONTEXT;
+    called("record", stream);
+    const std::lock_guard<std::mutex> lock(mutex);
+    recorded[event] = stream;
     return success;
 }
-API cuEventSynchronize(Handle) {
+// Waits for more than the driver does: for all work on the stream.
+API cuEventSynchronize(Handle event) {
     NEEDS_CONTEXT;
+    Handle stream = 0;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        stream = recorded[event];
+    }
+    called("wait", stream);
+    finish(stream);
     return success;
 }
 API cuEventQuery(Handle) {
     NEEDS_CONTEXT;
+    UNSAFE_DURING_CAPTURE;
     return success;
 }
 API cuEventElapsedTime(float* ms, Handle, Handle) {
@@ -346,16 +497,22 @@ API cuFuncSetAttribute(Handle function, int attribute, int value) {
     return not_found;
 }
 API cuLaunchKernel(Handle function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                   unsigned shared_bytes, Handle, void**, void**) {
+                   unsigned shared_bytes, Handle stream, void**, void**) {
     NEEDS_CONTEXT;
-    calls += "launch ";
-    const std::lock_guard<std::mutex> lock(mutex);
-    for (auto& [name, kernel] : kernels) {
-        if (kernel.first == function) {
-            return shared_bytes <= kernel.second ? success : invalid_value;
+    ++waiting;
+    while (is_held) usleep(100);
+    --waiting;
+    called("launch", stream);
+    Result result = not_found;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        for (auto& [name, kernel] : kernels) {
+            if (kernel.first == function)
+                result = shared_bytes <= kernel.second ? success : invalid_value;
         }
     }
-    return not_found;
+    if (result == success) enqueue(stream, [] {});
+    return result;
 }
 
 // NVRTC, which compiles everything to an image with an ELF's first bytes.

@@ -287,7 +287,7 @@ fn pins_are_known_by_their_bucket() {
         let rows = rows_of(&keys, 0, 16);
         table.insert_or_assign(&keys, &rows, None).unwrap();
         assert_eq!(table.lock(&keys).unwrap(), [Status::Found; 6]);
-        shim.zero(table.state().control + 8, 8).unwrap();
+        shim.write(table.state().control + 8, &[0; 8]).unwrap();
         assert_eq!(table.erase(&keys).unwrap(), [Status::Pinned; 6]);
         let others: Vec<u64> = (100..500).collect();
         let scores = vec![9; 400];

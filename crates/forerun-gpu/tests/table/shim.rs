@@ -162,13 +162,18 @@ impl Drop for Pipe {
 }
 
 impl Backend for Shim {
-    fn allocate(&self, bytes: u64, _: BufferKind) -> Result<u64, TableError> {
+    fn allocate(&self, bytes: u64, kind: BufferKind) -> Result<u64, TableError> {
         Ok(self.talk(|pipe| {
             pipe.to.write_all(b"a")?;
             pipe.to.write_all(&bytes.to_ne_bytes())?;
             pipe.to.flush()?;
             let mut address = [0; 8];
             pipe.from.read_exact(&mut address)?;
+            if kind == BufferKind::Zeroed {
+                pipe.to.write_all(b"z")?;
+                pipe.to.write_all(&address)?;
+                pipe.to.write_all(&bytes.to_ne_bytes())?;
+            }
             Ok(u64::from_ne_bytes(address))
         }))
     }
@@ -179,15 +184,6 @@ impl Backend for Shim {
             let _ = pipe.to.write_all(b"f");
             let _ = pipe.to.write_all(&address.to_ne_bytes());
         }
-    }
-
-    fn zero(&self, address: u64, bytes: u64) -> Result<(), TableError> {
-        self.talk(|pipe| {
-            pipe.to.write_all(b"z")?;
-            pipe.to.write_all(&address.to_ne_bytes())?;
-            pipe.to.write_all(&bytes.to_ne_bytes())
-        });
-        Ok(())
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), TableError> {

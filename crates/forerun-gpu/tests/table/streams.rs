@@ -1,7 +1,7 @@
 //! The output of one operation in device memory is the next one's batch, with counts that the host
 //! has not seen.
 
-use crate::{Order, Shim, contents, row_of, rows_of, small};
+use crate::{Order, Shim, contents, on_shim, race, row_of, rows_of, small};
 use forerun_gpu::table::params::{ABSENT_INSERT, FOUND_ASSIGN_ROW, FOUND_SCORE, TableOp};
 use forerun_gpu::table::{Backend, Candidates, GpuTable, Width};
 use std::collections::BTreeSet;
@@ -140,5 +140,17 @@ fn missed_keys_feed_the_next_operation() {
         for key in keys {
             assert_eq!(all[&key].1, row_of(key, 1, 16));
         }
+    }
+}
+
+/// Several threads use one table. Each of its calls copies its batch in, launches, and copies the
+/// answers back, and the calls of lookups lie between those of writers in any order.
+#[test]
+fn threads_look_up_keys_beside_writers() {
+    for seed in 0..2 {
+        let Some(mut table) = on_shim(Order::Seeded(seed), race::options()) else {
+            return;
+        };
+        race::lookups_beside_writers(&mut table, 2);
     }
 }

@@ -16,9 +16,6 @@ impl Backend for Broken {
         Ok(4096)
     }
     fn free(&self, _: u64) {}
-    fn zero(&self, _: u64, _: u64) -> Result<(), TableError> {
-        Ok(())
-    }
     fn write(&self, _: u64, _: &[u8]) -> Result<(), TableError> {
         Ok(())
     }

@@ -195,8 +195,9 @@ impl GpuPieces {
         &self.gpu
     }
 
-    /// Checks that this is the device that the pieces lead to.
+    /// Checks that this is the device that the pieces lead to. A fork has no pieces.
     pub(super) fn expect(&self, gpu: &Gpu) -> Result<(), GpuError> {
+        self.gpu.expect_process()?;
         self.stream.expect(gpu, "the destination")
     }
 
