@@ -18,6 +18,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fore
 from forerun._forerun import _buckets  # noqa: E402
 from forerun.ray import LostWritesWarning, ShardedTable  # noqa: E402
 from forerun.ray.shard_map import BUCKETS  # noqa: E402
+from ray_actors import node_of, process_of, shard_actors, until  # noqa: E402
 from ray_load import Load  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
@@ -118,31 +119,6 @@ def rows_of(keys, version=0, dim=64):
     """Rows that carry their key and a version."""
     column = np.asarray(keys, np.float32) + np.float32(version)
     return np.repeat(column[..., None], dim, axis=-1)
-
-
-def shard_actors(table):
-    """The actors of a table's shards, by number."""
-    directory = table._directory
-    shards = range(len(directory.map.places))
-    deadline = time.monotonic() + 60
-    return {shard: directory.endpoint(shard, deadline)[1] for shard in shards}
-
-
-def until(happens, seconds=60):
-    """Waits until something happens."""
-    deadline = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
-def process_of(actor):
-    """The process of an actor."""
-    return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
-
-
-def node_of(actor):
-    return ray.get(actor.describe.remote())["node_id"]
 
 
 # The table.
