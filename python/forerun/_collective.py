@@ -111,12 +111,25 @@ class CollectiveCalls:
     ) -> list[Message]:
         """Sends a message to each process: the parts of its body, and this process's failure.
         Returns the messages of all processes."""
+        failure: BaseException | None = None
+        try:
+            data = self._messages(call, bodies, error)
+        except Exception as raised:
+            # Memory is short, for example. The others wait all the same.
+            data, failure = self._messages(call, [[]] * self._processes, raised), raised
+        self._begun += 1
+        came = self._all_to_all(data)
+        if failure is not None:
+            raise failure
+        return [self._parse(call, rank, each) for rank, each in enumerate(came)]
+
+    def _messages(
+        self, call: Call, bodies: list[list[Bytes]], error: BaseException | None
+    ) -> list[Bytes]:
         text = b"" if error is None else _words(error).encode()[:_TEXT_BYTES_MAX]
         head = _HEAD.pack(call, error is not None, len(text), self._digest) + text
         start = np.frombuffer(head, np.uint8)
-        self._begun += 1
-        came = self._all_to_all([np.concatenate([start, *body]) for body in bodies])
-        return [self._parse(call, rank, data) for rank, data in enumerate(came)]
+        return [np.concatenate([start, *body]) for body in bodies]
 
     def check(self, call: Call, messages: list[Message]) -> None:
         """Raises the failure of another process."""

@@ -233,6 +233,27 @@ def test_a_process_with_other_arguments_is_an_error_in_all():
     assert tables[0][1].tolist() == [1, 1]
 
 
+def test_a_process_whose_answer_takes_too_much_memory_is_an_error_in_all(monkeypatch):
+    concatenate, tables = np.concatenate, [forerun.Table(2, "int64") for _ in range(2)]
+    for table in tables:
+        table.insert(np.arange(1000), np.ones((1000, 2), np.int64))
+
+    large = [True]
+
+    def fails_once(parts, *args, **kwargs):
+        # An answer: a head, flags, zeros, rows.
+        if len(parts) == 4 and sum(map(len, parts)) > 5000 and large:
+            large.clear()
+            raise MemoryError("no memory is left")
+        return concatenate(parts, *args, **kwargs)
+
+    monkeypatch.setattr(np, "concatenate", fails_once)
+    keys = np.arange(1000)
+    raised = outcomes(tables, lambda rank, table: table.find(keys if rank else []))
+    assert sorted(type(error).__name__ for error in raised) == ["MemoryError", "PartialError"]
+    assert "MemoryError: no memory is left" in str(max(raised, key=lambda e: len(str(e))))
+
+
 def test_processes_need_the_same_seed_and_rows():
     tables = [forerun.Table(2, "int64") for _ in range(3)]
     others = [*tables[:2], forerun.Table(2, "float64")]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from forerun import errors
 from forerun.errors import ServerError
 from forerun.ray import frames
-from forerun.ray.data_port import receive, send, set_timeout
+from forerun.ray.data_port import receive, send
 from forerun.ray.frames import Answer, FrameError, Op, Request, Status
 
 Buffer = NDArray[np.uint8]

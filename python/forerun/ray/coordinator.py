@@ -361,7 +361,7 @@ class Coordinator:
         paused = time.monotonic() - frozen
         try:
             if self._config.backups is not None:
-                self._back_up_moved(target)
+                self._back_up_moved(target, Path(self._config.backups))
         finally:
             self._order(giver, "sweep", epoch, timeout=LONG_ORDER_S)
             self._order(taker, "sweep", epoch, timeout=LONG_ORDER_S)
@@ -374,12 +374,12 @@ class Coordinator:
             "seconds": time.monotonic() - began,
         }
 
-    def _back_up_moved(self, target: int) -> None:
+    def _back_up_moved(self, target: int, backups: Path) -> None:
         """Backs up what the backup during a move does not have: writes until its end, and the
         map."""
         try:
             self._backup(target)
-            save_map(Path(self._config.backups or ""), self._config.name, self._map)
+            save_map(backups, self._config.name, self._map)
         except Exception as error:
             raise ServerError(
                 f"the buckets are at shard {target}, but their last writes are not backed up: "
