@@ -62,6 +62,17 @@ class ServerError(Error, OSError):
     says that the server refused it or cannot be connected to."""
 
 
+class GroupError(Error, RuntimeError):
+    """Another process of a group failed in a call that all of them make, so nothing was done.
+
+    `rank` is that of the process. The message has its error.
+    """
+
+    def __init__(self, words: str, rank: int) -> None:
+        super().__init__(words)
+        self.rank = rank
+
+
 class PartialError(Error):
     """Some keys of a batch failed; all others were served.
 

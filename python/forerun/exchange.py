@@ -6,28 +6,44 @@
       keys that 0 owns <─────────────────────────────────┘  (of all processes)
       rows of them ──── all-to-all ────> each where it was asked for ──scatter──> out
 
+    bodies of messages   find: keys                 answer: flags, zeros to a multiple of 8, rows
+                         add_at: keys, then rows    answer: flags
+
 Every process has a table of its own rows. Each call is collective: all processes of the group make
 it, each with its own keys, or with none. The bytes travel through a function `all_to_all`, which
 takes an array of bytes for each process and returns one from each. `forerun.torch` has one for
 process groups of PyTorch. Buckets are those of `docs/guide/ray.md`.
+
+If one process fails in a call, all processes raise. Before anything was done, the others raise
+`GroupError`, which names the process and has its error. Later, when other keys have been served or
+changed, they raise `PartialError`. Its positions are those of this process's keys that failed,
+which may be none.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun import Table
+from forerun._collective import AllToAll, Bytes, Call, CollectiveCalls, Message
+from forerun._files import sync_directory
 from forerun._forerun import _ShardBatch
-from forerun.errors import InvalidArgumentError, PartialError
+from forerun.errors import (
+    AlreadyExistsError,
+    GroupError,
+    InvalidArgumentError,
+    PartialError,
+)
 
 __all__ = ["GroupTable"]
-
-Bytes = NDArray[np.uint8]
-AllToAll = Callable[[list[Bytes]], list[Bytes]]
 
 BUCKETS = 1024
 FAILED = 2
@@ -45,7 +61,9 @@ class GroupTable:
             )
         self.table = table
         self.rank, self.processes, self.seed = rank, processes, seed
-        self._all_to_all = all_to_all
+        self._calls = CollectiveCalls(
+            rank, processes, all_to_all, same=(table.dim, table.dtype, seed, processes)
+        )
         self._map = (np.arange(BUCKETS) * processes // BUCKETS).astype(np.uint16)
         dtype = "uint16" if table.dtype == "bfloat16" else table.dtype
         self._row_bytes = table.dim * np.dtype(dtype).itemsize
@@ -65,18 +83,15 @@ class GroupTable:
         """Rows of other processes arrive in CPU memory."""
         return None
 
-    def _split(self, batch: _ShardBatch) -> tuple[list[Bytes], NDArray[np.uint64], list[slice]]:
-        """The keys for each process, as bytes; their positions, and the part of each process."""
-        keys, positions, starts = batch.split(self._map, self.seed, self.processes)
-        parts = [slice(a, b) for a, b in zip(starts, starts[1:])]
-        return [keys[part].view(np.uint8) for part in parts], positions, parts
+    def check_same(self) -> None:
+        """Checks that all processes have rows of the same size and type, and the same seed. Every
+        other call checks it, too."""
+        self._calls.agree(Call.CONSTRUCT, lambda: None)
 
-    def _owned(self, parts: list[Bytes]) -> tuple[NDArray[np.uint64], list[slice]]:
-        """Sends keys to their owners. Returns those that came, and the part of each process."""
-        came = self._all_to_all(parts)
-        ends = np.cumsum([0, *(len(part) // 8 for part in came)])
-        keys = np.concatenate(came).view(np.uint64)
-        return keys, [slice(int(a), int(b)) for a, b in zip(ends, ends[1:])]
+    def joining(self, call: Call) -> AbstractContextManager[None]:
+        """Inside, this process prepares a call. If it fails before the call, the others raise
+        `GroupError` instead of waiting for it."""
+        return self._calls.joining(call)
 
     def find(
         self,
@@ -86,65 +101,174 @@ class GroupTable:
     ) -> tuple[Any, NDArray[np.bool_]]:
         """Looks up this process's keys, wherever their rows are. Before a process looks up the keys
         that it owns, it calls `prepare` with them."""
-        batch = _ShardBatch(keys, self.dim, self.dtype, out=out, fills=True)
-        parts, positions, asked = self._split(batch)
-        owned, askers = self._owned(parts)
-        rows = np.zeros((len(owned), self._row_bytes), np.uint8)
-        flags = np.zeros(len(owned), np.uint8)
-        cause: Exception | None = None
+
+        def ask() -> tuple[tuple[_ShardBatch, _Split], list[list[Bytes]]]:
+            batch = _ShardBatch(keys, self.dim, self.dtype, out=out, fills=True)
+            split = _Split(batch, self._map, self.seed, self.processes)
+            return (batch, split), [[split.keys(part)] for part in split.parts]
+
+        (batch, split), came = self._calls.begin(Call.FIND, ask)
+        error: BaseException | None = None
+        bodies: list[list[Bytes]] = [[] for _ in came]
         try:
+            counts = [len(body) // 8 for body in came]
+            owned = np.concatenate(came).view(np.uint64)
+            rows = np.zeros((len(owned), self._row_bytes), np.uint8)
+            flags = np.zeros(len(owned), np.uint8)
             if prepare is not None:
                 prepare(owned)
-            self.table.find(owned, rows, flags.view(np.bool_))
-        except PartialError as error:
-            # The others wait for an answer. The askers of these keys raise the error.
-            flags[error.positions] = FAILED
-        except Exception as error:
-            flags[:], cause = FAILED, error
-        found = self._answers([flags[part] for part in askers])
-        answers = self._answers([rows[part].reshape(-1) for part in askers])
-        if cause is not None:
-            raise cause
-        failed = positions[found == FAILED]
-        batch.scatter(positions, np.where(found == FAILED, np.uint8(0), found), answers)
-        _raise(failed)
+            try:
+                self.table.find(owned, rows, flags.view(np.bool_))
+            except PartialError as raised:
+                flags[raised.positions], error = FAILED, raised
+            bodies = [
+                [flags[part], np.zeros(-len(flags[part]) % 8, np.uint8), rows[part].reshape(-1)]
+                for part in _parts(counts)
+            ]
+        except BaseException as raised:
+            # The others wait for an answer. None of their keys has one.
+            error = raised
+        answers = self._calls.exchange(Call.FIND, bodies, error)
+        if error is not None and not isinstance(error, PartialError):
+            raise error
+        flags = np.full(split.count, FAILED, np.uint8)
+        rows = np.zeros((split.count, self._row_bytes), np.uint8)
+        for rank, (answer, part) in enumerate(zip(answers, split.parts)):
+            count = part.stop - part.start
+            rows_at = count + -count % 8
+            if _has_answers(rank, answer, rows_at + count * self._row_bytes):
+                flags[part] = answer.body[:count]
+                rows[part] = answer.body[rows_at:].reshape(count, self._row_bytes)
+        batch.scatter(
+            split.positions, np.where(flags == FAILED, np.uint8(0), flags), rows.reshape(-1)
+        )
+        _raise(split.positions[flags == FAILED], answers, error)
         return batch.results()
 
     def add_at(self, keys: Any, rows: Any) -> NDArray[np.bool_]:
         """Adds to rows wherever they are. Returns which keys exist. Rows of one key that several
-        processes add are all added."""
-        batch = _ShardBatch(keys, self.dim, self.dtype, rows=rows)
-        parts, positions, asked = self._split(batch)
-        owned, askers = self._owned(parts)
-        gathered = batch.gather(positions)
-        sent = [gathered[p.start * self._row_bytes : p.stop * self._row_bytes] for p in asked]
-        added = np.concatenate(self._all_to_all(sent))
-        flags = np.zeros(len(owned), np.uint8)
-        cause: Exception | None = None
+        processes add are all added. What `PartialError` does not list was added."""
+
+        def ask() -> tuple[tuple[_ShardBatch, _Split], list[list[Bytes]]]:
+            batch = _ShardBatch(keys, self.dim, self.dtype, rows=rows)
+            split = _Split(batch, self._map, self.seed, self.processes)
+            # One message has keys and rows: between two, a process might fail.
+            gathered = batch.gather(split.positions)
+            size = self._row_bytes
+            return (batch, split), [
+                [split.keys(part), gathered[part.start * size : part.stop * size]]
+                for part in split.parts
+            ]
+
+        (batch, split), came = self._calls.begin(Call.ADD_AT, ask)
+        error: BaseException | None = None
+        bodies: list[list[Bytes]] = [[] for _ in came]
         try:
+            counts = [len(body) // (8 + self._row_bytes) for body in came]
+            owned = np.concatenate([body[: 8 * n] for body, n in zip(came, counts)])
+            added = np.concatenate([body[8 * n :] for body, n in zip(came, counts)])
+            flags = np.zeros(sum(counts), np.uint8)
             try:
-                flags[:] = self.table.add_at(owned, added)
-            except PartialError as error:
-                flags[:] = self.table.contains(owned)
-                flags[error.positions] = FAILED
-        except Exception as error:
-            # The others wait for an answer.
-            flags[:], cause = FAILED, error
-        found = self._answers([flags[part] for part in askers])
-        if cause is not None:
-            raise cause
-        failed = positions[found == FAILED]
-        batch.scatter(positions, np.where(found == FAILED, np.uint8(0), found))
-        _raise(failed)
+                flags[:] = self.table.add_at(owned.view(np.uint64), added)
+            except PartialError as raised:
+                # The others need no flags: they raise, too.
+                flags[raised.positions], error = FAILED, raised
+            bodies = [[flags[part]] for part in _parts(counts)]
+        except BaseException as raised:
+            error = raised
+        answers = self._calls.exchange(Call.ADD_AT, bodies, error)
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        flags = np.full(split.count, FAILED, np.uint8)
+        for rank, (answer, part) in enumerate(zip(answers, split.parts)):
+            if _has_answers(rank, answer, part.stop - part.start):
+                flags[part] = answer.body
+        batch.scatter(split.positions, np.where(flags == FAILED, np.uint8(0), flags))
+        # Also in the process that failed: other processes have added its rows.
+        _raise(split.positions[flags == FAILED], answers, error)
         return batch.results()[1]
 
-    def _answers(self, parts: list[Bytes]) -> Bytes:
-        """Sends answers to those who asked. Returns those to this process, in the order of its
-        split keys."""
-        return np.concatenate(self._all_to_all(parts))
+    def checkpoint(self, directory: str | os.PathLike[str], tag: str) -> str:
+        """Writes this process's rows as a store, in a directory that names the tag, the process and
+        the number of processes. Returns the directory. If a process fails, all raise, and none
+        keeps what it wrote.
+
+        A store that is being written has the suffix `.partial`. It is renamed when all processes
+        have written theirs."""
+        into = Path(directory) / f"{tag}-{self.rank:04}-of-{self.processes:04}"
+        partial = into.with_name(f"{into.name}.partial")
+
+        def begin() -> None:
+            if os.path.lexists(into):
+                raise AlreadyExistsError(f"{into} exists already")
+            # Of a process that was killed.
+            _remove(partial)
+
+        tags = self._calls.agree(Call.CHECKPOINT, begin, tag.encode())
+        for rank, other in enumerate(tags):
+            if other.tobytes() != tag.encode():
+                words = other.tobytes().decode(errors="replace")
+                raise InvalidArgumentError(f"process {rank} writes {words!r}, not {tag!r}")
+        written = partial
+
+        def name() -> None:
+            nonlocal written
+            os.rename(partial, into)
+            written = into
+            sync_directory(into.parent)
+
+        try:
+            self._calls.agree(Call.CHECKPOINT, lambda: self.table.checkpoint(partial))
+            self._calls.agree(Call.CHECKPOINT, name)
+        except BaseException:
+            # A part of a checkpoint must not be taken for all of it.
+            _remove(written)
+            raise
+        return str(into)
 
 
-def _raise(failed: NDArray[np.uint64]) -> None:
-    if len(failed):
-        at = sorted(int(position) for position in failed)
-        raise PartialError(f"{len(at)} keys failed in the process that owns them", at)
+class _Split:
+    """The keys of a batch by the process that owns them."""
+
+    def __init__(
+        self, batch: _ShardBatch, owners: NDArray[np.uint16], seed: int, processes: int
+    ) -> None:
+        self._keys, self.positions, starts = batch.split(owners, seed, processes)
+        self.count = len(self._keys)
+        self.parts = [slice(a, b) for a, b in zip(starts, starts[1:])]
+
+    def keys(self, part: slice) -> Bytes:
+        return self._keys[part].view(np.uint8)
+
+
+def _parts(counts: list[int]) -> list[slice]:
+    """Where the keys of each process are among those of all."""
+    ends = np.cumsum([0, *counts]).tolist()
+    return [slice(a, b) for a, b in zip(ends, ends[1:])]
+
+
+def _has_answers(rank: int, answer: Message, size: int) -> bool:
+    """Whether a process has answered for the keys that it owns. One that failed may not have."""
+    if answer.failure is not None and len(answer.body) == 0:
+        return False
+    if len(answer.body) != size:
+        raise GroupError(f"process {rank} answered {len(answer.body)} bytes, not {size}", rank)
+    return True
+
+
+def _raise(
+    failed: NDArray[np.uint64], answers: list[Message], error: BaseException | None
+) -> None:
+    """Raises if a process has failed, also if it owns none of this process's keys."""
+    for rank, answer in enumerate(answers):
+        if answer.failure is not None:
+            at = sorted(int(position) for position in failed)
+            words = f"process {rank} failed for keys that it owns, {len(at)} of them from here"
+            raise PartialError(f"{words}: {answer.failure}", at) from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass

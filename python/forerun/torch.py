@@ -43,6 +43,7 @@ from torch import Tensor, nn
 from torch.optim import optimizer as _optimizer
 
 from forerun import Table
+from forerun._collective import Call, CollectiveCalls
 from forerun._torch_operators import collected as _collected
 from forerun._torch_operators import modules as _modules
 from forerun._torch_operators import wide as _wide
@@ -123,17 +124,23 @@ class _Gradients:
     def apply(self, lr: float) -> None:
         with self.lock:
             keys, sums = self.get()
-            # A call of a group is made by all its processes, also by those without gradients.
-            if len(keys) > 0 or isinstance(self.table, GroupTable):
-                changes = sums.mul(-lr).to("cpu", self.dtype)
-                try:
-                    self.table.add_at(_bits(keys.cpu()), _bits(changes))
-                except PartialError as error:
-                    # All others were added. Another call can add the ones that are left.
-                    failed = torch.tensor(error.positions, device=keys.device)
-                    self.put(keys[failed], sums[failed])
-                    raise
+            try:
+                # A call of a group is made by all its processes, also by those without gradients.
+                if isinstance(self.table, GroupTable):
+                    with self.table.joining(Call.ADD_AT):
+                        self._add(self.table, keys, sums, lr)
+                elif len(keys) > 0:
+                    self._add(self.table, keys, sums, lr)
+            except PartialError as error:
+                # All others were added. Another call can add the ones that are left.
+                failed = torch.tensor(error.positions, dtype=torch.int64, device=keys.device)
+                self.put(keys[failed], sums[failed])
+                raise
             self.clear()
+
+    def _add(self, table: Table | GroupTable, keys: Tensor, sums: Tensor, lr: float) -> None:
+        changes = sums.mul(-lr).to("cpu", self.dtype)
+        table.add_at(_bits(keys.cpu()), _bits(changes))
 
 
 def _hide_from(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -491,12 +498,16 @@ class EmbeddingBag(_Rows):
 class ShardedEmbeddingBag(EmbeddingBag):
     """`EmbeddingBag` whose rows are spread over the processes of a group, row by row.
 
-    Each process has a `table` of its own. `forward` and `SGD.step` are collective: all processes of
-    the group make the same calls, each with its own bags. Keys go to the processes that own them,
-    and rows come back; at a step gradients go the same way, and owners add up those of all
-    processes. `group` must carry tensors in CPU memory, as gloo does. All processes need the same
-    `seed`, which places the keys. Other arguments are those of `EmbeddingBag`; `initialize` is
-    called by the owner of a new key.
+    Each process has a `table` of its own. The constructor, `forward`, `SGD.step` and `checkpoint`
+    are collective: all processes of the group make the same calls, each with its own bags. Keys go
+    to the processes that own them, and rows come back; at a step gradients go the same way, and
+    owners add up those of all processes. `group` must carry tensors in CPU memory, as gloo does.
+    All processes need the same `seed`, which places the keys, and rows of the same size and type.
+    Other arguments are those of `EmbeddingBag`; `initialize` is called by the owner of a new key.
+
+    If a process fails in a collective call, all processes raise: `GroupError` with its rank and its
+    error if nothing was done, or `PartialError` if other keys were served. A process that fails
+    elsewhere, or vanishes, is noticed by the group itself, at the latest after its time-out.
     """
 
     def __init__(
@@ -514,13 +525,26 @@ class ShardedEmbeddingBag(EmbeddingBag):
 
         self._group = group
         rank, processes = distributed.get_rank(group), distributed.get_world_size(group)
-        super().__init__(
-            GroupTable(table, rank, processes, self._all_to_all, seed=seed),
-            mode=mode,
-            include_last_offset=include_last_offset,
-            padding_idx=padding_idx,
-            initialize=initialize,
-        )
+        with CollectiveCalls(rank, processes, self._all_to_all).joining(Call.CONSTRUCT):
+            group_table = GroupTable(table, rank, processes, self._all_to_all, seed=seed)
+            super().__init__(
+                group_table,
+                mode=mode,
+                include_last_offset=include_last_offset,
+                padding_idx=padding_idx,
+                initialize=initialize,
+            )
+        group_table.check_same()
+
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Tensor:
+        assert isinstance(self.table, GroupTable)
+        if torch.compiler.is_compiling():
+            # The arguments are checked while the call is traced, and the operator does the rest.
+            return super().forward(input, offsets, per_sample_weights)
+        with self.table.joining(Call.FIND):
+            return super().forward(input, offsets, per_sample_weights)
 
     def _all_to_all(self, parts: list[Any]) -> list[Any]:
         """Sends an array of bytes to each process, and returns one from each: first the lengths."""
@@ -538,14 +562,11 @@ class ShardedEmbeddingBag(EmbeddingBag):
 
     def checkpoint(self, directory: str | os.PathLike[str], tag: str) -> str:
         """Writes this process's rows as a store, in a directory that names the tag, the process and
-        the number of processes. No process goes on before all have written. Call it between
-        steps. Returns the directory."""
-        from torch import distributed
+        the number of processes, and returns that directory. Call it between steps.
 
+        No process goes on before all have written, so the time-out of the group must be longer
+        than that takes. If a process fails, all raise, and none keeps what it wrote. After a crash
+        a checkpoint is complete if the directories of all processes are there; one that is being
+        written has the suffix `.partial`."""
         assert isinstance(self.table, GroupTable)
-        name = f"{tag}-{self.table.rank:04}-of-{self.table.processes:04}"
-        into = os.path.join(directory, name)
-        distributed.barrier(group=self._group)
-        self.table.table.checkpoint(into)
-        distributed.barrier(group=self._group)
-        return into
+        return self.table.checkpoint(directory, tag)

@@ -14,110 +14,13 @@ from forerun import errors
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'forerun[ray]'")
 
 from forerun._forerun import _buckets, _ShardBatch  # noqa: E402
-from forerun.ray import data_port, frames, shard_actor, shard_actors  # noqa: E402
+from forerun.ray import data_port, frames, shard_actor  # noqa: E402
 from forerun.ray import shard as shard_module  # noqa: E402
 from forerun.ray.connection import Connection  # noqa: E402
-from forerun.ray.disk_scan import holders, newest_map, shards_on_disk  # noqa: E402
 from forerun.ray.frames import Op, Status  # noqa: E402
 from forerun.ray.session import Session, as_rows  # noqa: E402
-from forerun.ray.shard import ShardConfig  # noqa: E402
-from forerun.ray.shard_actor import ShardActor  # noqa: E402
-from forerun.ray.shard_map import (  # noqa: E402
-    BUCKETS,
-    Place,
-    ShardMap,
-    ShardState,
-    even_owners,
-    load_map,
-    save_map,
-)
-
-DIM = 2
-
-
-class Table:
-    """Shards in this process, and what a session asks of a directory."""
-
-    transport = "tcp"
-
-    def __init__(self, path, shards, dtype="int64"):
-        self.actors = [self.actor(path, shard, dtype=dtype) for shard in range(shards)]
-        self.row_bytes = self.actors[0].endpoint().row_bytes
-        places = tuple(Place(0, "here") for _ in range(shards))
-        self.map = ShardMap(1, 5, even_owners(shards), places)
-        self.version = 1
-        for actor in self.actors:
-            actor.install(1, self.map)
-
-    @staticmethod
-    def actor(path, shard, **options):
-        settings = {
-            "table": "t",
-            "shard": shard,
-            "generation": 0,
-            "dim": DIM,
-            "dtype": "int64",
-            "path": str(path),
-            "bind": "127.0.0.1",
-            "backups": None,
-            "restores": False,
-        }
-        return ShardActor(ShardConfig(**{**settings, **options}))
-
-    def close(self):
-        for actor in self.actors:
-            actor.close()
-
-    # Calls of a session.
-
-    def endpoint(self, shard, until):
-        return self.actors[shard].endpoint(), self.actors[shard]
-
-    def newer_map(self, known, deadline):
-        time.sleep(0.001)
-        return self.map
-
-    def suspect(self, shard):
-        raise AssertionError("no shard has lost its map")
-
-    # Steps of a move.
-
-    def next_map(self, **changes):
-        self.version += 1
-        return ShardMap(
-            self.version,
-            self.map.seed,
-            changes.get("owners", self.map.owners),
-            self.map.places,
-        )
-
-    def move(self, source, target, buckets, cancels_after=None):
-        """Moves buckets, or cancels the move after so many steps."""
-        giver, taker = self.actors[source], self.actors[target]
-        owners = self.map.owners.copy()
-        owners[buckets] = target
-        new = self.next_map(owners=owners)
-        take = taker.expect_foreign(1, self.map)
-        giver.begin_move(1, buckets)
-        steps = [
-            lambda: taker.copy(take, giver.endpoint(), buckets),
-            lambda: taker.catch_up(take, giver.endpoint(), False),
-            lambda: giver.freeze(1, buckets, new.version),
-            lambda: taker.catch_up(take, giver.endpoint(), True),
-        ]
-        for step in steps[:cancels_after]:
-            step()
-        if cancels_after is not None:
-            new = self.next_map()
-            giver.install(1, new)
-        else:
-            taker.install(1, new)
-            giver.install(1, new)
-        self.map = new
-        for actor in self.actors:
-            actor.install(1, new)
-        giver.sweep(1)
-        taker.sweep(1)
+from forerun.ray.shard_map import BUCKETS, Place, ShardMap, even_owners  # noqa: E402
+from ray_local import DIM, Table, call, ones  # noqa: E402
 
 
 @pytest.fixture
@@ -125,20 +28,6 @@ def table(tmp_path):
     table = Table(tmp_path, 3)
     yield table
     table.close()
-
-
-def call(session, op, keys, rows=None, timeout=60.0):
-    keys = np.asarray(keys, np.uint64)
-    if op is Op.FIND:
-        batch = _ShardBatch(keys, DIM, "int64", fills=True)
-    else:
-        batch = _ShardBatch(keys, DIM, "int64", rows=rows)
-    session.run(op, batch, time.monotonic() + timeout)
-    return batch.results()
-
-
-def ones(keys):
-    return np.ones((len(keys), DIM), np.int64)
 
 
 @pytest.fixture
@@ -264,6 +153,59 @@ def test_a_shard_that_hangs_fails_its_own_keys_only(table, monkeypatch):
     # The late answer is not taken for that of another request.
     rows, found = call(session, Op.FIND, keys)
     assert found.all() and (rows == 1).all()
+
+
+def test_a_shard_that_takes_no_bytes_fails_its_own_keys_only(tmp_path, monkeypatch):
+    dim, keys = 512, np.arange(3000)
+    table = Table(tmp_path, 3, dim=dim)
+    rows = np.repeat(keys[:, None], dim, axis=1)
+    listener, hung = socket.create_server(("127.0.0.1", 0)), threading.Event()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+    def serve():
+        peer, _ = listener.accept()
+        with peer:
+            peer.recv(frames.HELLO.size, socket.MSG_WAITALL)
+            peer.sendall(frames.WELCOME.pack(frames.MAGIC, frames.VERSION, frames.WELCOMED))
+            # It reads nothing more.
+            hung.wait(30)
+
+    thread, endpoint = threading.Thread(target=serve), table.endpoint
+    thread.start()
+    address = listener.getsockname()[:2]
+
+    def endpoint_of(shard, until):
+        found, actor = endpoint(shard, until)
+        is_hung = shard == 0 and not hung.is_set()
+        return (found._replace(host=address[0], port=address[1]) if is_hung else found), actor
+
+    monkeypatch.setattr(table, "endpoint", endpoint_of)
+    session = Session(table)
+
+    def insert(timeout):
+        batch = _ShardBatch(keys.astype(np.uint64), dim, "int64", rows=rows)
+        session.run(Op.INSERT, batch, time.monotonic() + timeout)
+
+    # The frame of the first shard, 4 MiB, does not fit into the buffers of its connection.
+    began = time.monotonic()
+    try:
+        with pytest.raises(errors.PartialError, match="shard 0") as caught:
+            insert(2)
+    finally:
+        hung.set()
+        thread.join()
+        listener.close()
+    assert time.monotonic() - began < 5
+    owners = table.map.owners[_buckets(keys.astype(np.uint64), table.map.seed)]
+    assert caught.value.positions == np.flatnonzero(owners == 0).tolist()
+    counts = [actor._shard.count()[0] for actor in table.actors]
+    assert counts == [0, *np.bincount(owners)[1:]]
+    insert(60)
+    batch = _ShardBatch(keys.astype(np.uint64), dim, "int64", fills=True)
+    session.run(Op.FIND, batch, time.monotonic() + 60)
+    back, found = batch.results()
+    assert found.all() and (back == rows).all()
+    table.close()
 
 
 def test_keys_fail_by_position_if_no_newer_map_can_be_had(table, monkeypatch):
@@ -413,90 +355,3 @@ def test_damaged_frames_cost_their_connection_only(table):
         answer, _ = connection.ask(Op.FLUSH)
         assert answer.status == Status.OK
     assert shard.table.contains(keys).all()
-
-
-def test_a_shard_on_a_node_that_others_do_not_know_yet_is_created_again(monkeypatch):
-    config = shard_actors.TableConfig(
-        "t", "n", DIM, "int64", 1, "/nowhere", "127.0.0.1", None, None, 0
-    )
-    actors, created, alive = shard_actors.ShardActors(config), [], {"new": "here"}
-
-    def create(shard, place, restores, node_id):
-        created.append(node_id)
-        actors._actors[shard, place.generation] = len(created)
-
-    def order(actor, method, timeout):
-        if actor < 3:
-            raise ray.exceptions.ActorUnschedulableError("no node fits")
-        return {"node_id": "new"}
-
-    monkeypatch.setattr(actors, "create", create)
-    monkeypatch.setattr(actors, "order", order)
-    monkeypatch.setattr(shard_actors, "alive_nodes", lambda: alive)
-    monkeypatch.setattr(ray, "kill", lambda actor, no_restart: None)
-    place = Place(0, "here", "new")
-    create(0, place, False, "new")
-    assert actors.await_start(0, place, False, "new") == {"node_id": "new"}
-    assert created == ["new"] * 3
-    # A node that is gone is another matter.
-    created.clear()
-    alive.clear()
-    create(0, place, False, "new")
-    with pytest.raises(ray.exceptions.ActorUnschedulableError):
-        actors.await_start(0, place, False, "new")
-
-
-# What is on the disks.
-
-
-def test_shards_are_found_on_the_disks_of_nodes_with_new_names(tmp_path):
-    """As after a restart of the cluster, with nodes in another order."""
-    places = (Place(0, "a", "old-1"), Place(1, "b", "old-2"), Place(0, "c", "old-3"))
-    newest = ShardMap(7, 5, even_owners(3), places)
-    older = ShardMap(4, 5, even_owners(3), tuple(Place(0, p.node) for p in places))
-
-    def put(node, name, shard, known, table="t"):
-        directory = tmp_path / node / name
-        directory.mkdir(parents=True)
-        ShardState(table, shard, DIM, "int64", 1, known).save(directory)
-
-    put("new-b", "shard-0000", 0, newest)
-    put("new-c", "shard-0001.1", 1, newest)
-    # That of a node that was away when the shard was restored.
-    put("new-a", "shard-0001", 1, older)
-    # Started once where its rows were not.
-    put("new-a", "shard-0002", 2, None)
-    put("new-b", "shard-0002", 2, newest)
-    put("new-c", "shard-0000", 0, newest, table="another")
-    (tmp_path / "new-c" / "shard-0002").mkdir()
-    (tmp_path / "new-c" / "shard-old").mkdir()
-    found = {
-        node: shards_on_disk(str(tmp_path / node), "t") for node in ("new-a", "new-b", "new-c")
-    }
-    assert newest_map(found).version == 7
-    assert [holders(found, s, p.generation) for s, p in enumerate(places)] == [
-        ["new-b"],
-        ["new-c"],
-        ["new-b"],
-    ]
-    # One that cannot be read has its rows nevertheless.
-    (tmp_path / "new-c" / "shard-0001.1" / "shard.json").write_text("{")
-    found["new-c"] = shards_on_disk(str(tmp_path / "new-c"), "t")
-    assert holders(found, 1, 1) == ["new-c"]
-    assert newest_map({"nowhere": shards_on_disk(str(tmp_path / "nowhere"), "t")}) is None
-
-
-def test_the_map_beside_the_backups_is_read_as_it_was_written(tmp_path):
-    assert load_map(tmp_path, "t") is None
-    known = ShardMap(3, 2**64 - 1, even_owners(2), (Place(0, "a", "x"), Place(4, "b", "y")))
-    save_map(tmp_path, "t", known)
-    back = load_map(tmp_path, "t")
-    assert (back.version, back.seed, back.places) == (3, 2**64 - 1, known.places)
-    assert (back.owners == known.owners).all()
-    with pytest.raises(errors.VersionError, match="belongs to table 't'"):
-        load_map(tmp_path, "u")
-    text = (tmp_path / "map.json").read_text()
-    for damaged in ("", "[]", text[:-9], "{}"):
-        (tmp_path / "map.json").write_text(damaged)
-        with pytest.raises(errors.CorruptionError, match="map.json"):
-            load_map(tmp_path, "t")

@@ -82,9 +82,8 @@ def ask(connection, op, keys, rows=None, **head):
     body = [keys.data.cast("B")] if len(keys) else []
     if rows is not None:
         body.append(memoryview(np.asarray(rows, np.float32).view(np.uint8).reshape(-1)))
-    deadline = time.monotonic() + 10
-    connection.send(op, body, len(keys), deadline, **head)
-    answer, found = connection.receive(deadline)
+    connection.send(op, body, len(keys), **head)
+    answer, found = connection.receive(time.monotonic() + 10)
     return answer, found.copy()
 
 
@@ -102,6 +101,20 @@ def test_a_repeated_write_is_answered_as_the_first_time(port, shard):
     with connected(port, shard) as connection:
         late = ask(connection, Op.ADD_AT, [1], np.ones((1, 4)), client=client, sequence=1)
         assert late[0].status == Status.FAILED and b"superseded" in bytes(late[1])
+    assert shard.table[1].tolist() == [1] * 4
+
+
+def test_a_late_attempt_of_a_write_is_not_applied_after_its_client_has_ended(port, shard):
+    client, ones = bytes(range(16)), np.ones((1, 4))
+    shard.table.insert([1], np.zeros((1, 4), np.float32))
+    head = {"client": client, "sequence": 1}
+    with connected(port, shard) as late, connected(port, shard) as connection:
+        # Both attempts were sent. One is answered, and its client has ended when the other one,
+        # whose connection the client gave up, is read.
+        assert ask(connection, Op.ADD_AT, [1], ones, **head)[0].status == Status.OK
+        assert ask(connection, Op.FORGET, [], client=client)[0].status == Status.OK
+        assert shard.table._applied(client) is None
+        assert ask(late, Op.ADD_AT, [1], ones, **head)[0].status == Status.MOVED
     assert shard.table[1].tolist() == [1] * 4
 
 

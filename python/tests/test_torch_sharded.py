@@ -54,13 +54,14 @@ def process(rank, address, directory, results):
         distributed.destroy_process_group()
 
 
-def test_two_processes_train_as_one_module_of_torch_does(tmp_path):
+def run(target, directory):
+    """Runs a function in two processes, and returns what each puts in the queue."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     processes = [
-        context.Process(target=process, args=(rank, address, str(tmp_path), results))
+        context.Process(target=target, args=(rank, address, str(directory), results))
         for rank in range(2)
     ]
     for each in processes:
@@ -75,7 +76,11 @@ def test_two_processes_train_as_one_module_of_torch_does(tmp_path):
             if each.is_alive():
                 each.kill()
     assert [each.exitcode for each in processes] == [0, 0]
+    return got
 
+
+def test_two_processes_train_as_one_module_of_torch_does(tmp_path):
+    got = run(process, tmp_path)
     theirs = torch.nn.EmbeddingBag.from_pretrained(initial(), freeze=False, mode="sum")
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
     for step in range(STEPS):
@@ -95,3 +100,62 @@ def test_two_processes_train_as_one_module_of_torch_does(tmp_path):
                 torch.testing.assert_close(
                     torch.from_numpy(rows), theirs.weight.detach()[torch.from_numpy(keys).long()]
                 )
+
+
+def failing_process(rank, address, directory, results):
+    """Process 1 fails in each collective call in turn. The time-out of the group is far longer than
+    the test may take."""
+    from forerun.torch import SGD, ShardedEmbeddingBag
+    from torch import distributed
+
+    distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    try:
+        raised = []
+
+        def note(call):
+            try:
+                call()
+                raised.append(("nothing", ""))
+            except Exception as error:
+                raised.append((type(error).__name__, str(error)))
+
+        table = forerun.Table(DIM, path=f"{directory}/rows-{rank}")
+        whole = forerun.Table(DIM, "int64") if rank == 1 else table
+        note(lambda: ShardedEmbeddingBag(whole))
+        note(lambda: ShardedEmbeddingBag(table, mode="sum" if rank == 0 else "product"))
+        note(lambda: ShardedEmbeddingBag(table, seed=rank))
+        bag = ShardedEmbeddingBag(table, mode="sum", initialize=lambda n: torch.ones(n, DIM))
+        keys = torch.arange(ROWS).reshape(10, 10)
+        note(lambda: bag(keys.to(torch.float32) if rank == 1 else keys))
+        note(lambda: bag(keys, torch.arange(3) if rank == 1 else None))
+        bag(keys).sum().backward()
+        optimizer = SGD(bag, lr=0.5)
+        note(lambda: bag.checkpoint(f"{directory}/nowhere/else" if rank == 1 else directory, "a"))
+        optimizer.step()
+        distributed.barrier()
+        answer = bag(keys)
+        results.put((rank, raised, answer.detach().numpy()))
+        distributed.barrier()
+        table.close()
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_a_process_that_fails_in_a_collective_call_is_an_error_in_all(tmp_path):
+    (tmp_path / "nowhere").write_text("not a directory")
+    got = run(failing_process, tmp_path)
+    expected = [
+        ("GroupError", "process 1 failed in construct: InvalidArgumentError: an embedding needs"),
+        ("GroupError", "process 1 failed in construct: InvalidArgumentError: `mode` must be"),
+        ("InvalidArgumentError", "process 1 has rows of another size or type, or another seed"),
+        ("GroupError", "process 1 failed in find: InvalidArgumentError: keys are a tensor of"),
+        ("GroupError", "process 1 failed in find: InvalidArgumentError: in a matrix of keys"),
+        ("GroupError", "process 1 failed in checkpoint: "),
+    ]
+    for (name, words), (expected_name, start) in zip(got[0][0], expected, strict=True):
+        assert name == expected_name and words.startswith(start), words
+    assert "nothing" not in [name for name, _ in got[1][0]]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("a-")] == []
+    # Each row was 1, and each process has taken 0.5 from it, once.
+    for rank in range(2):
+        assert (got[rank][1] == 0).all()

@@ -23,6 +23,7 @@ from forerun.ray.shard_map import BUCKETS
 # Clients whose refused writes are remembered. A client has one write at a time, and an attempt that
 # is late is late by seconds.
 CLIENTS_MAX = 65_536
+SEQUENCE_MAX = (1 << 64) - 1
 
 
 class BucketLock:
@@ -80,9 +81,10 @@ class BucketLock:
             self._changed.wait_for(lambda: self._writers[client] == 0)
             # `Counter` does not store the zero that it returns.
 
-    def forget(self, client: bytes) -> None:
-        with self._changed:
-            self._refused.pop(client, None)
+    def end(self, client: bytes) -> None:
+        """Refuses all writes of a client that has ended. One that is late is not known to have been
+        applied once its record is removed."""
+        self.refuse(client, SEQUENCE_MAX)
 
 
 class Changes:

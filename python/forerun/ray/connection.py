@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from forerun import errors
 from forerun.errors import ServerError
 from forerun.ray import frames
-from forerun.ray.data_port import receive, send, set_timeout
+from forerun.ray.data_port import receive, send
 from forerun.ray.frames import Answer, FrameError, Op, Request, Status
 
 Buffer = NDArray[np.uint8]
@@ -35,7 +35,16 @@ class Endpoint(NamedTuple):
 class Wire(Protocol):
     """Carries frames to a shard."""
 
-    def send(self, data: list[bytes | memoryview], deadline: float) -> None: ...
+    def send(self, data: list[bytes | memoryview]) -> None:
+        """Begins to send, without waiting. What the peer does not take at once is sent by
+        `send_more` and by `receive`, so it must stay as it is."""
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something is left to send."""
+
+    def send_more(self) -> None:
+        """Sends what the peer takes now. An error is raised by the next `receive`."""
 
     def receive(self, deadline: float) -> memoryview:
         """The head of the next answer."""
@@ -75,20 +84,42 @@ class Socket:
             self._socket.close()
             raise
         self._head = memoryview(bytearray(frames.ANSWER.size))
+        self._unsent: list[memoryview] = []
+        self._error: OSError | None = None
 
-    def send(self, data: list[bytes | memoryview], deadline: float) -> None:
-        left = max(deadline - time.monotonic(), 1e-3)
-        set_timeout(self._socket, socket.SO_SNDTIMEO, left)
+    def send(self, data: list[bytes | memoryview]) -> None:
+        self._unsent = [memoryview(part) for part in data if len(part) > 0]
+        self._send_now()
+
+    @property
+    def is_sending(self) -> bool:
+        return len(self._unsent) > 0
+
+    def send_more(self) -> None:
         try:
-            sent = self._socket.sendmsg(data)
+            self._send_now()
+        except OSError as error:
+            self._unsent.clear()
+            self._error = error
+
+    def _send_now(self) -> None:
+        try:
+            while self._unsent:
+                sent = self._socket.sendmsg(self._unsent, (), socket.MSG_DONTWAIT)
+                while self._unsent and sent >= len(self._unsent[0]):
+                    sent -= len(self._unsent.pop(0))
+                if sent > 0:
+                    self._unsent[0] = self._unsent[0][sent:]
         except BlockingIOError:
-            raise TimeoutError("the shard takes no bytes") from None
-        for part in data:
-            if sent < len(part):
-                send(self._socket, memoryview(part)[sent:], deadline)
-            sent = max(sent - len(part), 0)
+            # A shard that hangs must not keep frames of the others from being sent.
+            return
 
     def receive(self, deadline: float) -> memoryview:
+        if self._error is not None:
+            raise self._error
+        while self._unsent:
+            send(self._socket, self._unsent[0], deadline)
+            self._unsent.pop(0)
         if not receive(self._socket, self._head, deadline):
             raise FrameError("the shard has closed the connection")
         return self._head
@@ -115,8 +146,13 @@ class ActorCalls:
         self._answers: list[Any] = []
         self._body = memoryview(b"")
 
-    def send(self, data: list[bytes | memoryview], deadline: float) -> None:
+    is_sending = False
+
+    def send(self, data: list[bytes | memoryview]) -> None:
         self._answers.append(self._actor.frame.remote(b"".join(data)))
+
+    def send_more(self) -> None:
+        """Ray has all of it."""
 
     def receive(self, deadline: float) -> memoryview:
         import ray
@@ -163,6 +199,13 @@ class Connection:
     def pending(self) -> Any:
         return self._wire.pending()
 
+    @property
+    def is_sending(self) -> bool:
+        return self._wire.is_sending
+
+    def send_more(self) -> None:
+        self._wire.send_more()
+
     def __enter__(self) -> Connection:
         return self
 
@@ -179,17 +222,17 @@ class Connection:
         op: Op,
         body: list[memoryview],
         count: int,
-        deadline: float,
         *,
         map_version: int = 0,
         client: bytes = NO_CLIENT,
         sequence: int = 0,
         argument: int = 0,
     ) -> None:
+        """Begins to send a request. `body` must stay as it is until the answer has come."""
         self._id += 1
         size = sum(map(len, body))
         head = Request(size, op, self._id, map_version, client, sequence, count, argument)
-        self._wire.send([head.pack(), *body], deadline)
+        self._wire.send([head.pack(), *body])
 
     def receive(self, deadline: float) -> tuple[Answer, Buffer]:
         """The answer to the last request. Its body is reused by the next one."""
@@ -211,7 +254,7 @@ class Connection:
     ) -> tuple[Answer, Buffer]:
         """A request without keys, and its answer. Raises the shard's error."""
         deadline = self._deadline if deadline is None else deadline
-        self.send(op, list(body), 0, deadline, client=client, argument=argument)
+        self.send(op, list(body), 0, client=client, argument=argument)
         answer, found = self.receive(deadline)
         if answer.status == Status.FAILED:
             raise error_of(bytes(found[answer.keys :]))
@@ -259,23 +302,41 @@ class Connection:
 
 
 def wait_for_answers(connections: list[Connection], until: float) -> list[int]:
-    """Waits until one of the connections has something to receive, or the time is over. Returns the
-    positions of those that have."""
-    left = max(until - time.monotonic(), 0.0)
+    """Waits until one of the connections has something to receive, or the time is over, and
+    meanwhile sends what is left to send. Returns the positions of those that have."""
     pending = [connection.pending() for connection in connections]
     if all(isinstance(each, int) for each in pending):
-        poll = select.poll()
-        for descriptor in pending:
-            poll.register(descriptor, select.POLLIN)
-        # Rounded up, so that nothing is asked before it is time.
-        ready = {descriptor for descriptor, _ in poll.poll(int(left * 1e3) + (left > 0))}
-        return [at for at, descriptor in enumerate(pending) if descriptor in ready]
+        return _poll(connections, pending, until)
+    left = max(until - time.monotonic(), 0.0)
     import ray
 
     done, _ = ray.wait(pending, num_returns=1, timeout=left, fetch_local=False)
     if done:
         done, _ = ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)
     return [at for at, each in enumerate(pending) if each in done]
+
+
+def _poll(connections: list[Connection], descriptors: list[int], until: float) -> list[int]:
+    poll = select.poll()
+    for connection, descriptor in zip(connections, descriptors):
+        poll.register(descriptor, select.POLLIN | select.POLLOUT * connection.is_sending)
+    while True:
+        left = max(until - time.monotonic(), 0.0)
+        # Rounded up, so that nothing is asked before it is time.
+        events = dict(poll.poll(int(left * 1e3) + (left > 0)))
+        for connection, descriptor in zip(connections, descriptors):
+            if events.get(descriptor, 0) & select.POLLOUT:
+                connection.send_more()
+                if not connection.is_sending:
+                    poll.modify(descriptor, select.POLLIN)
+        ready = [
+            at
+            for at, descriptor in enumerate(descriptors)
+            # An error, or the end, too.
+            if events.get(descriptor, 0) & ~select.POLLOUT
+        ]
+        if ready or not events:
+            return ready
 
 
 def error_of(text: bytes) -> Exception:

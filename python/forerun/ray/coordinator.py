@@ -3,9 +3,10 @@
     ShardedTable ──map, names──> coordinator ──orders with its epoch──> shard, shard, shard ...
          └────────────── frames over TCP ──────────────────────────────────^
 
-    move     taker: expect rows      giver: note changes      taker: copy, catch up
+    move     taker: expect rows      giver: note changes      taker: copy, catch up, back up
              giver: freeze           taker: catch up          taker: install the map  <- in force
-             giver and others: install the map                giver: erase what it gave
+             giver and others: install the map                taker: back up
+                                                              giver: erase what it gave
 
 Ray restarts the actors, each shard on its node. All are detached: they live until
 `ShardedTable.shutdown`. A coordinator that restarts asks the shards for the newest map. If none
@@ -207,7 +208,8 @@ class Coordinator:
         known = load_map(Path(self._config.backups), self._config.name)
         return None if known is None else replace(known, version=known.version + (1 << 32))
 
-    def _backup(self, shard: int, keep: int = 3) -> int:
+    def _backup(self, shard: int, keep: int | None = None) -> int:
+        """Backs up a shard, and keeps the `keep` newest of its backups, or all."""
         actor = self._actors.get(shard, self._map.places[shard].generation)
         # A large shard takes long.
         made = self._order(actor, "backup", keep, timeout=LONG_ORDER_S)
@@ -334,6 +336,9 @@ class Coordinator:
             # Not repeated: a shard that restarts has forgotten the changes.
             copied = _once(taker.copy.remote(take, endpoint, buckets), LONG_ORDER_S)
             _once(taker.catch_up.remote(take, endpoint, False), ORDER_S)
+            if self._config.backups is not None:
+                # From its first moment as their owner, the taker can be restored with these rows.
+                self._backup(target)
             frozen = time.monotonic()
             _once(giver.freeze.remote(epoch, buckets, new.version), ORDER_S)
             _once(taker.catch_up.remote(take, endpoint, True), ORDER_S)
@@ -356,9 +361,7 @@ class Coordinator:
         paused = time.monotonic() - frozen
         try:
             if self._config.backups is not None:
-                # A backup from before the move does not have the rows that came.
-                self._backup(target)
-                save_map(Path(self._config.backups), self._config.name, self._map)
+                self._back_up_moved(target, Path(self._config.backups))
         finally:
             self._order(giver, "sweep", epoch, timeout=LONG_ORDER_S)
             self._order(taker, "sweep", epoch, timeout=LONG_ORDER_S)
@@ -370,6 +373,18 @@ class Coordinator:
             "pause_ms": paused * 1e3,
             "seconds": time.monotonic() - began,
         }
+
+    def _back_up_moved(self, target: int, backups: Path) -> None:
+        """Backs up what the backup during a move does not have: writes until its end, and the
+        map."""
+        try:
+            self._backup(target)
+            save_map(backups, self._config.name, self._map)
+        except Exception as error:
+            raise ServerError(
+                f"the buckets are at shard {target}, but their last writes are not backed up: "
+                f"{error!r}"
+            ) from error
 
     def _cancel(self, source: int, taker: Any) -> None:
         """Ends a move with a map of the same owners. It is newer than that of the move, which the

@@ -307,7 +307,6 @@ class Session:
                 op,
                 body,
                 len(frame.keys),
-                deadline,
                 map_version=version,
                 client=self.client,
                 sequence=frame.sequence,
@@ -402,7 +401,7 @@ class Session:
                 if shard in answers:
                     continue
                 try:
-                    self.connect(link, deadline).send(op, [], 0, deadline, client=self.client)
+                    self.connect(link, deadline).send(op, [], 0, client=self.client)
                     sent.append(link)
                 except (*_FAILURES, Error) as error:
                     link.reset(error)

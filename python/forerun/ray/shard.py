@@ -472,8 +472,8 @@ class ShardSession:
                 parts = sequence.to_bytes(8, "little") + keys.to_bytes(8, "little")
                 return self._reply(request, Status.OK, 0, parts)
             case Op.FORGET:
+                shard.bucket_lock.end(request.client)
                 shard.table._forget_client(request.client)
-                shard.bucket_lock.forget(request.client)
                 return self._reply(request, Status.OK, 0)
             case Op.EXPORT:
                 return self._begin_export(request, body)

@@ -139,12 +139,13 @@ class ShardActor:
         self._shard.table.flush()
         return left
 
-    def backup(self, keep: int) -> dict[str, Any]:
+    def backup(self, keep: int | None) -> dict[str, Any]:
         written = self._shard.keys_written
         self._shard.config.backup_directory.parent.mkdir(parents=True, exist_ok=True)
         with forerun.Backups(self._shard.config.backup_directory) as backups:
             backup = backups.create(self._shard.table)
-            backups.purge_old(keep)
+            if keep is not None:
+                backups.purge_old(keep)
         return {"backup": backup.number, "keys_written": written}
 
     def close(self) -> None:

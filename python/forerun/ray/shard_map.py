@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun._files import sync_directory
 from forerun.errors import CorruptionError, VersionError
 
 BUCKETS = 1024
@@ -216,12 +217,3 @@ def _replace(path: Path, parts: dict[str, Any]) -> None:
         os.fsync(file.fileno())
     os.replace(new, path)
     sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
