@@ -87,7 +87,7 @@ fn a_client_without_tls_that_goes_on_sending_reads_the_alert() {
 
 #[test]
 fn a_client_beyond_the_limit_reads_why_although_it_has_sent_requests() {
-    let server = start(options().max_connections(1));
+    let server = start(options().connection_limit(1));
     let mut first = connect(&server);
     ask(&mut first, "mn\r\n", "MN\r\n");
     for _ in 0..100 {
