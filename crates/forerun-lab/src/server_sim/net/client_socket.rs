@@ -80,7 +80,14 @@ impl ClientSocket {
             .map(|(poll, _)| poll)
     }
 
-    /// If no worker got the connection: how many others the server had when it dropped it.
+    /// Whether the acceptor has neither given it to a worker nor refused it.
+    pub fn waits_to_be_accepted(&self) -> bool {
+        let state = self.net.state();
+        let conn = &state.conns[self.id];
+        conn.registration.is_none() && conn.others_when_refused.is_none() && !conn.dropped
+    }
+
+    /// If no worker got the connection: how many others the server had when it refused it.
     pub fn others_when_refused(&self) -> Option<usize> {
         self.net.state().conns[self.id].others_when_refused
     }
