@@ -99,6 +99,16 @@ fn a_client_beyond_the_limit_reads_why_although_it_has_sent_requests() {
 }
 
 #[test]
+fn a_client_of_the_metrics_that_sends_a_body_reads_the_answer() {
+    let server = start(options().metrics(Some(([127, 0, 0, 1], 0).into())));
+    let address = server.metrics_address().expect("it was asked for");
+    let head = b"PUT /metrics HTTP/1.1\r\nContent-Length: 500000\r\n\r\n".to_vec();
+    let mut stream = TcpStream::connect(address).expect("it accepts");
+    let answer = sends_all_then_reads(&mut stream, &[head, vec![b'x'; 500_000]].concat());
+    assert!(answer.starts_with(b"HTTP/1.1 405 "), "{answer:?}");
+}
+
+#[test]
 fn a_refused_client_that_never_stops_sending_is_cut_off() {
     let server = start(options());
     let mut stream = connect(&server);
