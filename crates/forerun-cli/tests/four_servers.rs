@@ -90,8 +90,8 @@ impl Worker<'_> {
         for (at, found) in self.values.iter().enumerate() {
             let Some(found) = found else { continue };
             let known = &self.known[of(at)];
-            let is_right = known.value.as_deref() == Some(found.data)
-                || known.unanswered.contains(found.data);
+            let is_right =
+                known.value.as_deref() == Some(found.data) || known.unanswered.contains(found.data);
             let text = String::from_utf8_lossy(found.data);
             assert!(is_right, "{}: {text:.60}", keys[at]);
         }

@@ -11,7 +11,7 @@
 //! many requests at once, would never learn why it was refused.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io;
 use std::time::{Duration, Instant};
 
 use crate::net::Transport;

@@ -52,7 +52,10 @@ fn a_client_that_goes_on_sending_after_a_bad_frame_reads_the_error() {
 fn answers_before_a_line_that_is_too_long_arrive() {
     let server = start(options());
     let sent = [b"mn\r\n".to_vec(), vec![b'x'; MORE]].concat();
-    assert_eq!(sends_all_then_reads(&mut connect(&server), &sent), b"MN\r\n");
+    assert_eq!(
+        sends_all_then_reads(&mut connect(&server), &sent),
+        b"MN\r\n"
+    );
 }
 
 #[test]
@@ -156,7 +159,9 @@ fn a_refused_client_that_stays_is_closed_after_some_seconds() {
     }
     // Meanwhile others are served.
     ask(&mut asks, "mn\r\n", "MN\r\n");
-    until("all are closed", || stat(&mut asks, "curr_connections") == "1");
+    until("all are closed", || {
+        stat(&mut asks, "curr_connections") == "1"
+    });
     let took = begun.elapsed();
     assert!(took >= Duration::from_secs(4), "{took:?}");
     let sent = sends.join().expect("it ends");
@@ -164,7 +169,9 @@ fn a_refused_client_that_stays_is_closed_after_some_seconds() {
     // Those that close at once make room at once.
     let begun = Instant::now();
     drop((0..50).map(|_| refuse()).collect::<Vec<_>>());
-    until("all are closed", || stat(&mut asks, "curr_connections") == "1");
+    until("all are closed", || {
+        stat(&mut asks, "curr_connections") == "1"
+    });
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(4), "{took:?}");
 }

@@ -398,9 +398,7 @@ mod tests {
         assert_eq!((read_one.items.len(), read_one.unreadable), (1, 1));
         assert_eq!(read_one.items[0].key, b"b");
         // A server that answers for both.
-        let (both, _) = read(
-            "VA 1 f0 t-1 c1 O0\r\nx\r\nVA 1 f0 t-1 c1 O1\r\nx\r\nMN\r\n",
-        );
+        let (both, _) = read("VA 1 f0 t-1 c1 O0\r\nx\r\nVA 1 f0 t-1 c1 O1\r\nx\r\nMN\r\n");
         assert!(both.expect_err("too many").to_string().contains("O1"));
     }
 
@@ -411,7 +409,12 @@ mod tests {
         assert_eq!(count(text).expect("a count"), 17);
         assert!(count("ERROR\r\n").is_err());
         let endless = count(&"STAT pid 1\r\n".repeat(STATS_LINES_MAX + 1));
-        assert!(endless.expect_err("no end").to_string().contains("do not end"));
+        assert!(
+            endless
+                .expect_err("no end")
+                .to_string()
+                .contains("do not end")
+        );
     }
 
     #[test]

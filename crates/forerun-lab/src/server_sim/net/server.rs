@@ -85,9 +85,8 @@ impl SimSocket {
     /// Counts the other connections if no worker has got this one.
     fn note_refusal(&self) {
         let mut state = self.net.state();
-        let is_held = |conn: &&Conn| {
-            conn.was_accepted && !conn.dropped && conn.others_when_refused.is_none()
-        };
+        let is_held =
+            |conn: &&Conn| conn.was_accepted && !conn.dropped && conn.others_when_refused.is_none();
         let held = state.conns.iter().filter(is_held).count();
         let conn = &mut state.conns[self.id];
         if !conn.was_registered && conn.others_when_refused.is_none() {
