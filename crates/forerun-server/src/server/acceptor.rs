@@ -119,6 +119,7 @@ impl<S: System> Acceptor<S> {
     /// Closes the listeners and tells the workers to drain.
     pub(crate) fn begin_drain(&mut self) {
         self.listeners.clear();
+        self.refused.close_all();
         self.connections.closed();
         let deadline = self.system.now() + self.drain_timeout;
         for worker in &self.workers {

@@ -88,6 +88,13 @@ impl<K: Carrier> RefusedSockets<K> {
         }
     }
 
+    /// Closes all of them, because the server ends.
+    pub(crate) fn close_all(&mut self) {
+        while !self.waiting.is_empty() {
+            self.close_oldest();
+        }
+    }
+
     /// Maximum time until the next one must be closed.
     pub(crate) fn timeout(&self, now: Instant) -> Option<Duration> {
         let (due, _) = self.waiting.front()?;

@@ -50,12 +50,12 @@ impl ClientSocket {
         conn.c2s.free_bytes() > 0 || conn.dropped || conn.reset
     }
 
-    /// Whether everything that the server has sent was read: there is space, and nothing that it
-    /// owes is in transit.
+    /// Whether everything that the server has sent was read, and it has not ended its side: there is
+    /// space, and nothing that it owes is in transit.
     pub fn is_read(&self) -> bool {
         let state = self.net.state();
         let conn = &state.conns[self.id];
-        !conn.reset && !conn.dropped && conn.s2c.bytes.is_empty()
+        !conn.reset && !conn.dropped && !conn.s2c.ended && conn.s2c.bytes.is_empty()
     }
 
     /// Bytes that the client has sent and the server has not read yet.
