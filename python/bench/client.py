@@ -1,7 +1,8 @@
 """Batches over several memcached servers: `forerun.Client.get_many` compared with pymemcache.
 
 Starts servers on this machine, stores the same items in all of them through the same ring, and asks
-for the same batches in alternating rounds, from one thread:
+for the same batches in alternating rounds, from one thread. Each client's time is also compared
+with its own time for the first number of servers.
 
     forerun           a list of values
     forerun-rows      the values straight into the rows of an array: get_many(keys, out=, found=)
@@ -201,35 +202,51 @@ def main() -> None:
     keys = [f"key:{number:012}" for number in range(items)]
     value = bytes(ord("a") + number % 26 for number in range(arguments.value_bytes))
     progress, lines = Progress(), []
-    for number in map(count, arguments.servers.split(",")):
-        with started(program, number) as addresses:
+    numbers = [count(number) for number in arguments.servers.split(",")]
+    with contextlib.ExitStack() as stack:
+        groups = {number: stack.enter_context(started(program, number)) for number in numbers}
+        for number, addresses in groups.items():
             for engine in engines:
                 progress(f"{number} servers: items of {engine}")
                 load(engine, addresses, keys, value)
-            for batch in map(count, arguments.batch.split(",")):
-                cases = [case_of(engine, addresses, keys, batch, value) for engine in engines]
-                measure(cases, rounds, seconds, progress)
-                for case in cases:
-                    line = {
-                        "bench": "python-client",
-                        "case": program,
-                        "engine": case.name,
-                        "servers": number,
-                        "keys": items,
-                        "value_bytes": len(value),
-                        "batch": batch,
-                        "rounds": rounds,
-                        "us_per_batch": 1e6 / case.rate,
-                        "keys_per_second": case.rate * batch,
-                        "beside_last": ratio(case, cases[-1]),
-                    }
-                    lines.append(line)
-                    if arguments.json:
-                        print(json.dumps(line), flush=True)
+        for batch in map(count, arguments.batch.split(",")):
+            # Every number of servers has its turn in every round.
+            cases = {
+                (number, engine): case_of(engine, addresses, keys, batch, value)
+                for number, addresses in groups.items()
+                for engine in engines
+            }
+            measure(list(cases.values()), rounds, seconds, progress)
+            for (number, engine), case in cases.items():
+                line = {
+                    "bench": "python-client",
+                    "case": program,
+                    "engine": engine,
+                    "servers": number,
+                    "keys": items,
+                    "value_bytes": len(value),
+                    "batch": batch,
+                    "rounds": rounds,
+                    "us_per_batch": 1e6 / case.rate,
+                    "keys_per_second": case.rate * batch,
+                    "beside_last": ratio(case, cases[number, engines[-1]]),
+                    "time_beside_first": ratio(cases[numbers[0], engine], case),
+                }
+                lines.append(line)
+                if arguments.json:
+                    print(json.dumps(line), flush=True)
     if not arguments.json:
         print(f"{program}, {items:,} items of {len(value)} bytes, medians of {rounds} rounds")
         print_table(
-            ["servers", "batch", "client", "us/batch", "keys/s", f"beside {engines[-1]}"],
+            [
+                "servers",
+                "batch",
+                "client",
+                "us/batch",
+                "keys/s",
+                f"beside {engines[-1]}",
+                f"time beside {numbers[0]}",
+            ],
             [
                 [
                     str(line["servers"]),
@@ -238,6 +255,7 @@ def main() -> None:
                     f"{line['us_per_batch']:.1f}",
                     short(line["keys_per_second"]),
                     f"{line['beside_last']:.2f}x",
+                    f"{line['time_beside_first']:.2f}",
                 ]
                 for line in lines
             ],

@@ -418,6 +418,23 @@ fn wrong_command_lines_are_usage_errors() {
     }
 }
 
+#[test]
+fn the_new_server_is_no_old_server_under_another_name() {
+    let group = Group::start();
+    group.begin();
+    let mut client = group.new.connect();
+    assert_eq!(client.ask(b"set a 0 0 1\r\nx\r\n"), "STORED");
+    let to = group.new.address.as_str();
+    let port = to.rsplit_once(':').expect("a port").1;
+    let from = format!("{},localhost:{port}", group.old[0].address);
+    let args = ["warm", "--from", &from, "--to", to, "--delete-moved"];
+    let said = group.workspace.fails(2, &args);
+    assert!(said.contains("leads to the new server"), "{said}");
+    // Nothing was deleted, and the warm-up goes on.
+    assert!(client.item("a", "v").is_some());
+    assert!(client.ask(b"warm_up status\r\n").starts_with("WARM_UP "));
+}
+
 /// A client that changes its own keys on the new server all the time, and checks what it reads.
 fn change(mut client: CacheClient, keys: &[&String], seed: u64, is_over: &AtomicBool) -> usize {
     // `None`: the key has been changed, and has no value.

@@ -101,6 +101,15 @@ pub trait Carrier: Read + Write + fmt::Debug + Send {
         false
     }
 
+    /// Ends the stream to the peer, after all bytes that were written. Reads go on. Returns false if
+    /// only dropping the carrier ends the stream.
+    ///
+    /// # Errors
+    /// The system's error. The connection is broken.
+    fn end_writes(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Writes a part of this range of a value, and returns its length.
     ///
     /// # Errors

@@ -135,7 +135,7 @@ impl WarmUp {
         let state = WarmUpState::of(self.state.load(Ordering::Acquire));
         if state == WarmUpState::Warming && now_s >= self.ends_at_s() {
             self.end(WarmUpState::TimedOut);
-            return WarmUpState::TimedOut;
+            return WarmUpState::of(self.state.load(Ordering::Acquire));
         }
         state
     }
@@ -179,18 +179,23 @@ impl WarmUp {
 
     /// Ends the warm-up, if there is one. Afterwards no copy is stored, and none is being stored.
     pub(crate) fn end(&self, why: WarmUpState) {
-        let ended = self.change(WarmUpState::Warming, why);
-        // Another thread may just have ended it and not be through with the shards.
-        if !matches!(ended, Err(WarmUpState::Untouched | WarmUpState::Written)) {
-            self.drop_bits();
+        // Acquire: whoever sees that it is over knows that the bits are gone.
+        if self.state.load(Ordering::Acquire) != WarmUpState::Warming as u8 {
+            return;
         }
+        // The bits go first. As long as a copy may be on its way into the cache, writers must see
+        // "warming" and take its lock; otherwise the copy could come after the write.
+        self.drop_bits();
+        // An error: another thread has just ended it.
+        let _ = self.change(WarmUpState::Warming, why);
     }
 
     /// Notes that a client writes the item of `key`. Call this before the write.
     #[inline]
     pub(crate) fn note_write(&self, key: &[u8], now_s: u32) {
         // Acquire, as in `state`. A client that writes after it has learned that the warm-up has
-        // begun finds that it has, because it was sent the news after the state was changed.
+        // begun finds that it has, because it was sent the news after the state was changed. If
+        // the warm-up is over, no copy is being stored.
         let state = self.state.load(Ordering::Acquire);
         if state <= WarmUpState::Warming as u8 {
             self.note_now(key, now_s);
@@ -274,4 +279,56 @@ impl WarmUp {
 /// A panic under these locks leaves nothing half done.
 fn unpoisoned<G>(locked: Result<G, PoisonError<G>>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use forerun_core::sync::thread;
+
+    use super::*;
+
+    /// Long enough for a thread to come to its lock.
+    const PAUSE: Duration = Duration::from_millis(5);
+
+    /// A copy waits for its lock while another thread ends the warm-up. Then a client writes the
+    /// key.
+    fn ends_during_a_copy(end: fn(&WarmUp)) {
+        let warm_up = WarmUp::new();
+        warm_up.begin(1 << 20, 100).expect("nobody has written");
+        let key = b"key";
+        let is_written = AtomicBool::new(false);
+        let held = warm_up.lock(place(key).0);
+        thread::scope(|scope| {
+            let copier = scope.spawn(|| {
+                let store = || is_written.load(Ordering::SeqCst);
+                warm_up.fill(warm_up.token(), key, 1, store)
+            });
+            thread::sleep(PAUSE);
+            scope.spawn(|| end(&warm_up));
+            thread::sleep(PAUSE);
+            scope.spawn(|| {
+                warm_up.note_write(key, 1);
+                is_written.store(true, Ordering::SeqCst);
+            });
+            thread::sleep(PAUSE);
+            drop(held);
+            let filled = copier.join().expect("no panic");
+            assert_ne!(filled, Ok(true), "the copy came after the write");
+        });
+        assert_ne!(warm_up.state(1), WarmUpState::Warming);
+        let late = warm_up.fill(warm_up.token(), key, 1, || ());
+        assert_eq!(late, Err(FillError::Over));
+    }
+
+    #[test]
+    fn a_write_while_the_warm_up_ends_comes_before_or_after_each_copy() {
+        for _ in 0..20 {
+            ends_during_a_copy(|warm_up| warm_up.end(WarmUpState::Ended));
+            ends_during_a_copy(WarmUp::note_flush);
+            ends_during_a_copy(|warm_up| _ = warm_up.state(100));
+        }
+    }
 }

@@ -4,6 +4,9 @@ mod server {
     mod certificates;
     mod connections;
     mod ending;
+    mod lingering;
+    #[allow(dead_code, reason = "each test uses its part")]
+    mod multi_get_frames;
     mod snapshots;
     mod test_server;
     mod tls_and_users;

@@ -1,9 +1,13 @@
 //! Cache servers as processes: `forerun serve`, and memcached if it is on the PATH.
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::Workspace;
 
@@ -53,6 +57,17 @@ impl CacheServer {
             std::thread::sleep(Duration::from_millis(10));
         }
         Some(server)
+    }
+
+    /// Kills it at once (SIGKILL).
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Lets it hang (SIGSTOP) until it is killed.
+    pub fn pause(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("it runs");
     }
 
     pub fn connect(&self) -> CacheClient {

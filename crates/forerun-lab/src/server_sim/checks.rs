@@ -137,7 +137,7 @@ impl Checks {
                 && client
                     .wire
                     .as_ref()
-                    .is_some_and(|wire| wire.socket.poll().is_none() && !wire.socket.is_dropped());
+                    .is_some_and(|wire| wire.socket.waits_to_be_accepted());
             connection.acceptor_turns = if waits {
                 connection.acceptor_turns + 1
             } else {

@@ -334,6 +334,12 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         };
         self.parse(env.moment, model)?;
         if received == Received::End {
+            // Some clients close as soon as they see the end, and some never do.
+            if self.plan.id.is_multiple_of(2)
+                && let Some(wire) = &self.wire
+            {
+                wire.socket.end();
+            }
             self.finish(ConnectionEnd::Closed, model);
         }
         Ok(())

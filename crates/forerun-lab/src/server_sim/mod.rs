@@ -27,6 +27,7 @@ mod report;
 mod shrink;
 mod simulation;
 mod system;
+mod warm_up;
 mod wire;
 
 #[cfg(test)]

@@ -2,9 +2,12 @@
 //! request per connection.
 //!
 //! ```text
-//!   Reading ── an empty line ends the head ──► Writing ── all is sent ──► closed
-//!      └── 2 s without a whole request, or 2 s without a whole answer: closed ──┘
+//!   Reading ── empty line ──► Writing ── all is sent ──► Lingering ── client closes ──► closed
+//!      └── 2 s without a whole request, or 2 s from there to the client's end: closed ──┘
 //! ```
+//!
+//! A client that sends more than a head, such as a body, would lose the answer if its connection
+//! were closed with unread bytes. What it sends is discarded until it closes.
 //!
 //! One thread serves all connections and blocks on none of them, so a client that stalls delays
 //! nobody. If there are too many, the oldest is closed.
@@ -14,7 +17,7 @@ use forerun_core::sync::{
     time,
 };
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,6 +34,8 @@ use crate::net::retry;
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Maximum time to receive a request, and maximum time to send its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of bytes after a request's head that are discarded.
+const DISCARDED_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of connections. A scraper sends its request at once and needs its place for
 /// milliseconds.
 const CONNECTIONS_MAX: usize = 64;
@@ -72,6 +77,8 @@ enum Phase {
     Reading(Vec<u8>),
     /// The answer, and how much of it is sent.
     Writing(Vec<u8>, usize),
+    /// The answer is sent. This many bytes may still be discarded.
+    Lingering(usize),
 }
 
 impl Endpoint {
@@ -217,7 +224,8 @@ impl Connections {
 }
 
 impl Connection {
-    /// Returns when everything is sent, or with `WouldBlock` when the socket is not ready.
+    /// Returns when everything is sent and the client has closed, or with `WouldBlock` when the
+    /// socket is not ready.
     fn advance(&mut self, metrics: &Exporter) -> io::Result<()> {
         loop {
             match &mut self.phase {
@@ -234,11 +242,21 @@ impl Connection {
                         return Err(ErrorKind::InvalidData.into());
                     }
                 }
-                Phase::Writing(answer, sent) if *sent == answer.len() => return Ok(()),
+                Phase::Writing(answer, sent) if *sent == answer.len() => {
+                    self.stream.shutdown(Shutdown::Write)?;
+                    self.phase = Phase::Lingering(DISCARDED_BYTES_MAX);
+                }
                 Phase::Writing(answer, sent) => {
                     match retry(|| self.stream.write(&answer[*sent..]))? {
                         0 => return Err(ErrorKind::WriteZero.into()),
                         count => *sent += count,
+                    }
+                }
+                Phase::Lingering(left) => {
+                    let count = retry(|| self.stream.read(&mut [0; 4096]))?;
+                    *left = left.saturating_sub(count);
+                    if count == 0 || *left == 0 {
+                        return Ok(());
                     }
                 }
             }

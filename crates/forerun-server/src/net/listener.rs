@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::Shutdown;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -317,6 +318,15 @@ impl Carrier for Socket {
 
     fn shares_values(&self) -> bool {
         matches!(self, Socket::Ucx(_))
+    }
+
+    fn end_writes(&mut self) -> io::Result<bool> {
+        match self {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Write)?,
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Write)?,
+            Socket::Ucx(_) => return Ok(false),
+        }
+        Ok(true)
     }
 
     fn write_value(&mut self, value: &SharedValue, range: Range<usize>) -> io::Result<usize> {

@@ -35,6 +35,8 @@ pub(crate) struct Transport<K> {
     tls: Option<Box<ServerConnection>>,
     /// Whether the socket sent or received bytes since the last [`Transport::take_moved`].
     moved: bool,
+    /// Whether the peer broke the rules of TLS.
+    has_refused: bool,
 }
 
 impl<K: Carrier> Transport<K> {
@@ -43,6 +45,7 @@ impl<K: Carrier> Transport<K> {
             socket,
             tls: None,
             moved: false,
+            has_refused: false,
         }
     }
 
@@ -54,6 +57,7 @@ impl<K: Carrier> Transport<K> {
             socket,
             tls: Some(Box::new(tls)),
             moved: false,
+            has_refused: false,
         })
     }
 
@@ -89,12 +93,28 @@ impl<K: Carrier> Transport<K> {
             // Sends the handshake's next messages, or the alert that reports an error. Bytes that a
             // full socket does not take stay pending.
             let sent = send(tls, &mut self.socket, &mut self.moved);
+            self.has_refused = processed.is_err();
             processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
             match sent {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 sent => sent?,
             }
         }
+    }
+
+    /// Whether a read has failed because the peer breaks the rules of TLS, which an alert tells it.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.has_refused
+    }
+
+    /// Reads bytes that nobody looks at, without TLS. 0 means that the peer has closed its side.
+    pub(crate) fn discard(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        retry(|| self.socket.read(into))
+    }
+
+    /// Ends the stream to the peer. See [`Carrier::end_writes`].
+    pub(crate) fn end_writes(&mut self) -> io::Result<bool> {
+        self.socket.end_writes()
     }
 
     /// Whether a short read means that the socket is empty.

@@ -23,6 +23,7 @@ use crate::planted::{self, Defect};
 use crate::system::{Listening, Readiness, System};
 
 use super::connections::Connections;
+use super::linger::RefusedSockets;
 use super::server_handle::ServerHandle;
 use super::snapshot_writer::SnapshotWriter;
 use super::worker::{Message, WorkerHandle, are_uploads_crowded};
@@ -60,6 +61,8 @@ pub(crate) struct Acceptor<S: System> {
     pub(crate) drain_timeout: Duration,
     pub(crate) next_worker: usize,
     pub(crate) maintenance: Maintenance,
+    /// Connections beyond the limit, which may still read the reason.
+    pub(crate) refused: RefusedSockets<S::Socket>,
 }
 
 /// Periodic work and its due times.
@@ -116,6 +119,7 @@ impl<S: System> Acceptor<S> {
     /// Closes the listeners and tells the workers to drain.
     pub(crate) fn begin_drain(&mut self) {
         self.listeners.clear();
+        self.refused.close_all();
         self.connections.closed();
         let deadline = self.system.now() + self.drain_timeout;
         for worker in &self.workers {
@@ -171,6 +175,7 @@ impl<S: System> Acceptor<S> {
             polled => polled?,
         }
         self.maintenance.paused = self.accept();
+        self.refused.close_due(self.system.now());
         self.maintain();
         // Evaluate both: if a copy is requested and another is due, write only one.
         if self.handle.take_snapshot() | self.is_copy_due()
@@ -218,11 +223,13 @@ impl<S: System> Acceptor<S> {
         let until_tick = maintenance
             .next_tick
             .saturating_duration_since(self.system.now());
-        match (busy, maintenance.paused) {
+        let wait = match (busy, maintenance.paused) {
             (true, false) => Duration::ZERO,
             _ if maintenance.paused || maintenance.shrinks => PAUSE.min(until_tick),
             _ => maintenance.prefault_interval.min(until_tick),
-        }
+        };
+        let refused = self.refused.timeout(self.system.now());
+        refused.map_or(wait, |refused| wait.min(refused))
     }
 
     /// Sets the cache's clock, and returns memory to the system or prefaults it.
@@ -277,6 +284,7 @@ impl<S: System> Acceptor<S> {
                                 // The peer learns the reason only if the socket accepts the text at
                                 // once.
                                 let _ = retry(|| socket.write(TOO_MANY));
+                                self.refused.add(socket, self.system.now());
                             }
                         }
                     }

@@ -8,11 +8,13 @@
 //! ```
 //!
 //! A connection that waits with empty buffers holds no memory: see
-//! [`Spare`](super::connection::Spare). The server reads such a connection no matter how full the
+//! [`Spare`]. The server reads such a connection no matter how full the
 //! buffers are, so deliberately slow readers never stop the service for others.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::input::Input;
+use crate::output::Output;
 use crate::shared::ConnectionStats;
 
 /// While memory is short, a connection that holds some of it and has made no progress for this long
@@ -27,6 +29,14 @@ pub(crate) const PROGRESS_BYTES: u64 = 64 << 10;
 // All counts here are statistics, or are compared with a limit that one turn may exceed. They order
 // nothing, so every access is relaxed.
 const RELAXED: Ordering = Ordering::Relaxed;
+
+/// Buffers that a worker's connections share. A connection that waits with empty buffers gives them
+/// up, and the next connection finds them in the CPU cache.
+#[derive(Default)]
+pub(crate) struct Spare {
+    pub(super) input: Input,
+    pub(super) output: Output,
+}
 
 /// The memory that a connection's own buffers take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

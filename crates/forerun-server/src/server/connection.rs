@@ -19,8 +19,9 @@ use crate::system::{Carrier, Ready};
 use crate::watch::Watcher;
 use crate::watch_lines::CloseReason;
 
-use super::buffers::{BufferMemory, PROGRESS_BYTES};
+use super::buffers::{BufferMemory, PROGRESS_BYTES, Spare};
 use super::connections::{ConnectionState, Ticket};
+use super::linger::Linger;
 
 /// Maximum number of reads per turn, each of up to the size of an input buffer. Then other
 /// connections get their turn.
@@ -79,6 +80,8 @@ enum Phase {
     LastCommand,
     /// The output is written, then the connection closes.
     Closing,
+    /// The client was refused, and everything is sent. What still arrives is discarded.
+    Lingering(Linger),
 }
 
 /// The result of a connection's turn.
@@ -92,6 +95,9 @@ pub(crate) enum TurnResult {
     Again,
     /// The connection has ended.
     Close,
+    /// The connection has ended, but its last error may not have arrived. It has more to do, and
+    /// must be closed after [`LINGER`](super::linger::LINGER).
+    Linger,
     /// The client sent `shutdown`, so the server must end. The connection itself has more to do.
     Shutdown,
 }
@@ -102,6 +108,8 @@ enum Arrived {
     Nothing,
     /// The peer sends no more bytes.
     End,
+    /// The peer breaks the rules of TLS. The alert that says so is sent, or will be.
+    Refused,
 }
 
 /// State that a worker lends to a connection for one turn.
@@ -112,14 +120,6 @@ pub(crate) struct Turns<'a> {
     pub(crate) now_s: u64,
     /// Whether the server drains.
     pub(crate) is_draining: bool,
-}
-
-/// Buffers that a worker's connections share. A connection that waits with empty buffers gives them
-/// up, and the next connection finds them in the CPU cache.
-#[derive(Default)]
-pub(crate) struct Spare {
-    input: Input,
-    output: Output,
 }
 
 impl<K: Carrier> Connection<K> {
@@ -165,6 +165,11 @@ impl<K: Carrier> Connection<K> {
         self.progress_s
     }
 
+    /// Whether the client was refused and may still read why.
+    pub(crate) fn is_lingering(&self) -> bool {
+        matches!(self.phase, Phase::Lingering(_))
+    }
+
     /// Whether the client watches.
     pub(crate) fn is_watching(&self) -> bool {
         self.watcher.is_some()
@@ -200,6 +205,9 @@ impl<K: Carrier> Connection<K> {
         self.watcher = None;
         // The system reports bytes only when they arrive, and it may have reported these already.
         self.readable = true;
+        if self.is_lingering() {
+            return TurnResult::Close;
+        }
         if self.phase != Phase::Closing {
             self.phase = Phase::Draining {
                 turns_left: DRAIN_TURNS_MAX,
@@ -282,6 +290,18 @@ impl<K: Carrier> Connection<K> {
             false => READS_PER_TURN,
         };
         for _ in 0..reads {
+            if let Phase::Lingering(linger) = &mut self.phase {
+                if !self.readable {
+                    return Ok(TurnResult::Wait);
+                }
+                match linger.discard(&mut self.transport, self.input.space()) {
+                    Ok(true) => return Ok(TurnResult::Close),
+                    Ok(false) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
             self.send(turns)?;
             if !self.is_sent() {
                 return Ok(self.unsent());
@@ -294,7 +314,7 @@ impl<K: Carrier> Connection<K> {
                     // As in memcached, the server ignores what a watcher sends.
                     Arrived::Bytes => self.input.consume(self.input.bytes().len()),
                     Arrived::Nothing => return Ok(TurnResult::Wait),
-                    Arrived::End => {
+                    Arrived::End | Arrived::Refused => {
                         self.watcher = None;
                         self.phase = Phase::Closing;
                     }
@@ -317,6 +337,10 @@ impl<K: Carrier> Connection<K> {
                 }
                 match (self.receive(turns)?, self.phase) {
                     (Arrived::Bytes, _) => {}
+                    (Arrived::Refused, _) => {
+                        self.phase = Phase::Closing;
+                        continue;
+                    }
                     (Arrived::Nothing, Phase::Draining { .. }) if !self.is_within_command() => {
                         return self.close_notify(turns);
                     }
@@ -356,7 +380,9 @@ impl<K: Carrier> Connection<K> {
                 }
             }
         }
-        self.send(turns)?;
+        if !self.is_lingering() {
+            self.send(turns)?;
+        }
         if let Phase::Draining { turns_left } = &mut self.phase {
             *turns_left -= 1;
             if *turns_left == 0 {
@@ -383,10 +409,22 @@ impl<K: Carrier> Connection<K> {
         self.phase = Phase::Closing;
         self.transport.close_notify();
         self.send(turns)?;
-        Ok(match self.is_sent() {
-            true => TurnResult::Close,
-            false => self.unsent(),
-        })
+        if !self.is_sent() {
+            return Ok(self.unsent());
+        }
+        let is_refused = match self.session.error() {
+            // It got no answer, so there is nothing that it must be able to read.
+            Some(SessionError::Http) => false,
+            Some(_) => true,
+            None => self.has_failed,
+        };
+        if !is_refused || turns.is_draining || !self.transport.end_writes()? {
+            return Ok(TurnResult::Close);
+        }
+        self.input.consume(self.input.bytes().len());
+        self.readable = true;
+        self.phase = Phase::Lingering(Linger::new());
+        Ok(TurnResult::Linger)
     }
 
     /// The result of a turn that leaves bytes to send. If the socket would take more, there is no
@@ -426,6 +464,11 @@ impl<K: Carrier> Connection<K> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.readable = false;
                 Ok(Arrived::Nothing)
+            }
+            Err(error) if self.transport.has_refused() => {
+                tracing::debug!(peer = %self.ticket.peer(), %error, "refused a client");
+                self.has_failed = true;
+                Ok(Arrived::Refused)
             }
             Err(error) => Err(error),
         }

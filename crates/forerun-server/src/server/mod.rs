@@ -4,6 +4,7 @@
 //!   acceptor         accepts connections for the workers; cache clock, snapshots, shutdown
 //!   worker           one thread, one poll, many connections; never blocks on one of them
 //!   connection       transport, input, session, output
+//!   linger           how a connection ends after an error, so that the client can read it
 //!   connections      the open connections: limit, counts, list
 //!   buffers          the memory of their buffers, and its limit
 //!   snapshot_writer  the snapshot file
@@ -16,6 +17,7 @@ mod acceptor;
 mod buffers;
 mod connection;
 mod connections;
+mod linger;
 mod options;
 mod running_server;
 mod server_handle;

@@ -17,6 +17,7 @@ use crate::watch::WatchKinds;
 use super::acceptor::{self, Acceptor, ListenerState, Maintenance};
 use super::buffers::Buffers;
 use super::connections::Connections;
+use super::linger::RefusedSockets;
 use super::options::ServerOptions;
 use super::running_server::RunningServer;
 use super::server_handle::ServerHandle;
@@ -116,6 +117,7 @@ impl<S: System> ServerParts<S> {
             idle_timeout_s: options.idle_timeout.as_secs(),
         };
         let mut acceptor = Acceptor {
+            refused: RefusedSockets::new(),
             maintenance: Maintenance::new(
                 system.now(),
                 snapshot_writer

@@ -7,6 +7,7 @@
 //!                       read, answer, write                              (bounded, never blocks)
 //! ```
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem::take;
 use std::sync::Arc;
@@ -26,9 +27,10 @@ use crate::system::{Readiness, System, WAKE, Wake};
 use crate::watch::WatchKinds;
 use crate::watch_lines::CloseReason;
 
-use super::buffers::STALL_S;
-use super::connection::{Connection, Spare, TurnResult, Turns};
+use super::buffers::{STALL_S, Spare};
+use super::connection::{Connection, TurnResult, Turns};
 use super::connections::{Connections, Ticket};
+use super::linger::LINGER;
 use super::server_handle::ServerHandle;
 
 /// Maximum number of connections that one poll reports. The next poll reports the others.
@@ -112,6 +114,8 @@ pub(crate) struct Worker<S: System> {
     paused: Vec<usize>,
     /// Connections that are watchers.
     watching: Vec<usize>,
+    /// Connections whose clients were refused, and when each is closed at the latest, in order.
+    lingering: VecDeque<(Instant, usize)>,
     /// Set by a drain: at this time the worker closes all connections, even busy ones.
     deadline: Option<Instant>,
     swept: Instant,
@@ -143,6 +147,7 @@ impl<S: System> Worker<S> {
             again: Vec::new(),
             paused: Vec::new(),
             watching: Vec::new(),
+            lingering: VecDeque::new(),
             deadline: None,
         };
         let handle = WorkerHandle {
@@ -213,6 +218,7 @@ impl<S: System> Worker<S> {
             }
         }
         self.sweep();
+        self.close_lingering();
         self.close_at_deadline();
         Ok(())
     }
@@ -238,9 +244,13 @@ impl<S: System> Worker<S> {
         let drain = self
             .deadline
             .map(|deadline| deadline.saturating_duration_since(now));
+        let linger = self
+            .lingering
+            .front()
+            .map(|(until, _)| until.saturating_duration_since(now));
         let sweeps = self.setup.idle_timeout_s > 0 && !self.connections.is_empty();
         let sweeps = sweeps.then_some(SWEEP);
-        [drain, sweeps, paused].into_iter().flatten().min()
+        [drain, sweeps, paused, linger].into_iter().flatten().min()
     }
 
     /// Gives a connection a turn. `what` defines what the turn does.
@@ -286,6 +296,11 @@ impl<S: System> Worker<S> {
             TurnResult::Wait => {}
             TurnResult::Again => self.queue(key),
             TurnResult::Pause => self.pause(key),
+            TurnResult::Linger => {
+                let until = self.setup.system.now() + LINGER;
+                self.lingering.push_back((until, key));
+                self.queue(key);
+            }
             TurnResult::Close => {
                 let reason = connection.close_reason();
                 self.close(key, reason);
@@ -359,6 +374,9 @@ impl<S: System> Worker<S> {
         self.paused.retain(|&paused| paused != key);
         self.watching.retain(|&watching| watching != key);
         if let Some(mut connection) = self.connections.try_remove(key) {
+            if connection.is_lingering() {
+                self.lingering.retain(|&(_, lingering)| lingering != key);
+            }
             tracing::debug!(peer = %connection.ticket.peer(), "closes a connection");
             self.log_connection(&connection.ticket, Some(reason));
             connection.leave();
@@ -373,6 +391,16 @@ impl<S: System> Worker<S> {
         let watchers = &self.setup.shared.watchers;
         if watchers.is_watched(WatchKinds::CONNECTIONS) {
             watchers.log_connection(ticket.number(), ticket.peer(), end);
+        }
+    }
+
+    /// Closes the refused connections that have had their time.
+    fn close_lingering(&mut self) {
+        while let Some(&(until, key)) = self.lingering.front()
+            && self.setup.system.now() >= until
+        {
+            self.lingering.pop_front();
+            self.close(key, CloseReason::Error);
         }
     }
 

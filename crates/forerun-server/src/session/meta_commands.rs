@@ -94,12 +94,13 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
             .in_order()
             .find(|&letter| letter == b't' || letter == b'T')
             == Some(b't');
+    let cache = context.cache_for_write(key);
     let before = if returns_old_time {
-        context.cache.pin().peek(key).map(|item| item.expiry())
+        cache.pin().peek(key).map(|item| item.expiry())
     } else {
         None
     };
-    let counted = context.cache_for_write(key).arithmetic(Arithmetic {
+    let counted = cache.arithmetic(Arithmetic {
         key,
         delta: flags.delta,
         direction,

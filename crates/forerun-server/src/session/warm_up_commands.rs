@@ -110,18 +110,19 @@ fn begin(seconds: u32, context: &mut CommandContext<'_>) {
     if is_untouched && cache.stats().items > 0 {
         return context.push(b"CLIENT_ERROR the server is not empty\r\n");
     }
+    if is_untouched {
+        // Clients may hold versions from the other servers, which count from 1 and take more than
+        // a microsecond for each: a version from there is never one from here. This comes before
+        // the beginning, because the first client may write right after it.
+        cache.advance_cas_past(context.shared.unix_now_s().saturating_mul(1_000_000));
+    }
     let ends_at_s = cache.now().saturating_add(seconds);
     let begun = context
         .shared
         .warm_up
         .begin(cache.memory_limit_bytes(), ends_at_s);
     match begun {
-        Ok(()) => {
-            // Clients may hold versions from the other servers, which count from 1 and take more
-            // than a microsecond for each: a version from there is never one from here.
-            cache.advance_cas_past(context.shared.unix_now_s().saturating_mul(1_000_000));
-            status(context);
-        }
+        Ok(()) => status(context),
         Err(BeginError::OutOfMemory) => context.push(replies::OUT_OF_MEMORY),
         Err(BeginError::State(WarmUpState::Warming)) => {
             context.push(b"CLIENT_ERROR the warm-up has begun\r\n");

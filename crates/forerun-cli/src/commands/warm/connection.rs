@@ -3,17 +3,19 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use forerun_client::{Endpoint, ServerAddress};
 
 use crate::output::Named;
 
-/// Maximum time to connect, and to wait for bytes.
+/// Maximum time to connect, to wait for bytes, and for a whole line.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// A request or a value may take a second more for each of these bytes.
+const BYTES_PER_S_MIN: u64 = 64 << 10;
 /// The longest line that a server sends.
-const LINE_BYTES_MAX: u64 = 4096;
+const LINE_BYTES_MAX: usize = 4096;
 /// The longest value that a server can have: memcached's and Forerun's limit.
 const VALUE_BYTES_MAX: u64 = 1 << 30;
 
@@ -65,6 +67,41 @@ fn worded(error: io::Error) -> anyhow::Error {
     }
 }
 
+/// The bytes that have arrived and are not consumed; none at the end of the stream.
+fn arrived<S: BufRead>(stream: &mut S) -> anyhow::Result<&[u8]> {
+    loop {
+        match stream.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(worded(error)),
+            // Asked for again, because the borrow checker does not see that the loop ends here.
+            Ok(_) => return stream.fill_buf().map_err(worded),
+        }
+    }
+}
+
+/// When a server must have sent or received something as a whole. A byte now and then does not
+/// extend it.
+struct Limit {
+    time: Duration,
+    ends: Instant,
+}
+
+impl Limit {
+    /// For something of so many bytes.
+    fn for_bytes(bytes: u64) -> Limit {
+        let time = TIMEOUT + Duration::from_secs(bytes / BYTES_PER_S_MIN);
+        let ends = Instant::now() + time;
+        Limit { time, ends }
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        match Instant::now() < self.ends {
+            true => Ok(()),
+            false => Err(anyhow!("no whole answer within {:?}", self.time)),
+        }
+    }
+}
+
 impl Connection {
     pub(super) fn open(server: &ServerAddress) -> anyhow::Result<Connection> {
         let name = server.to_string();
@@ -84,16 +121,41 @@ impl Connection {
     }
 
     pub(super) fn send(&mut self, request: &[u8]) -> anyhow::Result<()> {
-        let sent = self.stream.get_mut().write_all(request);
-        sent.map_err(worded).with_context(|| self.name.clone())
+        let limit = Limit::for_bytes(request.len() as u64);
+        let mut rest = request;
+        while !rest.is_empty() {
+            match self.stream.get_mut().write(rest) {
+                Ok(0) => bail!("{}: it accepts no more bytes", self.name),
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(worded(error).context(self.name.clone())),
+            }
+            if !rest.is_empty() {
+                limit.check().with_context(|| self.name.clone())?;
+            }
+        }
+        Ok(())
     }
 
     /// The next line, without its end.
     pub(super) fn line(&mut self) -> anyhow::Result<&[u8]> {
         self.line.clear();
-        let mut limited = self.stream.by_ref().take(LINE_BYTES_MAX);
-        let read = limited.read_until(b'\n', &mut self.line);
-        read.map_err(worded).with_context(|| self.name.clone())?;
+        let mut limit = None;
+        loop {
+            let room = LINE_BYTES_MAX - self.line.len();
+            let arrived = arrived(&mut self.stream).with_context(|| self.name.clone())?;
+            let arrived = &arrived[..arrived.len().min(room)];
+            let end = arrived.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(arrived.len(), |end| end + 1);
+            self.line.extend_from_slice(&arrived[..taken]);
+            self.stream.consume(taken);
+            if end.is_some() || taken == 0 {
+                break;
+            }
+            // Most lines have arrived when they are asked for. The clock is read for the others.
+            let limit = limit.get_or_insert_with(|| Limit::for_bytes(0));
+            limit.check().with_context(|| self.name.clone())?;
+        }
         match &self.line[..] {
             [line @ .., b'\r', b'\n'] | [line @ .., b'\n'] => Ok(line),
             [] => bail!("{}: it closed the connection", self.name),
@@ -106,10 +168,19 @@ impl Connection {
         if bytes > VALUE_BYTES_MAX {
             bail!("{}: it announces a value of {bytes} bytes", self.name);
         }
+        let limit = Limit::for_bytes(bytes);
+        let all = bytes as usize + 2;
         let mut value = Vec::new();
-        let mut limited = self.stream.by_ref().take(bytes + 2);
-        let read = limited.read_to_end(&mut value);
-        read.map_err(worded).with_context(|| self.name.clone())?;
+        while value.len() < all {
+            let arrived = arrived(&mut self.stream).with_context(|| self.name.clone())?;
+            let taken = arrived.len().min(all - value.len());
+            if taken == 0 {
+                break;
+            }
+            value.extend_from_slice(&arrived[..taken]);
+            self.stream.consume(taken);
+            limit.check().with_context(|| self.name.clone())?;
+        }
         let end = value.split_off(value.len().min(bytes as usize));
         match &end[..] {
             b"\r\n" => Ok(value),
@@ -132,11 +203,30 @@ pub(super) fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
 pub(super) mod tests {
     use super::*;
 
+    /// A server that has sent everything and ignores what it receives.
+    struct Sent(io::Cursor<Vec<u8>>);
+
+    impl Read for Sent {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.read(into)
+        }
+    }
+
+    impl Write for Sent {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     /// A connection whose server has sent `bytes`.
     pub(in super::super) fn of(bytes: &[u8]) -> Connection {
         Connection {
             name: "server:1".to_owned(),
-            stream: BufReader::new(Box::new(io::Cursor::new(bytes.to_vec()))),
+            stream: BufReader::new(Box::new(Sent(io::Cursor::new(bytes.to_vec())))),
             line: Vec::new(),
         }
     }
@@ -157,5 +247,18 @@ pub(super) mod tests {
         assert!(error(of(b"ab").value(3)).contains("does not end"));
         assert!(error(of(b"").value(1 << 40)).contains("announces"));
         assert!(error(of(&[b'x'; 9000]).line()).contains("not a whole line"));
+    }
+
+    #[test]
+    fn a_byte_now_and_then_does_not_extend_the_time_limit() {
+        let limit = |bytes| Limit::for_bytes(bytes);
+        assert_eq!(limit(0).time, TIMEOUT);
+        assert_eq!(limit(1 << 30).time, TIMEOUT + Duration::from_secs(16 << 10));
+        limit(0).check().expect("it has just begun");
+        let over = Limit {
+            time: TIMEOUT,
+            ends: Instant::now(),
+        };
+        assert!(error(over.check()).contains("no whole answer within 30s"));
     }
 }

@@ -12,7 +12,7 @@ use forerun_measure::progress::RateBar;
 
 use super::connection::Connection;
 use super::moved_keys::MovedKeys;
-use super::source::{ItemReader, KeyList, ListedKey, ReadItems, push_key};
+use super::source::{Item, ItemReader, KeyList, ListedKey, ReadItems, push_key};
 use super::target::{Filled, Target};
 
 /// A batch has at most this many keys,
@@ -132,12 +132,14 @@ impl Run<'_> {
     ) -> anyhow::Result<()> {
         // The answer to the last batch came before the items are read.
         let second = target.second()?;
+        let read = reader.read(keys)?;
+        let bytes = read.items.iter().map(Item::len_bytes).sum();
         let ReadItems {
             items,
             gone,
             stale,
             unreadable,
-        } = reader.read(keys)?;
+        } = read;
         let Filled {
             stored,
             stored_bytes,
@@ -153,7 +155,8 @@ impl Run<'_> {
         copied.filled.changed += changed;
         copied.filled.existing += existing;
         copied.filled.refused += refused;
-        self.pace.wait(keys.iter().map(|key| key.size_bytes).sum());
+        // What was sent, not what the old server has said of its items.
+        self.pace.wait(bytes);
         Ok(())
     }
 

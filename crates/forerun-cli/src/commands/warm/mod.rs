@@ -166,9 +166,19 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         true => None,
         false => Some(Target::open(&args.to)?),
     };
-    let mut total = 0;
+    if let Some(target) = &target {
+        for server in &args.from {
+            if target.is_at(server)? {
+                bail!(UsageError(format!(
+                    "{server} is in --from, but leads to the new server, {}",
+                    args.to
+                )));
+            }
+        }
+    }
+    let mut total = 0_u64;
     for server in &args.from {
-        total += source::item_count(server)?;
+        total = total.saturating_add(source::item_count(server)?);
     }
     let what = if args.dry_run { "counting" } else { "copying" };
     let bar = Progress::on_terminal().rate(what, Some(total), "keys");

@@ -22,6 +22,12 @@ const BATCH_VALUE_BYTES_MAX: u64 = (1 << 30) + (64 << 20);
 /// The longest key as it is sent.
 const KEY_BYTES_MAX: usize = 250;
 
+/// The most that an item takes on a server: the largest value, its key, and what belongs to it.
+const ITEM_BYTES_MAX: u64 = (1 << 30) + (1 << 20);
+
+/// More lines than the statistics of any server have.
+const STATS_LINES_MAX: usize = 10_000;
+
 /// A key of an old server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListedKey {
@@ -39,6 +45,13 @@ pub(super) struct Item {
     /// Seconds until it expires there; `None`: never.
     pub ttl_s: Option<u32>,
     pub cas: u64,
+}
+
+impl Item {
+    /// Bytes of the key and the value.
+    pub(super) fn len_bytes(&self) -> u64 {
+        (self.key.len() + self.value.len()) as u64
+    }
 }
 
 /// The list of a server's keys, while it arrives.
@@ -86,11 +99,9 @@ fn listed(line: &[u8]) -> Option<ListedKey> {
     let mut words = line.split(|byte| *byte == b' ');
     let key = percent_decoded(words.next()?.strip_prefix(b"key=")?)?;
     let size = words.find_map(|word| word.strip_prefix(b"size="))?;
-    let is_key = (1..=KEY_BYTES_MAX).contains(&key.len());
-    is_key.then_some(ListedKey {
-        key,
-        size_bytes: number(size)?,
-    })
+    let size_bytes = number(size)?;
+    let is_key = (1..=KEY_BYTES_MAX).contains(&key.len()) && size_bytes <= ITEM_BYTES_MAX;
+    is_key.then_some(ListedKey { key, size_bytes })
 }
 
 fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {
@@ -128,8 +139,12 @@ pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) -> Option<&'static [u8]> {
 pub(super) fn item_count(server: &ServerAddress) -> anyhow::Result<u64> {
     let mut connection = Connection::open(server)?;
     connection.send(b"stats\r\n")?;
+    read_item_count(&mut connection)
+}
+
+fn read_item_count(connection: &mut Connection) -> anyhow::Result<u64> {
     let mut items = 0;
-    loop {
+    for _ in 0..STATS_LINES_MAX {
         let line = connection.line()?;
         if line == b"END" {
             return Ok(items);
@@ -141,6 +156,7 @@ pub(super) fn item_count(server: &ServerAddress) -> anyhow::Result<u64> {
             return Err(connection.unexpected(&line));
         }
     }
+    bail!("{}: its statistics do not end", connection.name())
 }
 
 /// Reads items of a server.
@@ -171,41 +187,44 @@ impl ItemReader {
 
     /// Reads the items of `keys`.
     pub(super) fn read(&mut self, keys: &[ListedKey]) -> anyhow::Result<ReadItems> {
-        let mut read = ReadItems::default();
         self.request.clear();
-        for (at, listed) in keys.iter().enumerate() {
+        let mut asked = Vec::with_capacity(keys.len());
+        for listed in keys {
             let start = self.request.len();
             self.request.extend_from_slice(b"mg ");
             let Some(flag) = push_key(&listed.key, &mut self.request) else {
                 self.request.truncate(start);
-                read.unreadable += 1;
                 continue;
             };
             self.request.extend_from_slice(flag);
-            let flags = format!(" v f t c u q O{at}\r\n");
+            let flags = format!(" v f t c u q O{}\r\n", asked.len());
             self.request.extend_from_slice(flags.as_bytes());
+            asked.push(listed);
         }
         self.request.extend_from_slice(b"mn\r\n");
         self.connection.send(&self.request)?;
-        self.read_answers(keys, &mut read)?;
-        let all = keys.len() as u64;
-        read.gone += all - read.items.len() as u64 - read.stale - read.gone - read.unreadable;
+        let mut read = self.read_answers(&asked)?;
+        read.unreadable = (keys.len() - asked.len()) as u64;
         Ok(read)
     }
 
-    fn read_answers(&mut self, keys: &[ListedKey], read: &mut ReadItems) -> anyhow::Result<()> {
-        let (mut next, mut bytes) = (0, 0);
+    /// Reads the answers to a request for these keys. Each key has at most one.
+    fn read_answers(&mut self, asked: &[&ListedKey]) -> anyhow::Result<ReadItems> {
+        let mut read = ReadItems::default();
+        let (mut next, mut answers, mut bytes) = (0, 0, 0);
         loop {
             let line = self.connection.line()?.to_vec();
             if line == b"MN" {
-                return Ok(());
+                read.gone += asked.len() as u64 - answers;
+                return Ok(read);
             }
             let Some(head) = Head::read(&line).filter(|head| head.at >= next) else {
                 return Err(self.connection.unexpected(&line));
             };
-            let Some(listed) = keys.get(head.at) else {
+            let Some(listed) = asked.get(head.at) else {
                 return Err(self.connection.unexpected(&line));
             };
+            answers += 1;
             next = head.at + 1;
             bytes += head.value_bytes.min(BATCH_VALUE_BYTES_MAX);
             if bytes > BATCH_VALUE_BYTES_MAX {
@@ -325,6 +344,7 @@ mod tests {
             ("key=%4 size=1\n", "%4"),
             ("key= size=1\n", "key= "),
             ("key=a exp=1\n", "key=a"),
+            ("key=a size=18446744073709551615\n", "key=a"),
             ("key=a size=1\nOK\n", "OK"),
             ("key=a size=1\n", "closed"),
         ] {
@@ -342,8 +362,8 @@ mod tests {
             connection: of(answers.as_bytes()),
             request: Vec::new(),
         };
-        let mut read = ReadItems::default();
-        reader.read_answers(&keys, &mut read).expect("answers");
+        let asked: Vec<&ListedKey> = keys.iter().collect();
+        let read = reader.read_answers(&asked).expect("answers");
         let item = |key: &[u8], value: &[u8], flags, ttl_s, cas| Item {
             key: key.to_vec(),
             value: value.to_vec(),
@@ -356,7 +376,45 @@ mod tests {
             item(b"c", b"", 0, Some(60), 8),
         ];
         assert_eq!(read.items, items);
-        assert_eq!((read.gone, read.stale), (1, 1));
+        // One is about to expire, and one was not there.
+        assert_eq!((read.gone, read.stale), (2, 1));
+    }
+
+    #[test]
+    fn a_key_that_no_command_can_carry_is_not_asked_for_and_has_no_answer() {
+        let keys = [listed_key(&[b' '; 240], 1), listed_key(b"b", 1)];
+        let read = |answers: &str| {
+            let mut reader = ItemReader {
+                connection: of(answers.as_bytes()),
+                request: Vec::new(),
+            };
+            let read = reader.read(&keys);
+            let request = String::from_utf8_lossy(&reader.request).into_owned();
+            (read, request)
+        };
+        let (read_one, request) = read("VA 1 f0 t-1 c1 O0\r\nx\r\nMN\r\n");
+        assert_eq!(request, "mg b v f t c u q O0\r\nmn\r\n");
+        let read_one = read_one.expect("answers");
+        assert_eq!((read_one.items.len(), read_one.unreadable), (1, 1));
+        assert_eq!(read_one.items[0].key, b"b");
+        // A server that answers for both.
+        let (both, _) = read("VA 1 f0 t-1 c1 O0\r\nx\r\nVA 1 f0 t-1 c1 O1\r\nx\r\nMN\r\n");
+        assert!(both.expect_err("too many").to_string().contains("O1"));
+    }
+
+    #[test]
+    fn statistics_that_do_not_end_or_are_wrong_are_errors() {
+        let count = |text: &str| read_item_count(&mut of(text.as_bytes()));
+        let text = "STAT pid 1\r\nSTAT curr_items 17\r\nEND\r\n";
+        assert_eq!(count(text).expect("a count"), 17);
+        assert!(count("ERROR\r\n").is_err());
+        let endless = count(&"STAT pid 1\r\n".repeat(STATS_LINES_MAX + 1));
+        assert!(
+            endless
+                .expect_err("no end")
+                .to_string()
+                .contains("do not end")
+        );
     }
 
     #[test]
@@ -375,8 +433,8 @@ mod tests {
                 connection: of(answers.as_bytes()),
                 request: Vec::new(),
             };
-            let read = reader.read_answers(&keys, &mut ReadItems::default());
-            assert!(read.is_err(), "{answers}");
+            let asked: Vec<&ListedKey> = keys.iter().collect();
+            assert!(reader.read_answers(&asked).is_err(), "{answers}");
         }
     }
 }

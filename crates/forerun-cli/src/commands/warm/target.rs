@@ -66,6 +66,14 @@ impl Target {
         }
     }
 
+    /// Whether this address leads to the new server, too.
+    pub(super) fn is_at(&self, server: &ServerAddress) -> anyhow::Result<bool> {
+        let mut connection = Connection::open(server)?;
+        connection.send(b"warm_up status\r\n")?;
+        let line = connection.line()?;
+        Ok(status(line).is_some_and(|(token, ..)| token == self.token))
+    }
+
     /// A second of the server's clock that has come, and not long ago.
     pub(super) fn second(&mut self) -> anyhow::Result<u32> {
         if self.answered.elapsed() > SECOND_AGE_MAX {

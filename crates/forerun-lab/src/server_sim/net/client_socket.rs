@@ -50,12 +50,12 @@ impl ClientSocket {
         conn.c2s.free_bytes() > 0 || conn.dropped || conn.reset
     }
 
-    /// Whether everything that the server has sent was read: there is space, and nothing that it
-    /// owes is in transit.
+    /// Whether everything that the server has sent was read, and it has not ended its side: there is
+    /// space, and nothing that it owes is in transit.
     pub fn is_read(&self) -> bool {
         let state = self.net.state();
         let conn = &state.conns[self.id];
-        !conn.reset && !conn.dropped && conn.s2c.bytes.is_empty()
+        !conn.reset && !conn.dropped && !conn.s2c.ended && conn.s2c.bytes.is_empty()
     }
 
     /// Bytes that the client has sent and the server has not read yet.
@@ -80,7 +80,14 @@ impl ClientSocket {
             .map(|(poll, _)| poll)
     }
 
-    /// If no worker got the connection: how many others the server had when it dropped it.
+    /// Whether the acceptor has neither given it to a worker nor refused it.
+    pub fn waits_to_be_accepted(&self) -> bool {
+        let state = self.net.state();
+        let conn = &state.conns[self.id];
+        conn.registration.is_none() && conn.others_when_refused.is_none() && !conn.dropped
+    }
+
+    /// If no worker got the connection: how many others the server had when it refused it.
     pub fn others_when_refused(&self) -> Option<usize> {
         self.net.state().conns[self.id].others_when_refused
     }

@@ -82,7 +82,7 @@ struct Conn {
     was_registered: bool,
     /// The acceptor has accepted it.
     was_accepted: bool,
-    /// If no worker got it: how many other connections the server had when it dropped this one.
+    /// If no worker got it: how many other connections the server had when it refused this one.
     others_when_refused: Option<usize>,
     /// Changes not reported yet; the connection is in the poll's queue at most once.
     changes: Ready,

@@ -68,17 +68,38 @@ impl Write for SimSocket {
     }
 }
 
-impl Carrier for SimSocket {}
+impl Carrier for SimSocket {
+    fn end_writes(&mut self) -> io::Result<bool> {
+        self.note_refusal();
+        let mut state = self.net.state();
+        let conn = &mut state.conns[self.id];
+        if conn.reset {
+            return Err(ErrorKind::NotConnected.into());
+        }
+        conn.s2c.ended = true;
+        Ok(true)
+    }
+}
+
+impl SimSocket {
+    /// Counts the other connections if no worker has got this one.
+    fn note_refusal(&self) {
+        let mut state = self.net.state();
+        let is_held =
+            |conn: &&Conn| conn.was_accepted && !conn.dropped && conn.others_when_refused.is_none();
+        let held = state.conns.iter().filter(is_held).count();
+        let conn = &mut state.conns[self.id];
+        if !conn.was_registered && conn.others_when_refused.is_none() {
+            conn.others_when_refused = Some(held - 1);
+        }
+    }
+}
 
 impl Drop for SimSocket {
     fn drop(&mut self) {
+        self.note_refusal();
         let mut state = self.net.state();
-        let is_held = |conn: &&Conn| conn.was_accepted && !conn.dropped;
-        let others = state.conns.iter().filter(is_held).count() - 1;
         let conn = &mut state.conns[self.id];
-        if !conn.was_registered {
-            conn.others_when_refused = Some(others);
-        }
         conn.dropped = true;
         conn.s2c.ended = true;
         conn.registration = None;
