@@ -16,7 +16,7 @@ use forerun_server::{Address, Error, Listen, Server, UcxOptions};
 use forerun_ucx::{Context, Token};
 use server::conversations::{check_alike, play};
 use server::test_server::{TIMEOUT, ask, connect, expect, options, rest, start, stat, until};
-use server::ucx_client::{Both, UcxClients, again_with, both, read_answer, ucx};
+use server::ucx_client::{UcxClients, again_with, both, read_answer, ucx};
 
 const TESTS: [&str; 7] = [
     "the_conversations_are_the_same_over_tcp_and_ucx",
@@ -50,11 +50,13 @@ fn the_conversations_are_the_same_over_tcp_and_ucx() {
     let new = || both(|options| options.threads(1)).expect("UCX is installed");
     let over_tcp = play(|| {
         let both = new();
-        (connect(&both.server), both)
+        let stream = connect(&both.server);
+        (both, stream)
     });
     let over_ucx = play(|| {
         let both = new();
-        (both.clients.connect(&both.path), both)
+        let stream = both.clients.connect(&both.path);
+        (both, stream)
     });
     check_alike(&over_ucx, &over_tcp);
 }

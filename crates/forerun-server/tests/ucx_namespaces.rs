@@ -17,8 +17,10 @@ mod testing;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use forerun_server::{Address, Listen, Server, ServerOptions, UcxOptions};
 use forerun_ucx::{Context, ContextOptions, Devices, Hub, Token, Transports};
@@ -56,6 +58,14 @@ impl Namespaces {
             ip(&["-n", name, "link", "set", name, "up"])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
         }
+        // UCX uses devices that have a carrier. It comes a moment after both ends are up.
+        let start = Instant::now();
+        while [server, client].iter().any(|name| !has_carrier(name)) {
+            if start.elapsed() > Duration::from_secs(10) {
+                return Err("the devices have no carrier".to_owned());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
         Ok(both)
     }
 
@@ -82,11 +92,17 @@ impl Drop for Namespaces {
     }
 }
 
-fn ip(arguments: &[&str]) -> Result<(), String> {
+/// Whether a namespace's device of the same name has a carrier.
+fn has_carrier(name: &str) -> bool {
+    let shown = ip(&["-n", name, "link", "show", "dev", name]);
+    shown.is_ok_and(|shown| shown.contains("LOWER_UP") && shown.contains("state UP"))
+}
+
+fn ip(arguments: &[&str]) -> Result<String, String> {
     let ran = Command::new("ip").args(arguments).output();
     let ran = ran.map_err(|error| format!("ip: {error}"))?;
     match ran.status.success() {
-        true => Ok(()),
+        true => Ok(String::from_utf8_lossy(&ran.stdout).into_owned()),
         false => Err(format!(
             "ip {}: {}",
             arguments.join(" "),
@@ -160,7 +176,7 @@ fn servers_in_a_namespace() {
     loop {
         let (mut socket, _) = listener.accept().expect("a client");
         let ucx = UcxOptions::default()
-            .token_file(token.clone().into())
+            .token_file(PathBuf::from(token.clone()))
             .net_devices(device.clone());
         let listen = Listen::parse(&format!("ucx:{SERVER_ADDRESS}:0"), 0);
         let listen = listen.expect("an address").remove(0).over_ucx(ucx);
@@ -201,11 +217,12 @@ fn a_client_in_a_namespace() {
     let over_ucx = play(|| {
         let (socket, control) = open();
         let client = UcxClients::new(&context).connect_over(socket, Some(&token));
-        (client.expect("connected"), control)
+        (control, client.expect("connected"))
     });
     let over_tcp = play(|| {
         let server = start(options().threads(1));
-        (connect(&server), server)
+        let stream = connect(&server);
+        (server, stream)
     });
     check_alike(&over_ucx, &over_tcp);
 

@@ -152,6 +152,7 @@ impl UcxPoll {
 
     /// Polls UCX until there is something to report or it is time to sleep.
     pub(crate) fn poll(&mut self, timeout: Option<Duration>) -> SocketPoll {
+        self.drop_stuck();
         let Some(times) = &mut self.times else {
             return SocketPoll::Wait(timeout);
         };
@@ -182,7 +183,6 @@ impl UcxPoll {
                 break;
             }
         }
-        self.drop_stuck();
         let mut wait = timeout;
         for entry in &self.hubs {
             let mut hub = lock(&entry.hub);

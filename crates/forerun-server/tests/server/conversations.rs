@@ -7,11 +7,11 @@ use crate::testing::{self, FILES, Kept, cases};
 /// Plays the conversations and returns what differs. `open` opens a connection to a new server for
 /// each case, and returns what the server needs to stay. A session in memory, which gets the same
 /// bytes, says how long each answer is.
-pub fn play<S: Read + Write, T>(open: impl Fn() -> (S, T)) -> String {
+pub fn play<S: Read + Write, T>(open: impl Fn() -> (T, S)) -> String {
     let mut wrong = String::new();
     for (file, text) in FILES {
         for case in cases(text) {
-            let (mut stream, _server) = open();
+            let (_server, mut stream) = open();
             let mut memory = testing::Client::new();
             let mut kept = Kept::default();
             for turn in case.turns {
