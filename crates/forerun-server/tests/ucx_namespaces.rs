@@ -174,23 +174,26 @@ fn servers_in_a_namespace() {
     let listener = TcpListener::bind((SERVER_ADDRESS, 0)).expect("it listens");
     println!("servers at {}", listener.local_addr().expect("bound"));
     loop {
-        let (mut socket, _) = listener.accept().expect("a client");
+        let (socket, _) = listener.accept().expect("a client");
         let ucx = UcxOptions::default()
             .token_file(PathBuf::from(token.clone()))
             .net_devices(device.clone());
-        let listen = Listen::parse(&format!("ucx:{SERVER_ADDRESS}:0"), 0);
-        let listen = listen.expect("an address").remove(0).over_ucx(ucx);
-        let options = ServerOptions::new(vec![listen]).threads(1);
-        let server = Server::start(options, cache()).expect("it starts");
-        let Address::UcxTcp(address) = &server.addresses()[0] else {
-            panic!("{:?}", server.addresses());
-        };
-        socket
-            .write_all(&address.port().to_le_bytes())
-            .expect("a client");
-        // Until the client is gone.
-        while socket.read(&mut [0]).is_ok_and(|count| count > 0) {}
+        thread::spawn(move || serve(socket, ucx));
     }
+}
+
+/// Runs a server until the client is gone.
+fn serve(mut socket: TcpStream, ucx: UcxOptions) {
+    let listen = Listen::parse(&format!("ucx:{SERVER_ADDRESS}:0"), 0);
+    let listen = listen.expect("an address").remove(0).over_ucx(ucx);
+    let options = ServerOptions::new(vec![listen]).threads(1);
+    let server = Server::start(options, cache()).expect("it starts");
+    let Address::UcxTcp(address) = &server.addresses()[0] else {
+        panic!("{:?}", server.addresses());
+    };
+    let port = address.port().to_le_bytes();
+    socket.write_all(&port).expect("a client");
+    while socket.read(&mut [0]).is_ok_and(|count| count > 0) {}
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forerun_ucx::{MESSAGE_BYTES_MAX, SharedBytes};
 use testing::{PATIENCE, Side, again_with, hub, pair, pair_of, ucx};
 
-const TESTS: [&str; 11] = [
+const TESTS: [&str; 12] = [
     "bytes_arrive_in_order_in_both_directions",
     "shared_bytes_are_sent_from_where_they_are",
     "a_writer_waits_for_the_reader",
@@ -19,6 +19,7 @@ const TESTS: [&str; 11] = [
     "what_a_peer_claims_to_have_sent_must_arrive",
     "an_end_counts_more_than_a_lost_endpoint",
     "a_lost_endpoint_without_an_end_is_an_error",
+    "a_message_that_has_arrived_keeps_a_side_from_sleeping",
     "a_sleeping_side_is_woken",
     "hundreds_of_streams_share_two_hubs",
     "a_stalled_stream_delays_no_other",
@@ -266,6 +267,25 @@ fn a_lost_endpoint_without_an_end_is_an_error() {
     let mut right = lost_peer(&context, false);
     let error = right.wait().expect_err("it has not ended its messages");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_message_that_has_arrived_keeps_a_side_from_sleeping() {
+    let Some(context) = ucx() else { return };
+    let [mut left, mut right] = pair(&context, 16);
+    for round in 0..10_u8 {
+        left.send(&[round], || right.progress());
+        assert_eq!(right.wait().expect("open"), [round]);
+    }
+    left.send(b"while it does not look", || true);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        left.progress();
+    }
+    // An edge-triggered poll may have seen the edge before, so it would not wake.
+    let is_armed = right.stream.hub().lock().expect("not poisoned").arm();
+    assert_eq!(is_armed, Ok(false));
+    assert_eq!(right.wait().expect("open"), b"while it does not look");
 }
 
 #[test]
