@@ -27,7 +27,6 @@ use std::sync::atomic::{AtomicBool, AtomicI8, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::time;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use slab::Slab;
 
 use crate::callbacks::{ErrorMark, Receive, on_error, on_message};
@@ -381,21 +380,11 @@ impl<R: Receive> Worker<R> {
         // SAFETY: the worker is valid.
         match unsafe { (self.functions.ucp_worker_arm)(self.handle) } {
             sys::ERR_BUSY => Ok(false),
-            status => {
-                self.functions.check("ucp_worker_arm", status)?;
-                Ok(!self.is_readable())
-            }
+            status => self
+                .functions
+                .check("ucp_worker_arm", status)
+                .map(|()| true),
         }
-    }
-
-    /// Whether the descriptor is readable now. UCX expects a wait that ends at once then: its TCP
-    /// transport leaves events for later, and arming does not look at them. The wait of an
-    /// edge-triggered poll does not end, because it has seen the edge before.
-    fn is_readable(&self) -> bool {
-        let descriptor = self.descriptor();
-        let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
-        let now = Timespec::default();
-        rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0)
     }
 
     /// Whether a request has ended; it is freed then.

@@ -282,7 +282,7 @@ fn a_message_that_has_arrived_keeps_a_side_from_sleeping() {
     while start.elapsed() < Duration::from_millis(50) {
         left.progress();
     }
-    // An edge-triggered poll may have seen the edge before, so it would not wake.
+    // An edge-triggered poll may have seen the edge before, so it must not wait.
     let is_armed = right.stream.hub().lock().expect("not poisoned").arm();
     assert_eq!(is_armed, Ok(false));
     assert_eq!(right.wait().expect("open"), b"while it does not look");
