@@ -14,11 +14,12 @@ use forerun_client::{Client, ClientOptions, Error, Failure, Protocol, ServerAddr
 use forerun_server::{Address, Listen, Server, ServerOptions, UcxOptions};
 use testing::{PATIENCE, forerun, options, start};
 
-const TESTS: [&str; 4] = [
+const TESTS: [&str; 5] = [
     "every_protocol_works_over_ucx",
     "threads_share_a_client",
     "a_server_that_ends_fails_and_comes_back",
     "an_event_loop_drives_calls",
+    "a_stopped_server_delays_a_call_no_longer_than_its_time_out",
 ];
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Meta, Protocol::MultiGet];
@@ -278,4 +279,100 @@ fn an_event_loop_drives_calls() {
         };
         assert_eq!(found.expect("it answers").expect("it is there").data, b"v");
     }
+}
+
+/// Listens as another user. The system remembers the user of the thread that calls `listen`.
+fn listen_as_another_user(path: &Path) -> Option<std::os::unix::net::UnixListener> {
+    let path = path.to_owned();
+    let listener = thread::spawn(move || {
+        const NOBODY: libc::uid_t = 65534;
+        // SAFETY: without the C library, the call changes the user of this thread alone.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1_i64, NOBODY, -1_i64) };
+        (changed == 0).then(|| std::os::unix::net::UnixListener::bind(path).expect("it listens"))
+    });
+    listener.join().expect("it ends well")
+}
+
+#[test]
+fn a_server_of_another_user_is_told_nothing() {
+    if !has_ucx() {
+        return;
+    }
+    let (dir, path) = directory();
+    let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(dir.path(), everyone).expect("a directory");
+    let Some(listener) = listen_as_another_user(&path) else {
+        let _ = writeln!(io::stderr(), "skipped: only root can act as another user");
+        return;
+    };
+    let accepted = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a client");
+        let mut received = Vec::new();
+        // The client may reset the connection.
+        let _ = io::Read::read_to_end(&mut socket, &mut received);
+        received
+    });
+    let error = client_of(&path, options())
+        .get("k")
+        .expect_err("another user");
+    assert!(error.to_string().contains("another user"), "{error}");
+    assert_eq!(
+        accepted.join().expect("it ends well"),
+        b"",
+        "nothing is sent"
+    );
+}
+
+/// A server that accepts a connection and is stopped then.
+fn stopped_server(path: &Path) -> thread::JoinHandle<()> {
+    let listener = std::os::unix::net::UnixListener::bind(path).expect("it listens");
+    thread::spawn(move || {
+        let context = forerun_ucx::Context::open(&Default::default()).expect("UCX");
+        let mut hub = forerun_ucx::Hub::new(&context).expect("a hub");
+        let (mut socket, _) = listener.accept().expect("a client");
+        let mut received = Vec::new();
+        let hello = loop {
+            let mut piece = [0; 1024];
+            let count = io::Read::read(&mut socket, &mut piece).expect("a hello");
+            received.extend_from_slice(&piece[..count]);
+            if let Some(hello) = forerun_ucx::Hello::parse(&received, None).expect("valid") {
+                break hello;
+            }
+        };
+        let (channel, key) = hub.open(0, 16);
+        let connected = hub.connect(channel, &hello.address, hello.key, hello.window);
+        connected.expect("reachable");
+        let answer = forerun_ucx::Hello {
+            address: hub.address().to_vec(),
+            key,
+            window: 16,
+        };
+        let answer = forerun_ucx::HelloAnswer(Ok(answer)).to_bytes();
+        socket.write_all(&answer).expect("it is sent");
+        // Until the client is gone.
+        while io::Read::read(&mut socket, &mut [0]).is_ok_and(|count| count > 0) {}
+    })
+}
+
+#[test]
+fn a_stopped_server_delays_a_call_no_longer_than_its_time_out() {
+    if !has_ucx() {
+        return;
+    }
+    let (_dir, path) = directory();
+    let stopped = stopped_server(&path);
+    let client = client_of(&path, options().timeout(Duration::from_millis(300)));
+    let begin = Instant::now();
+    let error = client
+        .set("k", &[7_u8; 100_000][..])
+        .expect_err("it answers nothing");
+    let took = begin.elapsed();
+    assert!(took < Duration::from_millis(900), "{took:?}: {error}");
+    drop(client);
+    assert!(
+        begin.elapsed() < Duration::from_millis(900),
+        "{:?}",
+        begin.elapsed()
+    );
+    stopped.join().expect("it ends well");
 }

@@ -66,12 +66,25 @@ pub enum ChannelFailure {
     /// The peer wants a rendezvous.
     #[error("the peer has offered a message over UCX instead of sending it")]
     Rendezvous,
+    /// The peer has closed the stream after fewer messages than it has sent, or after more than its
+    /// credits allow.
+    #[error("the peer has closed the stream after {count} messages, of which {received} arrived")]
+    End {
+        /// How many messages it counts.
+        count: u32,
+        /// How many messages have arrived.
+        received: u32,
+    },
     /// The peer has closed the stream, and some of its messages have not arrived.
     #[error("the peer has closed the stream, and {missing} of its messages have not arrived")]
     Missing {
         /// How many.
         missing: u32,
     },
+    /// The worker receives nothing any more, because the process of one of its peers was killed
+    /// while it wrote a message.
+    #[error("UCX receives no messages any more: a peer was killed while it wrote one")]
+    Stuck,
     /// UCX cannot send.
     #[error(transparent)]
     Ucx(#[from] UcxError),
@@ -128,11 +141,14 @@ pub(crate) struct Channel {
     /// How many of the sent messages the peer has consumed.
     peer_consumed: u32,
     pub(crate) failure: Option<ChannelFailure>,
+    /// The endpoint's error. It fails the channel unless the control socket soon says how the
+    /// stream has ended.
+    pub(crate) lost: Option<UcxError>,
     /// Whether a write had to wait.
     pub(crate) wants_write: bool,
     is_writable: bool,
-    /// Whether UCX has sent what it had to keep.
-    is_emptied: bool,
+    /// Whether the user must look at the channel again.
+    looks_again: bool,
     is_listed: bool,
 }
 
@@ -254,6 +270,8 @@ pub(crate) struct Channels {
     /// The channels that may have something to report.
     listed: Vec<usize>,
     spare: Vec<Vec<u8>>,
+    /// The key of a message that the hub has sent itself, until it arrives.
+    pub(crate) probe: Option<u64>,
 }
 
 /// A channel to report to its user.
@@ -286,9 +304,10 @@ impl Channels {
             sent: 0,
             peer_consumed: 0,
             failure: None,
+            lost: None,
             wants_write: false,
             is_writable: false,
-            is_emptied: false,
+            looks_again: false,
             is_listed: false,
         });
         (at, key)
@@ -351,10 +370,10 @@ impl Channels {
         }
     }
 
-    /// Reports a channel whose messages UCX has sent.
-    pub(crate) fn note_emptied(&mut self, at: usize) {
+    /// Lets the user of a channel look at it again: UCX has sent its messages, or has lost its peer.
+    pub(crate) fn look_again(&mut self, at: usize) {
         if let Some(channel) = self.slots.get_mut(at) {
-            channel.is_emptied = true;
+            channel.looks_again = true;
             self.list(at);
         }
     }
@@ -374,7 +393,7 @@ impl Channels {
             let has_failed = channel.failure.is_some();
             let is_writable = std::mem::take(&mut channel.is_writable) || has_failed;
             // The user looks at the channel again as if it could write.
-            let is_writable = is_writable || std::mem::take(&mut channel.is_emptied);
+            let is_writable = is_writable | std::mem::take(&mut channel.looks_again);
             if is_writable || channel.has_input() {
                 channel.wants_write &= !is_writable;
                 return Some(Report {
@@ -392,6 +411,10 @@ impl Receive for Channels {
         let Some(header) = Header::parse(header) else {
             return;
         };
+        if self.probe == Some(header.key) {
+            self.probe = None;
+            return;
+        }
         let at = (header.key & ((1 << INDEX_BITS) - 1)) as usize;
         // A message with another key belongs to a channel that is closed, or is a guess.
         let Some(channel) = self.slots.get_mut(at) else {

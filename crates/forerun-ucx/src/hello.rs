@@ -30,6 +30,8 @@ pub const TOKEN_BYTES_MAX: usize = 256;
 const TOKEN_BYTES_MIN: usize = 16;
 /// The longest address. A worker's address has some hundred bytes for each network device.
 const ADDRESS_BYTES_MAX: usize = 8 << 10;
+/// The longest line that a client waits for instead of an answer.
+const LINE_BYTES_MAX: usize = 1 << 10;
 
 /// A secret that clients must know. Its text is never shown.
 #[derive(Clone)]
@@ -45,6 +47,10 @@ impl Token {
         while matches!(bytes.last(), Some(b'\n' | b'\r')) {
             bytes.pop();
         }
+        Token::new(bytes)
+    }
+
+    pub(crate) fn new(bytes: Vec<u8>) -> Result<Token, String> {
         match bytes.len() {
             TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX => Ok(Token(bytes)),
             count => Err(format!(
@@ -251,10 +257,8 @@ impl HelloAnswer {
     /// # Errors
     /// [`HelloError::Magic`], [`HelloError::Refused`], [`HelloError::Malformed`].
     pub fn parse(bytes: &[u8]) -> Result<Option<(Hello, usize)>, HelloError> {
-        if let Some(text) = bytes.strip_prefix(b"ERROR ") {
-            // The answer to a connection beyond the server's limit.
-            let text = String::from_utf8_lossy(text).trim().to_owned();
-            return Err(HelloError::Refused { code: 0, text });
+        if bytes.starts_with(b"E") {
+            return HelloAnswer::parse_line(bytes);
         }
         let Some(fixed) = Fixed::parse(bytes)? else {
             return Ok(None);
@@ -278,6 +282,26 @@ impl HelloAnswer {
             window: fixed.window,
         };
         Ok(Some((hello, FIXED_BYTES + len_bytes)))
+    }
+}
+
+impl HelloAnswer {
+    /// Parses the answer to a connection beyond the server's limit: `ERROR`, a text, a line end.
+    fn parse_line(bytes: &[u8]) -> Result<Option<(Hello, usize)>, HelloError> {
+        const BEGIN: &[u8] = b"ERROR ";
+        let count = bytes.len().min(BEGIN.len());
+        if bytes[..count] != BEGIN[..count] {
+            return Err(HelloError::Magic);
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let end = match end.unwrap_or(bytes.len()) {
+            end if end >= LINE_BYTES_MAX => LINE_BYTES_MAX,
+            _ if end.is_none() => return Ok(None),
+            end => end,
+        };
+        let text = String::from_utf8_lossy(&bytes[BEGIN.len()..end]);
+        let text = text.trim().to_owned();
+        Err(HelloError::Refused { code: 0, text })
     }
 }
 
@@ -380,10 +404,19 @@ mod tests {
             assert_eq!(HelloAnswer::parse(&bytes), Err(refused));
         }
         let text = "Too many open connections".to_owned();
+        let line = b"ERROR Too many open connections\r\n";
+        for end in 0..line.len() {
+            assert_eq!(HelloAnswer::parse(&line[..end]), Ok(None), "{end}");
+        }
         assert_eq!(
-            HelloAnswer::parse(b"ERROR Too many open connections\r\n"),
+            HelloAnswer::parse(line),
             Err(HelloError::Refused { code: 0, text })
         );
+        let endless = [b"ERROR ", &[b'x'; 2000][..]].concat();
+        assert!(matches!(
+            HelloAnswer::parse(&endless),
+            Err(HelloError::Refused { .. })
+        ));
     }
 
     #[test]

@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 
 use forerun_core::sync::time;
 
-use crate::channel::{ChannelFailure, Channels, MESSAGE_BYTES_MAX};
+use crate::channel::{ChannelFailure, Channels, MESSAGE_BYTES_MAX, WINDOW_MAX};
 use crate::context::Context;
 use crate::error::UcxError;
 use crate::message::{Message, SharedBytes};
-use crate::worker::Worker;
+use crate::prober::{Probed, Prober};
+use crate::worker::{IsGone, Worker};
 
 /// How often arming is tried. The first attempt usually finds events of messages that have been
 /// handled already; UCX discards them as it progresses, and does not report a new message until it
@@ -32,6 +33,8 @@ const ARM_ATTEMPTS: usize = 16;
 
 /// How long messages may still be delivered after their stream is closed, in either direction.
 const LINGER: Duration = Duration::from_secs(5);
+/// How long the control socket may take to say how a stream has ended after UCX has lost the peer.
+const END_TIME: Duration = Duration::from_secs(1);
 /// How often a hub must be asked while it waits for that.
 const LINGER_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -52,8 +55,38 @@ pub struct ChannelReady {
 pub struct Hub {
     worker: Worker<Channels>,
     address: Vec<u8>,
-    /// Channels whose peer has closed the stream while messages were on the way.
-    awaited: Vec<(usize, u32, Instant)>,
+    awaited: Vec<Awaited>,
+    context: Context,
+    health: Health,
+    /// Whether a peer has ended without a word since the last message to itself was sent.
+    is_suspect: bool,
+    /// Created when the worker is first suspected.
+    prober: Option<Prober>,
+}
+
+/// Whether the worker still receives messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Good,
+    /// A message to itself is on its way.
+    Probed,
+    /// It receives nothing any more.
+    Stuck,
+}
+
+/// What a channel waits for, until a time.
+struct Awaited {
+    channel: usize,
+    what: Event,
+    until: Instant,
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    /// The peer has closed the stream after this many messages, of which some are on the way.
+    Messages(u32),
+    /// UCX has lost the peer, and the control socket does not say yet how the stream has ended.
+    End,
 }
 
 impl fmt::Debug for Hub {
@@ -74,6 +107,10 @@ impl Hub {
             worker,
             address,
             awaited: Vec::new(),
+            context: context.clone(),
+            health: Health::Good,
+            is_suspect: false,
+            prober: None,
         })
     }
 
@@ -110,7 +147,7 @@ impl Hub {
         let endpoint = self.worker.connect(address, channel.0)?;
         match self.worker.receiver().get_mut(channel.0) {
             Some(channel) => channel.connect(endpoint, peer_key, peer_window),
-            None => self.worker.close(endpoint, time::now()),
+            None => self.worker.close(endpoint, time::now(), None),
         }
         Ok(())
     }
@@ -131,9 +168,10 @@ impl Hub {
                 None => ErrorKind::WouldBlock.into(),
             });
         }
-        if state.owes_report() && state.failure.is_none() && state.endpoint.is_some() {
-            // The bytes are read. If UCX cannot send, the channel has failed, and the next call
-            // says so.
+        let is_usable = state.failure.is_none() && state.lost.is_none();
+        if is_usable && state.owes_report() && state.endpoint.is_some() {
+            // The bytes are read. If UCX cannot send, it has lost the peer, and later calls say
+            // so.
             let _ = self.send(channel.0, |_| {});
         }
         Ok(count)
@@ -198,9 +236,10 @@ impl Hub {
     /// Whether a message with data may be sent.
     fn has_credits(&mut self, channel: ChannelId) -> io::Result<bool> {
         match self.worker.receiver().get(channel.0) {
-            Some(channel) => match &channel.failure {
-                Some(failure) => Err(failed(failure)),
-                None => Ok(channel.credits() > 0),
+            Some(channel) => match (&channel.failure, &channel.lost) {
+                (Some(failure), _) => Err(failed(failure)),
+                (None, Some(error)) => Err(failed(&error.clone().into())),
+                (None, None) => Ok(channel.credits() > 0),
             },
             None => Err(ErrorKind::NotConnected.into()),
         }
@@ -218,11 +257,8 @@ impl Hub {
         };
         message.header = channel.next_header(message.len() > 0).to_bytes();
         self.worker.send(endpoint, message).map_err(|error| {
-            let failure = ChannelFailure::from(error);
-            let shown = failed(&failure);
-            if let Some(channel) = self.worker.receiver().get_mut(at) {
-                channel.failure.get_or_insert(failure);
-            }
+            let shown = failed(&ChannelFailure::from(error.clone()));
+            self.lose(at, error);
             shown
         })
     }
@@ -263,25 +299,67 @@ impl Hub {
         endpoint.map_or(0, |endpoint| self.worker.unsent_bytes(endpoint))
     }
 
-    /// The peer has closed the stream after `count` messages. If some of them do not arrive soon,
-    /// the channel fails.
-    pub fn expect(&mut self, channel: ChannelId, count: u32) {
-        self.awaited.push((channel.0, count, time::now() + LINGER));
+    /// The peer has closed the stream after `count` messages. Returns whether all of them have
+    /// arrived. If some of them do not arrive soon, or cannot, the channel fails.
+    pub(crate) fn has_arrived(&mut self, channel: ChannelId, count: u32) -> bool {
+        let Some(state) = self.worker.receiver().get(channel.0) else {
+            return true;
+        };
+        let received = state.received();
+        let missing = count.wrapping_sub(received);
+        if missing > u32::from(WINDOW_MAX) {
+            self.fail(channel.0, ChannelFailure::End { count, received });
+        } else if missing > 0 && !self.awaits(channel.0) {
+            self.awaited.push(Awaited {
+                channel: channel.0,
+                what: Event::Messages(count),
+                until: time::now() + LINGER,
+            });
+        }
+        missing == 0
+    }
+
+    /// Whether the channel waits for the peer's last messages.
+    fn awaits(&self, at: usize) -> bool {
+        let is_awaited = |one: &Awaited| one.channel == at && !matches!(one.what, Event::End);
+        self.awaited.iter().any(is_awaited)
     }
 
     /// Closes a channel. What was sent is still delivered if the peer takes it soon.
     pub fn close(&mut self, channel: ChannelId) {
+        self.close_until(channel, LINGER, None);
+    }
+
+    /// Closes a channel whose peer reads no more.
+    pub(crate) fn close_now(&mut self, channel: ChannelId) {
+        self.close_until(channel, Duration::ZERO, None);
+    }
+
+    /// Closes a channel. What was sent is still delivered if the peer takes it soon. The endpoint
+    /// stays until `is_gone` says that the peer has read it: some transports let their peer know at
+    /// once that the endpoint is gone, before the peer has read what came before.
+    pub(crate) fn close_when(&mut self, channel: ChannelId, is_gone: IsGone) {
+        self.close_until(channel, LINGER, Some(is_gone));
+    }
+
+    fn close_until(&mut self, channel: ChannelId, linger: Duration, is_gone: Option<IsGone>) {
         let closed = self.worker.receiver().remove(channel.0);
-        self.awaited.retain(|(at, ..)| *at != channel.0);
+        self.awaited.retain(|one| one.channel != channel.0);
         if let Some(closed) = closed
             && let Some(endpoint) = closed.endpoint
         {
-            let until = match closed.failure {
-                None => time::now() + LINGER,
-                Some(_) => time::now(),
+            let until = match (closed.failure, closed.lost) {
+                (None, None) => time::now() + linger,
+                _ => time::now(),
             };
-            self.worker.close(endpoint, until);
+            self.worker.close(endpoint, until, is_gone);
         }
+    }
+
+    /// Sets how long dropping the hub may wait until peers have what was sent before: one second,
+    /// unless this is called.
+    pub fn set_drop_time(&mut self, time: Duration) {
+        self.worker.drop_time = time;
     }
 
     /// Lets UCX send and receive. Returns whether there was something to do.
@@ -292,12 +370,65 @@ impl Hub {
         }
         // Their users may have counted the memory of what was not sent.
         while let Some(at) = self.worker.emptied.pop() {
-            self.worker.receiver().note_emptied(at);
+            self.worker.receiver().look_again(at);
         }
         if !self.awaited.is_empty() {
             self.end_waits();
         }
+        match self.health {
+            Health::Good if self.is_suspect => self.start_probe(),
+            Health::Good | Health::Stuck => {}
+            Health::Probed => self.end_probe(has_worked),
+        }
         has_worked
+    }
+
+    /// Whether the worker receives nothing any more. Its channels have failed; new ones need
+    /// another hub.
+    pub fn is_stuck(&self) -> bool {
+        self.health == Health::Stuck
+    }
+
+    /// A peer has ended without a word. It may have left the worker unable to receive.
+    pub(crate) fn suspect(&mut self) {
+        self.is_suspect = true;
+    }
+
+    fn start_probe(&mut self) {
+        let prober = match self.prober.take() {
+            Some(prober) => Ok(prober),
+            None => Prober::new(&self.context, &self.address),
+        };
+        let key = forerun_core::sync::random_seed();
+        self.worker.receiver().probe = Some(key);
+        self.is_suspect = false;
+        // Without a prober there is no proof.
+        if let Ok(mut prober) = prober
+            && prober.send(key).is_ok()
+        {
+            self.prober = Some(prober);
+            self.health = Health::Probed;
+        }
+    }
+
+    fn end_probe(&mut self, has_worked: bool) {
+        if self.worker.receiver().probe.is_none() {
+            self.health = Health::Good;
+            return;
+        }
+        let probed = self
+            .prober
+            .as_mut()
+            .map(|prober| prober.progress(has_worked));
+        if probed == Some(Probed::Stuck) {
+            self.health = Health::Stuck;
+            self.prober = None;
+            let channels = self.worker.receiver().iter_mut();
+            let open: Vec<usize> = channels.map(|(at, _)| at).collect();
+            for at in open {
+                self.fail(at, ChannelFailure::Stuck);
+            }
+        }
     }
 
     /// Gives channels the errors of their endpoints.
@@ -310,8 +441,25 @@ impl Hub {
         let endpoints: Vec<(usize, usize)> = channels.filter_map(endpoint_of).collect();
         for (at, endpoint) in endpoints {
             if let Some(error) = self.worker.error(endpoint) {
-                self.fail(at, error.into());
+                self.lose(at, error);
             }
+        }
+    }
+
+    /// UCX has lost a channel's peer. The peer may have ended the stream properly: then the control
+    /// socket says so, now or soon.
+    fn lose(&mut self, at: usize, error: UcxError) {
+        let channels = self.worker.receiver();
+        if let Some(channel) = channels.get_mut(at)
+            && channel.lost.is_none()
+        {
+            channel.lost = Some(error);
+            channels.look_again(at);
+            self.awaited.push(Awaited {
+                channel: at,
+                what: Event::End,
+                until: time::now() + END_TIME,
+            });
         }
     }
 
@@ -323,21 +471,35 @@ impl Hub {
         }
     }
 
-    /// Ends the channels whose last messages are overdue.
+    /// Ends the channels that have waited for too long.
     fn end_waits(&mut self) {
         let now = time::now();
         let mut overdue = Vec::new();
         let channels = self.worker.receiver();
-        self.awaited.retain(|&(at, count, until)| {
-            let received = channels.get(at).map_or(count, |channel| channel.received());
-            let missing = count.wrapping_sub(received);
-            if missing > 0 && now >= until {
-                overdue.push((at, missing));
+        self.awaited.retain(|one| {
+            let Some(channel) = channels.get(one.channel) else {
+                return false;
+            };
+            let failure = match one.what {
+                Event::Messages(count) => match count.wrapping_sub(channel.received()) {
+                    0 => return false,
+                    missing => ChannelFailure::Missing { missing },
+                },
+                Event::End => match &channel.lost {
+                    None => return false,
+                    Some(error) => error.clone().into(),
+                },
+            };
+            if now >= one.until {
+                overdue.push((one.channel, failure));
             }
-            missing > 0 && now < until
+            now < one.until
         });
-        for (at, missing) in overdue {
-            self.fail(at, ChannelFailure::Missing { missing });
+        for (at, failure) in overdue {
+            if let ChannelFailure::Missing { .. } = failure {
+                self.suspect();
+            }
+            self.fail(at, failure);
         }
     }
 
@@ -376,8 +538,13 @@ impl Hub {
 
     /// How long the event loop may wait at most before it calls [`progress`](Self::progress).
     pub fn wait_max(&self) -> Option<Duration> {
-        let lingers = self.worker.is_flushing() || !self.awaited.is_empty();
-        lingers.then_some(LINGER_INTERVAL)
+        let is_probed = match self.health {
+            Health::Good => self.is_suspect,
+            Health::Probed => true,
+            Health::Stuck => false,
+        };
+        let waits = is_probed || self.worker.has_closed() || !self.awaited.is_empty();
+        waits.then_some(LINGER_INTERVAL)
     }
 }
 
@@ -390,7 +557,9 @@ impl AsFd for Hub {
 
 fn failed(failure: &ChannelFailure) -> io::Error {
     let kind = match failure {
-        ChannelFailure::Ucx(_) | ChannelFailure::Missing { .. } => ErrorKind::ConnectionReset,
+        ChannelFailure::Ucx(_) | ChannelFailure::Missing { .. } | ChannelFailure::Stuck => {
+            ErrorKind::ConnectionReset
+        }
         _ => ErrorKind::InvalidData,
     };
     io::Error::new(kind, failure.clone())

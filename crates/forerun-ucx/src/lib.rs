@@ -6,6 +6,8 @@
 //!   hub.rs        one UCP worker and the channels of its streams; wakes an event loop
 //!   channel.rs    one stream's bytes: message headers, order, credits
 //!   worker.rs     a UCP worker and its endpoints              message.rs   what a worker sends
+//!   worker/       how endpoints end                           prober.rs    whether it receives
+//!   peer_user.rs  who is behind a Unix socket
 //!   callbacks.rs  what UCX calls                              context.rs   UCX's configuration
 //!   library.rs    loads libucp.so.0                           sys.rs       its C interface
 //! ```
@@ -24,8 +26,11 @@ mod hello;
 mod hub;
 mod library;
 mod message;
+mod peer_user;
+mod prober;
 mod stream;
 mod sys;
+mod testing;
 mod version;
 mod worker;
 
@@ -36,5 +41,10 @@ pub use hello::{Hello, HelloAnswer, HelloError, TOKEN_BYTES_MAX, Token};
 pub use hub::{ChannelId, ChannelReady, Hub};
 pub use library::version;
 pub use message::SharedBytes;
-pub use stream::Stream;
+pub use peer_user::is_own_user;
+pub use stream::{ControlSocket, Stream};
 pub use version::UcxVersion;
+
+// Hidden: for the fuzz targets.
+#[doc(hidden)]
+pub use testing::{fuzz_hello, fuzz_messages};

@@ -7,7 +7,8 @@
 //!
 //! The control socket stays open for as long as the stream. The system closes it when a peer dies,
 //! whatever transport UCX uses. Its end is the end of the stream: a side that closes properly first
-//! says how many messages it has sent, so that none is lost on the way.
+//! says how many messages it has sent, so that none is lost on the way. UCX may report that a peer is
+//! gone before the control socket does, and without saying why; the control socket is believed.
 
 use forerun_core::sync::Arc;
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
@@ -26,9 +27,15 @@ const END_BYTES: usize = 4;
 /// How often a read at the end of a stream lets UCX work.
 const PROGRESS_MAX: usize = 64;
 
-/// A connected stream. `C` is its control socket, which must not block.
-pub struct Stream<C: Read + Write> {
-    control: C,
+/// A control socket. It must not block.
+pub trait ControlSocket: Read + Write + Send + 'static {}
+
+impl<T: Read + Write + Send + 'static> ControlSocket for T {}
+
+/// A connected stream. `C` is its control socket.
+pub struct Stream<C: ControlSocket> {
+    /// Taken when the stream is dropped.
+    control: Option<C>,
     hub: Arc<Mutex<Hub>>,
     channel: ChannelId,
     /// Set by the event loop when the control socket may have something to read.
@@ -39,9 +46,11 @@ pub struct Stream<C: Read + Write> {
     is_closed: bool,
     /// Whether the hub waits for the peer's last messages.
     is_awaited: bool,
+    /// Whether a read has returned the end.
+    has_ended: bool,
 }
 
-impl<C: Read + Write> fmt::Debug for Stream<C> {
+impl<C: ControlSocket> fmt::Debug for Stream<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
             .field("channel", &self.channel)
@@ -54,7 +63,7 @@ pub(crate) fn lock(hub: &Mutex<Hub>) -> MutexGuard<'_, Hub> {
     hub.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<C: Read + Write> Stream<C> {
+impl<C: ControlSocket> Stream<C> {
     /// A stream over a connected channel. `rest` is what was received on the control socket after
     /// the hello. The event loop sets `control_ready` when the control socket is readable.
     pub fn new(
@@ -68,24 +77,20 @@ impl<C: Read + Write> Stream<C> {
         // Relaxed: one thread uses the stream and sets the flag; the flag publishes nothing.
         control_ready.store(true, Ordering::Relaxed);
         Stream {
-            control,
+            control: Some(control),
             hub,
             channel,
             control_ready,
             end: rest.to_vec(),
             is_closed: false,
             is_awaited: false,
+            has_ended: false,
         }
     }
 
     /// The control socket.
     pub fn control(&mut self) -> &mut C {
-        &mut self.control
-    }
-
-    /// The control socket.
-    pub fn control_ref(&self) -> &C {
-        &self.control
+        self.control.as_mut().expect("only drop takes it")
     }
 
     /// The hub.
@@ -111,13 +116,19 @@ impl<C: Read + Write> Stream<C> {
     pub fn can_read(&self) -> bool {
         // Relaxed: as in `new`.
         self.control_ready.load(Ordering::Relaxed)
-            || self.is_closed
             || lock(&self.hub).has_input(self.channel)
+            || (self.is_ended_by_peer() && !self.awaits_messages())
+    }
+
+    /// Whether the peer has closed the stream and some of its messages have not arrived.
+    fn awaits_messages(&self) -> bool {
+        let received = || lock(&self.hub).received(self.channel);
+        self.is_awaited && self.peer_end().is_some_and(|count| count != received())
     }
 
     /// Whether a write would send bytes or return an error now.
     pub fn can_write(&self) -> bool {
-        self.is_closed || lock(&self.hub).can_write(self.channel)
+        self.is_ended_by_peer() || lock(&self.hub).can_write(self.channel)
     }
 
     /// Like [`Write::write`], for bytes that stay where they are until they are sent.
@@ -132,13 +143,22 @@ impl<C: Read + Write> Stream<C> {
     /// Reads what has arrived on the control socket.
     fn read_control(&mut self) -> io::Result<()> {
         // Relaxed: as in `new`.
-        if !self.control_ready.load(Ordering::Relaxed) {
-            return Ok(());
+        if self.control_ready.load(Ordering::Relaxed) {
+            self.receive_control();
         }
+        if self.end.len() > END_BYTES {
+            let what = "bytes follow the end of the stream on the control socket";
+            return Err(io::Error::new(ErrorKind::InvalidData, what));
+        }
+        Ok(())
+    }
+
+    fn receive_control(&mut self) {
+        // Relaxed: as in `new`.
         self.control_ready.store(false, Ordering::Relaxed);
         let mut bytes = [0; END_BYTES + 1];
-        while !self.is_closed {
-            match self.control.read(&mut bytes) {
+        while !self.is_closed && self.end.len() <= END_BYTES {
+            match self.control().read(&mut bytes) {
                 Ok(0) => self.is_closed = true,
                 Ok(count) => self.end.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -146,12 +166,7 @@ impl<C: Read + Write> Stream<C> {
                 // The peer is gone, as far as this side can see.
                 Err(_) => self.is_closed = true,
             }
-            if self.end.len() > END_BYTES {
-                let what = "bytes follow the end of the stream on the control socket";
-                return Err(io::Error::new(ErrorKind::InvalidData, what));
-            }
         }
-        Ok(())
     }
 
     /// The number of messages after which the peer has ended the stream.
@@ -160,41 +175,51 @@ impl<C: Read + Write> Stream<C> {
         Some(u32::from_le_bytes(*bytes))
     }
 
+    /// Whether the peer has ended the stream, properly or not. It reads no more then.
+    fn is_ended_by_peer(&self) -> bool {
+        self.is_closed || self.peer_end().is_some()
+    }
+
     /// The result of a read when no bytes wait.
     fn end_of_input(&mut self) -> io::Result<usize> {
-        let mut hub = lock(&self.hub);
         match self.peer_end() {
             Some(count) => {
-                let missing = count.wrapping_sub(hub.received(self.channel));
-                if missing == 0 {
-                    return Ok(0);
+                self.has_ended = lock(&self.hub).has_arrived(self.channel, count);
+                self.is_awaited = !self.has_ended;
+                match self.has_ended {
+                    true => Ok(0),
+                    false => Err(ErrorKind::WouldBlock.into()),
                 }
-                if !self.is_awaited {
-                    self.is_awaited = true;
-                    hub.expect(self.channel, count);
-                }
-                Err(ErrorKind::WouldBlock.into())
             }
-            None if self.is_closed => Err(ErrorKind::ConnectionReset.into()),
+            None if self.is_closed => {
+                lock(&self.hub).suspect();
+                Err(ErrorKind::ConnectionReset.into())
+            }
             None => Err(ErrorKind::WouldBlock.into()),
         }
     }
 
-    /// Fails if the peer has closed the control socket: it reads no more.
+    /// Fails if the peer has ended the stream.
     fn check_open(&mut self) -> io::Result<()> {
         self.read_control()?;
-        match self.is_closed {
-            true => Err(ErrorKind::BrokenPipe.into()),
-            false => Ok(()),
+        if !self.is_ended_by_peer() {
+            return Ok(());
         }
+        if self.peer_end().is_none() {
+            lock(&self.hub).suspect();
+        }
+        Err(ErrorKind::BrokenPipe.into())
     }
 }
 
-impl<C: Read + Write> Read for Stream<C> {
+impl<C: ControlSocket> Read for Stream<C> {
     /// Reads received bytes. `Ok(0)` means that the peer has ended the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.has_ended {
+            return Ok(0);
+        }
         self.read_control()?;
-        if self.is_closed {
+        if self.is_ended_by_peer() {
             // The last messages came before the end, so UCX can receive them by now. Other streams
             // may never stop sending.
             let mut hub = lock(&self.hub);
@@ -212,7 +237,7 @@ impl<C: Read + Write> Read for Stream<C> {
     }
 }
 
-impl<C: Read + Write> Write for Stream<C> {
+impl<C: ControlSocket> Write for Stream<C> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
@@ -227,15 +252,33 @@ impl<C: Read + Write> Write for Stream<C> {
     }
 }
 
-impl<C: Read + Write> Drop for Stream<C> {
+impl<C: ControlSocket> Drop for Stream<C> {
     fn drop(&mut self) {
         let mut hub = lock(&self.hub);
         // A fork has copies of the control socket and of UCX's memory, and must touch neither.
-        if hub.is_owned() {
-            let sent = hub.sent(self.channel);
-            hub.close(self.channel);
-            // If the control socket does not take the number, the peer sees a broken connection.
-            let _ = self.control.write(&sent.to_le_bytes());
+        if !hub.is_owned() {
+            return;
+        }
+        let Some(mut control) = self.control.take() else {
+            return;
+        };
+        let end = hub.sent(self.channel).to_le_bytes();
+        // If the control socket does not take the number, the peer sees a broken connection.
+        let is_told = control.write(&end).is_ok_and(|count| count == END_BYTES);
+        match is_told && !self.is_ended_by_peer() {
+            true => {
+                let is_gone = Box::new(move || has_ended(&mut control));
+                hub.close_when(self.channel, is_gone);
+            }
+            false => hub.close_now(self.channel),
         }
     }
+}
+
+/// Whether the peer has ended its side, properly or not.
+fn has_ended(control: &mut impl Read) -> bool {
+    let read = control
+        .read(&mut [0; END_BYTES])
+        .map_err(|error| error.kind());
+    !matches!(read, Err(ErrorKind::WouldBlock | ErrorKind::Interrupted))
 }

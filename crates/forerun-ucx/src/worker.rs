@@ -5,7 +5,7 @@
 //!       └──> UCX needs the bytes for longer ──> the endpoint keeps the message until the request ends
 //!   progress ──> UCX calls on_message ──> Receive::message(header, data)
 //!            └──> UCX calls on_error  ──> ErrorMark
-//!   close    ──> flush, for a limited time ──> force ──> what is left of its requests ──> free
+//!   close    ──> see closing.rs
 //! ```
 //!
 //! A worker is created for threads that take turns (`UCS_THREAD_MODE_SERIALIZED`), and every method
@@ -13,6 +13,8 @@
 //! never runs beside another use of the worker.
 
 #![allow(unsafe_code, reason = "calls UCX, which calls back")]
+
+mod closing;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -37,12 +39,17 @@ use crate::sys::{
     Status, StatusPointer, WorkerHandle, WorkerParams,
 };
 
+use closing::{Closed, Forced};
+
 /// The active message's number. A worker has one handler.
 const MESSAGE_ID: u32 = 0;
 /// Messages that a worker keeps for reuse.
 const SPARE_MESSAGES_MAX: usize = 64;
-/// How long a dropped worker lets UCX complete its requests.
-const DROP_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long a dropped worker waits until closed endpoints have delivered what was sent, unless its
+/// user chooses another time.
+const DROP_TIME: Duration = Duration::from_secs(1);
+
+pub(crate) use closing::IsGone;
 
 /// A message that UCX still reads, with its request.
 struct Sent {
@@ -56,24 +63,8 @@ struct Endpoint {
     handle: *mut EndpointHandle,
     mark: Arc<ErrorMark>,
     sent: VecDeque<Sent>,
-    phase: Phase,
-}
-
-enum Phase {
-    Open,
-    /// Its user has closed it; its messages may still be delivered until the time.
-    Flushing {
-        request: NonNull<c_void>,
-        until: Instant,
-    },
-}
-
-/// What remains of a closed endpoint until UCX has ended its requests.
-struct Closing {
-    requests: Vec<NonNull<c_void>>,
-    sent: VecDeque<Sent>,
-    /// UCX may set it until the endpoint is gone.
-    _mark: Arc<ErrorMark>,
+    /// Set once its user has closed it.
+    closed: Option<Closed>,
 }
 
 /// A UCP worker whose messages go to `R`.
@@ -85,13 +76,17 @@ pub(crate) struct Worker<R: Receive> {
     receiver: *mut RefCell<R>,
     descriptor: RawFd,
     endpoints: Slab<Endpoint>,
-    closing: Vec<Closing>,
+    forced: Vec<Forced>,
     /// The endpoints with messages that UCX still reads.
     sending: Vec<usize>,
     /// The numbers of the endpoints whose messages UCX has sent since the last look.
     pub(crate) emptied: Vec<usize>,
-    /// The endpoints that are flushing.
-    flushing: Vec<usize>,
+    /// The endpoints that their users have closed, in that order.
+    closed: Vec<usize>,
+    /// When the worker last asked whether the peers of closed endpoints are gone.
+    asked: Instant,
+    /// How long dropping the worker may wait for closed endpoints.
+    pub(crate) drop_time: Duration,
     failures: Arc<AtomicBool>,
     #[expect(
         clippy::vec_box,
@@ -156,10 +151,12 @@ impl<R: Receive> Worker<R> {
             receiver: Box::into_raw(Box::new(RefCell::new(receiver))),
             descriptor: -1,
             endpoints: Slab::new(),
-            closing: Vec::new(),
+            forced: Vec::new(),
             sending: Vec::new(),
             emptied: Vec::new(),
-            flushing: Vec::new(),
+            closed: Vec::new(),
+            asked: time::now(),
+            drop_time: DROP_TIME,
             failures: Arc::default(),
             spare: Vec::new(),
         };
@@ -261,7 +258,7 @@ impl<R: Receive> Worker<R> {
         };
         let mut handle = ptr::null_mut();
         // SAFETY: the worker is valid, and so are the parameters for the call. The callback's
-        // argument lives until the endpoint is gone: `Endpoint` and then `Closing` hold it.
+        // argument lives until the endpoint is gone: `Endpoint` and then `Forced` hold it.
         let status = unsafe { (self.functions.ucp_ep_create)(self.handle, &params, &mut handle) };
         self.functions.check("ucp_ep_create", status)?;
         Ok(self.endpoints.insert(Endpoint {
@@ -269,7 +266,7 @@ impl<R: Receive> Worker<R> {
             handle,
             mark,
             sent: VecDeque::new(),
-            phase: Phase::Open,
+            closed: None,
         }))
     }
 
@@ -364,11 +361,11 @@ impl<R: Receive> Worker<R> {
         if !self.sending.is_empty() {
             self.end_sent();
         }
-        if !self.flushing.is_empty() {
-            self.end_flushes();
+        if !self.closed.is_empty() {
+            self.end_closed();
         }
-        if !self.closing.is_empty() {
-            self.end_closing();
+        if !self.forced.is_empty() {
+            self.end_forced();
         }
         worked
     }
@@ -388,65 +385,6 @@ impl<R: Receive> Worker<R> {
                 .check("ucp_worker_arm", status)
                 .map(|()| true),
         }
-    }
-
-    /// Whether a closed endpoint still waits for its messages to be delivered.
-    pub(crate) fn is_flushing(&self) -> bool {
-        !self.flushing.is_empty()
-    }
-
-    /// Closes an endpoint. What was sent may still be delivered until then.
-    pub(crate) fn close(&mut self, at: usize, until: Instant) {
-        if !self.is_owned() {
-            return;
-        }
-        let has_failed = self.error(at).is_some();
-        let Some(endpoint) = self.endpoints.get_mut(at) else {
-            return;
-        };
-        if has_failed || matches!(endpoint.phase, Phase::Flushing { .. }) {
-            return self.force(at);
-        }
-        // SAFETY: the endpoint is open, and the parameters are valid for the call.
-        let result =
-            unsafe { (self.functions.ucp_ep_flush_nbx)(endpoint.handle, &RequestParam::new()) };
-        match outcome(result) {
-            Outcome::Pending(request) => {
-                endpoint.phase = Phase::Flushing { request, until };
-                self.flushing.push(at);
-            }
-            Outcome::Done | Outcome::Failed(_) => self.force(at),
-        }
-    }
-
-    /// Ends an endpoint now. What is not delivered yet is lost.
-    fn force(&mut self, at: usize) {
-        let Some(endpoint) = self.endpoints.try_remove(at) else {
-            return;
-        };
-        self.sending.retain(|sending| *sending != at);
-        self.flushing.retain(|flushing| *flushing != at);
-        let mut requests = Vec::new();
-        if let Phase::Flushing { request, .. } = endpoint.phase {
-            requests.push(request);
-        }
-        let param = RequestParam {
-            op_attr_mask: sys::OP_FLAGS,
-            flags: sys::EP_CLOSE_FORCE,
-            ..RequestParam::new()
-        };
-        // SAFETY: the endpoint was in the slab, so it is not closed yet. It was created for error
-        // handling by peer, which forced closing requires.
-        let result = unsafe { (self.functions.ucp_ep_close_nbx)(endpoint.handle, &param) };
-        if let Outcome::Pending(request) = outcome(result) {
-            requests.push(request);
-        }
-        self.closing.push(Closing {
-            requests,
-            sent: endpoint.sent,
-            _mark: endpoint.mark,
-        });
-        self.end_closing();
     }
 
     /// Whether a request has ended; it is freed then.
@@ -480,46 +418,6 @@ impl<R: Receive> Worker<R> {
             false
         });
     }
-
-    fn end_flushes(&mut self) {
-        let now = time::now();
-        let mut ended = Vec::new();
-        for at in &self.flushing {
-            if let Some(endpoint) = self.endpoints.get_mut(*at)
-                && let Phase::Flushing { request, until } = endpoint.phase
-            {
-                let is_done = Self::has_ended(self.functions, request);
-                if is_done {
-                    endpoint.phase = Phase::Open;
-                }
-                // Relaxed: as in `send`.
-                let status = endpoint.mark.status.load(Ordering::Relaxed);
-                if is_done || now >= until || status != sys::OK {
-                    ended.push(*at);
-                }
-            }
-        }
-        for at in ended {
-            self.force(at);
-        }
-    }
-
-    fn end_closing(&mut self) {
-        let (functions, spare) = (self.functions, &mut self.spare);
-        self.closing.retain_mut(|closing| {
-            closing
-                .requests
-                .retain(|request| !Self::has_ended(functions, *request));
-            let sent = std::mem::take(&mut closing.sent);
-            for one in sent {
-                match Self::has_ended(functions, one.request) {
-                    true => reuse(spare, one.message),
-                    false => closing.sent.push_back(one),
-                }
-            }
-            !closing.requests.is_empty() || !closing.sent.is_empty()
-        });
-    }
 }
 
 #[expect(
@@ -530,30 +428,5 @@ fn reuse(spare: &mut Vec<Box<Message>>, mut message: Box<Message>) {
     if spare.len() < SPARE_MESSAGES_MAX {
         message.clear();
         spare.push(message);
-    }
-}
-
-impl<R: Receive> Drop for Worker<R> {
-    fn drop(&mut self) {
-        // In a fork, the worker and its memory belong to the parent.
-        if !self.is_owned() {
-            return;
-        }
-        let until = time::now() + DROP_TIME_MAX;
-        while !self.flushing.is_empty() && time::now() < until {
-            self.progress();
-        }
-        let open: Vec<usize> = self.endpoints.iter().map(|(at, _)| at).collect();
-        for at in open {
-            self.force(at);
-        }
-        while !self.closing.is_empty() && time::now() < until {
-            self.progress();
-        }
-        // SAFETY: the worker is used for the last time, and all its endpoints are closed. It may
-        // still read messages whose requests have not ended: they are dropped after it.
-        unsafe { (self.functions.ucp_worker_destroy)(self.handle) };
-        // SAFETY: the pointer comes from `Box::into_raw`, and the callback that has it is gone.
-        drop(unsafe { Box::from_raw(self.receiver) });
     }
 }

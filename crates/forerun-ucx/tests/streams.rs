@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 use forerun_ucx::{MESSAGE_BYTES_MAX, SharedBytes};
 use testing::{PATIENCE, Side, again_with, hub, pair, pair_of, ucx};
 
-const TESTS: [&str; 9] = [
+const TESTS: [&str; 12] = [
     "bytes_arrive_in_order_in_both_directions",
     "shared_bytes_are_sent_from_where_they_are",
     "a_writer_waits_for_the_reader",
     "a_stream_that_is_dropped_delivers_what_was_written",
     "a_peer_that_vanishes_is_noticed",
     "what_a_peer_claims_to_have_sent_must_arrive",
+    "an_end_counts_more_than_a_lost_endpoint",
+    "a_lost_endpoint_without_an_end_is_an_error",
+    "a_message_that_has_arrived_keeps_a_side_from_sleeping",
     "a_sleeping_side_is_woken",
     "hundreds_of_streams_share_two_hubs",
     "a_stalled_stream_delays_no_other",
@@ -215,6 +218,74 @@ fn what_a_peer_claims_to_have_sent_must_arrive() {
     left.stream.control().write_all(&[0; 5]).expect("a socket");
     let error = right.wait().expect_err("too many bytes");
     assert_eq!(error.kind(), ErrorKind::InvalidData);
+}
+
+/// Two streams of which the left one is gone with its hub, so UCX has told the right side that its
+/// peer is lost. The right side has not looked at its control socket.
+fn lost_peer(context: &forerun_ucx::Context, says_end: bool) -> Side {
+    let hubs = [hub(context), hub(context)];
+    let [mut left, mut right] = pair_of(&hubs, 16);
+    left.send(b"the last words", || right.progress());
+    assert_eq!(right.wait().expect("open"), b"the last words");
+    right.forget_peer();
+    hubs[0]
+        .lock()
+        .expect("not poisoned")
+        .set_drop_time(Duration::ZERO);
+    if !says_end {
+        let control = left.stream.control();
+        // From here on, the left side can say nothing.
+        control
+            .shutdown(std::net::Shutdown::Write)
+            .expect("a socket");
+    }
+    drop((left, hubs));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(300) {
+        right.stream.hub().lock().expect("not poisoned").progress();
+    }
+    right
+}
+
+#[test]
+fn an_end_counts_more_than_a_lost_endpoint() {
+    let Some(context) = ucx() else { return };
+    for stays in [1300, 0, 0] {
+        let mut right = lost_peer(&context, true);
+        assert_eq!(right.wait().expect("a proper end"), b"");
+        // It stays the end.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(stays) {
+            assert_eq!(right.wait().expect("a proper end"), b"");
+        }
+    }
+}
+
+#[test]
+fn a_lost_endpoint_without_an_end_is_an_error() {
+    let Some(context) = ucx() else { return };
+    let mut right = lost_peer(&context, false);
+    let error = right.wait().expect_err("it has not ended its messages");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_message_that_has_arrived_keeps_a_side_from_sleeping() {
+    let Some(context) = ucx() else { return };
+    let [mut left, mut right] = pair(&context, 16);
+    for round in 0..10_u8 {
+        left.send(&[round], || right.progress());
+        assert_eq!(right.wait().expect("open"), [round]);
+    }
+    left.send(b"while it does not look", || true);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        left.progress();
+    }
+    // An edge-triggered poll may have seen the edge before, so it must not wait.
+    let is_armed = right.stream.hub().lock().expect("not poisoned").arm();
+    assert_eq!(is_armed, Ok(false));
+    assert_eq!(right.wait().expect("open"), b"while it does not look");
 }
 
 #[test]

@@ -232,37 +232,63 @@ impl LinkPoll {
 
 impl Ucx {
     fn connect(&mut self, path: &Path, tag: usize) -> Result<Stream<UnixStream>> {
-        let mut control = UnixStream::connect(path)?;
-        control.set_read_timeout(Some(TIMEOUT))?;
-        let mut hub = lock(&self.hub);
+        let (stream, control_ready) = connect_over_ucx(&self.hub, path, tag)?;
+        self.controls.push(control_ready);
+        Ok(stream)
+    }
+}
+
+/// Opens a stream of a hub to the server at this Unix socket. Also returns the flag that makes the
+/// stream look at its control socket.
+///
+/// # Errors
+/// The system's, UCX's, or the server's reason.
+pub fn connect_over_ucx(
+    hub: &Arc<Mutex<Hub>>,
+    path: &Path,
+    tag: usize,
+) -> Result<(Stream<UnixStream>, Arc<AtomicBool>)> {
+    let mut control = UnixStream::connect(path)?;
+    control.set_read_timeout(Some(TIMEOUT))?;
+    let (channel, hello) = {
+        let mut hub = lock(hub);
         let (channel, key) = hub.open(tag, WINDOW);
-        let hello = Hello {
-            address: hub.address().to_vec(),
-            key,
-            window: WINDOW,
-        };
-        control.write_all(&hello.to_bytes(None))?;
-        let mut received = Vec::new();
-        let (answer, _) = loop {
-            if let Some(answer) = HelloAnswer::parse(&received)? {
-                break answer;
-            }
-            let mut piece = [0; 256];
-            let count = control.read(&mut piece)?;
-            ensure!(count > 0, "the server closed the connection");
-            received.extend_from_slice(&piece[..count]);
-        };
-        hub.connect(channel, &answer.address, answer.key, answer.window)?;
-        drop(hub);
-        control.set_nonblocking(true)?;
-        let control_ready = Arc::new(AtomicBool::new(true));
-        self.controls.push(control_ready.clone());
-        Ok(Stream::new(
-            control,
-            &[],
-            self.hub.clone(),
+        let address = hub.address().to_vec();
+        let window = WINDOW;
+        (
             channel,
-            control_ready,
-        ))
+            Hello {
+                address,
+                key,
+                window,
+            },
+        )
+    };
+    let connected = control.write_all(&hello.to_bytes(None)).map_err(Into::into);
+    let connected = connected.and_then(|()| {
+        let answer = read_answer(&mut control)?;
+        lock(hub).connect(channel, &answer.address, answer.key, answer.window)?;
+        Ok(())
+    });
+    if let Err(error) = connected {
+        lock(hub).close(channel);
+        return Err(error);
+    }
+    control.set_nonblocking(true)?;
+    let control_ready = Arc::new(AtomicBool::new(true));
+    let stream = Stream::new(control, &[], hub.clone(), channel, control_ready.clone());
+    Ok((stream, control_ready))
+}
+
+fn read_answer(control: &mut UnixStream) -> Result<Hello> {
+    let mut received = Vec::new();
+    loop {
+        if let Some((answer, _)) = HelloAnswer::parse(&received)? {
+            return Ok(answer);
+        }
+        let mut piece = [0; 256];
+        let count = control.read(&mut piece)?;
+        ensure!(count > 0, "the server closed the connection");
+        received.extend_from_slice(&piece[..count]);
     }
 }

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use forerun_bench::server::link::Transport;
 use forerun_cli::exit::{Outcome, UsageError};
 
 /// Stress a store with random work or kills, and check it
@@ -44,7 +45,9 @@ use forerun_cli::exit::{Outcome, UsageError};
 /// uses TLS. Meanwhile snapshots are written, certificates replaced, and the memory limit lowered
 /// to three quarters and raised again, all at an interval. The server may neither answer a
 /// well-formed request with an error nor exceed its memory limit by more than 5% (or 32 MiB, if
-/// that is more).
+/// that is more), and must close the sockets of all clients that are gone. With --transport ucx,
+/// the clients without TLS connect over UCX; none of them is half-closed, and some vanish as if
+/// their process were killed.
 ///
 /// With --gpu-table, half of the lanes insert, erase, add and pin, and the other half look up keys
 /// concurrently, on one hash table in the GPU's memory. Each lane is a stream, or a thread if there
@@ -59,6 +62,7 @@ Examples:
   forerun-bench stress --ops 100000 --seed 7
   forerun-bench stress --crash --cycles 200
   forerun-bench stress --server --seconds 600 --connections 1000 --memory 512
+  forerun-bench stress --server --transport ucx --seconds 600
   forerun-bench stress --gpu-table --seconds 120 --threads 8")]
 pub struct Args {
     /// Seconds to run [default: 10, unless --ops is given]
@@ -96,6 +100,9 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=20_000)
     )]
     connections: u32,
+    /// What carries the clients' connections, except those with TLS
+    #[arg(long, value_enum, default_value_t, requires = "server")]
+    transport: Transport,
     /// The server's memory limit, in MiB
     #[arg(
         long,
@@ -158,6 +165,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             seed,
             connections: args.connections,
             memory_mib: args.memory,
+            transport: args.transport,
         })?;
         return Ok(Outcome::Done);
     }

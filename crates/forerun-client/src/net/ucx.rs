@@ -11,12 +11,13 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use forerun_core::sync::{Mutex, PoisonError};
 use forerun_ucx::{
     ChannelId, Context, ContextOptions, Devices, Hello, HelloAnswer, Hub, Stream, Token,
-    Transports, UcxError,
+    Transports, UcxError, is_own_user,
 };
 use rustix::event::epoll;
 
@@ -118,7 +119,17 @@ impl UcxSocket {
         };
         let mut control = control;
         control.connected()?;
+        if let PlainSocket::Unix(socket) = &control
+            && self.client.token.is_none()
+            && !is_own_user(socket)
+        {
+            // Whoever may create files there could have put a socket in the server's place.
+            let reason = "the server over UCX runs as another user";
+            return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
+        }
         let mut hub = Hub::new(&self.client.context).map_err(io::Error::other)?;
+        // Each request waits for its answer. What is left after a time-out is of no use.
+        hub.set_drop_time(Duration::ZERO);
         let data = epoll::EventData::new_u64(0);
         epoll::modify(&self.epoll, &control, data, epoll::EventFlags::IN)?;
         epoll::add(&self.epoll, &hub, data, epoll::EventFlags::IN)?;

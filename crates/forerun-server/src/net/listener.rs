@@ -155,7 +155,7 @@ impl Listening for Listener {
                 let Some(ucx) = &self.ucx else {
                     return Ok((Socket::Unix(stream), Peer::Unix));
                 };
-                if ucx.checks_user() && !is_own_user(&stream) {
+                if ucx.checks_user() && !forerun_ucx::is_own_user(&stream) {
                     tracing::warn!("refused a connection over UCX from another user");
                     return Err(ErrorKind::ConnectionAborted.into());
                 }
@@ -175,19 +175,6 @@ impl Listening for Listener {
 
 fn over_ucx(control: Control, server: &Arc<UcxServer>) -> Socket {
     Socket::Ucx(UcxSocket::new(control, server.clone()))
-}
-
-/// Whether the peer's process runs as this process's user.
-#[cfg(target_os = "linux")]
-fn is_own_user(stream: &UnixStream) -> bool {
-    let peer = rustix::net::sockopt::socket_peercred(stream);
-    peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
-}
-
-/// Whether the peer's process runs as this process's user. Unknown here.
-#[cfg(not(target_os = "linux"))]
-fn is_own_user(_: &UnixStream) -> bool {
-    false
 }
 
 /// Sets the length of a listening socket's queue. The default of 128 is too short if a thousand

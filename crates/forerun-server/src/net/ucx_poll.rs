@@ -125,7 +125,9 @@ impl UcxPoll {
 
     /// The hub of a context, created when its first connection comes.
     fn hub(&mut self, registry: &Registry, context: &Context) -> io::Result<Arc<Mutex<Hub>>> {
-        if let Some(entry) = self.hubs.iter().find(|entry| entry.context.is(context)) {
+        let is_usable =
+            |entry: &&HubEntry| entry.context.is(context) && !lock(&entry.hub).is_stuck();
+        if let Some(entry) = self.hubs.iter().find(is_usable) {
             return Ok(entry.hub.clone());
         }
         let hub = Hub::new(context).map_err(io::Error::other)?;
@@ -150,6 +152,7 @@ impl UcxPoll {
 
     /// Polls UCX until there is something to report or it is time to sleep.
     pub(crate) fn poll(&mut self, timeout: Option<Duration>) -> SocketPoll {
+        self.drop_stuck();
         let Some(times) = &mut self.times else {
             return SocketPoll::Wait(timeout);
         };
@@ -197,6 +200,21 @@ impl UcxPoll {
         }
         times.asked = now;
         SocketPoll::Wait(wait)
+    }
+
+    /// Drops the hubs that receive nothing any more and have no connections left. Their clients
+    /// connect again, and get another hub.
+    fn drop_stuck(&mut self) {
+        self.hubs.retain(|entry| {
+            let is_done = Arc::strong_count(&entry.hub) == 1 && lock(&entry.hub).is_stuck();
+            if is_done {
+                tracing::warn!(
+                    "a client over UCX was killed while it wrote a message; its worker's clients \
+                     were disconnected"
+                );
+            }
+            !is_done
+        });
     }
 
     /// Handles an event of mio. Returns `None` for an event of a socket.

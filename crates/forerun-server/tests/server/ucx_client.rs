@@ -7,16 +7,17 @@ mod transports;
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::Mutex;
-use forerun_server::{Listen, ServerOptions, UcxOptions};
+use forerun_server::{Listen, Server, ServerOptions, UcxOptions};
 use forerun_ucx::{ChannelId, Context, Hello, HelloAnswer, Hub, Token};
 
-use super::test_server::TIMEOUT;
+use super::test_server::{TIMEOUT, options, start};
 #[allow(unused_imports, reason = "each test uses a part")]
 pub use transports::{again_with, ucx};
 
@@ -26,15 +27,63 @@ pub fn ucx_options(path: &Path) -> ServerOptions {
     ServerOptions::new(vec![listen])
 }
 
+/// A server over UCX and TCP, in a directory of its own.
+pub struct Both {
+    pub server: Server,
+    pub path: PathBuf,
+    pub clients: UcxClients,
+    _dir: tempfile::TempDir,
+}
+
+pub fn both(change: impl FnOnce(ServerOptions) -> ServerOptions) -> Option<Both> {
+    let context = ucx()?;
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("ucx");
+    let mut options = options();
+    options.listen.extend(ucx_options(&path).listen);
+    Some(Both {
+        server: start(change(options)),
+        clients: UcxClients::new(&context),
+        path,
+        _dir: dir,
+    })
+}
+
 /// Connections of one thread, which share a hub.
 #[derive(Clone)]
 pub struct UcxClients {
     hub: Arc<Mutex<Hub>>,
 }
 
+/// A control socket of the standard library.
+pub trait StdSocket: forerun_ucx::ControlSocket {
+    fn set_times(&self) -> io::Result<()>;
+    fn never_block(&self) -> io::Result<()>;
+}
+
+impl StdSocket for UnixStream {
+    fn set_times(&self) -> io::Result<()> {
+        self.set_read_timeout(Some(TIMEOUT))
+    }
+
+    fn never_block(&self) -> io::Result<()> {
+        self.set_nonblocking(true)
+    }
+}
+
+impl StdSocket for TcpStream {
+    fn set_times(&self) -> io::Result<()> {
+        self.set_read_timeout(Some(TIMEOUT))
+    }
+
+    fn never_block(&self) -> io::Result<()> {
+        self.set_nonblocking(true)
+    }
+}
+
 /// A connection.
-pub struct UcxClient {
-    stream: forerun_ucx::Stream<UnixStream>,
+pub struct UcxClient<C: StdSocket = UnixStream> {
+    stream: forerun_ucx::Stream<C>,
     control_ready: Arc<AtomicBool>,
 }
 
@@ -63,8 +112,15 @@ impl UcxClients {
     }
 
     pub fn try_connect(&self, path: &Path, token: Option<&Token>) -> io::Result<UcxClient> {
-        let mut control = UnixStream::connect(path)?;
-        control.set_read_timeout(Some(TIMEOUT))?;
+        self.connect_over(UnixStream::connect(path)?, token)
+    }
+
+    pub fn connect_over<C: StdSocket>(
+        &self,
+        mut control: C,
+        token: Option<&Token>,
+    ) -> io::Result<UcxClient<C>> {
+        control.set_times()?;
         let (channel, hello) = self.hello(32);
         // A server with too many connections says so and closes before it reads.
         let _ = control.write_all(&hello.to_bytes(token));
@@ -73,7 +129,7 @@ impl UcxClients {
         hub.connect(channel, &answer.address, answer.key, answer.window)
             .map_err(io::Error::other)?;
         drop(hub);
-        control.set_nonblocking(true)?;
+        control.never_block()?;
         let control_ready = Arc::new(AtomicBool::new(true));
         let hub = self.hub.clone();
         Ok(UcxClient {
@@ -84,7 +140,7 @@ impl UcxClients {
 }
 
 /// Reads the server's answer to a hello.
-pub fn read_answer(control: &mut UnixStream) -> io::Result<Hello> {
+pub fn read_answer(control: &mut impl Read) -> io::Result<Hello> {
     let mut received = Vec::new();
     loop {
         match HelloAnswer::parse(&received) {
@@ -100,16 +156,21 @@ pub fn read_answer(control: &mut UnixStream) -> io::Result<Hello> {
     }
 }
 
-impl UcxClient {
+impl<C: StdSocket> UcxClient<C> {
+    /// The stream.
+    pub fn stream(&mut self) -> &mut forerun_ucx::Stream<C> {
+        &mut self.stream
+    }
+
     /// The control socket.
-    pub fn control(&mut self) -> &mut UnixStream {
+    pub fn control(&mut self) -> &mut C {
         self.stream.control()
     }
 
     /// Repeats a call until it does not have to wait.
     fn wait<T>(
         &mut self,
-        mut call: impl FnMut(&mut forerun_ucx::Stream<UnixStream>) -> io::Result<T>,
+        mut call: impl FnMut(&mut forerun_ucx::Stream<C>) -> io::Result<T>,
     ) -> io::Result<T> {
         let start = Instant::now();
         loop {
@@ -133,13 +194,13 @@ impl UcxClient {
     }
 }
 
-impl Read for UcxClient {
+impl<C: StdSocket> Read for UcxClient<C> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.wait(|stream| stream.read(into))
     }
 }
 
-impl Write for UcxClient {
+impl<C: StdSocket> Write for UcxClient<C> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.wait(|stream| stream.write(bytes))
     }

@@ -103,6 +103,11 @@ impl Side {
         }
     }
 
+    /// Keeps the other side's hub no longer.
+    pub fn forget_peer(&mut self) {
+        self.peer = self.stream.hub().clone();
+    }
+
     /// Waits for bytes or the end. The other side works in the meantime.
     pub fn wait(&mut self) -> io::Result<Vec<u8>> {
         let start = Instant::now();

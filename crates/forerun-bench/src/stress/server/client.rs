@@ -345,6 +345,9 @@ impl<'a> Client<'a> {
 
     /// A client that has sent its last request still gets its answers.
     fn half_close(&mut self) -> Result<(), String> {
+        if !self.wire.half_closes() {
+            return self.get();
+        }
         let (first, second) = (self.keys_of_any_client(50), self.keys_of_any_client(20));
         self.push_get("get", &first);
         self.push_get("get", &second);
@@ -374,6 +377,9 @@ impl<'a> Client<'a> {
         }
         self.send()?;
         // Unread answers make the system reset the connection.
+        if self.rng.random() {
+            self.wire.vanish()?;
+        }
         self.counters.killed += 1;
         self.reconnect()
     }

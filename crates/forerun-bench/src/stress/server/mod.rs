@@ -4,7 +4,8 @@
 //! ```text
 //!  mod.rs                the server, its memory, the summary
 //!  client.rs             what a client does, at random
-//!  wire.rs               a connection, plain or with TLS
+//!  wire.rs               a connection, plain, with TLS, or over UCX
+//!  ucx_stream.rs         a connection over UCX
 //!  operator.rs           copies of the cache, new certificates, other memory limits
 //!  certificates.rs       the files of certificates
 //!  expected_versions.rs  what a read may find
@@ -15,6 +16,7 @@ mod certificates;
 mod client;
 mod expected_versions;
 mod operator;
+mod ucx_stream;
 mod value;
 mod wire;
 
@@ -24,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use forerun_bench::server::link::{Place, Transport};
 use forerun_bench::server::server_process::{Process, Program, Share, Split, free_port, pin};
 
 use certificates::Certificates;
@@ -34,6 +37,7 @@ use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
 use operator::{Actions, Operator};
 use rustls::ClientConfig;
+use ucx_stream::UcxHubs;
 use wire::{Target, Wire};
 
 /// How far a server's memory may exceed its limit, for its code and its connections.
@@ -45,6 +49,11 @@ const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 /// Faults after which the run stops, and how many are described.
 const FAULTS_MAX: usize = 100;
 const FAULTS_SHOWN: usize = 10;
+
+/// How long the server may take to close the sockets of clients that are gone.
+const CLOSE_TIME: Duration = Duration::from_secs(10);
+/// Files that a server opens for its first clients and keeps: those of its UCX workers.
+const DESCRIPTORS_KEPT: usize = 48;
 
 /// One client in this many uses TLS.
 const TLS_CLIENTS: u32 = 10;
@@ -58,6 +67,8 @@ pub struct Plan {
     pub seed: u64,
     pub connections: u32,
     pub memory_mib: u64,
+    /// What carries the connections without TLS.
+    pub transport: Transport,
     /// How often the operator does something.
     pub operator_interval: Duration,
 }
@@ -86,7 +97,16 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         program.args.extend([option.into(), value]);
     }
     program.args.push("--enable-ssl".into());
-    let mut server = Process::start(&program, &share)?;
+    let over_ucx = plan.transport == Transport::Ucx;
+    let mut server = Process::start_with(&program, &share, over_ucx)?;
+    let clients = match server.place(plan.transport)? {
+        Place::Tcp(_) => Target::Plain(plain),
+        Place::Ucx(path) => {
+            let hubs = UcxHubs::new(path, plan.connections as usize)?;
+            Target::Ucx(Arc::new(hubs))
+        }
+    };
+    let descriptors = descriptors_of(server.id());
     let mut copy = snapshot.into_os_string();
     copy.push(".live");
     let config = certificates.client()?;
@@ -102,7 +122,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let expected = ExpectedVersions::new(plan.connections, keys.clamp(64, 9999) as u32);
     pin(&split.client);
     let load = Load {
-        plain,
+        clients,
         tls: (server.address(), config),
         expected: &expected,
         seed: plan.seed,
@@ -112,11 +132,38 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     };
     let seconds = Duration::from_secs(plan.seconds);
     let (elapsed, resident) = load.run(&mut server, &mut operator, seconds)?;
+    if let (Some(before), Some(left)) = (descriptors, await_descriptors(server.id(), descriptors))
+        && left > before + DESCRIPTORS_KEPT
+    {
+        let fault = format!("{left} open files after the last client, {before} before the first");
+        locked(&load.faults).push(fault);
+    }
     let held = ServerUsage {
         resident,
         evictions: evictions(plain).map_err(CheckFailed)?,
     };
     summary(plan, &load, elapsed, &held, operator.actions)
+}
+
+/// The open files of a process, if the system reports them.
+fn descriptors_of(process: u32) -> Option<usize> {
+    Some(
+        std::fs::read_dir(format!("/proc/{process}/fd"))
+            .ok()?
+            .count(),
+    )
+}
+
+/// The same, after it had time to close those of clients that are gone.
+fn await_descriptors(process: u32, before: Option<usize>) -> Option<usize> {
+    let start = Instant::now();
+    loop {
+        let now = descriptors_of(process);
+        if now <= before || start.elapsed() > CLOSE_TIME {
+            return now;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Memory and evictions of the server.
@@ -146,7 +193,8 @@ fn evictions(server: SocketAddr) -> Result<u64, String> {
 
 /// Shared by the clients.
 struct Load<'a> {
-    plain: SocketAddr,
+    /// For clients without TLS.
+    clients: Target,
     tls: (SocketAddr, Arc<ClientConfig>),
     expected: &'a ExpectedVersions,
     seed: u64,
@@ -221,7 +269,7 @@ impl Load<'_> {
         while !self.stop.load(Ordering::Relaxed) {
             let target = match number % TLS_CLIENTS {
                 0 => Target::Tls(self.tls.0, self.tls.1.clone()),
-                _ => Target::Plain(self.plain),
+                _ => self.clients.clone(),
             };
             let worked =
                 Client::connect(target, self.expected, number, seed).and_then(|mut client| {
@@ -269,9 +317,10 @@ fn summary(
     let count = output::count;
     let share = counters.keys_found as f64 / counters.keys_read.max(1) as f64;
     out.line(format_args!(
-        "server: seed {}, {} clients for {}",
+        "server: seed {}, {} clients over {} for {}",
         plan.seed,
         count(plan.connections.into()),
+        plan.transport,
         output::time(elapsed),
     ))?;
     out.line(format_args!(

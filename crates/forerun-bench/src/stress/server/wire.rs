@@ -9,30 +9,36 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::expected_versions::ExpectedVersions;
+use super::ucx_stream::{UcxHubs, UcxStream};
 use super::value::{self, Key};
 
 /// How long the server may take to answer, or to accept what a client sends.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest line that a server sends.
 const LINE_BYTES_MAX: u64 = 2048;
 
-/// The address of a server, and whether it speaks TLS.
+/// A server, and how to reach it.
 #[derive(Clone, Debug)]
 pub enum Target {
     Plain(SocketAddr),
     Tls(SocketAddr, Arc<ClientConfig>),
+    Ucx(Arc<UcxHubs>),
 }
 
 /// The bytes of a connection.
 enum Stream {
     Plain(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Ucx(Box<UcxStream>),
 }
 
 impl Stream {
     fn connect(target: &Target) -> io::Result<Stream> {
-        let (Target::Plain(address) | Target::Tls(address, _)) = target;
+        let address = match target {
+            Target::Plain(address) | Target::Tls(address, _) => address,
+            Target::Ucx(hubs) => return Ok(Stream::Ucx(Box::new(hubs.connect()?))),
+        };
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
@@ -53,6 +59,7 @@ impl Stream {
                 stream.conn.send_close_notify();
                 stream.flush()
             }
+            Stream::Ucx(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }
@@ -62,6 +69,7 @@ impl Read for Stream {
         match self {
             Stream::Plain(stream) => stream.read(into),
             Stream::Tls(stream) => stream.read(into),
+            Stream::Ucx(stream) => stream.read(into),
         }
     }
 }
@@ -71,6 +79,7 @@ impl Write for Stream {
         match self {
             Stream::Plain(stream) => stream.write(bytes),
             Stream::Tls(stream) => stream.write(bytes),
+            Stream::Ucx(stream) => stream.write(bytes),
         }
     }
 
@@ -78,6 +87,7 @@ impl Write for Stream {
         match self {
             Stream::Plain(stream) => stream.flush(),
             Stream::Tls(stream) => stream.flush(),
+            Stream::Ucx(stream) => stream.flush(),
         }
     }
 }
@@ -111,10 +121,23 @@ impl Wire {
         closed.map_err(|error| format!("the server has closed the connection: {error}"))
     }
 
+    /// Whether it can announce that nothing more will be sent, and still receive.
+    pub fn half_closes(&self) -> bool {
+        !matches!(self.stream.get_ref(), Stream::Ucx(_))
+    }
+
+    /// Ends the connection as if this process were killed, where that differs from closing it.
+    pub fn vanish(&mut self) -> Result<(), String> {
+        match self.stream.get_mut() {
+            Stream::Plain(_) | Stream::Tls(_) => Ok(()),
+            Stream::Ucx(stream) => stream.vanish().map_err(|error| error.to_string()),
+        }
+    }
+
     /// The certificate that the server has shown, if it speaks TLS.
     pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
         match self.stream.get_ref() {
-            Stream::Plain(_) => None,
+            Stream::Plain(_) | Stream::Ucx(_) => None,
             Stream::Tls(stream) => stream.conn.peer_certificates()?.first(),
         }
     }

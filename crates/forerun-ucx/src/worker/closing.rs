@@ -1,0 +1,246 @@
+//! How endpoints end.
+//!
+//! ```text
+//!   close ──> flush ──> wait until the peer is gone ──> force ──> free what is left of the requests
+//!               │                   │                     ^
+//!               └───── time is over, or too many ─────────┘
+//! ```
+//!
+//! A transport may tell the peer at once that the endpoint is gone, and may drop what the peer has
+//! not taken yet. So an endpoint stays for a while after its user has closed it.
+
+#![allow(unsafe_code, reason = "calls UCX, which calls back")]
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use forerun_core::sync::time;
+
+use crate::callbacks::{ErrorMark, Receive};
+use crate::sys::{self, RequestParam};
+
+use super::{Endpoint, Outcome, Sent, Worker, outcome, reuse};
+
+/// How long a dropped worker lets UCX end the requests of endpoints that are gone.
+const FORCE_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long a dropped worker waits for peers that have been sent everything.
+const PEER_TIME_MAX: Duration = Duration::from_millis(100);
+/// How often a worker asks whether a peer is gone.
+const ASK_INTERVAL: Duration = Duration::from_millis(5);
+/// Closed endpoints of a worker that wait for something.
+const CLOSED_MAX: usize = 1024;
+/// Closed endpoints of a worker that only wait for their peer. Each also holds what says whether
+/// the peer is gone, for example a socket.
+const SENT_MAX: usize = 64;
+/// The bytes that UCX may keep for a worker's closed endpoints.
+const UNSENT_BYTES_MAX: usize = 32 << 20;
+
+/// Says whether an endpoint's peer is gone, or has been told everything.
+pub(crate) type IsGone = Box<dyn FnMut() -> bool + Send>;
+
+/// A closed endpoint that is still there.
+pub(super) struct Closed {
+    /// The flush, until it has ended.
+    flush: Option<NonNull<c_void>>,
+    /// The endpoint is forced to its end at this time.
+    until: Instant,
+    is_gone: Option<IsGone>,
+    unsent_bytes: usize,
+}
+
+/// What remains of an endpoint that was forced to its end, until UCX has ended its requests.
+pub(super) struct Forced {
+    requests: Vec<NonNull<c_void>>,
+    sent: VecDeque<Sent>,
+    /// UCX may set it until the endpoint is gone.
+    _mark: Arc<ErrorMark>,
+}
+
+impl<R: Receive> Worker<R> {
+    /// Closes an endpoint. What was sent may still be delivered until the time. After that, the
+    /// endpoint stays until `is_gone` returns true.
+    pub(crate) fn close(&mut self, at: usize, until: Instant, is_gone: Option<IsGone>) {
+        if !self.is_owned() {
+            return;
+        }
+        let has_failed = self.error(at).is_some();
+        let Some(endpoint) = self.endpoints.get_mut(at) else {
+            return;
+        };
+        if has_failed || endpoint.closed.is_some() || time::now() >= until {
+            return self.force(at);
+        }
+        let unsent_bytes = endpoint.sent.iter().map(|one| one.message.len()).sum();
+        // SAFETY: the endpoint is open, and the parameters are valid for the call.
+        let result =
+            unsafe { (self.functions.ucp_ep_flush_nbx)(endpoint.handle, &RequestParam::new()) };
+        let flush = match outcome(result) {
+            Outcome::Pending(request) => Some(request),
+            Outcome::Done if is_gone.is_some() => None,
+            Outcome::Done | Outcome::Failed(_) => return self.force(at),
+        };
+        endpoint.closed = Some(Closed {
+            flush,
+            until,
+            is_gone,
+            unsent_bytes,
+        });
+        self.closed.push(at);
+        self.bound_closed();
+    }
+
+    /// Whether closed endpoints still wait for something.
+    pub(crate) fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    /// Forces the oldest closed endpoints to their end if they are too many.
+    fn bound_closed(&mut self) {
+        let closed_at = |at: &usize| self.endpoints.get(*at)?.closed.as_ref().map(|c| (*at, c));
+        let (mut count, mut sent, mut unsent_bytes) = (0, 0, 0);
+        let mut excess = Vec::new();
+        for (at, closed) in self.closed.iter().rev().filter_map(closed_at) {
+            count += 1;
+            sent += usize::from(closed.flush.is_none());
+            unsent_bytes += closed.unsent_bytes;
+            let is_excess_sent = closed.flush.is_none() && sent > SENT_MAX;
+            if is_excess_sent || count > CLOSED_MAX || unsent_bytes > UNSENT_BYTES_MAX {
+                excess.push(at);
+            }
+        }
+        for at in excess {
+            self.force(at);
+        }
+    }
+
+    /// Ends an endpoint now. What is not delivered yet is lost.
+    pub(super) fn force(&mut self, at: usize) {
+        let Some(endpoint) = self.endpoints.try_remove(at) else {
+            return;
+        };
+        self.sending.retain(|sending| *sending != at);
+        self.closed.retain(|closed| *closed != at);
+        let mut requests = Vec::new();
+        requests.extend(endpoint.closed.and_then(|closed| closed.flush));
+        let param = RequestParam {
+            op_attr_mask: sys::OP_FLAGS,
+            flags: sys::EP_CLOSE_FORCE,
+            ..RequestParam::new()
+        };
+        // SAFETY: the endpoint was in the slab, so it is not closed yet. It was created for error
+        // handling by peer, which forced closing requires.
+        let result = unsafe { (self.functions.ucp_ep_close_nbx)(endpoint.handle, &param) };
+        match outcome(result) {
+            Outcome::Done => {}
+            Outcome::Pending(request) => requests.push(request),
+            // UCX may keep the endpoint and call back, so the mark must stay valid for ever.
+            Outcome::Failed(_) => std::mem::forget(endpoint.mark.clone()),
+        }
+        self.forced.push(Forced {
+            requests,
+            sent: endpoint.sent,
+            _mark: endpoint.mark,
+        });
+        self.end_forced();
+    }
+
+    /// Ends closed endpoints that have nothing to wait for.
+    pub(super) fn end_closed(&mut self) {
+        let now = time::now();
+        let asks = now.saturating_duration_since(self.asked) >= ASK_INTERVAL;
+        if asks {
+            self.asked = now;
+        }
+        let mut ended = Vec::new();
+        let mut is_any_sent = false;
+        for at in &self.closed {
+            let Some(Endpoint { mark, closed, .. }) = self.endpoints.get_mut(*at) else {
+                continue;
+            };
+            let Some(closed) = closed else { continue };
+            if let Some(request) = closed.flush
+                && Self::has_ended(self.functions, request)
+            {
+                closed.flush = None;
+                closed.unsent_bytes = 0;
+                is_any_sent = true;
+            }
+            let is_gone = closed.flush.is_none()
+                && match &mut closed.is_gone {
+                    None => true,
+                    Some(is_gone) => asks && is_gone(),
+                };
+            // Relaxed: UCX sets it in this thread, within a call of the worker.
+            let has_failed = mark.status.load(Ordering::Relaxed) != sys::OK;
+            if is_gone || now >= closed.until || has_failed {
+                ended.push(*at);
+            }
+        }
+        for at in ended {
+            self.force(at);
+        }
+        if is_any_sent {
+            self.bound_closed();
+        }
+    }
+
+    pub(super) fn end_forced(&mut self) {
+        let (functions, spare) = (self.functions, &mut self.spare);
+        self.forced.retain_mut(|forced| {
+            forced
+                .requests
+                .retain(|request| !Self::has_ended(functions, *request));
+            let sent = std::mem::take(&mut forced.sent);
+            for one in sent {
+                match Self::has_ended(functions, one.request) {
+                    true => reuse(spare, one.message),
+                    false => forced.sent.push_back(one),
+                }
+            }
+            !forced.requests.is_empty() || !forced.sent.is_empty()
+        });
+    }
+
+    /// Whether a closed endpoint has something to deliver.
+    fn has_unsent(&self) -> bool {
+        let closed_at = |at: &usize| self.endpoints.get(*at)?.closed.as_ref();
+        let mut closed = self.closed.iter().filter_map(closed_at);
+        closed.any(|closed| closed.flush.is_some())
+    }
+}
+
+impl<R: Receive> Drop for Worker<R> {
+    fn drop(&mut self) {
+        // In a fork, the worker and its memory belong to the parent.
+        if !self.is_owned() {
+            return;
+        }
+        let begin = time::now();
+        let elapsed = || time::now().saturating_duration_since(begin);
+        while self.has_unsent() && elapsed() < self.drop_time {
+            self.progress();
+        }
+        while !self.closed.is_empty() && elapsed() < self.drop_time.min(PEER_TIME_MAX) {
+            if !self.progress() {
+                forerun_core::sync::thread::sleep(ASK_INTERVAL);
+            }
+        }
+        let open: Vec<usize> = self.endpoints.iter().map(|(at, _)| at).collect();
+        for at in open {
+            self.force(at);
+        }
+        // Nothing here waits for a peer.
+        while !self.forced.is_empty() && elapsed() < self.drop_time + FORCE_TIME_MAX {
+            self.progress();
+        }
+        // SAFETY: the worker is used for the last time, and all its endpoints are closed. It may
+        // still read messages whose requests have not ended: they are dropped after it.
+        unsafe { (self.functions.ucp_worker_destroy)(self.handle) };
+        // SAFETY: the pointer comes from `Box::into_raw`, and the callback that has it is gone.
+        drop(unsafe { Box::from_raw(self.receiver) });
+    }
+}
