@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::{Db, Durability, Options};
-use testing::{Outcome, Script, batch, is_there, open, small_options, tiny_options};
+use testing::{
+    Outcome, Script, batch, is_there, open, small_options, tiny_options, with_and_without_index,
+};
 
 /// Runs the script until the power is lost at this call; `None` if the script has fewer calls.
 fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> {
@@ -20,10 +22,11 @@ fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> 
     Some((io, script, format!("power lost at call {call} ({hit})")))
 }
 
-/// A store that keeps everything in its log, and one that flushes and compacts all the time, each
-/// with the least number of calls that the script makes.
-fn stores() -> [(Options, u64); 2] {
-    [(small_options(), 70), (tiny_options(), 150)]
+/// A store that keeps everything in its log, with and without indexes of its memtables, and one that
+/// flushes and compacts all the time, each with the least number of calls that the script makes.
+fn stores() -> [(Options, u64); 3] {
+    let [with, without] = with_and_without_index(&small_options());
+    [(with, 70), (without, 70), (tiny_options(), 150)]
 }
 
 #[test]
@@ -101,9 +104,9 @@ fn lose_power_at_every_call(options: &Options) {
 
 #[test]
 fn a_power_loss_during_recovery_loses_nothing_either() {
-    // The second store makes more calls, and so does each of its recoveries: every seventeenth
+    // The last store makes more calls, and so does each of its recoveries: every seventeenth
     // state is enough to reach all of them.
-    for ((options, _), step) in stores().iter().zip([3, 17]) {
+    for ((options, _), step) in stores().iter().zip([3, 3, 17]) {
         lose_power_during_recovery(options, step);
     }
 }

@@ -9,7 +9,7 @@ use forerun_db::io::fault::FaultIo;
 use forerun_db::memtable::Strategy as Search;
 use forerun_db::{Db, Error, Keyspace, KeyspaceOptions, Options, Snapshot, Values, WalMode};
 use proptest::prelude::*;
-use testing::{entries, open, small_options, tiny_options};
+use testing::{entries, open, small_options, tiny_options, with_and_without_index};
 
 /// The time to live of the keyspace `mortal`, in seconds.
 const TTL: u64 = 5;
@@ -122,11 +122,18 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn lookups_match_a_model_with_a_time_per_entry(steps in prop::collection::vec(step(), 1..60)) {
+    fn lookups_match_a_model_with_a_time_per_entry(
+        steps in prop::collection::vec(step(), 1..60),
+        is_indexed in any::<bool>(),
+    ) {
+        let indexed = |options: Options| {
+            let [with, without] = with_and_without_index(&options);
+            if is_indexed { with } else { without }
+        };
         let mut io = FaultIo::new();
         let mut now = 1_000;
         io.set_unix_time_s(Some(now));
-        let mut db = open(&io, &options()).unwrap();
+        let mut db = open(&io, &indexed(options())).unwrap();
         db.keyspace("mortal").unwrap();
         let mut model = Model::default();
         let mut snapshot: Option<(Snapshot, Entries)> = None;
@@ -187,7 +194,7 @@ proptest! {
                     };
                     // The time to live belongs to the store, whatever the options of an opening
                     // say.
-                    db = open(&io, &tiny_options()).unwrap();
+                    db = open(&io, &indexed(tiny_options())).unwrap();
                 }
             }
             let mortal = db.keyspace("mortal").unwrap();

@@ -3,14 +3,14 @@
 mod testing;
 
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
-use forerun_db::{Durability, Error};
-use testing::{BATCHES, Outcome, STORE, Script, open, small_options};
+use forerun_db::{Durability, Error, Options};
+use testing::{BATCHES, Outcome, STORE, Script, open, small_options, with_and_without_index};
 
 /// Number of calls that the script makes when nothing fails.
-fn calls_of_the_script() -> u64 {
+fn calls_of_the_script(options: &Options) -> u64 {
     let io = FaultIo::new();
     let mut script = Script::new();
-    let db = script.run(&io, &small_options()).expect("nothing fails");
+    let db = script.run(&io, options).expect("nothing fails");
     script.check(&db, Outcome::Buffered, "nothing fails");
     assert!(
         script
@@ -32,7 +32,13 @@ fn calls_of_the_script() -> u64 {
 
 #[test]
 fn a_call_that_fails_once_loses_nothing_acknowledged() {
-    let calls = calls_of_the_script();
+    for options in with_and_without_index(&small_options()) {
+        fail_every_call_once(&options);
+    }
+}
+
+fn fail_every_call_once(options: &Options) {
+    let calls = calls_of_the_script(options);
     assert!(calls > 70, "the script makes {calls} calls");
     let (mut failed_writes, mut failed_opens) = (0, 0);
     for call in 0..calls {
@@ -46,7 +52,7 @@ fn a_call_that_fails_once_loses_nothing_acknowledged() {
             let io = FaultIo::new();
             io.fail_call(call, fault);
             let mut script = Script::new();
-            let db = script.run(&io, &small_options());
+            let db = script.run(&io, options);
             let hit = io.hit().expect("the call came");
             let case = format!("{fault:?} at call {call} ({hit})");
 
@@ -66,13 +72,12 @@ fn a_call_that_fails_once_loses_nothing_acknowledged() {
             }
             // The process dies, or the power is lost, before the store is closed.
             let after = io.kill();
-            let db =
-                open(&after, &small_options()).unwrap_or_else(|error| panic!("{case}: {error}"));
+            let db = open(&after, options).unwrap_or_else(|error| panic!("{case}: {error}"));
             script.check(&db, Outcome::Buffered, &case);
             drop(db);
             for seed in 0..6 {
                 let case = format!("{case}, then power loss with seed {seed}");
-                let db = open(&io.crash(seed), &small_options())
+                let db = open(&io.crash(seed), options)
                     .unwrap_or_else(|error| panic!("{case}: {error}"));
                 script.check(&db, Outcome::Synced, &case);
             }
@@ -90,6 +95,12 @@ fn a_call_that_fails_once_loses_nothing_acknowledged() {
 
 #[test]
 fn a_power_loss_soon_after_a_failed_call_loses_nothing_synced() {
+    for options in with_and_without_index(&small_options()) {
+        lose_power_soon_after_a_failure(&options);
+    }
+}
+
+fn lose_power_soon_after_a_failure(options: &Options) {
     let (mut call, mut losses) = (0, 0);
     loop {
         let mut is_within = false;
@@ -98,13 +109,13 @@ fn a_power_loss_soon_after_a_failed_call_loses_nothing_synced() {
             io.fail_call(call, Fault::TornWrite(ENOSPC));
             io.fail_call(call + later, Fault::PowerLoss);
             let mut script = Script::new();
-            drop(script.run(&io, &small_options()));
+            drop(script.run(&io, options));
             let Some(hit) = io.hit() else { break };
             is_within = true;
             for seed in 0..8 {
                 let case =
                     format!("call {call} fails, power lost {later} later ({hit}), seed {seed}");
-                let db = open(&io.crash(seed), &small_options())
+                let db = open(&io.crash(seed), options)
                     .unwrap_or_else(|error| panic!("{case}: {error}"));
                 script.check(&db, Outcome::Synced, &case);
                 losses += usize::from(db.recovery().dropped_tail.is_some());

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forerun_db::io::Io;
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Durability, Error, Options, Result, Values, WalMode};
-use testing::{STORE, open, small_options, tiny_options};
+use testing::{STORE, open, small_options, tiny_options, with_and_without_index};
 
 /// Keys of the script. Ingested keys have large values, so that there are several runs.
 const KEYS: usize = 12;
@@ -145,11 +145,13 @@ fn run_files(io: &FaultIo) -> usize {
     names.iter().filter(|name| is_run(name)).count()
 }
 
-/// A store that flushes only for ingestions, and one that flushes and compacts all the time. The
-/// caller's thread does all the work, so that calls come in the same order each time.
-fn stores() -> [Options; 2] {
+/// A store that flushes only for ingestions, with and without indexes of its memtables, and one that
+/// flushes and compacts all the time. The caller's thread does all the work, so that calls come in
+/// the same order each time.
+fn stores() -> [Options; 3] {
     let flushes_rarely = small_options().background(Background::Caller);
-    [flushes_rarely, tiny_options()]
+    let [with, without] = with_and_without_index(&flushes_rarely);
+    [with, without, tiny_options()]
 }
 
 #[test]

@@ -13,7 +13,7 @@ use forerun_db::{
     Background, Db, Durability, Error, KeyspaceOptions, Options, ReverseBytewise, TreeOptions,
     WriteBatch, check_with_io, repair_with_io,
 };
-use testing::{STORE, open, small_options, tiny_options};
+use testing::{STORE, open, small_options, tiny_options, with_and_without_index};
 
 const NAMES: [&str; 3] = ["a", "b", "reverse"];
 
@@ -124,7 +124,9 @@ fn check(db: &Db, acknowledged: &Acknowledged, needed: impl Fn(bool) -> bool, ca
 
 #[test]
 fn power_loss_at_any_call_keeps_a_batch_across_keyspaces_atomic() {
-    for (options, least_calls, step) in [(small_options(), 80, 1), (tiny_options(), 200, 3)] {
+    let [with, without] = with_and_without_index(&small_options());
+    for (options, least_calls, step) in [(with, 80, 1), (without, 80, 1), (tiny_options(), 200, 3)]
+    {
         let mut call = 0;
         loop {
             let io = FaultIo::new();

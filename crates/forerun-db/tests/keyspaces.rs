@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Backups, Comparator, Create, Db, Durability, Error, Keyspace, KeyspaceOptions, Snapshot,
-    Values, WriteBatch,
+    Backups, Comparator, Create, Db, Durability, Error, Keyspace, KeyspaceOptions, Options,
+    Snapshot, Values, WriteBatch,
 };
 use proptest::prelude::*;
 use testing::{
     ByLength, STORE, entries, open, options_with_orders, reverse, small_options, tiny_options,
+    with_and_without_index,
 };
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -71,6 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A store, and its expected contents.
 struct ModelledStore {
+    options: Options,
     io: FaultIo,
     db: Option<Db>,
     maps: [Map; 4],
@@ -153,7 +155,7 @@ impl ModelledStore {
             Step::Reopen => {
                 self.snapshots.clear();
                 self.db.take().unwrap().close().unwrap();
-                self.db = Some(open(&self.io, &options_with_orders()).unwrap());
+                self.db = Some(open(&self.io, &self.options).unwrap());
             }
             Step::Checkpoint => {
                 self.copies += 1;
@@ -203,11 +205,22 @@ fn check(db: &Db, maps: &[Map; 4]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn keyspaces_are_independent_maps(steps in prop::collection::vec(step(), 1..60)) {
+    fn keyspaces_are_independent_maps(
+        steps in prop::collection::vec(step(), 1..60),
+        is_indexed in any::<bool>(),
+    ) {
         let io = FaultIo::new();
-        let db = Some(open(&io, &options_with_orders()).unwrap());
-        let mut world =
-            ModelledStore { io, db, maps: Default::default(), snapshots: Vec::new(), copies: 0 };
+        let [with, without] = with_and_without_index(&options_with_orders());
+        let options = if is_indexed { with } else { without };
+        let db = Some(open(&io, &options).unwrap());
+        let mut world = ModelledStore {
+            options,
+            io,
+            db,
+            maps: Default::default(),
+            snapshots: Vec::new(),
+            copies: 0,
+        };
         for step in &steps {
             world.run(step);
             check(world.db(), &world.maps);

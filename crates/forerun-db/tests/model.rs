@@ -14,7 +14,7 @@ use forerun_db::{
     Strategy as Lookup, Values, WriteBatch,
 };
 use proptest::prelude::*;
-use testing::{open, small_options, tiny_options};
+use testing::{open, small_options, tiny_options, with_and_without_index};
 
 type Key = Vec<u8>;
 
@@ -23,6 +23,8 @@ enum Step {
     Put(Key, Vec<u8>),
     Delete(Key),
     Write(Vec<(Key, Option<Vec<u8>>)>, bool),
+    /// Writes so many of all keys, each with the same value.
+    Fill(usize, Vec<u8>),
     Get(Key),
     MultiGet(Vec<Key>),
     Range(Bound<Key>, Bound<Key>, Vec<bool>),
@@ -43,6 +45,21 @@ enum Step {
 /// of the order.
 fn key() -> impl Strategy<Value = Key> {
     prop::collection::vec(prop::sample::select(vec![0, b'a', b'b', 0xff]), 0..4)
+}
+
+/// The keys that [`key`] may draw, in an order that is not theirs.
+fn all_keys() -> impl Iterator<Item = Key> {
+    const BYTES: [u8; 4] = [0, b'a', b'b', 0xff];
+    const KEYS: usize = 1 + 4 + 16 + 64;
+    let nth = |mut at: usize| {
+        let mut key = Vec::new();
+        while at > 0 {
+            key.push(BYTES[(at - 1) % 4]);
+            at = (at - 1) / 4;
+        }
+        key
+    };
+    (0..KEYS).map(move |at| nth(at * 37 % KEYS))
 }
 
 fn bound() -> impl Strategy<Value = Bound<Key>> {
@@ -76,6 +93,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (key(), value()).prop_map(|(key, value)| Step::Put(key, value)),
         3 => key().prop_map(Step::Delete),
         4 => (write, any::<bool>()).prop_map(|(ops, sync)| Step::Write(ops, sync)),
+        1 => (40..120_usize, value()).prop_map(|(count, value)| Step::Fill(count, value)),
         3 => key().prop_map(Step::Get),
         3 => prop::collection::vec(key(), 0..20).prop_map(Step::MultiGet),
         4 => (bound(), bound(), ends())
@@ -231,6 +249,12 @@ fn run(steps: &[Step], options: &Options) {
                 let last = db.write(&batch, durability).unwrap();
                 assert_eq!(last, db.stats().last_sequence);
             }
+            Step::Fill(count, value) => {
+                for key in all_keys().take(*count) {
+                    db.put(&key, value).unwrap();
+                    model.apply(&key, &Some(value.clone()));
+                }
+            }
             Step::Get(key) => assert_eq!(db.get(key).unwrap().as_ref(), model.0.get(key)),
             Step::MultiGet(keys) => {
                 let mut values = Values::new();
@@ -348,10 +372,12 @@ proptest! {
         steps in prop::collection::vec(step(), 1..60),
         reverse in any::<bool>(),
         tiny in any::<bool>(),
+        is_indexed in any::<bool>(),
     ) {
         let comparator: Arc<dyn Comparator> =
             if reverse { Arc::new(ReverseBytewise) } else { Arc::new(Bytewise) };
         let options = if tiny { tiny_options() } else { small_options() };
-        run(&steps, &options.comparator(comparator));
+        let [with, without] = with_and_without_index(&options.comparator(comparator));
+        run(&steps, if is_indexed { &with } else { &without });
     }
 }

@@ -72,9 +72,33 @@ impl Comparator for Panicking {
     }
 }
 
+/// The same order, and memtables with an index, which compares no keys.
+struct Identical(Panicking);
+
+impl Comparator for Identical {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        self.0.compare(a, b)
+    }
+
+    fn equal_means_identical(&self) -> bool {
+        true
+    }
+}
+
 fn options(when: &When) -> Options {
     small_options().comparator(Arc::new(Panicking(when.clone())))
 }
+
+fn indexed_options(when: &When) -> Options {
+    small_options().comparator(Arc::new(Identical(Panicking(when.clone()))))
+}
+
+/// How to make options, without an index and with one.
+const OPTIONS: [fn(&When) -> Options; 2] = [options, indexed_options];
 
 fn open(io: &FaultIo, options: &Options) -> Db {
     testing::open(io, options).unwrap()
@@ -93,7 +117,8 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T>, text: &str) {
 
 #[test]
 fn a_comparator_that_panics_while_a_batch_is_applied_stops_writes_and_nobody_hangs() {
-    for wal in [WalMode::On, WalMode::Off] {
+    let cases = OPTIONS.map(|options| [(options, WalMode::On), (options, WalMode::Off)]);
+    for (options, wal) in cases.into_iter().flatten() {
         let (when, io) = (When::default(), FaultIo::new());
         let options = options(&when).wal(wal);
         let db = open(&io, &options);
@@ -184,6 +209,12 @@ fn a_batch_across_keyspaces_that_panics_is_visible_in_none_of_them() {
 
 #[test]
 fn writers_beside_a_panicking_one_end_and_their_acknowledged_writes_stay() {
+    for options in OPTIONS {
+        write_beside_a_panicking_writer(options);
+    }
+}
+
+fn write_beside_a_panicking_writer(options: fn(&When) -> Options) {
     let (when, io) = (When::default(), FaultIo::new());
     let options = options(&when).memory_limit_bytes(8 << 20);
     let db = open(&io, &options);

@@ -22,13 +22,16 @@ use testing::{STORE, open, tiny_options};
 struct PanickingAt {
     calls: Arc<AtomicU64>,
     panics_at: Arc<AtomicU64>,
+    /// Whether memtables and runs have an index.
+    is_indexed: bool,
 }
 
 impl PanickingAt {
-    fn never() -> PanickingAt {
+    fn never(is_indexed: bool) -> PanickingAt {
         PanickingAt {
             calls: Arc::default(),
             panics_at: Arc::new(AtomicU64::new(u64::MAX)),
+            is_indexed,
         }
     }
 
@@ -61,6 +64,11 @@ impl Comparator for PanickingAt {
         self.call();
         key.first().copied().unwrap_or(0).into()
     }
+
+    fn equal_means_identical(&self) -> bool {
+        self.call();
+        self.is_indexed
+    }
 }
 
 /// A store whose comparator can be made to panic.
@@ -72,8 +80,8 @@ struct Fixture {
 
 impl Fixture {
     /// A store with runs in several levels, entries in the log, and range deletions in both.
-    fn new(memtable_bytes: usize) -> (Fixture, Db) {
-        let comparator = PanickingAt::never();
+    fn new(memtable_bytes: usize, is_indexed: bool) -> (Fixture, Db) {
+        let comparator = PanickingAt::never(is_indexed);
         let options = tiny_options()
             .tree(TreeOptions::default().level0_runs(10))
             .memtable_bytes(memtable_bytes)
@@ -151,11 +159,13 @@ fn a_comparator_that_panics_at_any_call_leaves_no_files() {
             )
         }),
     ];
-    for (name, operation) in operations {
+    // Memtables of 16 KiB have an index.
+    let cases = operations.map(|of| [(of, 4 << 10, false), (of, 16 << 10, true)]);
+    for ((name, operation), memtable_bytes, is_indexed) in cases.into_iter().flatten() {
         let attempt = |panics_at: u64| {
-            let (fixture, db) = Fixture::new(4 << 10);
+            let (fixture, db) = Fixture::new(memtable_bytes, is_indexed);
             fixture.comparator.arm(panics_at);
-            let case = format!("{name}, a panic at call {panics_at}");
+            let case = format!("{name}, indexed: {is_indexed}, a panic at call {panics_at}");
             let done = catch_unwind(AssertUnwindSafe(|| operation(&fixture, db)));
             let done = done.unwrap_or_else(|_| panic!("{case}: it reaches the caller"));
             let calls = fixture.comparator.calls.load(SeqCst);
@@ -187,7 +197,7 @@ fn a_comparator_that_panics_at_any_call_leaves_no_files() {
 fn a_comparator_that_panics_at_any_call_of_a_repair_leaves_no_new_runs() {
     for is_manifest_lost in [false, true] {
         let attempt = |panics_at: u64| {
-            let (fixture, db) = Fixture::new(48 << 10);
+            let (fixture, db) = Fixture::new(48 << 10, is_manifest_lost);
             let Fixture {
                 comparator,
                 options,
@@ -247,7 +257,7 @@ fn a_comparator_that_panics_at_any_call_of_a_repair_leaves_no_new_runs() {
 #[test]
 fn a_comparator_that_panics_while_a_keyspace_is_created_creates_none() {
     for panics_at in 0.. {
-        let comparator = PanickingAt::never();
+        let comparator = PanickingAt::never(true);
         let users = KeyspaceOptions::default().comparator(Arc::new(comparator.clone()));
         let options = tiny_options().keyspaces(vec![("users".to_owned(), users)]);
         let io = FaultIo::new();

@@ -16,7 +16,8 @@ use testing::{find, version_of};
 const WORDS: usize = 4;
 const KEYS: u64 = 40;
 
-/// A table over a disk that can be made to fail. A device of 1 row has one bucket of 16.
+/// A table over a disk that can be made to fail. A device of 1 row has one bucket of 16. The store's
+/// memtables have an index if the host's rows are even.
 fn open(
     io: &FaultIo,
     writes: WritePolicy,
@@ -25,6 +26,7 @@ fn open(
 ) -> Result<Table, Error> {
     let options = Options::default()
         .memtable_bytes(64 << 10)
+        .memtable_index(rows.is_multiple_of(2))
         .cache_bytes(64 << 10)
         .background(Background::Caller)
         .reads(ReadBackend::Sync);

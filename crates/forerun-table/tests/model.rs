@@ -41,6 +41,8 @@ struct Shape {
     promotion: Promotion,
     writes: WritePolicy,
     background: Background,
+    /// Whether the store's memtables have an index.
+    is_indexed: bool,
 }
 
 fn shapes() -> impl Strategy<Value = Shape> {
@@ -63,9 +65,10 @@ fn shapes() -> impl Strategy<Value = Shape> {
             Just(WritePolicy::WriteBack)
         ],
         prop_oneof![Just(Background::Caller), Just(Background::Threads)],
+        any::<bool>(),
     )
         .prop_map(
-            |(device_rows, rows, strategy, admission, promotion, writes, background)| Shape {
+            |(
                 device_rows,
                 rows,
                 strategy,
@@ -73,6 +76,16 @@ fn shapes() -> impl Strategy<Value = Shape> {
                 promotion,
                 writes,
                 background,
+                is_indexed,
+            )| Shape {
+                device_rows,
+                rows,
+                strategy,
+                admission,
+                promotion,
+                writes,
+                background,
+                is_indexed,
             },
         )
 }
@@ -141,6 +154,7 @@ impl CheckedTable {
     fn open(&mut self) {
         let options = Options::default()
             .memtable_bytes(64 << 10)
+            .memtable_index(self.shape.is_indexed)
             .background(Background::Caller);
         let shape = &self.shape;
         let db = Db::open_with_io(self.io.clone(), "store", options).unwrap();

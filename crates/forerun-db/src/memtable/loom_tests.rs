@@ -16,10 +16,8 @@ use crate::comparator::{Bytewise, KeyOrder};
 use crate::versions::Kind;
 
 /// Three preemptions reach every order of the few steps that matter, in seconds instead of hours.
-pub(super) fn model(body: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(body);
+fn model(body: impl Fn() + Send + Sync + 'static) {
+    forerun_core::sync::loom_model::check(3, body);
 }
 
 fn list() -> Arc<SkipList> {
@@ -101,11 +99,14 @@ fn a_reader_sees_a_node_whole_or_not_at_all_while_the_list_grows_taller() {
     model(|| {
         let list = list();
         insert(&list, b"m", 1, 1);
-        let other = list.clone();
-        let writer = thread::spawn(move || insert(&other, b"c", 2, 2));
-        finds(&list, b"c");
-        assert!(finds(&list, b"m"), "what was there stays found");
+        let (one, other) = (list.clone(), list.clone());
+        let writer = thread::spawn(move || insert(&one, b"c", 2, 2));
+        let reader = thread::spawn(move || {
+            finds(&other, b"c");
+            assert!(finds(&other, b"m"), "what was there stays found");
+        });
         writer.join().unwrap();
+        reader.join().unwrap();
         check_all(&list, &[b"c", b"m"]);
     });
 }

@@ -42,6 +42,16 @@ pub fn tiny_options() -> Options {
         )
 }
 
+/// The smallest memtable that has an index.
+const INDEXED_BYTES: usize = 16 << 10;
+
+/// These options with an index for each memtable, which is large enough for it, and without.
+pub fn with_and_without_index(options: &Options) -> [Options; 2] {
+    let bytes = options.memtable_bytes.max(INDEXED_BYTES);
+    let with = options.clone().memtable_bytes(bytes).memtable_index(true);
+    [with, options.clone().memtable_index(false)]
+}
+
 /// Opens the store.
 pub fn open(io: &FaultIo, options: &Options) -> Result<Db> {
     Db::open_with_io(Arc::new(io.clone()), STORE, options.clone())

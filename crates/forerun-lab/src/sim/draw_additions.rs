@@ -123,12 +123,22 @@ impl Draw {
         }
     }
 
-    /// Draws in which incarnations memtables have an index.
+    /// Draws in which incarnations memtables have an index. In half of the programs, those that
+    /// have one are large enough for it.
     pub fn add_memtable_indexes(&mut self, program: &mut Program) {
         program.store.memtable_index = self.random.random();
         for incarnation in &mut program.incarnations {
             if let Some(options) = &mut incarnation.options {
                 options.memtable_index = self.random.random();
+            }
+        }
+        if self.random.random() {
+            let of_incarnations = program.incarnations.iter_mut();
+            let of_incarnations = of_incarnations.filter_map(|of| of.options.as_deref_mut());
+            for store in of_incarnations.chain([&mut program.store]) {
+                if store.memtable_index {
+                    store.memtable_bytes = self.of(&[16 << 10, 24 << 10, 48 << 10]);
+                }
             }
         }
     }

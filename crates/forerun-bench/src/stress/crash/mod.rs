@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use forerun::{Options, TreeOptions};
+use forerun_core::sync::random_seed;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -52,10 +53,12 @@ const STORE_BYTES_MAX: u64 = 24 << 20;
 const OPEN_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Small memtables, runs and levels, so that kills also hit flushes and compactions at every depth.
+/// Half of the openings have indexes of memtables: the files do not depend on them.
 fn options() -> Options {
     Options::default()
         .wal_segment_bytes(SEGMENT_BYTES)
         .memtable_bytes(192 << 10)
+        .memtable_index(random_seed().is_multiple_of(2))
         .cache_bytes(1 << 20)
         .tree(
             TreeOptions::default()

@@ -148,7 +148,11 @@ impl Lap {
         } else {
             Options::default()
         };
-        let options = options.checks(checks).wal_segment_bytes(1 << 20);
+        // Two laps with indexes of memtables, then two without.
+        let options = options
+            .checks(checks)
+            .memtable_index(self.number % 4 < 2)
+            .wal_segment_bytes(1 << 20);
         let db = Db::open(path, options.clone()).context("cannot open the store")?;
         let threads = models.len();
         let stopped = AtomicBool::new(false);
