@@ -344,8 +344,8 @@ def test_a_move_that_is_cut_off_leaves_the_buckets_where_they_were(empty_counter
 
             thread = threading.Thread(target=move)
             thread.start()
-            # The one that gives notes what is written while it is copied. On a busy machine the move
-            # may be over before it is seen.
+            # The one that gives notes what is written while it is copied. On a busy machine the
+            # move may be over before it is seen.
             is_copied = actors[1].__ray_call__
             until(
                 lambda: not thread.is_alive()
@@ -475,7 +475,7 @@ def test_a_shard_that_cannot_start_on_its_node_is_not_restored_but_started_again
     os.kill(process, signal.SIGKILL)
 
     def is_given_up():
-        """Whether Ray has tried to start the shard again, in vain."""
+        """Whether Ray has tried to start the shard again, and failed."""
         try:
             ray.get(actor.endpoint.remote())
         except ray.exceptions.ActorDiedError:
