@@ -15,7 +15,7 @@ class Group:
 
     def __init__(self, processes):
         self.processes = processes
-        # A process that waits for another one in vain is a failure.
+        # A process that waits forever is a failure.
         self.barrier = threading.Barrier(processes, timeout=20)
         self.mail = {}
 
