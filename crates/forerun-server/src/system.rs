@@ -101,8 +101,8 @@ pub trait Carrier: Read + Write + fmt::Debug + Send {
         false
     }
 
-    /// Ends the stream to the peer, after all bytes that were written. Reads go on. Returns false if
-    /// only dropping the carrier ends the stream.
+    /// Ends the stream to the peer, after all bytes that were written. Reads go on. Returns false
+    /// if only dropping the carrier ends the stream.
     ///
     /// # Errors
     /// The system's error. The connection is broken.

@@ -166,7 +166,7 @@ impl<K: Carrier> Connection<K> {
     }
 
     /// Whether the client was refused and may still read why.
-    pub(crate) fn is_lingering(&self) -> bool {
+    fn is_lingering(&self) -> bool {
         matches!(self.phase, Phase::Lingering(_))
     }
 

@@ -85,6 +85,14 @@ impl<K> WorkerHandle<K> {
     }
 }
 
+/// A connection whose client was refused.
+struct Lingering {
+    until: Instant,
+    key: usize,
+    /// The connection's number, because another one may have got the key.
+    number: u64,
+}
+
 /// State that all workers need.
 #[derive(Clone)]
 pub(crate) struct Setup<S> {
@@ -114,8 +122,9 @@ pub(crate) struct Worker<S: System> {
     paused: Vec<usize>,
     /// Connections that are watchers.
     watching: Vec<usize>,
-    /// Connections whose clients were refused, and when each is closed at the latest, in order.
-    lingering: VecDeque<(Instant, usize)>,
+    /// Connections whose clients were refused, and when each is closed at the latest, in order. One
+    /// that has ended earlier stays in the list until then.
+    lingering: VecDeque<Lingering>,
     /// Set by a drain: at this time the worker closes all connections, even busy ones.
     deadline: Option<Instant>,
     swept: Instant,
@@ -247,7 +256,7 @@ impl<S: System> Worker<S> {
         let linger = self
             .lingering
             .front()
-            .map(|(until, _)| until.saturating_duration_since(now));
+            .map(|one| one.until.saturating_duration_since(now));
         let sweeps = self.setup.idle_timeout_s > 0 && !self.connections.is_empty();
         let sweeps = sweeps.then_some(SWEEP);
         [drain, sweeps, paused, linger].into_iter().flatten().min()
@@ -297,8 +306,9 @@ impl<S: System> Worker<S> {
             TurnResult::Again => self.queue(key),
             TurnResult::Pause => self.pause(key),
             TurnResult::Linger => {
+                let number = connection.ticket.number();
                 let until = self.setup.system.now() + LINGER;
-                self.lingering.push_back((until, key));
+                self.lingering.push_back(Lingering { until, key, number });
                 self.queue(key);
             }
             TurnResult::Close => {
@@ -374,9 +384,6 @@ impl<S: System> Worker<S> {
         self.paused.retain(|&paused| paused != key);
         self.watching.retain(|&watching| watching != key);
         if let Some(mut connection) = self.connections.try_remove(key) {
-            if connection.is_lingering() {
-                self.lingering.retain(|&(_, lingering)| lingering != key);
-            }
             tracing::debug!(peer = %connection.ticket.peer(), "closes a connection");
             self.log_connection(&connection.ticket, Some(reason));
             connection.leave();
@@ -396,11 +403,14 @@ impl<S: System> Worker<S> {
 
     /// Closes the refused connections that have had their time.
     fn close_lingering(&mut self) {
-        while let Some(&(until, key)) = self.lingering.front()
+        while let Some(&Lingering { until, key, number }) = self.lingering.front()
             && self.setup.system.now() >= until
         {
             self.lingering.pop_front();
-            self.close(key, CloseReason::Error);
+            let connection = self.connections.get(key);
+            if connection.is_some_and(|connection| connection.ticket.number() == number) {
+                self.close(key, CloseReason::Error);
+            }
         }
     }
 

@@ -50,8 +50,8 @@ impl ClientSocket {
         conn.c2s.free_bytes() > 0 || conn.dropped || conn.reset
     }
 
-    /// Whether everything that the server has sent was read, and it has not ended its side: there is
-    /// space, and nothing that it owes is in transit.
+    /// Whether everything that the server has sent was read, and it has not ended its side: there
+    /// is space, and nothing that it owes is in transit.
     pub fn is_read(&self) -> bool {
         let state = self.net.state();
         let conn = &state.conns[self.id];
