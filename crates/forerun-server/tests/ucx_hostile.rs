@@ -2,6 +2,7 @@
 //! after the server has closed their connection.
 
 mod server {
+    #[allow(dead_code, reason = "each test uses its part")]
     pub mod test_server;
     pub mod ucx_client;
 }
