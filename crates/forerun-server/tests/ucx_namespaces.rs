@@ -10,6 +10,7 @@
 
 mod server {
     pub mod conversations;
+    #[allow(dead_code, reason = "each test uses its part")]
     pub mod test_server;
     pub mod ucx_client;
 }

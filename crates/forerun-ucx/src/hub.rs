@@ -136,7 +136,8 @@ impl Hub {
     /// to connect, because UCX trusts it to be well formed.
     ///
     /// # Errors
-    /// [`UcxError::Call`], for example if no transport reaches the address; [`UcxError::Forked`].
+    /// [`UcxError::Call`], for example if no transport reaches the address; [`UcxError::Closed`] if
+    /// the hub is stuck; [`UcxError::Forked`].
     pub fn connect(
         &mut self,
         channel: ChannelId,
@@ -144,6 +145,9 @@ impl Hub {
         peer_key: u64,
         peer_window: u16,
     ) -> Result<(), UcxError> {
+        if self.is_stuck() {
+            return Err(UcxError::Closed);
+        }
         let endpoint = self.worker.connect(address, channel.0)?;
         match self.worker.receiver().get_mut(channel.0) {
             Some(channel) => channel.connect(endpoint, peer_key, peer_window),

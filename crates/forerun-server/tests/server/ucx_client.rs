@@ -95,6 +95,11 @@ impl UcxClients {
         }
     }
 
+    /// Lets UCX work.
+    pub fn progress(&self) {
+        self.hub.lock().expect("not poisoned").progress();
+    }
+
     /// Opens a channel, and composes its hello.
     pub fn hello(&self, window: u16) -> (ChannelId, Hello) {
         let mut hub = self.hub.lock().expect("not poisoned");
