@@ -22,8 +22,9 @@ fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> 
     Some((io, script, format!("power lost at call {call} ({hit})")))
 }
 
-/// A store that keeps everything in its log, with and without indexes of its memtables, and one that
-/// flushes and compacts all the time, each with the least number of calls that the script makes.
+/// A store that keeps everything in its log, with and without indexes of its memtables, and one
+/// that flushes and compacts all the time, each with the least number of calls that the script
+/// makes.
 fn stores() -> [(Options, u64); 3] {
     let [with, without] = with_and_without_index(&small_options());
     [(with, 70), (without, 70), (tiny_options(), 150)]

@@ -145,9 +145,9 @@ fn run_files(io: &FaultIo) -> usize {
     names.iter().filter(|name| is_run(name)).count()
 }
 
-/// A store that flushes only for ingestions, with and without indexes of its memtables, and one that
-/// flushes and compacts all the time. The caller's thread does all the work, so that calls come in
-/// the same order each time.
+/// A store that flushes only for ingestions, with and without indexes of its memtables, and one
+/// that flushes and compacts all the time. The caller's thread does all the work, so that calls
+/// come in the same order each time.
 fn stores() -> [Options; 3] {
     let flushes_rarely = small_options().background(Background::Caller);
     let [with, without] = with_and_without_index(&flushes_rarely);

@@ -56,7 +56,6 @@ fn planted_defects_of_each_part_of_the_store_are_found() {
         "ranges-uncounted",
         "run-end-excluded",
         "ttl-ignored-in-memtable",
-        "moved-entries-lost",
         "backup-unsynced",
         "lock-not-exclusive",
     ] {

@@ -16,8 +16,8 @@ use testing::{find, version_of};
 const WORDS: usize = 4;
 const KEYS: u64 = 40;
 
-/// A table over a disk that can be made to fail. A device of 1 row has one bucket of 16. The store's
-/// memtables have an index if the host's rows are even.
+/// A table over a disk that can be made to fail. A device of 1 row has one bucket of 16. The
+/// memtables of the store have an index if the host's rows are even.
 fn open(
     io: &FaultIo,
     writes: WritePolicy,

@@ -14,6 +14,7 @@ use std::hash::Hasher;
 
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
+use forerun_core::sync::SIMULATED;
 
 use super::hash_bucket::TAG_MIN;
 use super::node::ALIGN_BYTES;
@@ -21,17 +22,13 @@ use super::node::ALIGN_BYTES;
 /// Buckets that are split together, so that the misses of their entries overlap; also the buckets
 /// of an empty index. A model has few keys, and so has a store in a simulation, where the ninth
 /// key splits the first bucket.
-pub(super) const GROUP: usize = if cfg!(any(loom, feature = "sim")) {
-    1
-} else {
-    8
-};
+pub(super) const GROUP: usize = if cfg!(loom) || SIMULATED { 1 } else { 8 };
 
 /// The least number of bits for an offset. A model keeps one bit of the hash beside it, so that
 /// every split uses it up, and a simulation three.
 const OFFSET_BITS_MIN: u32 = if cfg!(loom) {
     31
-} else if cfg!(feature = "sim") {
+} else if SIMULATED {
     29
 } else {
     1
@@ -253,7 +250,7 @@ mod tests {
                     refilled.push(level);
                 }
             }
-            if limit_bytes == 64 << 20 && !cfg!(feature = "sim") {
+            if limit_bytes == 64 << 20 && !SIMULATED {
                 assert_eq!(refilled, [7, 16, 25]);
             }
         }
