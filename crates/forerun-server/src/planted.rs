@@ -43,9 +43,6 @@ forerun_core::planted_defects! {
     FrameErrorEarly "frame-error-early"
         "A frame that is refused ends the connection before the answers to what precedes it are \
          complete.",
-    // Warm-ups.
-    WarmUpTouchUnnoted "warm-up-touch-unnoted"
-        "A warm-up does not learn of a touch that finds nothing, so a copy comes after it.",
     // Time.
     StaleClock "stale-clock"
         "Times of day are off by what had passed since the cache's clock was last set.",

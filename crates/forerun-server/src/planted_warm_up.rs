@@ -1,5 +1,5 @@
-//! Known defects of warm-ups, which `tests/planted_warm_up.rs` finds. The simulator looks for those
-//! in `planted.rs`: it has one thread, so it cannot find some of these.
+//! Known defects of warm-ups, which `tests/planted_warm_up.rs` finds. The simulator has one thread
+//! and no warm-ups, so it looks only for those in `planted.rs`.
 
 forerun_core::planted_defects! {
     FillUnchecked "fill-unchecked"

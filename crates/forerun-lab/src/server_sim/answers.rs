@@ -4,7 +4,7 @@ use super::frames::{self, ENABLE, ENABLED, Expected};
 use super::model::{
     Entry, Interval, KeyState, LookupResult, Model, Moment, Reader, read_value, value,
 };
-use super::plan::{Expiry, Key, Op, name, old_value_len};
+use super::plan::{Expiry, Key, Op, name};
 
 /// A request that waits for its answer.
 #[derive(Debug)]
@@ -99,16 +99,6 @@ impl Request {
                 model.flushes.push((sent.step, None));
                 b"flush_all".to_vec()
             }
-            Op::BeginWarmUp { seconds } => format!("warm_up begin {seconds}").into_bytes(),
-            Op::Fill { client, key } => {
-                let (name, token) = (name(*client, Key::Own(*key)), model.warm_up.token);
-                model.warm_up.offer(&name, sent);
-                let len = old_value_len(&name);
-                let mut bytes = format!("warm_fill {token} {name} 0 0 0 {len}\r\n").into_bytes();
-                bytes.extend_from_slice(&value(&name, *client, 0, len));
-                bytes
-            }
-            Op::EndWarmUp => format!("warm_up end {}", model.warm_up.token).into_bytes(),
             Op::MemoryLimit { mib } => format!("cache_memlimit {mib}").into_bytes(),
             Op::Noop => b"mn".to_vec(),
         };
@@ -305,13 +295,7 @@ impl Request {
             (Op::Touch { key, .. } | Op::Delete { key }, b"NOT_FOUND") => {
                 self.found(client, *key, &[], None, None, interval, model)?;
             }
-            (op, _) if op.is_of_warm_up() => {
-                if !model.warm_up.answer(op, line, self.sent)? {
-                    return Err(unexpected(op, line));
-                }
-            }
             (Op::Flush, b"OK") => {
-                model.warm_up.note_flush(acked);
                 let sent = self.sent.step;
                 let flush = model
                     .flushes
@@ -329,7 +313,6 @@ impl Request {
         }
         for name in changed(client, &self.op) {
             model.changes(&name, false);
-            model.warm_up.note_write(&name, acked);
         }
         Ok(Parsed::Whole(whole))
     }
@@ -444,9 +427,6 @@ impl Request {
         model: &mut Model,
     ) -> Result<(), String> {
         let name = name(client, key);
-        if matches!(key, Key::Own(_)) {
-            model.find_copy(&name, interval);
-        }
         let found = match (key, model.keys.get(&name)) {
             (Key::Shared(_), _) | (_, Some(KeyState::Uncertain)) => return Ok(()),
             (_, Some(KeyState::Entry(entry))) => LookupResult::Value {

@@ -27,7 +27,6 @@ mod report;
 mod shrink;
 mod simulation;
 mod system;
-mod warm_up;
 mod wire;
 
 #[cfg(test)]

@@ -12,8 +12,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use super::warm_up::WarmUpModel;
-
 /// A moment: the simulation's step, the cache's clock, and how many items the cache had evicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
@@ -87,7 +85,6 @@ pub struct Model {
     /// Lengths of the values that were set for keys that any client sets, by key, client and
     /// version.
     pub shared: BTreeMap<(String, usize, u64), usize>,
-    pub warm_up: WarmUpModel,
     /// The wall clock and the cache's clock at the moment when the server equated them.
     pub unix_zero: (u64, u32),
 }
@@ -179,9 +176,6 @@ impl Model {
         interval: Interval,
         reader: Reader,
     ) -> Result<(), String> {
-        if reader == Reader::Owner && matches!(found, LookupResult::Value { version: 0, .. }) {
-            self.find_copy(name, interval);
-        }
         let known = self.keys.get(name).cloned().unwrap_or_default();
         let entry = match (known, found) {
             (KeyState::Uncertain, _)

@@ -189,10 +189,7 @@ fn answer_touching(
                         break 'spans;
                     }
                     asked += 1;
-                    let cache = match planted::is(Defect::WarmUpTouchUnnoted) {
-                        true => context.cache,
-                        false => context.cache_for_write(key),
-                    };
+                    let cache = context.cache_for_write(key);
                     // The answer includes the item even if its new expiry has already passed.
                     let is_hit = answer_key(context, key, line.with_cas);
                     context.count_prefix(key, is_hit);

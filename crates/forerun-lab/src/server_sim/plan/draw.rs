@@ -9,11 +9,14 @@ use rand::{Rng, SeedableRng};
 use super::variations::TLS_CAPACITY_MIN;
 use super::{
     ClientPlan, DiskPlan, End, Event, Expiry, IncarnationPlan, Key, Listeners, Op, Plan, Rate,
-    ReportStyle, VALUE_BYTES_MIN, name,
+    ReportStyle, name,
 };
 
 /// The size that makes an answer of one key as long as the output that a server holds back.
 const FULL_BYTES: usize = 64 << 10;
+
+/// The shortest value.
+const VALUE_BYTES_MIN: usize = 40;
 
 /// The kind of most clients of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,9 +10,6 @@ use std::time::Duration;
 use super::disk::DiskPlan;
 use super::net::ReportStyle;
 
-/// The shortest value.
-const VALUE_BYTES_MIN: usize = 40;
-
 /// A whole simulation.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -220,16 +217,6 @@ pub enum Op {
         key: Key,
     },
     Flush,
-    /// Begins the warm-up of the server, with this time limit.
-    BeginWarmUp {
-        seconds: u32,
-    },
-    /// Offers a copy of the old value of a client's own key.
-    Fill {
-        client: usize,
-        key: u16,
-    },
-    EndWarmUp,
     MemoryLimit {
         mib: usize,
     },
@@ -237,14 +224,6 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it belongs to a warm-up.
-    pub fn is_of_warm_up(&self) -> bool {
-        matches!(
-            self,
-            Op::BeginWarmUp { .. } | Op::Fill { .. } | Op::EndWarmUp
-        )
-    }
-
     /// Whether it is a multi-get frame.
     pub fn is_frame(&self) -> bool {
         matches!(self, Op::Frame { .. } | Op::BadFrame { .. })
@@ -261,13 +240,6 @@ pub enum Event {
     Pause(Duration),
     RefuseAccepts(u32),
     Drain,
-}
-
-/// The length of the value that a key has on the old server of a warm-up.
-pub fn old_value_len(name: &str) -> usize {
-    // Long enough to contain its key.
-    let sum: usize = name.bytes().map(usize::from).sum();
-    VALUE_BYTES_MIN + sum * 37 % 3000
 }
 
 /// The key's name.

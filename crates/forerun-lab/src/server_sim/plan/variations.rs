@@ -21,7 +21,6 @@ const INCARNATIONS_SALT: u64 = 0x4c49_5645;
 const CLOCK_SALT: u64 = 0x434c_4f43;
 const MEMORY_SALT: u64 = 0x4d45_4d4f;
 const FRAMES_SALT: u64 = 0x4652_414d;
-const WARM_UP_SALT: u64 = 0x5741_524d;
 
 /// The smallest capacity of a connection with TLS: a kernel's buffers hold at least one record.
 pub(super) const TLS_CAPACITY_MIN: usize = 300;
@@ -43,66 +42,6 @@ impl Plan {
             self.vary_incarnations(&mut rng(INCARNATIONS_SALT));
         }
         self.vary_frames(&mut rng(FRAMES_SALT));
-        self.vary_warm_up(&mut rng(WARM_UP_SALT));
-    }
-
-    /// Adds a client that warms the server up, while the others read and write the same keys. A
-    /// snapshot would have to know the copies, so there is none.
-    fn vary_warm_up(&mut self, rng: &mut SmallRng) {
-        if self.snapshot || !rng.random_bool(0.4) {
-            return;
-        }
-        let own = |(id, op): (usize, &Op)| -> Vec<(usize, u16)> {
-            let keys = match op {
-                Op::Set { key, .. }
-                | Op::Touch { key, .. }
-                | Op::Delete { key }
-                | Op::Ttl { key } => std::slice::from_ref(key),
-                Op::Get { keys, .. } | Op::Frame { keys, .. } => keys,
-                _ => &[],
-            };
-            let own = keys.iter().filter_map(|key| match key {
-                Key::Own(key) => Some((id, *key)),
-                Key::Of(..) | Key::Shared(_) => None,
-            });
-            own.collect()
-        };
-        let ops = self
-            .clients
-            .iter()
-            .flat_map(|client| client.ops.iter().map(|op| (client.id, op)));
-        let keys: Vec<(usize, u16)> = ops.flat_map(own).collect();
-        let seconds = *[2, 60, 86_400].choose(rng).unwrap_or(&60);
-        let mut ops = vec![Op::BeginWarmUp { seconds }];
-        for _ in 0..rng.random_range(1..60) {
-            let key = keys.choose(rng).copied();
-            ops.extend(key.map(|(client, key)| Op::Fill { client, key }));
-        }
-        if rng.random_bool(0.3) {
-            ops.push(Op::EndWarmUp);
-        }
-        // Most of the time, the warm-up begins first.
-        for client in &mut self.clients {
-            client.start += Duration::from_millis(rng.random_range(0..300));
-        }
-        let id = self.clients.iter().map(|client| client.id + 1).max();
-        self.clients.push(ClientPlan {
-            id: id.unwrap_or_default(),
-            incarnation: 0,
-            start: Duration::ZERO,
-            capacities: (64 << 10, 64 << 10),
-            style: ReportStyle::Strict,
-            send: Rate {
-                bytes_max: 64 << 10,
-                pause_max: Duration::from_millis(rng.random_range(0..60)),
-            },
-            read: Rate::GREEDY,
-            window: 1,
-            ops,
-            end: End::Quit,
-            tls: self.listeners == Listeners::Tls,
-            tls12: false,
-        });
     }
 
     /// Makes some clients look up keys in multi-get frames, and some send one that is refused.
