@@ -244,8 +244,8 @@ impl Drop for HeldLaunches {
 /// A fork has no pinned memory, and its parent's other threads, which may hold locks, do not exist
 /// there.
 #[test]
-fn a_fork_is_told_so_before_it_touches_memory_or_waits_for_a_lock() {
-    let name = "a_fork_is_told_so_before_it_touches_memory_or_waits_for_a_lock";
+fn a_fork_is_refused_before_it_touches_memory_or_waits_for_a_lock() {
+    let name = "a_fork_is_refused_before_it_touches_memory_or_waits_for_a_lock";
     if !has_fake_driver(name, &[]) {
         return;
     }
