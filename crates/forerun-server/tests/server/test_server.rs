@@ -1,7 +1,5 @@
 //! A server on a free port, and clients with time limits.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
