@@ -17,6 +17,7 @@ from forerun.ray.bucket_lock import BucketLock  # noqa: E402
 from forerun.ray.connection import Connection, Endpoint  # noqa: E402
 from forerun.ray.data_port import DataPort  # noqa: E402
 from forerun.ray.frames import Op, Status  # noqa: E402
+from forerun.ray.session import Link  # noqa: E402
 from forerun.ray.shard import Shard, ShardConfig  # noqa: E402
 from forerun.ray.shard_map import (  # noqa: E402
     BUCKETS,
@@ -397,3 +398,15 @@ def test_both_languages_agree_on_buckets():
     for seed in (0, 1, 2**64 - 1):
         expected = [bucket(int(key), seed) for key in keys]
         assert _buckets(keys, seed).tolist() == expected
+
+
+def test_writes_without_an_acknowledgement_are_counted_and_an_outage_takes_one_range():
+    link = Link(0)
+    lost = [*range(3, 50), 60, 62, 63, *range(100, 200)]
+    for sequence in lost:
+        link.give_up(sequence)
+    assert len(link.unacknowledged) == 4
+    for link.acknowledged in range(0, 210, 7):
+        for after in range(0, 210, 5):
+            expected = sum(after < sequence <= link.acknowledged for sequence in lost)
+            assert link.unacknowledged_after(after) == expected

@@ -79,11 +79,27 @@ class Link:
     # Of the writes that the shard acknowledged: the last one, and their keys.
     acknowledged: int = 0
     keys: int = 0
-    # Later writes, and some earlier ones, that the shard did not acknowledge.
-    unacknowledged: list[int] = field(default_factory=list)
+    # Later writes, and some earlier ones, that the shard did not acknowledge, as ranges: the writes
+    # of an outage take one.
+    unacknowledged: list[range] = field(default_factory=list)
     pause_s: float = PAUSE_S
     retry_at: float = 0.0
     error: Exception | None = None
+
+    def give_up(self, sequence: int) -> None:
+        """Notes a write that the shard did not acknowledge."""
+        if self.unacknowledged and self.unacknowledged[-1].stop == sequence:
+            self.unacknowledged[-1] = range(self.unacknowledged[-1].start, sequence + 1)
+        else:
+            self.unacknowledged.append(range(sequence, sequence + 1))
+
+    def unacknowledged_after(self, sequence: int) -> int:
+        """How many writes after this one, up to the last that the shard acknowledged, it did not
+        acknowledge."""
+        first, end = sequence + 1, self.acknowledged + 1
+        return sum(
+            len(range(max(part.start, first), min(part.stop, end))) for part in self.unacknowledged
+        )
 
     def reset(self, error: Exception) -> None:
         """Gives up the connection, and waits a little before the next one."""
@@ -164,8 +180,8 @@ class Session:
             has = int.from_bytes(body[:8], "little")
             keys = int.from_bytes(body[8:16], "little")
             if has < link.acknowledged:
-                others = sum(has < n <= link.acknowledged for n in link.unacknowledged)
-                writes, lost = link.acknowledged - has - others, max(link.keys - keys, 0)
+                writes = link.acknowledged - has - link.unacknowledged_after(has)
+                lost = max(link.keys - keys, 0)
                 self.directory.report_lost(self.client.hex(), link.shard, writes, lost)
                 warnings.warn(
                     f"shard {link.shard} was restored from a backup: {writes} writes of {lost} "
@@ -278,7 +294,9 @@ class Session:
         error = ServerError(f"shard {link.shard} did not answer in time: {link.error!r}")
         causes.append(error)
         failed.extend(frame.positions for frame in queue)
-        link.unacknowledged.extend(frame.sequence for frame in queue if frame.sequence)
+        for frame in queue:
+            if frame.sequence:
+                link.give_up(frame.sequence)
 
     def _send(
         self,
@@ -348,7 +366,7 @@ class Session:
                 link.acknowledged = frame.sequence
                 link.keys += done
             else:
-                link.unacknowledged.append(frame.sequence)
+                link.give_up(frame.sequence)
         if answer.status == Status.OK:
             rest_at = frames.padded(done) if op is Op.FIND else done
             self._take(op, batch, frame, flags, body[rest_at:], failed, causes)
