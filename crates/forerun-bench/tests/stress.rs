@@ -141,7 +141,7 @@ fn clients_of_every_kind_leave_the_server_unchanged() {
         "3",
     ]);
     assert!(
-        reported.starts_with("server: seed 3, 40 clients for "),
+        reported.starts_with("server: seed 3, 40 clients over tcp for "),
         "{reported}"
     );
     assert!(reported.contains("every value checked"), "{reported}");
