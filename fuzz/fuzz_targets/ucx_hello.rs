@@ -1,5 +1,5 @@
-//! A hello and its answer are parsed alike however their bytes arrive, and bytes that are neither are
-//! refused.
+//! A hello and its answer are parsed alike however their bytes arrive, and bytes that are neither
+//! are refused.
 
 #![no_main]
 

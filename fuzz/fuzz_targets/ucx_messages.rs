@@ -1,5 +1,5 @@
-//! Channels receive what a plain receiver would, whatever their messages claim, and keep no more memory
-//! than their windows allow.
+//! Channels receive what a plain receiver would, whatever their messages claim, and keep no more
+//! memory than their windows allow.
 
 #![no_main]
 

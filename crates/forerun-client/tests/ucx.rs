@@ -294,7 +294,7 @@ fn listen_as_another_user(path: &Path) -> Option<std::os::unix::net::UnixListene
 }
 
 #[test]
-fn a_server_of_another_user_is_told_nothing() {
+fn a_server_of_another_user_receives_nothing() {
     if !has_ucx() {
         return;
     }

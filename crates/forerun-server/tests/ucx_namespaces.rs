@@ -1,5 +1,5 @@
 //! Sessions over UCX between two network namespaces, as between two hosts: neither side sees the
-//! other's loopback device, and UCX must use the devices that it is told.
+//! other's loopback device, and UCX must use the devices that it is given.
 //!
 //! ```text
 //!   namespace of the server               namespace of the client

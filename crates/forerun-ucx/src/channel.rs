@@ -370,7 +370,7 @@ impl Channels {
         }
     }
 
-    /// Lets the user of a channel look at it again: UCX has sent its messages, or has lost its peer.
+    /// Lets the user of a channel look at it again: UCX has sent its messages or lost its peer.
     pub(crate) fn look_again(&mut self, at: usize) {
         if let Some(channel) = self.slots.get_mut(at) {
             channel.looks_again = true;

@@ -1,5 +1,5 @@
-//! Who is behind a Unix socket. UCX trusts its peers, and shared memory is for one user only, so each
-//! side looks at the other's user before UCX gets to know its address.
+//! Who is behind a Unix socket. UCX trusts its peers, and shared memory is for one user only, so
+//! each side looks at the other's user before UCX gets to know its address.
 
 use std::os::fd::AsFd;
 

@@ -20,8 +20,8 @@ use crate::context::Context;
 use crate::error::UcxError;
 use crate::worker::Worker;
 
-/// How long the message may take. A peer that is alive may have lost the processor while it fills
-/// its place.
+/// How long the message may take. A peer that is alive may have lost its core while it fills its
+/// place.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// After that time, the worker must have had nothing to do for this many calls.
 const IDLE_CALLS: u32 = 16;

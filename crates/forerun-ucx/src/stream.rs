@@ -7,8 +7,8 @@
 //!
 //! The control socket stays open for as long as the stream. The system closes it when a peer dies,
 //! whatever transport UCX uses. Its end is the end of the stream: a side that closes properly first
-//! says how many messages it has sent, so that none is lost on the way. UCX may report that a peer is
-//! gone before the control socket does, and without saying why; the control socket is believed.
+//! says how many messages it has sent, so that none is lost on the way. UCX may report that a peer
+//! is gone before the control socket does, and without saying why; the control socket is believed.
 
 use forerun_core::sync::Arc;
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
@@ -264,8 +264,8 @@ impl<C: ControlSocket> Drop for Stream<C> {
         };
         let end = hub.sent(self.channel).to_le_bytes();
         // If the control socket does not take the number, the peer sees a broken connection.
-        let is_told = control.write(&end).is_ok_and(|count| count == END_BYTES);
-        match is_told && !self.is_ended_by_peer() {
+        let is_sent = control.write(&end).is_ok_and(|count| count == END_BYTES);
+        match is_sent && !self.is_ended_by_peer() {
             true => {
                 let is_gone = Box::new(move || has_ended(&mut control));
                 hub.close_when(self.channel, is_gone);

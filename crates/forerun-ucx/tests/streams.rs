@@ -220,8 +220,8 @@ fn what_a_peer_claims_to_have_sent_must_arrive() {
     assert_eq!(error.kind(), ErrorKind::InvalidData);
 }
 
-/// Two streams of which the left one is gone with its hub, so UCX has told the right side that its
-/// peer is lost. The right side has not looked at its control socket.
+/// Two streams of which the left one is gone with its hub, so UCX has reported to the right side
+/// that its peer is lost. The right side has not looked at its control socket.
 fn lost_peer(context: &forerun_ucx::Context, says_end: bool) -> Side {
     let hubs = [hub(context), hub(context)];
     let [mut left, mut right] = pair_of(&hubs, 16);

@@ -16,12 +16,13 @@
 //! looks whether its key's bucket is still the same, and searches again if not: n is counted before
 //! an entry is taken out of the bucket that is split.
 //!
-//! A bucket that is full continues in a spare line (`hash_spares.rs`). When it is split, its entries
-//! move up, and lines that become empty are spare again. A reader that follows a bucket to another
-//! line and finds nothing therefore looks at the first line again, and starts over if it differs.
+//! A bucket that is full continues in a spare line (`hash_spares.rs`). When it is split, its
+//! entries move up, and lines that become empty are spare again. A reader that follows a bucket to
+//! another line and finds nothing therefore looks at the first line again, and starts over if it
+//! differs.
 //!
-//! Where there is no memory for buckets or spare lines, a full bucket is marked incomplete, and keys
-//! that it lacks are searched in the skip list.
+//! Where there is no memory for buckets or spare lines, a full bucket is marked incomplete, and
+//! keys that it lacks are searched in the skip list.
 //!
 //! An entry is put into the index after it was linked into the list and before its writer returns.
 //! It replaces an older version of its key; the older ones follow it in the list. Writers of one
@@ -486,9 +487,9 @@ impl HashIndex {
         first.unlock();
     }
 
-    /// Moves entries of a bucket to its first line, and frees the lines behind it that become empty.
-    /// A third line, which hardly any bucket has, waits until it is the second, because readers
-    /// look at the first line alone to see whether anything has moved.
+    /// Moves entries of a bucket to its first line, and frees the lines behind it that become
+    /// empty. A third line, which hardly any bucket has, waits until it is the second, because
+    /// readers look at the first line alone to see whether anything has moved.
     #[cold]
     fn move_up(&self, arena: &Arena, first: &Line) {
         while let Some(second) = self.next(arena, first) {

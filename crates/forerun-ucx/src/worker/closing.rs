@@ -39,7 +39,7 @@ const SENT_MAX: usize = 64;
 /// The bytes that UCX may keep for a worker's closed endpoints.
 const UNSENT_BYTES_MAX: usize = 32 << 20;
 
-/// Says whether an endpoint's peer is gone, or has been told everything.
+/// Says whether an endpoint's peer is gone, or has received everything.
 pub(crate) type IsGone = Box<dyn FnMut() -> bool + Send>;
 
 /// A closed endpoint that is still there.

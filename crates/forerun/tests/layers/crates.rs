@@ -211,7 +211,6 @@ pub(crate) const CRATES: &[Layers] = &[
             "hello",
             "stream",
             "peer_user",
-            "testing",
         ],
         one_idea: &[],
     },

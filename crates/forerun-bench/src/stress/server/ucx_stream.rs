@@ -20,8 +20,8 @@ use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use forerun_core::sync::{Arc, Mutex, PoisonError};
 use forerun_ucx::{Context, ContextOptions, Hub, Stream};
 
-use super::wire::TIMEOUT;
-
+/// How long the server may take to answer, or to accept what a client sends.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 /// Clients that share a hub.
 const CLIENTS_PER_HUB: usize = 64;
 /// How long a client that waits sleeps at first, and at most, between two looks.
