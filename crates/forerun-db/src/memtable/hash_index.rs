@@ -68,8 +68,6 @@ pub(super) struct HashIndex {
 
 struct Growth {
     spares: Spares,
-    /// The number of chunks.
-    chunks: AtomicUsize,
     /// Whether a thread is splitting buckets. It is a lock.
     is_growing: AtomicBool,
     /// The newest sequence number of the entries for which a bucket had no space; 0 if all had.
@@ -125,7 +123,6 @@ impl HashIndex {
             buckets: AtomicUsize::new(GROUP),
             growth: CachePadded::new(Growth {
                 spares: Spares::new(),
-                chunks: AtomicUsize::new(0),
                 is_growing: AtomicBool::new(false),
                 left_out_sequence: AtomicU64::new(0),
             }),
@@ -396,9 +393,8 @@ impl HashIndex {
     fn split_group(&self, arena: &Arena, may_take: &dyn Fn(usize) -> bool) -> bool {
         let buckets = self.buckets.load(Ordering::Relaxed);
         let place = Place::of(buckets);
-        // Relaxed: only the holder of `is_growing` adds chunks.
-        let is_new = place.chunk >= self.growth.chunks.load(Ordering::Relaxed);
-        if is_new && self.add_chunk(arena, place, may_take).is_err() {
+        // The first bucket of a chunk.
+        if place.line == 0 && self.add_chunk(arena, place, may_take).is_err() {
             return false;
         }
         let split = buckets - (1 << buckets.ilog2());
@@ -549,8 +545,6 @@ impl HashIndex {
         let chunk = unsafe { self.directory.add(place.chunk).as_ref() };
         // Relaxed: published with the buckets.
         chunk.store(first, Ordering::Relaxed);
-        // Relaxed: only the holder of `is_growing` uses it.
-        self.growth.chunks.store(place.chunk + 1, Ordering::Relaxed);
         Ok(())
     }
 }
