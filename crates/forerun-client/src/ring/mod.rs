@@ -29,7 +29,8 @@ pub enum Placement {
     /// hash, one-at-a-time. Libmemcached switches to [`Ketama`](Placement::Ketama) if a server has
     /// a weight above 1.
     KetamaUnweighted,
-    /// Ketama with the hash `fnv1a_64`, twemproxy's default.
+    /// Ketama with the hash `fnv1a_64`, twemproxy's default. Keys that differ only in their last
+    /// bytes are often on one server.
     KetamaFnv1a64,
     /// Rendezvous hashing. If all weights are equal, it places keys as pymemcache's `HashClient`
     /// does. It distributes keys more evenly than ketama, but its time grows with the number of
