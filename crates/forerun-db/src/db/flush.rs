@@ -45,7 +45,7 @@ impl Inner {
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         keyspace.check_takes_writes()?;
         if active.table(keyspace.id()).is_none() {
-            let table = keyspace.new_table(&self.options, active.limit_bytes)?;
+            let table = keyspace.new_table(&self.options, active.limit_bytes, &self.regions)?;
             // Show it to readers first, so that they find what becomes visible.
             keyspace.show_table(&table);
             active.add(keyspace, table);
@@ -62,7 +62,13 @@ impl Inner {
             // ones are kept.
             return Err(self.poisoned());
         }
-        let table = self.own.new_table(&self.options, limit_bytes)?;
+        let table = self
+            .own
+            .new_table(&self.options, limit_bytes, &self.regions)?;
+        // What is in the pool now must fit beside this set, whose other memtables may take it.
+        // Regions that come later are counted as held until then.
+        self.regions
+            .shrink_to(self.free_bytes(active).saturating_sub(limit_bytes));
         let next = MemTableSet::new(
             active.number + 1,
             limit_bytes,

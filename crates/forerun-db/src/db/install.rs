@@ -145,7 +145,7 @@ impl Inner {
     ) -> Result<()> {
         // A reader of the old super version must not find later writes in its memtable while it
         // misses the ingestion, which comes before them. So later writes get a new memtable.
-        let table = keyspace.new_table(&self.options, active.limit_bytes)?;
+        let table = keyspace.new_table(&self.options, active.limit_bytes, &self.regions)?;
         let counts = &self.tree.counts;
         let bytes: u64 = edits.new_runs().map(|run| run.meta().file_bytes).sum();
         let memtables = Memtables::Ingested {

@@ -24,7 +24,7 @@ use super::super_version::{SuperVersion, Table};
 use crate::clock::{Clock, Expiry};
 use crate::comparator::KeyOrder;
 use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
-use crate::memtable::{Comparator, MemTableConfig};
+use crate::memtable::{Comparator, MemTableConfig, RegionPool, RegionSource};
 use crate::planted::{self, Defect};
 use crate::run::lookup::ReadContext;
 use crate::tree::catalog::KeyspaceRuns;
@@ -132,7 +132,12 @@ impl KeyspaceData {
     }
 
     /// Makes an empty memtable for it, not yet active.
-    pub(super) fn new_table(&self, options: &Options, limit_bytes: usize) -> Result<Arc<Table>> {
+    pub(super) fn new_table(
+        &self,
+        options: &Options,
+        limit_bytes: usize,
+        pool: &Arc<RegionPool>,
+    ) -> Result<Arc<Table>> {
         // Relaxed: a hint.
         let last_used_bytes = self.last_used_bytes.load(Ordering::Relaxed);
         // A small keyspace does not use a huge page.
@@ -147,9 +152,13 @@ impl KeyspaceData {
             pages,
             hash_index: options.memtable_index && limit_bytes >= MEMTABLE_INDEX_BYTES_MIN,
         };
+        let source = RegionSource {
+            pool: Arc::clone(pool),
+            keyspace: self.id,
+        };
         // A memtable asks the comparator for its name.
         panics::catch_if(self.order.may_panic(), "creating a memtable", || {
-            Table::new(config).map(Arc::new)
+            Table::new(config, source).map(Arc::new)
         })
     }
 

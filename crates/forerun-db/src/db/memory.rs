@@ -8,6 +8,9 @@
 //!                                       reference
 //! ```
 //!
+//! The memory of a dropped memtable may stay in a pool for the next one. It is free, and given up if
+//! something else needs it.
+//!
 //! A frozen memtable counts as long as anyone holds it: until its run is written, and longer if an
 //! iterator reads it. A new one is made only when there is memory for everything it may grow to, so
 //! the limit holds whatever is written. A write that gets no memory waits for flushes. If only
@@ -171,8 +174,9 @@ impl Inner {
             .max(EMPTY_TABLE_BYTES)
     }
 
-    /// The memory free for the next memtable set if the active one is frozen.
-    fn free_bytes(&self, active: &MemTableSet) -> usize {
+    /// The memory free for the next memtable set if the active one is frozen. Memory in the pool
+    /// of regions is free: the next set takes it, or it is freed.
+    pub(super) fn free_bytes(&self, active: &MemTableSet) -> usize {
         let taken = self.held.bytes() + active.used_bytes() + RESERVE_BYTES;
         self.options.memory_limit_bytes.saturating_sub(taken)
     }

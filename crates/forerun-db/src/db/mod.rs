@@ -68,6 +68,7 @@ use crate::cache::PageCache;
 use crate::clock::Clock;
 use crate::io::guarded::GuardedIo;
 use crate::io::{Io, OsIo};
+use crate::memtable::RegionPool;
 use crate::panics;
 use crate::run::ObsoleteFiles;
 use crate::run::lookup::ReadContext;
@@ -182,6 +183,8 @@ struct Inner {
     work: Arc<BackgroundWork>,
     /// Memory of memtables that no longer take writes.
     held: Arc<HeldMemory>,
+    /// Regions of memtables that were dropped.
+    regions: Arc<RegionPool>,
     /// Held during a flush, so that memtable sets become runs in order.
     flushing: Mutex<()>,
     /// Whether writes are slowed down, and how many bytes were written since the last pause.

@@ -22,6 +22,7 @@ use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};
 use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
+use crate::memtable::RegionPool;
 use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
 use crate::run::PageSearch;
@@ -131,7 +132,8 @@ pub(super) fn open_in(
         dir.segments.iter().copied().partition(is_needed);
     let limiter = RateLimiter::new(options.tree.write_rate_bytes);
     let limit_bytes = options.memtable_bytes;
-    let table = own.new_table(&options, limit_bytes)?;
+    let regions = Arc::new(RegionPool::new(limit_bytes));
+    let table = own.new_table(&options, limit_bytes, &regions)?;
     let mut replay = Replay {
         older: Vec::new(),
         memtables: MemTableSet::new(0, limit_bytes, &own, table),
@@ -148,6 +150,7 @@ pub(super) fn open_in(
             limiter: &limiter,
         },
         options: &options,
+        regions: &regions,
     };
     let mut apply = |record: &Record<'_>| replay.apply(record);
     let recovered = match options.access {
@@ -255,6 +258,7 @@ pub(super) fn open_in(
         counters: Counters::default(),
         recovery,
         held: Arc::new(HeldMemory::new(Arc::clone(&work))),
+        regions,
         work,
         flushing: Mutex::new(()),
         is_slow: AtomicBool::new(false),
@@ -315,6 +319,7 @@ struct Replay<'a> {
     own: &'a Arc<KeyspaceData>,
     write: Write<'a>,
     options: &'a Options,
+    regions: &'a Arc<RegionPool>,
 }
 
 impl Replay<'_> {
@@ -342,7 +347,7 @@ impl Replay<'_> {
                 keyspace: self.own,
                 ops: (0..).zip(record.ops.clone()),
             };
-            return insert(&mut self.memtables, self.options, record, &[part]);
+            return self.insert_parts(record, &[part]);
         }
         let ids: BTreeSet<u32> = record.ops.clone().with_keyspaces().map(|of| of.0).collect();
         // Operations of an unknown keyspace were written before it was dropped.
@@ -350,13 +355,40 @@ impl Replay<'_> {
         let parts: Vec<_> = keyspaces
             .map(|keyspace| Part::of_ops(record.ops.clone(), keyspace))
             .collect();
-        insert(&mut self.memtables, self.options, record, &parts)
+        self.insert_parts(record, &parts)
+    }
+
+    /// Puts the parts of a record into the memtable set. If they do not fit, returns how much
+    /// memory they need.
+    fn insert_parts<'op>(
+        &mut self,
+        record: &Record<'_>,
+        parts: &[Part<'_, impl Iterator<Item = (u64, Op<'op>)> + Clone>],
+    ) -> Result<Option<usize>> {
+        let memtables = &mut self.memtables;
+        for Part { keyspace, .. } in parts {
+            if memtables.table(keyspace.id()).is_none() {
+                let limit_bytes = memtables.limit_bytes;
+                let table = keyspace.new_table(self.options, limit_bytes, self.regions)?;
+                memtables.add(keyspace, table);
+            }
+        }
+        let ranges_bytes = parts.iter().map(Part::ranges_bytes).sum();
+        match prepare(memtables, parts, ranges_bytes)? {
+            Fits::Yes(entries) => {
+                entries.publish(record.first_sequence);
+                Ok(None)
+            }
+            Fits::No { needed_bytes } => Ok(Some(needed_bytes)),
+        }
     }
 
     /// Writes the current memtables to runs and starts new ones that can hold a batch of this size.
     fn make_room_for_write(&mut self, next_sequence: u64, needed_bytes: usize) -> Result<()> {
         let limit_bytes = table_bytes_for(needed_bytes).max(self.options.memtable_bytes);
-        let table = self.own.new_table(self.options, limit_bytes)?;
+        let table = self
+            .own
+            .new_table(self.options, limit_bytes, self.regions)?;
         let next = MemTableSet::new(0, limit_bytes, self.own, table);
         let full = std::mem::replace(&mut self.memtables, next);
         if self.options.access == Access::ReadOnly {
@@ -404,29 +436,5 @@ impl Replay<'_> {
         }
         self.flushed_sequence = next_sequence - 1;
         Ok(())
-    }
-}
-
-/// Puts the parts of a record into a memtable set. If they do not fit, returns how much memory they
-/// need.
-fn insert<'op>(
-    memtables: &mut MemTableSet,
-    options: &Options,
-    record: &Record<'_>,
-    parts: &[Part<'_, impl Iterator<Item = (u64, Op<'op>)> + Clone>],
-) -> Result<Option<usize>> {
-    for Part { keyspace, .. } in parts {
-        if memtables.table(keyspace.id()).is_none() {
-            let table = keyspace.new_table(options, memtables.limit_bytes)?;
-            memtables.add(keyspace, table);
-        }
-    }
-    let ranges_bytes = parts.iter().map(Part::ranges_bytes).sum();
-    match prepare(memtables, parts, ranges_bytes)? {
-        Fits::Yes(entries) => {
-            entries.publish(record.first_sequence);
-            Ok(None)
-        }
-        Fits::No { needed_bytes } => Ok(Some(needed_bytes)),
     }
 }

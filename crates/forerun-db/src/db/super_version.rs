@@ -21,7 +21,7 @@ use forerun_core::sync::OnceLock;
 use super::held_memory::{HeldBytes, HeldMemory};
 use crate::Result;
 use crate::comparator::KeyOrder;
-use crate::memtable::{MemTable, MemTableConfig};
+use crate::memtable::{MemTable, MemTableConfig, RegionSource};
 use crate::ranges::Ranges;
 use crate::run::Run;
 use crate::run::cursor::RunCursor;
@@ -62,10 +62,10 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(config: MemTableConfig) -> Result<Table> {
+    pub(super) fn new(config: MemTableConfig, source: RegionSource) -> Result<Table> {
         let order = KeyOrder::new(Arc::clone(&config.comparator));
         Ok(Table {
-            memtable: MemTable::new(config)?,
+            memtable: MemTable::from_source(config, Some(source))?,
             ranges: Arc::new(Ranges::new(order)),
             held: OnceLock::new(),
         })
@@ -78,6 +78,7 @@ impl Table {
 
     /// Counts its memory, which no longer grows, until it is dropped.
     pub(super) fn hold(&self, memory: &Arc<HeldMemory>) {
+        self.memtable.close();
         self.held.get_or_init(|| memory.hold(self.used_bytes()));
     }
 

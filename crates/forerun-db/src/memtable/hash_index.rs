@@ -103,7 +103,7 @@ impl HashIndex {
     /// An empty index; the seed selects its hash function. There is none for an arena larger than
     /// its offsets reach.
     pub(super) fn new(arena: &Arena, seed: u64) -> Result<Option<HashIndex>, Full> {
-        let limit_bytes = arena.region().len();
+        let limit_bytes = arena.limit_bytes();
         let Some(bits) = EntryBits::new(limit_bytes) else {
             return Ok(None);
         };

@@ -36,7 +36,7 @@ unsafe impl Sync for Table {}
 
 impl Table {
     fn new() -> Arc<Table> {
-        let arena = Arena::new(1 << 16, Pages::Small).unwrap();
+        let arena = Arena::new(1 << 16, Pages::Small, None).unwrap();
         let index = HashIndex::new(&arena, 1).unwrap().unwrap();
         Arc::new(Table {
             arena,

@@ -8,6 +8,7 @@ use forerun_core::Pages;
 use loom::sync::Arc;
 use loom::thread;
 
+use super::arena::Arena;
 use super::descent::{Lookup, find_alone};
 use super::memory_checks::{Paranoid, Trusting};
 use super::node::{Draft, Node, Seal, Target};
@@ -22,7 +23,8 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
 
 fn list() -> Arc<SkipList> {
     let order = KeyOrder::new(StdArc::new(Bytewise));
-    Arc::new(SkipList::new(1 << 16, Pages::Small, order, Seal::Checksum).unwrap())
+    let arena = Arena::new(1 << 16, Pages::Small, None).unwrap();
+    Arc::new(SkipList::new(arena, order, Seal::Checksum).unwrap())
 }
 
 /// Inserts a key with a tower of the given height.

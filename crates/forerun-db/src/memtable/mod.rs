@@ -32,6 +32,7 @@ mod node;
 #[cfg(any(test, feature = "study"))]
 mod partition;
 mod prepared;
+mod region_pool;
 mod skip_list;
 mod skip_list_cursor;
 mod skip_list_index;
@@ -60,13 +61,15 @@ pub use memory_checks::MemoryChecks;
 pub use prepared::Prepared;
 pub use strategy::{Strategy, UnknownStrategy};
 
-use self::arena::Full;
+pub(crate) use self::region_pool::{RegionPool, RegionSource};
+
+use self::arena::{Arena, Full};
 use self::hash_index::HashIndex;
 use self::lookup_batch::{Batch, BatchKey};
 use self::memory_checks::{Checked, Corrupt, Paranoid, Trusting};
 use self::node::{Node, Seal};
 use self::prepared::Refused;
-use self::skip_list::{NewListError, SkipList};
+use self::skip_list::SkipList;
 use crate::comparator::KeyOrder;
 use crate::versions::{ReadPoint, Version, VersionCursor, VisibleEntries};
 use crate::{Error, Op, Result, Values};
@@ -182,6 +185,14 @@ impl MemTable {
     /// [`Error::MemoryLimit`] if the limit is too small for an empty table (512 bytes suffice, or
     /// 2 KiB with a hash index).
     pub fn new(config: MemTableConfig) -> Result<MemTable> {
+        MemTable::from_source(config, None)
+    }
+
+    /// [`new`](Self::new) with memory that comes from a pool and returns there.
+    pub(crate) fn from_source(
+        config: MemTableConfig,
+        source: Option<RegionSource>,
+    ) -> Result<MemTable> {
         let MemTableConfig {
             limit_bytes,
             comparator,
@@ -195,15 +206,13 @@ impl MemTable {
         };
         let has_index =
             hash_index && checks == MemoryChecks::Off && comparator.equal_means_identical();
-        let list = SkipList::new(limit_bytes, pages, KeyOrder::new(comparator), seal).map_err(
-            |error| match error {
-                NewListError::Region(error) => Error::OutOfMemory {
-                    needed_bytes: limit_bytes,
-                    reason: error.to_string(),
-                },
-                NewListError::Full(full) => memory_limit(full, limit_bytes),
-            },
-        )?;
+        let arena = Arena::new(limit_bytes, pages, source);
+        let arena = arena.map_err(|error| Error::OutOfMemory {
+            needed_bytes: limit_bytes,
+            reason: error.to_string(),
+        })?;
+        let list = SkipList::new(arena, KeyOrder::new(comparator), seal)
+            .map_err(|full| memory_limit(full, limit_bytes))?;
         let hash_index = match has_index {
             true => HashIndex::new(list.arena(), random_seed())
                 .map_err(|full| memory_limit(full, limit_bytes))?,
@@ -240,7 +249,7 @@ impl MemTable {
         ops.clone().try_for_each(|op| op.check_lengths())?;
         let prepared = Prepared::new(&self.list, self.hash_index.as_ref(), ops);
         prepared.map_err(|refused| match refused {
-            Refused::Full(full) => memory_limit(full, self.list.arena().region().len()),
+            Refused::Full(full) => memory_limit(full, self.list.arena().limit_bytes()),
             Refused::Changed => Error::BatchChanged,
         })
     }
@@ -328,15 +337,27 @@ impl MemTable {
         }
     }
 
+    /// Takes no more writes, and returns memory to the system that an earlier table has used and
+    /// this one does not.
+    pub(crate) fn close(&self) {
+        self.list.arena().close();
+    }
+
+    /// Bytes of memory that may have pages, without the rest of the last page.
+    #[cfg(test)]
+    pub(crate) fn touched_bytes(&self) -> usize {
+        self.list.arena().touched_bytes()
+    }
+
     /// What the table holds and uses now.
     pub fn stats(&self) -> MemTableStats {
         let arena = self.list.arena();
         MemTableStats {
             entries: self.list.entries(),
             used_bytes: arena.used_bytes(),
-            limit_bytes: arena.region().len(),
+            limit_bytes: arena.limit_bytes(),
             height: self.list.top_level() + 1,
-            backing: arena.region().backing(),
+            backing: arena.backing(),
         }
     }
 }

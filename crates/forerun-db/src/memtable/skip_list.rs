@@ -16,7 +16,7 @@
 use std::ptr::NonNull;
 
 use forerun_core::sync::modelled::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use forerun_core::{CachePadded, Pages, RegionError, suspend};
+use forerun_core::{CachePadded, suspend};
 
 use super::arena::{Arena, Full};
 use super::descent::{Descent, Step, Trail, start};
@@ -49,21 +49,9 @@ unsafe impl Send for SkipList {}
 // SAFETY: as above; everything that changes is atomic.
 unsafe impl Sync for SkipList {}
 
-/// Why a list could not be made.
-#[derive(Debug)]
-pub(super) enum NewListError {
-    Region(RegionError),
-    Full(Full),
-}
-
 impl SkipList {
-    pub(super) fn new(
-        limit_bytes: usize,
-        pages: Pages,
-        order: KeyOrder,
-        seal: Seal,
-    ) -> Result<Self, NewListError> {
-        let arena = Arena::new(limit_bytes, pages).map_err(NewListError::Region)?;
+    /// An empty list in an empty arena.
+    pub(super) fn new(arena: Arena, order: KeyOrder, seal: Seal) -> Result<Self, Full> {
         let draft = Draft {
             key: &[],
             value: &[],
@@ -71,9 +59,7 @@ impl SkipList {
             height: HEIGHT_MAX,
             seal,
         };
-        let place = arena
-            .allocate(draft.size_bytes())
-            .map_err(NewListError::Full)?;
+        let place = arena.allocate(draft.size_bytes())?;
         // SAFETY: `place` is the start of `size_bytes` bytes that the arena has just given to us
         // alone.
         let head = unsafe { draft.write(&arena, place) }.into_raw();
