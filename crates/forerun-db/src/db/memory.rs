@@ -8,8 +8,8 @@
 //!                                       reference
 //! ```
 //!
-//! The memory of a dropped memtable may stay in a pool for the next one. It is free, and given up if
-//! something else needs it.
+//! The memory of a dropped memtable may stay in a pool for the next one. It is free, and given up
+//! if something else needs it.
 //!
 //! A frozen memtable counts as long as anyone holds it: until its run is written, and longer if an
 //! iterator reads it. A new one is made only when there is memory for everything it may grow to, so
