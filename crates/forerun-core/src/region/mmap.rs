@@ -92,6 +92,9 @@ pub(super) fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
+/// Whether [`release`] has an effect.
+pub(super) const CAN_RELEASE: bool = cfg!(target_os = "linux");
+
 /// Returns the memory of the whole pages in a range to the system. The range stays mapped and reads
 /// as zeros. `false`: the system has no such call, or refused (pages that are locked in memory
 /// stay).

@@ -208,6 +208,13 @@ impl Region {
 }
 
 impl Region {
+    /// Whether [`release`](Self::release) can return memory to the system.
+    pub fn is_releasable(&self) -> bool {
+        self.backing != Backing::Heap && map::CAN_RELEASE
+    }
+}
+
+impl Region {
     /// Faults the pages of a range in now, so that the first touch does not wait for memory. The
     /// bytes do not change, and other threads may use them during the call. Does nothing if the
     /// system has no such call (Linux has it since 5.14).

@@ -15,6 +15,9 @@ pub(super) fn page_bytes() -> usize {
 /// No requirements: there is no mapping to unmap.
 pub(super) unsafe fn unmap(_base: NonNull<u8>, _len_bytes: usize) {}
 
+/// Whether [`release`] has an effect.
+pub(super) const CAN_RELEASE: bool = false;
+
 /// # Safety
 /// No requirements: there is no mapping to release.
 pub(super) unsafe fn release(_start: *mut u8, _len_bytes: usize) -> bool {

@@ -49,6 +49,7 @@ impl Inner {
             // Show it to readers first, so that they find what becomes visible.
             keyspace.show_table(&table);
             active.add(keyspace, table);
+            active.trim(&self.regions, self.bytes_beside_held());
             self.show_active(active.shared_tables());
         }
         Ok(())
@@ -65,16 +66,13 @@ impl Inner {
         let table = self
             .own
             .new_table(&self.options, limit_bytes, &self.regions)?;
-        // What is in the pool now must fit beside this set, whose other memtables may take it.
-        // Regions that come later are counted as held until then.
-        self.regions
-            .shrink_to(self.free_bytes(active).saturating_sub(limit_bytes));
         let next = MemTableSet::new(
             active.number + 1,
             limit_bytes,
             &self.own,
             Arc::clone(&table),
         );
+        next.trim(&self.regions, self.free_bytes(active));
         // First, so that statistics never count a memtable both as active and as held.
         self.show_active(next.shared_tables());
         // From now on, the memtables count at their actual size, until the last reference is

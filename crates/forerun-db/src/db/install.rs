@@ -153,8 +153,13 @@ impl Inner {
             table: &table,
         };
         self.install(guard, edits, memtables)?;
-        active.replace(keyspace, table);
+        let replaced = active.replace(keyspace, table);
+        active.trim(&self.regions, self.bytes_beside_held());
         self.show_active(active.shared_tables());
+        // Readers may still hold it.
+        if let Some(replaced) = replaced {
+            replaced.hold(&self.held);
+        }
         counts.ingestions.fetch_add(1, Ordering::Relaxed);
         counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())

@@ -177,7 +177,12 @@ impl Inner {
     /// The memory free for the next memtable set if the active one is frozen. Memory in the pool
     /// of regions is free: the next set takes it, or it is freed.
     pub(super) fn free_bytes(&self, active: &MemTableSet) -> usize {
-        let taken = self.held.bytes() + active.used_bytes() + RESERVE_BYTES;
+        self.bytes_beside_held().saturating_sub(active.used_bytes())
+    }
+
+    /// The memory that is left for the active memtable set and the pool of regions.
+    pub(super) fn bytes_beside_held(&self) -> usize {
+        let taken = self.held.bytes() + RESERVE_BYTES;
         self.options.memory_limit_bytes.saturating_sub(taken)
     }
 
@@ -277,3 +282,7 @@ pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
         _ => 2 * EMPTY_INDEXED_TABLE_BYTES,
     })
 }
+
+#[cfg(test)]
+#[path = "memory_tests.rs"]
+mod tests;

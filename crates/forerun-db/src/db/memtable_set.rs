@@ -20,7 +20,7 @@ use super::held_memory::HeldMemory;
 use super::keyspace_data::KeyspaceData;
 use super::super_version::Table;
 use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
-use crate::memtable::Prepared;
+use crate::memtable::{Prepared, RegionPool};
 
 /// The maximum size of an empty memtable without an index.
 pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
@@ -92,15 +92,40 @@ impl MemTableSet {
         self.count();
     }
 
-    /// Replaces the memtable of a keyspace, or adds one.
-    pub(super) fn replace(&mut self, keyspace: &Arc<KeyspaceData>, table: Arc<Table>) {
+    /// Replaces the memtable of a keyspace, or adds one. Returns the one replaced.
+    pub(super) fn replace(
+        &mut self,
+        keyspace: &Arc<KeyspaceData>,
+        table: Arc<Table>,
+    ) -> Option<Arc<Table>> {
         let of_keyspace =
             |(other, _): &&mut (Arc<KeyspaceData>, Arc<Table>)| other.id() == keyspace.id();
-        match self.tables.iter_mut().find(of_keyspace) {
-            Some((_, of_keyspace)) => *of_keyspace = table,
-            None => return self.add(keyspace, table),
-        }
+        let Some((_, of_keyspace)) = self.tables.iter_mut().find(of_keyspace) else {
+            self.add(keyspace, table);
+            return None;
+        };
+        let replaced = std::mem::replace(of_keyspace, table);
         self.count();
+        Some(replaced)
+    }
+
+    /// Frees memory of earlier memtables, in the pool and behind the memtables of this set, that
+    /// does not fit beside all that the set may use. All together get `max_bytes`. The caller holds
+    /// the set for writing.
+    ///
+    /// Regions that enter the pool later need no space: until then their memtables are held, and
+    /// this set has the memory that is left beside those.
+    pub(super) fn trim(&self, pool: &RegionPool, max_bytes: usize) {
+        let free_bytes = max_bytes.saturating_sub(self.limit_bytes);
+        let spare_bytes = self.sum(|table| table.memtable.spare_bytes());
+        pool.shrink_to(free_bytes.saturating_sub(spare_bytes));
+        if spare_bytes > free_bytes {
+            let mut kept_bytes = free_bytes;
+            for (_, table) in &self.tables {
+                table.memtable.trim(kept_bytes);
+                kept_bytes = kept_bytes.saturating_sub(table.memtable.spare_bytes());
+            }
+        }
     }
 
     fn count(&mut self) {

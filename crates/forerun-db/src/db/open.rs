@@ -371,6 +371,7 @@ impl Replay<'_> {
                 let limit_bytes = memtables.limit_bytes;
                 let table = keyspace.new_table(self.options, limit_bytes, self.regions)?;
                 memtables.add(keyspace, table);
+                memtables.trim(self.regions, self.options.memory_limit_bytes);
             }
         }
         let ranges_bytes = parts.iter().map(Part::ranges_bytes).sum();
@@ -435,6 +436,9 @@ impl Replay<'_> {
             edit.ranges.extend(ranges.iter().map(RangeRef::to_owned));
         }
         self.flushed_sequence = next_sequence - 1;
+        drop(full);
+        self.memtables
+            .trim(self.regions, self.options.memory_limit_bytes);
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forerun_core::region::{self, HUGE_PAGE_BYTES};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{Backing, CachePadded, Pages, Region, RegionError};
 
 use super::node::ALIGN_BYTES;
@@ -26,8 +27,7 @@ pub(super) struct Full {
     pub(super) used_bytes: usize,
 }
 
-/// The bit of the counter that says that the arena gives out nothing more. With it, every request
-/// is beyond the limit.
+/// The bit of the counter that says that the arena gives out nothing.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 pub(super) struct Arena {
@@ -38,9 +38,9 @@ pub(super) struct Arena {
     region: Option<Region>,
     pages: Pages,
     source: Option<RegionSource>,
-    /// Bytes from the start of the region that had pages when the arena got it.
-    // Relaxed: only `close` changes it, once.
-    touched_before: AtomicUsize,
+    /// Bytes from the start of the region that may have pages although they are not in use: an
+    /// earlier arena used them, or they were given back. It is locked while pages are returned.
+    touched_bytes: Mutex<usize>,
     /// Bytes in use, and `CLOSED`.
     // The counter hands out disjoint ranges, which needs atomicity only: the link that leads to a
     // range publishes what was written there. But a range may be given back and allocated again,
@@ -71,7 +71,7 @@ impl Arena {
             region: Some(region),
             pages,
             source,
-            touched_before: AtomicUsize::new(touched_bytes),
+            touched_bytes: Mutex::new(touched_bytes),
             used: CachePadded::new(AtomicUsize::new(0)),
         })
     }
@@ -79,22 +79,56 @@ impl Arena {
     /// Refuses all further requests, and returns the memory behind the part in use to the system,
     /// except the rest of a page.
     pub(super) fn close(&self) {
+        let mut touched_bytes = self.lock_touched();
         // Acquire: as for allocation, because this takes all that is left.
         let used_bytes = self.used.fetch_or(CLOSED, Ordering::Acquire) & !CLOSED;
-        let page_bytes = match self.backing() {
-            Backing::AdvisedHuge => HUGE_PAGE_BYTES,
-            _ => region::page_bytes(),
-        };
-        let used_bytes = used_bytes.next_multiple_of(page_bytes);
-        let touched_bytes = self.touched_before.load(Ordering::Relaxed);
-        if let Some(region) = &self.region
-            && used_bytes < touched_bytes
-        {
-            // SAFETY: the range lies in the region. Nobody was given it, or who was has given it
-            // back, and nobody will be given it.
-            unsafe { region.release(used_bytes, touched_bytes - used_bytes) };
-            self.touched_before.store(used_bytes, Ordering::Relaxed);
+        // SAFETY: the arena is closed for good.
+        unsafe { self.release_behind(used_bytes, &mut touched_bytes) };
+    }
+
+    /// Returns memory behind the part in use to the system, except so many bytes and the rest of a
+    /// page. Meanwhile every request is refused.
+    pub(super) fn trim(&self, kept_bytes: usize) {
+        let mut touched_bytes = self.lock_touched();
+        // Acquire: as above.
+        let before = self.used.fetch_or(CLOSED, Ordering::Acquire);
+        let used_bytes = before & !CLOSED;
+        let kept_bytes = used_bytes.saturating_add(kept_bytes);
+        // Rounded down, unless a part of the page is in use.
+        let page_bytes = page_bytes_of(self.backing());
+        let kept_bytes = used_bytes.max(kept_bytes - kept_bytes % page_bytes);
+        // SAFETY: the arena is closed. Only a holder of the lock, which is held, opens it again.
+        unsafe { self.release_behind(kept_bytes, &mut touched_bytes) };
+        if before & CLOSED == 0 {
+            // Release: whoever is given a range sees it without pages, and not its pages go later.
+            self.used.fetch_and(!CLOSED, Ordering::Release);
         }
+    }
+
+    /// Returns the pages behind the one in which the first `kept_bytes` end.
+    ///
+    /// # Safety
+    /// The arena must be closed until this returns, and at most `kept_bytes` be in use.
+    unsafe fn release_behind(&self, kept_bytes: usize, touched_bytes: &mut usize) {
+        let page_bytes = page_bytes_of(self.backing());
+        let kept_bytes = kept_bytes.next_multiple_of(page_bytes);
+        let end = touched_bytes
+            .next_multiple_of(page_bytes)
+            .min(self.limit_bytes);
+        if let Some(region) = &self.region
+            && kept_bytes < end
+            // SAFETY: the range lies in the region. Nobody was given it, or who was has given it
+            // back, and by the contract nobody will be given it meanwhile.
+            && unsafe { region.release(kept_bytes, end - kept_bytes) }
+        {
+            *touched_bytes = kept_bytes;
+        }
+    }
+
+    fn lock_touched(&self) -> MutexGuard<'_, usize> {
+        // Nothing panics while the lock is held.
+        let locked = self.touched_bytes.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes `len_bytes`, a multiple of `ALIGN_BYTES`, for the caller alone.
@@ -114,16 +148,16 @@ impl Arena {
         // The last call of `end_of` is for the start that was taken, or for the one that leaves too
         // little space.
         let mut end = 0;
-        let fits = |start| {
-            end = end_of(start);
-            (end <= self.limit_bytes).then_some(end)
+        let fits = |used| {
+            end = end_of(used & !CLOSED);
+            (used & CLOSED == 0 && end <= self.limit_bytes).then_some(end)
         };
         let start = self
             .used
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, fits)
-            .map_err(|used_bytes| Full {
-                needed_bytes: end - used_bytes,
-                used_bytes: used_bytes & !CLOSED,
+            .map_err(|used| Full {
+                needed_bytes: end - (used & !CLOSED),
+                used_bytes: used & !CLOSED,
             })?;
         let len_bytes = end - start;
         // SAFETY: the offset lies within the region.
@@ -131,9 +165,11 @@ impl Arena {
     }
 
     /// Takes back a range that nobody refers to. Only the latest range can be reclaimed; any other
-    /// stays used.
+    /// stays used. The memory behind a large one goes back to the system: the next one may be in
+    /// another arena, while this one counts as if it had none.
     pub(super) fn give_back(&self, place: NonNull<u8>, len_bytes: usize) {
         let start = self.offset(place);
+        self.release_given_back(start, start + len_bytes);
         let _ = self.used.compare_exchange(
             start + len_bytes,
             start,
@@ -142,16 +178,45 @@ impl Arena {
         );
     }
 
+    /// Returns the whole pages of a range that is about to be given back, if it is the latest.
+    fn release_given_back(&self, start: usize, end: usize) {
+        // Relaxed: whether it is the latest is decided later.
+        if self.used.load(Ordering::Relaxed) != end {
+            return;
+        }
+        let mut touched_bytes = self.lock_touched();
+        // Pages at both ends stay, and perhaps all.
+        *touched_bytes = end.max(*touched_bytes);
+        let page_bytes = page_bytes_of(self.backing());
+        let (first, last) = (start.next_multiple_of(page_bytes), end - end % page_bytes);
+        if let Some(region) = &self.region
+            && first < last
+        {
+            // SAFETY: the range is the caller's, who does not use it any more.
+            unsafe { region.release(first, last - first) };
+        }
+    }
+
     pub(super) fn used_bytes(&self) -> usize {
         // Relaxed: a statistic.
         self.used.load(Ordering::Relaxed) & !CLOSED
     }
 
     /// Bytes that may have pages, without the rest of the last page.
-    #[cfg(test)]
     pub(super) fn touched_bytes(&self) -> usize {
-        self.used_bytes()
-            .max(self.touched_before.load(Ordering::Relaxed))
+        self.used_bytes().max(*self.lock_touched())
+    }
+
+    /// Bytes beyond the part in use that are not zero, as those of a page that was never written
+    /// are, and of one that was returned to the system.
+    #[cfg(test)]
+    pub(super) fn written_beyond_use(&self) -> usize {
+        let used_bytes = self.used_bytes();
+        let rest = self.base.as_ptr().wrapping_add(used_bytes);
+        // SAFETY: the range lies in the region, whose bytes are initialized from the start. Tests
+        // call this while nobody allocates.
+        let rest = unsafe { std::slice::from_raw_parts(rest, self.limit_bytes - used_bytes) };
+        rest.iter().filter(|byte| **byte != 0).count()
     }
 
     /// The place at an offset, which must lie within the region.
@@ -190,8 +255,11 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        let touched_bytes = self.used_bytes().max(*self.touched_before.get_mut());
-        if let (Some(source), Some(region)) = (&self.source, self.region.take()) {
+        let touched_bytes = self.touched_bytes();
+        // Memory that an arena cannot return would count as if it could.
+        if let (Some(source), Some(region)) = (&self.source, self.region.take())
+            && region.is_releasable()
+        {
             source.pool.put(Pooled {
                 region,
                 touched_bytes,
@@ -199,6 +267,14 @@ impl Drop for Arena {
                 keyspace: source.keyspace,
             });
         }
+    }
+}
+
+/// The size of the pages with which memory of a kind is taken and returned.
+pub(super) fn page_bytes_of(backing: Backing) -> usize {
+    match backing {
+        Backing::AdvisedHuge => HUGE_PAGE_BYTES,
+        _ => region::page_bytes(),
     }
 }
 
@@ -262,6 +338,30 @@ mod tests {
         assert_eq!(unsafe { place.add(63).read() }, 3);
         drop(second);
         assert_eq!(pool.bytes(), region::page_bytes());
+    }
+
+    #[test]
+    fn a_large_range_that_is_given_back_returns_its_pages_and_counts_as_touched() {
+        let pool = Arc::new(RegionPool::new(usize::MAX));
+        let source = RegionSource {
+            pool: Arc::clone(&pool),
+            keyspace: 7,
+        };
+        let arena = Arena::new(1 << 20, Pages::Small, Some(source)).unwrap();
+        arena.allocate(64).unwrap();
+        let (len_bytes, page_bytes) = (1 << 19, region::page_bytes());
+        let place = arena.allocate(len_bytes).unwrap();
+        // SAFETY: the range was just allocated.
+        unsafe { place.write_bytes(3, len_bytes) };
+        arena.give_back(place, len_bytes);
+        assert_eq!(arena.used_bytes(), 64);
+        assert!(arena.written_beyond_use() < 2 * page_bytes);
+        assert_eq!(arena.touched_bytes(), 64 + len_bytes);
+        arena.close();
+        assert!(arena.written_beyond_use() < page_bytes);
+        assert_eq!(arena.touched_bytes(), page_bytes);
+        drop(arena);
+        assert_eq!(pool.bytes(), page_bytes);
     }
 
     #[test]

@@ -365,3 +365,36 @@ fn orders_that_may_equate_keys_and_checked_tables_have_no_hash_index() {
         assert_eq!(lookup.unwrap() == Lookup::Value(b"1"), i < 2);
     });
 }
+
+#[test]
+fn a_closed_table_refuses_batches_and_answers_as_before() {
+    let table = table(1 << 20);
+    let mut next = write(&table, 0..900, 9, 1, &|_| true);
+    // One is on its way when the table is closed, and takes no memory for the index any more.
+    let op = |n: u32| (n..n + 100).map(key).collect::<Vec<_>>();
+    let late = op(900);
+    let ops = late.iter().map(|key| Op::Put { key, value: key });
+    let prepared = table.prepare_entries(ops).unwrap();
+    table.close();
+    let used_bytes = table.stats().used_bytes;
+    prepared.grow_index(&|_| true);
+    prepared.publish(next);
+    next += late.len() as u64;
+    check(&table, 1000);
+    let refused = op(1000);
+    let ops = refused.iter().map(|key| Op::Put { key, value: key });
+    match table.prepare(ops) {
+        Err(Error::MemoryLimit {
+            needed_bytes,
+            used_bytes: used,
+            ..
+        }) => {
+            assert!((4000..20_000).contains(&needed_bytes), "{needed_bytes}");
+            assert_eq!(used, used_bytes);
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("a closed table took a batch"),
+    }
+    assert_eq!(table.stats().used_bytes, used_bytes);
+    check(&table, next as u32 - 1);
+}

@@ -343,10 +343,28 @@ impl MemTable {
         self.list.arena().close();
     }
 
+    /// Bytes of memory that are not in use but may have pages, without the rest of the last page.
+    pub(crate) fn spare_bytes(&self) -> usize {
+        let arena = self.list.arena();
+        arena.touched_bytes().saturating_sub(arena.used_bytes())
+    }
+
+    /// Returns memory to the system until at most so many bytes are spare, besides the rest of a
+    /// page. Meanwhile all writes are refused.
+    pub(crate) fn trim(&self, spare_bytes: usize) {
+        self.list.arena().trim(spare_bytes);
+    }
+
     /// Bytes of memory that may have pages, without the rest of the last page.
     #[cfg(test)]
     pub(crate) fn touched_bytes(&self) -> usize {
         self.list.arena().touched_bytes()
+    }
+
+    /// Bytes of memory without entries that were written all the same.
+    #[cfg(test)]
+    pub(crate) fn written_beyond_use(&self) -> usize {
+        self.list.arena().written_beyond_use()
     }
 
     /// What the table holds and uses now.

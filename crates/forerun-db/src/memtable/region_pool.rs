@@ -17,6 +17,13 @@ use std::sync::Arc;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{Pages, Region};
 
+use super::arena::page_bytes_of;
+use crate::KEYSPACES_MAX;
+
+/// The maximum number of regions in a pool. However little memory a region has, it takes address
+/// space for a whole memtable, and systems limit the number of mappings.
+const REGIONS_MAX: usize = KEYSPACES_MAX;
+
 /// Regions without a memtable.
 pub(crate) struct RegionPool {
     /// The maximum memory in the pool.
@@ -40,6 +47,14 @@ pub(crate) struct RegionSource {
     /// Only memtables of the same keyspace share regions: they are probably filled as far as the
     /// last one.
     pub(crate) keyspace: u32,
+}
+
+impl Pooled {
+    /// The memory of its pages.
+    fn bytes(&self) -> usize {
+        self.touched_bytes
+            .next_multiple_of(page_bytes_of(self.region.backing()))
+    }
 }
 
 impl RegionPool {
@@ -76,25 +91,32 @@ impl RegionPool {
                 .as_ptr()
                 .write_bytes(0xa5, pooled.touched_bytes);
         }
-        self.regions().push_back(pooled);
+        let mut regions = self.regions();
+        let oldest = match regions.len() < REGIONS_MAX {
+            true => None,
+            false => regions.pop_front(),
+        };
+        regions.push_back(pooled);
+        drop(regions);
+        drop(oldest);
         self.shrink_to(self.max_bytes);
     }
 
     /// The memory in the pool.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        self.regions().iter().map(|of| of.touched_bytes).sum()
+        self.regions().iter().map(Pooled::bytes).sum()
     }
 
     /// Frees the oldest regions until the others have at most this much memory.
     pub(crate) fn shrink_to(&self, max_bytes: usize) {
         let mut regions = self.regions();
-        let mut bytes: usize = regions.iter().map(|of| of.touched_bytes).sum();
+        let mut bytes: usize = regions.iter().map(Pooled::bytes).sum();
         let mut freed = Vec::new();
         while bytes > max_bytes
             && let Some(oldest) = regions.pop_front()
         {
-            bytes -= oldest.touched_bytes;
+            bytes -= oldest.bytes();
             freed.push(oldest);
         }
         // Unmapping takes time, so it happens without the lock.
@@ -105,6 +127,8 @@ impl RegionPool {
 
 #[cfg(test)]
 mod tests {
+    use forerun_core::region::page_bytes;
+
     use super::*;
 
     fn pooled(keyspace: u32, touched_bytes: usize) -> Pooled {
@@ -118,14 +142,15 @@ mod tests {
 
     #[test]
     fn a_region_is_taken_by_its_keyspace_for_the_same_length_and_pages() {
+        let page_bytes = page_bytes();
         let pool = RegionPool::new(1 << 20);
         pool.put(pooled(1, 100));
-        pool.put(pooled(2, 200));
+        pool.put(pooled(2, page_bytes + 200));
         pool.put(pooled(1, 300));
         assert!(pool.take(3, 1 << 16, Pages::Small).is_none());
         assert!(pool.take(1, 1 << 15, Pages::Small).is_none());
         assert!(pool.take(1, 1 << 16, Pages::Huge).is_none());
-        assert_eq!(pool.bytes(), 600);
+        assert_eq!(pool.bytes(), 4 * page_bytes);
         let touched = || {
             let taken = pool.take(1, 1 << 16, Pages::Small);
             taken.map(|pooled| pooled.touched_bytes)
@@ -134,20 +159,37 @@ mod tests {
             [touched(), touched(), touched()],
             [Some(300), Some(100), None]
         );
-        assert_eq!(pool.bytes(), 200);
+        assert_eq!(pool.bytes(), 2 * page_bytes);
+    }
+
+    #[test]
+    fn a_region_counts_whole_pages_and_there_are_not_too_many() {
+        let page_bytes = page_bytes();
+        let pool = RegionPool::new(10 * page_bytes);
+        for keyspace in 0..12 {
+            pool.put(pooled(keyspace, 1));
+        }
+        assert_eq!(pool.regions().len(), 10);
+        assert_eq!(pool.bytes(), 10 * page_bytes);
+        let pool = RegionPool::new(usize::MAX);
+        for keyspace in 0..2 * KEYSPACES_MAX as u32 {
+            pool.put(pooled(keyspace, 1));
+        }
+        assert_eq!(pool.regions().len(), KEYSPACES_MAX);
     }
 
     #[test]
     fn the_oldest_regions_are_freed_where_there_is_no_space_for_all() {
-        let pool = RegionPool::new(500);
-        for touched_bytes in [100, 200, 300] {
-            pool.put(pooled(1, touched_bytes));
+        let pages = |count: usize| count * page_bytes();
+        let pool = RegionPool::new(pages(5));
+        for count in [1, 2, 3] {
+            pool.put(pooled(1, pages(count)));
         }
-        assert_eq!(pool.bytes(), 500);
-        pool.put(pooled(1, 501));
+        assert_eq!(pool.bytes(), pages(5));
+        pool.put(pooled(1, pages(5) + 1));
         assert_eq!(pool.bytes(), 0);
-        pool.put(pooled(1, 400));
-        pool.shrink_to(399);
+        pool.put(pooled(1, pages(4)));
+        pool.shrink_to(pages(4) - 1);
         assert_eq!(pool.bytes(), 0);
     }
 }
