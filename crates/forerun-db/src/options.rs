@@ -214,7 +214,8 @@ pub struct Options {
     pub memory_limit_bytes: usize,
     /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
     /// one. At most half of `memory_limit_bytes` is used. A memtable reserves address space of this
-    /// size at once, and memory as it fills. At least 1 KiB. Default: 64 MiB.
+    /// size at once, and memory as it fills. The memory of flushed memtables, up to this size, is
+    /// kept for the next ones. At least 1 KiB. Default: 64 MiB.
     pub memtable_bytes: usize,
     /// Whether memtables of 16 KiB and more have an index by hash, so that point lookups search no
     /// list. It takes 15 of `memtable_bytes` per key; insertions take a tenth longer, in batches a

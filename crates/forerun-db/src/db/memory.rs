@@ -283,6 +283,6 @@ pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 #[path = "memory_tests.rs"]
 mod tests;

@@ -8,7 +8,7 @@ use forerun_core::region::page_bytes;
 use super::super::Inner;
 use super::super::super_version::Table;
 use crate::io::fault::FaultIo;
-use crate::{Background, Db, Durability, Error, Keyspace, Options, WriteBatch};
+use crate::{Background, Db, Durability, Error, Iter, Keyspace, Options, Result, WriteBatch};
 
 /// The size of a memtable set.
 const SET_BYTES: usize = 64 << 10;
@@ -41,8 +41,47 @@ fn touched_bytes(inner: &Inner) -> usize {
 }
 
 #[test]
+fn a_memtable_takes_the_memory_of_the_last_one_and_returns_what_it_does_not_use() {
+    let db = open(1 << 20);
+    let inner = db.inner().unwrap();
+    let keyspace = db.keyspace("users").unwrap();
+    fill(&keyspace, 50);
+    db.flush().unwrap();
+    assert!(inner.regions.bytes() > 40 << 10);
+    fill(&keyspace, 1);
+    assert!(inner.regions.bytes() < 10 << 10);
+    let tables = inner.active.read().unwrap().shared_tables();
+    let touched = |table: &Arc<Table>| table.memtable.touched_bytes();
+    assert!(tables.iter().map(touched).sum::<usize>() > 40 << 10);
+    // `tables` holds them, as a reader would.
+    db.flush().unwrap();
+    assert!(tables.iter().map(touched).sum::<usize>() <= tables.len() * page_bytes());
+}
+
+#[test]
+fn memory_that_waits_for_a_memtable_is_freed_where_others_need_it() {
+    let db = open(200 << 10);
+    let inner = db.inner().unwrap();
+    let [rare, busy] = ["rare", "busy"].map(|name| db.keyspace(name).unwrap());
+    fill(&rare, 50);
+    db.flush().unwrap();
+    let mut readers = Vec::new();
+    for round in 0..2 {
+        assert!(inner.regions.bytes() > 40 << 10);
+        fill(&busy, 50);
+        readers.push(busy.iter());
+        db.flush().unwrap();
+        let active = inner.active.read().unwrap();
+        let bytes = inner.held.bytes() + inner.regions.bytes() + active.limit_bytes;
+        assert!(bytes <= 200 << 10, "round {round}: {bytes}");
+    }
+    assert!(inner.held.bytes() > 80 << 10);
+    drop(readers);
+}
+
+#[test]
 fn what_one_keyspace_has_used_leaves_memory_for_another() {
-    let limit_bytes = 200 << 10;
+    let limit_bytes = 260 << 10;
     let db = open(limit_bytes);
     let inner = db.inner().unwrap();
     let (first, users) = (db.default_keyspace(), db.keyspace("users").unwrap());
@@ -52,19 +91,23 @@ fn what_one_keyspace_has_used_leaves_memory_for_another() {
         readers.push(users.iter());
         db.flush().unwrap();
     }
-    fill(&first, 50);
+    fill(&first, 60);
     db.flush().unwrap();
-    // The store's own memtable takes the memory that it has used.
-    fill(&users, 8);
+    // The store's own memtable takes the memory that it has used, as far as the limit allows it.
+    fill(&users, 40);
+    readers.push(users.iter());
     db.flush().unwrap();
-    let limit = inner.active.read().unwrap().limit_bytes;
-    assert_eq!(limit, SET_BYTES);
-    for kib in 0..54 {
+    let active = inner.active.read().unwrap();
+    assert_eq!(active.limit_bytes, SET_BYTES);
+    let spare_bytes = active.sum(|of| of.memtable.spare_bytes());
+    assert!((30 << 10..50 << 10).contains(&spare_bytes), "{spare_bytes}");
+    drop(active);
+    for kib in 0..60 {
         users.put([kib], [7; 900]).unwrap();
         let bytes = touched_bytes(inner);
         assert!(bytes <= limit_bytes, "{kib} KiB: {bytes}");
     }
-    assert!(inner.held.bytes() > 100 << 10);
+    assert!(inner.held.bytes() > 140 << 10);
     drop(readers);
 }
 
@@ -135,4 +178,131 @@ fn a_batch_that_does_not_fit_leaves_no_memory_behind() {
     let active = inner.active.read().unwrap();
     let written = active.sum(|of| of.memtable.written_beyond_use());
     assert!(written <= 2 * page_bytes() * names.len(), "{written}");
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ bits >> 31) % limit as u64) as usize
+    }
+}
+
+/// A store, and what reads it.
+struct Busy {
+    db: Db,
+    io: Arc<FaultIo>,
+    readers: Vec<Iter>,
+    random: Random,
+    checkpoints: usize,
+}
+
+impl Busy {
+    fn keyspace(&mut self) -> Result<Keyspace> {
+        match self.random.below(6) {
+            0 => Ok(self.db.default_keyspace()),
+            number => self.db.keyspace(&format!("{number}")),
+        }
+    }
+
+    fn value(&mut self, limit_bytes: usize) -> Vec<u8> {
+        vec![7; self.random.below(limit_bytes)]
+    }
+
+    /// Does something.
+    fn act(&mut self) -> Result<()> {
+        let key = [self.random.below(200) as u8];
+        match self.random.below(100) {
+            0..50 => {
+                let (keyspace, value) = (self.keyspace()?, self.value(4000));
+                keyspace.put(key, value)?;
+            }
+            50..60 => {
+                let mut batch = WriteBatch::new();
+                let limit_bytes = [2_000, 20_000, 60_000][self.random.below(3)];
+                for _ in 0..1 + self.random.below(5) {
+                    let (keyspace, value) = (self.keyspace()?, self.value(limit_bytes));
+                    batch.keyspace(&keyspace).put(key, value)?;
+                }
+                self.db.write(&batch, Durability::Buffered)?;
+            }
+            60..70 => {
+                let reader = self.keyspace()?.iter();
+                self.readers.push(reader);
+            }
+            70..80 if !self.readers.is_empty() => {
+                let index = self.random.below(self.readers.len());
+                self.readers.remove(index);
+            }
+            80..85 => self.keyspace()?.delete_range([key[0]], [255])?,
+            85..90 => {
+                let mut ingestion = self.keyspace()?.ingest();
+                ingestion.add(key, self.value(2000))?;
+                ingestion.commit()?;
+            }
+            90..92 => {
+                let keyspace = self.keyspace()?;
+                if !keyspace.name().is_empty() {
+                    self.db.drop_keyspace(keyspace.name())?;
+                }
+            }
+            92..94 => {
+                self.checkpoints += 1;
+                let into = format!("/copy-{}", self.checkpoints);
+                self.db.checkpoint(into)?;
+            }
+            94..95 => {
+                self.readers.clear();
+                self.db.clone().close()?;
+                self.db = Db::open_with_io(Arc::clone(&self.io) as _, "/db", options(LIMIT_BYTES))?;
+            }
+            _ => self.db.flush()?,
+        }
+        Ok(())
+    }
+}
+
+const LIMIT_BYTES: usize = 300 << 10;
+
+#[test]
+fn the_limit_holds_whatever_is_done() {
+    for seed in 0..3 {
+        let io = Arc::new(FaultIo::new());
+        let mut busy = Busy {
+            db: Db::open_with_io(Arc::clone(&io) as _, "/db", options(LIMIT_BYTES)).unwrap(),
+            io,
+            readers: Vec::new(),
+            random: Random(seed),
+            checkpoints: 0,
+        };
+        let mut recycled = 0;
+        for step in 0..400 {
+            match busy.act() {
+                Ok(()) => {}
+                // It waits a second for readers before.
+                Err(Error::MemoryLimit { .. }) => busy.readers.clear(),
+                Err(error) => panic!("seed {seed}, step {step}: {error}"),
+            }
+            let inner = busy.db.inner().unwrap();
+            let active = inner.active.read().unwrap();
+            let spare = active.sum(|of| of.memtable.spare_bytes());
+            recycled += usize::from(spare > 0);
+            // The rest of a page for each.
+            let rests = active.tables().len() * page_bytes();
+            let written = active.sum(|of| of.memtable.written_beyond_use());
+            assert!(written <= spare + 2 * rests, "seed {seed}, step {step}");
+            drop(active);
+            let bytes = touched_bytes(inner);
+            assert!(
+                bytes <= LIMIT_BYTES + rests,
+                "seed {seed}, step {step}: {bytes}"
+            );
+        }
+        assert!(recycled > 20);
+    }
 }

@@ -270,8 +270,7 @@ pub(super) struct FrozenMemTables {
 mod tests {
     use super::*;
     use crate::io::fault::FaultIo;
-    use crate::{Background, Db, Keyspace, Options};
-    use forerun_core::region::page_bytes;
+    use crate::{Db, Options};
 
     #[test]
     fn a_range_deletion_does_not_get_the_memory_that_an_index_is_about_to_take() {
@@ -298,59 +297,5 @@ mod tests {
             active.release(ranges(free_bytes - 1000));
             active.note_index_taken(1000);
         }
-    }
-
-    /// A store with memtables of 64 KiB, and a closure that writes so many KiB to a keyspace.
-    fn small_store(limit_kib: usize) -> (Db, impl Fn(&Keyspace, u32)) {
-        let options = Options::default()
-            .memtable_bytes(64 << 10)
-            .memory_limit_bytes(limit_kib << 10)
-            .background(Background::Caller);
-        let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
-        let fill = |keyspace: &Keyspace, kib: u32| {
-            for key in 0..kib {
-                keyspace.put(&key.to_be_bytes(), &[7; 900]).unwrap();
-            }
-        };
-        (db, fill)
-    }
-
-    #[test]
-    fn a_memtable_takes_the_memory_of_the_last_one_and_returns_what_it_does_not_use() {
-        let (db, fill) = small_store(1 << 10);
-        let inner = db.inner().unwrap();
-        let keyspace = db.keyspace("users").unwrap();
-        fill(&keyspace, 50);
-        db.flush().unwrap();
-        assert!(inner.regions.bytes() > 40 << 10);
-        fill(&keyspace, 1);
-        assert!(inner.regions.bytes() < 10 << 10);
-        let tables = inner.active.read().unwrap().shared_tables();
-        let touched = |table: &Arc<Table>| table.memtable.touched_bytes();
-        assert!(tables.iter().map(touched).sum::<usize>() > 40 << 10);
-        // `tables` holds them, as a reader would.
-        db.flush().unwrap();
-        assert!(tables.iter().map(touched).sum::<usize>() <= tables.len() * page_bytes());
-    }
-
-    #[test]
-    fn memory_that_waits_for_a_memtable_is_freed_where_others_need_it() {
-        let (db, fill) = small_store(200);
-        let inner = db.inner().unwrap();
-        let [rare, busy] = ["rare", "busy"].map(|name| db.keyspace(name).unwrap());
-        fill(&rare, 50);
-        db.flush().unwrap();
-        let mut readers = Vec::new();
-        for round in 0..2 {
-            assert!(inner.regions.bytes() > 40 << 10);
-            fill(&busy, 50);
-            readers.push(busy.iter());
-            db.flush().unwrap();
-            let active = inner.active.read().unwrap();
-            let bytes = inner.held.bytes() + inner.regions.bytes() + active.limit_bytes;
-            assert!(bytes <= 200 << 10, "round {round}: {bytes}");
-        }
-        assert!(inner.held.bytes() > 80 << 10);
-        drop(readers);
     }
 }

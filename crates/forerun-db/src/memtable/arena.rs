@@ -280,14 +280,14 @@ pub(super) fn page_bytes_of(backing: Backing) -> usize {
 
 // SAFETY: the arena owns the region that `base` points into, and a region is not tied to a thread.
 unsafe impl Send for Arena {}
-// SAFETY: as above; the rest is atomic, or does not change.
+// SAFETY: as above; the rest is atomic or locked, or does not change.
 unsafe impl Sync for Arena {}
 
 #[cfg(test)]
 mod tests {
-    use super::super::region_pool::RegionPool;
     use super::*;
-    use std::sync::Arc;
+    #[cfg(target_os = "linux")]
+    use {super::super::region_pool::RegionPool, std::sync::Arc};
 
     #[test]
     fn ranges_are_disjoint_up_to_the_limit_and_the_refused_one_takes_nothing() {
@@ -305,6 +305,7 @@ mod tests {
         assert_eq!(arena.used_bytes(), 4096);
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn a_closed_arena_gives_out_nothing_and_keeps_what_it_gave() {
         let pool = Arc::new(RegionPool::new(usize::MAX));
@@ -340,6 +341,7 @@ mod tests {
         assert_eq!(pool.bytes(), region::page_bytes());
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn a_large_range_that_is_given_back_returns_its_pages_and_counts_as_touched() {
         let pool = Arc::new(RegionPool::new(usize::MAX));
