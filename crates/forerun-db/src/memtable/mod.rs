@@ -10,6 +10,7 @@
 //!   skip_list_cursor.rs  entries in order, in both directions
 //!   descent.rs           the one search loop, which awaits each node before reading it
 //!   skip_list.rs         the skip list; skip_list_index.rs: an array through which searches enter it
+//!   list_shape.rs        how much memory it spends on being searched
 //!   memory_checks.rs     what a search verifies on the way
 //!   node.rs              an entry and its tower, byte by byte
 //!   arena.rs             the memory of all of them
@@ -26,6 +27,7 @@ mod hash_index;
 mod hash_lookup;
 mod hash_memory;
 mod hash_spares;
+mod list_shape;
 mod lookup_batch;
 mod memory_checks;
 mod node;
@@ -62,6 +64,7 @@ pub use strategy::{Strategy, UnknownStrategy};
 
 use self::arena::Full;
 use self::hash_index::HashIndex;
+use self::list_shape::ListShape;
 use self::lookup_batch::{Batch, BatchKey};
 use self::memory_checks::{Checked, Corrupt, Paranoid, Trusting};
 use self::node::{Node, Seal};
@@ -193,17 +196,23 @@ impl MemTable {
             MemoryChecks::Off => Seal::None,
             MemoryChecks::Paranoid => Seal::Checksum,
         };
-        let has_index =
-            hash_index && checks == MemoryChecks::Off && comparator.equal_means_identical();
-        let list = SkipList::new(limit_bytes, pages, KeyOrder::new(comparator), seal).map_err(
-            |error| match error {
-                NewListError::Region(error) => Error::OutOfMemory {
-                    needed_bytes: limit_bytes,
-                    reason: error.to_string(),
-                },
-                NewListError::Full(full) => memory_limit(full, limit_bytes),
+        let has_index = hash_index
+            && checks == MemoryChecks::Off
+            && comparator.equal_means_identical()
+            && HashIndex::reaches(limit_bytes);
+        let shape = match has_index {
+            true => ListShape::BESIDE_A_HASH_INDEX,
+            false => ListShape::SEARCHED,
+        };
+        let order = KeyOrder::new(comparator);
+        let list = SkipList::new(limit_bytes, pages, order, seal, shape);
+        let list = list.map_err(|error| match error {
+            NewListError::Region(error) => Error::OutOfMemory {
+                needed_bytes: limit_bytes,
+                reason: error.to_string(),
             },
-        )?;
+            NewListError::Full(full) => memory_limit(full, limit_bytes),
+        })?;
         let hash_index = match has_index {
             true => HashIndex::new(list.arena(), random_seed())
                 .map_err(|full| memory_limit(full, limit_bytes))?,
