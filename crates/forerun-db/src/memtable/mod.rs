@@ -86,8 +86,9 @@ pub struct MemTableConfig {
     pub checks: MemoryChecks,
     /// The pages to request from the operating system.
     pub pages: Pages,
-    /// Whether lookups go through a hash index. It takes about 15 bytes per key and time when a key
-    /// is inserted, and a lookup reads two places in memory instead of walking the skip list.
+    /// Whether lookups go through a hash index. A lookup then reads two places in memory instead of
+    /// walking the skip list, and inserting a key takes longer. The index takes about 15 bytes per
+    /// key, and the list beside it 27 less per entry than one without.
     ///
     /// A table has no hash index if its comparator may treat different keys as equal, if every
     /// entry that a lookup visits is checked, or if its limit exceeds 16 GiB.
