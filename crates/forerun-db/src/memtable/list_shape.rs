@@ -1,9 +1,9 @@
 //! How much memory a skip list spends on being searched.
 //!
 //! ```text
-//!                         level 1   above    a node       skip-list index
-//!   SEARCHED              1 in 2    1 in 2   is aligned   of level 4, 1 in 16; again at 5/4 the size
-//!   BESIDE_A_HASH_INDEX   1 in 4    1 in 2   is packed    of level 2, 1 in 8; again at twice the size
+//!                         level 1   above    nodes     skip-list index
+//!   SEARCHED              1 in 2    1 in 2   aligned   level 4, 1 in 16, rebuilt at 5/4 the size
+//!   BESIDE_A_HASH_INDEX   1 in 4    1 in 2   packed    level 2, 1 in 8, rebuilt at twice the size
 //! ```
 //!
 //! A prefix beside each pointer shows where a step would overshoot, so a search pays for its steps

@@ -16,8 +16,8 @@ use super::skip_list::SkipList;
 use crate::comparator::{Bytewise, KeyOrder};
 use crate::versions::Kind;
 
-/// Runs a model with a list of each shape. Three preemptions reach every order of the few steps that
-/// matter, in seconds instead of hours.
+/// Runs a model with a list of each shape. Three preemptions reach every order of the few steps
+/// that matter, in seconds instead of hours.
 fn model(body: impl Fn(Arc<SkipList>) + Copy + Send + Sync + 'static) {
     for shape in [ListShape::SEARCHED, ListShape::BESIDE_A_HASH_INDEX] {
         forerun_core::sync::loom_model::check(3, move || body(list(shape)));
