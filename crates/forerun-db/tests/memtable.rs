@@ -277,8 +277,9 @@ fn large_memtables_use_their_index_for_every_kind_of_key() {
         |n| n.to_be_bytes().to_vec(),
     ];
     for shape in shapes {
-        for order in orders() {
-            let table = indexed(order.clone());
+        let plain = |order| table(MemoryChecks::Off, order);
+        let tables = orders().map(|order| [indexed(order.clone()), plain(order)]);
+        for table in tables.into_iter().flatten() {
             let write = |n: u64| {
                 (
                     shape(n),
@@ -301,6 +302,34 @@ fn large_memtables_use_their_index_for_every_kind_of_key() {
             assert_eq!(seen, model.visible(ALL).len());
         }
     }
+}
+
+/// Bytes of a table for each of its entries, with keys of 16 bytes and values of 100, at several
+/// numbers of entries.
+fn entry_bytes(table: &MemTable) -> Vec<usize> {
+    let value = [b'v'; 100];
+    let mut bytes = Vec::new();
+    for step in 0..60 {
+        let keys: Vec<_> = (step * 2000..(step + 1) * 2000)
+            .map(|n: u64| (u128::from(mix(n)) << 64).to_be_bytes())
+            .collect();
+        for (batch, sequence) in keys.chunks(100).zip((step * 2000 + 1..).step_by(100)) {
+            let ops = batch.iter().map(|key| Op::Put { key, value: &value });
+            table.prepare(ops).unwrap().publish(sequence);
+        }
+        let stats = table.stats();
+        bytes.push(stats.used_bytes / stats.entries);
+    }
+    // In a small table, the first chunks of the index count for more.
+    bytes.split_off(10)
+}
+
+#[test]
+fn an_entry_takes_at_most_180_bytes_with_a_hash_index_and_193_without() {
+    let indexed = entry_bytes(&indexed(Arc::new(Bytewise)));
+    assert!(indexed.iter().all(|&bytes| bytes <= 180), "{indexed:?}");
+    let plain = entry_bytes(&table(MemoryChecks::Off, Arc::new(Bytewise)));
+    assert!(plain.iter().all(|&bytes| bytes <= 193), "{plain:?}");
 }
 
 #[test]

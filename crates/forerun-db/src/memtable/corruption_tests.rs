@@ -6,23 +6,30 @@ use std::sync::Arc;
 
 use forerun_core::Pages;
 
+use super::arena::Arena;
 use super::descent::{NoTrail, Step, start};
+use super::list_shape::ListShape;
 use super::memory_checks::Trusting;
 use super::node::{Node, Seal, Target};
-use super::{Bytewise, MemTable, MemTableConfig, MemoryChecks, Strategy};
+use super::skip_list::SkipList;
+use super::{Bytewise, MemTable, MemoryChecks, Strategy};
+use crate::comparator::KeyOrder;
 use crate::{Error, Op};
 
 const ALL: u64 = u64::MAX >> 8;
 
-fn paranoid(writes: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> MemTable {
-    let table = MemTable::new(MemTableConfig {
-        limit_bytes: 16 << 20,
-        comparator: Arc::new(Bytewise),
+/// A checked table has no hash index, but its list can have the shape of one beside it.
+const SHAPES: [ListShape; 2] = [ListShape::SEARCHED, ListShape::BESIDE_A_HASH_INDEX];
+
+fn paranoid(shape: ListShape, writes: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> MemTable {
+    let order = KeyOrder::new(Arc::new(Bytewise));
+    let arena = Arena::new(16 << 20, Pages::Small, None).unwrap();
+    let list = SkipList::new(arena, order, Seal::Checksum, shape);
+    let table = MemTable {
+        list: list.unwrap(),
+        hash_index: None,
         checks: MemoryChecks::Paranoid,
-        pages: Pages::Small,
-        hash_index: false,
-    })
-    .unwrap();
+    };
     for (sequence, (key, value)) in (1..).zip(writes) {
         let op = Op::Put {
             key: &key,
@@ -38,9 +45,9 @@ fn key(n: u32) -> Vec<u8> {
 }
 
 /// A table of `n` entries, and their keys in order.
-fn numbered(n: u32) -> (MemTable, Vec<Vec<u8>>) {
-    let table = paranoid((0..n).map(|i| (key(i * 7919 % n), vec![i as u8; 40])));
-    (table, (0..n).map(key).collect())
+fn numbered(shape: ListShape, n: u32) -> (MemTable, Vec<Vec<u8>>) {
+    let writes = (0..n).map(|i| (key(i * 7919 % n), vec![i as u8; 40]));
+    (paranoid(shape, writes), (0..n).map(key).collect())
 }
 
 /// Picks a node to damage by the height of its tower, and not one of the first.
@@ -121,99 +128,112 @@ fn check(table: &MemTable, keys: &[Vec<u8>], victim: usize, named: &[u8]) {
 
 #[test]
 fn a_flipped_byte_in_a_value_is_found_by_its_checksum() {
-    let (table, keys) = numbered(3000);
-    // A node of one level is visited by the searches that end behind it, up to the next taller
-    // node.
-    let (victim, entry) = victim(&table, &keys, 1..2);
-    overwrite(entry, 16 + keys[victim].len() + 5, &[0xff]);
-    check(&table, &keys, victim, &keys[victim]);
-    let failed = failures(&table, &keys, Strategy::Single, &keys[victim]);
-    let taller = (victim + 1..3000).find(|&n| node(&table, &keys[n], ALL).height() > 1);
-    assert_eq!(failed, (victim..=taller.unwrap()).collect::<Vec<_>>());
+    for shape in SHAPES {
+        let (table, keys) = numbered(shape, 3000);
+        // A node of one level is visited by the searches that end behind it, up to the next taller
+        // node.
+        let (victim, entry) = victim(&table, &keys, 1..2);
+        overwrite(entry, 16 + keys[victim].len() + 5, &[0xff]);
+        check(&table, &keys, victim, &keys[victim]);
+        let failed = failures(&table, &keys, Strategy::Single, &keys[victim]);
+        let taller = (victim + 1..3000).find(|&n| node(&table, &keys[n], ALL).height() > 1);
+        assert_eq!(failed, (victim..=taller.unwrap()).collect::<Vec<_>>());
+    }
 }
 
 #[test]
 fn a_flipped_byte_in_a_tall_node_fails_the_keys_that_pass_it_only() {
-    let (table, keys) = numbered(3000);
-    let (victim, entry) = victim(&table, &keys, 4..6);
-    overwrite(entry, 16 + keys[victim].len(), &[0xff]);
-    check(&table, &keys, victim, &keys[victim]);
+    for shape in SHAPES {
+        let (table, keys) = numbered(shape, 3000);
+        let tall = shape.index_level..shape.index_level + 2;
+        let (victim, entry) = victim(&table, &keys, tall);
+        overwrite(entry, 16 + keys[victim].len(), &[0xff]);
+        check(&table, &keys, victim, &keys[victim]);
+    }
 }
 
 #[test]
 fn a_length_beyond_the_memtable_is_found_without_being_followed() {
-    let (table, keys) = numbered(500);
-    let (victim, entry) = victim(&table, &keys, 1..2);
-    overwrite(entry, 12, &u32::MAX.to_ne_bytes());
-    check(&table, &keys, victim, &keys[victim]);
-    // With a broken key length, the entry cannot be named by its key.
-    overwrite(entry, 8, &u32::MAX.to_ne_bytes());
-    check(&table, &keys, victim, b"");
+    for shape in SHAPES {
+        let (table, keys) = numbered(shape, 500);
+        let (victim, entry) = victim(&table, &keys, 1..2);
+        overwrite(entry, 12, &u32::MAX.to_ne_bytes());
+        check(&table, &keys, victim, &keys[victim]);
+        // With a broken key length, the entry cannot be named by its key.
+        overwrite(entry, 8, &u32::MAX.to_ne_bytes());
+        check(&table, &keys, victim, b"");
+    }
 }
 
 #[test]
 fn an_entry_out_of_order_is_found_though_its_checksum_is_right() {
-    let (table, keys) = numbered(500);
-    let (victim, entry) = victim(&table, &keys, 1..2);
-    let sequence = entry.sequence();
-    overwrite(entry, 16, b"aaa");
-    overwrite(entry, 1, &[0; 7]);
-    // SAFETY: only this test holds the table; the sequence number was cleared and is set again.
-    unsafe { entry.number(sequence, Seal::Checksum) };
-    let mut misplaced = keys[victim].clone();
-    misplaced[..3].copy_from_slice(b"aaa");
-    for strategy in Strategy::ALL {
-        assert!(
-            failures(&table, &keys, strategy, &misplaced).contains(&victim),
-            "{strategy}"
-        );
+    for shape in SHAPES {
+        let (table, keys) = numbered(shape, 500);
+        let (victim, entry) = victim(&table, &keys, 1..2);
+        let sequence = entry.sequence();
+        overwrite(entry, 16, b"aaa");
+        overwrite(entry, 1, &[0; 7]);
+        // SAFETY: only this test holds the table; the sequence number was cleared and is set again.
+        unsafe { entry.number(sequence, Seal::Checksum) };
+        let mut misplaced = keys[victim].clone();
+        misplaced[..3].copy_from_slice(b"aaa");
+        for strategy in Strategy::ALL {
+            assert!(
+                failures(&table, &keys, strategy, &misplaced).contains(&victim),
+                "{strategy}"
+            );
+        }
     }
 }
 
 #[test]
 fn damage_among_the_versions_of_a_key_is_met_on_the_way_to_an_older_one() {
-    let mut writes = vec![(b"a".to_vec(), vec![1]), (b"z".to_vec(), vec![2])];
-    writes.extend((0..200_u8).map(|n| (b"chain".to_vec(), vec![n; 30])));
-    let table = paranoid(writes);
-    // The version with sequence number 100, of one level.
-    let damaged = (60..120)
-        .find(|&sequence| node(&table, b"chain", sequence).height() == 1)
-        .unwrap();
-    overwrite(node(&table, b"chain", damaged), 16 + 8, &[0xee]);
-    let is_reported =
-        |error: Error| matches!(error, Error::CorruptEntry { key, .. } if key == b"chain");
-    assert!(is_reported(table.get(b"chain", damaged).unwrap_err()));
-    for strategy in Strategy::ALL {
-        table.multi_get(
-            &[&b"a"[..], b"chain", b"z"],
-            damaged,
-            strategy,
-            |position, lookup| match position {
-                1 => assert!(is_reported(lookup.unwrap_err()), "{strategy}"),
-                _ => assert!(lookup.is_ok(), "{strategy}, key {position}"),
-            },
+    for shape in SHAPES {
+        let mut writes = vec![(b"a".to_vec(), vec![1]), (b"z".to_vec(), vec![2])];
+        writes.extend((0..200_u8).map(|n| (b"chain".to_vec(), vec![n; 30])));
+        let table = paranoid(shape, writes);
+        // The version with sequence number 100, of one level.
+        let damaged = (60..120)
+            .find(|&sequence| node(&table, b"chain", sequence).height() == 1)
+            .unwrap();
+        overwrite(node(&table, b"chain", damaged), 16 + 8, &[0xee]);
+        let is_reported =
+            |error: Error| matches!(error, Error::CorruptEntry { key, .. } if key == b"chain");
+        assert!(is_reported(table.get(b"chain", damaged).unwrap_err()));
+        for strategy in Strategy::ALL {
+            table.multi_get(
+                &[&b"a"[..], b"chain", b"z"],
+                damaged,
+                strategy,
+                |position, lookup| match position {
+                    1 => assert!(is_reported(lookup.unwrap_err()), "{strategy}"),
+                    _ => assert!(lookup.is_ok(), "{strategy}, key {position}"),
+                },
+            );
+        }
+        // A cursor that steps over the versions one by one meets it too.
+        let mut cursor = table.cursor(damaged + 3);
+        assert_eq!(
+            cursor.next().unwrap().map(|entry| entry.key),
+            Some(&b"a"[..])
         );
+        assert_eq!(
+            cursor.next().unwrap().map(|entry| entry.key),
+            Some(&b"chain"[..])
+        );
+        assert!(is_reported(cursor.next().unwrap_err()));
     }
-    // A cursor that steps over the versions one by one meets it too.
-    let mut cursor = table.cursor(damaged + 3);
-    assert_eq!(
-        cursor.next().unwrap().map(|entry| entry.key),
-        Some(&b"a"[..])
-    );
-    assert_eq!(
-        cursor.next().unwrap().map(|entry| entry.key),
-        Some(&b"chain"[..])
-    );
-    assert!(is_reported(cursor.next().unwrap_err()));
 }
 
 #[test]
 fn an_undamaged_table_passes_every_check() {
-    let (table, keys) = numbered(3000);
-    for strategy in Strategy::ALL {
-        assert!(
-            failures(&table, &keys, strategy, b"").is_empty(),
-            "{strategy}"
-        );
+    for shape in SHAPES {
+        let (table, keys) = numbered(shape, 3000);
+        for strategy in Strategy::ALL {
+            assert!(
+                failures(&table, &keys, strategy, b"").is_empty(),
+                "{strategy}"
+            );
+        }
     }
 }

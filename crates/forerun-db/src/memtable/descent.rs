@@ -6,7 +6,6 @@ use forerun_core::{CACHE_LINE_BYTES, suspend};
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, REST_BYTES, Seen, Stands, Target};
 use super::skip_list::SkipList;
-use super::skip_list_index::INDEX_LEVEL;
 use crate::versions::{Kind, ReadPoint};
 
 /// What a memtable knows of a key.
@@ -95,8 +94,9 @@ impl<'a, 'k> Descent<'a, 'k> {
     ) -> Self {
         match entry {
             Some(_) => {
+                let level = list.shape().index_level;
                 // SAFETY: the head has every level and is before every target.
-                let descent = unsafe { Descent::from(list, target, list.head(), INDEX_LEVEL) };
+                let descent = unsafe { Descent::from(list, target, list.head(), level) };
                 // The first step is onto the index's node, which reaches up to this level.
                 Descent {
                     ahead: entry,
@@ -141,7 +141,8 @@ impl<'a, 'k> Descent<'a, 'k> {
                 Stands::Before => {
                     before = next;
                     // Without a branch: the level of a search is as unpredictable as a coin toss.
-                    self.patience = self.patience.wrapping_sub(u32::from(level == INDEX_LEVEL));
+                    let index_level = self.list.shape().index_level;
+                    self.patience = self.patience.wrapping_sub(u32::from(level == index_level));
                     if self.patience == 0 {
                         (before, level) = (self.list.head(), self.list.top_level());
                         self.patience = u32::MAX;
@@ -240,7 +241,7 @@ pub(super) fn entries<'a, V: Visit, const N: usize>(
         _ => return [None; N],
     };
     for node in entries.iter().flatten() {
-        node.prefetch(INDEX_LEVEL);
+        node.prefetch(list.shape().index_level);
     }
     entries
 }

@@ -32,6 +32,7 @@
 use std::ptr::NonNull;
 
 use forerun_core::CachePadded;
+use forerun_core::arch::prefetch_read;
 use forerun_core::sync::modelled::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
@@ -100,6 +101,11 @@ pub(super) enum Indexed<'a> {
 }
 
 impl HashIndex {
+    /// Whether there is an index for an arena of this size: its offsets reach to the end.
+    pub(super) fn reaches(limit_bytes: usize) -> bool {
+        EntryBits::new(limit_bytes).is_some()
+    }
+
     /// An empty index; the seed selects its hash function. There is none for an arena larger than
     /// its offsets reach.
     pub(super) fn new(arena: &Arena, seed: u64) -> Result<Option<HashIndex>, Full> {
@@ -402,6 +408,10 @@ impl HashIndex {
         // SAFETY: these buckets are counted.
         let lines = lines.map(|line| unsafe { line.as_ref() });
         lines.iter().for_each(|line| line.prefetch());
+        for i in 0..GROUP {
+            // Otherwise each lock below would wait until a new line is there to be written.
+            prefetch_read(self.place(arena, buckets + i).as_ptr());
+        }
         if !self.bits.keeps_past(buckets.ilog2()) {
             for line in lines {
                 for slot in line.tags().used() {

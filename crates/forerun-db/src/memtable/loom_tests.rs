@@ -10,21 +10,25 @@ use loom::thread;
 
 use super::arena::Arena;
 use super::descent::{Lookup, find_alone};
+use super::list_shape::ListShape;
 use super::memory_checks::{Paranoid, Trusting};
 use super::node::{Draft, Node, Seal, Target};
 use super::skip_list::SkipList;
 use crate::comparator::{Bytewise, KeyOrder};
 use crate::versions::Kind;
 
-/// Three preemptions reach every order of the few steps that matter, in seconds instead of hours.
-fn model(body: impl Fn() + Send + Sync + 'static) {
-    forerun_core::sync::loom_model::check(3, body);
+/// Runs a model with a list of each shape. Three preemptions reach every order of the few steps
+/// that matter, in seconds instead of hours.
+fn model(body: impl Fn(Arc<SkipList>) + Copy + Send + Sync + 'static) {
+    for shape in [ListShape::SEARCHED, ListShape::BESIDE_A_HASH_INDEX] {
+        forerun_core::sync::loom_model::check(3, move || body(list(shape)));
+    }
 }
 
-fn list() -> Arc<SkipList> {
+fn list(shape: ListShape) -> Arc<SkipList> {
     let order = KeyOrder::new(StdArc::new(Bytewise));
     let arena = Arena::new(1 << 16, Pages::Small, None).unwrap();
-    Arc::new(SkipList::new(arena, order, Seal::Checksum).unwrap())
+    Arc::new(SkipList::new(arena, order, Seal::Checksum, shape).unwrap())
 }
 
 /// Inserts a key with a tower of the given height.
@@ -36,8 +40,12 @@ fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
         height,
         seal: Seal::Checksum,
     };
-    let place = list.arena().allocate(draft.size_bytes()).unwrap();
-    // SAFETY: the bytes were just allocated for this draft.
+    let placement = list.shape().placement;
+    let end_of = |start| draft.start(start, placement) + draft.size_bytes();
+    let (place, len_bytes) = list.arena().allocate_with(end_of).unwrap();
+    // SAFETY: the range was just allocated for this draft, which starts after the padding.
+    let place = unsafe { place.add(len_bytes - draft.size_bytes()) };
+    // SAFETY: as above.
     let node: Node<'_> = unsafe { draft.write(list.arena(), place) };
     // SAFETY: the node is new, and sequence numbers are not used twice in a model.
     forerun_core::block_on(unsafe { list.insert(node, sequence) });
@@ -82,8 +90,7 @@ fn check_all(list: &SkipList, keys: &[&[u8]]) {
 
 #[test]
 fn two_inserts_at_one_place_are_both_found() {
-    model(|| {
-        let list = list();
+    model(|list| {
         let other = list.clone();
         let writer = thread::spawn(move || {
             insert(&other, b"b", 2, 1);
@@ -98,8 +105,7 @@ fn two_inserts_at_one_place_are_both_found() {
 
 #[test]
 fn a_reader_sees_a_node_whole_or_not_at_all_while_the_list_grows_taller() {
-    model(|| {
-        let list = list();
+    model(|list| {
         insert(&list, b"m", 1, 1);
         let (one, other) = (list.clone(), list.clone());
         let writer = thread::spawn(move || insert(&one, b"c", 2, 2));
@@ -116,8 +122,7 @@ fn a_reader_sees_a_node_whole_or_not_at_all_while_the_list_grows_taller() {
 #[test]
 fn what_a_thread_has_published_any_later_search_finds() {
     use loom::sync::atomic::{AtomicBool, Ordering};
-    model(|| {
-        let list = list();
+    model(|list| {
         let is_written = Arc::new(AtomicBool::new(false));
         let (other, tell) = (list.clone(), is_written.clone());
         let writer = thread::spawn(move || {
@@ -133,8 +138,7 @@ fn what_a_thread_has_published_any_later_search_finds() {
 
 #[test]
 fn versions_of_one_key_come_out_newest_first() {
-    model(|| {
-        let list = list();
+    model(|list| {
         let other = list.clone();
         let writer = thread::spawn(move || insert(&other, b"k", 1, 1));
         insert(&list, b"k", 1, 2);

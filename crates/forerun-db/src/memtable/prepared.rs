@@ -22,6 +22,7 @@ use forerun_core::{block_on, interleave};
 
 use super::arena::Full;
 use super::hash_index::HashIndex;
+use super::list_shape::ListShape;
 use super::node::{Draft, HEIGHT_MAX, Node, Seen};
 use super::skip_list::SkipList;
 use crate::versions::Kind;
@@ -64,11 +65,12 @@ impl<'a> Prepared<'a> {
         ops: impl Iterator<Item = Op<'op>> + Clone,
     ) -> Result<Self, Refused> {
         // The heights are drawn twice from one seed: once to compute the size, once to write.
-        let seed = Heights::draw();
+        let seed = Heights::draw(list.shape());
+        let placement = list.shape().placement;
         let end_of = |start| {
             let mut drafts = drafts(list, ops.clone(), seed);
             let end = drafts.try_fold(start, |at, draft| {
-                let end = draft.start(at).checked_add(draft.size_bytes())?;
+                let end = draft.start(at, placement).checked_add(draft.size_bytes())?;
                 // Far beyond any arena, and far enough from the last address to keep the next node
                 // from overflowing.
                 (end <= isize::MAX as usize / 2).then_some(end)
@@ -90,7 +92,7 @@ impl<'a> Prepared<'a> {
         let mut at = block_start;
         let mut last: Option<Node<'a>> = None;
         for draft in drafts(list, ops, seed) {
-            let start = draft.start(at);
+            let start = draft.start(at, placement);
             // The lengths are checked again too, since a node keeps each in 32 bits.
             let is_long = draft.key.len() > KEY_BYTES_MAX || draft.value.len() > VALUE_BYTES_MAX;
             let free_bytes = block_end.saturating_sub(start);
@@ -219,34 +221,37 @@ fn drafts<'op>(
     })
 }
 
-/// Tower heights: each level holds one in `1 << FAN_OUT_BITS` of the nodes of the level below.
+/// Tower heights: level 1 holds one in `1 << low_fan_out_bits` of the nodes, and each level above
+/// half of those of the level below. Measured in docs/internals/memtable-performance.md.
 #[derive(Clone, Copy)]
-struct Heights(u64);
-
-/// The logarithm of the fan-out f. A prefix shows where a step would overshoot, so what counts is
-/// the number of steps forward: f - 1 a level, on log_f(n) levels. A smaller f means fewer steps.
-/// Measured in docs/internals/performance.md.
-const FAN_OUT_BITS: u32 = 1;
+struct Heights {
+    state: u64,
+    low_fan_out_bits: u32,
+}
 
 impl Heights {
-    fn draw() -> Self {
+    fn draw(shape: &ListShape) -> Self {
         thread_local! {
             static STATE: Cell<u64> = Cell::new(random_seed());
         }
         // The seed is mixed, not merely incremented: a batch steps on from its seed, and seeds one
         // step apart would give batch after batch the same heights, shifted by one.
-        Heights(STATE.with(|state| {
-            let seed = state.get().wrapping_add(GAMMA);
-            state.set(seed);
-            mix(seed)
-        }))
+        Heights {
+            state: STATE.with(|state| {
+                let seed = state.get().wrapping_add(GAMMA);
+                state.set(seed);
+                mix(seed)
+            }),
+            low_fan_out_bits: shape.low_fan_out_bits,
+        }
     }
 
     /// SplitMix64 (Steele, Lea, Flood 2014), read as coin tosses.
     fn next(&mut self) -> usize {
-        self.0 = self.0.wrapping_add(GAMMA);
-        let bits = mix(self.0);
-        1 + (bits.trailing_zeros() / FAN_OUT_BITS).min(HEIGHT_MAX as u32 - 1) as usize
+        self.state = self.state.wrapping_add(GAMMA);
+        let tosses = mix(self.state).trailing_zeros();
+        let height = 1 + (tosses + 1).saturating_sub(self.low_fan_out_bits);
+        height.min(HEIGHT_MAX as u32) as usize
     }
 }
 
@@ -264,47 +269,58 @@ fn mix(mut bits: u64) -> u64 {
 mod tests {
     use super::*;
 
+    const SHAPES: [ListShape; 2] = [ListShape::SEARCHED, ListShape::BESIDE_A_HASH_INDEX];
+
     #[test]
     fn batches_one_after_the_other_draw_heights_of_their_own() {
         // 200 batches of 1024: if each were the one before shifted by one, the test would see only
         // the tallest of 1223 heights.
-        let batch = || {
-            let mut heights = Heights::draw();
-            std::array::from_fn::<usize, 1024, _>(|_| heights.next())
-        };
-        let batches: Vec<_> = (0..200).map(|_| batch()).collect();
-        for two in batches.windows(2) {
-            assert_ne!(two[0][1..], two[1][..1023]);
+        for shape in SHAPES {
+            let batch = || {
+                let mut heights = Heights::draw(&shape);
+                std::array::from_fn::<usize, 1024, _>(|_| heights.next())
+            };
+            let batches: Vec<_> = (0..200).map(|_| batch()).collect();
+            for two in batches.windows(2) {
+                assert_ne!(two[0][1..], two[1][..1023]);
+            }
+            let tall = batches
+                .as_flattened()
+                .iter()
+                .filter(|&&height| height > 11 - shape.low_fan_out_bits as usize);
+            let expected = 200 * 1024 / (1 << 10);
+            assert!((expected / 2..expected * 2).contains(&tall.count()));
         }
-        let tall = batches
-            .as_flattened()
-            .iter()
-            .filter(|&&height| height > 10 / FAN_OUT_BITS as usize);
-        let expected = 200 * 1024 / (1 << 10);
-        assert!((expected / 2..expected * 2).contains(&tall.count()));
     }
 
     #[test]
     fn each_level_holds_its_share_of_the_nodes_below() {
-        let mut heights = Heights::draw();
-        let mut at_least = [0_u32; HEIGHT_MAX + 1];
-        let n = 200_000;
-        for _ in 0..n {
-            let height = heights.next();
-            assert!((1..=HEIGHT_MAX).contains(&height));
-            at_least[height] += 1;
-        }
-        let fan_out = f64::from(1_u32 << FAN_OUT_BITS);
-        for height in (1..HEIGHT_MAX).rev() {
-            at_least[height] += at_least[height + 1];
-        }
-        assert_eq!(at_least[1], n);
-        for height in 1..4 {
-            let share = f64::from(at_least[height + 1]) / f64::from(at_least[height]);
-            assert!(
-                (share * fan_out - 1.0).abs() < 0.05,
-                "level {height}: {share}"
-            );
+        for shape in SHAPES {
+            let mut heights = Heights::draw(&shape);
+            let mut at_least = [0_u32; HEIGHT_MAX + 1];
+            let n = 200_000;
+            for _ in 0..n {
+                let height = heights.next();
+                assert!((1..=HEIGHT_MAX).contains(&height));
+                at_least[height] += 1;
+            }
+            for height in (1..HEIGHT_MAX).rev() {
+                at_least[height] += at_least[height + 1];
+            }
+            assert_eq!(at_least[1], n);
+            for height in 1..4 {
+                let fan_out_bits = if height == 1 {
+                    shape.low_fan_out_bits
+                } else {
+                    1
+                };
+                let fan_out = f64::from(1_u32 << fan_out_bits);
+                let share = f64::from(at_least[height + 1]) / f64::from(at_least[height]);
+                assert!(
+                    (share * fan_out - 1.0).abs() < 0.05,
+                    "level {height}: {share}"
+                );
+            }
         }
     }
 }

@@ -20,9 +20,10 @@ use forerun_core::{CachePadded, suspend};
 
 use super::arena::{Arena, Full};
 use super::descent::{Descent, Step, Trail, start};
+use super::list_shape::ListShape;
 use super::memory_checks::{Checked, Trusting};
 use super::node::{Draft, HEIGHT_MAX, Header, Node, Seal, Seen, Stands, Target};
-use super::skip_list_index::{INDEX_LEVEL, INDEXED_ENTRIES_MIN, SkipListIndex};
+use super::skip_list_index::{INDEXED_ENTRIES_MIN, SkipListIndex};
 use crate::comparator::KeyOrder;
 use crate::versions::{Kind, ReadPoint, SEQUENCE_MAX};
 
@@ -30,6 +31,7 @@ pub(super) struct SkipList {
     arena: Arena,
     order: KeyOrder,
     seal: Seal,
+    shape: ListShape,
     /// The head's header: a node of full height before all others. It is in the arena, so it is
     /// valid as long as `self`.
     head: NonNull<Header>,
@@ -51,7 +53,12 @@ unsafe impl Sync for SkipList {}
 
 impl SkipList {
     /// An empty list in an empty arena.
-    pub(super) fn new(arena: Arena, order: KeyOrder, seal: Seal) -> Result<Self, Full> {
+    pub(super) fn new(
+        arena: Arena,
+        order: KeyOrder,
+        seal: Seal,
+        shape: ListShape,
+    ) -> Result<Self, Full> {
         let draft = Draft {
             key: &[],
             value: &[],
@@ -67,6 +74,7 @@ impl SkipList {
             arena,
             order,
             seal,
+            shape,
             head,
             height: AtomicUsize::new(1),
             index: AtomicPtr::new(std::ptr::null_mut()),
@@ -86,6 +94,11 @@ impl SkipList {
 
     pub(super) fn seal(&self) -> Seal {
         self.seal
+    }
+
+    #[inline(always)]
+    pub(super) fn shape(&self) -> &ListShape {
+        &self.shape
     }
 
     #[inline(always)]
@@ -115,11 +128,11 @@ impl SkipList {
         unsafe { index.as_ref() }
     }
 
-    /// Counts inserted entries, and builds a new index when the list has grown by a quarter.
+    /// Counts inserted entries, and builds a new index when the last one is out of date.
     pub(super) fn count(&self, inserted: usize) {
         let entries = self.entries.fetch_add(inserted, Ordering::Relaxed) + inserted;
         let due = self.index_due.load(Ordering::Relaxed);
-        let next = entries + entries / 4;
+        let next = self.shape.index_due(entries);
         // Relaxed: if several threads find the index due, the exchange lets one of them build it.
         let claim = || {
             self.index_due
@@ -154,12 +167,12 @@ impl SkipList {
         }
         let target = Target::new(&self.order, node.key(), ReadPoint::at(sequence));
         let mut path = Splice::new(self.head());
-        let mut descent = if height <= INDEX_LEVEL {
+        let mut descent = if height <= self.shape.index_level + 1 {
             let descent = start::<Trusting>(self, target);
             suspend().await; // The index's node has been asked for.
             descent
         } else {
-            // A tall tower also needs its path on the levels above the index's.
+            // A taller tower also needs its path on the levels above the index's.
             Descent::new(self, target)
         };
         while untroubled(descent.step::<Trusting, _>(&mut path)) == Step::Read {

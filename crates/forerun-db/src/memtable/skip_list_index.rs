@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   prefixes │ p0 │ p1 │ p2 │ …    sorted; searched without touching a node
-//!   nodes    │ n0 │ n1 │ n2 │ …    every node that reached INDEX_LEVEL when the index was built
+//!   nodes    │ n0 │ n1 │ n2 │ …    every node that reached the index's level when it was built
 //!                    │
 //!   level 4  head ──►n0 ─────►n1 ──────►n2 ─►     the search continues from here
 //! ```
@@ -12,9 +12,9 @@
 //! batched search, because each step is an unpredictable turn of a coroutine. The index replaces
 //! them by a search of a flat array. The search takes the same few steps for every key, so a group
 //! of keys runs it in lock-step. The index is a snapshot that is rebuilt when the table has grown
-//! by a quarter. Nodes added in between are found through the list, by way of its upper levels
-//! where there are many. Starting from a node before the target is always correct, so a stale index
-//! only costs extra steps.
+//! by a quarter, or beside a hash index to twice its size (`list_shape.rs`). Nodes added in between
+//! are found through the list, by way of its upper levels where there are many. Starting from a
+//! node before the target is always correct, so a stale index only costs extra steps.
 //!
 //! The prefix here is that of the key *after the bytes that all keys share* (those that the first
 //! and last key shared when the index was built). So it also tells keys like `user:0000012345`
@@ -28,14 +28,14 @@ use super::node::{Header, Node, Target};
 use super::skip_list::SkipList;
 use crate::comparator::KeyOrder;
 
-/// The level whose nodes the index holds: one in 16 of all.
-pub(super) const INDEX_LEVEL: usize = 4;
-
 /// An index pays from this many entries on.
 pub(super) const INDEXED_ENTRIES_MIN: usize = 2048;
 
 /// Keys that go through the index in lock-step.
 pub(super) const GROUP: usize = 8;
+
+/// How far ahead of itself the walk that builds an index prefetches the nodes of the last index.
+const AHEAD: usize = 16;
 
 /// An index, in the arena.
 #[repr(C)]
@@ -47,7 +47,7 @@ pub(super) struct SkipListIndex {
 }
 
 impl SkipListIndex {
-    /// Builds an index of the nodes on `INDEX_LEVEL`, if there are any and the arena has space.
+    /// Builds an index of the nodes on its level, if there are any and the arena has space.
     pub(super) fn build(list: &SkipList) -> Option<&SkipListIndex> {
         let nodes: Vec<Node<'_>> = tall_nodes(list).collect();
         let (first, last) = (nodes.first()?, nodes.last()?);
@@ -86,6 +86,11 @@ impl SkipListIndex {
     fn prefixes(&self) -> &[u64] {
         // SAFETY: `build` initialised `len` prefixes there, and they do not change.
         unsafe { NonNull::slice_from_raw_parts(self.prefixes, self.len).as_ref() }
+    }
+
+    fn headers(&self) -> &[NonNull<Header>] {
+        // SAFETY: `build` initialised `len` headers there, and they do not change.
+        unsafe { NonNull::slice_from_raw_parts(self.headers, self.len).as_ref() }
     }
 
     /// The number with which a target is sought: a node with a smaller prefix is before the target.
@@ -138,12 +143,23 @@ impl SkipListIndex {
     }
 }
 
-/// The nodes that reach `INDEX_LEVEL`, in order.
+/// The nodes that reach the index's level, in order.
 fn tall_nodes(list: &SkipList) -> impl Iterator<Item = Node<'_>> {
+    let level = list.shape().index_level;
     let mut at = list.head();
+    let mut ahead = list.index().map_or(&[][..], SkipListIndex::headers);
     std::iter::from_fn(move || {
         // SAFETY: the head has every level, and the others were reached on this one.
-        at = unsafe { at.link(INDEX_LEVEL) }.load().next?;
+        at = unsafe { at.link(level) }.load().next?;
+        if let [next, ..] = ahead
+            && *next == at.into_raw()
+        {
+            if let Some(header) = ahead.get(AHEAD) {
+                // SAFETY: the index holds nodes of the list.
+                unsafe { Node::from_raw(*header) }.prefetch(level);
+            }
+            ahead = &ahead[1..];
+        }
         Some(at)
     })
 }
