@@ -291,7 +291,10 @@ fn the_scan_bench_measures_both_directions_in_both_states_of_the_store() {
     // Two states, numbers of threads, directions and lengths.
     assert_eq!(rows.len(), 2 * 2 * 2 * 2);
     for row in &rows {
-        assert_eq!((row.bench.as_str(), row.keys, row.value_bytes), ("scan", 2000, 1000));
+        assert_eq!(
+            (row.bench.as_str(), row.keys, row.value_bytes),
+            ("scan", 2000, 1000)
+        );
         assert!(row.keys_per_second > 0.0 && [1, 100].contains(&row.batch));
     }
     let cases: BTreeSet<(&str, &str)> = rows

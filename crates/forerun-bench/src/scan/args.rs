@@ -167,7 +167,10 @@ mod tests {
         assert_eq!(lists.lengths, [1, 10, 100, 10_000]);
         assert_eq!(lists.directions, [Direction::Forward, Direction::Backward]);
         assert_eq!(lists.runs, [Runs::One, Runs::Several]);
-        assert_eq!((lists.data.keys(), lists.data.value_bytes()), (1_000_000, 1000));
+        assert_eq!(
+            (lists.data.keys(), lists.data.value_bytes()),
+            (1_000_000, 1000)
+        );
         assert!(lists.cache_bytes > 1_500_000_000);
     }
 

@@ -60,7 +60,9 @@ impl<'a> Fixture<'a> {
         let store = engine.open(&requirements)?;
         let bar = progress.steps(&format!("loading {}", engine.name()), keys);
         let mut writer = store.writer()?;
-        engine::load(&mut *writer, &data, 0..keys, LOAD_BATCH, |done| bar.at(done))?;
+        engine::load(&mut *writer, &data, 0..keys, LOAD_BATCH, |done| {
+            bar.at(done)
+        })?;
         store.wait_idle()?;
         match runs {
             Runs::One => store.compact()?,
@@ -157,13 +159,7 @@ impl<'a> Fixture<'a> {
     }
 
     /// Makes one scan and compares its entries with those that were written.
-    fn check(
-        &self,
-        reader: &mut dyn Reader,
-        scans: Scans,
-        first: u64,
-        from: &[u8],
-    ) -> Result<()> {
+    fn check(&self, reader: &mut dyn Reader, scans: Scans, first: u64, from: &[u8]) -> Result<()> {
         let mut expected = EntryBuffer::default();
         let (mut index, mut wrong) = (first, None);
         let count = scan(reader, scans, from, &mut |key, value| {

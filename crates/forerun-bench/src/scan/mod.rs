@@ -165,7 +165,13 @@ impl Bench<'_> {
         Ok((rows.collect(), facts))
     }
 
-    fn row(&self, at: usize, cells: &[Cell], outcomes: &[Outcome], fixtures: &[Fixture<'_>]) -> Row {
+    fn row(
+        &self,
+        at: usize,
+        cells: &[Cell],
+        outcomes: &[Outcome],
+        fixtures: &[Fixture<'_>],
+    ) -> Row {
         let (cell, outcome) = (cells[at], &outcomes[at]);
         let data = self.lists.data;
         let is_peer = |other: &Cell| {

@@ -19,11 +19,7 @@ scan, in alternating rounds on this machine. All data is in memory.";
 ///
 /// # Errors
 /// Errors of the stream.
-pub(super) fn print(
-    rows: &[Row],
-    facts: &[(String, String)],
-    out: &mut dyn Write,
-) -> Result<()> {
+pub(super) fn print(rows: &[Row], facts: &[(String, String)], out: &mut dyn Write) -> Result<()> {
     let (constant, table) = table(rows);
     writeln!(out)?;
     write_facts(out, &constant)?;
