@@ -215,11 +215,13 @@ impl Iter {
             self.is_done = true;
             return Err(forked.into());
         }
-        if let Some(error) = self.error.take() {
-            self.is_done = true;
-            return Err(error);
+        match self.error {
+            None => Ok(false),
+            Some(_) => {
+                self.is_done = true;
+                self.error.take().map_or(Ok(true), Err)
+            }
         }
-        Ok(self.is_done)
     }
 
     /// Ends the iteration if a move failed.

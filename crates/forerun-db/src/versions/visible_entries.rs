@@ -8,7 +8,8 @@
 //!
 //! Moving forward, the cursor stays on the entry and lends it. Moving backward, it meets a key's
 //! versions oldest first, and knows the newest one only when it reaches the next key. So it copies
-//! the entry, and stops before the entry's key.
+//! the entry, and stops before the entry's key. Most keys have one version, though. Where the
+//! versions tell that cheaply, the cursor stays on the entry in this direction too.
 
 use super::{Kind, SEQUENCE_MAX, Version, VersionCursor};
 use crate::Result;
@@ -51,6 +52,8 @@ enum Position {
     Nowhere,
     /// On the entry.
     OnEntry,
+    /// On the entry, which is the newest version of its key, with the versions before it next.
+    OnNewest,
     /// Before all versions of the entry's key, or nowhere; the entry is copied.
     BeforeKey,
 }
@@ -134,7 +137,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
     pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {
             Position::Nowhere => return self.seek_first(),
-            Position::OnEntry => self.pass_key()?,
+            Position::OnEntry | Position::OnNewest => self.pass_key()?,
             Position::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
         }
         self.find_visible_forward()
@@ -145,7 +148,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
     pub(crate) fn next_newest(&mut self) -> Result<Option<Version<'_>>> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {
             Position::Nowhere => self.versions.seek_first()?,
-            Position::OnEntry => self.pass_key()?,
+            Position::OnEntry | Position::OnNewest => self.pass_key()?,
             Position::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
         }
         while let Some(at) = self.versions.at() {
@@ -166,6 +169,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 keep(&mut self.key, self.versions.at().map(|at| at.key));
                 self.versions.seek_before(&self.key, SEQUENCE_MAX)?;
             }
+            Position::OnNewest => self.versions.prev()?,
             Position::BeforeKey => {}
         }
         self.find_visible_backward()
@@ -175,7 +179,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
     pub(crate) fn entry(&self) -> Option<Entry<'_>> {
         match self.position {
             Position::Nowhere => None,
-            Position::OnEntry => self.versions.at().map(|at| Entry {
+            Position::OnEntry | Position::OnNewest => self.versions.at().map(|at| Entry {
                 key: at.key,
                 value: at.value,
             }),
@@ -235,6 +239,15 @@ impl<C: VersionCursor> VisibleEntries<C> {
     /// before it.
     fn find_visible_backward(&mut self) -> Result<Option<Entry<'_>>> {
         while let Some(at) = self.versions.at() {
+            if self.versions.is_newest_of_key() {
+                // The key's only version, but for older ones that are hidden.
+                if at.kind == Kind::Value && at.sequence <= self.snapshot {
+                    self.position = Position::OnNewest;
+                    break;
+                }
+                self.versions.prev()?;
+                continue;
+            }
             keep(&mut self.key, Some(at.key));
             let mut newest = None;
             let mut passed = 0;
@@ -332,6 +345,13 @@ mod tests {
         }
         fn prev(&mut self) -> Result<()> {
             self.go(self.at.map_or(usize::MAX, |at| at.wrapping_sub(1)))
+        }
+        fn is_newest_of_key(&self) -> bool {
+            let before = |at: usize| at.checked_sub(1).map(|before| &self.versions[before].0);
+            // As runs do, it does not know of every key.
+            let is_known = |at: usize| !at.is_multiple_of(3);
+            let is_newest = |at: usize| before(at) != Some(&self.versions[at].0);
+            self.at.is_some_and(|at| is_known(at) && is_newest(at))
         }
         fn at(&self) -> Option<Version<'_>> {
             let (key, sequence, kind, value) = &self.versions[self.at?];
