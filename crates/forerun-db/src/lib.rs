@@ -79,8 +79,6 @@ pub use offline::description::{
 pub use offline::{CheckReport, check, check_with_io, repair, repair_with_io};
 pub use ops::{Op, Ops};
 pub use options::{Access, Background, Durability, KeyspaceOptions, Options, TreeOptions, WalMode};
-#[doc(hidden)]
-pub use run::cursor::SCAN_KNOBS;
 pub use run::dump::{PageDescription, RowContent, RowDescription};
 pub use run::{Compression, RunOptions};
 pub use store_dir::Create;

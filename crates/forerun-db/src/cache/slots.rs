@@ -62,14 +62,6 @@ impl PageSlots {
         Some(unsafe { self.cache.frames.bytes(frame, len, pin) })
     }
 
-    /// A page in the cache, together with the rest of its frame. Counts no use of it.
-    #[inline(always)]
-    pub(crate) fn peek<'g>(&'g self, page_no: u32, pin: &'g Pin) -> Option<&'g [u8]> {
-        let frame = self.words.peek(page_no)?;
-        // SAFETY: as in `get`.
-        Some(unsafe { self.cache.frames.bytes(frame, usize::MAX, pin) })
-    }
-
     /// A page of `len` bytes that stays in place without a pin, if it is in a frame of the cache.
     #[inline]
     pub(crate) fn hold<'r>(

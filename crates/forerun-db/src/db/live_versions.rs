@@ -116,7 +116,7 @@ impl VersionCursor for LiveVersions<'_> {
         self.pass_backward()
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         self.versions.at()
     }

@@ -55,7 +55,7 @@ impl VersionCursor for SourceCursor<'_> {
         each!(self, cursor => cursor.prev())
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         each!(self, cursor => cursor.at())
     }
@@ -63,10 +63,6 @@ impl VersionCursor for SourceCursor<'_> {
     #[inline]
     fn is_newest_of_key(&self) -> bool {
         each!(self, cursor => cursor.is_newest_of_key())
-    }
-
-    async fn warm(&self, key: &[u8], sequence: u64) {
-        each!(self, cursor => cursor.warm(key, sequence).await);
     }
 
     fn reset(&mut self) {

@@ -506,7 +506,7 @@ impl VersionCursor for TableVersions<'_> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         self.at.map(|node| Version {
             key: node.key(),
@@ -528,12 +528,5 @@ impl VersionCursor for TableVersions<'_> {
         self.at = None;
         self.before.clear();
         self.reach = 0;
-    }
-
-    async fn warm(&self, key: &[u8], sequence: u64) {
-        // A search that checks what it passes is slow anyway.
-        if self.table.checks == MemoryChecks::Off {
-            skip_list_cursor::warm(&self.table.list, key, sequence).await;
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! All versions in the list, in order, in both directions.
 
-use super::descent::{self, NoTrail, Trail, start};
-use super::memory_checks::{Checked, Trusting, Visit};
+use super::descent::{NoTrail, Trail, start};
+use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Seen, Target};
 use super::skip_list::SkipList;
 use crate::versions::ReadPoint;
@@ -96,13 +96,6 @@ pub(super) fn from<'a, V: Visit>(
     sequence: u64,
 ) -> Checked<Option<Node<'a>>> {
     Ok(seek::<V>(list, key, sequence)?.1)
-}
-
-/// Walks to a position, awaiting each node, so that the nodes are in the CPU's cache afterwards.
-pub(super) async fn warm(list: &SkipList, key: &[u8], sequence: u64) {
-    let target = Target::new(list.order(), key, ReadPoint::at(sequence));
-    // The answer and an error, of which there is none without checks, are the seek's to find.
-    let _ = descent::find::<Trusting>(start::<Trusting>(list, target)).await;
 }
 
 /// The node after `node` on the lowest level.

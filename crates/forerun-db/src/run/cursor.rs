@@ -20,7 +20,6 @@ use super::page::{Page, PageKind};
 use super::page_search;
 use super::reader::Run;
 use super::stored::{PageLocation, unstore};
-use super::warm::warm;
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::io::reads::read_exact_at;
@@ -31,6 +30,16 @@ const LEAVES_INTO_CACHE: u32 = 8;
 
 /// Bytes of a key buffer that a reused cursor keeps.
 const KEPT_KEY_BYTES: usize = 64 << 10;
+
+/// A step to a row that is so many rows from its leaf's end prefetches the start of the next leaf:
+/// this many lines, with the header, a group and the first rows of a leaf of long rows.
+const ROWS_BEFORE_LEAF: usize = 4;
+const LEAF_START_LINES: usize = 8;
+
+/// The next row's value is prefetched if the current row's is at least this long, and so many bytes
+/// of it. The CPU follows shorter and longer ones by itself.
+const PREFETCHED_VALUE_MIN: usize = 256;
+const PREFETCHED_VALUE_MAX: usize = 2 << 10;
 
 /// Sizes of the first and of the largest read-ahead.
 const READ_AHEAD_MIN_BYTES: u64 = 32 << 10;
@@ -63,8 +72,6 @@ impl Target<'_> {
         }
     }
 }
-
-pub static SCAN_KNOBS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
@@ -344,53 +351,31 @@ impl<'r> RunCursor<'r> {
         self.row = Some(row);
     }
 
+    /// After a step: prefetches what the next steps in that direction read, the next row's value and
+    /// the start of the next leaf.
     #[inline]
-    fn prefetch_forward(&self, row: usize, rows: usize) {
-        let knobs = SCAN_KNOBS.load(std::sync::atomic::Ordering::Relaxed);
-        if knobs & 1 != 0 && row + 4 == rows {
-            if let Some(number) = self.leaf.number() {
-                self.run.slots().prefetch_page(number.wrapping_add(1), 8);
-            }
-        }
+    fn prefetch(&self, direction: Direction) {
+        let Some(row) = self.row else {
+            return;
+        };
         let page = self.leaf.page();
-        if knobs & 2 != 0 && row + 1 < rows {
-            page.prefetch_record(row + 1);
+        let (next, left) = match direction {
+            Direction::Forward => (row + 1, page.rows() - row - 1),
+            Direction::Backward => (row.wrapping_sub(1), row),
+        };
+        if left == ROWS_BEFORE_LEAF
+            && let Some(number) = self.leaf.number()
+        {
+            // Leaves are numbered in key order.
+            let leaf = match direction {
+                Direction::Forward => number.wrapping_add(1),
+                Direction::Backward => number.wrapping_sub(1),
+            };
+            self.run.slots().prefetch_page(leaf, LEAF_START_LINES);
         }
-        if knobs & 4 != 0 && row + 2 < rows {
-            page.prefetch_record(row + 2);
-        }
-        if knobs & 8 != 0 && row + 1 < rows {
-            let v = page.leaf_row(row + 1).value;
-            let mut at = v.start;
-            while at < v.end {
-                forerun_core::arch::prefetch_read(page.bytes().as_ptr().wrapping_add(at));
-                at += 64;
-            }
-        }
-    }
-
-    #[inline]
-    fn prefetch_backward(&self, row: usize) {
-        let knobs = SCAN_KNOBS.load(std::sync::atomic::Ordering::Relaxed);
-        if knobs & 1 != 0 && row == 4 {
-            if let Some(number) = self.leaf.number() {
-                self.run.slots().prefetch_page(number.wrapping_sub(1), 4);
-            }
-        }
-        let page = self.leaf.page();
-        if knobs & 2 != 0 && row >= 1 {
-            page.prefetch_record(row - 1);
-        }
-        if knobs & 4 != 0 && row >= 2 {
-            page.prefetch_record(row - 2);
-        }
-        if knobs & 8 != 0 && row >= 1 {
-            let v = page.leaf_row(row - 1).value;
-            let mut at = v.start;
-            while at < v.end {
-                forerun_core::arch::prefetch_read(page.bytes().as_ptr().wrapping_add(at));
-                at += 64;
-            }
+        // The CPU itself follows short rows, and the start of the next leaf is prefetched.
+        if left > 0 && self.value.len() >= PREFETCHED_VALUE_MIN {
+            page.prefetch_value(next, PREFETCHED_VALUE_MAX);
         }
     }
 
@@ -402,10 +387,8 @@ impl<'r> RunCursor<'r> {
 
     #[inline]
     fn first_behind(&mut self, row: usize) -> Result<()> {
-        let rows = self.leaf.page().rows();
-        if row < rows {
+        if row < self.leaf.page().rows() {
             self.set_row(row);
-            self.prefetch_forward(row, rows);
         } else if self.turn_leaf(Direction::Forward)? {
             self.set_row(0);
         }
@@ -416,7 +399,6 @@ impl<'r> RunCursor<'r> {
     fn last_before(&mut self, row: usize) -> Result<()> {
         if let Some(row) = row.checked_sub(1) {
             self.set_row(row);
-            self.prefetch_backward(row);
         } else if self.turn_leaf(Direction::Backward)? {
             self.set_row(self.leaf.page().rows().saturating_sub(1));
         }
@@ -469,7 +451,11 @@ impl VersionCursor for RunCursor<'_> {
     #[inline]
     fn next(&mut self) -> Result<()> {
         match self.row.take() {
-            Some(row) => self.first_behind(row + 1),
+            Some(row) => {
+                self.first_behind(row + 1)?;
+                self.prefetch(Direction::Forward);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
@@ -477,12 +463,16 @@ impl VersionCursor for RunCursor<'_> {
     #[inline]
     fn prev(&mut self) -> Result<()> {
         match self.row.take() {
-            Some(row) => self.last_before(row),
+            Some(row) => {
+                self.last_before(row)?;
+                self.prefetch(Direction::Backward);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         self.row?;
         Some(Version {
@@ -503,10 +493,6 @@ impl VersionCursor for RunCursor<'_> {
             let (before, suffix) = (self.leaf.page().suffix(row - 1), &self.key[prefix_len..]);
             self.run.order().compare(before, suffix).is_ne()
         }
-    }
-
-    async fn warm(&self, key: &[u8], sequence: u64) {
-        warm(self.run, key, sequence).await;
     }
 
     fn reset(&mut self) {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::cursor::RunCursor;
 use super::reader::Run;
-use super::warm::warm;
 use crate::Result;
 use crate::versions::{Version, VersionCursor};
 
@@ -150,7 +149,7 @@ impl VersionCursor for LevelCursor<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         self.cursor.as_ref()?.1.at()
     }
@@ -159,12 +158,6 @@ impl VersionCursor for LevelCursor<'_> {
     fn is_newest_of_key(&self) -> bool {
         let cursor = self.cursor.as_ref();
         cursor.is_some_and(|(_, cursor)| cursor.is_newest_of_key())
-    }
-
-    async fn warm(&self, key: &[u8], sequence: u64) {
-        if let Some(run) = self.runs.get(self.first_not_before(key)) {
-            warm(run, key, sequence).await;
-        }
     }
 
     fn reset(&mut self) {

@@ -17,7 +17,7 @@
 //!   obsolete_files.rs  removes files of obsolete runs
 //!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found
 //!   cursor.rs          all versions of a run, in order; level_cursor.rs: of a level
-//!   loaded_page.rs     the pages that a cursor is at; warm.rs prefetches those that it seeks
+//!   loaded_page.rs     the pages that a cursor is at
 //!   dump.rs            prints a page
 //! ```
 //!
@@ -49,7 +49,6 @@ mod stored;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub mod testing;
-mod warm;
 mod writer;
 
 pub(crate) use filter::Filter;

@@ -306,6 +306,17 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// Prefetches the first `max_bytes` of the value in a leaf's row. Reads the row's header.
+    #[inline(always)]
+    pub(crate) fn prefetch_value(&self, row: usize, max_bytes: usize) {
+        let record = self.record(row);
+        let start = record.suffix + record.suffix_len;
+        let len = (self.u32_at(record.at + 8) as usize).min(max_bytes);
+        for at in (start..start + len).step_by(LINE_BYTES) {
+            prefetch_read(self.bytes.as_ptr().wrapping_add(at));
+        }
+    }
+
     /// A row's key without the common prefix.
     #[inline(always)]
     pub(crate) fn suffix(&self, row: usize) -> &'a [u8] {

@@ -15,17 +15,9 @@
 
 use std::cmp::Ordering;
 
-use forerun_core::interleave;
-
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::versions::{Version, VersionCursor};
-
-/// With fewer cursors, there is too little to overlap.
-const WARMED_MIN: usize = 2;
-
-/// Seeks that wait for memory together.
-const WARMED_AT_ONCE: usize = 8;
 
 /// The versions of many cursors, in order.
 ///
@@ -100,20 +92,6 @@ impl<C: VersionCursor> Merge<C> {
         }
         self.play_all();
         Ok(())
-    }
-
-    /// Lets the seeks of all cursors wait for memory together.
-    fn warm(&self, key: &[u8], sequence: u64) {
-        if crate::run::cursor::SCAN_KNOBS.load(std::sync::atomic::Ordering::Relaxed) & 16 == 0 {
-            return;
-        }
-        if self.sources.len() >= WARMED_MIN {
-            let all = self.sources.iter();
-            interleave::<WARMED_AT_ONCE, _>(
-                all.map(|source| source.cursor.warm(key, sequence)),
-                |_, ()| (),
-            );
-        }
     }
 
     /// Moves one version in `direction`.
@@ -250,12 +228,10 @@ impl<C: VersionCursor> VersionCursor for Merge<C> {
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        self.warm(key, sequence);
         self.position(Direction::Forward, |cursor| cursor.seek(key, sequence))
     }
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        self.warm(key, sequence);
         self.position(Direction::Backward, |cursor| {
             cursor.seek_before(key, sequence)
         })
@@ -271,7 +247,7 @@ impl<C: VersionCursor> VersionCursor for Merge<C> {
         self.advance(Direction::Backward)
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         match self.is_positioned {
             true => self.sources[self.tree[0]].cursor.at(),

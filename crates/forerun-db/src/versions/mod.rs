@@ -113,14 +113,6 @@ pub(crate) trait VersionCursor: Send {
         false
     }
 
-    /// Prefetches what [`seek`](Self::seek) and [`seek_before`](Self::seek_before) read, and is
-    /// pending where it waits for memory. Does not move the cursor.
-    async fn warm(&self, _key: &[u8], _sequence: u64)
-    where
-        Self: Sized,
-    {
-    }
-
     /// Prepares the cursor for reuse: it has no position and keeps little memory.
     fn reset(&mut self) {}
 }

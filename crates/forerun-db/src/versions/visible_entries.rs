@@ -95,48 +95,61 @@ impl<C: VersionCursor> VisibleEntries<C> {
     pub(crate) fn seek_first(&mut self) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_first()?;
-        self.find_visible_forward()
+        self.find_visible_forward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the last entry.
     pub(crate) fn seek_last(&mut self) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_last()?;
-        self.find_visible_backward()
+        self.find_visible_backward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the first entry at or after `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek(key, self.snapshot)?;
-        self.find_visible_forward()
+        self.find_visible_forward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the first entry after `key`.
     pub(crate) fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek(key, BEHIND_ALL)?;
-        self.find_visible_forward()
+        self.find_visible_forward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the last entry before `key`.
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_before(key, SEQUENCE_MAX)?;
-        self.find_visible_backward()
+        self.find_visible_backward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the last entry at or before `key`.
     pub(crate) fn seek_back(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_before(key, BEHIND_ALL)?;
-        self.find_visible_backward()
+        self.find_visible_backward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the next entry; to the first if the cursor has no position.
     pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>> {
+        self.step_forward()?;
+        Ok(self.entry())
+    }
+
+    /// [`next`](Self::next), for callers that do not need the entry yet.
+    #[inline]
+    pub(crate) fn step_forward(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {
-            Position::Nowhere => return self.seek_first(),
+            Position::Nowhere => return self.seek_first().map(drop),
             Position::OnEntry | Position::OnNewest => self.pass_key()?,
             Position::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
         }
@@ -163,8 +176,15 @@ impl<C: VersionCursor> VisibleEntries<C> {
 
     /// Moves to the previous entry; to the last if the cursor has no position.
     pub(crate) fn prev(&mut self) -> Result<Option<Entry<'_>>> {
+        self.step_backward()?;
+        Ok(self.entry())
+    }
+
+    /// [`prev`](Self::prev), for callers that do not need the entry yet.
+    #[inline]
+    pub(crate) fn step_backward(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {
-            Position::Nowhere => return self.seek_last(),
+            Position::Nowhere => return self.seek_last().map(drop),
             Position::OnEntry => {
                 keep(&mut self.key, self.versions.at().map(|at| at.key));
                 self.versions.seek_before(&self.key, SEQUENCE_MAX)?;
@@ -175,7 +195,14 @@ impl<C: VersionCursor> VisibleEntries<C> {
         self.find_visible_backward()
     }
 
+    /// Whether the cursor is on an entry.
+    #[inline(always)]
+    pub(crate) fn is_positioned(&self) -> bool {
+        self.position != Position::Nowhere
+    }
+
     /// The current entry.
+    #[inline(always)]
     pub(crate) fn entry(&self) -> Option<Entry<'_>> {
         match self.position {
             Position::Nowhere => None,
@@ -192,7 +219,8 @@ impl<C: VersionCursor> VisibleEntries<C> {
 
     /// From the underlying cursor's position on, finds the first key whose newest visible version
     /// is a value.
-    fn find_visible_forward(&mut self) -> Result<Option<Entry<'_>>> {
+    #[inline]
+    fn find_visible_forward(&mut self) -> Result<()> {
         while let Some(Version { sequence, kind, .. }) = self.versions.at() {
             if sequence > self.snapshot {
                 self.pass_newer()?;
@@ -203,7 +231,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 break;
             }
         }
-        Ok(self.entry())
+        Ok(())
     }
 
     /// Skips a version that is too new. An older one of the same key may be visible.
@@ -224,6 +252,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
     }
 
     /// Moves to the first version of the next key.
+    #[inline]
     fn pass_key(&mut self) -> Result<()> {
         keep(&mut self.key, self.versions.at().map(|at| at.key));
         for _ in 0..WALK_LIMIT {
@@ -237,7 +266,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
 
     /// From the underlying cursor's position back, finds the first key with an entry, and stops
     /// before it.
-    fn find_visible_backward(&mut self) -> Result<Option<Entry<'_>>> {
+    fn find_visible_backward(&mut self) -> Result<()> {
         while let Some(at) = self.versions.at() {
             if self.versions.is_newest_of_key() {
                 // The key's only version, but for older ones that are hidden.
@@ -286,16 +315,18 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 break;
             }
         }
-        Ok(self.entry())
+        Ok(())
     }
 
     /// Whether the underlying cursor is at a version of `key`.
+    #[inline(always)]
     fn is_at_key(&self) -> bool {
         let at = self.versions.at();
         at.is_some_and(|at| self.order.compare(at.key, &self.key).is_eq())
     }
 }
 
+#[inline]
 fn keep(into: &mut Vec<u8>, bytes: Option<&[u8]>) {
     into.clear();
     into.extend_from_slice(bytes.unwrap_or_default());
