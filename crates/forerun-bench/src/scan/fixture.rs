@@ -110,14 +110,16 @@ impl<'a> Fixture<'a> {
     /// A failed scan, or, in the first round, a wrong one.
     pub(super) fn turn(&self, turn: &Turn, scans: Scans, threads: usize) -> Result<Sample> {
         let strategy = self.engine.batched();
+        // The engine itself may not be shared.
+        let (store, data) = (&*self.store, &self.data);
         let samples = self.cores.run(threads, |thread, ready| {
-            let mut reader = self.store.reader(&strategy)?;
+            let mut reader = store.reader(&strategy)?;
             // Not the turn's own seed: all engines scan the same entries.
             let seed = (turn.round as u64) << 32 ^ thread as u64;
-            let starts = self.starts(scans, seed);
+            let starts = starts(data, scans, seed);
             if turn.round == 0 {
                 for (index, key) in starts.iter().take(16) {
-                    self.check(&mut *reader, scans, *index, key)
+                    check(data, &mut *reader, scans, (*index, key))
                         .with_context(|| format!("a wrong answer for a scan from {index}"))?;
                 }
             }
@@ -142,41 +144,46 @@ impl<'a> Fixture<'a> {
             beside_per_second: None,
         })
     }
+}
 
-    /// Where scans begin, so that each finds as many entries as it asks for: indices and keys.
-    fn starts(&self, scans: Scans, seed: u64) -> Vec<(u64, Vec<u8>)> {
-        let mut rng = SmallRng::seed_from_u64(seed);
-        let (keys, length) = (self.data.keys(), scans.length as u64);
-        let draw = |_| {
-            let first = rng.random_range(0..=keys - length);
-            let index = match scans.direction {
-                Direction::Forward => first,
-                Direction::Backward => first + length - 1,
-            };
-            (index, self.data.present(index))
+/// Where scans begin, so that each finds as many entries as it asks for: indices and keys.
+fn starts(data: &Dataset, scans: Scans, seed: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let (keys, length) = (data.keys(), scans.length as u64);
+    let draw = |_| {
+        let first = rng.random_range(0..=keys - length);
+        let index = match scans.direction {
+            Direction::Forward => first,
+            Direction::Backward => first + length - 1,
         };
-        (0..STARTS).map(draw).collect()
-    }
+        (index, data.present(index))
+    };
+    (0..STARTS).map(draw).collect()
+}
 
-    /// Makes one scan and compares its entries with those that were written.
-    fn check(&self, reader: &mut dyn Reader, scans: Scans, first: u64, from: &[u8]) -> Result<()> {
-        let mut expected = EntryBuffer::default();
-        let (mut index, mut wrong) = (first, None);
-        let count = scan(reader, scans, from, &mut |key, value| {
-            self.data.entry(index, &mut expected);
-            if (key, value) != (&expected.key[..], &expected.value[..]) {
-                wrong.get_or_insert(index);
-            }
-            index = match scans.direction {
-                Direction::Forward => index + 1,
-                Direction::Backward => index.wrapping_sub(1),
-            };
-        })?;
-        ensure!(count == scans.length, "it returned {count} entries");
-        match wrong {
-            Some(index) => anyhow::bail!("entry {index} is another one"),
-            None => Ok(()),
+/// Makes one scan and compares its entries with those that were written.
+fn check(
+    data: &Dataset,
+    reader: &mut dyn Reader,
+    scans: Scans,
+    (first, from): (u64, &[u8]),
+) -> Result<()> {
+    let mut expected = EntryBuffer::default();
+    let (mut index, mut wrong) = (first, None);
+    let count = scan(reader, scans, from, &mut |key, value| {
+        data.entry(index, &mut expected);
+        if (key, value) != (&expected.key[..], &expected.value[..]) {
+            wrong.get_or_insert(index);
         }
+        index = match scans.direction {
+            Direction::Forward => index + 1,
+            Direction::Backward => index.wrapping_sub(1),
+        };
+    })?;
+    ensure!(count == scans.length, "it returned {count} entries");
+    match wrong {
+        Some(index) => anyhow::bail!("entry {index} is another one"),
+        None => Ok(()),
     }
 }
 
