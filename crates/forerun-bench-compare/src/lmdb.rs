@@ -162,6 +162,23 @@ impl Reader for LmdbReader<'_> {
         }
         Ok(given)
     }
+
+    fn scan_back(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let txn = self.env.read_txn()?;
+        let mut given = 0;
+        let range = (Bound::Unbounded, Bound::Included(from));
+        for entry in self.database.rev_range(&txn, &range)?.take(limit) {
+            let (key, value) = entry?;
+            each(key, value);
+            given += 1;
+        }
+        Ok(given)
+    }
 }
 
 struct LmdbWriter<'a> {

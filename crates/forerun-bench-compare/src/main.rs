@@ -5,6 +5,7 @@
 //! - `btree`: LMDB, and RocksDB with all entries in one sorted run and all of its blocks in its
 //!   cache.
 //! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as programs use them.
+//! - `scan`: LMDB, with all data in memory.
 //! - `hash`: hashbrown, papaya and scc.
 //! - `table`: RocksDB and LMDB, with a value per row.
 //! - `raft`: the storage of a Raft node, on RocksDB with the layout of openraft's example.
@@ -48,6 +49,8 @@ use forerun_bench::engine::Engine;
 use forerun_bench::hash::contender::GET;
 #[cfg(feature = "rocksdb")]
 use forerun_bench::memtable;
+#[cfg(feature = "lmdb")]
+use forerun_bench::scan;
 #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
 use forerun_bench::table;
 use forerun_bench::{btree, hash, ycsb};
@@ -75,6 +78,12 @@ enum Command {
     /// the others with a loop in one transaction. No store syncs at each write. The column of
     /// ratios to a peer compares with the first --peer.
     Ycsb(Box<Ycsb>),
+
+    /// Scans of Forerun's store, compared with LMDB's
+    ///
+    /// LMDB's cache is the system's. Each of its scans has its own transaction.
+    #[cfg(feature = "lmdb")]
+    Scan(scan::Args),
 
     /// Forerun's hash table, compared with hashbrown's, papaya's and scc's
     ///
@@ -157,6 +166,8 @@ fn main() -> anyhow::Result<()> {
             let peer = engines.first().map(|engine| engine.name());
             ycsb::run_with(&args.bench, &engines, peer)
         }
+        #[cfg(feature = "lmdb")]
+        Command::Scan(args) => scan::run_with(&args, &[&lmdb::Lmdb], Some("lmdb")),
         Command::Hash(mut args) => {
             args.peer_pages.apply()?;
             let hashbrown = maps::Peer::<maps::Hashbrown>::new();

@@ -134,6 +134,14 @@ pub trait Store: Sync {
         Ok(())
     }
 
+    /// Merges all of its files into as few as possible, if it has such an operation.
+    ///
+    /// # Errors
+    /// A failed write.
+    fn compact(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The directory of its files, if it has any.
     fn directory(&self) -> Option<&Path> {
         None
@@ -168,6 +176,19 @@ pub trait Reader {
         _each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
         bail!("this store does not support scans here")
+    }
+
+    /// [`scan`](Self::scan) against the key order, from the last key that is not above `from`.
+    ///
+    /// # Errors
+    /// The same as for [`scan`](Self::scan).
+    fn scan_back(
+        &mut self,
+        _from: &[u8],
+        _limit: usize,
+        _each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        bail!("this store does not support backward scans here")
     }
 }
 
@@ -335,6 +356,17 @@ pub(crate) mod tests {
         ) -> Result<usize> {
             let map = self.map.read().unwrap();
             let entries = map.range(from.to_vec()..).take(limit);
+            Ok(entries.map(|(key, value)| each(key, value)).count())
+        }
+
+        fn scan_back(
+            &mut self,
+            from: &[u8],
+            limit: usize,
+            each: &mut dyn FnMut(&[u8], &[u8]),
+        ) -> Result<usize> {
+            let map = self.map.read().unwrap();
+            let entries = map.range(..=from.to_vec()).rev().take(limit);
             Ok(entries.map(|(key, value)| each(key, value)).count())
         }
     }

@@ -2,7 +2,7 @@
 //! text tables and the HTML pages come from [`forerun_measure`].
 //!
 //! ```text
-//!   roofline, memtable, btree, ycsb/, hash/, gather/, gpu_table/, gpu_roofline,
+//!   roofline, memtable, btree, ycsb/, scan/, hash/, gather/, gpu_table/, gpu_roofline,
 //!   server/, client/, cache/, table/     the benches: Args and run()
 //!   lookup_args                 the options that memtable and btree share
 //!   lookup_workloads            lookups and inserts over any engine
@@ -62,6 +62,7 @@ pub mod output;
 mod panels;
 pub mod process_usage;
 pub mod roofline;
+pub mod scan;
 pub mod server;
 pub mod skew;
 pub mod store_engine;

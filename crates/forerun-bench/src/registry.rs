@@ -5,8 +5,8 @@
 use anyhow::Result;
 use clap::Subcommand;
 use forerun_bench::{
-    btree, cache, client, gather, gpu_roofline, gpu_table, hash, memtable, roofline, server, table,
-    ycsb,
+    btree, cache, client, gather, gpu_roofline, gpu_table, hash, memtable, roofline, scan, server,
+    table, ycsb,
 };
 
 macro_rules! benches {
@@ -37,6 +37,7 @@ benches! {
     memtable,
     btree,
     ycsb,
+    scan,
     hash,
     gather,
     gpu_table,

@@ -4,7 +4,7 @@
 //!  read(keys)   multi_get of the batch, or of one key at a time      Values: copied out
 //!  write        put, with the default durability: the operating system has it
 //!  write_many   one WriteBatch
-//!  scan         range, lending its entries one by one
+//!  scan         range, lending its entries one by one; scan_back from its end
 //! ```
 
 use crate::engine::{Engine, Reader, Store, StoreRequirements, Writer};
@@ -71,6 +71,10 @@ impl Store for DbStore {
     fn wait_idle(&self) -> Result<()> {
         self.db.flush()?;
         Ok(self.db.wait_idle()?)
+    }
+
+    fn compact(&self) -> Result<()> {
+        Ok(self.db.compact()?)
     }
 
     fn directory(&self) -> Option<&Path> {
@@ -144,6 +148,22 @@ impl Reader for DbReader<'_> {
         }
         Ok(limit)
     }
+
+    fn scan_back(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let mut entries = self.db.range(..=from);
+        for given in 0..limit {
+            let Some(entry) = entries.next_entry_back()? else {
+                return Ok(given);
+            };
+            each(entry.key, entry.value);
+        }
+        Ok(limit)
+    }
 }
 
 struct DbWriter<'a> {
@@ -206,6 +226,11 @@ mod tests {
             assert_eq!(reader.scan(&from, 9, &mut each).unwrap(), 5);
             assert_eq!(keys[..3], [295, 296, 297].map(|index| data.present(index)));
             assert_eq!(keys.len(), 8);
+            keys.clear();
+            let mut each = |key: &[u8], _: &[u8]| keys.push(key.to_vec());
+            assert_eq!(reader.scan_back(&from, 3, &mut each).unwrap(), 3);
+            assert_eq!(reader.scan_back(&data.present(1), 9, &mut each).unwrap(), 2);
+            assert_eq!(keys, [294, 293, 292, 1, 0].map(|index| data.present(index)));
         }
         let files = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(files, 1);

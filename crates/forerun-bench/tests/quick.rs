@@ -3,7 +3,7 @@
 use clap::Parser;
 use forerun_bench::hash::HashRow;
 use forerun_bench::ycsb::YcsbRow;
-use forerun_bench::{btree, hash, memtable, roofline, ycsb};
+use forerun_bench::{btree, hash, memtable, roofline, scan, ycsb};
 use forerun_measure::progress::Progress;
 use forerun_measure::report::check_html;
 use forerun_measure::result_row::Row;
@@ -18,6 +18,7 @@ enum Bench {
     Btree(btree::Args),
     Hash(hash::Args),
     Ycsb(ycsb::Args),
+    Scan(scan::Args),
 }
 
 /// Runs a bench by its command line and returns its output.
@@ -32,6 +33,7 @@ fn bench(line: &str) -> Result<String, String> {
         Bench::Btree(args) => btree::run_to(&args, &[], None, &progress, &mut out),
         Bench::Hash(args) => hash::run_to(&args, &[], None, &progress, &mut out),
         Bench::Ycsb(args) => ycsb::run_to(&args, &[], None, &progress, &mut out),
+        Bench::Scan(args) => scan::run_to(&args, &[], None, &progress, &mut out),
     }
     .map_err(|error| format!("{error:#}"))?;
     Ok(String::from_utf8(out).expect("text"))
@@ -156,6 +158,7 @@ fn the_benches_print_a_table_and_write_a_page() {
             2,
             "Workload E: 95% scans",
         ),
+        ("scan --quick", 4, "us per scan"),
     ] {
         let path = folder.path().join("page.html");
         let text = bench(&format!("{line} --report {}", path.display())).expect(line);
@@ -283,6 +286,25 @@ fn each_cache_size_of_the_ycsb_bench_loads_a_store_of_its_own() {
 }
 
 #[test]
+fn the_scan_bench_measures_both_directions_in_both_states_of_the_store() {
+    let rows = rows("scan --quick --json --threads 1,2");
+    // Two states, numbers of threads, directions and lengths.
+    assert_eq!(rows.len(), 2 * 2 * 2 * 2);
+    for row in &rows {
+        assert_eq!(
+            (row.bench.as_str(), row.keys, row.value_bytes),
+            ("scan", 2000, 1000)
+        );
+        assert!(row.keys_per_second > 0.0 && [1, 100].contains(&row.batch));
+    }
+    let cases: BTreeSet<(&str, &str)> = rows
+        .iter()
+        .map(|row| (row.case.as_str(), row.strategy.as_str()))
+        .collect();
+    assert_eq!(cases.len(), 4);
+}
+
+#[test]
 fn wrong_arguments_get_a_message() {
     for (line, word) in [
         ("memtable --keys lots", "lots"),
@@ -315,6 +337,8 @@ fn wrong_arguments_get_a_message() {
         ("ycsb --quick --records 0", "record"),
         ("ycsb --quick --cache 1M --cache-share 1", "--cache"),
         ("ycsb --quick --dir no-such-folder", "no-such-folder"),
+        ("scan --quick --length 0", "at least one entry"),
+        ("scan --quick --length 3k", "as many keys"),
         ("roofline --quick --in-flight 3", "3 chases"),
         ("roofline --quick --buffer 1k", "too small"),
     ] {

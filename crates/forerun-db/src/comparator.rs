@@ -156,6 +156,22 @@ impl KeyOrder {
         }
     }
 
+    /// [`prefix`](Self::prefix), of sixteen bytes under the default order.
+    #[inline(always)]
+    pub(crate) fn long_prefix(&self, key: &[u8]) -> u128 {
+        match self {
+            KeyOrder::Bytewise => match key.first_chunk::<16>() {
+                Some(bytes) => u128::from_be_bytes(*bytes),
+                None => {
+                    let mut bytes = [0; 16];
+                    bytes[..key.len()].copy_from_slice(key);
+                    u128::from_be_bytes(bytes)
+                }
+            },
+            KeyOrder::Custom(comparator) => u128::from(comparator.prefix(key)),
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
         match self {
@@ -183,11 +199,16 @@ mod tests {
     proptest! {
         #[test]
         fn a_smaller_prefix_means_a_smaller_key(
-            a in prop::collection::vec(0_u8..3, 0..12), b in prop::collection::vec(0_u8..3, 0..12),
+            a in prop::collection::vec(0_u8..2, 0..20), b in prop::collection::vec(0_u8..2, 0..20),
         ) {
             for comparator in [&Bytewise as &dyn Comparator, &ReverseBytewise] {
                 if comparator.prefix(&a) < comparator.prefix(&b) {
                     prop_assert_eq!(comparator.compare(&a, &b), Ordering::Less);
+                }
+            }
+            for order in [KeyOrder::Bytewise, KeyOrder::new(Arc::new(ReverseBytewise))] {
+                if order.long_prefix(&a) < order.long_prefix(&b) {
+                    prop_assert_eq!(order.compare(&a, &b), Ordering::Less);
                 }
             }
         }

@@ -18,8 +18,8 @@
 //! - *free*: a [`FreeFrame`] exists for it. Only its owner may write the frame. It is not `Clone`.
 //! - *published*: the [`FreeFrame`] was exchanged for a [`FrameNo`], which a slot names. No thread
 //!   writes the frame. Readers read it while they are pinned.
-//! - *waiting*: no slot names it any more. Once every reader pinned at that time has gone,
-//!   [`Frames::reclaim`] makes its [`FreeFrame`] again.
+//! - *waiting*: no slot names it any more. Once every reader pinned at that time has gone, and every
+//!   cursor that [holds](Frames::hold) it, [`Frames::reclaim`] makes its [`FreeFrame`] again.
 
 #![allow(
     unsafe_code,
@@ -32,7 +32,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, unprotected};
+use forerun_core::arch::prefetch_read;
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
+
+use super::holders::Holders;
 
 /// Keeps a reader's pages in place: no page that the reader may have seen is overwritten before the
 /// pin is dropped.
@@ -213,6 +216,8 @@ pub(super) struct Frames {
     /// The distance from one frame to the next.
     stride_bytes: usize,
     page_bytes: usize,
+    /// Who holds each frame.
+    holders: Box<[Holders]>,
     large: Box<[Atomic<HeapPage>]>,
 }
 
@@ -239,6 +244,7 @@ impl Frames {
             region: Region::new(len_bytes, pages)?,
             stride_bytes,
             page_bytes,
+            holders: (0..count).map(|_| Holders::new()).collect(),
             large: (0..large).map(|_| Atomic::null()).collect(),
         };
         let fresh = UnusedFrames {
@@ -317,12 +323,62 @@ impl Frames {
         unsafe { std::slice::from_raw_parts(self.start(no), len.min(self.page_bytes)) }
     }
 
+    /// Prefetches the first lines of a frame. Reads nothing, so the frame may be in any state.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, no: FrameNo, lines: usize) {
+        if !no.is_large() {
+            let start = self.start(no);
+            for line in 0..lines {
+                prefetch_read(start.wrapping_add(line * CACHE_LINE_BYTES));
+            }
+        }
+    }
+
+    /// Keeps a published frame in place beyond the pin, until [`end_hold`](Self::end_hold). Returns
+    /// `false` for a large page, which cannot be held.
+    ///
+    /// # Safety
+    /// The same as for [`bytes`](Self::bytes).
+    #[inline(always)]
+    pub(super) unsafe fn hold(&self, no: FrameNo, _pin: &Pin) -> bool {
+        if no.is_large() {
+            return false;
+        }
+        self.holders[no.index()].hold();
+        true
+    }
+
+    /// The first `len` bytes of a held frame, or fewer if it is shorter.
+    ///
+    /// # Safety
+    /// The caller must hold the frame for as long as it uses the bytes.
+    #[inline(always)]
+    pub(super) unsafe fn held_bytes(&self, no: FrameNo, len: usize) -> &[u8] {
+        // SAFETY: the frame lies in the region, which lives as long as `self`. It was published
+        // when it was found, which made the writer's bytes visible, and is not written again before
+        // the caller's hold ends. Bytes of a region are never uninitialised.
+        unsafe { std::slice::from_raw_parts(self.start(no), len.min(self.page_bytes)) }
+    }
+
+    /// Ends a hold. Returns whether the caller has to [reclaim](Self::reclaim) the frame.
+    #[inline(always)]
+    pub(super) fn end_hold(&self, no: FrameNo) -> bool {
+        self.holders[no.index()].release()
+    }
+
+    /// Notes that no slot names a frame any more and that every pin that was held when it was
+    /// unlinked has been dropped. Returns whether the caller has to [reclaim](Self::reclaim) it; if
+    /// not, the last cursor that holds it has to.
+    pub(super) fn retire(&self, no: FrameNo) -> bool {
+        no.is_large() || self.holders[no.index()].retire()
+    }
+
     /// Makes a frame free again. Frees a large page.
     ///
     /// # Safety
     /// `no` must have been published, and no slot may name it any more. Either no reader can have a
-    /// reference to its bytes, or every pin that was held when it was unlinked must have been
-    /// dropped. It is reclaimed once for each time it was published.
+    /// reference to its bytes, or [`retire`](Self::retire) or [`end_hold`](Self::end_hold) must
+    /// have returned `true`. It is reclaimed once for each time it was published.
     pub(super) unsafe fn reclaim(&self, no: FrameNo) -> FreeFrame {
         if no.is_large() {
             // SAFETY: by the contract, no other thread reads or writes this entry now.

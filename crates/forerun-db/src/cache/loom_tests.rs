@@ -20,6 +20,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::frames::FrameNo;
+use super::holders::Holders;
 use super::page_words::{WordState, Words};
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
@@ -29,6 +30,7 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
 struct Cache {
     words: StdArc<Words>,
     frames: [UnsafeCell<u64>; 2],
+    holders: [Holders; 2],
     lock: Mutex<()>,
     pinned: AtomicBool,
 }
@@ -48,6 +50,7 @@ impl Cache {
         Arc::new(Cache {
             words: StdArc::new(Words::new(2)),
             frames: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            holders: [Holders::new(), Holders::new()],
             lock: Mutex::new(()),
             pinned: AtomicBool::new(false),
         })
@@ -89,10 +92,31 @@ impl Cache {
         let Some(frame) = self.words.find(page_no) else {
             return false;
         };
+        self.check(page_no, frame);
+        true
+    }
+
+    fn check(&self, page_no: u32, frame: FrameNo) {
         // SAFETY: the frame was published and not reclaimed; loom checks it.
         let bytes = self.frames[frame.index()].with(|cell| unsafe { *cell });
         assert_eq!(bytes, bytes_of(page_no));
-        true
+    }
+
+    /// Holds a page, reads it without a pin, and uses its frame again if that is left to it.
+    fn hold_and_read(&self, page_no: u32, next: u32) {
+        self.pin();
+        let found = self.words.find(page_no);
+        if let Some(frame) = found {
+            self.holders[frame.index()].hold();
+        }
+        self.unpin();
+        let Some(frame) = found else {
+            return;
+        };
+        self.check(page_no, frame);
+        if self.holders[frame.index()].release() {
+            assert!(self.fill(next, frame.to_bits()));
+        }
     }
 
     fn pin(&self) {
@@ -162,6 +186,26 @@ fn a_frame_is_used_again_while_nobody_reads_it() {
         }
         reader.join().unwrap();
         assert!(matches!(cache.words.state(0), WordState::Absent(1)));
+    });
+}
+
+#[test]
+fn a_held_frame_is_used_again_once_by_its_evictor_or_by_its_last_holder() {
+    model(|| {
+        let cache = Cache::new();
+        assert!(cache.fill(0, 0));
+        let cursor = {
+            let cache = cache.clone();
+            thread::spawn(move || cache.hold_and_read(0, 1))
+        };
+        let frame = cache.evict(0).unwrap();
+        // One who still finds a pin waits for it. Here it leaves the frame alone.
+        let is_retired = cache.nobody_is_left();
+        if is_retired && cache.holders[frame as usize].retire() {
+            assert!(cache.fill(1, frame));
+        }
+        cursor.join().unwrap();
+        assert_eq!(cache.read(1), is_retired);
     });
 }
 

@@ -19,6 +19,7 @@
 mod counters;
 pub(crate) mod driver;
 mod frames;
+mod holders;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod page_words;
@@ -36,7 +37,7 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{CACHE_LINE_BYTES, Pages, metrics};
 
 pub(crate) use frames::{Pin, pin, reclaim};
-pub(crate) use slots::PageSlots;
+pub(crate) use slots::{HeldPage, HoldPermit, PageSlots};
 
 use crate::{Error, Result};
 use counters::Counters;
@@ -61,6 +62,10 @@ const RESERVE_FRAMES_MAX: usize = 256;
 /// next large pages; and how many of them.
 const LARGE_SHARE: usize = 4;
 const RESERVED_PAGES: usize = 8;
+
+/// Cursors hold at most this share of the frames, which cannot be used again meanwhile. Pages that
+/// they may not hold, they copy.
+const HELD_SHARE: usize = 16;
 
 /// Pages evicted per lock acquisition.
 const EVICTION_BATCH: usize = 32;
@@ -121,6 +126,9 @@ pub(crate) struct PageCache {
     /// Bytes of heap pages that are lent and not freed yet.
     heap_page_bytes: Arc<AtomicUsize>,
     counters: Counters,
+    /// Permits to hold a page that are in use, and how many there are.
+    hold_permits: AtomicUsize,
+    hold_permits_max: usize,
     capacity_bytes: usize,
     /// For deferred work. It does not keep the cache alive.
     this: std::sync::Weak<PageCache>,
@@ -225,6 +233,8 @@ impl PageCache {
             }),
             heap_page_bytes: Arc::default(),
             counters: Counters::default(),
+            hold_permits: AtomicUsize::new(0),
+            hold_permits_max: count / HELD_SHARE,
             capacity_bytes: options.capacity_bytes,
             this: this.clone(),
         }))

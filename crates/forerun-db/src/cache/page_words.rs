@@ -79,6 +79,14 @@ impl Words {
         Some(FrameNo::from_bits((seen >> FRAME_SHIFT) as u32))
     }
 
+    /// The frame of a page, if it is resident, only to prefetch it. Counts no use.
+    #[inline(always)]
+    pub(super) fn peek(&self, page_no: u32) -> Option<FrameNo> {
+        // Relaxed: nothing in the frame is read.
+        let seen = self.0.get(page_no as usize)?.load(Ordering::Relaxed);
+        (seen & RESIDENT != 0).then_some(FrameNo::from_bits((seen >> FRAME_SHIFT) as u32))
+    }
+
     /// A page's state. For the holder of the cache's lock: only the uses may change while it is
     /// held.
     pub(super) fn state(&self, page_no: u32) -> WordState {

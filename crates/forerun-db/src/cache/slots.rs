@@ -8,8 +8,9 @@
 use std::sync::Arc;
 
 use forerun_core::arch::prefetch_read;
+use forerun_core::sync::atomic::Ordering;
 
-use super::frames::{Frames, Pin};
+use super::frames::{FrameNo, Frames, Pin, pin};
 use super::page_words::{WordState, Words};
 use super::s3_fifo::Victim;
 use super::{Charge, PageCache, ReadBuffer, State};
@@ -61,6 +62,34 @@ impl PageSlots {
         Some(unsafe { self.cache.frames.bytes(frame, len, pin) })
     }
 
+    /// A page of `len` bytes that stays in place without a pin, if it is in a frame of the cache.
+    #[inline]
+    pub(crate) fn hold<'r>(
+        &'r self,
+        page_no: u32,
+        len: usize,
+        _permit: &HoldPermit<'r>,
+    ) -> Option<HeldPage<'r>> {
+        let pin = pin();
+        let frame = self.words.find(page_no)?;
+        // SAFETY: as in `get`.
+        let is_held = unsafe { self.cache.frames.hold(frame, &pin) };
+        // Not `then_some`: dropping a page that is not held would release it.
+        is_held.then(|| HeldPage {
+            cache: &self.cache,
+            frame,
+            len,
+        })
+    }
+
+    /// Prefetches the first lines of a page, if it is in the cache. Any number is allowed.
+    #[inline(always)]
+    pub(crate) fn prefetch_page(&self, page_no: u32, lines: usize) {
+        if let Some(frame) = self.words.peek(page_no) {
+            self.cache.frames.prefetch(frame, lines);
+        }
+    }
+
     /// Puts a page into the cache, or drops it if another thread was faster, and returns the cached
     /// page.
     ///
@@ -106,6 +135,58 @@ impl PageSlots {
     }
 }
 
+/// The right to hold one page at a time. There are only so many, so that enough frames can be used
+/// again.
+pub(crate) struct HoldPermit<'r> {
+    cache: &'r PageCache,
+}
+
+impl PageCache {
+    /// A permit, if there is one left.
+    pub(crate) fn hold_permit(&self) -> Option<HoldPermit<'_>> {
+        // Relaxed, here and below: a counter orders nothing.
+        if self.hold_permits.load(Ordering::Relaxed) >= self.hold_permits_max {
+            return None;
+        }
+        let permit = HoldPermit { cache: self };
+        let before = self.hold_permits.fetch_add(1, Ordering::Relaxed);
+        // Several threads may have tried to take the last one.
+        (before < self.hold_permits_max).then_some(permit)
+    }
+}
+
+impl Drop for HoldPermit<'_> {
+    fn drop(&mut self) {
+        self.cache.hold_permits.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A page that stays in place until this is dropped. Until then its frame counts towards the
+/// cache's budget, even if the page is evicted.
+pub(crate) struct HeldPage<'r> {
+    cache: &'r PageCache,
+    /// Of `cache`; held by this.
+    frame: FrameNo,
+    len: usize,
+}
+
+impl HeldPage<'_> {
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: this holds the frame until it is dropped, and the slice borrows it.
+        unsafe { self.cache.frames.held_bytes(self.frame, self.len) }
+    }
+}
+
+impl Drop for HeldPage<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.cache.frames.end_hold(self.frame) {
+            self.cache.free_retired(self.frame);
+        }
+    }
+}
+
 /// The result of publishing a page that was read.
 pub(super) enum Published<'g> {
     /// It is in the cache; this reader or another one put it there.
@@ -126,9 +207,12 @@ impl PageCache {
                 let mut state = cache.lock();
                 for victim in evicted {
                     state.waiting_bytes -= victim.bytes;
+                    if !cache.frames.retire(victim.frame) {
+                        continue;
+                    }
                     // SAFETY: the policy removed the frame's name from its word before this was
-                    // deferred, and every pin that was held then has been dropped. A victim is
-                    // reclaimed only here, once.
+                    // deferred, every pin that was held then has been dropped, and no cursor holds
+                    // it. A victim is reclaimed here or by its last holder, once.
                     let free_frame = unsafe { cache.frames.reclaim(victim.frame) };
                     cache.put_back(&mut state, free_frame, victim.bytes);
                 }
@@ -140,6 +224,15 @@ impl PageCache {
         }
         // Otherwise it would stay in this thread's bag until several dozen more have arrived.
         pin.flush();
+    }
+
+    /// Frees a retired frame after its last hold has ended.
+    #[cold]
+    fn free_retired(&self, frame: FrameNo) {
+        let mut state = self.lock();
+        // SAFETY: the end of the last hold has left this to the caller.
+        let free_frame = unsafe { self.frames.reclaim(frame) };
+        self.put_back(&mut state, free_frame, self.frames.stride_bytes());
     }
 }
 
@@ -173,8 +266,9 @@ unsafe fn free_page(cache: &PageCache, words: &Words, state: &mut State, page_no
         }
         if let Some(victim) = state.policy.remove(frame) {
             // SAFETY: the word named the frame and no longer does; the caller guarantees that no
-            // reader has its bytes. It was published once and is reclaimed once: an eviction, under
-            // the same lock, would have removed it from the policy.
+            // reader has its bytes, and a hold borrows the slots as a reader does. It was published
+            // once and is reclaimed once: an eviction, under the same lock, would have removed it
+            // from the policy.
             let free_frame = unsafe { cache.frames.reclaim(frame) };
             cache.put_back(state, free_frame, victim.bytes);
         }

@@ -112,12 +112,14 @@ impl Cursor {
     }
 
     /// Moves the front cursor.
+    #[inline]
     pub(super) fn move_front(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
         self.cursors
             .with_dependent_mut(|_, cursors| to(&mut cursors.front))
     }
 
     /// Moves the back cursor.
+    #[inline]
     pub(super) fn move_back(&mut self, to: impl FnOnce(&mut End<'_>) -> Result<()>) -> Result<()> {
         let (order, read_point) = (self.keyspace.0.order(), self.read_point);
         self.cursors.with_dependent_mut(|version, cursors| {
@@ -128,12 +130,27 @@ impl Cursor {
         })
     }
 
+    /// Whether the front cursor is on an entry.
+    #[inline]
+    pub(super) fn has_front(&self) -> bool {
+        self.cursors.borrow_dependent().front.is_positioned()
+    }
+
+    /// Whether the back cursor is on an entry.
+    #[inline]
+    pub(super) fn has_back(&self) -> bool {
+        let back = self.cursors.borrow_dependent().back.as_ref();
+        back.is_some_and(VisibleEntries::is_positioned)
+    }
+
     /// The entry at the front cursor.
+    #[inline]
     pub(super) fn front(&self) -> Option<Entry<'_>> {
         self.cursors.borrow_dependent().front.entry()
     }
 
     /// The entry at the back cursor.
+    #[inline]
     pub(super) fn back(&self) -> Option<Entry<'_>> {
         self.cursors.borrow_dependent().back.as_ref()?.entry()
     }

@@ -132,29 +132,33 @@ impl Iter {
             return Ok(false);
         };
         let (start, is_begun) = (&self.range.0, self.is_front_begun);
-        let moved = cursor.move_front(|front| {
-            let entry = match start {
-                _ if is_begun => front.next(),
-                Bound::Unbounded => front.seek_first(),
-                Bound::Included(key) => front.seek(key),
-                Bound::Excluded(key) => front.seek_after(key),
-            };
-            entry.map(drop)
-        });
-        moved?;
-        let order = cursor.order();
-        let back = cursor.back().filter(|_| self.is_back_begun);
-        let is_inside = |entry: Entry<'_>| match (back, &self.range.1) {
-            (Some(back), _) => order.compare(entry.key, back.key) == Ordering::Less,
+        cursor.move_front(|front| match start {
+            _ if is_begun => front.step_forward(),
+            Bound::Unbounded => front.seek_first().map(drop),
+            Bound::Included(key) => front.seek(key).map(drop),
+            Bound::Excluded(key) => front.seek_after(key).map(drop),
+        })?;
+        if !cursor.has_front() {
+            return Ok(false);
+        }
+        let back = match self.is_back_begun {
+            true => cursor.back(),
+            false => None,
+        };
+        let compare_with = |key: &[u8]| {
+            let front = cursor.front().map(|front| cursor.order().compare(front.key, key));
+            front.unwrap_or(Ordering::Greater)
+        };
+        Ok(match (back, &self.range.1) {
+            (Some(back), _) => compare_with(back.key) == Ordering::Less,
             (None, Bound::Unbounded) => true,
-            (None, Bound::Included(end)) => order.compare(entry.key, end) != Ordering::Greater,
-            (None, Bound::Excluded(end)) => match order.compare(entry.key, end) {
+            (None, Bound::Included(end)) => compare_with(end) != Ordering::Greater,
+            (None, Bound::Excluded(end)) => match compare_with(end) {
                 Ordering::Less => true,
                 Ordering::Equal => planted::is(Defect::ExcludedEndIncluded),
                 Ordering::Greater => false,
             },
-        };
-        Ok(cursor.front().is_some_and(is_inside))
+        })
     }
 
     /// The next entry from the back, lent until the next call.
@@ -180,25 +184,29 @@ impl Iter {
             return Ok(false);
         };
         let (end, is_begun) = (&self.range.1, self.is_back_begun);
-        let moved = cursor.move_back(|back| {
-            let entry = match end {
-                _ if is_begun => back.prev(),
-                Bound::Unbounded => back.seek_last(),
-                Bound::Included(key) => back.seek_back(key),
-                Bound::Excluded(key) => back.seek_before(key),
-            };
-            entry.map(drop)
-        });
-        moved?;
-        let order = cursor.order();
-        let front = cursor.front().filter(|_| self.is_front_begun);
-        let is_inside = |entry: Entry<'_>| match (front, &self.range.0) {
-            (Some(front), _) => order.compare(entry.key, front.key) == Ordering::Greater,
-            (None, Bound::Unbounded) => true,
-            (None, Bound::Included(start)) => order.compare(entry.key, start) != Ordering::Less,
-            (None, Bound::Excluded(start)) => order.compare(entry.key, start) == Ordering::Greater,
+        cursor.move_back(|back| match end {
+            _ if is_begun => back.step_backward(),
+            Bound::Unbounded => back.seek_last().map(drop),
+            Bound::Included(key) => back.seek_back(key).map(drop),
+            Bound::Excluded(key) => back.seek_before(key).map(drop),
+        })?;
+        if !cursor.has_back() {
+            return Ok(false);
+        }
+        let front = match self.is_front_begun {
+            true => cursor.front(),
+            false => None,
         };
-        Ok(cursor.back().is_some_and(is_inside))
+        let compare_with = |key: &[u8]| {
+            let back = cursor.back().map(|back| cursor.order().compare(back.key, key));
+            back.unwrap_or(Ordering::Less)
+        };
+        Ok(match (front, &self.range.0) {
+            (Some(front), _) => compare_with(front.key) == Ordering::Greater,
+            (None, Bound::Unbounded) => true,
+            (None, Bound::Included(start)) => compare_with(start) != Ordering::Less,
+            (None, Bound::Excluded(start)) => compare_with(start) == Ordering::Greater,
+        })
     }
 
     fn guard(&mut self, step: impl FnOnce(&mut Iter) -> Result<bool>) -> Result<bool> {
@@ -215,11 +223,13 @@ impl Iter {
             self.is_done = true;
             return Err(forked.into());
         }
-        if let Some(error) = self.error.take() {
-            self.is_done = true;
-            return Err(error);
+        match self.error {
+            None => Ok(false),
+            Some(_) => {
+                self.is_done = true;
+                self.error.take().map_or(Ok(true), Err)
+            }
         }
-        Ok(self.is_done)
     }
 
     /// Ends the iteration if a move failed.

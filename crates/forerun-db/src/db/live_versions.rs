@@ -2,6 +2,7 @@
 //! expired.
 
 use super::snapshots::ReadPoint;
+use super::source_cursor::SourceCursor;
 use super::super_version::SuperVersion;
 use crate::Result;
 use crate::comparator::KeyOrder;
@@ -10,11 +11,13 @@ use crate::versions::{Version, VersionCursor};
 
 /// The versions that remain after range deletions and expiry, at one moment.
 pub(super) struct LiveVersions<'a> {
-    versions: Merge<'a>,
+    versions: Merge<SourceCursor<'a>>,
     version: &'a SuperVersion,
     read_point: ReadPoint,
     /// Whether there is any range deletion. If not, versions are not checked against ranges.
     has_ranges: bool,
+    /// Whether anything may be deleted by a range or expired. If not, versions are not looked at.
+    hides_any: bool,
 }
 
 impl<'a> LiveVersions<'a> {
@@ -28,22 +31,26 @@ impl<'a> LiveVersions<'a> {
 
     /// Those of some of the super version's memtables and runs.
     pub(super) fn of(
-        versions: Merge<'a>,
+        versions: Merge<SourceCursor<'a>>,
         version: &'a SuperVersion,
         read_point: ReadPoint,
     ) -> LiveVersions<'a> {
-        LiveVersions {
+        let mut live = LiveVersions {
             versions,
             version,
             read_point,
-            has_ranges: version.has_ranges(),
-        }
+            has_ranges: false,
+            hides_any: false,
+        };
+        live.reopen(read_point);
+        live
     }
 
     /// Resets it, to read at another moment.
     pub(super) fn reopen(&mut self, read_point: ReadPoint) {
         self.read_point = read_point;
         self.has_ranges = self.version.has_ranges();
+        self.hides_any = self.has_ranges || read_point.expired_sequence > 0;
     }
 
     /// How many memtables, runs and levels it merges.
@@ -59,15 +66,17 @@ impl<'a> LiveVersions<'a> {
         at.is_some_and(|at| at.sequence <= self.read_point.expired_sequence || is_deleted(at))
     }
 
+    #[inline]
     fn pass_forward(&mut self) -> Result<()> {
-        while self.is_expired_or_deleted() {
+        while self.hides_any && self.is_expired_or_deleted() {
             self.versions.next()?;
         }
         Ok(())
     }
 
+    #[inline]
     fn pass_backward(&mut self) -> Result<()> {
-        while self.is_expired_or_deleted() {
+        while self.hides_any && self.is_expired_or_deleted() {
             self.versions.prev()?;
         }
         Ok(())
@@ -95,19 +104,28 @@ impl VersionCursor for LiveVersions<'_> {
         self.pass_backward()
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
         self.versions.next()?;
         self.pass_forward()
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
         self.versions.prev()?;
         self.pass_backward()
     }
 
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         self.versions.at()
     }
+
+    #[inline]
+    fn is_newest_of_key(&self) -> bool {
+        self.versions.is_newest_of_key()
+    }
+
     fn reset(&mut self) {
         self.versions.reset();
     }

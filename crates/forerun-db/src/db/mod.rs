@@ -51,6 +51,7 @@ mod published_sequence;
 mod readable;
 mod snapshot;
 mod snapshots;
+mod source_cursor;
 mod stats;
 mod super_version;
 mod view;

@@ -19,6 +19,7 @@ use forerun_core::arch::prefetch_read;
 use forerun_core::sync::OnceLock;
 
 use super::held_memory::{HeldBytes, HeldMemory};
+use super::source_cursor::SourceCursor;
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::memtable::{MemTable, MemTableConfig, RegionSource};
@@ -31,7 +32,6 @@ use crate::tree::catalog::KeyspaceRuns;
 use crate::tree::levels::Levels;
 use crate::tree::manifest::LEVELS;
 use crate::tree::merge::Merge;
-use crate::versions::VersionCursor;
 
 /// Memtables and runs.
 #[derive(Clone)]
@@ -128,7 +128,7 @@ impl SuperVersion {
     }
 
     /// All versions, merged.
-    pub(super) fn versions<'a>(&'a self, order: &KeyOrder) -> Merge<'a> {
+    pub(super) fn versions<'a>(&'a self, order: &KeyOrder) -> Merge<SourceCursor<'a>> {
         self.versions_but(order, |_, runs| runs)
     }
 
@@ -138,18 +138,18 @@ impl SuperVersion {
         &'a self,
         order: &KeyOrder,
         keep: impl Fn(usize, &'a [Arc<Run>]) -> &'a [Arc<Run>],
-    ) -> Merge<'a> {
-        let mut cursors: Vec<Box<dyn VersionCursor + 'a>> = Vec::new();
+    ) -> Merge<SourceCursor<'a>> {
+        let mut cursors = Vec::new();
         for table in &self.tables {
-            cursors.push(Box::new(table.memtable.versions()));
+            cursors.push(SourceCursor::Table(table.memtable.versions()));
         }
         for run in keep(0, self.levels.level(0).runs()) {
-            cursors.push(Box::new(RunCursor::new(run)));
+            cursors.push(SourceCursor::Run(RunCursor::new(run)));
         }
         for level in 1..LEVELS {
             let runs = keep(level, self.levels.level(level).runs());
             if !runs.is_empty() {
-                cursors.push(Box::new(LevelCursor::new(runs)));
+                cursors.push(SourceCursor::Level(LevelCursor::new(runs)));
             }
         }
         Merge::new(order.clone(), cursors)

@@ -165,6 +165,10 @@ metrics! {
     }
 }
 
+/// The level of the most nodes that a cursor's step backward finds. Searches record it, from the
+/// skip list's index or from the top.
+const REACH_MAX: usize = skip_list_index::INDEX_LEVEL;
+
 /// Runs `$body` with `$visit` standing for the checks that the table was created with.
 macro_rules! with_checks {
     ($table:expr, $visit:ident => $body:expr) => {
@@ -344,6 +348,8 @@ impl MemTable {
         TableVersions {
             table: self,
             at: None,
+            before: Vec::new(),
+            reach: 0,
         }
     }
 
@@ -476,13 +482,24 @@ impl Cursor<'_> {
 }
 
 /// A cursor over all versions in a table.
+///
+/// Nodes are linked forward only, so a step backward takes a search. A search therefore finds
+/// several nodes at once. Versions that are added between them meanwhile are not seen; they are too
+/// new for any reader that came before.
 pub(crate) struct TableVersions<'a> {
     table: &'a MemTable,
     at: Option<Node<'a>>,
+    /// Moving backward: the nodes before `at`, in order, as far as the last search found them.
+    before: Vec<Node<'a>>,
+    /// Moving backward: the level from which the next search returns nodes. It rises with each
+    /// search, so that one step costs little more than a search and many steps cost few.
+    reach: usize,
 }
 
 impl<'a> TableVersions<'a> {
     fn go(&mut self, to: Checked<Option<Node<'a>>>) -> Result<()> {
+        self.before.clear();
+        self.reach = 0;
         self.at = None;
         self.at = to.map_err(corrupt_entry)?;
         Ok(())
@@ -521,12 +538,24 @@ impl VersionCursor for TableVersions<'_> {
     }
 
     fn prev(&mut self) -> Result<()> {
-        match self.at {
-            Some(node) => self.seek_before(node.key(), node.sequence()),
-            None => Ok(()),
+        let Some(node) = self.at else {
+            return Ok(());
+        };
+        if self.before.is_empty() {
+            self.at = None;
+            let (list, position) = (&self.table.list, (node.key(), node.sequence()));
+            let (level, before) = (self.reach, &mut self.before);
+            self.reach = (level + 1).min(REACH_MAX);
+            with_checks!(self.table, V => {
+                skip_list_cursor::several_before::<V>(list, position, level, before)
+            })
+            .map_err(corrupt_entry)?;
         }
+        self.at = self.before.pop();
+        Ok(())
     }
 
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         self.at.map(|node| Version {
             key: node.key(),
@@ -534,5 +563,19 @@ impl VersionCursor for TableVersions<'_> {
             kind: node.kind(),
             value: node.value(),
         })
+    }
+
+    fn is_newest_of_key(&self) -> bool {
+        let (Some(at), Some(before)) = (self.at, self.before.last()) else {
+            return false;
+        };
+        let order = self.table.list.order();
+        order.compare(before.key(), at.key()).is_ne()
+    }
+
+    fn reset(&mut self) {
+        self.at = None;
+        self.before.clear();
+        self.reach = 0;
     }
 }

@@ -1,11 +1,11 @@
 //! A cursor over all versions of a run.
 //!
 //! ```text
-//!   root, row ─> internal page, row ─> … ─> leaf, row          each page in a buffer of the cursor's own
+//!   root, row ─> internal page, row ─> … ─> leaf, row          each page held, or copied: loaded_page.rs
 //!                                             │ end of the leaf
 //!   next leaf: up to the first page that has another row, down its first children
 //!
-//!   cache     resident pages are copied; the first few leaves are read into it
+//!   cache     resident pages are used in place; the first few leaves are read into it
 //!   file      later leaves: several with one read, past the cache    │ leaf │ leaf │ leaf │ …
 //! ```
 //!
@@ -14,50 +14,42 @@
 
 use std::ops::Range;
 
-use forerun_core::block_on_with;
-
 use super::PageSearch;
+use super::loaded_page::LoadedPage;
 use super::page::{Page, PageKind};
 use super::page_search;
 use super::reader::Run;
 use super::stored::{PageLocation, unstore};
 use crate::Result;
-use crate::cache;
-use crate::cache::driver::Reads;
 use crate::comparator::KeyOrder;
-use crate::io::ReadBackend;
 use crate::io::reads::read_exact_at;
-use crate::versions::{Version, VersionCursor};
+use crate::versions::{Kind, Version, VersionCursor};
 
 /// Leaves that a cursor reads into the cache before it bypasses it.
 const LEAVES_INTO_CACHE: u32 = 8;
 
-/// Bytes of a page buffer that a reused cursor keeps.
-const KEPT_PAGE_BYTES: usize = 64 << 10;
+/// Bytes of a key buffer that a reused cursor keeps.
+const KEPT_KEY_BYTES: usize = 64 << 10;
+
+/// A step to a row that is so many rows from its leaf's end prefetches the start of the next leaf:
+/// this many lines, with the header, a group and the first rows of a leaf of long rows.
+const ROWS_BEFORE_LEAF: usize = 4;
+const LEAF_START_LINES: usize = 8;
+
+/// The next row's value is prefetched if the current row's is at least this long, and so many bytes
+/// of it. The CPU follows shorter and longer ones by itself.
+const PREFETCHED_VALUE_MIN: usize = 256;
+const PREFETCHED_VALUE_MAX: usize = 2 << 10;
 
 /// Sizes of the first and of the largest read-ahead.
 const READ_AHEAD_MIN_BYTES: u64 = 32 << 10;
 const READ_AHEAD_MAX_BYTES: u64 = 256 << 10;
 
-/// A page in a cursor's buffer.
-#[derive(Debug, Default)]
-struct LoadedPage {
-    bytes: Vec<u8>,
-    /// `None` if the buffer holds no page.
-    number: Option<u32>,
-}
-
-impl LoadedPage {
-    fn page(&self) -> Page<'_> {
-        Page::new(&self.bytes)
-    }
-}
-
 /// An internal page, and the row at which the cursor descended.
 #[derive(Debug, Default)]
-struct Ancestor {
-    /// Empty for the root.
-    held: LoadedPage,
+struct Ancestor<'r> {
+    /// No page for the root.
+    loaded: LoadedPage<'r>,
     row: usize,
 }
 
@@ -109,10 +101,14 @@ impl ReadAhead {
 pub(crate) struct RunCursor<'r> {
     run: &'r Run,
     /// The path from the root to the leaf's parent; empty if the root is the leaf.
-    path: Vec<Ancestor>,
-    leaf: LoadedPage,
+    path: Vec<Ancestor<'r>>,
+    leaf: LoadedPage<'r>,
     /// The current row, if any.
     row: Option<usize>,
+    /// What it has besides its key.
+    sequence: u64,
+    kind: Kind,
+    value: Range<usize>,
     /// The current key, and how many of its bytes are the leaf's prefix.
     key: Vec<u8>,
     prefix_len: Option<usize>,
@@ -130,6 +126,9 @@ impl<'r> RunCursor<'r> {
             path: Vec::new(),
             leaf: LoadedPage::default(),
             row: None,
+            sequence: 0,
+            kind: Kind::Deletion,
+            value: 0..0,
             key: Vec::new(),
             prefix_len: None,
             into_cache: LEAVES_INTO_CACHE,
@@ -147,11 +146,24 @@ impl<'r> RunCursor<'r> {
         }
     }
 
+    /// Makes this a cursor over another run of the store, without a position. Keeps its buffers.
+    pub(super) fn reopen(&mut self, run: &'r Run) {
+        self.run = run;
+        self.row = None;
+        self.prefix_len = None;
+        self.leaf.clear();
+        for ancestor in &mut self.path {
+            ancestor.loaded.clear();
+        }
+        self.into_cache = self.max_into_cache;
+        self.ahead.bytes.clear();
+    }
+
     /// The page at `level` of the path; level 0 is the root.
     fn above(&self, level: usize) -> Page<'_> {
         match level {
             0 => self.run.root(),
-            _ => self.path[level].held.page(),
+            _ => self.path[level].loaded.page(),
         }
     }
 
@@ -159,9 +171,9 @@ impl<'r> RunCursor<'r> {
     fn descend(&mut self, to: Target<'_>) -> Result<()> {
         self.ahead.window = READ_AHEAD_MIN_BYTES;
         if self.run.root().kind() == PageKind::Leaf {
-            if self.leaf.number.is_none() {
-                self.leaf.bytes.extend_from_slice(self.run.root().bytes());
-                self.leaf.number = Some(0);
+            self.path.clear();
+            if self.leaf.number().is_none() {
+                self.leaf.copy_from(0, self.run.root().bytes());
                 self.prefix_len = None;
             }
             return Ok(());
@@ -185,7 +197,7 @@ impl<'r> RunCursor<'r> {
             let row = self.path[level].row;
             let (number, location) = page.child(row);
             // Leaves have the lowest numbers, and a child's number is smaller than its parent's.
-            let above = self.path[level].held.number.unwrap_or(u32::MAX);
+            let above = self.path[level].loaded.number().unwrap_or(u32::MAX);
             if number >= above {
                 let reason = "a page points to a page that is not below it";
                 return Err(self.run.corrupt(location.offset, reason));
@@ -197,11 +209,8 @@ impl<'r> RunCursor<'r> {
             if self.path.len() == level {
                 self.path.push(Ancestor::default());
             }
-            let mut held = std::mem::take(&mut self.path[level].held);
-            let loaded = load(self.run, number, location, &mut held);
-            self.path[level].held = held;
-            loaded?;
-            let page = self.path[level].held.page();
+            self.path[level].loaded.load(self.run, number, location)?;
+            let page = self.path[level].loaded.page();
             if page.kind() != PageKind::Internal {
                 let reason = "found a leaf instead of an internal page";
                 return Err(self.run.corrupt(location.offset, reason));
@@ -218,20 +227,21 @@ impl<'r> RunCursor<'r> {
         let page = self.above(level);
         let row = self.path[level].row;
         let (number, location) = page.child(row);
-        if self.leaf.number == Some(number) {
+        if self.leaf.number() == Some(number) {
             return Ok(());
         }
-        let siblings = (page.child(0).1, page.child(page.rows() - 1).1);
         self.prefix_len = None;
-        let cached = copy_cached(self.run, number, location, &mut self.leaf);
-        if !cached && self.into_cache > 0 {
+        let is_resident = self.leaf.take_resident(self.run, number, location);
+        if !is_resident && self.into_cache > 0 {
             self.into_cache -= 1;
-            load(self.run, number, location, &mut self.leaf)?;
-        } else if !cached {
+            self.leaf.load(self.run, number, location)?;
+        } else if !is_resident {
+            let page = self.above(level);
+            let siblings = (page.child(0).1, page.child(page.rows() - 1).1);
             self.load_ahead(number, location, siblings, direction)?;
         }
         if self.leaf.page().kind() != PageKind::Leaf {
-            self.leaf.number = None;
+            self.leaf.clear();
             let reason = "found an internal page instead of a leaf";
             return Err(self.run.corrupt(location.offset, reason));
         }
@@ -248,7 +258,6 @@ impl<'r> RunCursor<'r> {
         direction: Direction,
     ) -> Result<()> {
         self.run.check_location(location)?;
-        self.leaf.number = None;
         if self.ahead.find(location).is_none() {
             let window = self.ahead.window.max(u64::from(location.stored_len));
             self.ahead.window =
@@ -267,22 +276,20 @@ impl<'r> RunCursor<'r> {
             };
             self.read_ahead(range);
         }
-        let run = self.run;
-        match self.ahead.find(location) {
+        let (run, ahead) = (self.run, &mut self.ahead);
+        self.leaf.fill(number, |page| match ahead.find(location) {
             Some(stored) => {
-                self.leaf.bytes.resize(location.raw_len as usize, 0);
-                unstore(run.salt(), location, stored, &mut self.leaf.bytes)
-                    .map_err(|reason| run.corrupt(location.offset, reason))?;
+                page.resize(location.raw_len as usize, 0);
+                unstore(run.salt(), location, stored, page)
+                    .map_err(|reason| run.corrupt(location.offset, reason))
             }
             // The large read failed, perhaps because of another leaf. Read this one alone.
             None => {
-                let stored = &mut self.ahead.bytes;
-                run.read_page(location, stored, &mut self.leaf.bytes)?;
-                self.ahead.offset = location.offset;
+                run.read_page(location, &mut ahead.bytes, page)?;
+                ahead.offset = location.offset;
+                Ok(())
             }
-        }
-        self.leaf.number = Some(number);
-        Ok(())
+        })
     }
 
     /// Reads a part of the file ahead. On an error, the buffer is empty.
@@ -325,8 +332,9 @@ impl<'r> RunCursor<'r> {
     }
 
     /// Moves to a row of the leaf.
+    #[inline]
     fn set_row(&mut self, row: usize) {
-        let page = Page::new(&self.leaf.bytes);
+        let page = self.leaf.page();
         match self.prefix_len {
             Some(len) => self.key.truncate(len),
             None => {
@@ -335,10 +343,49 @@ impl<'r> RunCursor<'r> {
                 self.prefix_len = Some(self.key.len());
             }
         }
-        self.key.extend_from_slice(page.suffix(row));
+        let version = page.leaf_row(row);
+        self.key.extend_from_slice(version.suffix);
+        self.sequence = self.run.sequence(version.sequence);
+        self.kind = version.kind;
+        self.value = version.value;
         self.row = Some(row);
     }
 
+    /// After a step: prefetches what the next steps in that direction read, the next row's value and
+    /// the start of the next leaf.
+    #[inline]
+    fn prefetch(&self, direction: Direction) {
+        let Some(row) = self.row else {
+            return;
+        };
+        let page = self.leaf.page();
+        let (next, left) = match direction {
+            Direction::Forward => (row + 1, page.rows() - row - 1),
+            Direction::Backward => (row.wrapping_sub(1), row),
+        };
+        if left == ROWS_BEFORE_LEAF
+            && let Some(number) = self.leaf.number()
+        {
+            // Leaves are numbered in key order.
+            let leaf = match direction {
+                Direction::Forward => number.wrapping_add(1),
+                Direction::Backward => number.wrapping_sub(1),
+            };
+            self.run.slots().prefetch_page(leaf, LEAF_START_LINES);
+        }
+        // The CPU itself follows short rows, and the start of the next leaf is prefetched.
+        if left > 0 && self.value.len() >= PREFETCHED_VALUE_MIN {
+            page.prefetch_value(next, PREFETCHED_VALUE_MAX);
+        }
+    }
+
+    /// Whether the cursor has a position.
+    #[inline]
+    pub(super) fn is_positioned(&self) -> bool {
+        self.row.is_some()
+    }
+
+    #[inline]
     fn first_behind(&mut self, row: usize) -> Result<()> {
         if row < self.leaf.page().rows() {
             self.set_row(row);
@@ -348,6 +395,7 @@ impl<'r> RunCursor<'r> {
         Ok(())
     }
 
+    #[inline]
     fn last_before(&mut self, row: usize) -> Result<()> {
         if let Some(row) = row.checked_sub(1) {
             self.set_row(row);
@@ -400,69 +448,67 @@ impl VersionCursor for RunCursor<'_> {
         self.last_before(row)
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
         match self.row.take() {
-            Some(row) => self.first_behind(row + 1),
+            Some(row) => {
+                self.first_behind(row + 1)?;
+                self.prefetch(Direction::Forward);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
         match self.row.take() {
-            Some(row) => self.last_before(row),
+            Some(row) => {
+                self.last_before(row)?;
+                self.prefetch(Direction::Backward);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
 
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
-        let row = self.row?;
-        let page = self.leaf.page();
+        self.row?;
         Some(Version {
             key: &self.key,
-            sequence: self.run.sequence(page.sequence(row)),
-            kind: page.version_kind(row),
-            value: page.value(row),
+            sequence: self.sequence,
+            kind: self.kind,
+            value: self.leaf.bytes().get(self.value.clone()).unwrap_or(&[]),
         })
     }
+
+    #[inline]
+    fn is_newest_of_key(&self) -> bool {
+        let (Some(row), Some(prefix_len)) = (self.row, self.prefix_len) else {
+            return false;
+        };
+        // The row before the leaf's first one is in another leaf.
+        row > 0 && {
+            let (before, suffix) = (self.leaf.page().suffix(row - 1), &self.key[prefix_len..]);
+            self.run.order().compare(before, suffix).is_ne()
+        }
+    }
+
     fn reset(&mut self) {
         self.row = None;
         // A cursor that bypasses the cache always does.
         self.into_cache = self.max_into_cache;
         self.ahead = ReadAhead::default();
-        if self.leaf.bytes.capacity() > KEPT_PAGE_BYTES {
-            self.leaf = LoadedPage::default();
+        self.leaf.reset();
+        if self.leaf.number().is_none() {
             self.prefix_len = None;
         }
-        self.key.shrink_to(KEPT_PAGE_BYTES);
+        for ancestor in &mut self.path {
+            ancestor.loaded.reset();
+        }
+        self.key.shrink_to(KEPT_KEY_BYTES);
     }
-}
-
-/// Copies a page from the cache, if it is resident.
-fn copy_cached(run: &Run, number: u32, location: PageLocation, held: &mut LoadedPage) -> bool {
-    let pin = cache::pin();
-    let Some(bytes) = run.slots().get(number, location.raw_len as usize, &pin) else {
-        return false;
-    };
-    run.slots().cache().count(1, 0);
-    held.bytes.clear();
-    held.bytes.extend_from_slice(bytes);
-    held.number = Some(number);
-    true
-}
-
-/// Loads a page through the cache, unless the buffer already holds it.
-fn load(run: &Run, number: u32, location: PageLocation, held: &mut LoadedPage) -> Result<()> {
-    if held.number == Some(number) || copy_cached(run, number, location, held) {
-        return Ok(());
-    }
-    held.number = None;
-    let pin = cache::pin();
-    let reads = Reads::new(run.slots().cache(), &pin, ReadBackend::Sync);
-    let bytes = block_on_with(&reads, reads.page(run, number, location))?;
-    held.bytes.clear();
-    held.bytes.extend_from_slice(bytes);
-    held.number = Some(number);
-    Ok(())
 }
 
 #[cfg(test)]

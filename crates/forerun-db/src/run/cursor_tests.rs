@@ -39,6 +39,11 @@ fn walk(cursor: &mut dyn VersionCursor, order: &KeyOrder, list: &[Held], steps: 
         list.partition_point(|held| held.version().compare(order, &target.version()).is_lt())
     };
     let check = |cursor: &dyn VersionCursor, at: Option<usize>| {
+        let before = at.and_then(|at| list.get(at.checked_sub(1)?));
+        let is_newest = at.and_then(|at| list.get(at)).is_some_and(|held| {
+            before.is_none_or(|before| order.compare(&before.key, &held.key).is_ne())
+        });
+        assert!(is_newest || !cursor.is_newest_of_key());
         assert_eq!(
             cursor.at(),
             at.and_then(|at| list.get(at)).map(Held::version)
@@ -198,6 +203,34 @@ fn a_long_scan_leaves_few_pages_in_the_cache_and_reads_several_at_once() {
     let mut cursor = RunCursor::new(&run);
     cursor.seek_first().unwrap();
     assert_eq!((cache.stats().misses, io.calls()), (before.misses, calls));
+}
+
+#[test]
+fn a_cursor_stays_on_its_row_while_the_cache_evicts_its_pages() {
+    let order = &orders()[0];
+    let io = FaultIo::new();
+    let list = sorted(order, &many());
+    // With and without permits to hold pages.
+    for frames in [8, 48] {
+        let cache = cache(frames);
+        let run = run(&io, "/".as_ref(), 2, order, &cache, &list);
+        let mut cursor = RunCursor::new(&run);
+        // The first search reads the pages, and the third finds them in the cache.
+        for number in [300, 700, 300] {
+            cursor.seek(&key(number), 10_000).unwrap();
+        }
+        let start = list.partition_point(|held| held.key < key(300));
+        for (passed, held) in list[start..].iter().take(60).enumerate() {
+            assert_eq!(cursor.at(), Some(held.version()), "{passed} rows on");
+            for number in (0..4_000).step_by(if passed % 20 == 0 { 5 } else { 500 }) {
+                let mut other = RunCursor::new(&run);
+                other.seek(&key(number), 10_000).unwrap();
+            }
+            assert_eq!(cursor.at(), Some(held.version()), "{passed} rows on");
+            cursor.next().unwrap();
+        }
+        assert!(cache.stats().evictions > 100, "{:?}", cache.stats());
+    }
 }
 
 #[test]

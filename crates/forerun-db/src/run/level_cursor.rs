@@ -13,7 +13,15 @@ pub(crate) struct LevelCursor<'r> {
     runs: &'r [Arc<Run>],
     /// The current run and the cursor over it.
     cursor: Option<(usize, RunCursor<'r>)>,
-    open: fn(&'r Run) -> RunCursor<'r>,
+    cache_use: CacheUse,
+}
+
+/// Whether leaves that are read go into the cache.
+#[derive(Clone, Copy, Debug)]
+enum CacheUse {
+    /// The first few of each run.
+    Some,
+    None,
 }
 
 impl<'r> LevelCursor<'r> {
@@ -22,14 +30,14 @@ impl<'r> LevelCursor<'r> {
         LevelCursor {
             runs,
             cursor: None,
-            open: RunCursor::new,
+            cache_use: CacheUse::Some,
         }
     }
 
     /// A cursor that bypasses the cache.
     pub(crate) fn past_cache(runs: &'r [Arc<Run>]) -> Self {
         LevelCursor {
-            open: RunCursor::past_cache,
+            cache_use: CacheUse::None,
             ..LevelCursor::new(runs)
         }
     }
@@ -38,10 +46,16 @@ impl<'r> LevelCursor<'r> {
     fn at_run(&mut self, at: usize) -> Option<&mut RunCursor<'r>> {
         let runs = self.runs;
         let run = runs.get(at)?;
-        if self.cursor.as_ref().is_none_or(|(open, _)| *open != at) {
-            self.cursor = Some((at, (self.open)(run)));
+        let open = || match self.cache_use {
+            CacheUse::Some => (at, RunCursor::new(run)),
+            CacheUse::None => (at, RunCursor::past_cache(run)),
+        };
+        let (current, cursor) = self.cursor.get_or_insert_with(open);
+        if *current != at {
+            *current = at;
+            cursor.reopen(run);
         }
-        self.cursor.as_mut().map(|(_, cursor)| cursor)
+        Some(cursor)
     }
 
     /// The first run that does not end before `key`; the number of runs if all do.
@@ -50,19 +64,25 @@ impl<'r> LevelCursor<'r> {
         self.runs.partition_point(ends_before)
     }
 
+    #[inline]
+    fn is_positioned(&self) -> bool {
+        let cursor = self.cursor.as_ref();
+        cursor.is_some_and(|(_, cursor)| cursor.is_positioned())
+    }
+
     /// Moves to the first version of the next run if the current run is exhausted.
     fn enter_next_run(&mut self, at: usize) -> Result<()> {
-        match self.at() {
-            Some(_) => Ok(()),
-            None => self
+        match self.is_positioned() {
+            true => Ok(()),
+            false => self
                 .at_run(at + 1)
                 .map_or(Ok(()), VersionCursor::seek_first),
         }
     }
 
     fn enter_prev_run(&mut self, at: usize) -> Result<()> {
-        match (self.at(), at.checked_sub(1)) {
-            (None, Some(before)) => self.at_run(before).map_or(Ok(()), VersionCursor::seek_last),
+        match (self.is_positioned(), at.checked_sub(1)) {
+            (false, Some(before)) => self.at_run(before).map_or(Ok(()), VersionCursor::seek_last),
             _ => Ok(()),
         }
     }
@@ -97,33 +117,49 @@ impl VersionCursor for LevelCursor<'_> {
         self.enter_prev_run(at)
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
         let Some((at, cursor)) = &mut self.cursor else {
             return Ok(());
         };
-        if cursor.at().is_none() {
+        if !cursor.is_positioned() {
             return Ok(());
         }
         let at = *at;
         cursor.next()?;
-        self.enter_next_run(at)
+        match cursor.is_positioned() {
+            true => Ok(()),
+            false => self.enter_next_run(at),
+        }
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
         let Some((at, cursor)) = &mut self.cursor else {
             return Ok(());
         };
-        if cursor.at().is_none() {
+        if !cursor.is_positioned() {
             return Ok(());
         }
         let at = *at;
         cursor.prev()?;
-        self.enter_prev_run(at)
+        match cursor.is_positioned() {
+            true => Ok(()),
+            false => self.enter_prev_run(at),
+        }
     }
 
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         self.cursor.as_ref()?.1.at()
     }
+
+    #[inline]
+    fn is_newest_of_key(&self) -> bool {
+        let cursor = self.cursor.as_ref();
+        cursor.is_some_and(|(_, cursor)| cursor.is_newest_of_key())
+    }
+
     fn reset(&mut self) {
         if let Some((_, cursor)) = &mut self.cursor {
             cursor.reset();

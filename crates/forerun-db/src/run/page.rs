@@ -306,6 +306,17 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// Prefetches the first `max_bytes` of the value in a leaf's row. Reads the row's header.
+    #[inline(always)]
+    pub(crate) fn prefetch_value(&self, row: usize, max_bytes: usize) {
+        let record = self.record(row);
+        let start = record.suffix + record.suffix_len;
+        let len = (self.u32_at(record.at + 8) as usize).min(max_bytes);
+        for at in (start..start + len).step_by(LINE_BYTES) {
+            prefetch_read(self.bytes.as_ptr().wrapping_add(at));
+        }
+    }
+
     /// A row's key without the common prefix.
     #[inline(always)]
     pub(crate) fn suffix(&self, row: usize) -> &'a [u8] {
@@ -378,6 +389,24 @@ impl<'a> Page<'a> {
         self.live_value(row).unwrap_or_default()
     }
 
+    /// A leaf's row with everything in it.
+    #[inline(always)]
+    pub(crate) fn leaf_row(&self, row: usize) -> LeafRow<'a> {
+        let record = self.record(row);
+        let tag = self.tag(&record);
+        let (kind, value_len) = match tag as u8 & 1 == VALUE {
+            true => (Kind::Value, self.u32_at(record.at + 8) as usize),
+            false => (Kind::Deletion, 0),
+        };
+        let value = record.suffix + record.suffix_len;
+        LeafRow {
+            suffix: self.record_suffix(&record),
+            sequence: sequence_of(tag),
+            kind,
+            value: value..value + value_len,
+        }
+    }
+
     /// The number of an internal row's child. Does not read the row.
     #[inline(always)]
     pub(crate) fn child_number(&self, row: usize) -> u32 {
@@ -428,6 +457,18 @@ impl<'a> Page<'a> {
         let rest = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
         rest.map_or(0, |word| u32::from_le_bytes(*word))
     }
+}
+
+/// A row of a leaf.
+#[derive(Clone, Debug)]
+pub(crate) struct LeafRow<'a> {
+    /// The key without the common prefix.
+    pub(crate) suffix: &'a [u8],
+    /// The sequence number, as it is stored.
+    pub(crate) sequence: u64,
+    pub(crate) kind: Kind,
+    /// Where the value is in the page; empty for a deletion.
+    pub(crate) value: Range<usize>,
 }
 
 /// Where a row's record is in its page.

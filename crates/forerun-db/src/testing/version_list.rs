@@ -179,4 +179,13 @@ impl VersionCursor for Sorted {
     fn at(&self) -> Option<Version<'_>> {
         self.at.map(Held::version)
     }
+
+    fn is_newest_of_key(&self) -> bool {
+        let Some(at) = self.at else {
+            return false;
+        };
+        let before = self.rank(&at.key, at.sequence).checked_sub(1);
+        let list = self.versions.0.lock().unwrap();
+        before.is_none_or(|before| self.order.compare(&list[before].key, &at.key).is_ne())
+    }
 }

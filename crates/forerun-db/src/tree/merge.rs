@@ -23,9 +23,9 @@ use crate::versions::{Version, VersionCursor};
 ///
 /// Cursors must not share a version with the same key and sequence number. If they do, the merge
 /// returns both, the earlier cursor's first.
-pub(crate) struct Merge<'a> {
+pub(crate) struct Merge<C> {
     order: KeyOrder,
-    sources: Vec<Source<'a>>,
+    sources: Vec<Source<C>>,
     /// A loser tree: `tree[0]` is the winner, `tree[1..]` the losers at the inner nodes. The parent
     /// of node `n` is `n / 2`, and cursor `i` is node `sources.len() + i`.
     tree: Vec<usize>,
@@ -38,11 +38,11 @@ pub(crate) struct Merge<'a> {
     winners: Vec<usize>,
 }
 
-struct Source<'a> {
-    cursor: Box<dyn VersionCursor + 'a>,
-    /// Decides most comparisons without a call: [`KeyOrder::prefix`] of the current key; `None` if
-    /// the cursor has no position.
-    prefix: Option<u64>,
+struct Source<C> {
+    cursor: C,
+    /// Decides most comparisons without a call: [`KeyOrder::long_prefix`] of the current key;
+    /// `None` if the cursor has no position.
+    prefix: Option<u128>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +51,14 @@ enum Direction {
     Backward,
 }
 
-impl<'a> Merge<'a> {
+impl<C: VersionCursor> Merge<C> {
     /// The number of cursors.
     pub(crate) fn sources(&self) -> usize {
         self.sources.len()
     }
 
     /// Merges cursors that share this order. The merge starts without a position.
-    pub(crate) fn new(order: KeyOrder, cursors: Vec<Box<dyn VersionCursor + 'a>>) -> Merge<'a> {
+    pub(crate) fn new(order: KeyOrder, cursors: Vec<C>) -> Merge<C> {
         let tree = vec![0; cursors.len()];
         let sources = cursors
             .into_iter()
@@ -82,12 +82,12 @@ impl<'a> Merge<'a> {
     fn position(
         &mut self,
         direction: Direction,
-        seek: impl Fn(&mut (dyn VersionCursor + 'a)) -> Result<()>,
+        seek: impl Fn(&mut C) -> Result<()>,
     ) -> Result<()> {
         self.is_positioned = false;
         self.direction = direction;
         for source in &mut self.sources {
-            seek(&mut *source.cursor)?;
+            seek(&mut source.cursor)?;
             source.note(&self.order);
         }
         self.play_all();
@@ -95,6 +95,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Moves one version in `direction`.
+    #[inline]
     fn advance(&mut self, direction: Direction) -> Result<()> {
         if !std::mem::replace(&mut self.is_positioned, false) {
             return Ok(());
@@ -162,6 +163,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Replays the matches of the former winner after its cursor has moved.
+    #[inline]
     fn play(&mut self, mut player: usize) {
         let mut node = (self.sources.len() + player) / 2;
         while node > 0 {
@@ -174,7 +176,18 @@ impl<'a> Merge<'a> {
         self.is_positioned = self.sources[player].prefix.is_some();
     }
 
+    /// Whether two cursors are at versions of the same key.
+    fn have_same_key(&self, a: usize, b: usize) -> bool {
+        let (a, b) = (&self.sources[a], &self.sources[b]);
+        a.prefix == b.prefix
+            && match (a.cursor.at(), b.cursor.at()) {
+                (Some(a), Some(b)) => self.order.compare(a.key, b.key).is_eq(),
+                _ => false,
+            }
+    }
+
     /// Whether cursor `a` comes before cursor `b`. Cursors without a position come last.
+    #[inline]
     fn beats(&self, a: usize, b: usize) -> bool {
         let (Some(a_prefix), Some(b_prefix)) = (self.sources[a].prefix, self.sources[b].prefix)
         else {
@@ -197,13 +210,15 @@ impl<'a> Merge<'a> {
     }
 }
 
-impl Source<'_> {
+impl<C: VersionCursor> Source<C> {
+    #[inline]
     fn note(&mut self, order: &KeyOrder) {
-        self.prefix = self.cursor.at().map(|version| order.prefix(version.key));
+        let at = self.cursor.at();
+        self.prefix = at.map(|version| order.long_prefix(version.key));
     }
 }
 
-impl VersionCursor for Merge<'_> {
+impl<C: VersionCursor> VersionCursor for Merge<C> {
     fn seek_first(&mut self) -> Result<()> {
         self.position(Direction::Forward, |cursor| cursor.seek_first())
     }
@@ -222,19 +237,42 @@ impl VersionCursor for Merge<'_> {
         })
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
         self.advance(Direction::Forward)
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
         self.advance(Direction::Backward)
     }
 
+    #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
         match self.is_positioned {
             true => self.sources[self.tree[0]].cursor.at(),
             false => None,
         }
+    }
+
+    /// Moving backward, every other cursor is at its last version before the winner's. The one that
+    /// wins next has lost to the winner itself.
+    fn is_newest_of_key(&self) -> bool {
+        if !self.is_positioned || self.direction != Direction::Backward {
+            return false;
+        }
+        let winner = self.tree[0];
+        if !self.sources[winner].cursor.is_newest_of_key() {
+            return false;
+        }
+        let mut node = (self.sources.len() + winner) / 2;
+        while node > 0 {
+            if self.have_same_key(self.tree[node], winner) {
+                return false;
+            }
+            node /= 2;
+        }
+        true
     }
 
     fn reset(&mut self) {
@@ -291,6 +329,18 @@ mod tests {
         }
     }
 
+    /// Whether the current version is the newest of its key.
+    fn is_newest(plain: &mut Sorted) -> bool {
+        let Some(at) = plain.at() else {
+            return false;
+        };
+        let (key, sequence) = (at.key.to_vec(), at.sequence);
+        plain.prev().unwrap();
+        let is_newest = plain.at().is_none_or(|before| before.key != key);
+        plain.seek(&key, sequence).unwrap();
+        is_newest
+    }
+
     proptest! {
         /// Keys of nine bytes tie in their prefix and need the call; shorter ones do not.
         #[test]
@@ -321,6 +371,11 @@ mod tests {
                 walk(&mut merge, step).unwrap();
                 walk(&mut plain, step).unwrap();
                 prop_assert_eq!(merge.at(), plain.at(), "after {:?}", step);
+                if let Move::Last | Move::SeekBefore(..) | Move::Prev = step
+                    && merge.is_newest_of_key()
+                {
+                    prop_assert!(is_newest(&mut plain), "after {:?}", step);
+                }
             }
         }
     }

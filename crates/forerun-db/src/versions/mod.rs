@@ -106,6 +106,51 @@ pub(crate) trait VersionCursor: Send {
     /// The current version.
     fn at(&self) -> Option<Version<'_>>;
 
+    /// Whether the current version is known to be the newest of its key: the version before it, if
+    /// there is one, has another key. `false` if that would take a search. Call it only after
+    /// `seek_last`, `seek_before` or `prev`.
+    fn is_newest_of_key(&self) -> bool {
+        false
+    }
+
     /// Prepares the cursor for reuse: it has no position and keeps little memory.
     fn reset(&mut self) {}
+}
+
+impl<C: VersionCursor + ?Sized> VersionCursor for Box<C> {
+    fn seek_first(&mut self) -> Result<()> {
+        (**self).seek_first()
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        (**self).seek_last()
+    }
+
+    fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        (**self).seek(key, sequence)
+    }
+
+    fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        (**self).seek_before(key, sequence)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        (**self).next()
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        (**self).prev()
+    }
+
+    fn at(&self) -> Option<Version<'_>> {
+        (**self).at()
+    }
+
+    fn is_newest_of_key(&self) -> bool {
+        (**self).is_newest_of_key()
+    }
+
+    fn reset(&mut self) {
+        (**self).reset();
+    }
 }

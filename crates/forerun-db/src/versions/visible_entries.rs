@@ -8,7 +8,8 @@
 //!
 //! Moving forward, the cursor stays on the entry and lends it. Moving backward, it meets a key's
 //! versions oldest first, and knows the newest one only when it reaches the next key. So it copies
-//! the entry, and stops before the entry's key.
+//! the entry, and stops before the entry's key. Most keys have one version, though. Where the
+//! versions tell that cheaply, the cursor stays on the entry in this direction too.
 
 use super::{Kind, SEQUENCE_MAX, Version, VersionCursor};
 use crate::Result;
@@ -51,6 +52,8 @@ enum Position {
     Nowhere,
     /// On the entry.
     OnEntry,
+    /// On the entry, which is the newest version of its key, with the versions before it next.
+    OnNewest,
     /// Before all versions of the entry's key, or nowhere; the entry is copied.
     BeforeKey,
 }
@@ -92,49 +95,62 @@ impl<C: VersionCursor> VisibleEntries<C> {
     pub(crate) fn seek_first(&mut self) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_first()?;
-        self.find_visible_forward()
+        self.find_visible_forward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the last entry.
     pub(crate) fn seek_last(&mut self) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_last()?;
-        self.find_visible_backward()
+        self.find_visible_backward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the first entry at or after `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek(key, self.snapshot)?;
-        self.find_visible_forward()
+        self.find_visible_forward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the first entry after `key`.
     pub(crate) fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek(key, BEHIND_ALL)?;
-        self.find_visible_forward()
+        self.find_visible_forward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the last entry before `key`.
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_before(key, SEQUENCE_MAX)?;
-        self.find_visible_backward()
+        self.find_visible_backward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the last entry at or before `key`.
     pub(crate) fn seek_back(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
         self.position = Position::Nowhere;
         self.versions.seek_before(key, BEHIND_ALL)?;
-        self.find_visible_backward()
+        self.find_visible_backward()?;
+        Ok(self.entry())
     }
 
     /// Moves to the next entry; to the first if the cursor has no position.
     pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>> {
+        self.step_forward()?;
+        Ok(self.entry())
+    }
+
+    /// [`next`](Self::next), for callers that do not need the entry yet.
+    #[inline]
+    pub(crate) fn step_forward(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {
-            Position::Nowhere => return self.seek_first(),
-            Position::OnEntry => self.pass_key()?,
+            Position::Nowhere => return self.seek_first().map(drop),
+            Position::OnEntry | Position::OnNewest => self.pass_key()?,
             Position::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
         }
         self.find_visible_forward()
@@ -145,7 +161,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
     pub(crate) fn next_newest(&mut self) -> Result<Option<Version<'_>>> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {
             Position::Nowhere => self.versions.seek_first()?,
-            Position::OnEntry => self.pass_key()?,
+            Position::OnEntry | Position::OnNewest => self.pass_key()?,
             Position::BeforeKey => self.versions.seek(&self.key, BEHIND_ALL)?,
         }
         while let Some(at) = self.versions.at() {
@@ -160,22 +176,37 @@ impl<C: VersionCursor> VisibleEntries<C> {
 
     /// Moves to the previous entry; to the last if the cursor has no position.
     pub(crate) fn prev(&mut self) -> Result<Option<Entry<'_>>> {
+        self.step_backward()?;
+        Ok(self.entry())
+    }
+
+    /// [`prev`](Self::prev), for callers that do not need the entry yet.
+    #[inline]
+    pub(crate) fn step_backward(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.position, Position::Nowhere) {
-            Position::Nowhere => return self.seek_last(),
+            Position::Nowhere => return self.seek_last().map(drop),
             Position::OnEntry => {
                 keep(&mut self.key, self.versions.at().map(|at| at.key));
                 self.versions.seek_before(&self.key, SEQUENCE_MAX)?;
             }
+            Position::OnNewest => self.versions.prev()?,
             Position::BeforeKey => {}
         }
         self.find_visible_backward()
     }
 
+    /// Whether the cursor is on an entry.
+    #[inline(always)]
+    pub(crate) fn is_positioned(&self) -> bool {
+        self.position != Position::Nowhere
+    }
+
     /// The current entry.
+    #[inline(always)]
     pub(crate) fn entry(&self) -> Option<Entry<'_>> {
         match self.position {
             Position::Nowhere => None,
-            Position::OnEntry => self.versions.at().map(|at| Entry {
+            Position::OnEntry | Position::OnNewest => self.versions.at().map(|at| Entry {
                 key: at.key,
                 value: at.value,
             }),
@@ -188,7 +219,8 @@ impl<C: VersionCursor> VisibleEntries<C> {
 
     /// From the underlying cursor's position on, finds the first key whose newest visible version
     /// is a value.
-    fn find_visible_forward(&mut self) -> Result<Option<Entry<'_>>> {
+    #[inline]
+    fn find_visible_forward(&mut self) -> Result<()> {
         while let Some(Version { sequence, kind, .. }) = self.versions.at() {
             if sequence > self.snapshot {
                 self.pass_newer()?;
@@ -199,7 +231,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 break;
             }
         }
-        Ok(self.entry())
+        Ok(())
     }
 
     /// Skips a version that is too new. An older one of the same key may be visible.
@@ -220,6 +252,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
     }
 
     /// Moves to the first version of the next key.
+    #[inline]
     fn pass_key(&mut self) -> Result<()> {
         keep(&mut self.key, self.versions.at().map(|at| at.key));
         for _ in 0..WALK_LIMIT {
@@ -233,8 +266,17 @@ impl<C: VersionCursor> VisibleEntries<C> {
 
     /// From the underlying cursor's position back, finds the first key with an entry, and stops
     /// before it.
-    fn find_visible_backward(&mut self) -> Result<Option<Entry<'_>>> {
+    fn find_visible_backward(&mut self) -> Result<()> {
         while let Some(at) = self.versions.at() {
+            if self.versions.is_newest_of_key() {
+                // The key's only version, but for older ones that are hidden.
+                if at.kind == Kind::Value && at.sequence <= self.snapshot {
+                    self.position = Position::OnNewest;
+                    break;
+                }
+                self.versions.prev()?;
+                continue;
+            }
             keep(&mut self.key, Some(at.key));
             let mut newest = None;
             let mut passed = 0;
@@ -273,16 +315,18 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 break;
             }
         }
-        Ok(self.entry())
+        Ok(())
     }
 
     /// Whether the underlying cursor is at a version of `key`.
+    #[inline(always)]
     fn is_at_key(&self) -> bool {
         let at = self.versions.at();
         at.is_some_and(|at| self.order.compare(at.key, &self.key).is_eq())
     }
 }
 
+#[inline]
 fn keep(into: &mut Vec<u8>, bytes: Option<&[u8]>) {
     into.clear();
     into.extend_from_slice(bytes.unwrap_or_default());
@@ -332,6 +376,13 @@ mod tests {
         }
         fn prev(&mut self) -> Result<()> {
             self.go(self.at.map_or(usize::MAX, |at| at.wrapping_sub(1)))
+        }
+        fn is_newest_of_key(&self) -> bool {
+            let before = |at: usize| at.checked_sub(1).map(|before| &self.versions[before].0);
+            // As runs do, it does not know of every key.
+            let is_known = |at: usize| !at.is_multiple_of(3);
+            let is_newest = |at: usize| before(at) != Some(&self.versions[at].0);
+            self.at.is_some_and(|at| is_known(at) && is_newest(at))
         }
         fn at(&self) -> Option<Version<'_>> {
             let (key, sequence, kind, value) = &self.versions[self.at?];

@@ -312,6 +312,97 @@ fn frames_that_wait_for_a_reader_are_not_overwritten() {
 }
 
 #[test]
+fn a_held_page_outlives_its_eviction_and_then_its_frame_is_free() {
+    let io = FaultIo::new();
+    let cache = cache_of(64);
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 200]);
+    let frames_out_of_use = || {
+        wait_idle(&cache);
+        let state = cache.lock();
+        let used = state.policy.bytes() + state.free.len() * cache.frames.stride_bytes();
+        (state.frame_bytes - used) / cache.frames.stride_bytes()
+    };
+    for _ in 0..3 {
+        assert_eq!(take_all(&source, &[42], ReadBackend::Sync), []);
+        let permits = [cache.hold_permit().unwrap(), cache.hold_permit().unwrap()];
+        let held = permits
+            .each_ref()
+            .map(|permit| source.slots.hold(42, PAGE, permit).unwrap());
+        for seed in 0..4 {
+            let others: Vec<u32> = shuffled(600, 150, seed).iter().map(|at| at + 50).collect();
+            assert_eq!(take_all(&source, &others, ReadBackend::Sync), []);
+        }
+        assert!(
+            source.slots.get(42, PAGE, &pin()).is_none(),
+            "it is evicted"
+        );
+        assert_eq!(frames_out_of_use(), 1);
+        let [one, other] = held;
+        drop(one);
+        assert_eq!(frames_out_of_use(), 1);
+        source.is_page(42, other.bytes());
+        drop(other);
+        assert_eq!(frames_out_of_use(), 0);
+    }
+    let stats = cache.stats();
+    assert!(stats.used_bytes <= stats.capacity_bytes, "{stats:?}");
+}
+
+#[test]
+fn only_some_of_the_frames_can_be_held() {
+    let cache = cache_of(64);
+    let mut permits: Vec<_> = std::iter::from_fn(|| cache.hold_permit()).collect();
+    assert_eq!(permits.len(), 64 / HELD_SHARE);
+    permits.pop();
+    permits.extend(cache.hold_permit());
+    assert!(cache.hold_permit().is_none());
+    assert_eq!(permits.len(), 64 / HELD_SHARE);
+    assert!(cache_of(2).hold_permit().is_none());
+}
+
+#[test]
+fn pages_are_held_while_threads_evict_them() {
+    let io = FaultIo::new();
+    let cache = cache_of(48);
+    let source = Numbered::modelled(&io, &cache, vec![PAGE; 60]);
+    let stop = AtomicBool::new(false);
+    forerun_core::sync::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (source, stop) = (&source, &stop);
+            scope.spawn(move || {
+                for round in 0..15 {
+                    let pages = shuffled(300, 60, thread * 100 + round);
+                    assert_eq!(take_all(source, &pages, ReadBackend::Sync), []);
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+        for thread in 0..2 {
+            let (source, cache, stop) = (&source, &cache, &stop);
+            scope.spawn(move || {
+                let permit = cache.hold_permit().unwrap();
+                let mut held = 0;
+                while !stop.load(Ordering::Relaxed) || held == 0 {
+                    for page_no in shuffled(60, 60, thread) {
+                        let Some(page) = source.slots.hold(page_no, PAGE, &permit) else {
+                            continue;
+                        };
+                        source.is_page(page_no, page.bytes());
+                        std::thread::yield_now();
+                        source.is_page(page_no, page.bytes());
+                        held += 1;
+                    }
+                }
+            });
+        }
+    });
+    wait_idle(&cache);
+    let state = cache.lock();
+    let in_use = state.policy.bytes() + state.free.len() * cache.frames.stride_bytes();
+    assert_eq!(state.frame_bytes, in_use, "every frame came back");
+}
+
+#[test]
 fn threads_hammer_a_tiny_cache() {
     let dir = tempfile::tempdir().unwrap();
     for frames in [4, 40] {

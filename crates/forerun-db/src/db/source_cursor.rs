@@ -1,0 +1,71 @@
+//! A cursor over one of a super version's sources: a memtable, a run of level 0, or a level.
+
+use crate::Result;
+use crate::memtable::TableVersions;
+use crate::run::cursor::RunCursor;
+use crate::run::level_cursor::LevelCursor;
+use crate::versions::{Version, VersionCursor};
+
+/// An enum and not a trait object, so that a step of a scan is compiled into one function.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are the large ones, and a step of a scan should not follow another pointer"
+)]
+pub(super) enum SourceCursor<'a> {
+    Table(TableVersions<'a>),
+    Run(RunCursor<'a>),
+    Level(LevelCursor<'a>),
+}
+
+/// Calls a method of whatever cursor this is.
+macro_rules! each {
+    ($self:expr, $cursor:ident => $call:expr) => {
+        match $self {
+            SourceCursor::Table($cursor) => $call,
+            SourceCursor::Run($cursor) => $call,
+            SourceCursor::Level($cursor) => $call,
+        }
+    };
+}
+
+impl VersionCursor for SourceCursor<'_> {
+    fn seek_first(&mut self) -> Result<()> {
+        each!(self, cursor => cursor.seek_first())
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        each!(self, cursor => cursor.seek_last())
+    }
+
+    fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        each!(self, cursor => cursor.seek(key, sequence))
+    }
+
+    fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
+        each!(self, cursor => cursor.seek_before(key, sequence))
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        each!(self, cursor => cursor.next())
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        each!(self, cursor => cursor.prev())
+    }
+
+    #[inline(always)]
+    fn at(&self) -> Option<Version<'_>> {
+        each!(self, cursor => cursor.at())
+    }
+
+    #[inline]
+    fn is_newest_of_key(&self) -> bool {
+        each!(self, cursor => cursor.is_newest_of_key())
+    }
+
+    fn reset(&mut self) {
+        each!(self, cursor => cursor.reset());
+    }
+}

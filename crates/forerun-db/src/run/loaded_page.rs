@@ -1,0 +1,137 @@
+//! A page that a cursor is at.
+//!
+//! ```text
+//!   in the cache   held there, if the cache has a permit for it    │ frame │ <── cursor
+//!                  else copied                                     │ frame │ ··> │ buffer │ <── cursor
+//!   else           read through the cache, or past it, and copied
+//! ```
+
+use forerun_core::block_on_with;
+
+use super::page::Page;
+use super::reader::Run;
+use super::stored::PageLocation;
+use crate::Result;
+use crate::cache::driver::Reads;
+use crate::cache::{self, HeldPage, HoldPermit};
+use crate::io::ReadBackend;
+
+/// Bytes of a page buffer that a reused cursor keeps.
+const KEPT_PAGE_BYTES: usize = 64 << 10;
+
+/// A page, held in the cache or copied.
+#[derive(Default)]
+pub(super) struct LoadedPage<'r> {
+    /// `None` if this is no page.
+    number: Option<u32>,
+    held: Option<HeldPage<'r>>,
+    /// The page, if it is not held.
+    copy: Vec<u8>,
+    /// Kept as long as the cursor lives. Declared after the page that it permits to hold.
+    permit: Option<HoldPermit<'r>>,
+}
+
+impl<'r> LoadedPage<'r> {
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &self.held {
+            Some(held) => held.bytes(),
+            None => &self.copy,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn page(&self) -> Page<'_> {
+        Page::new(self.bytes())
+    }
+
+    /// The page's number.
+    pub(super) fn number(&self) -> Option<u32> {
+        self.number
+    }
+
+    /// Makes this no page.
+    pub(super) fn clear(&mut self) {
+        self.number = None;
+        self.held = None;
+    }
+
+    /// Lets the cache have its page back, and frees memory that is not worth keeping.
+    pub(super) fn reset(&mut self) {
+        if self.held.is_some() {
+            self.clear();
+        }
+        if self.copy.capacity() > KEPT_PAGE_BYTES {
+            self.clear();
+            self.copy = Vec::new();
+        }
+    }
+
+    /// Copies a page.
+    pub(super) fn copy_from(&mut self, number: u32, bytes: &[u8]) {
+        self.clear();
+        self.copy.clear();
+        self.copy.extend_from_slice(bytes);
+        self.number = Some(number);
+    }
+
+    /// Lets `fill` write a page of `len` bytes. After an error this is no page.
+    pub(super) fn fill(
+        &mut self,
+        number: u32,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        self.clear();
+        fill(&mut self.copy)?;
+        self.number = Some(number);
+        Ok(())
+    }
+
+    /// Takes a page from the cache. Returns whether it is resident; if not, this is no page.
+    pub(super) fn take_resident(
+        &mut self,
+        run: &'r Run,
+        number: u32,
+        location: PageLocation,
+    ) -> bool {
+        self.clear();
+        let (slots, len) = (run.slots(), location.raw_len as usize);
+        if self.permit.is_none() {
+            self.permit = slots.cache().hold_permit();
+        }
+        if let Some(permit) = &self.permit {
+            self.held = slots.hold(number, len, permit);
+        }
+        if self.held.is_none() {
+            let pin = cache::pin();
+            let Some(bytes) = slots.get(number, len, &pin) else {
+                return false;
+            };
+            self.copy.clear();
+            self.copy.extend_from_slice(bytes);
+        }
+        self.number = Some(number);
+        slots.cache().count(1, 0);
+        true
+    }
+
+    /// Loads a page through the cache, unless this already is that page.
+    pub(super) fn load(&mut self, run: &'r Run, number: u32, location: PageLocation) -> Result<()> {
+        if self.number == Some(number) || self.take_resident(run, number, location) {
+            return Ok(());
+        }
+        let pin = cache::pin();
+        let reads = Reads::new(run.slots().cache(), &pin, ReadBackend::Sync);
+        let bytes = block_on_with(&reads, reads.page(run, number, location))?;
+        self.copy_from(number, bytes);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for LoadedPage<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadedPage")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
