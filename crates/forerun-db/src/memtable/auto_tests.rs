@@ -8,6 +8,8 @@ use proptest::prelude::*;
 
 use super::measured_choice::CLASSES;
 use super::*;
+// Explicit, because proptest has a trait of this name.
+use super::Strategy;
 
 /// Treats upper and lower case as equal.
 struct IgnoresCase;
@@ -33,9 +35,18 @@ fn tables() -> [(MemTable, fn(&[u8]) -> Vec<u8>); 4] {
     };
     [
         (table(Arc::new(Bytewise), MemoryChecks::Off), <[u8]>::to_vec),
-        (table(Arc::new(Bytewise), MemoryChecks::Paranoid), <[u8]>::to_vec),
-        (table(Arc::new(ReverseBytewise), MemoryChecks::Off), <[u8]>::to_vec),
-        (table(Arc::new(IgnoresCase), MemoryChecks::Off), <[u8]>::to_ascii_lowercase),
+        (
+            table(Arc::new(Bytewise), MemoryChecks::Paranoid),
+            <[u8]>::to_vec,
+        ),
+        (
+            table(Arc::new(ReverseBytewise), MemoryChecks::Off),
+            <[u8]>::to_vec,
+        ),
+        (
+            table(Arc::new(IgnoresCase), MemoryChecks::Off),
+            <[u8]>::to_ascii_lowercase,
+        ),
     ]
 }
 
@@ -105,7 +116,10 @@ fn every_class_of_batches_is_measured_while_others_write() {
     let key = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec();
     let put = |n: u64| {
         let (key, value) = (key(n), n.to_le_bytes());
-        let op = Op::Put { key: &key, value: &value };
+        let op = Op::Put {
+            key: &key,
+            value: &value,
+        };
         table.prepare([op].into_iter()).unwrap().publish(1 + n);
     };
     (0..1000).for_each(put);

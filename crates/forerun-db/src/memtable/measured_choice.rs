@@ -182,12 +182,10 @@ impl MeasuredChoice {
         }
         // Relaxed: only the thread that was the last to count resets it, and begins a trial. If the
         // last trial never ended, because a batch panicked in it, this one replaces it.
-        let exchange = trial.batches.compare_exchange(
-            batches,
-            0,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
+        let exchange =
+            trial
+                .batches
+                .compare_exchange(batches, 0, Ordering::Relaxed, Ordering::Relaxed);
         if exchange.is_ok() {
             trial.delivered.store(0, Ordering::Relaxed);
             for sample in &trial.samples {
@@ -248,7 +246,10 @@ impl MeasuredChoice {
     /// How many classes have been measured.
     #[cfg(all(test, not(loom)))]
     pub(super) fn measured(&self) -> usize {
-        let chosen = self.current.iter().map(|current| current.chosen.load(Ordering::Relaxed));
+        let chosen = self
+            .current
+            .iter()
+            .map(|current| current.chosen.load(Ordering::Relaxed));
         chosen.filter(|&chosen| chosen != UNMEASURED).count()
     }
 
@@ -290,7 +291,10 @@ fn cost(elapsed: Duration, units: usize) -> u32 {
 fn middle_mean(samples: impl Iterator<Item = u32>) -> Option<u64> {
     let mut present = [0; SAMPLES];
     let mut len = 0;
-    for (slot, sample) in present.iter_mut().zip(samples.filter(|&sample| sample != 0)) {
+    for (slot, sample) in present
+        .iter_mut()
+        .zip(samples.filter(|&sample| sample != 0))
+    {
         *slot = sample;
         len += 1;
     }

@@ -167,7 +167,11 @@ fn trials_use_few_batches_and_lose_little_time() {
         let used = batches.run_many(work, total, costs);
         let others = total - used[cheapest];
         assert!(others * batches_per_other <= total, "{costs:?}: {used:?}");
-        let time: u64 = used.iter().zip(costs).map(|(&n, cost)| n as u64 * cost).sum();
+        let time: u64 = used
+            .iter()
+            .zip(costs)
+            .map(|(&n, cost)| n as u64 * cost)
+            .sum();
         let best = total as u64 * costs[cheapest];
         let lost = (time - best) as f64 / best as f64 * 100.0;
         assert!(lost <= lost_max, "{costs:?}: {lost}% lost");
@@ -212,7 +216,10 @@ fn a_clock_that_jumps_or_goes_backward_is_no_harm() {
                 0 => base + batches.now.replace(shift),
                 _ => base - batches.now.replace(shift),
             };
-            let work = Work { units, ..work(0, 3) };
+            let work = Work {
+                units,
+                ..work(0, 3)
+            };
             let used = choice.run_measured(work, 7, || 2, now, |candidate| candidate);
             assert!(used < 3);
         }
@@ -220,7 +227,11 @@ fn a_clock_that_jumps_or_goes_backward_is_no_harm() {
     // A clock that stands still compares nothing.
     batches.run_many(work(1, 2), 10_000, &[0, 0]);
     // Once the clock is right again, so is the choice.
-    batches.run_many(work(0, 3), (PERIOD_MAX as usize + SLACK) * 2, &[300, 200, 300]);
+    batches.run_many(
+        work(0, 3),
+        (PERIOD_MAX as usize + SLACK) * 2,
+        &[300, 200, 300],
+    );
     assert_eq!(chosen(&choice, 0), Some(1));
 }
 
@@ -233,7 +244,9 @@ fn a_batch_that_panics_in_a_trial_only_delays_the_choice() {
     while !in_trial() {
         batches.run_many(work, 1, &[200, 100]);
     }
-    let panicked = catch_unwind(AssertUnwindSafe(|| batches.run(work, |_| panic!("no answer"))));
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        batches.run(work, |_| panic!("no answer"))
+    }));
     assert!(panicked.is_err());
     batches.run_many(work, 2 * turns(work) as usize, &[200, 100]);
     assert_eq!(chosen(&choice, 0), None, "a sample is missing");
@@ -294,7 +307,11 @@ fn a_thread_counts_all_its_batches_at_varying_distances() {
     let total: u32 = counts.iter().sum();
     assert!((100_000 - 96..=100_000).contains(&total));
     let distances: Vec<_> = counts.into_iter().filter(|&count| count > 1).collect();
-    assert!(distances.iter().all(|distance| (33..=96).contains(distance)));
+    assert!(
+        distances
+            .iter()
+            .all(|distance| (33..=96).contains(distance))
+    );
     assert!((33..=96).all(|distance| distances.contains(&distance)));
 }
 
@@ -302,7 +319,12 @@ fn a_thread_counts_all_its_batches_at_varying_distances() {
 fn a_simulated_build_draws_every_candidate_and_the_same_ones_again() {
     let draws = || {
         let choice = MeasuredChoice::new();
-        let draw = |n: usize| choice.draw(Work { units: n % 5, ..work(0, 3) });
+        let draw = |n: usize| {
+            choice.draw(Work {
+                units: n % 5,
+                ..work(0, 3)
+            })
+        };
         (0..300).map(draw).collect::<Vec<_>>()
     };
     let drawn = draws();
