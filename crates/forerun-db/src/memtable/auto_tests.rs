@@ -50,9 +50,6 @@ fn tables() -> [(MemTable, fn(&[u8]) -> Vec<u8>); 4] {
     ]
 }
 
-/// Enough for the first trial of a class.
-const BATCHES: usize = 450;
-
 /// How many classes of batches have been measured.
 fn measured(table: &MemTable) -> usize {
     match &table.point_lookups {
@@ -75,12 +72,19 @@ fn check(table: &MemTable, keys: &[Vec<u8>], expected: impl Fn(&[u8]) -> Option<
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
 
     #[test]
     fn answers_are_the_same_before_during_and_after_trials(
         entries in 0_u64..3000,
-        class in prop_oneof![Just(2_usize..4), Just(4..8), Just(8..16), Just(16..40), Just(128..150)],
+        // Enough batches of a class for its first trial.
+        (sizes, batches) in prop_oneof![
+            Just((2_usize..4, 4720)),
+            Just((4..8, 4720)),
+            Just((8..16, 2410)),
+            Just((16..40, 1260)),
+            Just((128..150, 720)),
+        ],
         seed in any::<u64>(),
     ) {
         for (table, identity) in tables() {
@@ -93,9 +97,9 @@ proptest! {
                 model.insert(identity(&key), n);
             }
             let mut n = seed;
-            for batch in 0..BATCHES {
+            for batch in 0..batches {
                 let mut keys = Vec::new();
-                for _ in 0..class.start + batch % class.len() {
+                for _ in 0..sizes.start + batch % sizes.len() {
                     n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let mut key = key(n >> 33);
                     if n >> 63 == 1 {
@@ -136,7 +140,8 @@ fn every_class_of_batches_is_measured_while_others_write() {
             .map(|reader| {
                 let table = &table;
                 scope.spawn(move || {
-                    for batch in 0..600 {
+                    let mut batch = 0;
+                    while batch < 300 || (measured(table) < CLASSES && !SIMULATED) {
                         for size in [2, 5, 9, 40, 150] {
                             let first = (batch * 37 + reader) % 800;
                             let keys: Vec<_> = (first..first + size).map(key).collect();
@@ -145,6 +150,8 @@ fn every_class_of_batches_is_measured_while_others_write() {
                                 Some(n.wrapping_mul(0xf1de_83e1_9937_733d)).filter(|&n| n < 1000)
                             });
                         }
+                        batch += 1;
+                        assert!(batch < 20_000, "{} classes measured", measured(table));
                     }
                 })
             })
@@ -154,5 +161,4 @@ fn every_class_of_batches_is_measured_while_others_write() {
         }
         is_read.store(true, Ordering::Relaxed);
     });
-    assert_eq!(measured(&table), if SIMULATED { 0 } else { CLASSES });
 }

@@ -157,14 +157,15 @@ fn default_search(list: &SkipList, keys: usize) -> usize {
 }
 
 /// A batch as [`MeasuredChoice`] sees it. How much there is to overlap depends on the number of
-/// keys, so it divides batches into classes. From the number in flight on, it hardly matters.
+/// keys, so it divides batches into classes. From the number in flight on, it hardly matters. The
+/// times of short batches differ more among themselves.
 fn work(keys: usize) -> Work {
-    let class = match keys {
-        ..4 => 0,
-        4..8 => 1,
-        8..IN_FLIGHT => 2,
-        IN_FLIGHT..FINGER_FROM => 3,
-        FINGER_FROM.. => 4,
+    let (class, sample_batches) = match keys {
+        ..4 => (0, 16),
+        4..8 => (1, 16),
+        8..IN_FLIGHT => (2, 8),
+        IN_FLIGHT..FINGER_FROM => (3, 4),
+        FINGER_FROM.. => (4, 2),
     };
     const _: () = assert!(CLASSES == 5);
     let candidates = match keys {
@@ -174,6 +175,7 @@ fn work(keys: usize) -> Work {
     Work {
         class,
         candidates,
+        sample_batches,
         units: keys,
     }
 }

@@ -3,23 +3,24 @@
 //! ```text
 //!   batches of a class ────────────────────────────────────────────────────────────────────►
 //!     the default    │ trial │ the cheapest so far          │ trial │ the cheapest so far  │ …
-//!     256            │       │ 2,048                        │       │ 2,048 to 32,768      │
-//!                      └ 16 batches with each candidate, in turn, each timed
+//!     256 n          │       │ 2,048 n                      │       │ 2,048 n to 32,768 n  │
+//!                      └ 16 samples of each candidate, of n timed batches each, in turn
 //! ```
 //!
-//! Batches are divided into classes, and each class has its own choice. Outside of trials no clock
-//! is read: a batch loads two words that hardly ever change, and counts itself in its thread. All
-//! threads take part in a trial, and the one that delivers the last sample decides.
+//! Batches are divided into classes, and each class has its own choice. The shorter its batches
+//! are, the more of them make a sample. Outside of trials no clock is read: a batch loads two words
+//! that hardly ever change, and counts itself in its thread. All threads take part in a trial, and
+//! the one that delivers the last sample decides.
 //!
-//! - **Bounds.** Between two trials of a class are at least 2,048 batches (256 before the first).
-//!   So a trial uses candidates other than the chosen one in less than 1% of the batches for each
-//!   of them. If such a candidate is much slower, the next trial comes later, so that trials lose
-//!   1/256 of the time, but after 32,768 batches at the latest. So the choice follows a change of
-//!   the work within 32,768 batches of the class and one trial, or 2,048 if the costs were similar
-//!   before. A choice that has just changed is tried again after 2,048.
+//! - **Bounds.** Between the beginnings of two trials are at least 2,048 n batches, so trials use a
+//!   candidate other than the chosen one in less than 1% of the batches. If such a candidate is
+//!   much slower, the next trial comes later, so that trials lose 1/256 of the time, but after
+//!   32,768 n batches at the latest. So the choice follows a change of the work within 32,768 n
+//!   batches and one trial, or 2,048 n if the costs were similar before. A choice that has just
+//!   changed is tried again after 2,048 n.
 //! - **Outliers.** The cost of a candidate is the mean of the middle half of its samples. A thread
-//!   that loses the CPU in the middle of a batch makes a sample that does not count. A clock that
-//!   steps back makes one of zero, which does not count either.
+//!   that loses the CPU in the middle of a batch makes a sample that does not count, and so does a
+//!   clock that steps back.
 //! - **Orderings.** Whatever a thread reads here, its batch gets the same answers. A stale or lost
 //!   value makes a trial a little longer or shorter, or a choice worse until the next trial.
 //!
@@ -42,12 +43,19 @@ pub(super) const CANDIDATES_MAX: usize = 3;
 /// Samples of each candidate in a trial.
 const SAMPLES: usize = 16;
 
-/// Batches of a class before its first trial.
+/// Batches of a class before its first trial, for each batch of a sample.
 const PERIOD_FIRST: u32 = 256;
 
-/// Batches of a class between two of its trials.
+/// Batches of a class from one trial to the next, for each batch of a sample.
 const PERIOD_MIN: u32 = 2048;
 const PERIOD_MAX: u32 = 32_768;
+
+/// The greatest cost of a batch. Those of a sample are added.
+const COST_MAX: u32 = 1 << 27;
+
+/// The most batches in a sample.
+const SAMPLE_BATCHES_MAX: u32 = 16;
+const _: () = assert!(COST_MAX.checked_mul(SAMPLE_BATCHES_MAX).is_some());
 
 /// One in so many units of time may be lost to trials, if the period allows it.
 const TIME_PER_LOSS: u64 = 256;
@@ -65,8 +73,23 @@ pub(super) struct Work {
     pub(super) class: usize,
     /// How many candidates its class has, at most [`CANDIDATES_MAX`].
     pub(super) candidates: usize,
+    /// How many batches of its class make a sample, at most 16.
+    pub(super) sample_batches: u32,
     /// How much it is: costs are compared per unit.
     pub(super) units: usize,
+}
+
+impl Work {
+    /// The number of turns in a trial.
+    fn turns(self) -> u32 {
+        self.candidates as u32 * SAMPLES as u32 * self.sample_batches
+    }
+
+    /// The sample to which a turn of a trial belongs.
+    fn sample(self, turn: u32) -> usize {
+        let group = turn / self.candidates as u32 / self.sample_batches;
+        group as usize * self.candidates + candidate_of(turn, self.candidates)
+    }
 }
 
 /// The choices of all classes.
@@ -88,19 +111,12 @@ struct Current {
 struct Trial {
     /// Batches since the last trial began, as far as threads have told.
     batches: AtomicU32,
-    /// The number of batches at which the next one begins.
+    /// The number of batches at which the next one begins, for each batch of a sample.
     period: AtomicU32,
-    /// How many samples of this trial are there.
+    /// How many turns of this trial have ended.
     delivered: AtomicU32,
-    /// The cost of each turn; 0 if it is not there yet.
+    /// The costs of the turns of each candidate in turn, added up by samples.
     samples: [AtomicU32; CANDIDATES_MAX * SAMPLES],
-}
-
-/// A batch that is timed.
-#[derive(Clone, Copy)]
-struct Turn {
-    number: usize,
-    candidate: usize,
 }
 
 impl MeasuredChoice {
@@ -151,12 +167,12 @@ impl MeasuredChoice {
         }
         let current = &self.current[work.class];
         // Relaxed, both: see the module's documentation.
-        let turn = match current.turn.load(Ordering::Relaxed) < turns(work) {
+        let turn = match current.turn.load(Ordering::Relaxed) < work.turns() {
             true => self.take_turn(work),
             false => None,
         };
         let candidate = match (turn, current.chosen.load(Ordering::Relaxed)) {
-            (Some(turn), _) => turn.candidate,
+            (Some(turn), _) => candidate_of(turn, work.candidates),
             (None, UNMEASURED) => default(),
             (None, chosen) => chosen as usize,
         };
@@ -177,7 +193,7 @@ impl MeasuredChoice {
         let trial = &self.trials[work.class];
         // Relaxed: it decides only when the next trial begins.
         let batches = trial.batches.fetch_add(counted, Ordering::Relaxed) + counted;
-        if batches < trial.period.load(Ordering::Relaxed) {
+        if batches < trial.period.load(Ordering::Relaxed) * work.sample_batches {
             return;
         }
         // Relaxed: only the thread that was the last to count resets it, and begins a trial. If the
@@ -198,42 +214,40 @@ impl MeasuredChoice {
 
     /// The next turn of a trial.
     #[cold]
-    fn take_turn(&self, work: Work) -> Option<Turn> {
-        let turn = &self.current[work.class].turn;
+    fn take_turn(&self, work: Work) -> Option<u32> {
         // Acquire: see `count`.
-        let number = turn.fetch_add(1, Ordering::Acquire);
-        (number < turns(work)).then(|| Turn {
-            number: number as usize,
-            candidate: candidate_of(number as usize, work.candidates),
-        })
+        let turn = self.current[work.class]
+            .turn
+            .fetch_add(1, Ordering::Acquire);
+        (turn < work.turns()).then_some(turn)
     }
 
-    /// Stores a sample. The last one of a trial decides.
+    /// Adds the cost of a turn. The last one of a trial decides.
     #[cold]
-    fn deliver(&self, work: Work, turn: Turn, cost: u32) {
+    fn deliver(&self, work: Work, turn: u32, cost: u32) {
         let trial = &self.trials[work.class];
         // Relaxed: ordered by the next line.
-        trial.samples[turn.number].store(cost, Ordering::Relaxed);
-        // Release and acquire: the last one sees the samples of the others.
+        trial.samples[work.sample(turn)].fetch_add(cost, Ordering::Relaxed);
+        // Release and acquire: the last one sees the costs of the others.
         let delivered = trial.delivered.fetch_add(1, Ordering::AcqRel) + 1;
-        if delivered == turns(work) {
+        if delivered == work.turns() {
             self.decide(work);
         }
     }
 
     fn decide(&self, work: Work) {
         let trial = &self.trials[work.class];
-        let mut costs = [0; CANDIDATES_MAX];
-        for (candidate, cost) in costs[..work.candidates].iter_mut().enumerate() {
-            let turns = 0..work.candidates * SAMPLES;
-            let own = turns.filter(|&turn| candidate_of(turn, work.candidates) == candidate);
-            // Relaxed: `deliver` has acquired them. A sample of a turn in a trial that was replaced
-            // may be among them.
-            match middle_mean(own.map(|turn| trial.samples[turn].load(Ordering::Relaxed))) {
-                Some(mean) => *cost = mean,
-                None => return,
-            }
-        }
+        let costs: [u64; CANDIDATES_MAX] = std::array::from_fn(|candidate| {
+            let samples = trial
+                .samples
+                .iter()
+                .skip(candidate)
+                .step_by(work.candidates);
+            // Relaxed: `deliver` has acquired them. A trial that was replaced may have added to
+            // them, which makes an outlier.
+            let samples = samples.map(|sample| sample.load(Ordering::Relaxed));
+            middle_mean(samples.take(SAMPLES))
+        });
         let costs = &costs[..work.candidates];
         let current = &self.current[work.class];
         // Relaxed, here and below: each is a value of its own.
@@ -264,50 +278,37 @@ impl MeasuredChoice {
     }
 }
 
-/// The number of turns in a trial.
-fn turns(work: Work) -> u32 {
-    (work.candidates * SAMPLES) as u32
-}
-
 /// Whose turn it is. Each group of turns has every candidate once, and the groups have different
 /// orders, those of the Thue-Morse sequence. So a period in the work, or costs that rise or fall
 /// during the trial, favour none.
-fn candidate_of(mut turn: usize, candidates: usize) -> usize {
+fn candidate_of(mut turn: u32, candidates: usize) -> usize {
+    let candidates = candidates as u32;
     let mut digits = 0;
     while turn > 0 {
         digits += turn % candidates;
         turn /= candidates;
     }
-    digits % candidates
+    (digits % candidates) as usize
 }
 
 /// The cost of a batch per unit, in sixteenths of a nanosecond.
 fn cost(elapsed: Duration, units: usize) -> u32 {
     let cost = elapsed.as_nanos().saturating_mul(16) / units.max(1) as u128;
-    u32::try_from(cost).unwrap_or(u32::MAX).max(1)
+    cost.min(COST_MAX.into()) as u32
 }
 
-/// The mean of the middle half of the samples. `None` if half of them are missing.
-fn middle_mean(samples: impl Iterator<Item = u32>) -> Option<u64> {
-    let mut present = [0; SAMPLES];
-    let mut len = 0;
-    for (slot, sample) in present
-        .iter_mut()
-        .zip(samples.filter(|&sample| sample != 0))
-    {
+/// The mean of the middle half of the samples.
+fn middle_mean(samples: impl Iterator<Item = u32>) -> u64 {
+    let mut sorted = [0; SAMPLES];
+    for (slot, sample) in sorted.iter_mut().zip(samples) {
         *slot = sample;
-        len += 1;
     }
-    if len <= SAMPLES / 2 {
-        return None;
-    }
-    let present = &mut present[..len];
-    present.sort_unstable();
-    let middle = &present[len / 4..len - len / 4];
-    Some(middle.iter().map(|&sample| u64::from(sample)).sum::<u64>() / middle.len() as u64)
+    sorted.sort_unstable();
+    let middle = &sorted[SAMPLES / 4..SAMPLES - SAMPLES / 4];
+    middle.iter().map(|&sample| u64::from(sample)).sum::<u64>() / middle.len() as u64
 }
 
-/// The candidate to use from now on, and the number of batches until the next trial.
+/// The candidate to use from now on, and the period until the next trial.
 fn judge(costs: &[u64], before: Option<usize>) -> (usize, u32) {
     let mut chosen = 0;
     for candidate in 1..costs.len() {

@@ -6,17 +6,26 @@ use forerun_core::sync::thread;
 
 use super::*;
 
-/// The batches that a thread keeps to itself, and those of a trial.
-const SLACK: usize = 96 + CANDIDATES_MAX * SAMPLES;
-
 const UNITS: usize = 64;
 
-fn work(class: usize, candidates: usize) -> Work {
+/// Work of which so many batches make a sample.
+fn work_of(class: usize, candidates: usize, sample_batches: u32) -> Work {
     Work {
         class,
         candidates,
+        sample_batches,
         units: UNITS,
     }
+}
+
+fn work(class: usize, candidates: usize) -> Work {
+    work_of(class, candidates, 1)
+}
+
+/// The most batches until a trial has ended: those of a period, those that a thread keeps to
+/// itself, and the trial.
+fn within(period: u32, work: Work) -> usize {
+    (period * work.sample_batches + 96 + work.turns()) as usize
 }
 
 /// Numbers that look random.
@@ -92,14 +101,16 @@ fn every_class_settles_on_its_cheapest_candidate() {
         let batches = Batches::new(&choice);
         let candidates = 2 + usize::from(class == CLASSES - 1);
         let cheapest = class % candidates;
-        let work = work(class, candidates);
+        let sample_batches = 1 << class;
+        let work = work_of(class, candidates, sample_batches);
         let mut cost_ns = |candidate: usize| {
             random.noisy(UNITS as u64 * if candidate == cheapest { 140 } else { 175 })
         };
-        for _ in 1..PERIOD_FIRST {
+        let first = PERIOD_FIRST * sample_batches;
+        for _ in 1..first {
             assert_eq!(batches.run(work, &mut cost_ns), 0, "the default");
         }
-        for _ in 0..SLACK {
+        for _ in first as usize..=within(PERIOD_FIRST, work) {
             batches.run(work, &mut cost_ns);
         }
         assert_eq!(chosen(&choice, class), Some(cheapest), "class {class}");
@@ -139,7 +150,7 @@ fn a_change_of_the_work_is_followed_within_the_bound() {
             batches.run_many(work, 100_000 + 1777 * phase, &before);
             let best = usize::from(after[1] < after[0]);
             assert_ne!(chosen(&choice, 2), Some(best));
-            batches.run_many(work, period as usize + SLACK, &after);
+            batches.run_many(work, within(period, work), &after);
             // A trial that was under way at the change may have compared old costs with new ones.
             let followed = chosen(&choice, 2) == Some(best);
             assert!(followed, "{before:?} to {after:?}, phase {phase}");
@@ -194,7 +205,7 @@ fn batches_that_lose_the_cpu_do_not_mislead() {
                 };
                 lost + random.noisy([8000, 6400][candidate])
             });
-            if batch >= PERIOD_FIRST as usize + SLACK {
+            if batch >= within(PERIOD_FIRST, work(1, 2)) {
                 used[candidate] += 1;
             }
         }
@@ -227,11 +238,8 @@ fn a_clock_that_jumps_or_goes_backward_is_no_harm() {
     // A clock that stands still compares nothing.
     batches.run_many(work(1, 2), 10_000, &[0, 0]);
     // Once the clock is right again, so is the choice.
-    batches.run_many(
-        work(0, 3),
-        (PERIOD_MAX as usize + SLACK) * 2,
-        &[300, 200, 300],
-    );
+    let work = work(0, 3);
+    batches.run_many(work, 2 * within(PERIOD_MAX, work), &[300, 200, 300]);
     assert_eq!(chosen(&choice, 0), Some(1));
 }
 
@@ -240,7 +248,7 @@ fn a_batch_that_panics_in_a_trial_only_delays_the_choice() {
     let choice = MeasuredChoice::new();
     let batches = Batches::new(&choice);
     let work = work(0, 2);
-    let in_trial = || choice.current[0].turn.load(Ordering::Relaxed) < turns(work);
+    let in_trial = || choice.current[0].turn.load(Ordering::Relaxed) < work.turns();
     while !in_trial() {
         batches.run_many(work, 1, &[200, 100]);
     }
@@ -248,9 +256,9 @@ fn a_batch_that_panics_in_a_trial_only_delays_the_choice() {
         batches.run(work, |_| panic!("no answer"))
     }));
     assert!(panicked.is_err());
-    batches.run_many(work, 2 * turns(work) as usize, &[200, 100]);
+    batches.run_many(work, 2 * work.turns() as usize, &[200, 100]);
     assert_eq!(chosen(&choice, 0), None, "a sample is missing");
-    batches.run_many(work, PERIOD_FIRST as usize + SLACK, &[200, 100]);
+    batches.run_many(work, within(PERIOD_FIRST, work), &[200, 100]);
     assert_eq!(chosen(&choice, 0), Some(1));
 }
 
@@ -281,7 +289,7 @@ fn threads_measure_together_and_run_each_batch_once() {
 #[test]
 fn each_candidate_has_as_many_turns_as_the_others_and_no_fixed_place() {
     for candidates in 2..=CANDIDATES_MAX {
-        let order: Vec<_> = (0..candidates * SAMPLES)
+        let order: Vec<_> = (0..(candidates * SAMPLES) as u32)
             .map(|turn| candidate_of(turn, candidates))
             .collect();
         for candidate in 0..candidates {
@@ -298,6 +306,36 @@ fn each_candidate_has_as_many_turns_as_the_others_and_no_fixed_place() {
             }
         }
     }
+}
+
+#[test]
+fn a_sample_has_its_number_of_turns_all_of_one_candidate() {
+    for (candidates, sample_batches) in [(2, 1), (2, 16), (3, 2), (3, 5)] {
+        let work = work_of(0, candidates, sample_batches);
+        let mut turns = vec![0; candidates * SAMPLES];
+        for turn in 0..work.turns() {
+            let sample = work.sample(turn);
+            assert_eq!(sample % candidates, candidate_of(turn, candidates));
+            turns[sample] += 1;
+        }
+        assert!(
+            turns.iter().all(|&turns| turns == sample_batches),
+            "{turns:?}"
+        );
+    }
+}
+
+#[test]
+fn the_greatest_costs_do_not_overflow() {
+    let choice = MeasuredChoice::new();
+    let batches = Batches::new(&choice);
+    let work = work_of(0, 3, SAMPLE_BATCHES_MAX);
+    for _ in 0..within(PERIOD_FIRST, work) {
+        batches.run(work, |candidate| {
+            [1 << 62, 1 << 40, 1 << 20][candidate] >> 10
+        });
+    }
+    assert_eq!(chosen(&choice, 0), Some(2));
 }
 
 #[test]

@@ -143,6 +143,10 @@ pub struct MemTable {
 }
 
 /// What lookups have beside the list.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one in each table, and most have an index"
+)]
 enum PointLookups {
     /// The hash index, if it was asked for and is possible: see [`MemTableConfig`].
     Index(HashIndex),
