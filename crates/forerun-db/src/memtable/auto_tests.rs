@@ -24,7 +24,10 @@ impl Comparator for IgnoresCase {
     }
 }
 
-fn tables() -> [(MemTable, fn(&[u8]) -> Vec<u8>); 4] {
+/// Maps keys that are equal to the same bytes.
+type Identity = fn(&[u8]) -> Vec<u8>;
+
+fn tables() -> [(MemTable, Identity); 4] {
     let table = |comparator: Arc<dyn Comparator>, checks| {
         let config = MemTableConfig::default()
             .limit_bytes(64 << 20)
