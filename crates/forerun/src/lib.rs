@@ -56,10 +56,11 @@
 //! Use [`hash::HashTable`] where keys and values have eight bytes each and order does not matter.
 //!
 //! # Execution of a batch
-//! [`Strategy::Auto`] chooses by the batch's length, and is what [`Db::multi_get`] uses;
-//! [`Db::multi_get_with`] takes another strategy. `forerun demo` (the crate `forerun-cli`) measures
-//! the gain on real data on your machine. The instruction set is chosen when the program starts
-//! ([`isa`]), so a plain build is as fast as one built for the machine.
+//! [`Db::multi_get`] uses [`Strategy::Auto`]: the hash index of a memtable, or where there is none,
+//! the search that is the fastest while the program runs. [`Db::multi_get_with`] takes another
+//! strategy. `forerun demo` (the crate `forerun-cli`) measures the gain on real data on your
+//! machine. The instruction set is chosen when the program starts ([`isa`]), so a plain build is as
+//! fast as one built for the machine.
 //!
 //! # Reading
 //! [`Db::get`] returns an owned value, [`Db::read`] lends it to a closure without a copy,

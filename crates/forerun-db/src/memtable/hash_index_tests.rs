@@ -67,7 +67,7 @@ fn every_key_is_found_however_large_the_index_and_the_batches_are() {
             sequence = write(&table, step, batch, sequence, &|_| true);
             check(&table, end);
         }
-        let index = table.hash_index.as_ref().unwrap();
+        let index = table.hash_index().unwrap();
         assert!((20_000 / 8..20_000 / 4).contains(&index.buckets()));
     }
 }
@@ -77,7 +77,7 @@ fn no_bucket_lacks_an_entry_while_there_is_memory() {
     for batch in [1, 100, 30_000] {
         for _ in 0..4 {
             let table = table(64 << 20);
-            let index = table.hash_index.as_ref().unwrap();
+            let index = table.hash_index().unwrap();
             let (mut sequence, mut written) = (1, 0);
             for end in [20, 50, 71, 73, 100, 150, 500, 5_000, 20_000, 60_000] {
                 sequence = write(&table, written..end, batch, sequence, &|_| true);
@@ -127,7 +127,7 @@ fn without_memory_for_the_index_every_key_is_still_found() {
         let asked = AtomicUsize::new(0);
         let refuse = |_| asked.fetch_add(1, Ordering::Relaxed) < allowed;
         write(&table, 0..3000, 50, 1, &refuse);
-        let index = table.hash_index.as_ref().unwrap();
+        let index = table.hash_index().unwrap();
         assert!(index.buckets() < 64);
         check(&table, 3000);
         // It grows when there is memory again, and keeps what it lacks in mind.
@@ -327,7 +327,7 @@ fn every_snapshot_sees_the_newest_write_before_it_while_threads_write_the_same_k
         for _ in 0..200 {
             history.check(&table, random.below(WRITES + 1), &mut random);
         }
-        let buckets = table.hash_index.as_ref().unwrap().buckets();
+        let buckets = table.hash_index().unwrap().buckets();
         assert!(buckets >= 32, "round {round}: {buckets} buckets");
     }
 }
@@ -345,7 +345,7 @@ fn orders_that_may_equate_keys_and_checked_tables_have_no_hash_index() {
     }
     let has_index = |config: MemTableConfig| {
         let config = config.limit_bytes(1 << 20).pages(Pages::Small);
-        MemTable::new(config).unwrap().hash_index.is_some()
+        MemTable::new(config).unwrap().hash_index().is_some()
     };
     let default = || MemTableConfig::default().hash_index(true);
     assert!(has_index(default()));

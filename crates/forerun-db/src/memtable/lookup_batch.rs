@@ -7,6 +7,7 @@ use forerun_core::interleave;
 use super::descent::{Descent, Lookup, entries, find, find_alone, start};
 use super::hash_index::HashIndex;
 use super::hash_lookup;
+use super::measured_choice::{CANDIDATES_MAX, CLASSES, MeasuredChoice, Work};
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Stands, Target};
 #[cfg(any(test, feature = "study"))]
@@ -120,33 +121,69 @@ pub(super) struct Sorted {
     pub(super) position: usize,
 }
 
+/// How `Auto` looks up a batch.
+#[derive(Clone, Copy)]
+pub(super) enum Auto<'t> {
+    /// Through the hash index.
+    Index(&'t HashIndex),
+    /// There is none: with the ordered search that is the fastest.
+    Fastest(&'t MeasuredChoice),
+}
+
+/// The ordered searches that `Auto` compares.
+const SEARCHES: [Strategy; CANDIDATES_MAX] =
+    [Strategy::Single, Strategy::Interleaved, Strategy::Finger];
+
+/// From this many keys on, `Finger` is one of them: sorting a batch may pay, because neighbours
+/// share most of their path. It is the slowest search of a shorter batch.
+const FINGER_FROM: usize = 128;
+
 /// Below this size a table fits into a core's own cache, and there is little to overlap. (Measured
 /// where that cache has 1 MiB; docs/internals/performance.md has the figures behind this and the
-/// next two.)
+/// next one.)
 const CACHED_BYTES: usize = 1 << 20;
-
-/// From this many keys on, sorting a batch pays even in a cached table: neighbours share most of
-/// their path.
-const FINGER_FROM: usize = 128;
 
 /// Below twice `CACHED_BYTES`, the fewest keys for which interleaving pays.
 const INTERLEAVE_FROM: usize = 8;
 
-/// The strategy that `Auto` stands for where there is no hash index.
-fn choose(list: &SkipList, keys: usize) -> Strategy {
+/// Which of [`SEARCHES`] to use until some have been timed.
+fn default_search(list: &SkipList, keys: usize) -> usize {
     match (list.arena().used_bytes(), keys) {
-        (_, 0..=1) => Strategy::Single,
-        (..CACHED_BYTES, FINGER_FROM..) => Strategy::Finger,
-        (..CACHED_BYTES, _) => Strategy::Single,
-        (bytes, ..INTERLEAVE_FROM) if bytes < 2 * CACHED_BYTES => Strategy::Single,
-        _ => Strategy::Interleaved,
+        (..CACHED_BYTES, FINGER_FROM..) => 2,
+        (..CACHED_BYTES, _) => 0,
+        (bytes, ..INTERLEAVE_FROM) if bytes < 2 * CACHED_BYTES => 0,
+        _ => 1,
+    }
+}
+
+/// A batch as [`MeasuredChoice`] sees it. How much there is to overlap depends on the number of
+/// keys, so it divides batches into classes. From the number in flight on, it hardly matters. The
+/// times of short batches differ more among themselves.
+fn work(keys: usize) -> Work {
+    let (class, sample_batches) = match keys {
+        ..4 => (0, 16),
+        4..8 => (1, 16),
+        8..IN_FLIGHT => (2, 8),
+        IN_FLIGHT..FINGER_FROM => (3, 4),
+        FINGER_FROM.. => (4, 2),
+    };
+    const _: () = assert!(CLASSES == 5);
+    let candidates = match keys {
+        FINGER_FROM.. => 3,
+        _ => 2,
+    };
+    Work {
+        class,
+        candidates,
+        sample_batches,
+        units: keys,
     }
 }
 
 /// Runs a batch with a strategy.
 pub(super) fn run<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
-    hash_index: Option<&HashIndex>,
+    auto: Auto<'_>,
     batch: &Batch<'_, K>,
     strategy: Strategy,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
@@ -170,13 +207,19 @@ pub(super) fn run<'a, V: Visit, K: BatchKey>(
             let place = |turn: usize| sorted[turn].position;
             interleaved::<V, K>(list, batch, sorted.len(), place, sink);
         }
-        Strategy::Index | Strategy::Auto => match (hash_index, &batch.keys) {
-            (Some(index), [_]) => {
+        Strategy::Index | Strategy::Auto => match (auto, batch.keys) {
+            (_, []) => {}
+            (Auto::Index(index), [_]) => {
                 let (key, read_point) = (batch.key(0), batch.read_point(0));
                 sink(0, hash_lookup::find(list, index, key, read_point));
             }
-            (Some(index), _) => hash_lookup::find_all(list, index, batch, sink),
-            (None, keys) => run::<V, K>(list, None, batch, choose(list, keys.len()), sink),
+            (Auto::Index(index), _) => hash_lookup::find_all(list, index, batch, sink),
+            (Auto::Fastest(_), [_]) => run::<V, K>(list, auto, batch, Strategy::Single, sink),
+            (Auto::Fastest(choice), keys) => choice.run(
+                work(keys.len()),
+                || default_search(list, keys.len()),
+                |search| run::<V, K>(list, auto, batch, SEARCHES[search], sink),
+            ),
         },
     }
 }

@@ -7,6 +7,7 @@
 //!   hash_index.rs        from a key to its newest version; hash_bucket.rs: one line of it
 //!   hash_addressing.rs   which bucket a key has, and where that bucket is
 //!   lookup_batch.rs      a batch of lookups; strategy.rs: how it is run; partition.rs: for measurements
+//!   measured_choice.rs   which ordered search is the fastest: timed while the table is in use
 //!   skip_list_cursor.rs  entries in order, in both directions
 //!   descent.rs           the one search loop, which awaits each node before reading it
 //!   skip_list.rs         the skip list; skip_list_index.rs: an array through which searches enter it
@@ -29,6 +30,7 @@ mod hash_memory;
 mod hash_spares;
 mod list_shape;
 mod lookup_batch;
+mod measured_choice;
 mod memory_checks;
 mod node;
 #[cfg(any(test, feature = "study"))]
@@ -40,6 +42,8 @@ mod skip_list_cursor;
 mod skip_list_index;
 mod strategy;
 
+#[cfg(all(test, not(loom)))]
+mod auto_tests;
 #[cfg(all(test, not(loom)))]
 mod corruption_tests;
 #[cfg(all(test, loom))]
@@ -68,7 +72,8 @@ pub(crate) use self::region_pool::{RegionPool, RegionSource};
 use self::arena::{Arena, Full};
 use self::hash_index::HashIndex;
 use self::list_shape::ListShape;
-use self::lookup_batch::{Batch, BatchKey};
+use self::lookup_batch::{Auto, Batch, BatchKey};
+use self::measured_choice::MeasuredChoice;
 use self::memory_checks::{Checked, Corrupt, Paranoid, Trusting};
 use self::node::{Node, Seal};
 use self::prepared::Refused;
@@ -140,9 +145,20 @@ forerun_core::setters! {
 /// ```
 pub struct MemTable {
     list: SkipList,
-    /// If it was asked for and is possible: see [`MemTableConfig`].
-    hash_index: Option<HashIndex>,
+    point_lookups: PointLookups,
     checks: MemoryChecks,
+}
+
+/// What lookups have beside the list.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one in each table, and most have an index"
+)]
+enum PointLookups {
+    /// The hash index, if it was asked for and is possible: see [`MemTableConfig`].
+    Index(HashIndex),
+    /// Nothing, so batches use the ordered search that is the fastest.
+    Ordered(Box<MeasuredChoice>),
 }
 
 metrics! {
@@ -232,11 +248,22 @@ impl MemTable {
                 .map_err(|full| memory_limit(full, limit_bytes))?,
             false => None,
         };
+        let point_lookups = match hash_index {
+            Some(index) => PointLookups::Index(index),
+            None => PointLookups::Ordered(Box::new(MeasuredChoice::new())),
+        };
         Ok(MemTable {
             list,
-            hash_index,
+            point_lookups,
             checks,
         })
+    }
+
+    fn hash_index(&self) -> Option<&HashIndex> {
+        match &self.point_lookups {
+            PointLookups::Index(index) => Some(index),
+            PointLookups::Ordered(_) => None,
+        }
     }
 
     /// Copies a batch of writes into the table's memory without making it visible;
@@ -261,7 +288,7 @@ impl MemTable {
         ops: impl Iterator<Item = Op<'op>> + Clone,
     ) -> Result<Prepared<'_>> {
         ops.clone().try_for_each(|op| op.check_lengths())?;
-        let prepared = Prepared::new(&self.list, self.hash_index.as_ref(), ops);
+        let prepared = Prepared::new(&self.list, self.hash_index(), ops);
         prepared.map_err(|refused| match refused {
             Refused::Full(full) => memory_limit(full, self.list.arena().limit_bytes()),
             Refused::Changed => Error::BatchChanged,
@@ -278,7 +305,7 @@ impl MemTable {
 
     /// [`get`](Self::get) for entries that expire: the key of an expired entry counts as deleted.
     pub(crate) fn get_as_of(&self, key: &[u8], read_point: ReadPoint) -> Result<Lookup<'_>> {
-        let found = match &self.hash_index {
+        let found = match self.hash_index() {
             Some(index) => hash_lookup::find(&self.list, index, key, read_point),
             None => with_checks!(self, V => descent::find_alone::<V>(&self.list, key, read_point)),
         };
@@ -311,9 +338,13 @@ impl MemTable {
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
         let batch = Batch { keys, read_point };
+        let auto = match &self.point_lookups {
+            PointLookups::Index(index) => Auto::Index(index),
+            PointLookups::Ordered(choice) => Auto::Fastest(choice),
+        };
         with_checks!(self, V => lookup_batch::run::<V, K>(
             &self.list,
-            self.hash_index.as_ref(),
+            auto,
             &batch,
             strategy,
             |position, lookup| sink(position, lookup.map_err(corrupt_entry)),
