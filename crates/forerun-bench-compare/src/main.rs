@@ -1,9 +1,10 @@
 //! Forerun's benches with its peers: same data, same cells, same checks, alternating rounds.
 //!
-//! - `memtable`: RocksDB, memtable only, twice: with default settings, and with its finger search
-//!   (`memtable_batch_lookup_optimization`, its pull request 14428).
-//! - `btree`: LMDB, and RocksDB with all entries in one sorted run and all of its blocks in its
-//!   cache.
+//! - `memtable`: RocksDB, memtable only, with its default options, with its finger search
+//!   (`memtable_batch_lookup_optimization`, its pull request 14428), with its options for point
+//!   lookups, and with its hash tables.
+//! - `btree`: LMDB, and RocksDB with all entries in one sorted run in memory: blocks in its cache,
+//!   with its default options or those for point lookups, or a PlainTable.
 //! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as programs use them.
 //! - `scan`: LMDB, with all data in memory.
 //! - `hash`: hashbrown, papaya and scc.
@@ -59,17 +60,21 @@ use forerun_bench::{btree, hash, ycsb};
 #[derive(Parser)]
 #[command(name = "forerun-bench-compare", version)]
 enum Command {
-    /// The memtable and RocksDB's, with its finger search off and on
+    /// The memtable, compared with RocksDB's
     ///
-    /// The column of ratios to a peer compares with RocksDB's MultiGet, finger search on.
+    /// Each --peer is RocksDB with other options, and is measured with Get and MultiGet. The column
+    /// of ratios to a peer compares with MultiGet of the first --peer. Those with an arena in huge
+    /// pages take reserved ones (sysctl vm.nr_hugepages), and others if too few are free; the
+    /// results tell which.
     #[cfg(feature = "rocksdb")]
-    Memtable(memtable::Args),
+    Memtable(Box<Memtable>),
 
     /// One run of Forerun's, compared with LMDB and RocksDB if they are built in
     ///
-    /// The column of ratios to a peer compares with RocksDB's MultiGet, or without it with LMDB's
-    /// get. The peers support only --order bytewise.
-    Btree(btree::Args),
+    /// RocksDB is measured with Get and MultiGet, LMDB with get. The column of ratios to a peer
+    /// compares with the first --peer: RocksDB's MultiGet, or LMDB's get. The peers support only
+    /// --order bytewise.
+    Btree(Box<Btree>),
 
     /// YCSB's core workloads on Forerun's store and on other stores on disk
     ///
@@ -110,6 +115,35 @@ enum Command {
     Raft(raft::Args),
 }
 
+#[cfg(feature = "rocksdb")]
+#[derive(clap::Args)]
+struct Memtable {
+    /// RocksDBs to compare with [default: rocksdb-finger,rocksdb]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    peer: Vec<rocks::RocksMemtable>,
+
+    /// The kind of pages for the peers' memory; --pages is for Forerun's
+    #[arg(long, default_value = "huge")]
+    peer_pages: pages::Peers,
+
+    #[command(flatten)]
+    bench: memtable::Args,
+}
+
+#[derive(clap::Args)]
+struct Btree {
+    /// Stores to compare with Forerun's run [default: rocksdb,lmdb, as far as built in]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    peer: Vec<peers::RunPeer>,
+
+    /// The kind of pages for the peers' memory, except for mapped files
+    #[arg(long, default_value = "huge")]
+    peer_pages: pages::Peers,
+
+    #[command(flatten)]
+    bench: btree::Args,
+}
+
 #[derive(clap::Args)]
 struct Ycsb {
     /// Stores to compare with Forerun's [default: all that are built in, except rocksdb-bloom]
@@ -136,25 +170,27 @@ fn main() -> anyhow::Result<()> {
     match command {
         #[cfg(feature = "rocksdb")]
         Command::Memtable(args) => {
-            use rocks::{FingerSearch, RocksDb};
-            let plain = RocksDb::new(FingerSearch::Off);
-            let finger = RocksDb::new(FingerSearch::On);
-            memtable::run_with(
-                &args,
-                &[&plain, &finger],
-                Some(("rocksdb-finger", rocks::MULTIGET)),
-            )
+            args.peer_pages.apply()?;
+            let chosen = match &args.peer[..] {
+                [] => rocks::RocksMemtable::DEFAULT,
+                chosen => chosen,
+            };
+            let engines: Vec<&dyn Engine> = chosen.iter().map(|peer| peer as _).collect();
+            let batched = engines.first().map(|first| (first.name(), first.batched()));
+            let peer = batched.as_ref().map(|(name, batched)| (*name, &**batched));
+            memtable::run_with(&args.bench, &engines, peer)
         }
         Command::Btree(args) => {
-            let peers: &[(&dyn Engine, &str)] = &[
-                #[cfg(feature = "lmdb")]
-                (&lmdb::Lmdb, lmdb::GET),
-                #[cfg(feature = "rocksdb")]
-                (&rocks::RocksRun, rocks::MULTIGET),
-            ];
-            let peer = peers.last().map(|(peer, way)| (peer.name(), *way));
-            let peers: Vec<&dyn Engine> = peers.iter().map(|(peer, _)| *peer).collect();
-            btree::run_with(&args, &peers, peer)
+            args.peer_pages.apply()?;
+            let chosen = match &args.peer[..] {
+                [] => peers::RunPeer::DEFAULT,
+                chosen => chosen,
+            };
+            let engines: Vec<Box<dyn Engine>> = chosen.iter().map(|peer| peer.engine()).collect();
+            let engines: Vec<&dyn Engine> = engines.iter().map(|engine| &**engine).collect();
+            let batched = engines.first().map(|first| (first.name(), first.batched()));
+            let peer = batched.as_ref().map(|(name, batched)| (*name, &**batched));
+            btree::run_with(&args.bench, &engines, peer)
         }
         Command::Ycsb(args) => {
             let chosen = match &args.peer[..] {

@@ -1,4 +1,4 @@
-//! Huge pages for the peers, which allocate their memory through the C library.
+//! Transparent huge pages for the peers, which allocate their memory through the C library.
 //!
 //! glibc requests huge pages by advice, as Forerun's tables do, if `GLIBC_TUNABLES` says so when a
 //! program starts (since 2.35). So this program restarts itself with the variable set. On other

@@ -1,4 +1,5 @@
-//! The stores on disk that are compared with Forerun's, by name.
+//! The stores that are compared with Forerun's, by name. The RocksDBs of the memtable's bench are in
+//! `rocks/memtable.rs`.
 
 use forerun_bench::engine::Engine;
 
@@ -48,6 +49,64 @@ impl Peer {
             Peer::Redb => Box::new(crate::redb::Redb),
             #[cfg(feature = "fjall")]
             Peer::Fjall => Box::new(crate::fjall::Fjall),
+        }
+    }
+}
+
+/// What holds the entries of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum RunPeer {
+    /// RocksDB's block-based table with Bloom filters of 10 bits per key
+    #[cfg(feature = "rocksdb")]
+    Rocksdb,
+    /// OptimizeForPointLookup: the same, and a hash index in each block
+    #[cfg(feature = "rocksdb")]
+    RocksdbPointLookup,
+    /// PlainTable: a mapped file with a hash index of whole keys
+    #[cfg(feature = "rocksdb")]
+    RocksdbPlainTable,
+    /// LMDB, with the system's cache
+    #[cfg(feature = "lmdb")]
+    Lmdb,
+}
+
+impl RunPeer {
+    /// The peers measured by default.
+    pub const DEFAULT: &[RunPeer] = &[
+        #[cfg(feature = "rocksdb")]
+        RunPeer::Rocksdb,
+        #[cfg(feature = "lmdb")]
+        RunPeer::Lmdb,
+    ];
+
+    /// The peer as an engine.
+    pub fn engine(self) -> Box<dyn Engine> {
+        match self {
+            #[cfg(feature = "rocksdb")]
+            RunPeer::Rocksdb => Box::new(crate::rocks::RocksRun::Blocks),
+            #[cfg(feature = "rocksdb")]
+            RunPeer::RocksdbPointLookup => Box::new(crate::rocks::RocksRun::PointLookup),
+            #[cfg(feature = "rocksdb")]
+            RunPeer::RocksdbPlainTable => Box::new(crate::rocks::RocksRun::PlainTable),
+            #[cfg(feature = "lmdb")]
+            RunPeer::Lmdb => Box::new(crate::lmdb::Lmdb),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn engines_have_the_names_by_which_they_are_chosen() {
+        let stores = Peer::value_variants().iter();
+        let stores = stores.map(|peer| (peer.to_possible_value(), peer.engine()));
+        let runs = RunPeer::value_variants().iter();
+        let runs = runs.map(|peer| (peer.to_possible_value(), peer.engine()));
+        for (name, engine) in stores.chain(runs) {
+            assert_eq!(name.unwrap().get_name(), engine.name());
         }
     }
 }

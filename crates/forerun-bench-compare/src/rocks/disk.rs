@@ -43,7 +43,12 @@ impl Engine for RocksDisk {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_block_based_table_factory(&blocks);
-        let store = RocksStore::open(&options, requirements.directory()?, Kept::InLevels)?;
+        let store = RocksStore::open(
+            self.name(),
+            &options,
+            requirements.directory()?,
+            Kept::InLevels,
+        )?;
         Ok(Box::new(store))
     }
 }

@@ -1,22 +1,28 @@
 //! RocksDB as an engine.
 //!
 //! ```text
-//!  memtable.rs   one memtable, no log, nothing ever flushed       compared with the memtable
-//!  run.rs        one sorted run of blocks, all of them cached     compared with a run
-//!  disk.rs       a store on disk, as programs use it              compared with the store
+//!  memtable.rs     one memtable, no log, nothing ever flushed       compared with the memtable
+//!  run.rs          one sorted run, all of it in memory              compared with a run
+//!  disk.rs         a store on disk, as programs use it              compared with the store
+//!  settings.rs     what RocksDB says that it runs with
+//!  huge_pages.rs   how much of its memory is in huge pages
 //! ```
 //!
 //! This file has the readers and writers of all three.
 
 mod disk;
+mod huge_pages;
 mod memtable;
 mod run;
+mod settings;
+#[cfg(test)]
+mod tests;
 
 pub use disk::{FILTER_BITS, RocksDisk};
-pub use memtable::{FingerSearch, RocksDb};
+pub use memtable::RocksMemtable;
 pub use run::RocksRun;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use forerun_bench::engine::{Reader, Store, Writer};
 use forerun_bench::workload::EntryBuffer;
 use rocksdb::{
@@ -24,9 +30,12 @@ use rocksdb::{
     WaitForCompactOptions, WriteBatch, WriteOptions,
 };
 use std::path::Path;
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 use crate::copied::Copied;
+use huge_pages::HugePages;
+use settings::Setting;
 
 /// One `Get` after the other.
 pub const GET: &str = "get";
@@ -37,30 +46,64 @@ pub const MULTIGET: &str = "multiget";
 /// The kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
-    /// Its entries stay where they were put; there is no log.
-    InPlace,
+    /// All entries are in one memtable; there is no log.
+    InMemtable,
+    /// All entries are in one sorted run; there is no log.
+    InRun,
     /// Entries go through the log and from level to level.
     InLevels,
 }
 
 /// An open RocksDB; dropped before its directory.
 struct RocksStore {
+    name: String,
     db: DB,
     directory: TempDir,
     kept: Kept,
+    huge_pages_before: Option<HugePages>,
+    /// Taken while the store was loaded.
+    huge_pages: OnceLock<HugePages>,
 }
 
 impl RocksStore {
-    /// Creates a store with one column family.
-    fn open(options: &Options, directory: TempDir, kept: Kept) -> Result<RocksStore> {
+    /// Creates a store with one column family, for the engine of that name.
+    fn open(name: &str, options: &Options, directory: TempDir, kept: Kept) -> Result<RocksStore> {
+        let huge_pages_before = HugePages::of_process();
         // The default column family is opened by name, because its MultiGet takes a handle.
         let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
         let db = DB::open_cf_descriptors(options, directory.path(), [family])?;
         Ok(RocksStore {
+            name: name.to_owned(),
             db,
             directory,
             kept,
+            huge_pages_before,
+            huge_pages: OnceLock::new(),
         })
+    }
+
+    /// Checks that RocksDB runs with these settings.
+    fn check_settings(&self, settings: &[Setting]) -> Result<()> {
+        settings::check(self.directory.path(), settings)
+    }
+
+    /// Checks that all entries are still in the memtable to which they were written.
+    fn check_unflushed(&self) -> Result<()> {
+        let immutable = "rocksdb.num-immutable-mem-table";
+        let immutable = self.db.property_int_value(immutable)?;
+        let files = self.db.property_value("rocksdb.num-files-at-level0")?;
+        ensure!(
+            immutable == Some(0) && files.as_deref() == Some("0"),
+            "{} has flushed a memtable: its write buffer is too small",
+            self.name
+        );
+        Ok(())
+    }
+
+    fn count_huge_pages(&self) {
+        if let (Some(before), Some(now)) = (self.huge_pages_before, HugePages::of_process()) {
+            self.huge_pages.get_or_init(|| now.since(before));
+        }
     }
 
     /// Files and MiB of each non-empty level.
@@ -93,7 +136,7 @@ impl Store for RocksStore {
 
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
         let mut options = WriteOptions::default();
-        options.disable_wal(self.kept == Kept::InPlace);
+        options.disable_wal(self.kept != Kept::InLevels);
         Ok(Box::new(RocksWriter {
             db: &self.db,
             options,
@@ -101,10 +144,17 @@ impl Store for RocksStore {
     }
 
     fn wait_idle(&self) -> Result<()> {
-        if self.kept == Kept::InLevels {
-            self.db.flush()?;
-            self.db
-                .wait_for_compact(&WaitForCompactOptions::default())?;
+        match self.kept {
+            Kept::InMemtable => {
+                self.check_unflushed()?;
+                self.count_huge_pages();
+            }
+            Kept::InRun => self.count_huge_pages(),
+            Kept::InLevels => {
+                self.db.flush()?;
+                self.db
+                    .wait_for_compact(&WaitForCompactOptions::default())?;
+            }
         }
         Ok(())
     }
@@ -114,16 +164,18 @@ impl Store for RocksStore {
     }
 
     fn facts(&self) -> Vec<(String, String)> {
-        let fact = match self.kept {
-            Kept::InLevels => self.levels().map(|levels| ("rocksdb runs", levels)),
-            Kept::InPlace => {
-                let name = "rocksdb.cur-size-active-mem-table";
-                let bytes = self.db.property_int_value(name).ok().flatten();
-                bytes.map(|bytes| ("rocksdb memtable", format!("{bytes} bytes")))
+        let (what, text) = match self.kept {
+            Kept::InMemtable => {
+                let bytes = "rocksdb.cur-size-active-mem-table";
+                let bytes = self.db.property_int_value(bytes).ok().flatten();
+                ("memtable", bytes.map(|bytes| format!("{bytes} bytes")))
             }
+            Kept::InRun | Kept::InLevels => ("runs", self.levels()),
         };
-        fact.into_iter()
-            .map(|(name, text)| (name.to_owned(), text))
+        let pages = self.huge_pages.get().map(|pages| format!(", {pages}"));
+        let pages = pages.unwrap_or_default();
+        text.map(|text| (format!("{} {what}", self.name), format!("{text}{pages}")))
+            .into_iter()
             .collect()
     }
 }

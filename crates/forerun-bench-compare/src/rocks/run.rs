@@ -1,17 +1,101 @@
-//! RocksDB with one sorted run of blocks, all of them in the block cache.
+//! RocksDB with all entries in one sorted run, all of it in memory.
+//!
+//! ```text
+//!  rocksdb               blocks of 4 KiB in the block cache, a Bloom filter of 10 bits per key
+//!  rocksdb-point-lookup  the same, and a hash index in each block: OptimizeForPointLookup
+//!  rocksdb-plain-table   a PlainTable: a mapped file of records without blocks, and a hash table
+//!                        from a key to its record's offset
+//! ```
+//!
+//! The cache has room for twice the entries. Index and filter blocks are outside of it, in the
+//! table's reader, which RocksDB keeps open.
 
-use super::{GET, Kept, MULTIGET, RocksStore};
-use anyhow::{Result, bail};
+use super::huge_pages::HUGE_PAGE_BYTES;
+use super::{FILTER_BITS, GET, Kept, MULTIGET, RocksStore, Setting};
+use anyhow::{Result, bail, ensure};
 use forerun_bench::engine::{Engine, Store, StoreRequirements};
 use forerun_bench::workload::{Dataset, EntryBuffer};
 use rocksdb::{BlockBasedOptions, Cache, DBCompressionType, IteratorMode, Options, WriteOptions};
 
-/// RocksDB with all entries in blocks of one sorted run, and the blocks in its cache.
-pub struct RocksRun;
+/// A PlainTable has less than 2 GiB. A larger run is cut into several.
+const PLAIN_TABLE_BYTES: u64 = (2 << 30) - (64 << 20);
+
+/// RocksDB with one format of its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RocksRun {
+    /// The block-based format, with filters.
+    Blocks,
+    /// The block-based format, optimized for point lookups.
+    PointLookup,
+    /// PlainTable.
+    PlainTable,
+}
+
+impl RocksRun {
+    /// RocksDB's options, and the lines of its OPTIONS file that prove them.
+    fn options(self, data: &Dataset) -> Result<(Options, Vec<Setting>)> {
+        let cache_bytes = 2 * data.keys() * (data.key_bytes() + data.value_bytes() + 64) as u64;
+        let cache_mib = (cache_bytes >> 20) + 64;
+        let mut options = Options::default();
+        let mut settings = Vec::new();
+        // One file, as there is one run.
+        let mut file_bytes = u64::MAX / 2;
+        match self {
+            RocksRun::Blocks => {
+                let mut blocks = BlockBasedOptions::default();
+                let cache_bytes = usize::try_from(cache_mib << 20)?;
+                blocks.set_block_cache(&Cache::new_lru_cache(cache_bytes));
+                blocks.set_bloom_filter(FILTER_BITS, false);
+                options.set_block_based_table_factory(&blocks);
+            }
+            RocksRun::PointLookup => {
+                options.optimize_for_point_lookup(cache_mib);
+                settings.extend([
+                    Setting::new("data_block_index_type", "kDataBlockBinaryAndHash"),
+                    Setting::new("data_block_hash_table_util_ratio", "0.75"),
+                    Setting::new("filter_policy", "bloomfilter:10"),
+                    Setting::new("whole_key_filtering", "true"),
+                    Setting::new("cache_index_and_filter_blocks", "false"),
+                ]);
+            }
+            RocksRun::PlainTable => {
+                // By RocksDB's names, because its C interface for these options has changed.
+                let table = [
+                    Setting::new("user_key_len", data.key_bytes()),
+                    Setting::new("bloom_bits_per_key", FILTER_BITS),
+                    Setting::new("hash_table_ratio", "0.75"),
+                    Setting::new("huge_page_tlb_size", HUGE_PAGE_BYTES),
+                ];
+                let each: Vec<String> = table.iter().map(Setting::to_string).collect();
+                // The table hashes prefixes; the prefix is the whole key.
+                options = options.get_options_from_string(format!(
+                    "prefix_extractor=rocksdb.Noop;table_factory={{id=PlainTable;{}}}",
+                    each.join(";")
+                ))?;
+                options.set_allow_mmap_reads(true);
+                file_bytes = PLAIN_TABLE_BYTES;
+                settings.extend(table);
+                settings.extend([
+                    Setting::new("prefix_extractor", "rocksdb.Noop"),
+                    Setting::new("table_factory", "PlainTable"),
+                    Setting::new("allow_mmap_reads", "true"),
+                ]);
+            }
+        }
+        options.create_if_missing(true);
+        options.set_compression_type(DBCompressionType::None);
+        options.set_target_file_size_base(file_bytes);
+        Ok((options, settings))
+    }
+}
 
 impl Engine for RocksRun {
     fn name(&self) -> &str {
-        "rocksdb"
+        match self {
+            RocksRun::Blocks => "rocksdb",
+            RocksRun::PointLookup => "rocksdb-point-lookup",
+            RocksRun::PlainTable => "rocksdb-plain-table",
+        }
     }
 
     fn strategies(&self) -> Vec<String> {
@@ -23,19 +107,10 @@ impl Engine for RocksRun {
     }
 
     fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
-        let entry_bytes = data.key_bytes() + data.value_bytes() + 64;
-        let mut blocks = BlockBasedOptions::default();
-        let cache_bytes = 2 * data.keys() as usize * entry_bytes + (64 << 20);
-        blocks.set_block_cache(&Cache::new_lru_cache(cache_bytes));
-        blocks.set_bloom_filter(10.0, false);
-        let mut options = Options::default();
-        options.create_if_missing(true);
-        options.set_block_based_table_factory(&blocks);
-        options.set_compression_type(DBCompressionType::None);
-        // One file, as there is one run.
-        options.set_target_file_size_base(u64::MAX / 2);
+        let (options, settings) = self.options(data)?;
         let directory = StoreRequirements::of(data, 0).directory()?;
-        let store = RocksStore::open(&options, directory, Kept::InPlace)?;
+        let store = RocksStore::open(self.name(), &options, directory, Kept::InRun)?;
+        store.check_settings(&settings)?;
         let db = &store.db;
         let mut write = WriteOptions::default();
         write.disable_wal(true);
@@ -46,10 +121,19 @@ impl Engine for RocksRun {
         }
         db.flush()?;
         db.compact_range(None::<&[u8]>, None::<&[u8]>);
-        // Reads every block into the cache.
+        // Reads every block into the cache, or every page of a mapped file into memory.
+        let mut read = 0;
         for entry in db.iterator(IteratorMode::Start) {
             entry?;
+            read += 1;
         }
+        ensure!(
+            read == data.keys(),
+            "{} has {read} entries instead of {}",
+            self.name(),
+            data.keys()
+        );
+        store.wait_idle()?;
         Ok(Some(Box::new(store)))
     }
 }

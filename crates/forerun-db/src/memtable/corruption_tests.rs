@@ -9,10 +9,11 @@ use forerun_core::Pages;
 use super::arena::Arena;
 use super::descent::{NoTrail, Step, start};
 use super::list_shape::ListShape;
+use super::measured_choice::MeasuredChoice;
 use super::memory_checks::Trusting;
 use super::node::{Node, Seal, Target};
 use super::skip_list::SkipList;
-use super::{Bytewise, MemTable, MemoryChecks, Strategy};
+use super::{Bytewise, MemTable, MemoryChecks, PointLookups, Strategy};
 use crate::comparator::KeyOrder;
 use crate::{Error, Op};
 
@@ -27,7 +28,7 @@ fn paranoid(shape: ListShape, writes: impl IntoIterator<Item = (Vec<u8>, Vec<u8>
     let list = SkipList::new(arena, order, Seal::Checksum, shape);
     let table = MemTable {
         list: list.unwrap(),
-        hash_index: None,
+        point_lookups: PointLookups::Ordered(Box::new(MeasuredChoice::new())),
         checks: MemoryChecks::Paranoid,
     };
     for (sequence, (key, value)) in (1..).zip(writes) {
