@@ -48,6 +48,11 @@ impl UcxHubs {
         })
     }
 
+    /// How many hubs they are.
+    pub fn count(&self) -> usize {
+        self.hubs.len()
+    }
+
     /// Connects to the server.
     pub fn connect(&self) -> io::Result<UcxStream> {
         // Relaxed: any hub is as good as another.
