@@ -20,14 +20,20 @@ use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
-use server::test_server::{TIMEOUT, ask, options, start, stat, tcp, until};
+use forerun_cache::{Cache, CacheOptions};
+use forerun_server::Server;
+use server::test_server::{TIMEOUT, ask, options, stat, tcp, until};
 use server::ucx_client::{UcxClients, again_with, ucx, ucx_options};
 
 /// Clients, unless the environment says how many.
 const CLIENTS: usize = 60;
-/// The bytes of a value that takes more messages than a segment has places.
-const LARGE_BYTES: usize = 900_000;
+/// The memory of the server's cache. The test fills it first, so that it grows no more.
+const CACHE_BYTES: usize = 16 << 20;
+/// Answers that take more messages than a segment has places, of almost the longest length.
+const ANSWERS: usize = 80;
+const VALUE_BYTES: usize = 8_000;
 /// Clients of one process.
 const CLIENTS_PER_PROCESS: usize = 50;
 
@@ -177,6 +183,11 @@ fn many_clients_are_served_and_leave_nothing_behind() {
         ];
         Process::start("clients_in_another_process", &environment)
     };
+    let value = "f".repeat(VALUE_BYTES);
+    for number in 0..3 * CACHE_BYTES / VALUE_BYTES {
+        let set = format!("set f{number} 0 0 {VALUE_BYTES}\r\n{value}\r\n");
+        ask(&mut tcp, &set, "STORED\r\n");
+    }
     let are_gone = |tcp: &mut TcpStream| stat(tcp, "curr_connections") == "1";
     let mut after: Vec<Usage> = Vec::new();
     let kept_files = files();
@@ -298,7 +309,9 @@ fn a_server_in_another_process() {
     let limit = limit.parse().expect("a number");
     let mut options = options().threads(1).connection_limit(limit);
     options.listen.extend(ucx_options(Path::new(&path)).listen);
-    let server = start(options);
+    let cache = CacheOptions::default().memory_limit_bytes(CACHE_BYTES);
+    let cache = Cache::new(cache).expect("a cache");
+    let server = Server::start(options, Arc::new(cache)).expect("it starts");
     println!("server at {}", tcp(&server));
     wait_for_end();
 }
@@ -319,14 +332,15 @@ fn clients_in_another_process() {
     let mut clients: Vec<_> = (0..count)
         .map(|_| UcxClients::new(&context).connect(Path::new(&path)))
         .collect();
-    // Each place of the server's and of a client's segment is used once.
-    let large = "l".repeat(LARGE_BYTES);
+    // Each place of a client's segment is used once.
+    let value = "v".repeat(VALUE_BYTES);
     for (number, client) in (first..).zip(&mut clients) {
-        let set = format!("set large{number} 0 0 {LARGE_BYTES}\r\n{large}\r\n");
+        let set = format!("set k{number} 0 0 {VALUE_BYTES}\r\n{value}\r\n");
         ask(client, &set, "STORED\r\n");
-        let answer = format!("VALUE large{number} 0 {LARGE_BYTES}\r\n{large}\r\nEND\r\n");
-        ask(client, &format!("get large{number}\r\n"), &answer);
-        ask(client, &format!("delete large{number}\r\n"), "DELETED\r\n");
+        let answer = format!("VALUE k{number} 0 {VALUE_BYTES}\r\n{value}\r\nEND\r\n");
+        for _ in 0..ANSWERS {
+            ask(client, &format!("get k{number}\r\n"), &answer);
+        }
     }
     for _ in 0..3 {
         for (number, client) in (first..).zip(&mut clients) {

@@ -49,9 +49,13 @@ const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 /// What UCX takes in a server besides: its libraries, its workers, and its part of a connection.
 const UCX_BYTES: u64 = 16 << 20;
 const UCX_BYTES_PER_CONNECTION: u64 = 8 << 10;
-/// The most that a UCX worker's segments of shared memory take, in each process that maps them: 128
-/// buffers of 8.3 KiB, and 64 places for messages.
-const UCX_SEGMENT_BYTES: u64 = 9 << 17;
+/// The most that the server maps of a client's shared memory, measured: the 64 places of the client's
+/// segment. UCX maps them again for each connection, and the system counts them each time.
+const UCX_SHARED_BYTES_PER_CONNECTION: u64 = 134 * 4096;
+/// The shared memory of a UCX worker: 128 buffers of 8.3 KiB.
+const UCX_WORKER_BYTES: u64 = 9 << 17;
+/// Connections that the clients have closed and the server has not yet.
+const UCX_CLOSED_CONNECTIONS: u64 = 64;
 
 /// Faults after which the run stops, and how many are described.
 const FAULTS_MAX: usize = 100;
@@ -110,7 +114,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         Place::Tcp(_) => (Target::Plain(plain), Allowance::default()),
         Place::Ucx(path) => {
             let hubs = UcxHubs::new(path, plan.connections as usize)?;
-            let allowance = Allowance::over_ucx(plan.connections, hubs.count());
+            let allowance = Allowance::over_ucx(plan.connections);
             (Target::Ucx(Arc::new(hubs)), allowance)
         }
     };
@@ -183,12 +187,12 @@ struct Allowance {
 }
 
 impl Allowance {
-    fn over_ucx(connections: u32, client_hubs: usize) -> Allowance {
-        // The server has two workers: the second finds out whether the first still receives.
-        let segments = client_hubs as u64 + 2;
+    fn over_ucx(connections: u32) -> Allowance {
+        let connections = u64::from(connections) + UCX_CLOSED_CONNECTIONS;
         Allowance {
-            own_bytes: UCX_BYTES + u64::from(connections) * UCX_BYTES_PER_CONNECTION,
-            shared_bytes: segments * UCX_SEGMENT_BYTES,
+            own_bytes: UCX_BYTES + connections * UCX_BYTES_PER_CONNECTION,
+            // The server has two workers: the second finds out whether the first still receives.
+            shared_bytes: 2 * UCX_WORKER_BYTES + connections * UCX_SHARED_BYTES_PER_CONNECTION,
         }
     }
 }
@@ -198,7 +202,7 @@ impl Allowance {
 struct Memory {
     /// Without those that it may share.
     own_bytes: u64,
-    /// UCX's segments, its own and those of its clients.
+    /// UCX's segments, its own and those of its clients, once for each mapping.
     shared_bytes: u64,
 }
 
@@ -228,7 +232,7 @@ impl Memory {
         }
         (self.shared_bytes > ucx.shared_bytes).then(|| {
             format!(
-                "{} bytes of shared memory, more than the {} of UCX's workers",
+                "{} bytes of shared memory, more than the {} of UCX",
                 self.shared_bytes, ucx.shared_bytes
             )
         })
@@ -432,7 +436,7 @@ fn summary(
             ))?;
             if memory.shared_bytes > 0 {
                 out.line(format_args!(
-                    "  shared     {} at most, in the segments of UCX's workers",
+                    "  shared     {} at most, with UCX's segments of the clients",
                     output::bytes(memory.shared_bytes)
                 ))?;
             }
