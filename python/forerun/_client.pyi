@@ -39,6 +39,7 @@ class Client:
         tls_server_name: str | None = None,
         tls_cert_file: _PathLike | None = None,
         tls_key_file: _PathLike | None = None,
+        ucx_token_file: _PathLike | None = None,
     ) -> Self: ...
     @overload
     def get(self, key: _Bytes, default: None = None) -> bytes | None: ...

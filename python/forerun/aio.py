@@ -111,6 +111,7 @@ class Client:
         tls_server_name: str | None = None,
         tls_cert_file: "StrPath | None" = None,
         tls_key_file: "StrPath | None" = None,
+        ucx_token_file: "StrPath | None" = None,
     ) -> None:
         if max_calls < 1:
             raise forerun.errors.InvalidArgumentError("`max_calls` must be at least 1")
@@ -130,6 +131,7 @@ class Client:
             tls_server_name=tls_server_name,
             tls_cert_file=tls_cert_file,
             tls_key_file=tls_key_file,
+            ucx_token_file=ucx_token_file,
         )
         self._calls = ClientCalls(self._client)
         self._turns = asyncio.Semaphore(max_calls)

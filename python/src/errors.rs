@@ -89,6 +89,7 @@ pub(crate) fn client_exception(error: forerun::client::Error) -> PyErr {
         | E::Address { .. }
         | E::Option { .. }
         | E::TlsFile { .. }
+        | E::UcxToken { .. }
         | E::Key { .. }
         | E::TooManyKeys(_) => InvalidArgumentError::new_err(words),
         E::Oversized { .. } => MemoryLimitError::new_err(words),

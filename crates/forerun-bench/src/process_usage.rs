@@ -15,6 +15,13 @@ pub fn resident_bytes_of(process: u32) -> Option<u64> {
     Some(1024 * number_behind(&status, "VmRSS:")?)
 }
 
+/// The part of [`resident_bytes_of`] that the process may share with others: segments of shared
+/// memory, such as those of UCX.
+pub fn shared_bytes_of(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    Some(1024 * number_behind(&status, "RssShmem:")?)
+}
+
 /// Bytes that this process has passed to the system for writing, if the system reports them. Writes
 /// through a mapping or a ring do not count.
 pub fn written_bytes() -> Option<u64> {

@@ -68,10 +68,12 @@ pub use snapshot_error::SnapshotError;
 #[doc(hidden)]
 pub use testing::{fuzz_multi_get, fuzz_session, fuzz_snapshot};
 
-/// The protocol without a cache behind it, for studies of other indexes.
+/// The protocol and the sockets without a cache behind them, for studies of other indexes.
 #[cfg(feature = "study")]
 pub mod study {
+    pub use crate::net::study_sockets::{Connection, Sockets};
     pub use crate::session::study::{GetParser, Gets, Part, push_item, push_text};
+    pub use crate::system::Ready;
 }
 
 /// A server on a simulated system that the caller runs step by step.

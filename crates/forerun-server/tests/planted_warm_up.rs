@@ -16,9 +16,11 @@ use forerun_server::planted_warm_up::{Defect, plant};
 #[test]
 fn the_warm_up_model_and_the_race_find_their_defects() {
     assert_eq!(warm_up_model::search(300), None);
-    plant(Some(Defect::FillUnchecked));
-    let (case, wrong) = warm_up_model::search(300).expect("a wrong answer");
-    println!("case {case}: {wrong}");
+    for defect in [Defect::FillUnchecked, Defect::TouchUnmarked] {
+        plant(Some(defect));
+        let (case, wrong) = warm_up_model::search(300).expect("a wrong answer");
+        println!("{defect:?}, case {case}: {wrong}");
+    }
     plant(Some(Defect::FillUnlocked));
     assert_eq!(warm_up_model::search(300), None, "it needs two threads");
     let found = warm_up_race::resurrected(20_000);

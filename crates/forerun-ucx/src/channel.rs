@@ -7,10 +7,10 @@
 //!  16      data       0 to 8 KiB; without data, the message only reports what was consumed
 //! ```
 //!
-//! All numbers are little-endian. A sender may have as many messages unread as the receiver's
-//! window has, so a receiver holds at most `window` times 8 KiB for a channel. A receiver believes
-//! nothing: a message that breaks these rules ends its channel, and a message with an unknown key
-//! is dropped.
+//! All numbers are little-endian. A sender may have as many messages that were not reported as
+//! consumed as the receiver's window has, so a receiver holds at most `window` times 8 KiB for a
+//! channel. A receiver believes nothing: a message that breaks these rules ends its channel, and a
+//! message with an unknown key is dropped.
 
 use std::collections::VecDeque;
 
@@ -174,6 +174,12 @@ impl Channel {
         u32::from(self.peer_window).saturating_sub(in_flight)
     }
 
+    /// Sends on as a peer might that ignores its credits.
+    #[cfg(test)]
+    pub(crate) fn pretend_credits(&mut self) {
+        self.peer_consumed = self.sent;
+    }
+
     /// Whether received bytes wait.
     pub(crate) fn has_input(&self) -> bool {
         self.begin < self.input.len()
@@ -244,7 +250,9 @@ impl Channel {
         if data.len() > MESSAGE_BYTES_MAX {
             return Err(ChannelFailure::Long { bytes: data.len() });
         }
-        if self.unread.len() >= usize::from(self.window) {
+        // The peer counts what it was told, not what was read since.
+        let unreported = self.received.wrapping_sub(self.reported);
+        if unreported >= u32::from(self.window) {
             return Err(ChannelFailure::Credits {
                 window: self.window,
             });

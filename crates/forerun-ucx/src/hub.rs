@@ -172,13 +172,26 @@ impl Hub {
                 None => ErrorKind::WouldBlock.into(),
             });
         }
-        let is_usable = state.failure.is_none() && state.lost.is_none();
-        if is_usable && state.owes_report() && state.endpoint.is_some() {
-            // The bytes are read. If UCX cannot send, it has lost the peer, and later calls say
-            // so.
-            let _ = self.send(channel.0, |_| {});
-        }
+        self.report_consumed(channel.0);
         Ok(count)
+    }
+
+    /// Tells the peer what was consumed, if it may be waiting for that. While UCX keeps messages
+    /// for the peer, the report waits until they are sent: a peer that takes nothing would
+    /// otherwise cost a message for each of its own.
+    fn report_consumed(&mut self, at: usize) {
+        let Some(channel) = self.worker.receiver().get(at) else {
+            return;
+        };
+        let is_usable = channel.failure.is_none() && channel.lost.is_none();
+        if let Some(endpoint) = channel.endpoint
+            && is_usable
+            && channel.owes_report()
+            && !self.worker.is_sending(endpoint)
+        {
+            // If UCX cannot send, it has lost the peer, and later calls say so.
+            let _ = self.send(at, |_| {});
+        }
     }
 
     /// Sends copies of as many of the bytes as the peer's credits allow, and returns their number.
@@ -374,6 +387,7 @@ impl Hub {
         }
         // Their users may have counted the memory of what was not sent.
         while let Some(at) = self.worker.emptied.pop() {
+            self.report_consumed(at);
             self.worker.receiver().look_again(at);
         }
         if !self.awaited.is_empty() {
@@ -568,3 +582,7 @@ fn failed(failure: &ChannelFailure) -> io::Error {
     };
     io::Error::new(kind, failure.clone())
 }
+
+#[cfg(test)]
+#[path = "hub_tests.rs"]
+mod tests;

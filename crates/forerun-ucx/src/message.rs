@@ -10,6 +10,9 @@ use crate::sys::{self, IoVec};
 /// The bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 16;
 
+/// About what UCX 1.13 takes for a request.
+const REQUEST_BYTES: usize = 384;
+
 /// Bytes that several owners share. Sending them takes no copy.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
@@ -54,9 +57,11 @@ impl Message {
         self.parts.push(Part::Shared(bytes, range));
     }
 
-    /// Memory that the message itself takes.
+    /// Memory that the message itself and UCX's request for it take.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.own.capacity()
+        let parts_bytes = self.parts.capacity() * size_of::<Part>();
+        let iov_bytes = self.iov.capacity() * size_of::<IoVec>();
+        REQUEST_BYTES + size_of::<Message>() + self.own.capacity() + parts_bytes + iov_bytes
     }
 
     /// Makes the message empty and keeps its memory.

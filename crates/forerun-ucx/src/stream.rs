@@ -222,9 +222,10 @@ impl<C: ControlSocket> Read for Stream<C> {
         if self.is_ended_by_peer() {
             // The last messages came before the end, so UCX can receive them by now. Other streams
             // may never stop sending.
+            let count = self.peer_end();
             let mut hub = lock(&self.hub);
             for _ in 0..PROGRESS_MAX {
-                if !hub.progress() {
+                if count == Some(hub.received(self.channel)) || !hub.progress() {
                     break;
                 }
             }

@@ -59,6 +59,8 @@ struct Expected {
     /// The unread bytes of each message.
     messages: VecDeque<usize>,
     received: u32,
+    /// How many received messages the peer knows to be consumed.
+    reported: u32,
     sent: u32,
     consumed_by_peer: u32,
     has_failed: bool,
@@ -77,13 +79,19 @@ impl Expected {
         if data.is_empty() {
             return true;
         }
-        if data.len() > MESSAGE_BYTES_MAX || self.messages.len() >= window {
+        let unreported = self.received.wrapping_sub(self.reported) as usize;
+        if data.len() > MESSAGE_BYTES_MAX || unreported >= window {
             return false;
         }
         self.received = self.received.wrapping_add(1);
         self.messages.push_back(data.len());
         self.bytes.extend(data);
         true
+    }
+
+    /// How many messages were read in full.
+    fn consumed(&self) -> u32 {
+        self.received.wrapping_sub(self.messages.len() as u32)
     }
 
     fn read(&mut self, count: usize) -> Vec<u8> {
@@ -117,6 +125,7 @@ pub fn fuzz_messages(bytes: &[u8]) {
         bytes: VecDeque::new(),
         messages: VecDeque::new(),
         received: 0,
+        reported: 0,
         sent: 0,
         consumed_by_peer: 0,
         has_failed: false,
@@ -135,10 +144,14 @@ pub fn fuzz_messages(bytes: &[u8]) {
             // A message of this side.
             0 => {
                 let channel = channels.get_mut(at).expect("open");
-                if channel.credits() > 0 {
-                    let header = channel.next_header(true);
+                // Without data, it only reports what was consumed.
+                let has_data = what & 8 == 0;
+                if !has_data || channel.credits() > 0 {
+                    let header = channel.next_header(has_data);
                     assert_eq!(header.number, expected.sent);
-                    expected.sent = expected.sent.wrapping_add(1);
+                    assert_eq!(header.consumed, expected.consumed());
+                    expected.reported = header.consumed;
+                    expected.sent = expected.sent.wrapping_add(u32::from(has_data));
                 }
             }
             // A read.

@@ -122,11 +122,13 @@ impl Client {
             tls_server_name=None,
             tls_cert_file=None,
             tls_key_file=None,
+            ucx_token_file=None,
         ),
         text_signature = "(servers, *, ring='ketama', protocol='classic', timeout_ms=1000, \
             failures_to_eject=2, retry_interval_ms=2000, ejected_keys='fail', \
             on_failure='raise', max_value_bytes=16777216, user=None, password=None, \
-            tls_ca_file=None, tls_server_name=None, tls_cert_file=None, tls_key_file=None)"
+            tls_ca_file=None, tls_server_name=None, tls_cert_file=None, tls_key_file=None, \
+            ucx_token_file=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -146,6 +148,7 @@ impl Client {
         tls_server_name: Option<String>,
         tls_cert_file: Option<PathBuf>,
         tls_key_file: Option<PathBuf>,
+        ucx_token_file: Option<PathBuf>,
     ) -> PyResult<Client> {
         let servers = arguments::servers(servers)?;
         let tls = arguments::tls(TlsFiles {
@@ -163,7 +166,8 @@ impl Client {
             .ejected_keys(arguments::ejected_keys(ejected_keys)?)
             .max_value_bytes(max_value_bytes.0)
             .credentials(arguments::credentials(user, password)?)
-            .tls(tls);
+            .tls(tls)
+            .ucx_token_file(ucx_token_file);
         let misses_on_failure = arguments::misses_on_failure(on_failure)?;
         let new = move || forerun::client::Client::new(servers, options);
         let client = run_long(py, "resolving the names of servers", new)?;

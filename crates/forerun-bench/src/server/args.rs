@@ -63,9 +63,11 @@ column core wait shows; as root, `chrt -f 10` before the command keeps them away
 without vector instructions, the production table and the production cache. The study's server has \
 the product's parser and sockets, one thread, and gets only, and reports the time per key in each \
 phase of a request. A name is design/strategy/isa, as in `forerun-bench hash`; this project's \
-complete server and memcached are measured in the same rounds:
+complete server and memcached are measured in the same rounds. Ratios to MemC3's index are within \
+one transport:
 
   forerun-bench server --study index --keys 10,32,100 --report index.html
+  forerun-bench server --study index --transport tcp,ucx --client-wait poll --connections 1 --json
   forerun-bench server --study index --index bucketized2x4/find_batch/avx2,table --alone
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]

@@ -232,14 +232,14 @@ impl LinkPoll {
 
 impl Ucx {
     fn connect(&mut self, path: &Path, tag: usize) -> Result<Stream<UnixStream>> {
-        let (stream, control_ready) = connect_over_ucx(&self.hub, path, tag)?;
+        let (stream, control_ready) = connect_over_ucx(&self.hub, path, tag, TIMEOUT)?;
         self.controls.push(control_ready);
         Ok(stream)
     }
 }
 
-/// Opens a stream of a hub to the server at this Unix socket. Also returns the flag that makes the
-/// stream look at its control socket.
+/// Opens a stream of a hub to the server at this Unix socket, which has to answer within `timeout`.
+/// Also returns the flag that makes the stream look at its control socket.
 ///
 /// # Errors
 /// The system's, UCX's, or the server's reason.
@@ -247,9 +247,10 @@ pub fn connect_over_ucx(
     hub: &Arc<Mutex<Hub>>,
     path: &Path,
     tag: usize,
+    timeout: Duration,
 ) -> Result<(Stream<UnixStream>, Arc<AtomicBool>)> {
     let mut control = UnixStream::connect(path)?;
-    control.set_read_timeout(Some(TIMEOUT))?;
+    control.set_read_timeout(Some(timeout))?;
     let (channel, hello) = {
         let mut hub = lock(hub);
         let (channel, key) = hub.open(tag, WINDOW);

@@ -240,13 +240,6 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// Starts a server and connects to it by TCP.
-    fn open(&self, program: &Program) -> Result<Target> {
-        let targets = self.connect(program, &[LinkKind::default()])?;
-        let target = targets.into_iter().next();
-        target.context("a link has a target")
-    }
-
     /// Starts a server and opens the connections of each kind of link.
     fn connect(&self, program: &Program, links: &[LinkKind]) -> Result<Vec<Target>> {
         let share = Share {

@@ -236,6 +236,11 @@ impl Process {
         crate::process_usage::resident_bytes_of(self.id())
     }
 
+    /// The part of them in segments of shared memory, which it may share with its clients.
+    pub fn shared_bytes(&self) -> Option<u64> {
+        crate::process_usage::shared_bytes_of(self.id())
+    }
+
     fn await_listening(&mut self) -> Result<()> {
         let start = Instant::now();
         loop {

@@ -47,7 +47,8 @@ use forerun_cli::exit::{Outcome, UsageError};
 /// well-formed request with an error nor exceed its memory limit by more than 5% (or 32 MiB, if
 /// that is more), and must close the sockets of all clients that are gone. With --transport ucx,
 /// the clients without TLS connect over UCX; none of them is half-closed, and some vanish as if
-/// their process were killed.
+/// their process were killed. Then UCX may take 16 MiB and 8 KiB per connection more, and the
+/// segments of shared memory that the server maps are counted apart: 536 KiB per connection.
 ///
 /// With --gpu-table, half of the lanes insert, erase, add and pin, and the other half look up keys
 /// concurrently, on one hash table in the GPU's memory. Each lane is a stream, or a thread if there

@@ -2,6 +2,8 @@
 
 mod certificate_expiry;
 mod listener;
+#[cfg(feature = "study")]
+pub(crate) mod study_sockets;
 mod tls;
 mod transport;
 mod ucx_poll;

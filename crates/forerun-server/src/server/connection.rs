@@ -22,6 +22,7 @@ use crate::watch_lines::CloseReason;
 use super::buffers::{BufferMemory, PROGRESS_BYTES, Spare};
 use super::connections::{ConnectionState, Ticket};
 use super::linger::Linger;
+use super::worker::Queued;
 
 /// Maximum number of reads per turn, each of up to the size of an input buffer. Then other
 /// connections get their turn.
@@ -64,8 +65,8 @@ pub(crate) struct Connection<K> {
     watcher: Option<Watcher>,
     /// Whether a call on the socket failed, or the client did not authenticate properly.
     has_failed: bool,
-    /// Whether the connection is already in its worker's queue.
-    pub(crate) is_queued: bool,
+    /// What the connection waits for in its worker.
+    pub(crate) queued: Queued,
 }
 
 /// A connection's phase.
@@ -146,7 +147,7 @@ impl<K: Carrier> Connection<K> {
             progress_s: 0,
             watcher: None,
             has_failed: false,
-            is_queued: false,
+            queued: Queued::No,
         }
     }
 
@@ -248,27 +249,17 @@ impl<K: Carrier> Connection<K> {
         if self.transport.take_moved() {
             self.ticket.heard(turns.now_s);
         }
-        let mut held = BufferMemory::default();
         if self.input.is_empty() {
             turns.spare.input = take(&mut self.input);
-        } else {
-            if let Some(large) = self.input.park() {
-                turns.spare.input = large;
-            }
-            held.input_bytes = self.input.memory_bytes();
+        } else if let Some(large) = self.input.park() {
+            turns.spare.input = large;
         }
         if self.output.is_empty() {
             turns.spare.output = take(&mut self.output);
         } else {
             self.output.park();
-            held.output_bytes = self.output.memory_bytes();
         }
-        if self.transport.pending() {
-            held.output_bytes += TLS_BUFFER_BYTES;
-        }
-        let (input_bytes, output_bytes) = self.transport.buffered_bytes();
-        held.input_bytes += input_bytes;
-        held.output_bytes += output_bytes;
+        let held = self.memory();
         self.ticket.hold(held);
         self.ticket
             .note_state(match (self.is_sent(), self.is_within_command()) {
@@ -282,6 +273,28 @@ impl<K: Carrier> Connection<K> {
             self.progress_s = turns.now_s;
         }
         turn
+    }
+
+    /// Memory of the connection's own buffers, between turns.
+    fn memory(&self) -> BufferMemory {
+        let (received_bytes, unsent_bytes) = self.transport.buffered_bytes();
+        let tls_bytes = match self.transport.pending() {
+            true => TLS_BUFFER_BYTES,
+            false => 0,
+        };
+        BufferMemory {
+            input_bytes: self.input.memory_bytes() + received_bytes,
+            output_bytes: self.output.memory_bytes() + tls_bytes + unsent_bytes,
+        }
+    }
+
+    /// Counts what has arrived since the last turn, in a carrier that keeps it in this process.
+    /// Returns whether the connection holds more memory.
+    pub(crate) fn recount(&mut self) -> bool {
+        let held = self.memory();
+        let is_more = held.bytes() > self.ticket.held().bytes();
+        self.ticket.hold(held);
+        is_more
     }
 
     fn try_turn(&mut self, turns: &mut Turns<'_>) -> io::Result<TurnResult> {

@@ -85,6 +85,17 @@ impl<K> WorkerHandle<K> {
     }
 }
 
+/// What a connection waits for in its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queued {
+    /// The poll's report.
+    No,
+    /// Its turn.
+    ForTurn,
+    /// Room in the buffers.
+    Paused,
+}
+
 /// A connection whose client was refused.
 struct Lingering {
     until: Instant,
@@ -120,6 +131,8 @@ pub(crate) struct Worker<S: System> {
     again: Vec<usize>,
     /// Connections that are not read until the buffers have room.
     paused: Vec<usize>,
+    /// Paused connections that the poll of this step has reported.
+    heard: Vec<usize>,
     /// Connections that are watchers.
     watching: Vec<usize>,
     /// Connections whose clients were refused, and when each is closed at the latest, in order. One
@@ -155,6 +168,7 @@ impl<S: System> Worker<S> {
             turn: Vec::with_capacity(EVENTS),
             again: Vec::new(),
             paused: Vec::new(),
+            heard: Vec::new(),
             watching: Vec::new(),
             lingering: VecDeque::new(),
             deadline: None,
@@ -194,10 +208,15 @@ impl<S: System> Worker<S> {
                 called = true;
             } else if let Some(connection) = self.connections.get_mut(ready.token)
                 && connection.note_ready(ready)
-                && !connection.is_queued
             {
-                connection.is_queued = true;
-                turn.push(ready.token);
+                match connection.queued {
+                    Queued::No => {
+                        connection.queued = Queued::ForTurn;
+                        turn.push(ready.token);
+                    }
+                    Queued::ForTurn => {}
+                    Queued::Paused => self.heard.push(ready.token),
+                }
             }
         });
         match polled {
@@ -208,6 +227,7 @@ impl<S: System> Worker<S> {
         if self.deadline.is_some() {
             self.tick();
         }
+        self.recount();
         if planted::is(Defect::NewestFirst) {
             let newest = turn.pop();
             self.again = turn;
@@ -215,7 +235,7 @@ impl<S: System> Worker<S> {
         }
         for key in turn.drain(..) {
             if let Some(connection) = self.connections.get_mut(key) {
-                connection.is_queued = false;
+                connection.queued = Queued::No;
             }
             self.turn(key, Connection::turn);
         }
@@ -326,9 +346,9 @@ impl<S: System> Worker<S> {
     /// gets as many turns as any other.
     fn queue(&mut self, key: usize) {
         if let Some(connection) = self.connections.get_mut(key)
-            && !connection.is_queued
+            && connection.queued == Queued::No
         {
-            connection.is_queued = true;
+            connection.queued = Queued::ForTurn;
             self.again.push(key);
         }
     }
@@ -336,11 +356,25 @@ impl<S: System> Worker<S> {
     /// Gives a connection its next turn once the buffers have room.
     fn pause(&mut self, key: usize) {
         if let Some(connection) = self.connections.get_mut(key)
-            && !connection.is_queued
+            && connection.queued == Queued::No
         {
-            connection.is_queued = true;
+            connection.queued = Queued::Paused;
             self.paused.push(key);
             self.setup.connections.buffers().paused();
+        }
+    }
+
+    /// Counts what has arrived for paused connections. At the limit, those that hold more than
+    /// before are closed, as after a turn.
+    fn recount(&mut self) {
+        while let Some(key) = self.heard.pop() {
+            if let Some(connection) = self.connections.get_mut(key)
+                && connection.recount()
+                && self.deadline.is_none()
+                && self.setup.connections.buffers().is_full()
+            {
+                self.close_for_memory(key);
+            }
         }
     }
 

@@ -327,7 +327,20 @@ impl<R: Receive> Worker<R> {
         }
     }
 
-    /// Bytes of messages that UCX has not sent yet, without shared bytes.
+    /// Whether UCX has messages of an endpoint that it has not sent yet.
+    pub(crate) fn is_sending(&self, at: usize) -> bool {
+        let endpoint = self.endpoints.get(at);
+        endpoint.is_some_and(|endpoint| !endpoint.sent.is_empty())
+    }
+
+    /// How many messages of an endpoint UCX has not sent yet.
+    #[cfg(test)]
+    pub(crate) fn unsent_count(&self, at: usize) -> usize {
+        let endpoint = self.endpoints.get(at);
+        endpoint.map_or(0, |endpoint| endpoint.sent.len())
+    }
+
+    /// Memory of the messages that UCX has not sent yet, without shared bytes.
     pub(crate) fn unsent_bytes(&self, at: usize) -> usize {
         let sent = self.endpoints.get(at).map(|endpoint| &endpoint.sent);
         sent.map_or(0, |sent| {

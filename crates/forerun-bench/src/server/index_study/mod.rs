@@ -4,7 +4,8 @@
 //!
 //! ```text
 //!   for each number of keys per request
-//!     round after round        each index in the study's server, then this project's server and memcached:
+//!     round after round        each index in the study's server, then this project's server and memcached,
+//!                              over each transport:
 //!       a turn                 the load of the bench `server`; the phases before and after from `stats`
 //!
 //!   index_name.rs      the names of indexes        index.rs       the indexes
@@ -25,6 +26,7 @@ pub use study_server::{ServeArgs, serve};
 
 use super::blocking_connection::BlockingConnection;
 use super::data::{Items, KEY_BYTES};
+use super::link::Transport;
 use super::request::{Form, Requests};
 use super::server_process::Program;
 use super::{Bench, Cell, Target, TurnTotals, load};
@@ -44,7 +46,7 @@ const KEYS_MAX: usize = 900;
 /// The engine of the rows of the study's server.
 const ENGINE: &str = "study";
 
-/// A server to measure.
+/// A server to measure over one kind of link.
 struct Contender {
     /// The index of the study's server; none for another server.
     index: Option<IndexName>,
@@ -98,24 +100,31 @@ pub(super) fn run(
         write_facts(out, &facts)?;
     }
     let cells = plan.loads.len() * plan.access.len() * plan.keys.len();
-    let turns = cells * (indexes.len() + others.len()) * args.output.plan(&args.timing).rounds;
+    let links = others.iter().map(|program| bench.links(program).len());
+    let contenders = indexes.len() * plan.links.len() + links.sum::<usize>();
+    let turns = cells * contenders * args.output.plan(&args.timing).rounds;
     let bar = progress.steps("measuring", turns as u64);
     let mut rows: Vec<IndexRow> = Vec::new();
     for &items in &plan.loads {
         let mut contenders = Vec::new();
         for &index in &indexes {
-            let contender = of_index(bench, index, items);
-            contenders.push(RefCell::new(contender.with_context(|| index.to_string())?));
+            let of_index = of_index(bench, index, items);
+            contenders.extend(of_index.with_context(|| index.to_string())?);
         }
         for program in others {
-            let mut target = bench.open(program)?;
-            load(&mut target.clients[0], items).context("while loading")?;
-            contenders.push(RefCell::new(Contender {
+            let links = bench.links(program);
+            if links.is_empty() {
+                continue;
+            }
+            let mut targets = bench.connect(program, &links)?;
+            load(&mut targets[0].clients[0], items).context("while loading")?;
+            contenders.extend(targets.into_iter().map(|target| Contender {
                 index: None,
                 target,
                 stats: None,
             }));
         }
+        let contenders: Vec<_> = contenders.into_iter().map(RefCell::new).collect();
         for &access in &plan.access {
             for &keys in &plan.keys {
                 let form = Form::Get;
@@ -139,8 +148,8 @@ pub(super) fn run(
     args.output.write_report(&report)
 }
 
-/// Starts the study's server with an index.
-fn of_index(bench: &Bench<'_>, index: IndexName, items: Items) -> Result<Contender> {
+/// Starts the study's server with an index, and connects to it over each kind of link.
+fn of_index(bench: &Bench<'_>, index: IndexName, items: Items) -> Result<Vec<Contender>> {
     let mut program = Program::forerun()?;
     program.name = index.to_string();
     program.args = ["index-server", "--index", &program.name]
@@ -160,13 +169,16 @@ fn of_index(bench: &Bench<'_>, index: IndexName, items: Items) -> Result<Contend
         program.args.push(option.into());
         program.args.push(value.to_string().into());
     }
-    let target = bench.open(&program)?;
-    let stats = BlockingConnection::connect(target.process.borrow().address())?;
-    Ok(Contender {
-        index: Some(index),
-        target,
-        stats: Some(stats),
-    })
+    let targets = bench.connect(&program, &bench.links(&program))?;
+    let contenders = targets.into_iter().map(|target| {
+        let stats = BlockingConnection::connect(target.process.borrow().address())?;
+        Ok(Contender {
+            index: Some(index),
+            target,
+            stats: Some(stats),
+        })
+    });
+    contenders.collect()
 }
 
 /// Measures the servers alternately.
@@ -180,7 +192,9 @@ fn measure(
     let requests = bench.compose(cell, items);
     let rounds: Vec<RefCell<Vec<Round>>> = contenders.iter().map(|_| RefCell::default()).collect();
     let cases = contenders.iter().zip(&rounds).map(|(contender, rounds)| {
-        let name = format!("{} {}", cell.keys, contender.borrow().target.name);
+        let shown = contender.borrow();
+        let (server, link) = (&shown.target.name, shown.target.link);
+        let name = format!("{} {server} {} {}", cell.keys, link.transport, link.wait);
         let requests = &requests;
         Case::new(0, name, move |turn| {
             let (sample, round) = contender.borrow_mut().turn(bench, turn, requests)?;
@@ -191,13 +205,29 @@ fn measure(
     let plan = bench.args.output.plan(&bench.args.timing);
     let outcomes = harness::measure_on(cases.collect(), &plan, bar)?;
     let rounds: Vec<Vec<Round>> = rounds.into_iter().map(RefCell::into_inner).collect();
-    let of_memc3 = (&outcomes[0], &rounds[0][..]);
     let rows = contenders.iter().zip(outcomes.iter().zip(&rounds));
-    let rows = rows.map(|(contender, (outcome, rounds))| {
+    let rows = rows.map(|(contender, (outcome, of_rounds))| {
         let contender = contender.borrow();
-        row(bench, cell, items, &contender, (outcome, rounds), of_memc3)
+        let link = contender.target.link;
+        let find = |is_it: &dyn Fn(&Contender) -> bool| {
+            let at = contenders.iter().position(|other| is_it(&other.borrow()));
+            at.map(|at| (&outcomes[at], &rounds[at][..]))
+        };
+        // What the index changes is seen over one transport, what the transport changes with one
+        // index.
+        let memc3 = find(&|other| other.index == Some(MEMC3) && other.target.link == link);
+        let memc3 = memc3.context("MemC3's index is measured over each transport")?;
+        let tcp = find(&|other| {
+            let of_other = other.target.link;
+            other.target.name == contender.target.name
+                && (of_other.transport, of_other.wait) == (Transport::Tcp, link.wait)
+        });
+        let tcp = tcp.filter(|_| link.transport != Transport::Tcp);
+        let mut row = row(bench, cell, items, &contender, (outcome, of_rounds), memc3);
+        row.vs_tcp = tcp.map(|(over_tcp, _)| outcome.ratio_to(over_tcp));
+        Ok(row)
     });
-    Ok(rows.collect())
+    rows.collect()
 }
 
 impl Contender {
@@ -340,7 +370,9 @@ fn row(
             outcome.per_second_max(),
         ),
         study: "index".to_owned(),
-        transport: "tcp".to_owned(),
+        transport: contender.target.link.transport.to_string(),
+        client_wait: contender.target.link.wait.to_string(),
+        vs_tcp: None,
         connections: (bench.plan.clients * bench.plan.connections) as u64,
         depth: bench.args.depth.into(),
         pinned_apart: bench.split.is_apart(),

@@ -17,8 +17,13 @@ pub struct IndexRow {
     pub common: Row,
     /// `index`.
     pub study: String,
-    /// How requests travel: `tcp`.
+    /// How requests travel: `tcp` or `ucx`.
     pub transport: String,
+    /// What the clients do while they wait: `sleep` or `poll`.
+    #[serde(default)]
+    pub client_wait: String,
+    /// Over UCX: `keys_per_second` over that of the same server over TCP.
+    pub vs_tcp: Option<f64>,
     /// Connections of all clients.
     pub connections: u64,
     /// Requests in flight on each connection.
@@ -36,7 +41,7 @@ pub struct IndexRow {
     pub phases: Option<PhaseTimes>,
     /// Bytes of the index per item, without the items.
     pub index_bytes_per_item: Option<f64>,
-    /// `keys_per_second` over that of MemC3's index.
+    /// `keys_per_second` over that of MemC3's index, over the same transport.
     pub rate_vs_memc3: Option<f64>,
     /// `p50_us` over that of MemC3's index: below 1 is faster.
     pub p50_vs_memc3: Option<f64>,
@@ -56,7 +61,7 @@ pub struct IndexRow {
 /// Nanoseconds per key of each phase, and how they compare with MemC3's index.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseTimes {
-    /// Reading the socket.
+    /// Reading the socket, or what UCX has received.
     pub receive_ns: f64,
     /// Finding the keys in the bytes.
     pub parse_ns: f64,
@@ -66,7 +71,7 @@ pub struct PhaseTimes {
     pub probe_ns: f64,
     /// Composing the answer.
     pub copy_ns: f64,
-    /// Writing the socket.
+    /// Writing the socket, or giving UCX what it sends.
     pub send_ns: f64,
     /// The speed of hashing and probing over that of MemC3's index.
     pub table_vs_memc3: f64,
@@ -98,7 +103,13 @@ mod tests {
         let line = serde_json::to_string(&row).unwrap();
         let fields: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(&line).unwrap();
-        let own = ["probe_ns", "table_vs_memc3", "transport", "rate_vs_memc3"];
+        let own = [
+            "probe_ns",
+            "table_vs_memc3",
+            "transport",
+            "client_wait",
+            "rate_vs_memc3",
+        ];
         for name in Row::NAMES.iter().chain(&own) {
             assert!(fields.contains_key(*name), "{name} in {line}");
         }

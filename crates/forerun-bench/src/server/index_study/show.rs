@@ -9,7 +9,7 @@ use forerun_measure::size::{count, digits, short, spread};
 use forerun_measure::text_table::TextTable;
 
 pub(super) const INTRO: &str = "One server with one thread, its protocol and its sockets, and the \
-index behind it exchanged. Server and client are on separate cores, over the loopback interface.";
+index behind it exchanged. Server and client are on separate cores of one machine.";
 
 /// A phase's name, and its time.
 type PhaseColumn = (&'static str, fn(&PhaseTimes) -> f64);
@@ -35,6 +35,7 @@ pub(super) fn table(rows: &[IndexRow]) -> (Vec<(String, String)>, TextTable) {
         "keys/s",
         "slowest-fastest",
         "rate",
+        "vs tcp",
         "p50 us",
         "p50",
         "p99 us",
@@ -50,7 +51,14 @@ pub(super) fn table(rows: &[IndexRow]) -> (Vec<(String, String)>, TextTable) {
         "server core",
         "B per item",
     ];
-    let headings = ["items", "value", "access", "connections"];
+    let headings = [
+        "items",
+        "value",
+        "access",
+        "connections",
+        "transport",
+        "client waits",
+    ];
     let phases = PHASES.map(|(name, _)| name);
     let headings = [&headings[..], &own, &phases, &last].concat();
     let kept = [&own[..], &phases, &last].concat();
@@ -62,11 +70,14 @@ pub(super) fn table(rows: &[IndexRow]) -> (Vec<(String, String)>, TextTable) {
             format!("{}B", count(common.value_bytes)),
             common.access.clone().unwrap_or_default(),
             row.connections.to_string(),
+            row.transport.clone(),
+            row.client_wait.clone(),
             common.batch.to_string(),
             label(row),
             short(common.keys_per_second),
             spread(common.keys_per_second_min, common.keys_per_second_max),
             or_dash(row.rate_vs_memc3, times),
+            or_dash(row.vs_tcp, times),
             digits(row.p50_us),
             or_dash(row.p50_vs_memc3, times),
             digits(row.p99_us),
@@ -92,8 +103,9 @@ pub(super) fn table(rows: &[IndexRow]) -> (Vec<(String, String)>, TextTable) {
 pub(super) fn legend(rows: &[IndexRow]) -> String {
     let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
     format!(
-        "Medians of {rounds} alternating rounds; ratios are to memc3 and are medians of the \
-         rounds' ratios.\nrate: keys/s over memc3's. p50, mean: the latency over memc3's; below 1 \
+        "Medians of {rounds} alternating rounds; ratios are to memc3 over the same transport and are \
+         medians of the rounds' ratios.\nrate: keys/s over memc3's. vs tcp: keys/s over those over \
+         tcp. p50, mean: the latency over memc3's; below 1 \
          is faster.\nreceive to send: nanoseconds per key in each phase of the server; the rest of \
          its time is the poll.\ntable: the speed of hash and probe over memc3's. server: the speed \
          of parse, hash, probe and copy over memc3's.\ncore ns: core time of the server per key, \
@@ -154,10 +166,12 @@ pub(super) fn fill(report: &mut Report, rows: &[IndexRow]) {
 fn panel(row: &IndexRow) -> String {
     let common = &row.common;
     format!(
-        "values of {} B, {}, {} connections",
+        "values of {} B, {}, {} connections over {}, clients that {}",
         common.value_bytes,
         common.access.as_deref().unwrap_or_default(),
-        row.connections
+        row.connections,
+        row.transport,
+        row.client_wait
     )
 }
 
@@ -173,8 +187,8 @@ fn tiles(rows: &[IndexRow]) -> Vec<Tile> {
     };
     let of_memc3 = |what: &str| {
         format!(
-            "{what} over MemC3's, {}, {} keys per request",
-            row.common.strategy, row.common.batch
+            "{what} over MemC3's, {}, {} keys per request over {}",
+            row.common.strategy, row.common.batch, row.transport
         )
     };
     let mut tiles = Vec::new();
@@ -214,6 +228,8 @@ mod tests {
                 table_vs_memc3: 2.0 * rate,
                 ..PhaseTimes::default()
             }),
+            transport: "tcp".into(),
+            client_wait: "sleep".into(),
             rate_vs_memc3: Some(rate),
             p50_vs_memc3: Some(1.0 / rate),
             ..IndexRow::default()

@@ -16,18 +16,16 @@ use super::index_name::IndexName;
 use super::phases::{Phase, Phases, SAMPLE, Stopwatch};
 use crate::item_arena::ItemArena;
 use crate::server::data::Items;
+use crate::server::link::Transport;
 use anyhow::{Context, Result};
 use forerun_core::size::{parse_count, parse_size};
-use forerun_server::study::{GetParser, Part, push_item, push_text};
-use forerun_server::{Input, Output};
-use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token};
+use forerun_server::study::{Connection as Carrier, GetParser, Part, Ready, Sockets};
+use forerun_server::study::{push_item, push_text};
+use forerun_server::{Input, Listen, Output};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::mem::take;
 use std::net::{IpAddr, SocketAddr};
 
-/// The token of the listener. Connections have the tokens from 0 on.
-const LISTENER: Token = Token(usize::MAX);
 /// Values are prefetched this many answers ahead, as in the product.
 const FETCH_AHEAD: usize = 8;
 
@@ -61,6 +59,19 @@ pub struct ServeArgs {
         value_parser = clap::value_parser!(u64).range(1..))]
     pub sample: u64,
 
+    /// What carries connections, as in `serve`
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "tcp"
+    )]
+    pub transport: Vec<Transport>,
+
+    /// Where clients begin connections over UCX: unix:FILE
+    #[arg(long, value_name = "ADDRESS")]
+    pub ucx_listen: Option<String>,
+
     /// Ignored: there is one thread
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: u16,
@@ -84,23 +95,36 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
         value_bytes: args.value_bytes,
     };
     let index = filled(args.index, items).with_context(|| args.index.to_string())?;
-    let address = SocketAddr::new(args.listen, args.port);
-    let listener =
-        TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-    let mut server = StudyServer::new(listener, index, args)?;
+    let mut server = StudyServer::new(Sockets::listen(&args.places()?)?, index, args);
     loop {
         server.step()?;
     }
 }
 
+impl ServeArgs {
+    /// Where it listens.
+    fn places(&self) -> Result<Vec<Listen>> {
+        let mut places = Vec::new();
+        if self.transport.contains(&Transport::Tcp) {
+            places.push(Listen::tcp(SocketAddr::new(self.listen, self.port)));
+        }
+        if self.transport.contains(&Transport::Ucx) {
+            let address = self.ucx_listen.as_deref();
+            let address = address.context("--transport ucx requires --ucx-listen")?;
+            places.extend(Listen::parse(&format!("ucx:{address}"), 0)?);
+        }
+        Ok(places)
+    }
+}
+
 /// The server's state.
 struct StudyServer {
-    poll: Poll,
-    events: Events,
-    listener: TcpListener,
+    sockets: Sockets,
     connections: Vec<Option<Connection>>,
     conn_limit: usize,
     answerer: Answerer,
+    /// What the last poll has reported.
+    ready: Vec<Ready>,
     /// The buffers that connections share.
     input: Input,
     output: Output,
@@ -118,7 +142,7 @@ struct Answerer {
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: Carrier,
     input: Input,
     output: Output,
     read_closed: bool,
@@ -131,72 +155,53 @@ enum Next {
 }
 
 impl StudyServer {
-    fn new(
-        mut listener: TcpListener,
-        index: Box<dyn Index>,
-        args: &ServeArgs,
-    ) -> Result<StudyServer> {
-        let poll = Poll::new()?;
-        poll.registry()
-            .register(&mut listener, LISTENER, Interest::READABLE)?;
-        Ok(StudyServer {
-            poll,
-            events: Events::with_capacity(1024),
-            listener,
+    fn new(sockets: Sockets, index: Box<dyn Index>, args: &ServeArgs) -> StudyServer {
+        StudyServer {
+            sockets,
             connections: Vec::new(),
             conn_limit: args.conn_limit,
             answerer: Answerer::new(index, args.sample),
+            ready: Vec::new(),
             input: Input::new(),
             output: Output::new(),
-        })
+        }
     }
 
     /// Polls once, and gives each reported connection a turn.
     fn step(&mut self) -> Result<()> {
-        match self.poll.poll(&mut self.events, None) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+        let mut ready = take(&mut self.ready);
+        let is_any_waiting = match self.sockets.poll(|one| ready.push(one)) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => false,
             polled => polled?,
-        }
-        let mut is_accepting = false;
-        for event in &self.events {
-            if event.token() == LISTENER {
-                is_accepting = true;
-                continue;
-            }
-            let at = event.token().0;
-            let Some(Some(connection)) = self.connections.get_mut(at) else {
+        };
+        for one in ready.drain(..) {
+            let Some(Some(connection)) = self.connections.get_mut(one.token) else {
                 continue;
             };
-            connection.read_closed |= event.is_read_closed() || event.is_error();
+            connection.read_closed |= one.read_closed;
             let buffers = (&mut self.input, &mut self.output);
             if !connection.turn(&mut self.answerer, buffers) {
-                self.connections[at] = None;
+                // It may be broken. Dropping it ends the reports in any case.
+                let _ = self.sockets.deregister(&mut connection.stream);
+                self.connections[one.token] = None;
             }
         }
-        if is_accepting {
-            self.accept()?;
+        self.ready = ready;
+        match is_any_waiting {
+            true => self.accept(),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn accept(&mut self) -> Result<()> {
-        loop {
-            let mut stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
-                Err(error) => return Err(error).context("cannot accept a connection"),
-            };
+        let failed = "cannot accept a connection";
+        while let Some(mut stream) = self.sockets.accept().context(failed)? {
             let free = self.connections.iter().position(Option::is_none);
             let at = free.unwrap_or(self.connections.len());
             if at >= self.conn_limit {
                 continue;
             }
-            stream.set_nodelay(true)?;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            self.poll
-                .registry()
-                .register(&mut stream, Token(at), interest)?;
+            self.sockets.register(&mut stream, at)?;
             let connection = Some(Connection {
                 stream,
                 input: Input::new(),
@@ -208,6 +213,7 @@ impl StudyServer {
                 None => self.connections.push(connection),
             }
         }
+        Ok(())
     }
 }
 
@@ -257,8 +263,12 @@ impl Connection {
             match (next, sent) {
                 (Next::Close, _) | (_, Sent::Failed) => return false,
                 (Next::Bytes, Sent::Part) => return true,
-                // A short read has emptied the socket, and the poll will report later bytes.
-                (Next::Bytes, Sent::All) if count < space_bytes && !self.read_closed => {
+                // A short read has emptied a socket, and the poll will report later bytes.
+                (Next::Bytes, Sent::All)
+                    if count < space_bytes
+                        && !self.read_closed
+                        && self.stream.is_emptied_by_short_read() =>
+                {
                     return true;
                 }
                 (Next::Bytes, Sent::All) => {}

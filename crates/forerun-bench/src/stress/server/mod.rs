@@ -46,6 +46,17 @@ const MEMORY_EXCESS: f64 = 0.05;
 /// then (22 MiB in a build that is not optimized).
 const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 
+/// What UCX takes in a server besides: its libraries, its workers, and its part of a connection.
+const UCX_BYTES: u64 = 16 << 20;
+const UCX_BYTES_PER_CONNECTION: u64 = 8 << 10;
+/// The most that the server maps of a client's shared memory, measured: the 64 places of the client's
+/// segment. UCX maps them again for each connection, and the system counts them each time.
+const UCX_SHARED_BYTES_PER_CONNECTION: u64 = 134 * 4096;
+/// The shared memory of a UCX worker: 128 buffers of 8.3 KiB.
+const UCX_WORKER_BYTES: u64 = 9 << 17;
+/// Connections that the clients have closed and the server has not yet.
+const UCX_CLOSED_CONNECTIONS: u64 = 64;
+
 /// Faults after which the run stops, and how many are described.
 const FAULTS_MAX: usize = 100;
 const FAULTS_SHOWN: usize = 10;
@@ -99,11 +110,12 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     program.args.push("--enable-ssl".into());
     let over_ucx = plan.transport == Transport::Ucx;
     let mut server = Process::start_with(&program, &share, over_ucx)?;
-    let clients = match server.place(plan.transport)? {
-        Place::Tcp(_) => Target::Plain(plain),
+    let (clients, ucx) = match server.place(plan.transport)? {
+        Place::Tcp(_) => (Target::Plain(plain), Allowance::default()),
         Place::Ucx(path) => {
             let hubs = UcxHubs::new(path, plan.connections as usize)?;
-            Target::Ucx(Arc::new(hubs))
+            let allowance = Allowance::over_ucx(plan.connections);
+            (Target::Ucx(Arc::new(hubs)), allowance)
         }
     };
     let descriptors = descriptors_of(server.id());
@@ -123,6 +135,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     pin(&split.client);
     let load = Load {
         clients,
+        ucx,
         tls: (server.address(), config),
         expected: &expected,
         seed: plan.seed,
@@ -131,7 +144,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         faults: Mutex::new(Vec::new()),
     };
     let seconds = Duration::from_secs(plan.seconds);
-    let (elapsed, resident) = load.run(&mut server, &mut operator, seconds)?;
+    let (elapsed, memory) = load.run(&mut server, &mut operator, seconds)?;
     if let (Some(before), Some(left)) = (descriptors, await_descriptors(server.id(), descriptors))
         && left > before + DESCRIPTORS_KEPT
     {
@@ -139,7 +152,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         locked(&load.faults).push(fault);
     }
     let held = ServerUsage {
-        resident,
+        memory,
         evictions: evictions(plain).map_err(CheckFailed)?,
     };
     summary(plan, &load, elapsed, &held, operator.actions)
@@ -166,10 +179,70 @@ fn await_descriptors(process: u32, before: Option<usize>) -> Option<usize> {
     }
 }
 
+/// What UCX may take in addition to the memory limit and its usual excess.
+#[derive(Clone, Copy, Debug, Default)]
+struct Allowance {
+    own_bytes: u64,
+    shared_bytes: u64,
+}
+
+impl Allowance {
+    fn over_ucx(connections: u32) -> Allowance {
+        let connections = u64::from(connections) + UCX_CLOSED_CONNECTIONS;
+        Allowance {
+            own_bytes: UCX_BYTES + connections * UCX_BYTES_PER_CONNECTION,
+            // The server has two workers: the second finds out whether the first still receives.
+            shared_bytes: 2 * UCX_WORKER_BYTES + connections * UCX_SHARED_BYTES_PER_CONNECTION,
+        }
+    }
+}
+
+/// Bytes of the server in RAM.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    /// Without those that it may share.
+    own_bytes: u64,
+    /// UCX's segments, its own and those of its clients, once for each mapping.
+    shared_bytes: u64,
+}
+
+impl Memory {
+    /// The memory now, if the system reports it.
+    fn of(server: &Process) -> Option<Memory> {
+        let shared_bytes = server.shared_bytes()?;
+        Some(Memory {
+            own_bytes: server.resident_bytes()?.saturating_sub(shared_bytes),
+            shared_bytes,
+        })
+    }
+
+    fn max(self, other: Memory) -> Memory {
+        Memory {
+            own_bytes: self.own_bytes.max(other.own_bytes),
+            shared_bytes: self.shared_bytes.max(other.shared_bytes),
+        }
+    }
+
+    /// Why it is too much for a memory limit, if it is.
+    fn fault(self, limit: u64, ucx: Allowance) -> Option<String> {
+        let bytes = self.own_bytes.saturating_sub(ucx.own_bytes);
+        if excess(bytes, limit) > excess_allowed(limit) {
+            let excess = 100.0 * excess(bytes, limit);
+            return Some(format!("the memory exceeded its limit by {excess:.1}%"));
+        }
+        (self.shared_bytes > ucx.shared_bytes).then(|| {
+            format!(
+                "{} bytes of shared memory, more than the {} of UCX",
+                self.shared_bytes, ucx.shared_bytes
+            )
+        })
+    }
+}
+
 /// Memory and evictions of the server.
 struct ServerUsage {
     /// Maximum bytes in RAM, if the system reports them.
-    resident: Option<u64>,
+    memory: Option<Memory>,
     /// Evicted items; there are none until the memory is full.
     evictions: u64,
 }
@@ -195,6 +268,7 @@ fn evictions(server: SocketAddr) -> Result<u64, String> {
 struct Load<'a> {
     /// For clients without TLS.
     clients: Target,
+    ucx: Allowance,
     tls: (SocketAddr, Arc<ClientConfig>),
     expected: &'a ExpectedVersions,
     seed: u64,
@@ -217,10 +291,10 @@ impl Load<'_> {
         server: &mut Process,
         operator: &mut Operator,
         time: Duration,
-    ) -> anyhow::Result<(Duration, Option<u64>)> {
+    ) -> anyhow::Result<(Duration, Option<Memory>)> {
         let start = Instant::now();
         let progress = Progress::on_terminal().rate("server", Some(time.as_secs()), "values read");
-        let mut resident = None;
+        let mut most: Option<Memory> = None;
         let ended = std::thread::scope(|scope| -> anyhow::Result<()> {
             // Set on every way out, because the scope waits for the clients.
             let mut watch = || -> anyhow::Result<()> {
@@ -233,17 +307,19 @@ impl Load<'_> {
                 while start.elapsed() < time && locked(&self.faults).len() < FAULTS_MAX {
                     std::thread::sleep(Duration::from_millis(100));
                     server.check()?;
-                    let bytes = server.resident_bytes();
-                    resident = resident.max(bytes);
+                    let memory = Memory::of(server);
+                    most = memory
+                        .map(|memory| memory.max(most.unwrap_or_default()))
+                        .or(most);
                     if let Err(fault) = operator.work(start.elapsed(), server)? {
                         locked(&self.faults).push(fault);
                     }
-                    if let (Some(bytes), Some(limit)) =
-                        (bytes, operator.lower_limit_bytes(start.elapsed()))
-                        && excess(bytes, limit) > excess_allowed(limit)
+                    if let (Some(memory), Some(limit)) =
+                        (memory, operator.lower_limit_bytes(start.elapsed()))
+                        && let Some(fault) = memory.fault(limit, self.ucx)
                     {
                         locked(&self.faults).push(format!(
-                            "{bytes} bytes of memory, long after the limit was lowered to {limit}"
+                            "long after the limit was lowered to {limit}: {fault}"
                         ));
                     }
                     progress.update(start.elapsed().as_secs(), locked(&self.counters).keys_found);
@@ -257,7 +333,7 @@ impl Load<'_> {
         });
         ended?;
         progress.finish();
-        Ok((start.elapsed(), resident))
+        Ok((start.elapsed(), most))
     }
 
     /// One client. It first fills its part of the memory; after a fault of the server it continues
@@ -350,15 +426,22 @@ fn summary(
         count(actions.limits)
     ))?;
     let limit = plan.memory_mib << 20;
-    let excess = held.resident.map(|bytes| excess(bytes, limit));
-    match (held.resident, excess) {
-        (Some(bytes), Some(excess)) => out.line(format_args!(
-            "  memory     {} at most, {:+.1}% of the limit of {}",
-            output::bytes(bytes),
-            100.0 * excess,
-            output::bytes(limit)
-        ))?,
-        _ => out.line(format_args!("  memory     not reported by the system"))?,
+    match held.memory {
+        Some(memory) => {
+            out.line(format_args!(
+                "  memory     {} at most, {:+.1}% of the limit of {}",
+                output::bytes(memory.own_bytes),
+                100.0 * excess(memory.own_bytes, limit),
+                output::bytes(limit)
+            ))?;
+            if memory.shared_bytes > 0 {
+                out.line(format_args!(
+                    "  shared     {} at most, with UCX's segments of the clients",
+                    output::bytes(memory.shared_bytes)
+                ))?;
+            }
+        }
+        None => out.line(format_args!("  memory     not reported by the system"))?,
     }
     match held.evictions {
         0 => out.line(format_args!(
@@ -373,9 +456,8 @@ fn summary(
     if !faults.is_empty() {
         return Err(CheckFailed(format!("the server was at fault {} times", faults.len())).into());
     }
-    if let Some(excess) = excess.filter(|excess| *excess > excess_allowed(limit)) {
-        let excess = 100.0 * excess;
-        return Err(CheckFailed(format!("the memory exceeded its limit by {excess:.1}%")).into());
+    match held.memory.and_then(|memory| memory.fault(limit, load.ucx)) {
+        Some(fault) => Err(CheckFailed(fault).into()),
+        None => Ok(()),
     }
-    Ok(())
 }

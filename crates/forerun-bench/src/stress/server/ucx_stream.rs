@@ -52,7 +52,7 @@ impl UcxHubs {
     pub fn connect(&self) -> io::Result<UcxStream> {
         // Relaxed: any hub is as good as another.
         let hub = &self.hubs[self.next.fetch_add(1, Ordering::Relaxed) % self.hubs.len()];
-        let connected = connect_over_ucx(hub, &self.path, 0);
+        let connected = connect_over_ucx(hub, &self.path, 0, TIMEOUT);
         let (stream, control_ready) = connected.map_err(io::Error::other)?;
         Ok(UcxStream {
             stream,
