@@ -5,6 +5,7 @@ import random
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import forerun
 import numpy as np
@@ -18,7 +19,7 @@ from forerun.ray import data_port, frames, shard_actor  # noqa: E402
 from forerun.ray import shard as shard_module  # noqa: E402
 from forerun.ray.connection import Connection  # noqa: E402
 from forerun.ray.frames import Op, Status  # noqa: E402
-from forerun.ray.session import Session, as_rows  # noqa: E402
+from forerun.ray.session import LostWritesWarning, Session, as_rows  # noqa: E402
 from forerun.ray.shard_map import BUCKETS, Place, ShardMap, even_owners  # noqa: E402
 from ray_local import DIM, Table, call, ones  # noqa: E402
 
@@ -244,6 +245,29 @@ def test_a_copy_of_a_move_that_has_ended_takes_nothing(table):
         taker.catch_up(second, giver.endpoint(), False)
     taker.sweep(2)
     assert len(taker._shard.table) == before
+
+
+def test_a_handle_leaves_a_shard_that_was_restored_elsewhere(tmp_path):
+    """Although the former process still answers: Ray ends it some time after its node is gone."""
+    table, keys = Table(tmp_path / "lost", 1), np.arange(300)
+    session = Session(table)
+    call(session, Op.INSERT, keys, ones(keys))
+    lost = table.actors[0]
+    table.actors[0] = Table.actor(tmp_path / "restored", 0, generation=1)
+    table.map = replace(table.map, version=2, places=(Place(1, "elsewhere"),))
+    table.actors[0].install(1, table.map)
+    reported = []
+    table.report_lost = lambda *report: reported.append(report)
+    try:
+        with pytest.warns(LostWritesWarning, match="1 writes of 300 keys"):
+            assert not call(session, Op.FIND, keys)[1].any()
+        assert reported == [(session.client.hex(), 0, 1, 300)]
+        call(session, Op.INSERT, keys, ones(keys))
+        assert len(table.actors[0]._shard.table) == 300
+        assert lost._shard.keys_written == 300
+    finally:
+        lost.close()
+        table.close()
 
 
 def test_records_of_clients_that_ended_without_a_word_are_removed(tmp_path, monkeypatch):

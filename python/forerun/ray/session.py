@@ -150,9 +150,13 @@ class Session:
         return link
 
     def connect(self, link: Link, deadline: float) -> Connection:
-        """The connection to a shard, made again if there is none."""
+        """The connection to a shard, made again if there is none, or if the shard was restored
+        elsewhere. Its former process may still answer, until Ray ends it."""
         if link.connection is not None:
-            return link.connection
+            if link.generation >= self.directory.map.places[link.shard].generation:
+                return link.connection
+            link.connection.close()
+            link.connection = None
         wait = min(link.retry_at, deadline) - time.monotonic()
         if wait > 0:
             time.sleep(wait)

@@ -338,9 +338,15 @@ class ShardedTable:
         """Returns a dict: `shards`, the statistics of each shard's table; `map_version`;
         `lost_writes` and `lost_keys`, what handles know to be lost with restored shards; and
         `recoveries`, the shards that were restored."""
-        each = [json.loads(answer) for answer in self._ask_all(Op.STATS)]
-        general = self._directory.stats(timeout=self._timeout_ms / 1e3)
-        return {**general, "shards": each}
+        deadline = time.monotonic() + self._timeout_ms / 1e3
+        while True:
+            each = [json.loads(answer) for answer in self._ask_all(Op.STATS)]
+            general = self._directory.stats(timeout=self._timeout_ms / 1e3)
+            # If a shard was restored meanwhile, what is lost with it is not known before it is
+            # asked.
+            is_current = general["map_version"] <= self.map_version
+            if is_current or time.monotonic() >= deadline:
+                return {**general, "shards": each}
 
     def _refresh(self) -> None:
         self._check_open()
