@@ -107,6 +107,29 @@ def test_additions_are_applied_once_while_answers_are_lost_and_buckets_move(
     assert sum(actor._shard.count()[0] for actor in table.actors) == keys.size
 
 
+def test_an_array_is_free_again_after_a_call_that_met_a_lost_connection(table, monkeypatch):
+    session, keys = Session(table), np.arange(300)
+    call(session, Op.INSERT, keys, ones(keys))
+    receive, out, found = Connection.receive, np.zeros((300, DIM), np.int64), np.zeros(300, bool)
+    lost = []
+
+    def loses_one(self, deadline):
+        answer = receive(self, deadline)
+        if not lost:
+            lost.append(answer)
+            raise ConnectionResetError("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(Connection, "receive", loses_one)
+    for _ in range(2):
+        # The second call is refused if anything of the first one still has its arrays.
+        batch = _ShardBatch(keys, DIM, "int64", out=out, found=found, fills=True)
+        session.run(Op.FIND, batch, time.monotonic() + 60)
+        del batch
+        assert found.all() and (out == 1).all()
+    assert len(lost) == 1
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float16", "bfloat16", "float64"])
 def test_every_type_comes_back_and_adds(tmp_path, dtype):
     table, one, keys = Table(tmp_path, 2, dtype), forerun.Table(DIM, dtype), np.arange(10)

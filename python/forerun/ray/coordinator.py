@@ -250,6 +250,7 @@ class Coordinator:
     def restore(self, shard: int, generation: int) -> ShardMap:
         """Replaces a shard that is lost by its last backup, on another node. `generation` is that
         of the lost one: of several callers the first restores it, and the others ask again."""
+        self._check_open()
         if self._map.places[shard].generation != generation:
             return self._map
         # One that hangs must not keep others from being restored, so it is asked without the lock.
@@ -534,12 +535,14 @@ class Coordinator:
 
     def _restore_if_lost(self, key: Key) -> None:
         shard, generation = key
+        if self._is_closed:
+            return
         try:
             self.restore(shard, generation)
             self._logged.pop(shard, None)
         except Exception as error:
             # Not again and again: it is tried every second.
-            if self._logged.get(shard) != str(error):
+            if not self._is_closed and self._logged.get(shard) != str(error):
                 self._logged[shard] = str(error)
                 log.warning("shard %d is lost: %r", shard, error)
 

@@ -84,7 +84,8 @@ class Link:
     unacknowledged: list[range] = field(default_factory=list)
     pause_s: float = PAUSE_S
     retry_at: float = 0.0
-    error: Exception | None = None
+    # Why there is no connection. Not the exception: its traceback would keep the call's arrays.
+    error: str = ""
 
     def give_up(self, sequence: int) -> None:
         """Notes a write that the shard did not acknowledge."""
@@ -106,7 +107,7 @@ class Link:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-        self.error = error
+        self.error = repr(error)
         self.retry_at = time.monotonic() + self.pause_s
         self.pause_s = min(2 * self.pause_s, PAUSE_MAX_S)
 
@@ -162,7 +163,7 @@ class Session:
             time.sleep(wait)
         now = time.monotonic()
         if now >= deadline:
-            raise TimeoutError(f"no answer in time: {link.error!r}")
+            raise TimeoutError(f"no answer in time: {link.error}")
         until = min(deadline, now + CONNECT_S)
         endpoint, actor = self.directory.endpoint(link.shard, until)
         wire = ActorCalls(actor) if self.directory.transport == "actor" else None
@@ -295,7 +296,7 @@ class Session:
         if is_asked:
             # The answer may still come.
             link.reset(TimeoutError("no answer came in time"))
-        error = ServerError(f"shard {link.shard} did not answer in time: {link.error!r}")
+        error = ServerError(f"shard {link.shard} did not answer in time: {link.error}")
         causes.append(error)
         failed.extend(frame.positions for frame in queue)
         for frame in queue:
@@ -445,7 +446,7 @@ class Session:
             if len(answers) < len(shards) and time.monotonic() >= deadline:
                 away = [shard for shard in shards if shard not in answers]
                 raise ServerError(
-                    f"shards {away} did not answer in time: {self.link(away[0]).error!r}"
+                    f"shards {away} did not answer in time: {self.link(away[0]).error}"
                 )
         return [answers[shard] for shard in shards]
 

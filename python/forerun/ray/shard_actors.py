@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -230,7 +231,11 @@ class ShardActors:
                         f"{self.config.path} on node {node} has shard {shard}, generation "
                         f"{generation}, whose shard.json cannot be read, and no node has a map"
                     )
-        if ray.get_runtime_context().was_current_actor_reconstructed:
+        with warnings.catch_warnings():
+            # It calls a deprecated function of Ray itself.
+            warnings.simplefilter("ignore")
+            has_restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        if has_restarted:
             raise ServerError(f"all shards of table {self.config.name!r} are lost with their nodes")
 
     def _scan(self) -> dict[str, Found]:
