@@ -16,8 +16,10 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fore
 
 from forerun._forerun import _buckets, _ShardBatch  # noqa: E402
 from forerun.ray import data_port, frames, shard_actor  # noqa: E402
+from forerun.ray import session as session_module  # noqa: E402
 from forerun.ray import shard as shard_module  # noqa: E402
 from forerun.ray.connection import Connection  # noqa: E402
+from forerun.ray.directory import Directory  # noqa: E402
 from forerun.ray.frames import Op, Status  # noqa: E402
 from forerun.ray.session import LostWritesWarning, Session, as_rows  # noqa: E402
 from forerun.ray.shard_map import BUCKETS, Place, ShardMap, even_owners  # noqa: E402
@@ -291,6 +293,55 @@ def test_a_handle_leaves_a_shard_that_was_restored_elsewhere(tmp_path):
     finally:
         lost.close()
         table.close()
+
+
+def test_a_shard_is_reached_although_each_answer_takes_longer_than_the_first_attempt(
+    table, monkeypatch
+):
+    """As on a machine with far too much work."""
+    monkeypatch.setattr(session_module, "CONNECT_S", 0.05)
+    session, keys, reach = Session(table), np.arange(300), table.endpoint
+
+    def slow(shard, until):
+        if until - time.monotonic() < 0.3:
+            raise TimeoutError("no answer yet")
+        return reach(shard, until)
+
+    table.endpoint = slow
+    call(session, Op.INSERT, keys, ones(keys), timeout=20)
+    assert call(session, Op.FIND, keys, timeout=20)[1].all()
+
+
+def test_an_answer_that_comes_after_its_attempt_counts_for_the_next_one(monkeypatch):
+    asked, slow = [], [True, True, False]
+
+    class Method:
+        @staticmethod
+        def remote():
+            asked.append(object())
+            return asked[-1]
+
+    class Actor:
+        endpoint = Method
+
+    def get(answer, timeout):
+        if answer in asked and slow.pop(0):
+            raise ray.exceptions.GetTimeoutError("not yet")
+        return answer
+
+    monkeypatch.setattr(ray, "get", get)
+    directory = Directory.__new__(Directory)
+    directory.map = ShardMap(1, 5, even_owners(1), (Place(0, "here"),))
+    directory._actors, directory._asked = {(0, 0): Actor}, {}
+    monkeypatch.setattr(directory, "ask", lambda method, timeout: directory.map)
+    monkeypatch.setattr(directory, "take", lambda new: None)
+    for _ in range(2):
+        with pytest.raises(ray.exceptions.GetTimeoutError):
+            directory.endpoint(0, time.monotonic() + 1)
+    assert directory.endpoint(0, time.monotonic() + 1) == (asked[0], Actor) and len(asked) == 1
+    # The next question is a new one: the shard may have a new process.
+    slow.append(False)
+    assert directory.endpoint(0, time.monotonic() + 1)[0] is asked[1]
 
 
 def test_records_of_clients_that_ended_without_a_word_are_removed(tmp_path, monkeypatch):

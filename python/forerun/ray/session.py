@@ -45,8 +45,10 @@ GRACE_S = 0.25
 # Between attempts to reach a shard.
 PAUSE_S = 0.02
 PAUSE_MAX_S = 0.5
-# An attempt to reach one shard must not keep the answers of the others waiting for long.
+# An attempt to reach one shard must not keep the answers of the others waiting for long. Where
+# everything is slow, each attempt gets twice the time of the one before.
 CONNECT_S = 2.0
+CONNECT_MAX_S = 16.0
 
 _FAILURES = (OSError, FrameError, ray.exceptions.RayError)
 
@@ -84,6 +86,7 @@ class Link:
     unacknowledged: list[range] = field(default_factory=list)
     pause_s: float = PAUSE_S
     retry_at: float = 0.0
+    connect_s: float = field(default_factory=lambda: CONNECT_S)
     # Why there is no connection. Not the exception: its traceback would keep the call's arrays.
     error: str = ""
 
@@ -110,6 +113,9 @@ class Link:
         self.error = repr(error)
         self.retry_at = time.monotonic() + self.pause_s
         self.pause_s = min(2 * self.pause_s, PAUSE_MAX_S)
+
+    def note_answer(self) -> None:
+        self.pause_s, self.connect_s = PAUSE_S, CONNECT_S
 
 
 class Session:
@@ -164,9 +170,10 @@ class Session:
         now = time.monotonic()
         if now >= deadline:
             raise TimeoutError(f"no answer in time: {link.error}")
-        until = min(deadline, now + CONNECT_S)
-        endpoint, actor = self.directory.endpoint(link.shard, until)
+        attempt_s, link.connect_s = link.connect_s, min(2 * link.connect_s, CONNECT_MAX_S)
+        endpoint, actor = self.directory.endpoint(link.shard, min(deadline, now + attempt_s))
         wire = ActorCalls(actor) if self.directory.transport == "actor" else None
+        until = min(deadline, time.monotonic() + attempt_s)
         connection = Connection(endpoint, until, wire)
         try:
             self._check_lost(link, connection, endpoint, until)
@@ -363,7 +370,7 @@ class Session:
         except _FAILURES as error:
             link.reset(error)
             return False
-        link.pause_s = PAUSE_S
+        link.note_answer()
         done = answer.keys
         flags, rest = body[:done], frame.positions[done:]
         if op in frames.WRITES:
@@ -437,7 +444,7 @@ class Session:
                 except _FAILURES as error:
                     link.reset(error)
                     continue
-                link.pause_s = PAUSE_S
+                link.note_answer()
                 if answer.status == Status.FAILED:
                     refused = error_of(bytes(body[answer.keys :]))
                 answers[link.shard] = bytes(body)

@@ -28,6 +28,9 @@ log = logging.getLogger("forerun.ray")
 
 # How long an order to a shard may take before the coordinator gives up.
 ORDER_S = 120.0
+# How long a node may take to look at its disk. Ray starts a process for it, which takes minutes on a
+# machine with far too much work.
+SCAN_S = 600.0
 # An order that reads or copies all rows of a shard.
 LONG_ORDER_S = 24 * 3600.0
 # How long a node may be unknown to others after it has joined the cluster.
@@ -248,7 +251,7 @@ class ShardActors:
                 self.config.path, self.config.name
             )
         try:
-            return dict(zip(answers, ray.get(list(answers.values()), timeout=ORDER_S)))
+            return dict(zip(answers, ray.get(list(answers.values()), timeout=SCAN_S)))
         except ray.exceptions.RayError as error:
             # It may have the newest map.
             raise ServerError(f"a node cannot look at its disk: {error}") from error
