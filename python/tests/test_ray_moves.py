@@ -1,11 +1,13 @@
 """Calls of a sharded table while answers are lost and buckets move, without a cluster: the shards
 are in this process, and a plain order of steps replaces the coordinator."""
 
+import os
 import random
 import socket
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import forerun
 import numpy as np
@@ -23,6 +25,7 @@ from forerun.ray.directory import Directory  # noqa: E402
 from forerun.ray.frames import Op, Status  # noqa: E402
 from forerun.ray.session import LostWritesWarning, Session, as_rows  # noqa: E402
 from forerun.ray.shard_map import BUCKETS, Place, ShardMap, even_owners  # noqa: E402
+from forerun.ray.table import ShardedTable  # noqa: E402
 from ray_local import DIM, Table, call, ones  # noqa: E402
 
 
@@ -130,6 +133,35 @@ def test_an_array_is_free_again_after_a_call_that_met_a_lost_connection(table, m
         del batch
         assert found.all() and (out == 1).all()
     assert len(lost) == 1
+
+
+def test_an_array_is_free_again_in_the_handler_of_an_error(table, monkeypatch):
+    handle = ShardedTable.__new__(ShardedTable)
+    handle._timeout_ms, handle._process, handle._is_closed = 60_000, os.getpid(), False
+    handle._lock, handle._idle, handle._directory = threading.Lock(), [], table
+    table.config = SimpleNamespace(dim=DIM, dtype="int64")
+    keys, out = np.arange(300), np.zeros((300, DIM), np.int64)
+    handle.insert(keys, ones(keys))
+
+    def away(shard, until):
+        raise ConnectionError(f"shard {shard} is away")
+
+    for session in handle._idle:
+        session.drop()
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "endpoint", away)
+        handle._timeout_ms = 100
+        with pytest.raises(errors.PartialError, match="is away") as caught:
+            handle.find(keys, out=out)
+    handle._timeout_ms = 60_000
+    # The exception is kept, and says what happened.
+    assert len(caught.value.positions) == 300 and caught.value.__cause__ is not None
+    assert handle.find(keys, out=out)[1].all() and (out == 1).all()
+    assert handle.contains(keys).all() and handle.add_at(keys, ones(keys)).all()
+    assert handle.assign(keys, ones(keys)).all()
+    handle.erase(keys)
+    assert not handle.contains(keys).any()
+    handle.close()
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float16", "bfloat16", "float64"])

@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 TIMEOUT_MS_MAX = 3_600_000
+_WITH_RESULTS = frozenset({Op.FIND, Op.CONTAINS, Op.ASSIGN, Op.ADD_AT})
 # Idle sessions that a handle keeps for the next calls.
 SESSIONS_MAX = 16
 
@@ -232,10 +234,23 @@ class ShardedTable:
 
     # Calls with keys.
 
-    def _call(self, op: Op, batch: _ShardBatch) -> None:
+    def _call(self, op: Op, batch: _ShardBatch) -> tuple[Any, Any]:
+        """Returns rows and flags, of operations that have them."""
         deadline = time.monotonic() + self._timeout_ms / 1e3
-        with _Borrowed(self) as session:
-            session.run(op, batch, deadline)
+        try:
+            with _Borrowed(self) as session:
+                session.run(op, batch, deadline)
+            return batch.results() if op in _WITH_RESULTS else (None, None)
+        except Exception as error:
+            # An exception keeps the frames that it went through. They must not keep the arrays of
+            # the call, which the handler may use for another one.
+            failure: BaseException | None = error
+            while failure is not None:
+                traceback.clear_frames(failure.__traceback__)
+                failure = failure.__cause__
+            raise
+        finally:
+            del batch
 
     def _batch(self, keys: Any, **arrays: Any) -> _ShardBatch:
         self._check_open()
@@ -244,15 +259,11 @@ class ShardedTable:
     def find(self, keys: Any, out: Any = None, found: Any = None) -> tuple[Any, Any]:
         """Looks up keys. Returns the rows, in the shape of the keys with one more dimension, and
         which keys were found. Rows of missing keys are zero; in `out` they keep their content."""
-        batch = self._batch(keys, out=out, found=found, fills=True)
-        self._call(Op.FIND, batch)
-        return batch.results()
+        return self._call(Op.FIND, self._batch(keys, out=out, found=found, fills=True))
 
     def contains(self, keys: Any) -> Bools:
         """Returns which keys have a row."""
-        batch = self._batch(keys)
-        self._call(Op.CONTAINS, batch)
-        flags: Bools = batch.results()[1]
+        flags: Bools = self._call(Op.CONTAINS, self._batch(keys))[1]
         return flags
 
     def insert(self, keys: Any, rows: Rows) -> None:
@@ -262,17 +273,13 @@ class ShardedTable:
 
     def assign(self, keys: Any, rows: Rows) -> Bools:
         """Replaces the rows of keys that exist. Returns which keys exist."""
-        batch = self._batch(keys, rows=rows)
-        self._call(Op.ASSIGN, batch)
-        flags: Bools = batch.results()[1]
+        flags: Bools = self._call(Op.ASSIGN, self._batch(keys, rows=rows))[1]
         return flags
 
     def add_at(self, keys: Any, rows: Rows) -> Bools:
         """Adds to the rows of keys that exist, element by element, once. Returns which keys
         exist."""
-        batch = self._batch(keys, rows=rows)
-        self._call(Op.ADD_AT, batch)
-        flags: Bools = batch.results()[1]
+        flags: Bools = self._call(Op.ADD_AT, self._batch(keys, rows=rows))[1]
         return flags
 
     def erase(self, keys: Any) -> None:
