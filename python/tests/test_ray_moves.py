@@ -121,8 +121,10 @@ def test_an_array_is_free_again_after_a_call_that_met_a_lost_connection(table, m
     def loses_one(self, deadline):
         answer = receive(self, deadline)
         if not lost:
-            lost.append(answer)
-            raise ConnectionResetError("the answer is lost")
+            error = ConnectionResetError("the answer is lost")
+            # Kept by its own frame, as those of Ray are, until the garbage is collected.
+            lost.append(error)
+            raise error
         return answer
 
     monkeypatch.setattr(Connection, "receive", loses_one)

@@ -126,6 +126,10 @@ class Session:
         self.process = os.getpid()
         self.client = secrets.token_bytes(frames.CLIENT_BYTES)
         self.links: dict[int, Link] = {}
+        # That of the call that runs. It has the caller's arrays, which must be free once the call
+        # has ended, so it is here alone: an exception, even one that was handled, may keep the
+        # frames that it went through, and their variables, for a while.
+        self._running: _ShardBatch | None = None
 
     def close(self) -> None:
         for link in self.links.values():
@@ -208,12 +212,25 @@ class Session:
 
     def run(self, op: Op, batch: _ShardBatch, deadline: float) -> None:
         """Does a call for all keys of a batch. Raises `PartialError` for those that failed."""
+        self._running = batch
+        del batch
+        try:
+            self._run(op, deadline)
+        finally:
+            self._running = None
+
+    @property
+    def _batch(self) -> _ShardBatch:
+        assert self._running is not None
+        return self._running
+
+    def _run(self, op: Op, deadline: float) -> None:
         failed: list[NDArray[np.uint64]] = []
         causes: list[Exception] = []
         positions: NDArray[np.uint64] | None = None
         shard_map = self.directory.map
         while True:
-            moved = self._run_once(op, batch, positions, shard_map, deadline, failed, causes)
+            moved = self._run_once(op, positions, shard_map, deadline, failed, causes)
             if len(moved) == 0:
                 break
             positions = moved
@@ -228,7 +245,7 @@ class Session:
                 causes.append(error)
                 break
         for part in failed:
-            batch.scatter(part, np.zeros(len(part), np.uint8))
+            self._batch.scatter(part, np.zeros(len(part), np.uint8))
         if failed:
             at = sorted(int(position) for part in failed for position in part)
             raise PartialError(f"{len(at)} keys failed: {causes[0]}", at) from causes[0]
@@ -236,7 +253,6 @@ class Session:
     def _run_once(
         self,
         op: Op,
-        batch: _ShardBatch,
         positions: NDArray[np.uint64] | None,
         shard_map: ShardMap,
         deadline: float,
@@ -245,7 +261,7 @@ class Session:
     ) -> NDArray[np.uint64]:
         """Returns the positions of keys whose buckets are elsewhere."""
         shards = len(shard_map.places)
-        keys, order, starts = batch.split(shard_map.owners, shard_map.seed, shards, positions)
+        keys, order, starts = self._batch.split(shard_map.owners, shard_map.seed, shards, positions)
         queues: dict[int, deque[Frame]] = {}
         size = frames.frame_keys(self.directory.row_bytes)
         for shard in range(shards):
@@ -260,13 +276,13 @@ class Session:
             idle = sorted(queues.keys() - asked, key=lambda n: self.link(n).connection is None)
             for shard in idle:
                 link, frame = self.link(shard), queues[shard][0]
-                if self._send(op, batch, link, frame, shard_map.version, deadline, len(asked)):
+                if self._send(op, link, frame, shard_map.version, deadline, len(asked)):
                     asked.add(shard)
             for shard in self._answering(asked, queues.keys() - asked, deadline):
                 asked.discard(shard)
                 link, frame = self.link(shard), queues[shard][0]
                 before = len(moved)
-                if self._receive(op, batch, link, frame, deadline, moved, failed, causes):
+                if self._receive(op, link, frame, deadline, moved, failed, causes):
                     queues[shard].popleft()
                 if len(moved) > before:
                     # The rest follows, so that writes of one key keep their order.
@@ -313,7 +329,6 @@ class Session:
     def _send(
         self,
         op: Op,
-        batch: _ShardBatch,
         link: Link,
         frame: Frame,
         version: int,
@@ -327,7 +342,7 @@ class Session:
             link.sequence += 1
             frame.sequence = link.sequence
             if op in frames.WITH_ROWS:
-                frame.rows = batch.gather(frame.positions)
+                frame.rows = self._batch.gather(frame.positions)
         body = [frame.keys.data.cast("B")] if len(frame.keys) else []
         if frame.rows is not None and len(frame.rows):
             body.append(frame.rows.data)
@@ -349,7 +364,6 @@ class Session:
     def _receive(
         self,
         op: Op,
-        batch: _ShardBatch,
         link: Link,
         frame: Frame,
         deadline: float,
@@ -381,9 +395,9 @@ class Session:
                 link.give_up(frame.sequence)
         if answer.status == Status.OK:
             rest_at = frames.padded(done) if op is Op.FIND else done
-            self._take(op, batch, frame, flags, body[rest_at:], failed, causes)
+            self._take(op, frame, flags, body[rest_at:], failed, causes)
             return True
-        batch.scatter(frame.positions[:done], flags)
+        self._batch.scatter(frame.positions[:done], flags)
         if answer.status == Status.MOVED:
             moved.append(rest)
             if answer.map_version == 0:
@@ -397,7 +411,6 @@ class Session:
     def _take(
         self,
         op: Op,
-        batch: _ShardBatch,
         frame: Frame,
         flags: NDArray[np.uint8],
         rest: NDArray[np.uint8],
@@ -407,7 +420,7 @@ class Session:
         if op is Op.PREFETCH:
             return
         if op is not Op.FIND:
-            batch.scatter(frame.positions, flags)
+            self._batch.scatter(frame.positions, flags)
             return
         row_bytes = self.directory.row_bytes * len(flags)
         rows, text = rest[:row_bytes], rest[row_bytes:]
@@ -416,7 +429,7 @@ class Session:
             flags = np.where(is_failed, np.uint8(0), flags)
             failed.append(frame.positions[is_failed])
             causes.append(error_of(bytes(text)))
-        batch.scatter(frame.positions, flags, rows)
+        self._batch.scatter(frame.positions, flags, rows)
 
     # Calls without keys.
 

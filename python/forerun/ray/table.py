@@ -7,7 +7,6 @@ import os
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -241,15 +240,9 @@ class ShardedTable:
             with _Borrowed(self) as session:
                 session.run(op, batch, deadline)
             return batch.results() if op in _WITH_RESULTS else (None, None)
-        except Exception as error:
+        finally:
             # An exception keeps the frames that it went through. They must not keep the arrays of
             # the call, which the handler may use for another one.
-            failure: BaseException | None = error
-            while failure is not None:
-                traceback.clear_frames(failure.__traceback__)
-                failure = failure.__cause__
-            raise
-        finally:
             del batch
 
     def _batch(self, keys: Any, **arrays: Any) -> _ShardBatch:
