@@ -5,16 +5,19 @@ import time
 
 import ray
 
+# On a very busy machine, the start of a process takes a minute.
+PATIENCE_S = 240
+
 
 def shard_actors(table):
     """The actors of a table's shards, by number."""
     directory = table._directory
     shards = range(len(directory.map.places))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     return {shard: directory.endpoint(shard, deadline)[1] for shard in shards}
 
 
-def until(happens, seconds=60):
+def until(happens, seconds=PATIENCE_S):
     """Waits until something happens."""
     deadline = time.monotonic() + seconds
     while not happens():

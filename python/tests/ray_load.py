@@ -4,6 +4,7 @@ import threading
 import time
 
 import numpy as np
+from ray_actors import PATIENCE_S
 
 
 class Load:
@@ -62,7 +63,7 @@ class Load:
         for thread in self.threads:
             thread.join()
 
-    def wait(self, more, seconds=60):
+    def wait(self, more, seconds=PATIENCE_S):
         """Waits until every writer and the readers have got on."""
         added, reads = [n + more for n in self.added], self.reads + more
         deadline = time.monotonic() + seconds

@@ -44,3 +44,19 @@ def test_a_cache_on_the_host_gives_the_output_of_one_that_fits(tmp_path):
     # One call for all layers on the way out, one for each of the six on the way back.
     assert int(moved[0][2]) > 0 and int(moved[1][2]) > 0 and int(moved[1][2]) % 6 == 0
     assert "the logits of all 32 steps are the same" in done.stdout
+
+
+def test_a_table_in_shards_grows_and_loses_a_process(tmp_path):
+    for module in ("ray", "pyarrow", "pandas"):
+        if find_spec(module) is None:
+            pytest.skip(f"{module} is not installed; the example tells how")
+    command = [sys.executable, str(EXAMPLES / "sharded.py"), "--rows", "20000"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "loaded 20,000 rows in ",
+        "from 2 to 4 shards: ",
+        "a shard's process killed: ",
+        "20,000 rows in 4 shards",
+    ):
+        assert line in done.stdout

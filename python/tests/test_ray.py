@@ -1,5 +1,6 @@
 """`forerun.ray.ShardedTable` on a cluster of two local nodes, compared with a `Table`."""
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -18,73 +19,17 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fore
 from forerun._forerun import _buckets  # noqa: E402
 from forerun.ray import LostWritesWarning, ShardedTable  # noqa: E402
 from forerun.ray.shard_map import BUCKETS  # noqa: E402
-from ray_actors import node_of, process_of, shard_actors, until  # noqa: E402
+from ray_actors import PATIENCE_S, node_of, process_of, shard_actors, until  # noqa: E402
+from ray_cluster import NODE, TIMEOUT_MS, cluster, sharded  # noqa: E402, F401
 from ray_load import Load  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
-
-
-NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    from ray.cluster_utils import Cluster
-
-    # Nothing of these tests needs a token, and a token would be written to the home directory.
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    # Otherwise workers have a niceness of 15, and get nowhere while the machine does other work.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    head = {
-        **NODE,
-        # Processes that these tests have no use for.
-        "include_dashboard": False,
-        "include_log_monitor": False,
-        "no_monitor": True,
-        # A node that ended refuses connections, and is noticed after a second. One on a very busy
-        # machine is slow, and has a minute for each answer.
-        "_system_config": {
-            "health_check_initial_delay_ms": 0,
-            "health_check_period_ms": 300,
-            "health_check_timeout_ms": 60_000,
-            "health_check_failure_threshold": 3,
-        },
-    }
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        cluster.add_node(**NODE)
-        ray.init(address=cluster.address, logging_level="WARNING", log_to_driver=False)
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
-@pytest.fixture
-def sharded(cluster, tmp_path):
-    """Makes sharded tables, and ends them."""
-    made = []
-
-    def make(*args, **options):
-        options.setdefault("path", tmp_path / "shards")
-        options.setdefault("name", f"t{len(made)}-{tmp_path.name}")
-        options.setdefault("timeout_ms", 60_000)
-        made.append(ShardedTable(*args, **options))
-        return made[-1]
-
-    make.made = made
-    yield make
-    for table in made:
-        try:
-            table.shutdown()
-        except (errors.Error, ray.exceptions.RayError, ValueError):
-            pass
 
 
 @pytest.fixture(scope="module")
 def shared_table(cluster, tmp_path_factory):
     """One table for the tests that change nothing but its rows."""
     with_path = {"path": tmp_path_factory.mktemp("shared") / "shards", "name": "shared"}
-    table = ShardedTable(4, shards=3, timeout_ms=60_000, **with_path)
+    table = ShardedTable(4, shards=3, timeout_ms=TIMEOUT_MS, **with_path)
     yield table
     table.shutdown()
 
@@ -100,7 +45,7 @@ def empty_table(shared_table):
 def counters(cluster, tmp_path_factory):
     """One table for the tests that move its buckets and end its processes."""
     path = tmp_path_factory.mktemp("counters") / "shards"
-    options = {"path": path, "name": "counters", "host_capacity": 2000, "timeout_ms": 60_000}
+    options = {"path": path, "name": "counters", "host_capacity": 2000, "timeout_ms": TIMEOUT_MS}
     table = ShardedTable(4, "int64", shards=2, **options)
     yield table
     table.shutdown()
@@ -124,35 +69,60 @@ def rows_of(keys, version=0, dim=64):
 # The table.
 
 
+@contextlib.contextmanager
+def killed_meanwhile(table, shard):
+    """Kills the process of a shard while the calls inside run."""
+    process = process_of(shard_actors(table)[shard])
+    killer = threading.Timer(0.01, os.kill, (process, signal.SIGKILL))
+    killer.start()
+    yield
+    assert killer.finished.is_set(), "the calls ended before the process did"
+
+
 def test_a_million_rows_equal_those_of_one_table_row_by_row(sharded):
-    table = sharded(64, shards=4)
-    assert len({node_of(actor) for actor in shard_actors(table).values()}) == 2
+    """Although the table grows from 2 to 4 shards meanwhile, and loses a process while it is
+    written and while it is read."""
+    table = sharded(64, shards=2)
     count, step = 1_000_000, 100_000
     keys = np.random.default_rng(7).permutation(count).astype(np.uint64)
     keys[::2] = ~keys[::2]
-    numbers = np.random.default_rng(8)
+    numbers, moves = np.random.default_rng(8), []
+    grows = threading.Thread(target=lambda: moves.extend(table.reshard(4)))
     with forerun.Table(64) as one:
-        for at in range(0, count, step):
-            part = keys[at : at + step]
-            rows = numbers.random((step, 64), np.float32)
+
+        def insert(at):
+            part, rows = keys[at : at + step], numbers.random((step, 64), np.float32)
             table.insert(part, rows)
             one.insert(part, rows)
+
+        for at in range(0, count - step, step):
+            if at == 2 * step:
+                grows.start()
+            insert(at)
+        grows.join()
+        print(f"pauses of {[round(move['pause_ms']) for move in moves]} ms")
+        assert [int(n) for n in np.bincount(table._directory.map.owners)] == [256] * 4
+        assert len({node_of(actor) for actor in shard_actors(table).values()}) == 2
+        with killed_meanwhile(table, 1):
+            insert(count - step)
         some = keys[::7]
         extra = numbers.random((len(some), 64), np.float32)
-        assert (table.add_at(some, extra) == one.add_at(some, extra)).all()
+        with killed_meanwhile(table, 3):
+            assert (table.add_at(some, extra) == one.add_at(some, extra)).all()
         assert (table.assign(some[:999], extra[:999]) == one.assign(some[:999], extra[:999])).all()
         gone = keys[5::1000]
         table.erase(gone)
         one.erase(gone)
         out, found = np.zeros((step, 64), np.float32), np.zeros(step, bool)
         expected, expected_found = np.zeros_like(out), np.zeros_like(found)
-        for at in range(0, count, step):
-            part = keys[at : at + step]
-            rows, flags = table.find(part, out=out, found=found)
-            one.find(part, out=expected, found=expected_found)
-            assert rows is out and flags is found
-            assert (found == expected_found).all() and found.sum() == step - 100
-            assert (out[found] == expected[found]).all()
+        with killed_meanwhile(table, 2):
+            for at in range(0, count, step):
+                part = keys[at : at + step]
+                rows, flags = table.find(part, out=out, found=found)
+                one.find(part, out=expected, found=expected_found)
+                assert rows is out and flags is found
+                assert (found == expected_found).all() and found.sum() == step - 100
+                assert (out[found] == expected[found]).all()
         assert len(table) == len(one) == count - len(gone)
         seen = 0
         for part, rows in table.export(50_000):
@@ -160,14 +130,13 @@ def test_a_million_rows_equal_those_of_one_table_row_by_row(sharded):
             assert flags.all() and (rows == expected).all()
             seen += len(part)
         assert seen == len(one)
-        counts = [shard["keys_written"] for shard in table.stats()["shards"]]
-        assert min(counts) > 0.9 * max(counts)
+        assert table.stats()["recoveries"] == []
 
 
 @pytest.mark.parametrize("transport", ["tcp", "actor"])
 def test_calls_take_and_return_what_those_of_a_table_do(empty_table, transport):
     one = forerun.Table(4)
-    table = ShardedTable.attach(empty_table.name, transport=transport, timeout_ms=60_000)
+    table = ShardedTable.attach(empty_table.name, transport=transport, timeout_ms=TIMEOUT_MS)
     assert (table.dim, table.dtype, table.shards) == (4, "float32", 3)
     keys = np.arange(24).reshape(2, 3, 4)
     for each in (one, table):
@@ -388,7 +357,7 @@ def test_a_lost_node_is_restored_from_its_backup_and_the_loss_is_counted(
         made.append(make.options(scheduling_strategy=strategy).remote(options))
     ray.get(made)
     for there in (node.node_id, here):
-        table = ShardedTable.attach(f"near-{there}", timeout_ms=60_000)
+        table = ShardedTable.attach(f"near-{there}", timeout_ms=TIMEOUT_MS)
         sharded.made.append(table)
         table.insert(keys, np.ones((3000, 4), np.int64))
         assert table.backup() == [1, 1]
@@ -400,7 +369,7 @@ def test_a_lost_node_is_restored_from_its_backup_and_the_loss_is_counted(
     cluster.remove_node(node, allow_graceful=False)
     for table, shard in tables:
         with pytest.warns(LostWritesWarning, match="2 writes"):
-            until(lambda: table.stats()["recoveries"], 90)
+            until(lambda: table.stats()["recoveries"])
             rows, found = table.find(keys)
         assert found.all()
         shard_map = table._directory.map
@@ -412,7 +381,7 @@ def test_a_lost_node_is_restored_from_its_backup_and_the_loss_is_counted(
         assert recovery["shard"] == shard and recovery["backup"] == 1
         assert shard_map.places[shard].generation == 1
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", LostWritesWarning)
             table.add_at(keys, np.ones((3000, 4), np.int64))
             assert (table.find(keys)[0][lost] == 2).all()
         # A coordinator that restarts knows all of it.
@@ -454,9 +423,9 @@ def test_a_lost_shard_does_not_keep_the_coordinator_from_answering(empty_table):
     # As during a long move.
     ray.get(coordinator.__ray_call__.remote(lambda self: self._changing.acquire()))
     calls = [coordinator.restore.remote(0, 0) for _ in range(100)]
-    assert ray.get(coordinator.current_map.remote(), timeout=30).version > 0
+    assert ray.get(coordinator.current_map.remote(), timeout=PATIENCE_S).version > 0
     ray.get(coordinator.__ray_call__.remote(lambda self: self._changing.release()))
-    ray.get(calls, timeout=30)
+    ray.get(calls, timeout=PATIENCE_S)
 
 
 def test_a_shard_that_cannot_start_on_its_node_is_not_restored_but_started_again(

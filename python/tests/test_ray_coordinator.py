@@ -1,5 +1,7 @@
 """The orders of a coordinator, and what the disks of the nodes have, without a cluster."""
 
+import threading
+
 import numpy as np
 import pytest
 from forerun import errors
@@ -38,6 +40,8 @@ def coordinated(tmp_path, monkeypatch):
     for actor in table.actors:
         actor.install(1, table.map)
     monkeypatch.setattr(coordinator_module.ray, "get", lambda answer, timeout: answer())
+    wait = lambda answers, num_returns, timeout: (answers, [])  # noqa: E731
+    monkeypatch.setattr(coordinator_module.ray, "wait", wait)
     config = shard_actors.TableConfig(
         "t", "n", DIM, "int64", 2, str(tmp_path), "127.0.0.1", settings["backups"], None, 0
     )
@@ -46,7 +50,8 @@ def coordinated(tmp_path, monkeypatch):
     coordinator = Coordinator.__new__(Coordinator)
     coordinator._config, coordinator._actors, coordinator._order = config, actors, actors.order
     coordinator._map, coordinator._epoch, coordinator._last_version = table.map, 1, 2
-    coordinator._watched = {}
+    coordinator._unsaved, coordinator._is_closed = {}, False
+    coordinator._moving, coordinator._changing = threading.Lock(), threading.Lock()
     yield coordinator, table
     for actor in table.actors:
         actor.close()

@@ -1,10 +1,13 @@
 """Calls of a sharded table while answers are lost and buckets move, without a cluster: the shards
 are in this process, and a plain order of steps replaces the coordinator."""
 
+import os
 import random
 import socket
 import threading
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import forerun
 import numpy as np
@@ -15,11 +18,14 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fore
 
 from forerun._forerun import _buckets, _ShardBatch  # noqa: E402
 from forerun.ray import data_port, frames, shard_actor  # noqa: E402
+from forerun.ray import session as session_module  # noqa: E402
 from forerun.ray import shard as shard_module  # noqa: E402
 from forerun.ray.connection import Connection  # noqa: E402
+from forerun.ray.directory import Directory  # noqa: E402
 from forerun.ray.frames import Op, Status  # noqa: E402
-from forerun.ray.session import Session, as_rows  # noqa: E402
+from forerun.ray.session import LostWritesWarning, Session, as_rows  # noqa: E402
 from forerun.ray.shard_map import BUCKETS, Place, ShardMap, even_owners  # noqa: E402
+from forerun.ray.table import ShardedTable  # noqa: E402
 from ray_local import DIM, Table, call, ones  # noqa: E402
 
 
@@ -104,6 +110,60 @@ def test_additions_are_applied_once_while_answers_are_lost_and_buckets_move(
     for number in range(writers):
         assert (rows[number] == added[number]).all()
     assert sum(actor._shard.count()[0] for actor in table.actors) == keys.size
+
+
+def test_an_array_is_free_again_after_a_call_that_met_a_lost_connection(table, monkeypatch):
+    session, keys = Session(table), np.arange(300)
+    call(session, Op.INSERT, keys, ones(keys))
+    receive, out, found = Connection.receive, np.zeros((300, DIM), np.int64), np.zeros(300, bool)
+    lost = []
+
+    def loses_one(self, deadline):
+        answer = receive(self, deadline)
+        if not lost:
+            error = ConnectionResetError("the answer is lost")
+            # Kept by its own frame, as those of Ray are, until the garbage is collected.
+            lost.append(error)
+            raise error
+        return answer
+
+    monkeypatch.setattr(Connection, "receive", loses_one)
+    for _ in range(2):
+        # The second call is refused if anything of the first one still has its arrays.
+        batch = _ShardBatch(keys, DIM, "int64", out=out, found=found, fills=True)
+        session.run(Op.FIND, batch, time.monotonic() + 60)
+        del batch
+        assert found.all() and (out == 1).all()
+    assert len(lost) == 1
+
+
+def test_an_array_is_free_again_in_the_handler_of_an_error(table, monkeypatch):
+    handle = ShardedTable.__new__(ShardedTable)
+    handle._timeout_ms, handle._process, handle._is_closed = 60_000, os.getpid(), False
+    handle._lock, handle._idle, handle._directory = threading.Lock(), [], table
+    table.config = SimpleNamespace(dim=DIM, dtype="int64")
+    keys, out = np.arange(300), np.zeros((300, DIM), np.int64)
+    handle.insert(keys, ones(keys))
+
+    def away(shard, until):
+        raise ConnectionError(f"shard {shard} is away")
+
+    for session in handle._idle:
+        session.drop()
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "endpoint", away)
+        handle._timeout_ms = 100
+        with pytest.raises(errors.PartialError, match="is away") as caught:
+            handle.find(keys, out=out)
+    handle._timeout_ms = 60_000
+    # The exception is kept, and says what happened.
+    assert len(caught.value.positions) == 300 and caught.value.__cause__ is not None
+    assert handle.find(keys, out=out)[1].all() and (out == 1).all()
+    assert handle.contains(keys).all() and handle.add_at(keys, ones(keys)).all()
+    assert handle.assign(keys, ones(keys)).all()
+    handle.erase(keys)
+    assert not handle.contains(keys).any()
+    handle.close()
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float16", "bfloat16", "float64"])
@@ -244,6 +304,78 @@ def test_a_copy_of_a_move_that_has_ended_takes_nothing(table):
         taker.catch_up(second, giver.endpoint(), False)
     taker.sweep(2)
     assert len(taker._shard.table) == before
+
+
+def test_a_handle_leaves_a_shard_that_was_restored_elsewhere(tmp_path):
+    """Although the former process still answers: Ray ends it some time after its node is gone."""
+    table, keys = Table(tmp_path / "lost", 1), np.arange(300)
+    session = Session(table)
+    call(session, Op.INSERT, keys, ones(keys))
+    lost = table.actors[0]
+    table.actors[0] = Table.actor(tmp_path / "restored", 0, generation=1)
+    table.map = replace(table.map, version=2, places=(Place(1, "elsewhere"),))
+    table.actors[0].install(1, table.map)
+    reported = []
+    table.report_lost = lambda *report: reported.append(report)
+    try:
+        with pytest.warns(LostWritesWarning, match="1 writes of 300 keys"):
+            assert not call(session, Op.FIND, keys)[1].any()
+        assert reported == [(session.client.hex(), 0, 1, 300)]
+        call(session, Op.INSERT, keys, ones(keys))
+        assert len(table.actors[0]._shard.table) == 300
+        assert lost._shard.keys_written == 300
+    finally:
+        lost.close()
+        table.close()
+
+
+def test_a_shard_is_reached_although_each_answer_takes_longer_than_the_first_attempt(
+    table, monkeypatch
+):
+    """As on a machine with far too much work."""
+    monkeypatch.setattr(session_module, "CONNECT_S", 0.05)
+    session, keys, reach = Session(table), np.arange(300), table.endpoint
+
+    def slow(shard, until):
+        if until - time.monotonic() < 0.3:
+            raise TimeoutError("no answer yet")
+        return reach(shard, until)
+
+    table.endpoint = slow
+    call(session, Op.INSERT, keys, ones(keys), timeout=20)
+    assert call(session, Op.FIND, keys, timeout=20)[1].all()
+
+
+def test_an_answer_that_comes_after_its_attempt_counts_for_the_next_one(monkeypatch):
+    asked, slow = [], [True, True, False]
+
+    class Method:
+        @staticmethod
+        def remote():
+            asked.append(object())
+            return asked[-1]
+
+    class Actor:
+        endpoint = Method
+
+    def get(answer, timeout):
+        if answer in asked and slow.pop(0):
+            raise ray.exceptions.GetTimeoutError("not yet")
+        return answer
+
+    monkeypatch.setattr(ray, "get", get)
+    directory = Directory.__new__(Directory)
+    directory.map = ShardMap(1, 5, even_owners(1), (Place(0, "here"),))
+    directory._actors, directory._asked = {(0, 0): Actor}, {}
+    monkeypatch.setattr(directory, "ask", lambda method, timeout: directory.map)
+    monkeypatch.setattr(directory, "take", lambda new: None)
+    for _ in range(2):
+        with pytest.raises(ray.exceptions.GetTimeoutError):
+            directory.endpoint(0, time.monotonic() + 1)
+    assert directory.endpoint(0, time.monotonic() + 1) == (asked[0], Actor) and len(asked) == 1
+    # The next question is a new one: the shard may have a new process.
+    slow.append(False)
+    assert directory.endpoint(0, time.monotonic() + 1)[0] is asked[1]
 
 
 def test_records_of_clients_that_ended_without_a_word_are_removed(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from forerun.ray.shard_map import (  # noqa: E402
     even_owners,
     plan,
 )
+from forerun.ray.unsaved_keys import UnsavedKeys  # noqa: E402
 
 
 def rows_of(keys, dim=4):
@@ -76,6 +77,14 @@ def endpoint_of(port, shard):
 
 def connected(port, shard):
     return Connection(endpoint_of(port, shard), time.monotonic() + 10)
+
+
+def await_connections(port, count):
+    """Waits until the port has so many connections, or fewer."""
+    deadline = time.monotonic() + 10
+    while port.connections > count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def ask(connection, op, keys, rows=None, **head):
@@ -134,7 +143,7 @@ def test_a_write_that_was_sent_elsewhere_is_never_applied_here(port, shard):
         assert (answer.status, answer.keys, answer.map_version) == (Status.MOVED, 0, 2)
         assert ask(connection, Op.FIND, [1])[0].status == Status.MOVED
         # The move is cancelled. The client may have taken its write elsewhere meanwhile.
-        shard.install(1, map_of(1))
+        shard.install(1, map_of(1, version=3))
         assert ask(connection, Op.ADD_AT, [2], ones, **head)[0].status == Status.MOVED
         head["sequence"] = 3
         assert ask(connection, Op.ADD_AT, [2], ones, **head)[0].status == Status.OK
@@ -203,22 +212,18 @@ def test_a_hostile_peer_costs_a_connection_only(port, shard):
         assert body[8:].view(np.float32).tolist() == [1, 2, 3, 4]
     for peer in silent:
         peer.close()
-    # There is a limit of connections, and a place becomes free.
+    # There is a limit of connections, and a place becomes free. Those from before have ended here;
+    # the shard may notice it later.
+    await_connections(port, 0)
     many = [connected(port, shard) for _ in range(8)]
     with pytest.raises(frames.FrameError, match="refused"):
         connected(port, shard)
     many.pop().close()
-    deadline = time.monotonic() + 10
-    while port.connections == 8:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    await_connections(port, 7)
     many.append(connected(port, shard))
     for connection in many:
         connection.close()
-    deadline = time.monotonic() + 10
-    while port.connections > 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    await_connections(port, 0)
     assert len(shard.table) == 1
     names = [thread.name for thread in threading.enumerate()]
     deadline = time.monotonic() + 10
@@ -300,6 +305,40 @@ def test_an_old_coordinator_is_refused(shard):
         shard.install(2, map_of(1, version=5))
     shard.install(3, map_of(1, version=1))
     assert shard.state.map.version == 2
+
+
+def test_a_late_map_does_not_serve_buckets_that_were_frozen_since(port, shard):
+    shard.table.insert([1], [[1, 2, 3, 4]])
+    shard.freeze(1, np.ones(BUCKETS, bool), 3)
+    with connected(port, shard) as connection:
+        for version in (1, 2):
+            shard.install(1, map_of(1, version))
+            assert ask(connection, Op.FIND, [1])[0].status == Status.MOVED
+        shard.install(1, map_of(1, version=4))
+        assert ask(connection, Op.FIND, [1])[0].status == Status.OK
+
+
+def test_keys_without_a_backup_are_counted_over_processes_that_end():
+    keys = UnsavedKeys()
+    keys.note_written(b"a", 100)
+    keys.note_backup(b"a", 120)
+    # An answer from before the backup, which comes late.
+    keys.note_written(b"a", 110)
+    assert keys.count == 0
+    keys.note_written(b"a", 150)
+    keys.note_written(b"b", 5)
+    assert keys.count == 35
+    keys.note_written(b"a", 160)
+    assert keys.count == 35
+    # The backup of a new process is known before anything else of it is.
+    keys.note_backup(b"c", 7)
+    keys.note_written(b"c", 9)
+    keys.note_written(b"b", 8)
+    assert keys.count == 2
+    # A backup by a process that has ended meanwhile is counted as if it had everything until then.
+    keys.note_written(b"d", 4)
+    keys.note_backup(b"c", 8)
+    assert keys.count == 4
 
 
 # The map.

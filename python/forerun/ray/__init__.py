@@ -6,6 +6,7 @@ them; keys and rows travel over the shards' own TCP ports.
     table.py          the handle; directory.py: what it knows of the cluster; datasets.py: ray.data
     session.py        a call: frames to all shards at once; connection.py: frames to one
     coordinator.py    the actor that moves buckets and restores shards
+    shard_watch.py    how shards are; unsaved_keys.py: how much a loss would cost
     shard_actors.py   where shards are; disk_scan.py: where their rows are
     shard_actor.py    the actor of a shard
     shard.py          a table and its buckets; bucket_lock.py: which requests it serves

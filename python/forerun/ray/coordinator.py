@@ -8,15 +8,22 @@
              giver and others: install the map                taker: back up
                                                               giver: erase what it gave
 
+    locks    _moving     one move or backup at a time, however long it takes
+             _changing   taken after it, for a change of the map: a switch, a restoration
+
 Ray restarts the actors, each shard on its node. All are detached: they live until
 `ShardedTable.shutdown`. A coordinator that restarts asks the shards for the newest map. If none
 runs, the nodes look at their disks. A shard whose node is gone is restored from its backup, also if
 the coordinator was on that node. The orders of a coordinator have an epoch, and shards refuse those
 of a former one.
+
+All shards are asked at once how they are, and are repaired side by side. One that hangs delays
+nothing but what needs that shard itself.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 import threading
 import time
@@ -41,6 +48,7 @@ from forerun.ray.shard_actors import (
     GONE,
     LONG_ORDER_S,
     ORDER_S,
+    Key,
     ShardActors,
     TableConfig,
     alive_nodes,
@@ -55,11 +63,15 @@ from forerun.ray.shard_map import (
     plan,
     save_map,
 )
+from forerun.ray.shard_watch import PAUSE_S, ShardWatch
+from forerun.ray.unsaved_keys import UnsavedKeys
 
 log = logging.getLogger("forerun.ray")
 
-# How often the coordinator asks shards what was written.
-WATCH_S = 1.0
+# How long a shard may take to say how it is, if there is reason to believe that it is lost.
+LOOK_S = 2.0
+# How long a new map waits for shards to take it. One that takes it later is no danger.
+PUBLISH_S = 10.0
 # How long a client's call to restore a shard waits for another change. Each call that waits takes
 # one of the actor's threads.
 RESTORE_WAIT_S = 1.0
@@ -69,20 +81,34 @@ def coordinator_name(name: str) -> str:
     return f"{name}/coordinator"
 
 
+class Condition(enum.Enum):
+    """How a shard is."""
+
+    # Or it does not answer, and its node is alive.
+    RUNS = enum.auto()
+    # Ray has given it up. Its rows are on the disk of its node.
+    ENDED = enum.auto()
+    LOST = enum.auto()
+
+
 class Coordinator:
     """Places shards, and changes the map."""
 
     def __init__(self, config: TableConfig) -> None:
         self._config = config
+        self._moving = threading.Lock()
         self._changing = threading.Lock()
         self._lost: dict[tuple[str, int], tuple[int, int]] = {}
         self._recoveries: list[dict[str, Any]] = []
-        self._watched: dict[int, dict[str, Any]] = {}
+        self._unsaved: dict[Key, UnsavedKeys] = {}
         self._is_closed = False
         # What was logged last about each shard.
         self._logged: dict[int, str] = {}
         self._actors = ShardActors(config)
         self._order = self._actors.order
+        self._shard_watch = ShardWatch(
+            self._actors, self._current_shards, self._note, self._restore_if_lost
+        )
         self._epoch = 0
         self._last_version = 0
         try:
@@ -114,7 +140,8 @@ class Coordinator:
                 if actor is not None:
                     actors[shard, place.generation] = actor
         places = self._actors.places_now(newest)
-        if places != newest.places:
+        # A shard with frozen buckets takes no map that is older than that of its move.
+        if places != newest.places or frozen > newest.version:
             newest = replace(newest, version=self._next_version(), places=places)
         current = {(shard, place.generation) for shard, place in enumerate(newest.places)}
         for key in current & actors.keys():
@@ -151,11 +178,6 @@ class Coordinator:
         for actor in actors.values():
             self._order(actor, "install", self._epoch, first)
         return first
-
-    def _endpoint(self, shard: int) -> Endpoint:
-        place = self._map.places[shard]
-        endpoint: Endpoint = self._order(self._actors.get(shard, place.generation), "endpoint")
-        return endpoint
 
     # Calls of clients.
 
@@ -195,10 +217,14 @@ class Coordinator:
             self._backed_up_map()
         except CorruptionError as error:
             log.warning("the map beside the backups is replaced: %s", error)
-        with self._changing:
+        with self._moving:
             made = [self._backup(shard, keep) for shard in range(len(self._map.places))]
-            save_map(Path(self._config.backups), self._config.name, self._map)
+            self._save_map(Path(self._config.backups))
             return made
+
+    def _save_map(self, backups: Path) -> None:
+        with self._changing:
+            save_map(backups, self._config.name, self._map)
 
     def _backed_up_map(self) -> ShardMap | None:
         """The map beside the backups, for a table of which no node has anything. Its version is
@@ -210,32 +236,42 @@ class Coordinator:
 
     def _backup(self, shard: int, keep: int | None = None) -> int:
         """Backs up a shard, and keeps the `keep` newest of its backups, or all."""
-        actor = self._actors.get(shard, self._map.places[shard].generation)
-        # A large shard takes long.
-        made = self._order(actor, "backup", keep, timeout=LONG_ORDER_S)
-        watched = self._watched.setdefault(shard, {})
-        watched["backed_up"] = made["keys_written"]
-        watched["keys_written"] = max(watched.get("keys_written", 0), made["keys_written"])
-        watched["earlier"] = 0
+        generation = self._map.places[shard].generation
+        actor = self._actors.get(shard, generation)
+        try:
+            # A large shard takes long.
+            made = self._order(actor, "backup", keep, timeout=LONG_ORDER_S)
+        except ray.exceptions.RayError as error:
+            raise ServerError(f"shard {shard} is not backed up: {error}") from error
+        unsaved = self._unsaved.setdefault((shard, generation), UnsavedKeys())
+        unsaved.note_backup(made["token"], made["keys_written"])
         return int(made["backup"])
 
     def restore(self, shard: int, generation: int) -> ShardMap:
         """Replaces a shard that is lost by its last backup, on another node. `generation` is that
         of the lost one: of several callers the first restores it, and the others ask again."""
-        if not self._changing.acquire(timeout=RESTORE_WAIT_S):
-            return self._map
-        try:
-            return self._restore(shard, generation)
-        finally:
-            self._changing.release()
-
-    def _restore(self, shard: int, generation: int) -> ShardMap:
-        if self._is_closed:
-            raise ClosedError("the table is shut down")
+        self._check_open()
         if self._map.places[shard].generation != generation:
             return self._map
-        if not self._is_lost(shard, generation):
+        # One that hangs must not keep others from being restored, so it is asked without the lock.
+        condition = self._condition(shard, generation)
+        if condition is Condition.RUNS or not self._changing.acquire(timeout=RESTORE_WAIT_S):
             return self._map
+        try:
+            self._check_open()
+            if self._map.places[shard].generation != generation:
+                return self._map
+            if condition is Condition.ENDED:
+                self._start_again(shard, generation)
+                return self._map
+            actor = self._restore(shard, generation)
+        finally:
+            self._changing.release()
+        self._order(actor, "sweep", self._epoch, timeout=LONG_ORDER_S)
+        return self._map
+
+    def _restore(self, shard: int, generation: int) -> Any:
+        """Returns the restored shard."""
         if self._config.backups is None:
             raise ServerError(f"shard {shard} is lost with its node, and the table has no backups")
         former = self._actors.forget((shard, generation))
@@ -251,54 +287,77 @@ class Coordinator:
             raise ServerError(f"shard {shard} cannot be restored: {error}") from error
         actor = self._actors.get(shard, place.generation)
         new = self._map.placed(self._next_version(), shard, place)
-        watched = self._watched.pop(shard, {})
+        unsaved = self._unsaved.pop((shard, generation), UnsavedKeys())
         recovery = {
             "shard": shard,
             "backup": (described["restored"] or {}).get("backup"),
             "created_unix": (described["restored"] or {}).get("created_unix"),
             # What the coordinator knows: clients report what they miss, exactly.
-            "keys_lost_at_least": watched.get("earlier", 0)
-            + watched.get("keys_written", 0)
-            - watched.get("backed_up", 0),
+            "keys_lost_at_least": unsaved.count,
         }
         of_shard = [known for known in self._recoveries if known["shard"] == shard]
         # From here on the restored shard counts.
         self._order(actor, "install", self._epoch, new, [*of_shard, recovery])
         self._recoveries.append(recovery)
-        self._publish(new, first=())
-        self._order(actor, "sweep", self._epoch, timeout=LONG_ORDER_S)
+        self._publish(new)
         save_map(Path(self._config.backups), self._config.name, new)
-        return new
+        return actor
 
-    def _is_lost(self, shard: int, generation: int) -> bool:
-        """Whether a shard's node is gone, or its directory has vanished. A shard that has ended for
-        another reason is started again: its rows are on the disk."""
+    def _condition(self, shard: int, generation: int) -> Condition:
+        """A shard is lost if its node is gone, or if its directory has vanished."""
         place = self._map.places[shard]
-        node_id = self._actors.node_ids.get((shard, generation), place.node_id)
         try:
             actor = self._actors.get(shard, generation)
-            state = ray.get(actor.describe.remote(), timeout=10)["state"]
-            return state.map is None and bool(self._map.owned_by(shard).any())
+            state = ray.get(actor.describe.remote(), timeout=LOOK_S)["state"]
+            is_empty = state.map is None and self._map.owned_by(shard).any()
+            return Condition.LOST if is_empty else Condition.RUNS
         except (ray.exceptions.RayError, ValueError) as error:
             # A node that is gone never comes back under its ID.
+            node_id = self._actors.node_ids.get((shard, generation), place.node_id)
             if node_id not in alive_nodes():
-                return True
+                return Condition.LOST
             if isinstance(error, (*GONE, ValueError)):
-                log.warning("shard %d has ended and is started again: %r", shard, error)
-                self._actors.forget((shard, generation))
-                self._actors.create(shard, place, False, node_id)
-            return False
+                log.warning("shard %d has ended: %r", shard, error)
+                return Condition.ENDED
+            return Condition.RUNS
 
-    def _publish(self, new: ShardMap, first: tuple[int, ...]) -> None:
-        """Gives all shards a map that is in force. One that is away gets it later."""
+    def _start_again(self, shard: int, generation: int) -> None:
+        place = self._map.places[shard]
+        node_id = self._actors.node_ids.get((shard, generation), place.node_id)
+        self._actors.forget((shard, generation))
+        self._actors.create(shard, place, False, node_id)
+
+    def _publish(self, new: ShardMap, first: int | None = None) -> float:
+        """Gives all shards a map that is in force, `first` before the others. One that is away, or
+        hangs, gets it later. Returns when `first` had it."""
         self._map = new
-        others = [shard for shard in range(len(new.places)) if shard not in first]
-        for shard in [*first, *others]:
+        shards = list(range(len(new.places)))
+        if first is not None:
+            shards.remove(first)
+            self._install_all(new, [first])
+        at = time.monotonic()
+        self._install_all(new, shards)
+        return at
+
+    def _install_all(self, new: ShardMap, shards: list[int]) -> None:
+        installed: dict[Any, int] = {}
+        for shard in shards:
             try:
                 actor = self._actors.get(shard, new.places[shard].generation)
-                self._order(actor, "install", self._epoch, new, timeout=30)
-            except (ray.exceptions.RayError, Error, ValueError) as error:
+                installed[actor.install.remote(self._epoch, new)] = shard
+            except (ray.exceptions.RayError, ValueError) as error:
                 log.warning("shard %d did not get map %d: %r", shard, new.version, error)
+        if not installed:
+            return
+        done, late = ray.wait(list(installed), num_returns=len(installed), timeout=PUBLISH_S)
+        for answer in done:
+            try:
+                ray.get(answer, timeout=ORDER_S)
+            except ray.exceptions.RayError as error:
+                shard = installed[answer]
+                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
+        for answer in late:
+            log.warning("shard %d has not taken map %d yet", installed[answer], new.version)
 
     # Moves of buckets.
 
@@ -307,13 +366,17 @@ class Coordinator:
         move."""
         if not 1 <= shards <= BUCKETS:
             raise InvalidArgumentError(f"`shards` must be from 1 to {BUCKETS}, not {shards}")
-        with self._changing:
-            if self._is_closed:
-                raise ClosedError("the table is shut down")
+        with self._moving:
             for shard in range(len(self._map.places), shards):
-                self._add_shard(shard)
+                with self._changing:
+                    self._check_open()
+                    self._add_shard(shard)
             moves = plan(self._map.owners, shards)
             return [self._move(source, target, buckets) for source, target, buckets in moves]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the table is shut down")
 
     def _add_shard(self, shard: int) -> None:
         place = self._actors.place(shard)
@@ -322,16 +385,55 @@ class Coordinator:
         actor = self._actors.get(shard, place.generation)
         new = self._map.placed(self._next_version(), shard, place)
         self._order(actor, "install", self._epoch, new)
-        self._publish(new, first=())
+        self._publish(new)
 
     def _move(self, source: int, target: int, buckets: NDArray[np.bool_]) -> dict[str, Any]:
-        giver = self._actors.get(source, self._map.places[source].generation)
-        taker = self._actors.get(target, self._map.places[target].generation)
-        new, epoch = self._map.moved(self._next_version(), buckets, target), self._epoch
+        self._check_open()
+        places = self._map.places
+        giver = self._actors.get(source, places[source].generation)
+        taker = self._actors.get(target, places[target].generation)
         began = time.monotonic()
         try:
-            take = self._order(taker, "expect_foreign", epoch, self._map, timeout=LONG_ORDER_S)
-            endpoint = self._endpoint(source)
+            copied, take, endpoint = self._copy(source, target, buckets)
+            pause_s = self._switch(source, target, buckets, take, endpoint)
+        except Exception as error:
+            try:
+                self._order(taker, "sweep", self._epoch)
+            except Exception as failed:
+                # The next move to it begins with a sweep.
+                log.warning("sweeping shard %d after a cancelled move: %r", target, failed)
+            raise ServerError(
+                f"buckets stay at shard {source}: their move to shard {target} failed: {error!r}"
+            ) from error
+        try:
+            if self._config.backups is not None:
+                self._back_up_moved(target, Path(self._config.backups))
+        finally:
+            for actor in (giver, taker):
+                self._order(actor, "sweep", self._epoch, timeout=LONG_ORDER_S)
+        return {
+            "source": source,
+            "target": target,
+            "buckets": int(buckets.sum()),
+            "rows": copied,
+            "pause_ms": pause_s * 1e3,
+            "seconds": time.monotonic() - began,
+        }
+
+    def _copy(
+        self, source: int, target: int, buckets: NDArray[np.bool_]
+    ) -> tuple[int, int, Endpoint]:
+        """Copies the rows of some buckets while their shard serves them. A map that either shard
+        gets meanwhile, because another one is restored, ends the move."""
+        current, epoch = self._map, self._epoch
+        giver = self._actors.get(source, current.places[source].generation)
+        taker = self._actors.get(target, current.places[target].generation)
+        try:
+            # So that nobody has a reason to give them a map during the move.
+            for actor in (giver, taker):
+                self._order(actor, "install", epoch, current)
+            take = self._order(taker, "expect_foreign", epoch, current, timeout=LONG_ORDER_S)
+            endpoint: Endpoint = self._order(giver, "endpoint")
             self._order(giver, "begin_move", epoch, buckets)
             # Not repeated: a shard that restarts has forgotten the changes.
             copied = _once(taker.copy.remote(take, endpoint, buckets), LONG_ORDER_S)
@@ -339,115 +441,121 @@ class Coordinator:
             if self._config.backups is not None:
                 # From its first moment as their owner, the taker can be restored with these rows.
                 self._backup(target)
-            frozen = time.monotonic()
-            _once(giver.freeze.remote(epoch, buckets, new.version), ORDER_S)
-            _once(taker.catch_up.remote(take, endpoint, True), ORDER_S)
-        except Exception as error:
-            self._cancel(source, taker)
-            raise ServerError(
-                f"buckets stay at shard {source}: their move to shard {target} failed: {error!r}"
-            ) from error
-        # The map is in force as soon as the taker has it on disk. If its answer is lost, it is
-        # asked again: the order may be repeated.
-        try:
-            self._order(taker, "install", epoch, new)
-        except Exception as error:
-            # It may have the map nevertheless. No client does, and the next map overrides it.
-            self._cancel(source, taker)
-            raise ServerError(
-                f"buckets stay at shard {source}: shard {target} did not take them: {error!r}"
-            ) from error
-        self._publish(new, first=(source,))
-        paused = time.monotonic() - frozen
-        try:
-            if self._config.backups is not None:
-                self._back_up_moved(target, Path(self._config.backups))
-        finally:
-            self._order(giver, "sweep", epoch, timeout=LONG_ORDER_S)
-            self._order(taker, "sweep", epoch, timeout=LONG_ORDER_S)
-        return {
-            "source": source,
-            "target": target,
-            "buckets": int(buckets.sum()),
-            "rows": copied,
-            "pause_ms": paused * 1e3,
-            "seconds": time.monotonic() - began,
-        }
+        except Exception:
+            with self._changing:
+                self._cancel(source)
+            raise
+        return copied, take, endpoint
+
+    def _switch(
+        self,
+        source: int,
+        target: int,
+        buckets: NDArray[np.bool_],
+        take: int,
+        endpoint: Endpoint,
+    ) -> float:
+        """Copies the last changes while nobody serves the buckets, and puts the new map in force.
+        Returns for how long nobody served them."""
+        with self._changing:
+            new, frozen = self._map.moved(self._next_version(), buckets, target), time.monotonic()
+            giver = self._actors.get(source, new.places[source].generation)
+            taker = self._actors.get(target, new.places[target].generation)
+            try:
+                _once(giver.freeze.remote(self._epoch, buckets, new.version), ORDER_S)
+                _once(taker.catch_up.remote(take, endpoint, True), ORDER_S)
+                # The map is in force as soon as the taker has it on disk. If its answer is lost, it
+                # is asked again: the order may be repeated. If it cannot be asked, it may have the
+                # map nevertheless; no client does, and the next map overrides it.
+                self._order(taker, "install", self._epoch, new)
+            except Exception:
+                self._cancel(source)
+                raise
+            return self._publish(new, first=source) - frozen
+
+    def _cancel(self, source: int) -> None:
+        """Ends a move with a map of the same owners. It is newer than that of the move, which the
+        taker may have on disk, and the giver has it on disk before it serves again."""
+        self._publish(replace(self._map, version=self._next_version()), first=source)
 
     def _back_up_moved(self, target: int, backups: Path) -> None:
         """Backs up what the backup during a move does not have: writes until its end, and the
         map."""
         try:
             self._backup(target)
-            save_map(backups, self._config.name, self._map)
+            self._save_map(backups)
         except Exception as error:
             raise ServerError(
                 f"the buckets are at shard {target}, but their last writes are not backed up: "
                 f"{error!r}"
             ) from error
 
-    def _cancel(self, source: int, taker: Any) -> None:
-        """Ends a move with a map of the same owners. It is newer than that of the move, which the
-        taker may have on disk, and the giver has it on disk before it serves again."""
-        self._publish(replace(self._map, version=self._next_version()), first=(source,))
-        try:
-            self._order(taker, "sweep", self._epoch)
-        except Exception as error:
-            # The next move to it begins with a sweep.
-            log.warning("sweeping after the move from shard %d: %r", source, error)
-
     # Watching.
 
     def _watch(self) -> None:
         """Remembers what was written, and restores shards whose node is gone."""
         while not self._is_closed:
-            time.sleep(WATCH_S)
-            for shard, place in enumerate(self._map.places):
-                if self._is_closed:
-                    return
-                try:
-                    self._watch_shard(shard, place.generation)
-                except Exception as error:
-                    log.info("watching shard %d: %r", shard, error)
-                    self._restore_if_lost(shard, place.generation)
+            time.sleep(PAUSE_S)
+            try:
+                self._shard_watch.round()
+            except Exception as error:
+                log.warning("watching the shards: %r", error)
 
-    def _restore_if_lost(self, shard: int, generation: int) -> None:
+    def _current_shards(self) -> list[Key]:
+        return [(shard, place.generation) for shard, place in enumerate(self._map.places)]
+
+    def _note(self, key: Key, described: dict[str, Any]) -> None:
+        """Takes the description of a shard."""
+        self._actors.node_ids[key] = described["node_id"]
+        unsaved = self._unsaved.setdefault(key, UnsavedKeys())
+        unsaved.note_written(described["token"], described["keys_written"])
+        state: ShardState = described["state"]
+        if state.map is None and self._map.owned_by(key[0]).any():
+            raise NotFoundError("its directory has vanished")
+        if self._needs_map(state):
+            self._shard_watch.repair(key, self._bring_up_to_date)
+
+    def _needs_map(self, state: ShardState) -> bool:
+        is_behind = state.map is not None and state.map.version < self._map.version
+        # A freeze whose move was cancelled while the shard was away.
+        return is_behind or state.frozen_version > 0
+
+    def _bring_up_to_date(self, key: Key) -> None:
+        """Gives a shard the map that it has missed, unless the map changes now."""
+        if not self._changing.acquire(blocking=False):
+            return
+        try:
+            described = ray.get(self._actors.get(*key).describe.remote(), timeout=LOOK_S)
+            if self._needs_map(described["state"]):
+                self._install_all(self._map, [key[0]])
+        except (ray.exceptions.RayError, ValueError) as error:
+            log.info("shard %d did not get map %d: %r", key[0], self._map.version, error)
+        finally:
+            self._changing.release()
+
+    def _restore_if_lost(self, key: Key) -> None:
+        shard, generation = key
+        if self._is_closed:
+            return
         try:
             self.restore(shard, generation)
             self._logged.pop(shard, None)
         except Exception as error:
             # Not again and again: it is tried every second.
-            if self._logged.get(shard) != str(error):
+            if not self._is_closed and self._logged.get(shard) != str(error):
                 self._logged[shard] = str(error)
                 log.warning("shard %d is lost: %r", shard, error)
 
-    def _watch_shard(self, shard: int, generation: int) -> None:
-        actor = self._actors.get(shard, generation)
-        watched = self._watched.setdefault(shard, {})
-        described = ray.get(actor.describe.remote(), timeout=10)
-        if watched.get("token") not in (None, described["token"]):
-            # A new process counts from 0.
-            unsaved = watched.get("keys_written", 0) - watched.get("backed_up", 0)
-            watched["earlier"] = watched.get("earlier", 0) + unsaved
-            watched["backed_up"] = 0
-        watched["token"] = described["token"]
-        self._actors.node_ids[shard, generation] = described["node_id"]
-        watched["keys_written"] = described["keys_written"]
-        state: ShardState = described["state"]
-        if state.map is None and self._map.owned_by(shard).any():
-            raise NotFoundError("its directory has vanished")
-        is_behind = state.map is not None and state.map.version < self._map.version
-        # A freeze whose move was cancelled while the shard was away.
-        if (is_behind or state.frozen_version) and self._changing.acquire(blocking=False):
-            try:
-                self._order(actor, "install", self._epoch, self._map, timeout=30)
-            finally:
-                self._changing.release()
+    def unsaved_keys(self, shard: int) -> int:
+        """How many keys of a shard were written since its last backup, as of the last look at
+        it."""
+        key = (shard, self._map.places[shard].generation)
+        return self._unsaved.setdefault(key, UnsavedKeys()).count
 
     def shutdown(self) -> None:
         """Closes all shards and ends their actors. The rows stay on disk."""
         self._is_closed = True
-        with self._changing:
+        with self._moving, self._changing:
             for shard, place in enumerate(self._map.places):
                 try:
                     actor = self._actors.get(shard, place.generation)

@@ -17,6 +17,8 @@ from forerun.ray.shard_map import ShardMap
 
 # Between two questions for a map that is not there yet.
 PAUSE_S = 0.005
+# How long the coordinator may take for the map, after an attempt that took its time.
+MAP_S = 2.0
 
 
 class Directory:
@@ -26,6 +28,8 @@ class Directory:
         self.name, self.namespace, self.transport = name, namespace, transport
         self._lock = threading.Lock()
         self._actors: dict[tuple[int, int], Any] = {}
+        # Shards that were asked where they are, and have not answered yet.
+        self._asked: dict[tuple[int, int], Any] = {}
         self._suspects: set[int] = set()
         # By client and shard: acknowledged writes that are lost, and their keys.
         self._lost: dict[tuple[str, int], tuple[int, int]] = {}
@@ -90,14 +94,21 @@ class Directory:
         """Where a shard is now. A shard that Ray gave up is restored, which may take longer: ask
         again."""
         generation = self.map.places[shard].generation
+        key = (shard, generation)
         left = max(until - time.monotonic(), 0.01)
         try:
-            actor = self._actors.get((shard, generation))
+            actor = self._actors.get(key)
             if actor is None:
                 name = shard_name(self.name, shard, generation)
                 actor = ray.get_actor(name, namespace=self.namespace)
-                self._actors[shard, generation] = actor
-            endpoint: Endpoint = ray.get(actor.endpoint.remote(), timeout=left)
+                self._actors[key] = actor
+            # An answer that comes after its attempt counts for the next one.
+            asked = self._asked.pop(key, None) or actor.endpoint.remote()
+            try:
+                endpoint: Endpoint = ray.get(asked, timeout=left)
+            except ray.exceptions.GetTimeoutError:
+                self._asked[key] = asked
+                raise
             return endpoint, actor
         except (
             ray.exceptions.ActorDiedError,
@@ -105,12 +116,12 @@ class Directory:
             ValueError,
         ) as error:
             # A handle of an actor that was ended is no longer of use.
-            self._actors.pop((shard, generation), None)
+            self._actors.pop(key, None)
             self._restore(shard, until)
             raise ConnectionError(f"shard {shard} has ended: {error}") from error
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
             # It restarts, or it is restored elsewhere meanwhile.
-            self.take(self.ask("current_map", timeout=max(until - time.monotonic(), 0.1)))
+            self.take(self.ask("current_map", timeout=max(until - time.monotonic(), MAP_S)))
             raise
 
     def _restore(self, shard: int, deadline: float) -> None:

@@ -45,8 +45,10 @@ GRACE_S = 0.25
 # Between attempts to reach a shard.
 PAUSE_S = 0.02
 PAUSE_MAX_S = 0.5
-# An attempt to reach one shard must not keep the answers of the others waiting for long.
+# An attempt to reach one shard must not keep the answers of the others waiting for long. Where
+# everything is slow, each attempt gets twice the time of the one before.
 CONNECT_S = 2.0
+CONNECT_MAX_S = 16.0
 
 _FAILURES = (OSError, FrameError, ray.exceptions.RayError)
 
@@ -84,7 +86,9 @@ class Link:
     unacknowledged: list[range] = field(default_factory=list)
     pause_s: float = PAUSE_S
     retry_at: float = 0.0
-    error: Exception | None = None
+    connect_s: float = field(default_factory=lambda: CONNECT_S)
+    # Why there is no connection. Not the exception: its traceback would keep the call's arrays.
+    error: str = ""
 
     def give_up(self, sequence: int) -> None:
         """Notes a write that the shard did not acknowledge."""
@@ -106,9 +110,12 @@ class Link:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-        self.error = error
+        self.error = repr(error)
         self.retry_at = time.monotonic() + self.pause_s
         self.pause_s = min(2 * self.pause_s, PAUSE_MAX_S)
+
+    def note_answer(self) -> None:
+        self.pause_s, self.connect_s = PAUSE_S, CONNECT_S
 
 
 class Session:
@@ -119,6 +126,10 @@ class Session:
         self.process = os.getpid()
         self.client = secrets.token_bytes(frames.CLIENT_BYTES)
         self.links: dict[int, Link] = {}
+        # That of the call that runs. It has the caller's arrays, which must be free once the call
+        # has ended, so it is here alone: an exception, even one that was handled, may keep the
+        # frames that it went through, and their variables, for a while.
+        self._running: _ShardBatch | None = None
 
     def close(self) -> None:
         for link in self.links.values():
@@ -150,18 +161,23 @@ class Session:
         return link
 
     def connect(self, link: Link, deadline: float) -> Connection:
-        """The connection to a shard, made again if there is none."""
+        """The connection to a shard, made again if there is none, or if the shard was restored
+        elsewhere. Its former process may still answer, until Ray ends it."""
         if link.connection is not None:
-            return link.connection
+            if link.generation >= self.directory.map.places[link.shard].generation:
+                return link.connection
+            link.connection.close()
+            link.connection = None
         wait = min(link.retry_at, deadline) - time.monotonic()
         if wait > 0:
             time.sleep(wait)
         now = time.monotonic()
         if now >= deadline:
-            raise TimeoutError(f"no answer in time: {link.error!r}")
-        until = min(deadline, now + CONNECT_S)
-        endpoint, actor = self.directory.endpoint(link.shard, until)
+            raise TimeoutError(f"no answer in time: {link.error}")
+        attempt_s, link.connect_s = link.connect_s, min(2 * link.connect_s, CONNECT_MAX_S)
+        endpoint, actor = self.directory.endpoint(link.shard, min(deadline, now + attempt_s))
         wire = ActorCalls(actor) if self.directory.transport == "actor" else None
+        until = min(deadline, time.monotonic() + attempt_s)
         connection = Connection(endpoint, until, wire)
         try:
             self._check_lost(link, connection, endpoint, until)
@@ -196,12 +212,25 @@ class Session:
 
     def run(self, op: Op, batch: _ShardBatch, deadline: float) -> None:
         """Does a call for all keys of a batch. Raises `PartialError` for those that failed."""
+        self._running = batch
+        del batch
+        try:
+            self._run(op, deadline)
+        finally:
+            self._running = None
+
+    @property
+    def _batch(self) -> _ShardBatch:
+        assert self._running is not None
+        return self._running
+
+    def _run(self, op: Op, deadline: float) -> None:
         failed: list[NDArray[np.uint64]] = []
         causes: list[Exception] = []
         positions: NDArray[np.uint64] | None = None
         shard_map = self.directory.map
         while True:
-            moved = self._run_once(op, batch, positions, shard_map, deadline, failed, causes)
+            moved = self._run_once(op, positions, shard_map, deadline, failed, causes)
             if len(moved) == 0:
                 break
             positions = moved
@@ -216,7 +245,7 @@ class Session:
                 causes.append(error)
                 break
         for part in failed:
-            batch.scatter(part, np.zeros(len(part), np.uint8))
+            self._batch.scatter(part, np.zeros(len(part), np.uint8))
         if failed:
             at = sorted(int(position) for part in failed for position in part)
             raise PartialError(f"{len(at)} keys failed: {causes[0]}", at) from causes[0]
@@ -224,7 +253,6 @@ class Session:
     def _run_once(
         self,
         op: Op,
-        batch: _ShardBatch,
         positions: NDArray[np.uint64] | None,
         shard_map: ShardMap,
         deadline: float,
@@ -233,7 +261,7 @@ class Session:
     ) -> NDArray[np.uint64]:
         """Returns the positions of keys whose buckets are elsewhere."""
         shards = len(shard_map.places)
-        keys, order, starts = batch.split(shard_map.owners, shard_map.seed, shards, positions)
+        keys, order, starts = self._batch.split(shard_map.owners, shard_map.seed, shards, positions)
         queues: dict[int, deque[Frame]] = {}
         size = frames.frame_keys(self.directory.row_bytes)
         for shard in range(shards):
@@ -248,13 +276,13 @@ class Session:
             idle = sorted(queues.keys() - asked, key=lambda n: self.link(n).connection is None)
             for shard in idle:
                 link, frame = self.link(shard), queues[shard][0]
-                if self._send(op, batch, link, frame, shard_map.version, deadline, len(asked)):
+                if self._send(op, link, frame, shard_map.version, deadline, len(asked)):
                     asked.add(shard)
             for shard in self._answering(asked, queues.keys() - asked, deadline):
                 asked.discard(shard)
                 link, frame = self.link(shard), queues[shard][0]
                 before = len(moved)
-                if self._receive(op, batch, link, frame, deadline, moved, failed, causes):
+                if self._receive(op, link, frame, deadline, moved, failed, causes):
                     queues[shard].popleft()
                 if len(moved) > before:
                     # The rest follows, so that writes of one key keep their order.
@@ -291,7 +319,7 @@ class Session:
         if is_asked:
             # The answer may still come.
             link.reset(TimeoutError("no answer came in time"))
-        error = ServerError(f"shard {link.shard} did not answer in time: {link.error!r}")
+        error = ServerError(f"shard {link.shard} did not answer in time: {link.error}")
         causes.append(error)
         failed.extend(frame.positions for frame in queue)
         for frame in queue:
@@ -301,7 +329,6 @@ class Session:
     def _send(
         self,
         op: Op,
-        batch: _ShardBatch,
         link: Link,
         frame: Frame,
         version: int,
@@ -315,7 +342,7 @@ class Session:
             link.sequence += 1
             frame.sequence = link.sequence
             if op in frames.WITH_ROWS:
-                frame.rows = batch.gather(frame.positions)
+                frame.rows = self._batch.gather(frame.positions)
         body = [frame.keys.data.cast("B")] if len(frame.keys) else []
         if frame.rows is not None and len(frame.rows):
             body.append(frame.rows.data)
@@ -337,7 +364,6 @@ class Session:
     def _receive(
         self,
         op: Op,
-        batch: _ShardBatch,
         link: Link,
         frame: Frame,
         deadline: float,
@@ -358,7 +384,7 @@ class Session:
         except _FAILURES as error:
             link.reset(error)
             return False
-        link.pause_s = PAUSE_S
+        link.note_answer()
         done = answer.keys
         flags, rest = body[:done], frame.positions[done:]
         if op in frames.WRITES:
@@ -369,9 +395,9 @@ class Session:
                 link.give_up(frame.sequence)
         if answer.status == Status.OK:
             rest_at = frames.padded(done) if op is Op.FIND else done
-            self._take(op, batch, frame, flags, body[rest_at:], failed, causes)
+            self._take(op, frame, flags, body[rest_at:], failed, causes)
             return True
-        batch.scatter(frame.positions[:done], flags)
+        self._batch.scatter(frame.positions[:done], flags)
         if answer.status == Status.MOVED:
             moved.append(rest)
             if answer.map_version == 0:
@@ -385,7 +411,6 @@ class Session:
     def _take(
         self,
         op: Op,
-        batch: _ShardBatch,
         frame: Frame,
         flags: NDArray[np.uint8],
         rest: NDArray[np.uint8],
@@ -395,7 +420,7 @@ class Session:
         if op is Op.PREFETCH:
             return
         if op is not Op.FIND:
-            batch.scatter(frame.positions, flags)
+            self._batch.scatter(frame.positions, flags)
             return
         row_bytes = self.directory.row_bytes * len(flags)
         rows, text = rest[:row_bytes], rest[row_bytes:]
@@ -404,7 +429,7 @@ class Session:
             flags = np.where(is_failed, np.uint8(0), flags)
             failed.append(frame.positions[is_failed])
             causes.append(error_of(bytes(text)))
-        batch.scatter(frame.positions, flags, rows)
+        self._batch.scatter(frame.positions, flags, rows)
 
     # Calls without keys.
 
@@ -432,7 +457,7 @@ class Session:
                 except _FAILURES as error:
                     link.reset(error)
                     continue
-                link.pause_s = PAUSE_S
+                link.note_answer()
                 if answer.status == Status.FAILED:
                     refused = error_of(bytes(body[answer.keys :]))
                 answers[link.shard] = bytes(body)
@@ -441,7 +466,7 @@ class Session:
             if len(answers) < len(shards) and time.monotonic() >= deadline:
                 away = [shard for shard in shards if shard not in answers]
                 raise ServerError(
-                    f"shards {away} did not answer in time: {self.link(away[0]).error!r}"
+                    f"shards {away} did not answer in time: {self.link(away[0]).error}"
                 )
         return [answers[shard] for shard in shards]
 

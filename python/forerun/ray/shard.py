@@ -201,11 +201,14 @@ class Shard:
     def install(
         self, epoch: int, new: ShardMap, recoveries: list[dict[str, Any]] | None = None
     ) -> None:
-        """Takes over a map, for good. It ends every move that this shard takes part in."""
+        """Takes over a map, for good. It ends every move that this shard takes part in. A map older
+        than the shard's, or than that of its move, changes nothing."""
         with self.lock:
             self.check_epoch(epoch)
             state = self.state
-            if state.map is not None and state.map.version > new.version:
+            known_version = 0 if state.map is None else state.map.version
+            # A late order must not serve buckets that were frozen since it was given.
+            if new.version < max(known_version, state.frozen_version):
                 return
             with self._taking:
                 self._take = None

@@ -146,7 +146,7 @@ class ShardActor:
             backup = backups.create(self._shard.table)
             if keep is not None:
                 backups.purge_old(keep)
-        return {"backup": backup.number, "keys_written": written}
+        return {"backup": backup.number, "keys_written": written, "token": self._port.token}
 
     def close(self) -> None:
         self._port.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,9 @@ log = logging.getLogger("forerun.ray")
 
 # How long an order to a shard may take before the coordinator gives up.
 ORDER_S = 120.0
+# How long a node may take to look at its disk. Ray starts a process for it, which takes minutes on a
+# machine with far too much work.
+SCAN_S = 600.0
 # An order that reads or copies all rows of a shard.
 LONG_ORDER_S = 24 * 3600.0
 # How long a node may be unknown to others after it has joined the cluster.
@@ -230,7 +234,11 @@ class ShardActors:
                         f"{self.config.path} on node {node} has shard {shard}, generation "
                         f"{generation}, whose shard.json cannot be read, and no node has a map"
                     )
-        if ray.get_runtime_context().was_current_actor_reconstructed:
+        with warnings.catch_warnings():
+            # It calls a deprecated function of Ray itself.
+            warnings.simplefilter("ignore")
+            has_restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        if has_restarted:
             raise ServerError(f"all shards of table {self.config.name!r} are lost with their nodes")
 
     def _scan(self) -> dict[str, Found]:
@@ -243,7 +251,7 @@ class ShardActors:
                 self.config.path, self.config.name
             )
         try:
-            return dict(zip(answers, ray.get(list(answers.values()), timeout=ORDER_S)))
+            return dict(zip(answers, ray.get(list(answers.values()), timeout=SCAN_S)))
         except ray.exceptions.RayError as error:
             # It may have the newest map.
             raise ServerError(f"a node cannot look at its disk: {error}") from error

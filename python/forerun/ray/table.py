@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 TIMEOUT_MS_MAX = 3_600_000
+_WITH_RESULTS = frozenset({Op.FIND, Op.CONTAINS, Op.ASSIGN, Op.ADD_AT})
 # Idle sessions that a handle keeps for the next calls.
 SESSIONS_MAX = 16
 
@@ -232,10 +233,17 @@ class ShardedTable:
 
     # Calls with keys.
 
-    def _call(self, op: Op, batch: _ShardBatch) -> None:
+    def _call(self, op: Op, batch: _ShardBatch) -> tuple[Any, Any]:
+        """Returns rows and flags, of operations that have them."""
         deadline = time.monotonic() + self._timeout_ms / 1e3
-        with _Borrowed(self) as session:
-            session.run(op, batch, deadline)
+        try:
+            with _Borrowed(self) as session:
+                session.run(op, batch, deadline)
+            return batch.results() if op in _WITH_RESULTS else (None, None)
+        finally:
+            # An exception keeps the frames that it went through. They must not keep the arrays of
+            # the call, which the handler may use for another one.
+            del batch
 
     def _batch(self, keys: Any, **arrays: Any) -> _ShardBatch:
         self._check_open()
@@ -244,15 +252,11 @@ class ShardedTable:
     def find(self, keys: Any, out: Any = None, found: Any = None) -> tuple[Any, Any]:
         """Looks up keys. Returns the rows, in the shape of the keys with one more dimension, and
         which keys were found. Rows of missing keys are zero; in `out` they keep their content."""
-        batch = self._batch(keys, out=out, found=found, fills=True)
-        self._call(Op.FIND, batch)
-        return batch.results()
+        return self._call(Op.FIND, self._batch(keys, out=out, found=found, fills=True))
 
     def contains(self, keys: Any) -> Bools:
         """Returns which keys have a row."""
-        batch = self._batch(keys)
-        self._call(Op.CONTAINS, batch)
-        flags: Bools = batch.results()[1]
+        flags: Bools = self._call(Op.CONTAINS, self._batch(keys))[1]
         return flags
 
     def insert(self, keys: Any, rows: Rows) -> None:
@@ -262,17 +266,13 @@ class ShardedTable:
 
     def assign(self, keys: Any, rows: Rows) -> Bools:
         """Replaces the rows of keys that exist. Returns which keys exist."""
-        batch = self._batch(keys, rows=rows)
-        self._call(Op.ASSIGN, batch)
-        flags: Bools = batch.results()[1]
+        flags: Bools = self._call(Op.ASSIGN, self._batch(keys, rows=rows))[1]
         return flags
 
     def add_at(self, keys: Any, rows: Rows) -> Bools:
         """Adds to the rows of keys that exist, element by element, once. Returns which keys
         exist."""
-        batch = self._batch(keys, rows=rows)
-        self._call(Op.ADD_AT, batch)
-        flags: Bools = batch.results()[1]
+        flags: Bools = self._call(Op.ADD_AT, self._batch(keys, rows=rows))[1]
         return flags
 
     def erase(self, keys: Any) -> None:
@@ -338,9 +338,15 @@ class ShardedTable:
         """Returns a dict: `shards`, the statistics of each shard's table; `map_version`;
         `lost_writes` and `lost_keys`, what handles know to be lost with restored shards; and
         `recoveries`, the shards that were restored."""
-        each = [json.loads(answer) for answer in self._ask_all(Op.STATS)]
-        general = self._directory.stats(timeout=self._timeout_ms / 1e3)
-        return {**general, "shards": each}
+        deadline = time.monotonic() + self._timeout_ms / 1e3
+        while True:
+            each = [json.loads(answer) for answer in self._ask_all(Op.STATS)]
+            general = self._directory.stats(timeout=self._timeout_ms / 1e3)
+            # If a shard was restored meanwhile, what is lost with it is not known before it is
+            # asked.
+            is_current = general["map_version"] <= self.map_version
+            if is_current or time.monotonic() >= deadline:
+                return {**general, "shards": each}
 
     def _refresh(self) -> None:
         self._check_open()

@@ -39,9 +39,9 @@ use partitions::{Cut, Network};
 
 const NODES: u64 = 3;
 const CLIENTS: u64 = 4;
-/// Rounds without `FORERUN_RAFT_KILLS`: the leader, a follower, and all nodes are killed, and the
-/// leader is stopped.
-const ROUNDS: u64 = 4;
+/// Rounds without `FORERUN_RAFT_KILLS`. In each four, the leader, a follower, and all nodes are
+/// killed, and the leader is stopped.
+const ROUNDS: u64 = 100;
 /// Few, so that a node that was down for a while needs a snapshot.
 const ENTRIES_PER_SNAPSHOT: u64 = 100;
 /// Operations that must succeed before and after a kill.
