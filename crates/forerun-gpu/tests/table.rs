@@ -11,6 +11,8 @@ mod concurrent_writes;
 mod cpu_equivalence;
 #[path = "table/file.rs"]
 mod file;
+#[path = "table/growth.rs"]
+mod growth;
 #[path = "table/lookups.rs"]
 mod lookups;
 #[path = "table/pooled.rs"]
