@@ -5,6 +5,8 @@
 
 #[path = "table/concurrent_reads.rs"]
 mod concurrent_reads;
+#[path = "table/concurrent_scans.rs"]
+mod concurrent_scans;
 #[path = "table/concurrent_writes.rs"]
 mod concurrent_writes;
 #[path = "table/cpu_equivalence.rs"]
