@@ -16,7 +16,8 @@ what a line calls belongs to it. Which parts run depends on the table:
 What has no name always runs. Code for a warp whose lanes are not together is not counted. The
 counts are upper limits: they have all steps of a part, even if no key of the warp needs them. A
 loop over the slots of a full row would not count, so the kernels that have one (a thread per key,
-HierarchicalKV's pipeline) are not counted here.
+HierarchicalKV's pipeline) are not counted here. Lookups of rows search in the same way; how often
+their loops over a row's units turn depends on the row.
 """
 
 import collections

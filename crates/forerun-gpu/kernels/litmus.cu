@@ -7,6 +7,8 @@
 //
 //   publish    writer: x = 1, release: y = 1             reader: y, fence, x
 //   row        writer: y = 1, fence, x = 1, fence, y = 2 reader: y, fence, x, fence, y
+//   lanes      as row, but the writer's neighbour in its warp stores x: the lanes meet before and
+//              after it, and it has a fence of its own before it
 //
 //   outcome    0: nothing of the writer    1: all of it    2: forbidden    3: the writer was active
 //
@@ -20,7 +22,7 @@ namespace forerun {
 // src/study/litmus.rs declares the same layout.
 struct LitmusParams {
     u64 cells;     //  0  address
-    u64 count;     //  8  number of cells
+    u64 count;     //  8  number of cells, a multiple of 32
     u64 outcomes;  // 16  four u64 to add to
     u64 writers;   // 24  0: even blocks write, 1: odd ones
 };
@@ -70,8 +72,24 @@ template <bool ORDERED> struct Row {
     }
 };
 
+template <bool ORDERED> struct Lanes : Row<ORDERED> {
+    // All lanes of the warp make the call.
+    FORERUN_DEVICE static void write(u32* x, u32* y) {
+        store_relaxed(y, 1u);
+        order<ORDERED>();
+        const u64 neighbours = shuffle_xor(all_lanes, reinterpret_cast<u64>(x), 1);
+        warp_sync(all_lanes);
+        order<ORDERED>();
+        store_relaxed(at<u32>(neighbours), 1u);
+        warp_sync(all_lanes);
+        order<ORDERED>();
+        store_relaxed(y, 2u);
+    }
+};
+
 template <u32 TEST, bool ORDERED> struct Chosen : Publish<ORDERED> {};
 template <bool ORDERED> struct Chosen<1, ORDERED> : Row<ORDERED> {};
+template <bool ORDERED> struct Chosen<2, ORDERED> : Lanes<ORDERED> {};
 
 template <u32 TEST, bool ORDERED> FORERUN_DEVICE void run_litmus(const LitmusParams& p) {
     const u64 pairs = blocks_in_grid() / 2, threads = pairs * threads_in_block();

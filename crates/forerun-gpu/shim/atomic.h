@@ -21,18 +21,6 @@ template <typename T> struct Same { using Type = T; };
 template <typename T> T atomic_add(T* to, typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T was) { return T(was + value); });
 }
-template <typename T> T atomic_min(T* to, typename shim::Same<T>::Type value) {
-    return shim::atomically(to, [=](T was) { return was < value ? was : value; });
-}
-template <typename T> T atomic_max(T* to, typename shim::Same<T>::Type value) {
-    return shim::atomically(to, [=](T was) { return was > value ? was : value; });
-}
-template <typename T> T atomic_and(T* to, typename shim::Same<T>::Type value) {
-    return shim::atomically(to, [=](T was) { return T(was & value); });
-}
-template <typename T> T atomic_or(T* to, typename shim::Same<T>::Type value) {
-    return shim::atomically(to, [=](T was) { return T(was | value); });
-}
 template <typename T> T atomic_xor(T* to, typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T was) { return T(was ^ value); });
 }
@@ -58,7 +46,6 @@ template <typename T> T load_relaxed_if(u32 wanted, const T* from) {
 inline u32 load_relaxed_or_zero(u32 wanted, const u32* from) {
     return wanted != 0 ? load_relaxed(from) : 0;
 }
-template <typename T> T load_acquire(const T* from) { return load_relaxed(from); }
 template <typename T> void store_relaxed(T* to, typename shim::Same<T>::Type value) {
     static_assert(sizeof(T) >= 4, "accesses of other sizes would race with these");
     shim::Machine::current().point();
@@ -73,6 +60,5 @@ inline void fence() {
     shim::Machine::current().point();
     shim::land_stores_of(shim::Machine::current().lane());
 }
-inline void fence_system() { fence(); }
 
 }  // namespace forerun

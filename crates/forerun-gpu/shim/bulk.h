@@ -52,17 +52,11 @@ inline void barrier_init(Barrier* barrier, u32 arrivals) {
 }
 inline void async_fence() {}
 
-inline void barrier_arrive(Barrier* barrier, shim::Site site = shim::Site::here()) {
-    shim::Machine::current().point();
-    auto& state = shim::barrier_state(barrier, "barrier_arrive", site);
-    --state.arrivals_left;  // never 0: it is reset at once
-    shim::complete_phase(state);
-}
 inline void barrier_expect(Barrier* barrier, u32 bytes, shim::Site site = shim::Site::here()) {
     shim::Machine::current().point();
     auto& state = shim::barrier_state(barrier, "barrier_expect", site);
     state.bytes_left += bytes;
-    --state.arrivals_left;
+    --state.arrivals_left;  // never 0: it is reset at once
     shim::complete_phase(state);
 }
 inline void barrier_wait(Barrier* barrier, u32 parity, shim::Site site = shim::Site::here()) {

@@ -99,15 +99,14 @@ template <typename T> T exchange(const char* what, Site site, u32 mask, T value,
     return result;
 }
 
-// The lanes of the mask whose deposited value satisfies `chosen`.
-template <typename T, typename Chosen>
-u32 vote(const char* what, Site site, u32 mask, T value, Chosen chosen) {
-    Meeting& meeting = meet(what, site, mask, true, &value, sizeof(T));
+// The lanes of the mask that say yes.
+inline u32 vote(const char* what, Site site, u32 mask, bool yes) {
+    Meeting& meeting = meet(what, site, mask, true, &yes, sizeof yes);
     u32 result = 0;
     for (u32 rest = mask; rest != 0; rest &= rest - 1) {
-        T other;
-        std::memcpy(&other, meeting.values[__builtin_ctz(rest)], sizeof(T));
-        if (chosen(other)) result |= rest & (~rest + 1);
+        bool other;
+        std::memcpy(&other, meeting.values[__builtin_ctz(rest)], sizeof other);
+        if (other) result |= rest & (~rest + 1);
     }
     depart(meeting);
     return result;
@@ -136,16 +135,10 @@ inline void warp_sync(u32 mask, shim::Site site = shim::Site::here()) {
 }
 
 inline u32 ballot(u32 mask, bool yes, shim::Site site = shim::Site::here()) {
-    return shim::vote("ballot", site, mask, yes, [](bool other) { return other; });
+    return shim::vote("ballot", site, mask, yes);
 }
 inline bool any(u32 mask, bool yes, shim::Site site = shim::Site::here()) {
-    return shim::vote("any", site, mask, yes, [](bool other) { return other; }) != 0;
-}
-inline bool all(u32 mask, bool yes, shim::Site site = shim::Site::here()) {
-    return shim::vote("all", site, mask, yes, [](bool other) { return other; }) == mask;
-}
-template <typename T> u32 match(u32 mask, T value, shim::Site site = shim::Site::here()) {
-    return shim::vote("match", site, mask, value, [value](T other) { return other == value; });
+    return shim::vote("any", site, mask, yes) != 0;
 }
 
 template <typename T> T shuffle(u32 mask, T value, u32 from, shim::Site site = shim::Site::here()) {
@@ -160,11 +153,6 @@ template <typename T>
 T shuffle_up(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
     const u32 lane = thread_in_block() % 32;
     return shim::exchange("shuffle_up", site, mask, value, lane < by ? lane : lane - by);
-}
-template <typename T>
-T shuffle_down(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {
-    const u32 lane = thread_in_block() % 32;
-    return shim::exchange("shuffle_down", site, mask, value, lane + by > 31 ? lane : lane + by);
 }
 template <typename T>
 T shuffle_xor(u32 mask, T value, u32 by, shim::Site site = shim::Site::here()) {

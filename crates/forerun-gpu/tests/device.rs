@@ -10,13 +10,15 @@ use forerun_gpu::gather::{
 };
 use forerun_gpu::gather::{DevicePairs, copy_within_device, gather, scatter};
 use forerun_gpu::table::{
-    Bags, Candidates, Condition, DeviceBatch, GpuTable, Lookup, Operation, PooledBatch,
-    PooledDtype, Pooling, PoolingOptions, RowFormat, Status, TableError, TableOptions, Width,
+    Bags, Candidates, Condition, DeviceBatch, EvictStrategy, GpuTable, Lookup, Operation,
+    PooledBatch, PooledDtype, Pooling, PoolingOptions, RowFormat, Status, TableError, TableOptions,
+    Width,
 };
 use forerun_gpu::{
     DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Piece, PinnedBuffer, Registered, Stream,
     Transfer,
 };
+use std::collections::BTreeMap;
 
 /// The device. If there is none, checks that this is reported, and returns `None`.
 fn gpu() -> Option<Gpu> {
@@ -304,6 +306,54 @@ fn a_device_table_finds_inserted_keys() -> Result<(), TableError> {
     assert_eq!(found, rows);
     let refused = table.find_missed_on_device(&keys[1..], &part).unwrap_err();
     assert!(matches!(refused, TableError::Length { .. }), "{refused}");
+    Ok(())
+}
+
+/// Everything that a table has, by key.
+fn entries_of(table: &mut GpuTable) -> Result<BTreeMap<u64, (u64, Vec<u8>)>, TableError> {
+    let row_bytes = table.options().row_bytes as usize;
+    let mut all = BTreeMap::new();
+    table.for_each(|entries| {
+        let rows = entries.rows.chunks_exact(row_bytes);
+        for ((key, score), row) in entries.keys.iter().zip(&entries.scores).zip(rows) {
+            assert!(all.insert(*key, (*score, row.to_vec())).is_none());
+        }
+        Ok::<(), TableError>(())
+    })?;
+    Ok(all)
+}
+
+#[test]
+fn a_full_table_grows_on_the_device_and_keeps_every_entry() -> Result<(), TableError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    for (width, row_bytes) in [(Width::W128, 24), (Width::W16, 6)] {
+        let options = TableOptions::new(1 << 16, row_bytes)
+            .width(width)
+            .evict_strategy(EvictStrategy::Customized)
+            .device_row_bytes_max(1 << 18);
+        let mut table = GpuTable::on_gpu(&gpu, options)?;
+        let mut first = 0;
+        while table.size()? < table.capacity() {
+            let keys: Vec<u64> = (first..first + (1 << 18)).collect();
+            first += 1 << 18;
+            let scores: Vec<u64> = keys.iter().map(|key| key * 7919 % 100_003).collect();
+            let row = |key: &u64| {
+                key.to_ne_bytes()
+                    .into_iter()
+                    .cycle()
+                    .take(row_bytes as usize)
+            };
+            let rows: Vec<u8> = keys.iter().flat_map(row).collect();
+            table.insert_or_assign(&keys, &rows, Some(&scores))?;
+        }
+        let before = entries_of(&mut table)?;
+        let pinned: Vec<u64> = before.keys().copied().take(10).collect();
+        assert_eq!(table.lock(&pinned)?, [Status::Found; 10]);
+        table.set_max_capacity(1 << 20)?;
+        table.reserve(table.capacity() + 1)?;
+        assert!(entries_of(&mut table)? == before, "{width:?}");
+        assert_eq!(table.erase(&pinned)?, [Status::Pinned; 10]);
+    }
     Ok(())
 }
 

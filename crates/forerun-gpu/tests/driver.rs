@@ -212,6 +212,26 @@ fn a_host_batch_is_one_copy_in_one_launch_one_copy_out_and_one_wait() {
 }
 
 #[test]
+fn a_table_grows_without_its_rows_passing_through_the_host() {
+    let name = "a_table_grows_without_its_rows_passing_through_the_host";
+    if !has_fake_driver(name, &[]) {
+        return;
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let options = TableOptions::new(4096, 16).max_capacity(1 << 16);
+    let mut table = GpuTable::on_gpu(&gpu, options).unwrap();
+    calls();
+    table.reserve(8192).unwrap();
+    let calls = calls();
+    let no_waits = calls.split_whitespace().filter(|call| *call != "wait");
+    let no_waits = no_waits.collect::<Vec<_>>().join(" ");
+    // A count of zero, the export, the insertion.
+    assert!(no_waits.contains("in launch launch"), "{calls}");
+    // The number of pinned entries, and those of both tables' entries.
+    assert_eq!(calls.matches("out").count(), 3, "{calls}");
+}
+
+#[test]
 fn the_pipeline_is_refused_beside_writers() {
     if !has_fake_driver("the_pipeline_is_refused_beside_writers", &[]) {
         return;

@@ -5,12 +5,16 @@
 
 #[path = "table/concurrent_reads.rs"]
 mod concurrent_reads;
+#[path = "table/concurrent_scans.rs"]
+mod concurrent_scans;
 #[path = "table/concurrent_writes.rs"]
 mod concurrent_writes;
 #[path = "table/cpu_equivalence.rs"]
 mod cpu_equivalence;
 #[path = "table/file.rs"]
 mod file;
+#[path = "table/growth.rs"]
+mod growth;
 #[path = "table/lookups.rs"]
 mod lookups;
 #[path = "table/pooled.rs"]

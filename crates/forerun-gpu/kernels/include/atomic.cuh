@@ -1,14 +1,14 @@
 // Atomics at device scope, and fences. Each operation returns the previous value.
 //
-//   atomic_add, _min, _max, _and, _or, _xor, _exchange      u32 and u64, relaxed
+//   atomic_add, _xor, _exchange                       u32 and u64, relaxed
 //   atomic_compare_exchange                           u32 and u64; relaxed
-//   load_relaxed, load_acquire, store_relaxed, store_release      u32 and u64
+//   load_relaxed, store_relaxed, store_release                    u32 and u64
 //   load_relaxed, store_relaxed                                   Bytes16, word by word
 //   load_relaxed_if(wanted, from)                                 u32, u64, Bytes16; no branch
 //   load_relaxed_or_zero(wanted, from)                            u32; no branch
-//   fence(), fence_system()                           acquire and release: earlier accesses are
+//   fence()                                           acquire and release: earlier accesses are
 //                                                     visible before later ones, to the device's
-//                                                     threads, or to the host's as well
+//                                                     threads
 #pragma once
 #include "memory.cuh"
 
@@ -19,10 +19,6 @@
 namespace forerun {
 
 template <typename T> FORERUN_DEVICE T atomic_add(T* to, T value) { return atomicAdd(to, value); }
-template <typename T> FORERUN_DEVICE T atomic_min(T* to, T value) { return atomicMin(to, value); }
-template <typename T> FORERUN_DEVICE T atomic_max(T* to, T value) { return atomicMax(to, value); }
-template <typename T> FORERUN_DEVICE T atomic_and(T* to, T value) { return atomicAnd(to, value); }
-template <typename T> FORERUN_DEVICE T atomic_or(T* to, T value) { return atomicOr(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_xor(T* to, T value) { return atomicXor(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_exchange(T* to, T value) {
     return atomicExch(to, value);
@@ -35,14 +31,6 @@ template <typename T> FORERUN_DEVICE T atomic_compare_exchange(T* to, T expected
     FORERUN_DEVICE T load_relaxed(const T* from) {                                                 \
         T value;                                                                                   \
         asm volatile("ld.relaxed.gpu." TYPE " %0, [%1];"                                           \
-                     : "=" CONSTRAINT(value)                                                       \
-                     : "l"(from)                                                                   \
-                     : "memory");                                                                  \
-        return value;                                                                              \
-    }                                                                                              \
-    FORERUN_DEVICE T load_acquire(const T* from) {                                                 \
-        T value;                                                                                   \
-        asm volatile("ld.acquire.gpu." TYPE " %0, [%1];"                                           \
                      : "=" CONSTRAINT(value)                                                       \
                      : "l"(from)                                                                   \
                      : "memory");                                                                  \
@@ -121,7 +109,6 @@ FORERUN_DEVICE void store_relaxed(Bytes16* to, Bytes16 value) {
 }
 
 FORERUN_DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-FORERUN_DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 }  // namespace forerun
 

@@ -40,11 +40,6 @@ FORERUN_DEVICE void barrier_init(Barrier* barrier, u32 arrivals) {
 // copy unit.
 FORERUN_DEVICE void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-FORERUN_DEVICE void barrier_arrive(Barrier* barrier) {
-    asm volatile("{\n .reg .b64 token;\n mbarrier.arrive.shared::cta.b64 token, [%0];\n}" ::"r"(
-                     shared_address(barrier))
-                 : "memory");
-}
 FORERUN_DEVICE void barrier_expect(Barrier* barrier, u32 bytes) {
     asm volatile(
         "{\n .reg .b64 token;\n mbarrier.arrive.expect_tx.shared::cta.b64 token, [%0], %1;\n}" ::

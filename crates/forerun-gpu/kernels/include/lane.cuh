@@ -23,13 +23,8 @@ FORERUN_DEVICE void warp_sync(u32 mask) { __syncwarp(mask); }
 
 FORERUN_DEVICE u32 ballot(u32 mask, bool yes) { return __ballot_sync(mask, yes); }
 FORERUN_DEVICE bool any(u32 mask, bool yes) { return __any_sync(mask, yes); }
-FORERUN_DEVICE bool all(u32 mask, bool yes) { return __all_sync(mask, yes); }
-// The lanes of the mask that hold the caller's value.
-template <typename T> FORERUN_DEVICE u32 match(u32 mask, T value) {
-    return __match_any_sync(mask, value);
-}
 
-// The value of lane `from`, or of the lane `by` below, above or across. A lane without such a
+// The value of lane `from`, or of the lane `by` below or across. A lane without such a
 // neighbour gets its own value.
 template <typename T> FORERUN_DEVICE T shuffle(u32 mask, T value, u32 from) {
     return __shfl_sync(mask, value, from);
@@ -41,9 +36,6 @@ template <u32 LANES, typename T> FORERUN_DEVICE T shuffle_in(T value, u32 from) 
 }
 template <typename T> FORERUN_DEVICE T shuffle_up(u32 mask, T value, u32 by) {
     return __shfl_up_sync(mask, value, by);
-}
-template <typename T> FORERUN_DEVICE T shuffle_down(u32 mask, T value, u32 by) {
-    return __shfl_down_sync(mask, value, by);
 }
 template <typename T> FORERUN_DEVICE T shuffle_xor(u32 mask, T value, u32 by) {
     return __shfl_xor_sync(mask, value, by);
@@ -71,11 +63,6 @@ FORERUN_DEVICE u32 lane_in_warp() { return thread_in_block() % warp_lanes; }
 FORERUN_DEVICE u32 warp_in_block() { return thread_in_block() / warp_lanes; }
 FORERUN_DEVICE u32 warps_in_block() { return threads_in_block() / warp_lanes; }
 
-// The lanes that the block's size gives this warp.
-FORERUN_DEVICE u32 lanes_of_warp() {
-    const u32 left = threads_in_block() - warp_in_block() * warp_lanes;
-    return left >= warp_lanes ? all_lanes : (1u << left) - 1;
-}
 FORERUN_DEVICE u64 thread_in_grid() {
     return u64(block_in_grid()) * threads_in_block() + thread_in_block();
 }

@@ -34,7 +34,8 @@ FORERUN_DEVICE bool erase_chosen(const TableOp& op, u64 slot, bool chosen) {
         warp_sync(all_lanes);
         const bool mine = chosen && own == bucket;
         if (mine && meets(op, slot) && (load_relaxed(pin_at(t, slot)) & pin_bit(t, slot)) == 0) {
-            // Other lanes may change the same word.
+            // Other lanes may change the same word. The lane needs no fence of its own before that:
+            // a reader that sees the digest before the lock finds nothing, as from then on.
             const u32 change = load_digest(t, slot) ^ digest_reclaimed;
             atomic_xor(digests_at(t, slot), change << digest_shift(slot));
             erased = true;

@@ -13,11 +13,13 @@ pub enum LitmusTest {
     Publish,
     /// A row between two versions of its bucket's word.
     Row,
+    /// The same, and another lane than the word's stores the row.
+    Lanes,
 }
 
 impl LitmusTest {
     /// All tests.
-    pub const ALL: [LitmusTest; 2] = [LitmusTest::Publish, LitmusTest::Row];
+    pub const ALL: [LitmusTest; 3] = [LitmusTest::Publish, LitmusTest::Row, LitmusTest::Lanes];
 
     fn kernel(self, ordered: bool) -> &'static str {
         match (self, ordered) {
@@ -25,6 +27,8 @@ impl LitmusTest {
             (LitmusTest::Publish, false) => "litmus_publish_weak",
             (LitmusTest::Row, true) => "litmus_row",
             (LitmusTest::Row, false) => "litmus_row_weak",
+            (LitmusTest::Lanes, true) => "litmus_lanes",
+            (LitmusTest::Lanes, false) => "litmus_lanes_weak",
         }
     }
 }
@@ -56,6 +60,7 @@ const _: () = assert!(size_of::<LitmusParams>() == 32);
 
 /// Bytes per cell: two lines.
 const CELL_BYTES: usize = 256;
+const WARP_LANES: usize = 32;
 /// Threads per block, as in `kernels/litmus.list`, and blocks per multiprocessor.
 const THREADS: u32 = 128;
 const BLOCKS_EACH: u32 = 8;
@@ -70,8 +75,8 @@ struct Litmus<'a> {
 }
 
 impl LitmusTest {
-    /// Runs the test on `cells` cells, `launches` times. With `ordered`, the writer and the reader
-    /// use the memory orders of the table's kernels.
+    /// Runs the test on `cells` cells, rounded up to whole warps, `launches` times. With `ordered`,
+    /// the writer and the reader use the memory orders of the table's kernels.
     ///
     /// # Errors
     /// Out of memory; the driver's error.
@@ -82,6 +87,7 @@ impl LitmusTest {
         cells: usize,
         launches: u32,
     ) -> Result<LitmusOutcomes, GpuError> {
+        let cells = cells.next_multiple_of(WARP_LANES);
         let memory = DeviceBuffer::new(gpu, cells * CELL_BYTES)?;
         let outcomes = DeviceBuffer::from_slice(gpu, &[0; 4 * 8])?;
         let stream = Stream::new(gpu)?;

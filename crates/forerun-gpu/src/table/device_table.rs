@@ -148,7 +148,7 @@ impl DeviceTable {
     }
 
     /// Keys per part, so that the keys and their arrays fit into staging memory.
-    fn keys_a_part(&self) -> usize {
+    pub(super) fn keys_a_part(&self) -> usize {
         (STAGING_BYTES / (3 * self.row_bytes() + 96)).max(1) as usize
     }
 
@@ -193,7 +193,7 @@ impl DeviceTable {
     }
 
     /// Calls `work` with this many bytes of staging memory, not that of lookups.
-    fn staged<T>(
+    pub(super) fn staged<T>(
         &self,
         bytes: u64,
         work: impl FnOnce(u64) -> Result<T, TableError>,

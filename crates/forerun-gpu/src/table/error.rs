@@ -27,6 +27,15 @@ pub enum TableError {
         /// The option `max_capacity`.
         max: u64,
     },
+    /// The buckets of a table of this capacity cannot hold all entries that are pinned.
+    #[error(
+        "a table of {capacity} slots has no room for all pinned entries in their buckets; unlock \
+         some, or raise the maximum capacity"
+    )]
+    Pinned {
+        /// The capacity, which is the table's maximum.
+        capacity: u64,
+    },
     /// The rows are too long.
     #[error("rows of {row_bytes} bytes are longer than the maximum of {max}")]
     RowTooLong {

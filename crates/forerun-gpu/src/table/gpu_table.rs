@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Slots per step of an iteration over all entries.
-const WALK_SLOTS: u64 = 1 << 14;
+pub(super) const WALK_SLOTS: u64 = 1 << 14;
 
 /// The destination of a lookup's rows.
 pub(super) enum RowsTo<'a> {
@@ -35,8 +35,8 @@ pub(super) enum Engine {
 /// These operations take slices of host memory and return when they are done. [`GpuTable::command`]
 /// prepares operations on device memory and streams, which do not wait.
 pub struct GpuTable {
-    options: TableOptions,
-    engine: Engine,
+    pub(super) options: TableOptions,
+    pub(super) engine: Engine,
 }
 
 impl GpuTable {
@@ -215,10 +215,6 @@ impl GpuTable {
         matches!(self.engine, Engine::Device(_)) && self.capacity() >= self.capacity_max()
     }
 
-    fn capacity_max(&self) -> u64 {
-        self.options.max_capacity.max(self.options.capacity)
-    }
-
     /// Looks up keys and writes the requested answers by position.
     ///
     /// # Errors
@@ -363,73 +359,6 @@ impl GpuTable {
         }
     }
 
-    /// Grows the table for this many more keys if the options allow it.
-    fn grow_for(&mut self, keys: u64) -> Result<(), TableError> {
-        let max = self.capacity_max();
-        if self.capacity() >= max {
-            return Ok(());
-        }
-        // Which keys are new is not known yet, so assume that all are.
-        let entries = self.size()?.saturating_add(keys);
-        let wanted = entries.saturating_mul(16) / self.options.sixteenths_before_growth();
-        if wanted > self.capacity() {
-            let doubled = self.capacity().saturating_mul(2);
-            self.reserve(wanted.max(doubled).min(max))?;
-        }
-        Ok(())
-    }
-
-    /// The pinned keys.
-    fn pinned_keys(&self) -> Result<Vec<u64>, TableError> {
-        let pinned = match &self.engine {
-            Engine::Cpu(table) => table.pinned,
-            Engine::Device(table) => table.pinned()?,
-        };
-        if pinned == 0 {
-            return Ok(Vec::new());
-        }
-        let (_, keys, _, pins) = self.arrays()?;
-        let pinned = keys.into_iter().zip(pins).filter(|(_, pinned)| *pinned);
-        Ok(pinned.map(|(key, _)| key).collect())
-    }
-
-    /// Grows the table to at least this many slots, up to the option `max_capacity`. Entries move,
-    /// so pointers and slots become invalid. Pinned entries stay pinned. Both tables need memory
-    /// during the move.
-    ///
-    /// # Errors
-    /// The capacity exceeds `max_capacity`; out of memory; the device's error. The table is then
-    /// unchanged.
-    pub fn reserve(&mut self, capacity: u64) -> Result<(), TableError> {
-        let max = self.capacity_max();
-        if capacity > max {
-            return Err(TableError::BeyondMax { capacity, max });
-        }
-        if capacity <= self.capacity() {
-            return Ok(());
-        }
-        // It must not grow again while entries are restored.
-        let options = TableOptions {
-            capacity,
-            max_capacity: capacity,
-            ..self.options
-        };
-        let form = form_of(&options, capacity);
-        let engine = match &self.engine {
-            Engine::Cpu(_) => Engine::Cpu(CpuTable::new(form)?),
-            Engine::Device(table) => {
-                Engine::Device(DeviceTable::new(table.backend().clone(), form)?)
-            }
-        };
-        let mut larger = GpuTable { options, engine };
-        let pinned = self.pinned_keys()?;
-        self.for_each(|entries| larger.restore(entries))?;
-        larger.lock(&pinned)?;
-        larger.options = self.options;
-        *self = larger;
-        Ok(())
-    }
-
     /// Inserts entries with their previous scores.
     pub(super) fn restore(&mut self, entries: &Entries) -> Result<(), TableError> {
         let batch = Batch::rows(&entries.keys, &entries.rows).with_scores(&entries.scores);
@@ -500,7 +429,7 @@ impl std::fmt::Debug for GpuTable {
 }
 
 /// The layout of a table with these options and at least this many slots, without addresses.
-fn form_of(options: &TableOptions, slots: u64) -> TableState {
+pub(super) fn form_of(options: &TableOptions, slots: u64) -> TableState {
     let width = options.width.slots();
     let buckets = options.buckets_for(slots);
     let stride = options.row_stride_bytes();

@@ -39,6 +39,7 @@ mod error;
 mod evict_strategy;
 mod file;
 mod gpu_table;
+mod growth;
 mod host_batch;
 mod kernel;
 #[cfg(all(test, loom))]

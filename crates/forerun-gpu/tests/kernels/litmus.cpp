@@ -59,6 +59,9 @@ TEST("what is published is there, and shows that it is not without the order") {
 TEST("a row under an unchanged word is whole, and shows that it is not without the orders") {
     check("row", litmus_row, litmus_row_weak);
 }
+TEST("a row that another lane stored is whole, and shows that it is not without the orders") {
+    check("lanes", litmus_lanes, litmus_lanes_weak);
+}
 
 }  // namespace
 

@@ -18,25 +18,20 @@ template <typename T> FORERUN_DEVICE void every_access(u64 address) {
 
 template <typename T> FORERUN_DEVICE void every_atomic(u64 address) {
     T* const memory = at<T>(address);
-    T sum = atomic_add(memory, T(1)) + atomic_min(memory, T(2)) + atomic_max(memory, T(3)) +
-            atomic_and(memory, T(4));
-    sum += atomic_or(memory, T(5)) + atomic_exchange(memory, T(6)) +
-           atomic_compare_exchange(memory, T(7), T(8));
+    T sum = atomic_add(memory, T(1)) + atomic_xor(memory, T(2)) + atomic_exchange(memory, T(3)) +
+            atomic_compare_exchange(memory, T(4), T(5));
     store_relaxed(memory + 1, load_relaxed(memory) + sum);
-    store_release(memory + 2, load_acquire(memory) + sum);
-    if constexpr (sizeof(T) == 8) sum += load_relaxed_if(u32(sum), memory);
+    sum += load_relaxed_if(u32(sum), memory);
+    if constexpr (sizeof(T) == 4) sum += load_relaxed_or_zero(sum, memory);
+    store_release(memory + 2, sum);
     fence();
-    fence_system();
 }
 
 template <typename T> FORERUN_DEVICE T every_shuffle(T value) {
     const u32 mask = ballot(all_lanes, value != 0);
-    value += shuffle(all_lanes, value, 3) + shuffle_up(all_lanes, value, 1) +
-             shuffle_down(all_lanes, value, 2);
-    value += shuffle_xor(all_lanes, value, 4) + match(all_lanes, value);
-    value += shuffle_in<8>(value, 5) + highest(mask | 1);
-    return value + any(all_lanes, mask != 0) + all(all_lanes, mask == 0) + ones(mask) +
-           (mask == 0 ? 0 : lowest(mask));
+    value += shuffle(all_lanes, value, 3) + shuffle_up(all_lanes, value, 1);
+    value += shuffle_xor(all_lanes, value, 4) + shuffle_in<8>(value, 5) + highest(mask | 1);
+    return value + any(all_lanes, mask != 0) + ones(mask) + (mask == 0 ? 0 : lowest(mask));
 }
 
 }  // namespace forerun
@@ -72,9 +67,8 @@ FORERUN_KERNEL(64) every_word(forerun::u64 address) {
 
 #if FORERUN_HOPPER
     auto* const barrier = reinterpret_cast<Barrier*>(stage + 64);
-    barrier_init(barrier, 2);
+    barrier_init(barrier, 1);
     async_fence();
-    barrier_arrive(barrier);
     barrier_expect(barrier, 16);
     bulk_load(stage, at<u8>(address), 16, barrier);
     barrier_wait(barrier, 0);

@@ -138,6 +138,65 @@ fn sums_and_counts_lose_nothing() {
     }
 }
 
+/// An element of a row that began with `start` quarters, or just below the greatest integer, after
+/// this many additions of `half`.
+fn element_after(element: Element, start: u64, additions: u64) -> Vec<u8> {
+    let steps = start + 2 * additions;
+    match element {
+        Element::F32 => (steps as f32 * 0.25).to_ne_bytes().to_vec(),
+        Element::F64 => (steps as f64 * 0.25).to_ne_bytes().to_vec(),
+        Element::I32 => (u32::MAX - 5)
+            .wrapping_add(steps as u32)
+            .to_ne_bytes()
+            .to_vec(),
+        Element::I64 => (u64::MAX - 5).wrapping_add(steps).to_ne_bytes().to_vec(),
+    }
+}
+
+fn half(element: Element) -> Vec<u8> {
+    match element {
+        Element::F32 => 0.5_f32.to_ne_bytes().to_vec(),
+        Element::F64 => 0.5_f64.to_ne_bytes().to_vec(),
+        Element::I32 => 2_u32.to_ne_bytes().to_vec(),
+        Element::I64 => 2_u64.to_ne_bytes().to_vec(),
+    }
+}
+
+#[test]
+fn elements_of_every_type_are_added() {
+    const ROW_BYTES: u64 = 72;
+    let all = [Element::F32, Element::F64, Element::I32, Element::I64];
+    for (seed, element) in all.into_iter().enumerate() {
+        let mut options = small(Width::ALL[seed], Candidates::Two, 4);
+        options.row_bytes = ROW_BYTES;
+        let Some(kernels) = on_shim(Order::Seeded(seed as u64), options) else {
+            return;
+        };
+        let elements = ROW_BYTES / element.bytes();
+        let row_after = |key: u64, additions: u64| -> Vec<u8> {
+            let elements = (0..elements).map(|at| element_after(element, key + at, additions));
+            elements.flatten().collect()
+        };
+        for mut table in [kernels, GpuTable::on_cpu(options).unwrap()] {
+            let keys: Vec<u64> = (0..7).collect();
+            let rows: Vec<u8> = keys.iter().flat_map(|key| row_after(*key, 0)).collect();
+            table.insert_or_assign(&keys, &rows, None).unwrap();
+            let storm: Vec<u64> = (0..90).map(|i| i * i % 9).collect();
+            let added = half(element).repeat(elements as usize * storm.len());
+            table
+                .accumulate_or_assign(element, &storm, &added, &[1; 90], None)
+                .unwrap();
+            let contents = contents(&mut table);
+            assert_eq!(contents.len(), keys.len());
+            for key in keys {
+                let additions = storm.iter().filter(|other| **other == key).count();
+                let expected = row_after(key, additions as u64);
+                assert_eq!(contents[&key].1, expected, "{element:?}, key {key}");
+            }
+        }
+    }
+}
+
 /// With one candidate and distinct scores, the order of the keys makes no difference.
 #[test]
 fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {

@@ -7,6 +7,7 @@ use forerun_gpu::table::{
     Operation, ScoreBytes, Status, TableOptions, Width,
 };
 use proptest::prelude::*;
+use std::ops::Range;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -27,6 +28,7 @@ enum Step {
     EraseIf {
         from: u64,
         to: u64,
+        slots: Range<u64>,
     },
     Clear,
 }
@@ -60,7 +62,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         6 => Just(Operation::InsertOrAssign),
         4 => Just(Operation::InsertAndEvict),
         2 => Just(Operation::FindOrInsert),
-        2 => Just(Operation::AccumulateOrAssign(Element::I32)),
+        1 => Just(Operation::AccumulateOrAssign(Element::I32)),
+        1 => Just(Operation::AccumulateOrAssign(Element::I64)),
         1 => Just(Operation::Assign),
         1 => Just(Operation::AssignRows),
         1 => Just(Operation::AssignScores),
@@ -113,7 +116,9 @@ fn step() -> impl Strategy<Value = Step> {
             Wants::any(),
         )
             .prop_map(|(keys, lookup, wants)| Step::Find { keys, lookup, wants }),
-        1 => (0u64..20, 0u64..20).prop_map(|(from, more)| Step::EraseIf { from, to: from + more }),
+        1 => (0u64..20, 0u64..20, 0u64..300, 0u64..300).prop_map(|(from, more, slot, slots)| {
+            Step::EraseIf { from, to: from + more, slots: slot..slot + slots }
+        }),
         1 => Just(Step::Clear),
     ]
 }
@@ -127,7 +132,7 @@ fn options() -> impl Strategy<Value = TableOptions> {
         EvictStrategy::EpochLfu,
         EvictStrategy::Customized,
     ]);
-    let row_bytes = prop::sample::select(vec![0u64, 4, 8, 12, 16, 36, 160, 528]);
+    let row_bytes = prop::sample::select(vec![0u64, 1, 4, 6, 8, 12, 13, 16, 36, 67, 160, 528]);
     (
         width,
         candidates,
@@ -158,8 +163,10 @@ struct Said {
     /// Whether each is not 0: the two tables are at different addresses.
     has_pointer: Option<Vec<bool>>,
     status: Option<Vec<Status>>,
+    /// Evicted, missing or exported entries.
     rest: Entries,
-    count: u64,
+    /// Entries that meet a condition, that were erased, and that are left.
+    counts: [u64; 3],
 }
 
 impl Said {
@@ -203,6 +210,14 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
             with_rows,
             wants,
         } => {
+            let operation = match *operation {
+                Operation::AccumulateOrAssign(element)
+                    if !row_bytes.is_multiple_of(element.bytes()) =>
+                {
+                    Operation::InsertOrAssign
+                }
+                operation => operation,
+            };
             let rows = rows_of(keys, stamp, row_bytes);
             let batch = Batch {
                 keys,
@@ -212,7 +227,7 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
                 epoch: *epoch,
             };
             said = Said::collect(*wants, keys.len(), row_bytes, |answers| {
-                table.apply(*operation, &batch, answers).unwrap()
+                table.apply(operation, &batch, answers).unwrap()
             });
         }
         Step::Find {
@@ -244,19 +259,26 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
                 said.slots.is_none() || said.slots == full.slots,
                 "{lookup:?}"
             );
+            let mut rows = vec![9; keys.len() * row_bytes as usize];
+            said.rest = table.find_missed(keys, &mut rows).unwrap();
+            assert!(full.rows == Some(rows), "{lookup:?}");
         }
-        Step::EraseIf { from, to } => {
+        Step::EraseIf { from, to, slots } => {
             let condition = Condition {
                 scores: *from..=*to,
                 key_mask: 1,
                 key_value: 1,
             };
-            said.count = table.size_if(&condition).unwrap();
-            assert!(table.erase_if(&condition).unwrap() <= said.count);
+            said.counts[0] = table.size_if(&condition).unwrap();
+            let slots = slots.clone();
+            table
+                .export_batch_if(slots, &condition, &mut said.rest)
+                .unwrap();
+            said.counts[1] = table.erase_if(&condition).unwrap();
         }
         Step::Clear => table.clear().unwrap(),
     }
-    said.count += table.size().unwrap();
+    said.counts[2] = table.size().unwrap();
     said
 }
 

@@ -288,51 +288,6 @@ fn conditions_choose_what_is_counted_exported_and_erased() {
 }
 
 #[test]
-fn reserve_moves_every_entry_with_its_score() {
-    let mut options = small(Width::W32, Candidates::Two, 8);
-    options.max_capacity = 2000;
-    let mut table = GpuTable::on_cpu(options).unwrap();
-    let keys: Vec<u64> = (0..200).collect();
-    table
-        .insert_or_assign(&keys, &rows_of(&keys, 0, 16), Some(&keys))
-        .unwrap();
-    let before = contents(&mut table);
-    table.reserve(1000).unwrap();
-    assert!(table.capacity() >= 1000 && contents(&mut table) == before);
-    let refused = table.reserve(2001);
-    assert!(matches!(
-        refused,
-        Err(TableError::BeyondMax {
-            capacity: 2001,
-            max: 2000
-        })
-    ));
-}
-
-#[test]
-fn the_maximum_of_a_table_can_be_changed() {
-    let mut table = table();
-    assert!(table.is_empty().unwrap());
-    let capacity = table.capacity();
-    assert!(table.reserve(capacity * 2).is_err());
-    table.set_max_capacity(capacity * 4).unwrap();
-    let keys: Vec<u64> = (0..capacity * 2).collect();
-    table
-        .insert_or_assign(&keys, &rows_of(&keys, 0, 16), Some(&keys))
-        .unwrap();
-    assert!(!table.is_empty().unwrap() && table.capacity() > capacity);
-    // Below the capacity it only keeps the table from growing.
-    let grown = table.capacity();
-    table.set_max_capacity(1).unwrap();
-    table
-        .insert_or_assign(&keys, &rows_of(&keys, 1, 16), Some(&keys))
-        .unwrap();
-    assert_eq!(table.capacity(), grown);
-    let refused = table.set_max_capacity(u64::MAX);
-    assert!(matches!(refused, Err(TableError::Capacity { .. })));
-}
-
-#[test]
 fn addresses_of_updated_rows_are_those_of_the_lookup() {
     // Addresses exist on a device only.
     let options = small(Width::W32, Candidates::Two, 8);
@@ -361,47 +316,6 @@ fn addresses_of_updated_rows_are_those_of_the_lookup() {
         .lookup(Default::default(), &asked[..10], answers)
         .unwrap();
     assert_eq!(found, [1000; 10]);
-}
-
-#[test]
-fn a_growable_table_grows_before_it_evicts() {
-    let mut options = small(Width::W32, Candidates::Two, 8);
-    options.max_capacity = 3000;
-    let mut table = GpuTable::on_cpu(options).unwrap();
-    table
-        .insert_or_assign(&[1_000_000], &row_of(7, 0, 16), Some(&[1]))
-        .unwrap();
-    table.lock(&[1_000_000]).unwrap();
-    let mut capacities = vec![table.capacity()];
-    for batch in 0..24u64 {
-        let keys: Vec<u64> = (batch * 100..batch * 100 + 100).collect();
-        let given = table
-            .insert_and_evict(&keys, &rows_of(&keys, 0, 16), Some(&keys))
-            .unwrap();
-        assert!(given.is_empty(), "batch {batch}");
-        if *capacities.last().unwrap() != table.capacity() {
-            capacities.push(table.capacity());
-        }
-    }
-    // 256 slots, doubled up to the maximum. Every entry and the pin are still there.
-    assert_eq!(capacities, [256, 512, 1024, 2048, 3008]);
-    assert_eq!(contents(&mut table).len(), 2401);
-    assert_eq!(table.erase(&[1_000_000]).unwrap(), [Status::Pinned]);
-    let keys: Vec<u64> = (10_000..14_000).collect();
-    let given = table
-        .insert_and_evict(&keys, &rows_of(&keys, 0, 16), Some(&keys))
-        .unwrap();
-    assert_eq!(
-        (table.capacity(), given.len()),
-        (3008, 6401 - table.size().unwrap() as usize)
-    );
-    assert_eq!(table.contains(&[1_000_000]).unwrap(), [true]);
-
-    let mut fixed = GpuTable::on_cpu(small(Width::W32, Candidates::Two, 8)).unwrap();
-    let given = fixed
-        .insert_and_evict(&keys, &rows_of(&keys, 0, 16), Some(&keys))
-        .unwrap();
-    assert_eq!((fixed.capacity(), given.len()), (256, 3744));
 }
 
 #[test]
