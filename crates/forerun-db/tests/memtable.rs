@@ -163,7 +163,9 @@ fn a_cursor_turns_around_anywhere_while_entries_are_added() {
             let entry = cursor.seek(expected[at].0).unwrap().expect("it is there");
             assert_eq!(entry.key, expected[at].0);
             let mut sequence = snapshot;
-            for steps in [-1, 1, -2, 1, -40_i32, 5, -1, -1, -1, 1, -70, 90, -3, 2, -133] {
+            for steps in [
+                -1, 1, -2, 1, -40_i32, 5, -1, -1, -1, 1, -70, 90, -3, 2, -133,
+            ] {
                 for _ in 0..steps.unsigned_abs() {
                     let entry = match steps < 0 {
                         true => cursor.prev(),
@@ -173,7 +175,10 @@ fn a_cursor_turns_around_anywhere_while_entries_are_added() {
                     let entry = entry.unwrap().expect("an entry is left");
                     assert_eq!((entry.key, entry.value), expected[at]);
                     // The cursor sees neither a new version of the next key nor a new key there.
-                    for add in [expected[at - 1].0.to_vec(), [expected[at - 1].0, &[0]].concat()] {
+                    for add in [
+                        expected[at - 1].0.to_vec(),
+                        [expected[at - 1].0, &[0]].concat(),
+                    ] {
                         sequence += 1;
                         table.prepare(put(&add, b"new")).unwrap().publish(sequence);
                     }

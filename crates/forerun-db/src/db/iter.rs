@@ -146,7 +146,9 @@ impl Iter {
             false => None,
         };
         let compare_with = |key: &[u8]| {
-            let front = cursor.front().map(|front| cursor.order().compare(front.key, key));
+            let front = cursor
+                .front()
+                .map(|front| cursor.order().compare(front.key, key));
             front.unwrap_or(Ordering::Greater)
         };
         Ok(match (back, &self.range.1) {
@@ -198,7 +200,9 @@ impl Iter {
             false => None,
         };
         let compare_with = |key: &[u8]| {
-            let back = cursor.back().map(|back| cursor.order().compare(back.key, key));
+            let back = cursor
+                .back()
+                .map(|back| cursor.order().compare(back.key, key));
             back.unwrap_or(Ordering::Less)
         };
         Ok(match (front, &self.range.0) {

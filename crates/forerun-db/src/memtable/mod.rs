@@ -8,7 +8,7 @@
 //!   hash_addressing.rs   which bucket a key has, and where that bucket is
 //!   lookup_batch.rs      a batch of lookups; strategy.rs: how it is run; partition.rs: for measurements
 //!   measured_choice.rs   which ordered search is the fastest: timed while the table is in use
-//!   skip_list_cursor.rs  entries in order, in both directions
+//!   cursor.rs            scans; skip_list_cursor.rs: their steps, in both directions
 //!   descent.rs           the one search loop, which awaits each node before reading it
 //!   skip_list.rs         the skip list; skip_list_index.rs: an array through which searches enter it
 //!   list_shape.rs        how much memory it spends on being searched
@@ -21,6 +21,7 @@
 //! key and a snapshot's sequence number therefore lands on the version that the snapshot sees.
 
 mod arena;
+mod cursor;
 mod descent;
 mod hash_addressing;
 mod hash_bucket;
@@ -61,6 +62,8 @@ use forerun_core::{Backing, Pages, metrics};
 
 pub use crate::comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use crate::versions::Entry;
+pub use cursor::Cursor;
+pub(crate) use cursor::TableVersions;
 pub use descent::Lookup;
 pub(crate) use lookup_batch::CoveredKey;
 pub use memory_checks::MemoryChecks;
@@ -74,12 +77,12 @@ use self::hash_index::HashIndex;
 use self::list_shape::ListShape;
 use self::lookup_batch::{Auto, Batch, BatchKey};
 use self::measured_choice::MeasuredChoice;
-use self::memory_checks::{Checked, Corrupt, Paranoid, Trusting};
-use self::node::{Node, Seal};
+use self::memory_checks::{Corrupt, Paranoid, Trusting};
+use self::node::Seal;
 use self::prepared::Refused;
 use self::skip_list::SkipList;
 use crate::comparator::KeyOrder;
-use crate::versions::{ReadPoint, Version, VersionCursor, VisibleEntries};
+use crate::versions::ReadPoint;
 use crate::{Error, Op, Result, Values};
 
 /// How to create a memtable.
@@ -181,10 +184,6 @@ metrics! {
     }
 }
 
-/// The level of the most nodes that a cursor's step backward finds. Searches record it, from the
-/// skip list's index or from the top.
-const REACH_MAX: usize = skip_list_index::INDEX_LEVEL;
-
 /// Runs `$body` with `$visit` standing for the checks that the table was created with.
 macro_rules! with_checks {
     ($table:expr, $visit:ident => $body:expr) => {
@@ -200,6 +199,7 @@ macro_rules! with_checks {
         }
     };
 }
+use with_checks;
 
 impl MemTable {
     /// An empty table.
@@ -370,18 +370,12 @@ impl MemTable {
 
     /// A cursor over the entries that `snapshot` sees.
     pub fn cursor(&self, snapshot: u64) -> Cursor<'_> {
-        let order = self.list.order().clone();
-        Cursor(VisibleEntries::new(self.versions(), order, snapshot))
+        Cursor::new(self, snapshot)
     }
 
     /// A cursor over all versions.
     pub(crate) fn versions(&self) -> TableVersions<'_> {
-        TableVersions {
-            table: self,
-            at: None,
-            before: Vec::new(),
-            reach: 0,
-        }
+        TableVersions::new(self)
     }
 
     /// Takes no more writes, and returns memory to the system that an earlier table has used and
@@ -462,151 +456,5 @@ fn corrupt_entry(corrupt: Box<Corrupt>) -> Error {
     Error::CorruptEntry {
         key: corrupt.key,
         reason: corrupt.reason,
-    }
-}
-
-/// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes
-/// that come after its snapshot. It lends the entry at its position.
-///
-/// All moves can fail with [`Error::CorruptEntry`], with [`MemoryChecks::Paranoid`] only.
-pub struct Cursor<'a>(VisibleEntries<TableVersions<'a>>);
-
-impl Cursor<'_> {
-    /// Goes to the first entry.
-    pub fn seek_first(&mut self) -> Result<Option<Entry<'_>>> {
-        self.0.seek_first()
-    }
-
-    /// Goes to the last entry.
-    pub fn seek_last(&mut self) -> Result<Option<Entry<'_>>> {
-        self.0.seek_last()
-    }
-
-    /// Goes to the first entry whose key is at or after `key`.
-    pub fn seek(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
-        self.0.seek(key)
-    }
-
-    /// Goes to the first entry whose key is after `key`.
-    pub fn seek_after(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
-        self.0.seek_after(key)
-    }
-
-    /// Goes to the last entry whose key is before `key`.
-    pub fn seek_before(&mut self, key: &[u8]) -> Result<Option<Entry<'_>>> {
-        self.0.seek_before(key)
-    }
-
-    /// Goes to the next entry, or to the first if the cursor has no position.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "a cursor moves both ways and lends its entry"
-    )]
-    pub fn next(&mut self) -> Result<Option<Entry<'_>>> {
-        self.0.next()
-    }
-
-    /// Goes to the previous entry, or to the last if the cursor has no position.
-    pub fn prev(&mut self) -> Result<Option<Entry<'_>>> {
-        self.0.prev()
-    }
-}
-
-/// A cursor over all versions in a table.
-///
-/// Nodes are linked forward only, so a step backward takes a search. A search therefore finds
-/// several nodes at once. Versions that are added between them meanwhile are not seen; they are too
-/// new for any reader that came before.
-pub(crate) struct TableVersions<'a> {
-    table: &'a MemTable,
-    at: Option<Node<'a>>,
-    /// Moving backward: the nodes before `at`, in order, as far as the last search found them.
-    before: Vec<Node<'a>>,
-    /// Moving backward: the level from which the next search returns nodes. It rises with each
-    /// search, so that one step costs little more than a search and many steps cost few.
-    reach: usize,
-}
-
-impl<'a> TableVersions<'a> {
-    fn go(&mut self, to: Checked<Option<Node<'a>>>) -> Result<()> {
-        self.before.clear();
-        self.reach = 0;
-        self.at = None;
-        self.at = to.map_err(corrupt_entry)?;
-        Ok(())
-    }
-}
-
-impl VersionCursor for TableVersions<'_> {
-    fn seek_first(&mut self) -> Result<()> {
-        let list = &self.table.list;
-        self.go(with_checks!(self.table, V => skip_list_cursor::first::<V>(list)))
-    }
-
-    fn seek_last(&mut self) -> Result<()> {
-        let list = &self.table.list;
-        self.go(with_checks!(self.table, V => skip_list_cursor::last::<V>(list)))
-    }
-
-    fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        let list = &self.table.list;
-        self.go(with_checks!(self.table, V => skip_list_cursor::from::<V>(list, key, sequence)))
-    }
-
-    fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        let list = &self.table.list;
-        self.go(with_checks!(self.table, V => skip_list_cursor::before::<V>(list, key, sequence)))
-    }
-
-    fn next(&mut self) -> Result<()> {
-        let list = &self.table.list;
-        match self.at {
-            Some(node) => {
-                self.go(with_checks!(self.table, V => skip_list_cursor::step::<V>(list, node)))
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn prev(&mut self) -> Result<()> {
-        let Some(node) = self.at else {
-            return Ok(());
-        };
-        if self.before.is_empty() {
-            self.at = None;
-            let (list, position) = (&self.table.list, (node.key(), node.sequence()));
-            let (level, before) = (self.reach, &mut self.before);
-            self.reach = (level + 1).min(REACH_MAX);
-            with_checks!(self.table, V => {
-                skip_list_cursor::several_before::<V>(list, position, level, before)
-            })
-            .map_err(corrupt_entry)?;
-        }
-        self.at = self.before.pop();
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn at(&self) -> Option<Version<'_>> {
-        self.at.map(|node| Version {
-            key: node.key(),
-            sequence: node.sequence(),
-            kind: node.kind(),
-            value: node.value(),
-        })
-    }
-
-    fn is_newest_of_key(&self) -> bool {
-        let (Some(at), Some(before)) = (self.at, self.before.last()) else {
-            return false;
-        };
-        let order = self.table.list.order();
-        order.compare(before.key(), at.key()).is_ne()
-    }
-
-    fn reset(&mut self) {
-        self.at = None;
-        self.before.clear();
-        self.reach = 0;
     }
 }
