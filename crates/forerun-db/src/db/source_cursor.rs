@@ -7,10 +7,6 @@ use crate::run::level_cursor::LevelCursor;
 use crate::versions::{Version, VersionCursor};
 
 /// An enum and not a trait object, so that a step of a scan is compiled into one function.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most are the large ones, and a step of a scan should not follow another pointer"
-)]
 pub(super) enum SourceCursor<'a> {
     Table(TableVersions<'a>),
     Run(RunCursor<'a>),
