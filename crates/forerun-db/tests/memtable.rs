@@ -142,52 +142,6 @@ fn check_batch(table: &MemTable, model: &Model, keys: &[Vec<u8>], snapshot: u64)
     }
 }
 
-#[test]
-fn a_cursor_turns_around_anywhere_while_entries_are_added() {
-    for checks in [MemoryChecks::Off, MemoryChecks::Paranoid] {
-        for comparator in [
-            Arc::new(Bytewise) as Arc<dyn Comparator>,
-            Arc::new(ReverseBytewise),
-        ] {
-            let table = table(checks, Arc::clone(&comparator));
-            let key = |number: usize| (number as u32).to_be_bytes().to_vec();
-            let writes: Vec<Write> = (0..600)
-                .map(|i| (key(i * 7 % 400), (i % 9 > 0).then(|| vec![i as u8; i % 50])))
-                .collect();
-            let model = fill(&table, &writes, 16);
-            let snapshot = writes.len() as u64;
-            let mut expected = model.visible(snapshot);
-            expected.sort_by(|a, b| comparator.compare(a.0, b.0));
-            let mut at = 250;
-            let mut cursor = table.cursor(snapshot);
-            let entry = cursor.seek(expected[at].0).unwrap().expect("it is there");
-            assert_eq!(entry.key, expected[at].0);
-            let mut sequence = snapshot;
-            for steps in [
-                -1, 1, -2, 1, -40_i32, 5, -1, -1, -1, 1, -70, 90, -3, 2, -133,
-            ] {
-                for _ in 0..steps.unsigned_abs() {
-                    let entry = match steps < 0 {
-                        true => cursor.prev(),
-                        false => cursor.next(),
-                    };
-                    at = at.wrapping_add_signed(steps.signum() as isize);
-                    let entry = entry.unwrap().expect("an entry is left");
-                    assert_eq!((entry.key, entry.value), expected[at]);
-                    // The cursor sees neither a new version of the next key nor a new key there.
-                    for add in [
-                        expected[at - 1].0.to_vec(),
-                        [expected[at - 1].0, &[0]].concat(),
-                    ] {
-                        sequence += 1;
-                        table.prepare(put(&add, b"new")).unwrap().publish(sequence);
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// Walks the whole table in both directions, and seeks every given key.
 fn check_cursor(
     table: &MemTable,

@@ -4,7 +4,7 @@
 //!   │ retired, 1 bit │ cursors, 31 bits │
 //!
 //!   in a slot      hold +1, release -1
-//!   evicted        retired once the pins of that time have gone; nobody holds it anew
+//!   evicted        retired once the pins of that time have gone; nobody holds it again
 //!   retired and held by no cursor: reclaimed, by whoever brings that about
 //! ```
 
