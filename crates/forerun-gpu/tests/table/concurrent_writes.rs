@@ -365,3 +365,32 @@ fn pins_are_known_by_their_bucket() {
         assert_eq!(words(&table), [0, 0]);
     }
 }
+
+/// The pins of a wide bucket are in several words, and its flag stands for all of them.
+#[test]
+fn a_bucket_has_pins_until_the_last_one_is_gone() {
+    for width in [Width::W64, Width::W128] {
+        let Some(mut table) = on_shim(Order::OneWarp, small(width, Candidates::One, 1)) else {
+            return;
+        };
+        let keys: Vec<u64> = (0..12).collect();
+        table
+            .insert_or_assign(&keys, &rows_of(&keys, 0, 16), None)
+            .unwrap();
+        assert_eq!(table.lock(&keys).unwrap(), [Status::Found; 12]);
+        for gone in 1..=keys.len() {
+            let (unlocked, pinned) = keys.split_at(gone);
+            assert_eq!(
+                table.unlock(&unlocked[gone - 1..]).unwrap(),
+                [Status::Found]
+            );
+            let erased = table.erase(pinned).unwrap();
+            assert_eq!(
+                erased,
+                vec![Status::Pinned; pinned.len()],
+                "{width:?}, {gone}"
+            );
+        }
+        assert_eq!(table.erase(&keys).unwrap(), [Status::Found; 12]);
+    }
+}

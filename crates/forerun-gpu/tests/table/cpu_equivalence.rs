@@ -133,16 +133,19 @@ fn options() -> impl Strategy<Value = TableOptions> {
         EvictStrategy::Customized,
     ]);
     let row_bytes = prop::sample::select(vec![0u64, 1, 4, 6, 8, 12, 13, 16, 36, 67, 160, 528]);
+    // Few, so that buckets are often full: entries spill and are evicted.
+    let slots = prop::sample::select(vec![32u64, 64, 256]);
     (
         width,
         candidates,
         strategy,
-        row_bytes,
+        (slots, row_bytes),
         any::<bool>(),
         0u64..3,
     )
-        .prop_map(|(width, candidates, strategy, row_bytes, narrow, split)| {
-            TableOptions::new(256, row_bytes)
+        .prop_map(|(width, candidates, strategy, form, narrow, split)| {
+            let (slots, row_bytes) = form;
+            TableOptions::new(slots, row_bytes)
                 .width(width)
                 .candidates(candidates)
                 .evict_strategy(strategy)
@@ -150,7 +153,7 @@ fn options() -> impl Strategy<Value = TableOptions> {
                     true => ScoreBytes::Four,
                     false => ScoreBytes::Eight,
                 })
-                .device_row_bytes_max([u64::MAX, 0, 70 * row_bytes][split as usize])
+                .device_row_bytes_max([u64::MAX, 0, slots / 3 * row_bytes][split as usize])
         })
 }
 
