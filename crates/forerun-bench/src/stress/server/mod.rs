@@ -49,8 +49,8 @@ const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
 /// What UCX takes in a server besides: its libraries, its workers, and its part of a connection.
 const UCX_BYTES: u64 = 16 << 20;
 const UCX_BYTES_PER_CONNECTION: u64 = 8 << 10;
-/// The most that the server maps of a client's shared memory, measured: the 64 places of the client's
-/// segment. UCX maps them again for each connection, and the system counts them each time.
+/// The most that the server maps of a client's shared memory, measured: the 64 places of the
+/// client's segment. UCX maps them for each connection, and the system counts them each time.
 const UCX_SHARED_BYTES_PER_CONNECTION: u64 = 134 * 4096;
 /// The shared memory of a UCX worker: 128 buffers of 8.3 KiB.
 const UCX_WORKER_BYTES: u64 = 9 << 17;
