@@ -28,8 +28,8 @@ log = logging.getLogger("forerun.ray")
 
 # How long an order to a shard may take before the coordinator gives up.
 ORDER_S = 120.0
-# How long a node may take to look at its disk. Ray starts a process for it, which takes minutes on a
-# machine with far too much work.
+# How long a node may take to look at its disk. Ray starts a process for it, which takes minutes on
+# a machine with far too much work.
 SCAN_S = 600.0
 # An order that reads or copies all rows of a shard.
 LONG_ORDER_S = 24 * 3600.0
