@@ -1,4 +1,4 @@
-//! The stores that are compared with Forerun's, by name. The RocksDBs of the memtable's bench are in
+//! The stores that are compared with Forerun's, by name. The memtables are in
 //! `rocks/memtable.rs`.
 
 use forerun_bench::engine::Engine;

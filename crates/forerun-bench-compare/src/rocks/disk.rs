@@ -47,7 +47,7 @@ impl Engine for RocksDisk {
             self.name(),
             &options,
             requirements.directory()?,
-            Kept::InLevels,
+            Kept::Levels,
         )?;
         Ok(Box::new(store))
     }

@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn both_kinds_are_counted_and_a_difference_says_what_came_since() {
-        let smaps = "55d0-7ffd ---p 00000000 00:00 0 [rollup]\nRss: 9 kB\nAnonHugePages:    6144 kB\n\
+        let smaps = "55d0-7ffd ---p 00000000 00:00 0 [rollup]\nRss: 9 kB\n\
+                     AnonHugePages:    6144 kB\n\
                      Shared_Hugetlb:       0 kB\nPrivate_Hugetlb:    4096 kB\n";
         let pages = HugePages::parse(smaps).unwrap();
         let text = "4 MiB in reserved huge pages, 6 MiB in transparent ones";

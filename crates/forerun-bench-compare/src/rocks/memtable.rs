@@ -142,7 +142,7 @@ impl Engine for RocksMemtable {
     fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
         let (options, settings) = self.options(requirements)?;
         let directory = requirements.directory()?;
-        let store = RocksStore::open(self.name(), &options, directory, Kept::InMemtable)?;
+        let store = RocksStore::open(self.name(), &options, directory, Kept::Memtable)?;
         store.check_settings(&settings)?;
         Ok(Box::new(store))
     }

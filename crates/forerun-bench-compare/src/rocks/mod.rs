@@ -47,11 +47,11 @@ pub const MULTIGET: &str = "multiget";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     /// All entries are in one memtable; there is no log.
-    InMemtable,
+    Memtable,
     /// All entries are in one sorted run; there is no log.
-    InRun,
+    Run,
     /// Entries go through the log and from level to level.
-    InLevels,
+    Levels,
 }
 
 /// An open RocksDB; dropped before its directory.
@@ -136,7 +136,7 @@ impl Store for RocksStore {
 
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
         let mut options = WriteOptions::default();
-        options.disable_wal(self.kept != Kept::InLevels);
+        options.disable_wal(self.kept != Kept::Levels);
         Ok(Box::new(RocksWriter {
             db: &self.db,
             options,
@@ -145,12 +145,12 @@ impl Store for RocksStore {
 
     fn wait_idle(&self) -> Result<()> {
         match self.kept {
-            Kept::InMemtable => {
+            Kept::Memtable => {
                 self.check_unflushed()?;
                 self.count_huge_pages();
             }
-            Kept::InRun => self.count_huge_pages(),
-            Kept::InLevels => {
+            Kept::Run => self.count_huge_pages(),
+            Kept::Levels => {
                 self.db.flush()?;
                 self.db
                     .wait_for_compact(&WaitForCompactOptions::default())?;
@@ -165,12 +165,12 @@ impl Store for RocksStore {
 
     fn facts(&self) -> Vec<(String, String)> {
         let (what, text) = match self.kept {
-            Kept::InMemtable => {
+            Kept::Memtable => {
                 let bytes = "rocksdb.cur-size-active-mem-table";
                 let bytes = self.db.property_int_value(bytes).ok().flatten();
                 ("memtable", bytes.map(|bytes| format!("{bytes} bytes")))
             }
-            Kept::InRun | Kept::InLevels => ("runs", self.levels()),
+            Kept::Run | Kept::Levels => ("runs", self.levels()),
         };
         let pages = self.huge_pages.get().map(|pages| format!(", {pages}"));
         let pages = pages.unwrap_or_default();

@@ -109,7 +109,7 @@ impl Engine for RocksRun {
     fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
         let (options, settings) = self.options(data)?;
         let directory = StoreRequirements::of(data, 0).directory()?;
-        let store = RocksStore::open(self.name(), &options, directory, Kept::InRun)?;
+        let store = RocksStore::open(self.name(), &options, directory, Kept::Run)?;
         store.check_settings(&settings)?;
         let db = &store.db;
         let mut write = WriteOptions::default();

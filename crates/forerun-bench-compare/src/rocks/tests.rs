@@ -70,7 +70,7 @@ fn a_memtable_that_was_flushed_is_not_measured() {
     let mut options = Options::default();
     options.create_if_missing(true);
     let directory = requirements.directory().unwrap();
-    let store = RocksStore::open("rocksdb", &options, directory, Kept::InMemtable).unwrap();
+    let store = RocksStore::open("rocksdb", &options, directory, Kept::Memtable).unwrap();
     engine::load(&mut *store.writer().unwrap(), &data, 0..300, 1, |_| ()).unwrap();
     store.wait_idle().unwrap();
     store.db.flush().unwrap();
