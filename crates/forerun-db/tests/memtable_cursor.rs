@@ -45,7 +45,9 @@ fn a_cursor_turns_around_anywhere_while_entries_are_added() {
             let mut at = 250;
             let entry = cursor.seek(&expected[at].0).unwrap();
             assert_eq!(entry.map(|entry| entry.key), Some(&expected[at].0[..]));
-            for steps in [-1, 1, -2, 1, -40_i32, 5, -1, -1, -1, 1, -70, 90, -3, 2, -133] {
+            for steps in [
+                -1, 1, -2, 1, -40_i32, 5, -1, -1, -1, 1, -70, 90, -3, 2, -133,
+            ] {
                 for _ in 0..steps.unsigned_abs() {
                     let entry = match steps < 0 {
                         true => cursor.prev(),
