@@ -213,13 +213,12 @@ pub struct Options {
     /// that is being written to the log does not count. Default: 1 GiB.
     pub memory_limit_bytes: usize,
     /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
-    /// one. At most half of `memory_limit_bytes` is used. A memtable reserves address space of this
-    /// size at once, and memory as it fills. The memory of flushed memtables, up to this size, is
-    /// kept for the next ones. At least 1 KiB. Default: 64 MiB.
+    /// one, at least 1 KiB, at most half of `memory_limit_bytes`. A memtable reserves address space
+    /// of this size, and memory as it fills, which the next one uses again. Default: 64 MiB.
     pub memtable_bytes: usize,
     /// Whether memtables of 16 KiB and more have an index by hash, so that point lookups search no
-    /// list. It takes 15 of `memtable_bytes` per key; insertions take a tenth longer, in batches a
-    /// quarter. Only for [`Comparator::equal_means_identical`]. Default: true.
+    /// list. Insertions take a tenth to a quarter longer. Only for
+    /// [`Comparator::equal_means_identical`]. Default: true.
     pub memtable_index: bool,
     /// The maximum memory for pages of runs, their indexes and filters, in bytes. Indexes use at
     /// most a quarter of it; a run whose index does not fit uses its filter. Filters use at most

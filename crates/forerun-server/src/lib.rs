@@ -46,6 +46,8 @@ mod settings;
 mod shared;
 mod snapshot;
 mod snapshot_error;
+#[cfg(feature = "study")]
+mod study_sockets;
 mod system;
 mod testing;
 mod warm_up;
@@ -71,8 +73,8 @@ pub use testing::{fuzz_multi_get, fuzz_session, fuzz_snapshot};
 /// The protocol and the sockets without a cache behind them, for studies of other indexes.
 #[cfg(feature = "study")]
 pub mod study {
-    pub use crate::net::study_sockets::{Connection, Sockets};
     pub use crate::session::study::{GetParser, Gets, Part, push_item, push_text};
+    pub use crate::study_sockets::{Connection, Sockets};
     pub use crate::system::Ready;
 }
 

@@ -250,7 +250,7 @@ impl Channel {
         if data.len() > MESSAGE_BYTES_MAX {
             return Err(ChannelFailure::Long { bytes: data.len() });
         }
-        // The peer counts what it was told, not what was read since.
+        // The peer counts what was reported to it, not what was read since.
         let unreported = self.received.wrapping_sub(self.reported);
         if unreported >= u32::from(self.window) {
             return Err(ChannelFailure::Credits {

@@ -70,6 +70,16 @@ pub enum Backing {
     Heap,
 }
 
+impl Backing {
+    /// The size of the pages in which memory of this kind is taken from the system and returned.
+    pub fn page_bytes(self) -> usize {
+        match self {
+            Backing::AdvisedHuge => HUGE_PAGE_BYTES,
+            Backing::SmallPages | Backing::Heap => page_bytes(),
+        }
+    }
+}
+
 impl fmt::Display for Backing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -18,8 +18,8 @@
 //! - *free*: a [`FreeFrame`] exists for it. Only its owner may write the frame. It is not `Clone`.
 //! - *published*: the [`FreeFrame`] was exchanged for a [`FrameNo`], which a slot names. No thread
 //!   writes the frame. Readers read it while they are pinned.
-//! - *waiting*: no slot names it any more. Once every reader pinned at that time has gone, and every
-//!   cursor that [holds](Frames::hold) it, [`Frames::reclaim`] makes its [`FreeFrame`] again.
+//! - *waiting*: no slot names it any more. Once every reader pinned at that time has gone, and
+//!   every cursor that [holds](Frames::hold) it, [`Frames::reclaim`] makes its [`FreeFrame`] again.
 
 #![allow(
     unsafe_code,

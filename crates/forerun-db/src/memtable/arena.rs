@@ -13,7 +13,6 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forerun_core::region::{self, HUGE_PAGE_BYTES};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{Backing, CachePadded, Pages, Region, RegionError};
 
@@ -95,7 +94,7 @@ impl Arena {
         let used_bytes = before & !CLOSED;
         let kept_bytes = used_bytes.saturating_add(kept_bytes);
         // Rounded down, unless a part of the page is in use.
-        let page_bytes = page_bytes_of(self.backing());
+        let page_bytes = self.backing().page_bytes();
         let kept_bytes = used_bytes.max(kept_bytes - kept_bytes % page_bytes);
         // SAFETY: the arena is closed. Only a holder of the lock, which is held, opens it again.
         unsafe { self.release_behind(kept_bytes, &mut touched_bytes) };
@@ -110,7 +109,7 @@ impl Arena {
     /// # Safety
     /// The arena must be closed until this returns, and at most `kept_bytes` be in use.
     unsafe fn release_behind(&self, kept_bytes: usize, touched_bytes: &mut usize) {
-        let page_bytes = page_bytes_of(self.backing());
+        let page_bytes = self.backing().page_bytes();
         let kept_bytes = kept_bytes.next_multiple_of(page_bytes);
         let end = touched_bytes
             .next_multiple_of(page_bytes)
@@ -187,7 +186,7 @@ impl Arena {
         let mut touched_bytes = self.lock_touched();
         // Pages at both ends stay, and perhaps all.
         *touched_bytes = end.max(*touched_bytes);
-        let page_bytes = page_bytes_of(self.backing());
+        let page_bytes = self.backing().page_bytes();
         let (first, last) = (start.next_multiple_of(page_bytes), end - end % page_bytes);
         if let Some(region) = &self.region
             && first < last
@@ -270,14 +269,6 @@ impl Drop for Arena {
     }
 }
 
-/// The size of the pages with which memory of a kind is taken and returned.
-pub(super) fn page_bytes_of(backing: Backing) -> usize {
-    match backing {
-        Backing::AdvisedHuge => HUGE_PAGE_BYTES,
-        _ => region::page_bytes(),
-    }
-}
-
 // SAFETY: the arena owns the region that `base` points into, and a region is not tied to a thread.
 unsafe impl Send for Arena {}
 // SAFETY: as above; the rest is atomic or locked, or does not change.
@@ -338,7 +329,7 @@ mod tests {
         // SAFETY: the place is still ours, since a closed arena takes nothing back.
         assert_eq!(unsafe { place.add(63).read() }, 3);
         drop(second);
-        assert_eq!(pool.bytes(), region::page_bytes());
+        assert_eq!(pool.bytes(), forerun_core::region::page_bytes());
     }
 
     #[cfg(target_os = "linux")]
@@ -351,7 +342,7 @@ mod tests {
         };
         let arena = Arena::new(1 << 20, Pages::Small, Some(source)).unwrap();
         arena.allocate(64).unwrap();
-        let (len_bytes, page_bytes) = (1 << 19, region::page_bytes());
+        let (len_bytes, page_bytes) = (1 << 19, forerun_core::region::page_bytes());
         let place = arena.allocate(len_bytes).unwrap();
         // SAFETY: the range was just allocated.
         unsafe { place.write_bytes(3, len_bytes) };

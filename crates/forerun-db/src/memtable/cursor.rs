@@ -14,7 +14,8 @@ use crate::versions::{Entry, Version, VersionCursor, VisibleEntries};
 /// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes
 /// that come after its snapshot. It lends the entry at its position.
 ///
-/// All moves can fail with [`Error::CorruptEntry`], with [`MemoryChecks::Paranoid`] only.
+/// All moves can fail with [`Error::CorruptEntry`](crate::Error::CorruptEntry), with
+/// [`MemoryChecks::Paranoid`] only.
 pub struct Cursor<'a>(VisibleEntries<TableVersions<'a>>);
 
 impl<'a> Cursor<'a> {

@@ -109,7 +109,7 @@ struct Current {
 }
 
 struct Trial {
-    /// Batches since the last trial began, as far as threads have told.
+    /// Batches since the last trial began, as far as threads have counted them.
     batches: AtomicU32,
     /// The number of batches at which the next one begins, for each batch of a sample.
     period: AtomicU32,

@@ -94,7 +94,7 @@ fn chosen(choice: &MeasuredChoice, class: usize) -> Option<usize> {
 }
 
 #[test]
-fn every_class_settles_on_its_cheapest_candidate() {
+fn every_class_chooses_its_cheapest_candidate() {
     let choice = MeasuredChoice::new();
     let mut random = Random(7);
     for class in 0..CLASSES {

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{Pages, Region};
 
-use super::arena::page_bytes_of;
 use crate::KEYSPACES_MAX;
 
 /// The maximum number of regions in a pool. However little memory a region has, it takes address
@@ -53,7 +52,7 @@ impl Pooled {
     /// The memory of its pages.
     fn bytes(&self) -> usize {
         self.touched_bytes
-            .next_multiple_of(page_bytes_of(self.region.backing()))
+            .next_multiple_of(self.region.backing().page_bytes())
     }
 }
 

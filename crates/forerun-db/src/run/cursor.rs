@@ -351,8 +351,8 @@ impl<'r> RunCursor<'r> {
         self.row = Some(row);
     }
 
-    /// After a step: prefetches what the next steps in that direction read, the next row's value and
-    /// the start of the next leaf.
+    /// After a step: prefetches what the next steps in that direction read, the next row's value
+    /// and the start of the next leaf.
     #[inline]
     fn prefetch(&self, direction: Direction) {
         let Some(row) = self.row else {

@@ -48,11 +48,11 @@ impl GpuTable {
     }
 
     /// Grows the table to at least this many slots, up to the option `max_capacity`. Entries move,
-    /// so pointers and slots become invalid. Pinned entries stay pinned. On a GPU, rows do not leave
-    /// its memory, unless they are pinned. Both tables need memory during the move.
+    /// so pointers and slots become invalid. Pinned entries stay pinned. On a GPU, rows do not
+    /// leave its memory, unless they are pinned. Both tables need memory during the move.
     ///
-    /// If a bucket of the larger table would be too full, the table grows further. If it has reached
-    /// `max_capacity`, that bucket evicts, as it does for new entries.
+    /// If a bucket of the larger table would be too full, the table grows further. If it has
+    /// reached `max_capacity`, that bucket evicts, as it does for new entries.
     ///
     /// # Errors
     /// The capacity exceeds `max_capacity`; the buckets of a table with `max_capacity` do not hold

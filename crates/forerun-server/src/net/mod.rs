@@ -2,8 +2,6 @@
 
 mod certificate_expiry;
 mod listener;
-#[cfg(feature = "study")]
-pub(crate) mod study_sockets;
 mod tls;
 mod transport;
 mod ucx_poll;

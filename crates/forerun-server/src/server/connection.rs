@@ -22,7 +22,7 @@ use crate::watch_lines::CloseReason;
 use super::buffers::{BufferMemory, PROGRESS_BYTES, Spare};
 use super::connections::{ConnectionState, Ticket};
 use super::linger::Linger;
-use super::worker::Queued;
+use super::queued::Queued;
 
 /// Maximum number of reads per turn, each of up to the size of an input buffer. Then other
 /// connections get their turn.

@@ -4,6 +4,7 @@
 //!   acceptor         accepts connections for the workers; cache clock, snapshots, shutdown
 //!   worker           one thread, one poll, many connections; never blocks on one of them
 //!   connection       transport, input, session, output
+//!   queued           what a connection waits for in its worker
 //!   linger           how a connection ends after an error, so that the client can read it
 //!   connections      the open connections: limit, counts, list
 //!   buffers          the memory of their buffers, and its limit
@@ -19,6 +20,7 @@ mod connection;
 mod connections;
 mod linger;
 mod options;
+mod queued;
 mod running_server;
 mod server_handle;
 mod server_parts;

@@ -31,6 +31,7 @@ use super::buffers::{STALL_S, Spare};
 use super::connection::{Connection, TurnResult, Turns};
 use super::connections::{Connections, Ticket};
 use super::linger::LINGER;
+use super::queued::Queued;
 use super::server_handle::ServerHandle;
 
 /// Maximum number of connections that one poll reports. The next poll reports the others.
@@ -83,17 +84,6 @@ impl<K> WorkerHandle<K> {
             let _ = self.waker.wake();
         }
     }
-}
-
-/// What a connection waits for in its worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Queued {
-    /// The poll's report.
-    No,
-    /// Its turn.
-    ForTurn,
-    /// Room in the buffers.
-    Paused,
 }
 
 /// A connection whose client was refused.

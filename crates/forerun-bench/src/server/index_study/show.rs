@@ -105,8 +105,9 @@ pub(super) fn legend(rows: &[IndexRow]) -> String {
     format!(
         "Medians of {rounds} alternating rounds; ratios are to memc3 over the same transport, and \
          are medians of the rounds' ratios.\nrate: keys/s over memc3's. vs tcp: keys/s over those \
-         over tcp. p50, mean: the latency over memc3's; below 1 is faster.\nreceive to send: nanoseconds per key in each phase of the server; the rest of \
-         its time is the poll.\ntable: the speed of hash and probe over memc3's. server: the speed \
+         over tcp. p50, mean: the latency over memc3's; below 1 is faster.\nreceive to send: \
+         nanoseconds per key in each phase of the server; the rest of its time is the \
+         poll.\ntable: the speed of hash and probe over memc3's. server: the speed \
          of parse, hash, probe and copy over memc3's.\ncore ns: core time of the server per key, \
          system calls included. core: memc3's over this one's.\nclient: the share of its core that \
          the load generator used; near 100%, it is the bottleneck.\nB per item: bytes of the \

@@ -294,7 +294,7 @@ impl Load<'_> {
     ) -> anyhow::Result<(Duration, Option<Memory>)> {
         let start = Instant::now();
         let progress = Progress::on_terminal().rate("server", Some(time.as_secs()), "values read");
-        let mut most: Option<Memory> = None;
+        let mut max_memory: Option<Memory> = None;
         let ended = std::thread::scope(|scope| -> anyhow::Result<()> {
             // Set on every way out, because the scope waits for the clients.
             let mut watch = || -> anyhow::Result<()> {
@@ -308,9 +308,9 @@ impl Load<'_> {
                     std::thread::sleep(Duration::from_millis(100));
                     server.check()?;
                     let memory = Memory::of(server);
-                    most = memory
-                        .map(|memory| memory.max(most.unwrap_or_default()))
-                        .or(most);
+                    max_memory = memory
+                        .map(|memory| memory.max(max_memory.unwrap_or_default()))
+                        .or(max_memory);
                     if let Err(fault) = operator.work(start.elapsed(), server)? {
                         locked(&self.faults).push(fault);
                     }
@@ -333,7 +333,7 @@ impl Load<'_> {
         });
         ended?;
         progress.finish();
-        Ok((start.elapsed(), most))
+        Ok((start.elapsed(), max_memory))
     }
 
     /// One client. It first fills its part of the memory; after a fault of the server it continues

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::os_system::{OsPoll, OsSystem};
 use crate::system::{Carrier, Listening, Readiness, Ready, System};
 
-use super::listener::{Listener, Socket};
+use crate::net::{Listener, Socket};
 
 /// Reports of one poll at most.
 const EVENTS: usize = 1024;
@@ -141,7 +141,7 @@ mod tests {
     use std::net::TcpStream;
 
     #[test]
-    fn connections_are_reported_by_their_numbers_and_listeners_are_told_apart() {
+    fn connections_are_reported_by_their_numbers_and_apart_from_listeners() {
         let places = Listen::parse("127.0.0.1:0", 0).expect("an address");
         let mut sockets = Sockets::listen(&[&places[..], &places].concat()).expect("free ports");
         let addresses: Vec<_> = sockets.addresses().map(Address::to_string).collect();
@@ -165,8 +165,8 @@ mod tests {
         clients[1].write_all(b"ping").expect("it is sent");
         let mut readable = Vec::new();
         while readable.is_empty() {
-            let told = |ready: Ready| readable.extend(ready.readable.then_some(ready.token));
-            sockets.poll(told).expect("it polls");
+            let report = |ready: Ready| readable.extend(ready.readable.then_some(ready.token));
+            sockets.poll(report).expect("it polls");
         }
         assert_eq!(readable, [1]);
         let mut bytes = [0; 10];
