@@ -19,6 +19,23 @@
 //!
 //! openraft's feature `generic-snapshot-data` is on, so a network sends snapshots with
 //! `RaftNetwork::full_snapshot`. The crate's example `replicated` is a complete server.
+//!
+//! ```no_run
+//! # use openraft::RaftNetworkFactory;
+//! # async fn start<N: RaftNetworkFactory<forerun_raft::TypeConfig>>(
+//! #     config: std::sync::Arc<openraft::Config>,
+//! #     network: N,
+//! # ) -> anyhow::Result<()> {
+//! use forerun_db::{Db, Options};
+//! use forerun_raft::TypeConfig;
+//!
+//! let db = Db::open("node-1", Options::default())?;
+//! let (log, state_machine) = forerun_raft::open::<TypeConfig>(&db)?;
+//! let reader = state_machine.reader(); // looks up keys on this node
+//! let raft = openraft::Raft::new(1, config, network, log, state_machine).await?;
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
