@@ -153,14 +153,8 @@ impl Reader for LmdbReader<'_> {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
         let txn = self.env.read_txn()?;
-        let mut given = 0;
         let range = (Bound::Included(from), Bound::Unbounded);
-        for entry in self.database.range(&txn, &range)?.take(limit) {
-            let (key, value) = entry?;
-            each(key, value);
-            given += 1;
-        }
-        Ok(given)
+        pass_on(self.database.range(&txn, &range)?.take(limit), each)
     }
 
     fn scan_back(
@@ -170,15 +164,23 @@ impl Reader for LmdbReader<'_> {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
         let txn = self.env.read_txn()?;
-        let mut given = 0;
         let range = (Bound::Unbounded, Bound::Included(from));
-        for entry in self.database.rev_range(&txn, &range)?.take(limit) {
-            let (key, value) = entry?;
-            each(key, value);
-            given += 1;
-        }
-        Ok(given)
+        pass_on(self.database.rev_range(&txn, &range)?.take(limit), each)
     }
+}
+
+/// Passes entries on, and returns how many there were.
+fn pass_on<'a>(
+    entries: impl Iterator<Item = heed::Result<(&'a [u8], &'a [u8])>>,
+    each: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<usize> {
+    let mut given = 0;
+    for entry in entries {
+        let (key, value) = entry?;
+        each(key, value);
+        given += 1;
+    }
+    Ok(given)
 }
 
 struct LmdbWriter<'a> {

@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::lookup_page;
 use crate::lookup_workloads::Lookups;
 use crate::output::{Output, write_facts};
+use crate::panels::add_facts;
 use anyhow::Result;
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
@@ -45,11 +46,7 @@ pub(crate) fn show(
             writeln!(out, "\n{}", table.to_text())?;
             out.flush()?;
         }
-        for fact in store_facts {
-            if !facts.contains(&fact) {
-                facts.push(fact);
-            }
-        }
+        add_facts(&mut facts, store_facts);
         all.extend(rows);
         Ok(())
     })?;

@@ -61,17 +61,22 @@ pub(crate) fn push_series<T>(
     }
 }
 
+/// Adds the facts that are not there yet.
+pub(crate) fn add_facts(facts: &mut Vec<(String, String)>, more: Vec<(String, String)>) {
+    for fact in more {
+        if !facts.contains(&fact) {
+            facts.push(fact);
+        }
+    }
+}
+
 /// Adds a table under a heading. Columns that never change become facts of the page.
 pub(crate) fn push_table(
     report: &mut Report,
     heading: &str,
     (constant, table): (Vec<(String, String)>, TextTable),
 ) {
-    for fact in constant {
-        if !report.facts.contains(&fact) {
-            report.facts.push(fact);
-        }
-    }
+    add_facts(&mut report.facts, constant);
     report.sections.push(Section::Heading(heading.to_owned()));
     report.sections.push(Section::Table {
         caption: String::new(),

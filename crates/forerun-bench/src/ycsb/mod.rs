@@ -35,6 +35,7 @@ pub use result_row::{Loaded, YcsbRow};
 
 use crate::engine::{Engine, StoreLocation};
 use crate::output::{Timing, on_stdout, write_facts};
+use crate::panels::add_facts;
 use crate::store_engine::DbEngine;
 use anyhow::{Context, Result};
 use args::Plan;
@@ -99,11 +100,7 @@ pub fn run_to(
             if !output.json_rows(&rows, out)? {
                 show::print(&rows, &store_facts, out)?;
             }
-            for fact in store_facts {
-                if !facts.contains(&fact) {
-                    facts.push(fact);
-                }
-            }
+            add_facts(&mut facts, store_facts);
             all.extend(rows);
             Ok(())
         };

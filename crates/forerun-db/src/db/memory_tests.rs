@@ -8,6 +8,7 @@ use forerun_core::region::page_bytes;
 use super::super::Inner;
 use super::super::super_version::Table;
 use crate::io::fault::FaultIo;
+use crate::testing::random::Random;
 use crate::{Background, Db, Durability, Error, Iter, Keyspace, Options, Result, WriteBatch};
 
 /// The size of a memtable set.
@@ -180,19 +181,6 @@ fn a_batch_that_does_not_fit_leaves_no_memory_behind() {
     assert!(written <= 2 * page_bytes() * names.len(), "{written}");
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ bits >> 31) % limit as u64) as usize
-    }
-}
-
 /// A store, and what reads it.
 struct Busy {
     db: Db,
@@ -204,28 +192,28 @@ struct Busy {
 
 impl Busy {
     fn keyspace(&mut self) -> Result<Keyspace> {
-        match self.random.below(6) {
+        match self.random.index(6) {
             0 => Ok(self.db.default_keyspace()),
             number => self.db.keyspace(&format!("{number}")),
         }
     }
 
     fn value(&mut self, limit_bytes: usize) -> Vec<u8> {
-        vec![7; self.random.below(limit_bytes)]
+        vec![7; self.random.index(limit_bytes)]
     }
 
     /// Does something.
     fn act(&mut self) -> Result<()> {
-        let key = [self.random.below(200) as u8];
-        match self.random.below(100) {
+        let key = [self.random.index(200) as u8];
+        match self.random.index(100) {
             0..50 => {
                 let (keyspace, value) = (self.keyspace()?, self.value(4000));
                 keyspace.put(key, value)?;
             }
             50..60 => {
                 let mut batch = WriteBatch::new();
-                let limit_bytes = [2_000, 20_000, 60_000][self.random.below(3)];
-                for _ in 0..1 + self.random.below(5) {
+                let limit_bytes = [2_000, 20_000, 60_000][self.random.index(3)];
+                for _ in 0..1 + self.random.index(5) {
                     let (keyspace, value) = (self.keyspace()?, self.value(limit_bytes));
                     batch.keyspace(&keyspace).put(key, value)?;
                 }
@@ -236,7 +224,7 @@ impl Busy {
                 self.readers.push(reader);
             }
             70..80 if !self.readers.is_empty() => {
-                let index = self.random.below(self.readers.len());
+                let index = self.random.index(self.readers.len());
                 self.readers.remove(index);
             }
             80..85 => self.keyspace()?.delete_range([key[0]], [255])?,

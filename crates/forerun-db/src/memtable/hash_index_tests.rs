@@ -6,6 +6,7 @@ use std::time::Duration;
 use forerun_core::sync::{thread, time};
 
 use super::*;
+use crate::testing::random::Random;
 use crate::versions::SEQUENCE_MAX;
 
 fn table(limit_bytes: usize) -> MemTable {
@@ -260,19 +261,6 @@ impl History {
             let (n, found) = (numbers[i], number(lookup.unwrap()));
             assert_eq!(found, self.expected(n, snapshot), "key {n} at {snapshot}");
         });
-    }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ bits >> 31) % end
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub mod fuzz;
 #[cfg(test)]
+pub(crate) mod random;
+#[cfg(test)]
 pub(crate) mod runs;
 #[cfg(test)]
 pub(crate) mod small_cache;
