@@ -148,6 +148,17 @@ fn load(name: &str) -> Result<&'static Functions, UcxError> {
     Ok(Box::leak(Box::new(functions)))
 }
 
+/// Whether an endpoint may be forced to its end while UCX has messages of it. Before 1.14, UCX ends
+/// the process if some are messages of its own that connect the endpoint.
+pub(crate) fn can_drop_unsent(functions: &Functions) -> bool {
+    let fixed = UcxVersion {
+        major: 1,
+        minor: 14,
+        release: 0,
+    };
+    version_of(functions) >= fixed
+}
+
 fn version_of(functions: &Functions) -> UcxVersion {
     let (mut major, mut minor, mut release) = (0, 0, 0);
     // SAFETY: the function writes three numbers to the places it is given.

@@ -8,6 +8,9 @@
 //!
 //! A transport may tell the peer at once that the endpoint is gone, and may drop what the peer has
 //! not taken yet. So an endpoint stays for a while after its user has closed it.
+//!
+//! Before 1.14, UCX may end the process when it drops messages. With these versions, every endpoint
+//! is flushed first, and stays longer if its peer takes nothing.
 
 #![allow(unsafe_code, reason = "calls UCX, which calls back")]
 
@@ -19,6 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::time;
+use slab::Slab;
 
 use crate::callbacks::{ErrorMark, Receive};
 use crate::sys::{self, RequestParam};
@@ -29,6 +33,9 @@ use super::{Endpoint, Outcome, Sent, Worker, outcome, reuse};
 const FORCE_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a dropped worker waits for peers that have been sent everything.
 const PEER_TIME_MAX: Duration = Duration::from_millis(100);
+/// How long an endpoint at least has to send everything, where dropping messages can end the
+/// process.
+const UNSENT_TIME_MIN: Duration = Duration::from_secs(60);
 /// How often a worker asks whether a peer is gone.
 const ASK_INTERVAL: Duration = Duration::from_millis(5);
 /// Closed endpoints of a worker that wait for something.
@@ -46,7 +53,9 @@ pub(crate) type IsGone = Box<dyn FnMut() -> bool + Send>;
 pub(super) struct Closed {
     /// The flush, until it has ended.
     flush: Option<NonNull<c_void>>,
-    /// The endpoint is forced to its end at this time.
+    /// The endpoint is forced to its end at this time if the flush has not ended.
+    flush_until: Instant,
+    /// The endpoint is forced to its end at this time if the flush has ended.
     until: Instant,
     is_gone: Option<IsGone>,
     unsent_bytes: usize,
@@ -68,10 +77,16 @@ impl<R: Receive> Worker<R> {
             return;
         }
         let has_failed = self.error(at).is_some();
+        let now = time::now();
+        let is_over = now >= until;
+        let flush_until = match self.can_drop_unsent {
+            true => until,
+            false => until.max(now + UNSENT_TIME_MIN),
+        };
         let Some(endpoint) = self.endpoints.get_mut(at) else {
             return;
         };
-        if has_failed || endpoint.closed.is_some() || time::now() >= until {
+        if has_failed || endpoint.closed.is_some() || now >= flush_until {
             return self.force(at);
         }
         let unsent_bytes = endpoint.sent.iter().map(|one| one.message.len()).sum();
@@ -80,11 +95,12 @@ impl<R: Receive> Worker<R> {
             unsafe { (self.functions.ucp_ep_flush_nbx)(endpoint.handle, &RequestParam::new()) };
         let flush = match outcome(result) {
             Outcome::Pending(request) => Some(request),
-            Outcome::Done if is_gone.is_some() => None,
+            Outcome::Done if is_gone.is_some() && !is_over => None,
             Outcome::Done | Outcome::Failed(_) => return self.force(at),
         };
         endpoint.closed = Some(Closed {
             flush,
+            flush_until,
             until,
             is_gone,
             unsent_bytes,
@@ -176,7 +192,11 @@ impl<R: Receive> Worker<R> {
                 };
             // Relaxed: UCX sets it in this thread, within a call of the worker.
             let has_failed = mark.status.load(Ordering::Relaxed) != sys::OK;
-            if is_gone || now >= closed.until || has_failed {
+            let until = match closed.flush {
+                Some(_) => closed.flush_until,
+                None => closed.until,
+            };
+            if is_gone || now >= until || has_failed {
                 ended.push(*at);
             }
         }
@@ -205,6 +225,13 @@ impl<R: Receive> Worker<R> {
         });
     }
 
+    /// Leaves the worker and all that UCX has of it in memory. Nothing calls UCX for it any more.
+    fn leak(&mut self) {
+        std::mem::forget(self.context.clone());
+        std::mem::forget(std::mem::replace(&mut self.endpoints, Slab::new()));
+        std::mem::forget(std::mem::take(&mut self.forced));
+    }
+
     /// Whether a closed endpoint has something to deliver.
     fn has_unsent(&self) -> bool {
         let closed_at = |at: &usize| self.endpoints.get(*at)?.closed.as_ref();
@@ -221,6 +248,14 @@ impl<R: Receive> Drop for Worker<R> {
         }
         let begin = time::now();
         let elapsed = || time::now().saturating_duration_since(begin);
+        if !self.can_drop_unsent {
+            let open: Vec<usize> = self.endpoints.iter().map(|(at, _)| at).collect();
+            for at in open {
+                if self.endpoints[at].closed.is_none() {
+                    self.close(at, begin, None);
+                }
+            }
+        }
         while self.has_unsent() && elapsed() < self.drop_time {
             self.progress();
         }
@@ -228,6 +263,9 @@ impl<R: Receive> Drop for Worker<R> {
             if !self.progress() {
                 forerun_core::sync::thread::sleep(ASK_INTERVAL);
             }
+        }
+        if !self.can_drop_unsent && self.has_unsent() {
+            return self.leak();
         }
         let open: Vec<usize> = self.endpoints.iter().map(|(at, _)| at).collect();
         for at in open {

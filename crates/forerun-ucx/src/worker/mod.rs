@@ -32,7 +32,7 @@ use slab::Slab;
 use crate::callbacks::{ErrorMark, Receive, on_error, on_message};
 use crate::context::Context;
 use crate::error::UcxError;
-use crate::library::Functions;
+use crate::library::{self, Functions};
 use crate::message::{HEADER_BYTES, Message};
 use crate::sys::{
     self, EndpointHandle, EndpointParams, ErrorHandler, HandlerParam, RequestParam, SocketAddress,
@@ -87,6 +87,8 @@ pub(crate) struct Worker<R: Receive> {
     asked: Instant,
     /// How long dropping the worker may wait for closed endpoints.
     pub(crate) drop_time: Duration,
+    /// Whether an endpoint may be forced to its end before UCX has sent everything.
+    can_drop_unsent: bool,
     failures: Arc<AtomicBool>,
     #[expect(
         clippy::vec_box,
@@ -157,6 +159,7 @@ impl<R: Receive> Worker<R> {
             closed: Vec::new(),
             asked: time::now(),
             drop_time: DROP_TIME,
+            can_drop_unsent: library::can_drop_unsent(functions),
             failures: Arc::default(),
             spare: Vec::new(),
         };
