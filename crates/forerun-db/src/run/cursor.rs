@@ -276,20 +276,21 @@ impl<'r> RunCursor<'r> {
             };
             self.read_ahead(range);
         }
-        let (run, ahead) = (self.run, &mut self.ahead);
-        self.leaf.fill(number, |page| match ahead.find(location) {
-            Some(stored) => {
-                page.resize(location.raw_len as usize, 0);
-                unstore(run.salt(), location, stored, page)
-                    .map_err(|reason| run.corrupt(location.offset, reason))
-            }
-            // The large read failed, perhaps because of another leaf. Read this one alone.
-            None => {
-                run.read_page(location, &mut ahead.bytes, page)?;
-                ahead.offset = location.offset;
-                Ok(())
-            }
-        })
+        let (run, ahead, len) = (self.run, &mut self.ahead, location.raw_len as usize);
+        self.leaf
+            .fill(number, len, |page| match ahead.find(location) {
+                Some(stored) => {
+                    page.resize(len, 0);
+                    unstore(run.salt(), location, stored, page)
+                        .map_err(|reason| run.corrupt(location.offset, reason))
+                }
+                // The large read failed, perhaps because of another leaf. Read this one alone.
+                None => {
+                    run.read_page(location, &mut ahead.bytes, page)?;
+                    ahead.offset = location.offset;
+                    Ok(())
+                }
+            })
     }
 
     /// Reads a part of the file ahead. On an error, the buffer is empty.
@@ -298,6 +299,9 @@ impl<'r> RunCursor<'r> {
         ahead.offset = range.start;
         ahead.bytes.clear();
         let len = (range.end - range.start) as usize;
+        if ahead.bytes.capacity() > (READ_AHEAD_MAX_BYTES as usize).max(4 * len) {
+            ahead.bytes = Vec::new();
+        }
         if ahead.bytes.try_reserve(len).is_err() {
             return;
         }

@@ -16,7 +16,8 @@ use crate::cache::driver::Reads;
 use crate::cache::{self, HeldPage, HoldPermit};
 use crate::io::ReadBackend;
 
-/// Bytes of a page buffer that a reused cursor keeps.
+/// Bytes of a page buffer that a cursor keeps when it is reused, or moves to a page that needs less
+/// than a quarter of them.
 const KEPT_PAGE_BYTES: usize = 64 << 10;
 
 /// A page, held in the cache or copied.
@@ -27,7 +28,8 @@ pub(super) struct LoadedPage<'r> {
     held: Option<HeldPage<'r>>,
     /// The page, if it is not held.
     copy: Vec<u8>,
-    /// Kept as long as the cursor lives. Declared after the page that it permits to hold.
+    /// Kept as long as the cursor lives, unless permits are scarce when it is put away. Declared
+    /// after the page that it permits to hold.
     permit: Option<HoldPermit<'r>>,
 }
 
@@ -61,15 +63,25 @@ impl<'r> LoadedPage<'r> {
         if self.held.is_some() {
             self.clear();
         }
+        if self.permit.as_ref().is_some_and(HoldPermit::is_scarce) {
+            self.permit = None;
+        }
         if self.copy.capacity() > KEPT_PAGE_BYTES {
-            self.clear();
+            self.make_room(0);
+        }
+    }
+
+    /// Makes this no page, and frees a buffer that is much too large for one of `len` bytes.
+    fn make_room(&mut self, len: usize) {
+        self.clear();
+        if self.copy.capacity() > KEPT_PAGE_BYTES.max(4 * len) {
             self.copy = Vec::new();
         }
     }
 
     /// Copies a page.
     pub(super) fn copy_from(&mut self, number: u32, bytes: &[u8]) {
-        self.clear();
+        self.make_room(bytes.len());
         self.copy.clear();
         self.copy.extend_from_slice(bytes);
         self.number = Some(number);
@@ -79,9 +91,10 @@ impl<'r> LoadedPage<'r> {
     pub(super) fn fill(
         &mut self,
         number: u32,
+        len: usize,
         fill: impl FnOnce(&mut Vec<u8>) -> Result<()>,
     ) -> Result<()> {
-        self.clear();
+        self.make_room(len);
         fill(&mut self.copy)?;
         self.number = Some(number);
         Ok(())
@@ -94,8 +107,8 @@ impl<'r> LoadedPage<'r> {
         number: u32,
         location: PageLocation,
     ) -> bool {
-        self.clear();
         let (slots, len) = (run.slots(), location.raw_len as usize);
+        self.make_room(len);
         if self.permit.is_none() {
             self.permit = slots.cache().hold_permit();
         }
@@ -113,6 +126,12 @@ impl<'r> LoadedPage<'r> {
         self.number = Some(number);
         slots.cache().count(1, 0);
         true
+    }
+
+    /// Bytes of the buffer.
+    #[cfg(test)]
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.copy.capacity()
     }
 
     /// Loads a page through the cache, unless this already is that page.
