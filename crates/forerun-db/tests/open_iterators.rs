@@ -15,7 +15,8 @@ use forerun_db::io::{Io, OpenMode};
 use forerun_db::{Db, Iter, Options, TreeOptions, Values};
 use testing::{open, small_options, tiny_options};
 
-type Map = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
+type Bytes = Arc<[u8]>;
+type Map = BTreeMap<Bytes, Bytes>;
 
 const KEYS: u64 = 3_000;
 
@@ -95,7 +96,7 @@ fn write_some(db: &Db, map: &mut Map, random: &mut Random, ops: u64) {
 /// An open iterator, and the entries that it has still to return.
 struct Open {
     iter: Iter,
-    left: VecDeque<(Arc<[u8]>, Arc<[u8]>)>,
+    left: VecDeque<(Bytes, Bytes)>,
 }
 
 impl Open {
