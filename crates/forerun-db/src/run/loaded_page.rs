@@ -67,21 +67,22 @@ impl<'r> LoadedPage<'r> {
             self.permit = None;
         }
         if self.copy.capacity() > KEPT_PAGE_BYTES {
-            self.make_room(0);
+            self.clear();
+            self.copy = Vec::new();
         }
     }
 
-    /// Makes this no page, and frees a buffer that is much too large for one of `len` bytes.
-    fn make_room(&mut self, len: usize) {
-        self.clear();
-        if self.copy.capacity() > KEPT_PAGE_BYTES.max(4 * len) {
+    /// Frees the buffer if it is much too large for `len` bytes.
+    fn trim_buffer(&mut self, len: usize) {
+        if self.copy.capacity() > KEPT_PAGE_BYTES.max(len.saturating_mul(4)) {
             self.copy = Vec::new();
         }
     }
 
     /// Copies a page.
     pub(super) fn copy_from(&mut self, number: u32, bytes: &[u8]) {
-        self.make_room(bytes.len());
+        self.clear();
+        self.trim_buffer(bytes.len());
         self.copy.clear();
         self.copy.extend_from_slice(bytes);
         self.number = Some(number);
@@ -94,7 +95,8 @@ impl<'r> LoadedPage<'r> {
         len: usize,
         fill: impl FnOnce(&mut Vec<u8>) -> Result<()>,
     ) -> Result<()> {
-        self.make_room(len);
+        self.clear();
+        self.trim_buffer(len);
         fill(&mut self.copy)?;
         self.number = Some(number);
         Ok(())
@@ -107,19 +109,22 @@ impl<'r> LoadedPage<'r> {
         number: u32,
         location: PageLocation,
     ) -> bool {
+        self.clear();
         let (slots, len) = (run.slots(), location.raw_len as usize);
-        self.make_room(len);
         if self.permit.is_none() {
             self.permit = slots.cache().hold_permit();
         }
         if let Some(permit) = &self.permit {
             self.held = slots.hold(number, len, permit);
         }
-        if self.held.is_none() {
+        if self.held.is_some() {
+            self.trim_buffer(0);
+        } else {
             let pin = cache::pin();
             let Some(bytes) = slots.get(number, len, &pin) else {
                 return false;
             };
+            self.trim_buffer(bytes.len());
             self.copy.clear();
             self.copy.extend_from_slice(bytes);
         }
