@@ -101,7 +101,7 @@ fn check(table: &MemTable, map: &Map, written: usize) {
 #[test]
 fn a_table_with_any_limit_keeps_what_it_took() {
     for (checks, hash_index) in KINDS {
-        let mut most = 0;
+        let mut written_max = 0;
         for limit_bytes in (0..6000).step_by(24).chain([1, 511, 512, 4097]) {
             let config = MemTableConfig::default()
                 .limit_bytes(limit_bytes)
@@ -113,7 +113,7 @@ fn a_table_with_any_limit_keeps_what_it_took() {
                 Ok(table) => {
                     let (map, written) = fill(&table, 20, limit_bytes as u64);
                     check(&table, &map, written);
-                    most = most.max(written);
+                    written_max = written_max.max(written);
                 }
                 Err(Error::MemoryLimit { .. }) => {
                     assert!(limit_bytes < needed_bytes, "{limit_bytes} suffice");
@@ -121,7 +121,7 @@ fn a_table_with_any_limit_keeps_what_it_took() {
                 Err(error) => panic!("{limit_bytes}: {error}"),
             }
         }
-        assert!(most > 40, "{most}");
+        assert!(written_max > 40, "{written_max}");
     }
 }
 
@@ -129,8 +129,8 @@ fn a_table_with_any_limit_keeps_what_it_took() {
 fn a_table_without_memory_for_its_skip_list_index_answers_all_the_same() {
     // An index is due at 2,048 entries, and the next one at 5/4 or twice as many.
     for (checks, hash_index) in KINDS {
-        let mut fewest = usize::MAX;
-        let mut most = 0;
+        let mut written_min = usize::MAX;
+        let mut written_max = 0;
         for limit_bytes in (100 << 10..260 << 10).step_by(12_000) {
             let config = MemTableConfig::default()
                 .limit_bytes(limit_bytes)
@@ -140,9 +140,12 @@ fn a_table_without_memory_for_its_skip_list_index_answers_all_the_same() {
             let table = MemTable::new(config).unwrap();
             let (map, written) = fill(&table, 4, limit_bytes as u64);
             check(&table, &map, written);
-            fewest = fewest.min(written);
-            most = most.max(written);
+            written_min = written_min.min(written);
+            written_max = written_max.max(written);
         }
-        assert!(fewest < 2048 && most > 2600, "{fewest} to {most}");
+        assert!(
+            written_min < 2048 && written_max > 2600,
+            "{written_min} to {written_max}"
+        );
     }
 }

@@ -336,8 +336,8 @@ fn judge(costs: &[u64], before: usize) -> (usize, u32) {
 ///
 /// A counter that threads share would be a cache line that each batch takes away from the other
 /// threads. The distances vary, so that no pattern in the calls hides a table or a class. They
-/// begin at 1 and double at first, so that a thread has told at least half of its batches whenever
-/// it ends.
+/// begin at 1 and double at first, so that a thread has reported at least half of its batches
+/// whenever it ends.
 #[inline]
 fn count_batch() -> u32 {
     thread_local!(static BATCHES: BatchCounter = const { BatchCounter::new() });

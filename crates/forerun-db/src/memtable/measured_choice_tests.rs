@@ -341,12 +341,15 @@ fn the_greatest_costs_do_not_overflow() {
 }
 
 #[test]
-fn a_thread_has_told_half_of_its_batches_whenever_it_ends() {
+fn a_thread_has_reported_half_of_its_batches_whenever_it_ends() {
     let counter = BatchCounter::new();
-    let mut told = 0;
+    let mut reported = 0;
     for ran in 1..10_000 {
-        told += counter.count();
-        assert!(told <= ran && ran <= 2 * told, "{told} of {ran}");
+        reported += counter.count();
+        assert!(
+            reported <= ran && ran <= 2 * reported,
+            "{reported} of {ran}"
+        );
     }
 }
 
@@ -364,7 +367,7 @@ fn classes_of_threads_that_run_few_batches_are_measured() {
 }
 
 #[test]
-fn candidates_that_cannot_be_told_apart_leave_the_default() {
+fn candidates_that_cost_the_same_leave_the_default() {
     // The clock is too coarse for any of them, or the default is hardly slower than the others.
     for cost_ns in [0, 1000] {
         let choice = MeasuredChoice::new();
