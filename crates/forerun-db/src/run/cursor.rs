@@ -276,21 +276,21 @@ impl<'r> RunCursor<'r> {
             };
             self.read_ahead(range);
         }
-        let (run, ahead, len) = (self.run, &mut self.ahead, location.raw_len as usize);
-        self.leaf
-            .fill(number, len, |page| match ahead.find(location) {
-                Some(stored) => {
-                    page.resize(len, 0);
-                    unstore(run.salt(), location, stored, page)
-                        .map_err(|reason| run.corrupt(location.offset, reason))
-                }
-                // The large read failed, perhaps because of another leaf. Read this one alone.
-                None => {
-                    run.read_page(location, &mut ahead.bytes, page)?;
-                    ahead.offset = location.offset;
-                    Ok(())
-                }
-            })
+        self.leaf.trim_buffer(location.raw_len as usize);
+        let (run, ahead) = (self.run, &mut self.ahead);
+        self.leaf.fill(number, |page| match ahead.find(location) {
+            Some(stored) => {
+                page.resize(location.raw_len as usize, 0);
+                unstore(run.salt(), location, stored, page)
+                    .map_err(|reason| run.corrupt(location.offset, reason))
+            }
+            // The large read failed, perhaps because of another leaf. Read this one alone.
+            None => {
+                run.read_page(location, &mut ahead.bytes, page)?;
+                ahead.offset = location.offset;
+                Ok(())
+            }
+        })
     }
 
     /// Reads a part of the file ahead. On an error, the buffer is empty.

@@ -72,9 +72,10 @@ impl<'r> LoadedPage<'r> {
         }
     }
 
-    /// Frees the buffer if it is much too large for `len` bytes.
-    fn trim_buffer(&mut self, len: usize) {
+    /// Frees the buffer if it is much too large for a page of `len` bytes. Then this is no page.
+    pub(super) fn trim_buffer(&mut self, len: usize) {
         if self.copy.capacity() > KEPT_PAGE_BYTES.max(len.saturating_mul(4)) {
+            self.number = None;
             self.copy = Vec::new();
         }
     }
@@ -92,11 +93,9 @@ impl<'r> LoadedPage<'r> {
     pub(super) fn fill(
         &mut self,
         number: u32,
-        len: usize,
         fill: impl FnOnce(&mut Vec<u8>) -> Result<()>,
     ) -> Result<()> {
         self.clear();
-        self.trim_buffer(len);
         fill(&mut self.copy)?;
         self.number = Some(number);
         Ok(())
