@@ -16,6 +16,7 @@
 //! another. This is not a cryptographic function: an attacker who can time a table for long enough
 //! may learn its seed.
 
+use crate::split_mix64;
 use crate::sync::random_seed;
 
 /// A random permutation of the 64-bit numbers.
@@ -44,14 +45,8 @@ impl Permutation {
     /// The permutation of a seed. It is the same on every machine.
     pub fn from_seed(seed: u64) -> Permutation {
         let mut state = seed;
-        let mut next = || {
-            // SplitMix64 (Steele, Lea and Flood, 2014) spreads the seed over the constants.
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
+        // Spreads the seed over the constants.
+        let mut next = || split_mix64(&mut state);
         let add = next();
         // Odd, so that the multiplication is invertible. With the top bit set, because a small
         // multiplier would leave the high half of a small key's product empty.

@@ -10,6 +10,7 @@
 //! - [`pooling`]: sums of the rows of bags of keys, and the formats of rows;
 //! - [`region`]: zeroed memory from `mmap`, with huge pages if the kernel grants them;
 //! - [`size`]: sizes as people write them, such as `2GiB`;
+//! - [`split_mix64`]: a random generator with one word of state;
 //! - [`sync`]: the locks, threads and clocks of all crates, which test builds can replace.
 
 #![cfg_attr(tsan, feature(test))]
@@ -30,6 +31,7 @@ mod process;
 pub mod region;
 mod setters;
 pub mod size;
+mod split_mix;
 pub mod sync;
 mod touch;
 
@@ -44,4 +46,5 @@ pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
 pub use region::{
     Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError, physical_memory_bytes,
 };
+pub use split_mix::split_mix64;
 pub use touch::{Touch, suspend, touch};

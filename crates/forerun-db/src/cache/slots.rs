@@ -155,6 +155,13 @@ impl PageCache {
     }
 }
 
+impl HoldPermit<'_> {
+    /// Whether so many are in use that one should not be kept for later.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.cache.hold_permits.load(Ordering::Relaxed) > self.cache.hold_permits_max / 2
+    }
+}
+
 impl Drop for HoldPermit<'_> {
     fn drop(&mut self) {
         self.cache.hold_permits.fetch_sub(1, Ordering::Relaxed);

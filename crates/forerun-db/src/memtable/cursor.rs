@@ -15,7 +15,7 @@ use crate::versions::{Entry, Version, VersionCursor, VisibleEntries};
 /// that come after its snapshot. It lends the entry at its position.
 ///
 /// All moves can fail with [`Error::CorruptEntry`](crate::Error::CorruptEntry), with
-/// [`MemoryChecks::Paranoid`] only.
+/// [`MemoryChecks::Paranoid`] only. Then the cursor has no position, as after the last entry.
 pub struct Cursor<'a>(VisibleEntries<TableVersions<'a>>);
 
 impl<'a> Cursor<'a> {

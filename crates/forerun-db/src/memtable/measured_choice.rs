@@ -12,15 +12,17 @@
 //! that hardly ever change, and counts itself in its thread. All threads take part in a trial, and
 //! the one that delivers the last sample decides.
 //!
-//! - **Bounds.** Between the beginnings of two trials are at least 2,048 n batches, so trials use a
-//!   candidate other than the chosen one in less than 1% of the batches. If such a candidate is
-//!   much slower, the next trial comes later, so that trials lose 1/256 of the time, but after
+//! - **Bounds.** Between the beginnings of two trials are at least 2,048 n batches, so trials use
+//!   each candidate other than the chosen one in less than 1% of the batches. If such a candidate
+//!   is much slower, the next trial comes later, so that trials lose 1/256 of the time, but after
 //!   32,768 n batches at the latest. So the choice follows a change of the work within 32,768 n
 //!   batches and one trial, or 2,048 n if the costs were similar before. A choice that has just
-//!   changed is tried again after 2,048 n.
+//!   been made or changed is tried again after 2,048 n. Threads that end after few batches may
+//!   leave half of them uncounted, which doubles these distances.
 //! - **Outliers.** The cost of a candidate is the mean of the middle half of its samples. A thread
 //!   that loses the CPU in the middle of a batch makes a sample that does not count, and so does a
-//!   clock that steps back.
+//!   clock that steps back. If the clock is too coarse to tell the candidates apart, the choice
+//!   stays what it was, at first the default.
 //! - **Orderings.** Whatever a thread reads here, its batch gets the same answers. A stale or lost
 //!   value makes a trial a little longer or shorter, or a choice worse until the next trial.
 //!
@@ -142,7 +144,7 @@ impl MeasuredChoice {
     pub(super) fn run<T>(
         &self,
         work: Work,
-        default: impl FnOnce() -> usize,
+        default: impl Fn() -> usize,
         batch: impl FnOnce(usize) -> T,
     ) -> T {
         match SIMULATED {
@@ -158,7 +160,7 @@ impl MeasuredChoice {
         &self,
         work: Work,
         counted: u32,
-        default: impl FnOnce() -> usize,
+        default: impl Fn() -> usize,
         now: impl Fn() -> Instant,
         batch: impl FnOnce(usize) -> T,
     ) -> T {
@@ -180,7 +182,7 @@ impl MeasuredChoice {
         let result = batch(candidate);
         if let (Some(turn), Some(begin)) = (turn, begin) {
             let elapsed = now().saturating_duration_since(begin);
-            self.deliver(work, turn, cost(elapsed, work.units));
+            self.deliver(work, turn, cost(elapsed, work.units), default);
         }
         result
     }
@@ -224,18 +226,18 @@ impl MeasuredChoice {
 
     /// Adds the cost of a turn. The last one of a trial decides.
     #[cold]
-    fn deliver(&self, work: Work, turn: u32, cost: u32) {
+    fn deliver(&self, work: Work, turn: u32, cost: u32, default: impl Fn() -> usize) {
         let trial = &self.trials[work.class];
         // Relaxed: ordered by the next line.
         trial.samples[work.sample(turn)].fetch_add(cost, Ordering::Relaxed);
         // Release and acquire: the last one sees the costs of the others.
         let delivered = trial.delivered.fetch_add(1, Ordering::AcqRel) + 1;
         if delivered == work.turns() {
-            self.decide(work);
+            self.decide(work, default);
         }
     }
 
-    fn decide(&self, work: Work) {
+    fn decide(&self, work: Work, default: impl Fn() -> usize) {
         let trial = &self.trials[work.class];
         let costs: [u64; CANDIDATES_MAX] = std::array::from_fn(|candidate| {
             let samples = trial
@@ -251,8 +253,10 @@ impl MeasuredChoice {
         let costs = &costs[..work.candidates];
         let current = &self.current[work.class];
         // Relaxed, here and below: each is a value of its own.
-        let before = current.chosen.load(Ordering::Relaxed);
-        let (chosen, period) = judge(costs, (before != UNMEASURED).then_some(before as usize));
+        let (chosen, period) = match current.chosen.load(Ordering::Relaxed) {
+            UNMEASURED => (judge(costs, default()).0, PERIOD_MIN),
+            before => judge(costs, before as usize),
+        };
         current.chosen.store(chosen as u32, Ordering::Relaxed);
         trial.period.store(period, Ordering::Relaxed);
     }
@@ -309,17 +313,17 @@ fn middle_mean(samples: impl Iterator<Item = u32>) -> u64 {
 }
 
 /// The candidate to use from now on, and the period until the next trial.
-fn judge(costs: &[u64], before: Option<usize>) -> (usize, u32) {
+fn judge(costs: &[u64], before: usize) -> (usize, u32) {
     let mut chosen = 0;
     for candidate in 1..costs.len() {
         if costs[candidate] < costs[chosen] {
             chosen = candidate;
         }
     }
-    match before {
-        Some(before) if costs[before] * (MARGIN - 1) <= costs[chosen] * MARGIN => chosen = before,
-        _ => return (chosen, PERIOD_MIN),
+    if costs[before] * (MARGIN - 1) > costs[chosen] * MARGIN {
+        return (chosen, PERIOD_MIN);
     }
+    chosen = before;
     let lost = |cost: &u64| cost.saturating_sub(costs[chosen]) * SAMPLES as u64;
     let lost: u64 = costs.iter().map(lost).sum();
     let period = lost * TIME_PER_LOSS / costs[chosen].max(1);
@@ -327,11 +331,13 @@ fn judge(costs: &[u64], before: Option<usize>) -> (usize, u32) {
     (chosen, period as u32)
 }
 
-/// Counts a batch of this thread. Mostly returns 0, and each 33rd to 97th time how many batches
+/// Counts a batch of this thread. Mostly returns 0, and each 33rd to 96th time how many batches
 /// there were since.
 ///
 /// A counter that threads share would be a cache line that each batch takes away from the other
-/// threads. The distances vary, so that no pattern in the calls hides a table or a class.
+/// threads. The distances vary, so that no pattern in the calls hides a table or a class. They
+/// begin at 1 and double at first, so that a thread has reported at least half of its batches
+/// whenever it ends.
 #[inline]
 fn count_batch() -> u32 {
     thread_local!(static BATCHES: BatchCounter = const { BatchCounter::new() });
@@ -361,14 +367,20 @@ impl BatchCounter {
             return 0;
         }
         let counted = self.distance.get();
-        // Marsaglia's xorshift generator.
-        let mut random = self.random.get();
-        random ^= random << 13;
-        random ^= random >> 17;
-        random ^= random << 5;
-        self.random.set(random);
-        self.distance.set(33 + random % 64);
-        self.left.set(self.distance.get());
+        let distance = match counted {
+            ..33 => 2 * counted,
+            _ => {
+                // Marsaglia's xorshift generator.
+                let mut random = self.random.get();
+                random ^= random << 13;
+                random ^= random >> 17;
+                random ^= random << 5;
+                self.random.set(random);
+                33 + random % 64
+            }
+        };
+        self.distance.set(distance);
+        self.left.set(distance);
         counted
     }
 }

@@ -48,6 +48,7 @@ impl Random {
 /// A thread that runs batches, and its clock.
 struct Batches<'c> {
     choice: &'c MeasuredChoice,
+    default: usize,
     counter: BatchCounter,
     base: Instant,
     now: Cell<Duration>,
@@ -57,6 +58,7 @@ impl<'c> Batches<'c> {
     fn new(choice: &'c MeasuredChoice) -> Batches<'c> {
         Batches {
             choice,
+            default: 0,
             counter: BatchCounter::new(),
             base: Instant::now(),
             now: Cell::new(Duration::from_secs(1)),
@@ -68,7 +70,7 @@ impl<'c> Batches<'c> {
         self.choice.run_measured(
             work,
             self.counter.count(),
-            || 0,
+            || self.default,
             || self.base + self.now.get(),
             |candidate| {
                 let cost = Duration::from_nanos(cost_ns(candidate));
@@ -339,12 +341,61 @@ fn the_greatest_costs_do_not_overflow() {
 }
 
 #[test]
+fn a_thread_has_reported_half_of_its_batches_whenever_it_ends() {
+    let counter = BatchCounter::new();
+    let mut reported = 0;
+    for ran in 1..10_000 {
+        reported += counter.count();
+        assert!(
+            reported <= ran && ran <= 2 * reported,
+            "{reported} of {ran}"
+        );
+    }
+}
+
+#[test]
+fn classes_of_threads_that_run_few_batches_are_measured() {
+    let choice = MeasuredChoice::new();
+    let rare = work(3, 2);
+    // Each thread runs a batch of another class first.
+    for _ in 0..PERIOD_FIRST {
+        let batches = Batches::new(&choice);
+        batches.run_many(work(0, 2), 1, &[100, 100]);
+        batches.run_many(rare, 7, &[200, 100]);
+    }
+    assert_eq!(chosen(&choice, 3), Some(1));
+}
+
+#[test]
+fn candidates_that_cost_the_same_leave_the_default() {
+    // The clock is too coarse for any of them, or the default is hardly slower than the others.
+    for cost_ns in [0, 1000] {
+        let choice = MeasuredChoice::new();
+        for default in 0..3 {
+            let work = work(default, 3);
+            let mut costs_ns = [cost_ns; 3];
+            costs_ns[default] += cost_ns / 50;
+            let batches = Batches {
+                default,
+                ..Batches::new(&choice)
+            };
+            batches.run_many(work, within(PERIOD_FIRST, work), &costs_ns);
+            assert_eq!(chosen(&choice, default), Some(default), "{costs_ns:?}");
+            batches.run_many(work, within(PERIOD_MAX, work), &costs_ns);
+            assert_eq!(chosen(&choice, default), Some(default), "{costs_ns:?}");
+        }
+    }
+}
+
+#[test]
 fn a_thread_counts_all_its_batches_at_varying_distances() {
     let counter = BatchCounter::new();
     let counts: Vec<_> = (0..100_000).map(|_| counter.count()).collect();
     let total: u32 = counts.iter().sum();
     assert!((100_000 - 96..=100_000).contains(&total));
-    let distances: Vec<_> = counts.into_iter().filter(|&count| count > 1).collect();
+    let counts: Vec<_> = counts.into_iter().filter(|&count| count > 0).collect();
+    assert_eq!(counts[..7], [1, 2, 4, 8, 16, 32, 64]);
+    let distances = &counts[6..];
     assert!(
         distances
             .iter()

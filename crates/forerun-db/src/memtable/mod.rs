@@ -51,6 +51,8 @@ mod corruption_tests;
 mod hash_index_loom_tests;
 #[cfg(all(test, not(loom)))]
 mod hash_index_tests;
+#[cfg(all(test, not(loom)))]
+mod list_tests;
 #[cfg(all(test, loom))]
 mod loom_tests;
 

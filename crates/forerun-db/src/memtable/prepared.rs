@@ -18,7 +18,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use forerun_core::sync::random_seed;
-use forerun_core::{block_on, interleave};
+use forerun_core::{block_on, interleave, split_mix64};
 
 use super::arena::Full;
 use super::hash_index::HashIndex;
@@ -237,32 +237,22 @@ impl Heights {
         // The seed is mixed, not merely incremented: a batch steps on from its seed, and seeds one
         // step apart would give batch after batch the same heights, shifted by one.
         Heights {
-            state: STATE.with(|state| {
-                let seed = state.get().wrapping_add(GAMMA);
-                state.set(seed);
-                mix(seed)
+            state: STATE.with(|shared| {
+                let mut state = shared.get();
+                let seed = split_mix64(&mut state);
+                shared.set(state);
+                seed
             }),
             low_fan_out_bits: shape.low_fan_out_bits,
         }
     }
 
-    /// SplitMix64 (Steele, Lea, Flood 2014), read as coin tosses.
+    /// A random number, read as coin tosses.
     fn next(&mut self) -> usize {
-        self.state = self.state.wrapping_add(GAMMA);
-        let tosses = mix(self.state).trailing_zeros();
+        let tosses = split_mix64(&mut self.state).trailing_zeros();
         let height = 1 + (tosses + 1).saturating_sub(self.low_fan_out_bits);
         height.min(HEIGHT_MAX as u32) as usize
     }
-}
-
-/// The step of SplitMix64.
-const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The output of SplitMix64 for a state.
-fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ bits >> 31
 }
 
 #[cfg(test)]

@@ -276,6 +276,7 @@ impl<'r> RunCursor<'r> {
             };
             self.read_ahead(range);
         }
+        self.leaf.trim_buffer(location.raw_len as usize);
         let (run, ahead) = (self.run, &mut self.ahead);
         self.leaf.fill(number, |page| match ahead.find(location) {
             Some(stored) => {
@@ -298,6 +299,9 @@ impl<'r> RunCursor<'r> {
         ahead.offset = range.start;
         ahead.bytes.clear();
         let len = (range.end - range.start) as usize;
+        if ahead.bytes.capacity() > (READ_AHEAD_MAX_BYTES as usize).max(4 * len) {
+            ahead.bytes = Vec::new();
+        }
         if ahead.bytes.try_reserve(len).is_err() {
             return;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::cache::PageCache;
+use crate::cache::{self, PageCache};
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::run::level_cursor::LevelCursor;
 use crate::testing::runs::{cache, key, orders, run, sorted};
@@ -266,4 +266,133 @@ fn a_failure_at_any_read_leaves_the_cursor_nowhere_and_the_next_seek_goes_well()
         call += 1;
     }
     assert!(failures > 10, "{failures} of {call}");
+}
+
+/// Whether a cursor reads its leaf where the cache has it.
+fn is_leaf_held(cursor: &RunCursor<'_>) -> bool {
+    let pin = cache::pin();
+    let number = cursor.leaf.number().unwrap();
+    let cached = cursor.run.slots().get(number, usize::MAX, &pin);
+    cached.is_some_and(|bytes| bytes.as_ptr() == cursor.leaf.bytes().as_ptr())
+}
+
+#[test]
+fn thousands_of_cursors_stay_on_their_rows_and_leave_the_cache_its_frames() {
+    let order = &orders()[0];
+    let io = FaultIo::new();
+    let list = sorted(order, &many());
+    for frames in [64, 320] {
+        let cache = cache(frames);
+        let run = run(&io, "/".as_ref(), 2, order, &cache, &list);
+        let mut cursors = Vec::new();
+        let mut held = 0;
+        for at in (0..list.len()).step_by(2) {
+            let mut cursor = RunCursor::new(&run);
+            // The second search finds the pages in the cache.
+            for _ in 0..2 {
+                cursor.seek(&list[at].key, list[at].sequence).unwrap();
+            }
+            held += usize::from(is_leaf_held(&cursor));
+            cursors.push((at, cursor));
+        }
+        assert!((1..=frames / 16).contains(&held), "{held} of {frames}");
+        for (at, cursor) in &mut cursors {
+            assert_eq!(cursor.at(), Some(list[*at].version()));
+            cursor.next().unwrap();
+            assert_eq!(cursor.at(), list.get(*at + 1).map(Held::version));
+            cursor.prev().unwrap();
+        }
+        // Readers of other tests share the epoch.
+        let is_within = (0..20_000).any(|_| {
+            forerun_core::sync::thread::sleep(std::time::Duration::from_micros(500));
+            let stats = cache.stats();
+            cache.evict_to_budget() && stats.used_bytes <= stats.capacity_bytes
+        });
+        assert!(is_within, "{:?}", cache.stats());
+        // Pages that a third of the frames can hold stay.
+        let leaves = run.meta().leaf_pages as usize;
+        let pages = leaves.min(frames / 3);
+        let read_all = || {
+            let before = cache.stats();
+            for page in 0..pages {
+                let mut cursor = RunCursor::new(&run);
+                cursor.seek(&key(page * 4_000 / leaves), 10_000).unwrap();
+            }
+            cache.stats().misses - before.misses
+        };
+        for _ in 0..4 {
+            read_all();
+        }
+        let misses = read_all();
+        assert!(misses <= pages as u64 / 8, "{misses} of {pages}");
+        drop(cursors);
+        let permits: Vec<_> = std::iter::from_fn(|| cache.hold_permit()).collect();
+        assert_eq!(permits.len(), frames / 16);
+    }
+}
+
+#[test]
+fn cursors_that_wait_to_be_reused_do_not_make_others_copy_their_pages() {
+    let order = &orders()[0];
+    let io = FaultIo::new();
+    let cache = cache(320);
+    let list = sorted(order, &many());
+    let run = run(&io, "/".as_ref(), 2, order, &cache, &list);
+    let open = |number: usize| {
+        let mut cursor = RunCursor::new(&run);
+        for _ in 0..2 {
+            cursor.seek(&key(number), 10_000).unwrap();
+        }
+        cursor
+    };
+    // Together they need more permits than there are.
+    let mut idle: Vec<_> = (0..40).map(|n| open(n * 90)).collect();
+    assert!(!is_leaf_held(&open(1_000)), "there is no permit left");
+    idle.iter_mut().for_each(VersionCursor::reset);
+    assert!(is_leaf_held(&open(1_000)));
+    for (n, cursor) in idle.iter_mut().enumerate() {
+        cursor.seek(&key(n * 90), 10_000).unwrap();
+        assert_eq!(cursor.at().unwrap().key, key(n * 90));
+    }
+}
+
+#[test]
+fn a_cursor_that_has_passed_a_large_entry_keeps_no_memory_for_it() {
+    let order = &orders()[0];
+    let io = FaultIo::new();
+    let mut list: Vec<_> = (0..4_000)
+        .map(|n| held(&key(n), n as u64 + 1, Some(&[n as u8; 60])))
+        .collect();
+    list[2_000].value = Some(vec![7; 8 << 20]);
+    let list = sorted(order, &list);
+    // The large page is kept by one cache and too large for the other.
+    for frames in [100, 20_000] {
+        let cache = cache(frames);
+        let run = run(&io, "/".as_ref(), 2, order, &cache, &list);
+        for mut cursor in [RunCursor::new(&run), RunCursor::past_cache(&run)] {
+            let buffer_bytes = |cursor: &RunCursor<'_>| {
+                let above = cursor.path.iter().map(|above| &above.loaded);
+                let pages = above.chain([&cursor.leaf]).map(LoadedPage::buffer_bytes);
+                pages.sum::<usize>() + cursor.ahead.bytes.capacity()
+            };
+            for is_forward in [true, false] {
+                cursor.seek(&key(2_000), 10_000).unwrap();
+                assert_eq!(cursor.at(), Some(list[2_000].version()));
+                for step in 1..500 {
+                    match is_forward {
+                        true => cursor.next().unwrap(),
+                        false => cursor.prev().unwrap(),
+                    }
+                    let at = if is_forward {
+                        2_000 + step
+                    } else {
+                        2_000 - step
+                    };
+                    assert_eq!(cursor.at(), Some(list[at].version()));
+                }
+                let bytes = buffer_bytes(&cursor);
+                assert!(bytes < 1 << 20, "{bytes} bytes");
+            }
+        }
+    }
 }

@@ -16,7 +16,8 @@ use crate::cache::driver::Reads;
 use crate::cache::{self, HeldPage, HoldPermit};
 use crate::io::ReadBackend;
 
-/// Bytes of a page buffer that a reused cursor keeps.
+/// Bytes of a page buffer that a cursor keeps when it is reused, or moves to a page that needs less
+/// than a quarter of them.
 const KEPT_PAGE_BYTES: usize = 64 << 10;
 
 /// A page, held in the cache or copied.
@@ -27,7 +28,8 @@ pub(super) struct LoadedPage<'r> {
     held: Option<HeldPage<'r>>,
     /// The page, if it is not held.
     copy: Vec<u8>,
-    /// Kept as long as the cursor lives. Declared after the page that it permits to hold.
+    /// Kept as long as the cursor lives, unless permits are scarce when it is put away. Declared
+    /// after the page that it permits to hold.
     permit: Option<HoldPermit<'r>>,
 }
 
@@ -61,8 +63,19 @@ impl<'r> LoadedPage<'r> {
         if self.held.is_some() {
             self.clear();
         }
+        if self.permit.as_ref().is_some_and(HoldPermit::is_scarce) {
+            self.permit = None;
+        }
         if self.copy.capacity() > KEPT_PAGE_BYTES {
             self.clear();
+            self.copy = Vec::new();
+        }
+    }
+
+    /// Frees the buffer if it is much too large for a page of `len` bytes. Then this is no page.
+    pub(super) fn trim_buffer(&mut self, len: usize) {
+        if self.copy.capacity() > KEPT_PAGE_BYTES.max(len.saturating_mul(4)) {
+            self.number = None;
             self.copy = Vec::new();
         }
     }
@@ -70,6 +83,7 @@ impl<'r> LoadedPage<'r> {
     /// Copies a page.
     pub(super) fn copy_from(&mut self, number: u32, bytes: &[u8]) {
         self.clear();
+        self.trim_buffer(bytes.len());
         self.copy.clear();
         self.copy.extend_from_slice(bytes);
         self.number = Some(number);
@@ -102,17 +116,26 @@ impl<'r> LoadedPage<'r> {
         if let Some(permit) = &self.permit {
             self.held = slots.hold(number, len, permit);
         }
-        if self.held.is_none() {
+        if self.held.is_some() {
+            self.trim_buffer(0);
+        } else {
             let pin = cache::pin();
             let Some(bytes) = slots.get(number, len, &pin) else {
                 return false;
             };
+            self.trim_buffer(bytes.len());
             self.copy.clear();
             self.copy.extend_from_slice(bytes);
         }
         self.number = Some(number);
         slots.cache().count(1, 0);
         true
+    }
+
+    /// Bytes of the buffer.
+    #[cfg(test)]
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.copy.capacity()
     }
 
     /// Loads a page through the cache, unless this already is that page.

@@ -31,6 +31,9 @@ const WALK_LIMIT: usize = 8;
 /// Bytes of key and value buffers that are kept for reuse.
 const KEPT_BYTES: usize = 4 << 10;
 
+/// A longer buffer is freed when an entry needs less than a quarter of it.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+
 /// Sorts after all versions of a key: their numbers start at 1.
 const BEHIND_ALL: u64 = 0;
 
@@ -328,8 +331,12 @@ impl<C: VersionCursor> VisibleEntries<C> {
 
 #[inline]
 fn keep(into: &mut Vec<u8>, bytes: Option<&[u8]>) {
+    let bytes = bytes.unwrap_or_default();
     into.clear();
-    into.extend_from_slice(bytes.unwrap_or_default());
+    if into.capacity() > KEPT_BYTES_MAX.max(4 * bytes.len()) {
+        *into = Vec::new();
+    }
+    into.extend_from_slice(bytes);
 }
 
 #[cfg(test)]
@@ -455,5 +462,27 @@ mod tests {
                 at = got.map(|(key, _)| key);
             }
         }
+    }
+
+    #[test]
+    fn a_long_value_that_is_copied_takes_memory_only_while_it_is_the_entry() {
+        const LONG: usize = 1 << 20;
+        let versions = (0..40).map(|n| {
+            let value = vec![n as u8; if n / 2 == 9 { LONG } else { 10 }];
+            (vec![n as u8 / 2], 100 - n, Kind::Value, value)
+        });
+        let versions = Sorted {
+            versions: versions.collect(),
+            at: None,
+        };
+        let mut visible = VisibleEntries::new(versions, KeyOrder::Bytewise, 200);
+        let mut lens = Vec::new();
+        while let Some(entry) = visible.prev().unwrap() {
+            let len = entry.value.len();
+            lens.push(len);
+            assert!(visible.value.capacity() <= KEPT_BYTES_MAX.max(4 * len));
+        }
+        assert_eq!(lens.iter().max(), Some(&LONG));
+        assert_eq!(lens.len(), 20);
     }
 }

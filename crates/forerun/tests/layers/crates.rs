@@ -13,6 +13,7 @@ pub(crate) const CRATES: &[Layers] = &[
         name: "forerun-core",
         modules: &[
             "names",
+            "split_mix",
             "sync",
             "arch",
             "cache_padded",

@@ -1,6 +1,8 @@
 //! The random generator behind all choices of a simulation.
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+use crate::split_mix64;
+
+/// SplitMix64, in streams.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -14,11 +16,7 @@ impl Random {
 
     #[inline]
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ (word >> 31)
+        split_mix64(&mut self.0)
     }
 
     /// Returns a number below `below`, which is not zero. The bias is below 2^-32 for every bound
