@@ -115,6 +115,17 @@ struct Block {
     std::vector<Variable> variables;
     std::map<const void*, BarrierState> barriers;
 
+    // Whether the place is in shared memory, of which this many bytes are dynamic.
+    bool has_shared(const void* place, size_t dynamic_bytes) const {
+        const auto* const byte = static_cast<const unsigned char*>(place);
+        bool found = byte >= dynamic.get() && byte < dynamic.get() + dynamic_bytes;
+        for (const Variable& variable : variables) {
+            const unsigned char* const first = variable.memory.get();
+            found |= byte >= first && byte < first + variable.bytes;
+        }
+        return found;
+    }
+
     // Allocates exactly this many bytes, so that the sanitizer guards the next one.
     static Shared allocate(size_t bytes) {
         Shared memory(static_cast<unsigned char*>(
@@ -169,6 +180,12 @@ class Machine {
     const Launch& launch() const { return launch_; }
     Random& random() { return random_; }
     Landings& landings() { return landings_; }
+    bool is_shared(const void* place) const {
+        for (const auto& block : blocks_) {
+            if (block->has_shared(place, launch_.shared_bytes)) return true;
+        }
+        return false;
+    }
 
     // Another lane may run here.
     void point() {

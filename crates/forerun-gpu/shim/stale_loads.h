@@ -15,9 +15,9 @@
 // So one lane's fence does not count for a store of another lane, and a fence acquires only from
 // values that its own lane has read.
 //
-// This is stronger than a real GPU in two ways: a store carries landings that its lane does not
-// know of, and a warp reads no older value of a place than one that any of its lanes has read or
-// stored there.
+// This is stronger than a real GPU: a store carries landings that its lane does not know of, a warp
+// reads no older value of a place than one that any of its lanes has read or stored there, and
+// loads of shared memory return what has landed.
 #pragma once
 #include <algorithm>
 
@@ -59,7 +59,7 @@ inline uint32_t bytes_in(const void* place, uint32_t bytes, const void* other,
 inline void note_landing(void* to, uint32_t bytes, uint64_t carries, const Warp& warp) {
     Machine& machine = Machine::current();
     const uint32_t max = machine.launch().loads_stale;
-    if (max == 0) return;
+    if (max == 0 || machine.is_shared(to)) return;
     Landings& landings = machine.landings();
     if (landings.latest.size() >= max) landings.latest.pop_front();
     auto* const place = static_cast<unsigned char*>(to);

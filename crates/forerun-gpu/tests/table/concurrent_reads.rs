@@ -285,7 +285,7 @@ fn an_erased_key_is_not_found_in_the_slot_of_a_key_with_its_digest() {
             actions: ABSENT_INSERT,
             ..TableOp::default()
         };
-        let asked = keys.repeat(8);
+        let asked = keys.repeat(32);
         let find = || TableOp {
             table: *table.state(),
             count: asked.len() as u64,
