@@ -21,8 +21,9 @@ inline void land_store(Warp& warp, size_t which) {
         if (overlap(held[older].to, held[older].bytes, held[which].to, held[which].bytes))
             which = older;
     }
-    note_landing(held[which].to, held[which].bytes, held[which].carries, warp);
-    std::memcpy(held[which].to, held[which].value, held[which].bytes);
+    const HeldStore& store = held[which];
+    note_landing(store.to, store.bytes, store.carries, warp, store.lanes);
+    std::memcpy(store.to, store.value, store.bytes);
     held.erase(held.begin() + long(which));
 }
 
@@ -44,7 +45,7 @@ inline void hold_store(void* to, const void* value, uint32_t bytes, uint64_t car
     const uint32_t max = machine.launch().stores_held;
     Warp& warp = warp_of(machine.lane());
     if (max == 0) {
-        note_landing(to, bytes, carries, warp);
+        note_landing(to, bytes, carries, warp, machine.lane().bit());
         std::memcpy(to, value, bytes);
         return;
     }

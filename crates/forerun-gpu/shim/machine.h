@@ -76,7 +76,7 @@ struct Landing {
     unsigned char* to;
     uint32_t bytes;
     uint64_t number, carries;
-    uint64_t read_by;  // a bit per warp
+    uint32_t known_to[8];  // a bit per lane of each warp; warps that are 8 apart share them
     unsigned char before[16];
 };
 struct Landings {
@@ -85,7 +85,7 @@ struct Landings {
 };
 
 struct Warp {
-    uint64_t bit = 0;  // of the launch's warps; warps that are 64 apart share one
+    uint32_t number = 0;  // of those that the launch has started
     std::vector<HeldStore> held;
     uint32_t present = 0;  // lanes that exist and have not left the kernel
     std::vector<std::unique_ptr<Meeting>> meetings, ended;
@@ -291,7 +291,7 @@ class Machine {
         block->live = launch_.threads;
         block->dynamic = Block::allocate(launch_.shared_bytes);
         block->warps.resize((launch_.threads + 31) / 32);
-        for (Warp& warp : block->warps) warp.bit = 1ull << warps_started_++ % 64;
+        for (Warp& warp : block->warps) warp.number = warps_started_++;
         for (uint32_t t = 0; t < launch_.threads; ++t) {
             if (idle().empty()) idle().push_back(std::make_unique<Lane>());
             lanes_.push_back(std::move(idle().back()));
@@ -456,7 +456,7 @@ class Machine {
     Fiber home_;
     Lane* lane_ = nullptr;
     Landings landings_;
-    uint64_t warps_started_ = 0;
+    uint32_t warps_started_ = 0;
     std::string failure_;
     std::vector<Start> to_start_;
     std::vector<std::unique_ptr<Block>> blocks_;

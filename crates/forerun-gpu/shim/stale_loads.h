@@ -15,8 +15,10 @@
 // So one lane's fence does not count for a store of another lane, and a fence acquires only from
 // values that its own lane has read.
 //
-// This is stronger than a real GPU: a store carries landings that its lane does not know of, a warp
-// reads no older value of a place than one that any of its lanes has read or stored there, and
+// A lane reads no older value of a place than one that it, or a lane that it met in a warp_sync, had
+// read or stored there before.
+//
+// This is stronger than a real GPU: a store carries landings that its lane does not know of, and
 // loads of shared memory return what has landed.
 #pragma once
 #include <algorithm>
@@ -55,15 +57,22 @@ inline uint32_t bytes_in(const void* place, uint32_t bytes, const void* other,
     return bits;
 }
 
-// Called before a store or an atomic operation of this warp changes the place.
-inline void note_landing(void* to, uint32_t bytes, uint64_t carries, const Warp& warp) {
+// The lanes of a warp that must not read a value from before this landing.
+inline uint32_t& known_to(Landing& landing, const Warp& warp) {
+    return landing.known_to[warp.number % 8];
+}
+
+// Called before a store or an atomic operation of these lanes of a warp changes the place.
+inline void note_landing(void* to, uint32_t bytes, uint64_t carries, const Warp& warp,
+                         uint32_t lanes) {
     Machine& machine = Machine::current();
     const uint32_t max = machine.launch().loads_stale;
     if (max == 0 || machine.is_shared(to)) return;
     Landings& landings = machine.landings();
     if (landings.latest.size() >= max) landings.latest.pop_front();
     auto* const place = static_cast<unsigned char*>(to);
-    Landing landing{place, bytes, ++landings.count, carries, warp.bit, {}};
+    Landing landing{place, bytes, ++landings.count, carries, {}, {}};
+    known_to(landing, warp) = lanes;
     std::memcpy(landing.before, to, bytes);
     landings.latest.push_back(landing);
 }
@@ -74,19 +83,22 @@ inline void read_landed(void* into, const void* from, uint32_t bytes) {
     Machine& machine = Machine::current();
     Lane& lane = machine.lane();
     auto& latest = machine.landings().latest;
-    bool is_stale = true;
+    // Half of the loads return the oldest value that they may.
+    bool is_stale = true, is_oldest = false, has_drawn = false;
     uint32_t left = (1u << bytes) - 1;  // the bytes whose store has not been reached yet
     for (auto landing = latest.rbegin(); landing != latest.rend(); ++landing) {
         // What an older one carries is older still.
         if (landing->number <= lane.sight.sees) return;
         if (!overlap(from, bytes, landing->to, landing->bytes)) continue;
-        is_stale = is_stale && (landing->read_by & warp_of(lane).bit) == 0 &&
-                   machine.random().coin();
+        uint32_t& known = known_to(*landing, warp_of(lane));
+        if (!has_drawn) is_oldest = machine.random().coin();
+        has_drawn = true;
+        is_stale = is_stale && (known & lane.bit()) == 0 && (is_oldest || machine.random().coin());
         if (is_stale) {
             overlay(into, from, bytes, landing->to, landing->before, landing->bytes);
             continue;
         }
-        landing->read_by |= warp_of(lane).bit;
+        known |= lane.bit();
         const uint32_t here = left & bytes_in(from, bytes, landing->to, landing->bytes);
         if (here != 0) lane.sight.met = std::max(lane.sight.met, landing->carries);
         left &= ~here;
@@ -101,11 +113,13 @@ inline void note_atomic(void* to, uint32_t bytes, bool changes) {
     uint64_t carries = 0;
     for (Landing& landing : machine.landings().latest) {
         if (!overlap(to, bytes, landing.to, landing.bytes)) continue;
-        landing.read_by |= warp_of(lane).bit;
+        known_to(landing, warp_of(lane)) |= lane.bit();
         carries = landing.carries;
     }
     lane.sight.met = std::max(lane.sight.met, carries);
-    if (changes) note_landing(to, bytes, std::max(carries, lane.sight.fenced), warp_of(lane));
+    if (!changes) return;
+    carries = std::max(carries, lane.sight.fenced);
+    note_landing(to, bytes, carries, warp_of(lane), lane.bit());
 }
 
 inline void pass_fence(Lane& lane) {
@@ -125,6 +139,10 @@ inline void share_sight(const Lane& caller, uint32_t lanes) {
         sees = std::max(sees, all[__builtin_ctz(rest)]->sight.sees);
     for (uint32_t rest = lanes; rest != 0; rest &= rest - 1)
         all[__builtin_ctz(rest)]->sight.sees = sees;
+    for (Landing& landing : Machine::current().landings().latest) {
+        uint32_t& known = known_to(landing, warp_of(caller));
+        if ((known & lanes) != 0) known |= lanes;
+    }
 }
 
 }  // namespace forerun::shim
