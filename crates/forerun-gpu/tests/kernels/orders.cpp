@@ -1,5 +1,5 @@
 // The shim's memory orders: stores land late (shim/held_stores.h), and loads return older values
-// (shim/stale_loads.h). Each order that a kernel lacks shows in some schedule, and none that it has.
+// (shim/stale_loads.h). An order that a kernel lacks shows in some schedule.
 #include "atomic.cuh"
 #include "lane.cuh"
 #include "tests/testing/harness.h"
@@ -74,8 +74,8 @@ TEST("loads return older values, and a missing acquire shows") {
     CHECK(wrong_sends<Order::release>(64) == 0, "a fence acquires what a release published");
 }
 
-// Block 0 counts in one word. Block 1 reads it, and counts the values that are older than the one it
-// has read before, and those that are older than the one in memory.
+// Block 0 counts in one word. Block 1 reads it, and counts the values that are older than the one
+// that it has read before, and those that are older than the one in memory.
 void follow(u32* out) {
     if (lane_in_warp() != 0) return;
     if (block_in_grid() == 0) {

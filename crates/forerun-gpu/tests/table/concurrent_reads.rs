@@ -302,7 +302,7 @@ fn an_erased_key_is_not_found_in_the_slot_of_a_key_with_its_digest() {
         let finds = asked.each_ref().map(|asked| TableOp {
             table: *table.state(),
             count: asked.len() as u64,
-            keys: shim.array(&bytes_of(&asked)),
+            keys: shim.array(&bytes_of(asked)),
             status_out: shim.array(&vec![9; asked.len()]),
             concurrent_writers: 1,
             ..TableOp::default()
