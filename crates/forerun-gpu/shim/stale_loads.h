@@ -15,8 +15,8 @@
 // So one lane's fence does not count for a store of another lane, and a fence acquires only from
 // values that its own lane has read.
 //
-// A lane reads no older value of a place than one that it had read or stored there before, or that a
-// lane had which it then met in a warp_sync.
+// A lane reads no older value of a place than one that it had read or stored there before, or that
+// a lane had which it then met in a warp_sync.
 //
 // This is stronger than a real GPU: a store carries landings that its lane does not know of, and
 // loads of shared memory return what has landed.
