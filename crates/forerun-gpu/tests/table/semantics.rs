@@ -196,22 +196,22 @@ fn scores_follow_their_policies() {
     use EvictStrategy::{Customized, EpochLfu, EpochLru, Lfu, Lru};
     use ScoreBytes::{Eight, Four};
     const MAX: u64 = u64::MAX;
-    const MAX_32: u64 = u32::MAX as u64;
+    const LOW_32: u64 = u32::MAX as u64;
     type Batches<'a> = &'a [(u64, Option<u64>)];
     let cases: [(_, _, Batches<'_>, u64); 9] = [
         (Lfu, Eight, &[(0, None), (0, Some(5)), (0, None)], 7),
         (Lfu, Eight, &[(0, None), (0, Some(MAX))], MAX),
-        (Lfu, Four, &[(0, None), (0, Some(MAX))], MAX_32),
+        (Lfu, Four, &[(0, None), (0, Some(MAX))], LOW_32),
         (EpochLfu, Eight, &[(1, Some(4)), (7, None)], 7 << 32 | 5),
         (
             EpochLfu,
             Eight,
-            &[(1, Some(4)), (2, Some(MAX_32 - 3))],
-            2 << 32 | MAX_32,
+            &[(1, Some(4)), (2, Some(LOW_32 - 3))],
+            2 << 32 | LOW_32,
         ),
-        (EpochLfu, Eight, &[(3, Some(MAX))], 3 << 32 | MAX_32),
+        (EpochLfu, Eight, &[(3, Some(MAX))], 3 << 32 | LOW_32),
         (Customized, Eight, &[(0, Some(9)), (0, None)], 9),
-        (Customized, Four, &[(0, Some(1 << 40))], MAX_32),
+        (Customized, Four, &[(0, Some(1 << 40))], LOW_32),
         (Customized, Eight, &[(0, Some(1 << 40))], 1 << 40),
     ];
     for (strategy, score_bytes, batches, expected) in cases {
