@@ -160,12 +160,15 @@ fn insert_into_spill(shim: &Shim, table: &mut GpuTable, row: &[u8], home_ahead: 
 /// that is found come from one write, whichever lanes copied them. A row that is absent is
 /// untouched, or zeros if the key was removed during the lookup.
 fn race_for_one_key(erased: bool, lives: Lives) {
-    // A warp seldom has to look its few keys up again under their lock, so it soon takes the next
-    // ones, without locks.
-    const LOOKUPS: usize = 640;
-    let asked: Vec<u64> = (0..LOOKUPS as u64)
-        .map(|i| if i % 16 == 3 { 0 } else { 1 << 20 | i })
-        .collect();
+    // Dense lookups often copy a row while it is written. Sparse ones seldom wait for its lock, so a
+    // warp soon takes its next keys, without locks.
+    let asked: Vec<u64> = match lives {
+        Lives::AtHome => (0..640)
+            .map(|i| if i % 16 == 3 { 0 } else { 1 << 20 | i })
+            .collect(),
+        Lives::InSpill { .. } => vec![0; 48],
+    };
+    let lookups = asked.len();
     let (mut changed, mut absent, mut zeroed) = (BTreeSet::new(), 0, 0);
     for seed in 0..60u64 {
         let width = Width::ALL[3 - seed as usize % 2];
@@ -203,11 +206,11 @@ fn race_for_one_key(erased: bool, lives: Lives) {
         let erase = op(if erased { 16 } else { 0 }, FOUND_ERASE);
         let find = TableOp {
             keys: shim.array(&bytes_of(&asked)),
-            rows_out: shim.array(&vec![7; LOOKUPS * row_bytes]),
-            scores_out: shim.array(&[7; LOOKUPS * 8]),
-            status_out: shim.array(&[9; LOOKUPS]),
+            rows_out: shim.array(&vec![7; lookups * row_bytes]),
+            scores_out: shim.array(&vec![7; lookups * 8]),
+            status_out: shim.array(&vec![9; lookups]),
             concurrent_writers: 1,
-            ..op(LOOKUPS, 0)
+            ..op(lookups, 0)
         };
         let (writer, finder) = names(width);
         let kernels = [
@@ -217,9 +220,9 @@ fn race_for_one_key(erased: bool, lives: Lives) {
         ];
         shim.beside(32, seed, &kernels);
         let (rows, scores, status) = (
-            read(&shim, find.rows_out, LOOKUPS * row_bytes),
-            read(&shim, find.scores_out, LOOKUPS * 8),
-            read(&shim, find.status_out, LOOKUPS),
+            read(&shim, find.rows_out, lookups * row_bytes),
+            read(&shim, find.scores_out, lookups * 8),
+            read(&shim, find.status_out, lookups),
         );
         for (i, row) in rows.chunks_exact(row_bytes).enumerate() {
             let score = &scores[i * 8..][..8];
