@@ -1,5 +1,5 @@
 // atomic.cuh for the shim: a scheduling point, then the whole operation before any other lane runs.
-// The shim provides all orderings and fences anyway; machine.h lists the defects that this hides.
+// held_stores.h and stale_loads.h describe what fences and releases do.
 #pragma once
 #include "machine.h"
 
@@ -10,8 +10,9 @@ namespace shim {
 template <typename T, typename Next> T atomically(T* to, Next next) {
     Machine::current().point();
     land_stores_at(to, sizeof(T));
-    const T was = *to;
-    *to = next(was);
+    const T was = *to, now = next(was);
+    note_atomic(to, sizeof(T), now != was);
+    *to = now;
     return was;
 }
 template <typename T> struct Same { using Type = T; };
@@ -52,13 +53,19 @@ template <typename T> void store_relaxed(T* to, typename shim::Same<T>::Type val
     shim::write_value<T>(to, value);
 }
 template <typename T> void store_release(T* to, typename shim::Same<T>::Type value) {
-    shim::land_stores_of(shim::Machine::current().lane());
-    store_relaxed(to, value);
+    static_assert(sizeof(T) >= 4, "accesses of other sizes would race with these");
+    auto& machine = shim::Machine::current();
+    shim::land_stores_of(machine.lane());
+    const uint64_t landed = machine.landings().count;
+    machine.point();
+    shim::write_value<T>(to, value, landed);
 }
 
 inline void fence() {
     shim::Machine::current().point();
-    shim::land_stores_of(shim::Machine::current().lane());
+    shim::Lane& lane = shim::Machine::current().lane();
+    shim::land_stores_of(lane);
+    shim::pass_fence(lane);
 }
 
 }  // namespace forerun

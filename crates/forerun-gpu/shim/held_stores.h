@@ -9,16 +9,10 @@
 // warp_sync, the stores that one of its lanes had made before are stores of all of its lanes, so
 // that a fence by any of them lands them.
 #pragma once
-#include <algorithm>
-
 #include "machine.h"
+#include "stale_loads.h"
 
 namespace forerun::shim {
-
-inline bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
-    const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
-    return x < y + b_bytes && y < x + a_bytes;
-}
 
 // Lands one store, or an older one to the same place.
 inline void land_store(Warp& warp, size_t which) {
@@ -27,11 +21,11 @@ inline void land_store(Warp& warp, size_t which) {
         if (overlap(held[older].to, held[older].bytes, held[which].to, held[which].bytes))
             which = older;
     }
-    std::memcpy(held[which].to, held[which].value, held[which].bytes);
+    const HeldStore& store = held[which];
+    note_landing(store.to, store.bytes, store.carries, warp, store.lanes);
+    std::memcpy(store.to, store.value, store.bytes);
     held.erase(held.begin() + long(which));
 }
-
-inline Warp& warp_of(const Lane& lane) { return lane.block->warps[lane.thread / 32]; }
 
 // Lands the stores that the lane has made or has synchronised with.
 inline void land_stores_of(const Lane& lane) {
@@ -46,33 +40,28 @@ inline void land_stores_of(const Lane& lane) {
     }
 }
 
-inline void hold_store(void* to, const void* value, uint32_t bytes) {
+inline void hold_store(void* to, const void* value, uint32_t bytes, uint64_t carries) {
     Machine& machine = Machine::current();
     const uint32_t max = machine.launch().stores_held;
+    Warp& warp = warp_of(machine.lane());
     if (max == 0) {
+        note_landing(to, bytes, carries, warp, machine.lane().bit());
         std::memcpy(to, value, bytes);
         return;
     }
-    Warp& warp = warp_of(machine.lane());
     if (warp.held.size() >= max) land_store(warp, machine.random().below(warp.held.size()));
-    HeldStore store{static_cast<unsigned char*>(to), bytes, machine.lane().bit(), {}};
+    HeldStore store{static_cast<unsigned char*>(to), bytes, machine.lane().bit(), carries, {}};
     std::memcpy(store.value, value, bytes);
     warp.held.push_back(store);
 }
 
-// The value that the lane reads: memory, overlaid with its own stores.
+// The value that the lane reads: memory as it is or was, overlaid with its own stores.
 inline void read_held(void* into, const void* from, uint32_t bytes) {
-    std::memcpy(into, from, bytes);
+    read_landed(into, from, bytes);
     const Lane& lane = Machine::current().lane();
-    auto* const first = static_cast<const unsigned char*>(from);
     for (const HeldStore& store : warp_of(lane).held) {
-        if ((store.lanes & lane.bit()) == 0 || !overlap(from, bytes, store.to, store.bytes))
-            continue;
-        const unsigned char* const begin = std::max<const unsigned char*>(first, store.to);
-        const unsigned char* const end =
-            std::min<const unsigned char*>(first + bytes, store.to + store.bytes);
-        std::memcpy(static_cast<unsigned char*>(into) + (begin - first),
-                    store.value + (begin - store.to), size_t(end - begin));
+        if ((store.lanes & lane.bit()) != 0)
+            overlay(into, from, bytes, store.to, store.value, store.bytes);
     }
 }
 
@@ -111,9 +100,12 @@ template <typename T> T read_value(const T* from) {
     return value;
 }
 
-template <typename T> void write_value(T* to, T value) {
+template <typename T> void write_value(T* to, T value, uint64_t carries) {
     touch(to);
-    hold_store(to, &value, sizeof(T));
+    hold_store(to, &value, sizeof(T), carries);
+}
+template <typename T> void write_value(T* to, T value) {
+    write_value(to, value, Machine::current().lane().sight.fenced);
 }
 
 }  // namespace forerun::shim

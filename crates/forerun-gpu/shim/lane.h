@@ -59,7 +59,10 @@ inline Meeting& meet(const char* what, Site site, u32 mask, bool exchanges, cons
     meeting->arrived |= lane.bit();
     if (meeting->complete() && mask == warp.present) note_warp_met(lane);
     // Of all warp-wide calls, only this one orders memory.
-    if (meeting->complete() && Site::same_text(what, warp_sync_name)) share_stores(warp, mask);
+    if (meeting->complete() && Site::same_text(what, warp_sync_name)) {
+        share_stores(warp, mask);
+        share_sight(lane, mask);
+    }
     if (meeting->complete()) {
         for (u32 rest = mask & ~lane.bit(); rest != 0; rest &= rest - 1) {
             machine.wake(*lane.block->lanes[lane.thread / 32 * 32 + u32(__builtin_ctz(rest))]);
@@ -129,6 +132,7 @@ inline void block_sync(shim::Site site = shim::Site::here()) {
     } else {
         machine.wait(shim::Machine::barrier_name, site);
     }
+    shim::pass_barrier(machine.lane());
 }
 inline void warp_sync(u32 mask, shim::Site site = shim::Site::here()) {
     shim::depart(shim::meet(shim::warp_sync_name, site, mask, false, nullptr, 0));

@@ -15,10 +15,11 @@
 // out of bounds, wrong alignment and similar errors, by the sanitizers it is compiled with.
 //
 // With `stores_held` it also detects missing fences and releases: stores land late and in any order
-// (held_stores.h).
+// (held_stores.h). With `loads_stale` it detects missing acquires: loads return older values
+// (stale_loads.h).
 //
-// It does not detect missing acquires, because loads are made in order. Plain accesses that bypass
-// load() and store() are not scheduling points. Nothing here measures time.
+// Plain accesses that bypass load() and store() are not scheduling points. Nothing here measures
+// time.
 #pragma once
 #include <algorithm>
 #include <cstdarg>
@@ -34,6 +35,13 @@ namespace forerun::shim {
 
 struct Block;
 
+// Landings, by their number, up to the given one: see stale_loads.h.
+struct Sight {
+    uint64_t sees = 0;
+    uint64_t met = 0;     // carried by values that the lane has read
+    uint64_t fenced = 0;  // before its last fence
+};
+
 struct Lane {
     enum class State { ready, waiting, done };
 
@@ -48,6 +56,7 @@ struct Lane {
     CopyGroups stores;  // cp.async.bulk to global memory
     uint32_t locks = 0;         // held in global memory
     uint32_t failed_tries = 0;  // to get a lock, since the lane last met its whole warp
+    Sight sight;
 
     uint32_t in_warp() const { return thread % 32; }
     uint32_t bit() const { return 1u << in_warp(); }
@@ -58,10 +67,25 @@ struct HeldStore {
     unsigned char* to;
     uint32_t bytes;
     uint32_t lanes;
+    uint64_t carries;
     unsigned char value[16];
 };
 
+// See stale_loads.h.
+struct Landing {
+    unsigned char* to;
+    uint32_t bytes;
+    uint64_t number, carries;
+    uint32_t known_to[8];  // a bit per lane of each warp; warps that are 8 apart share them
+    unsigned char before[16];
+};
+struct Landings {
+    std::deque<Landing> latest;  // the newest last
+    uint64_t count = 0;          // in the launch
+};
+
 struct Warp {
+    uint32_t number = 0;  // of those that the launch has started
     std::vector<HeldStore> held;
     uint32_t present = 0;  // lanes that exist and have not left the kernel
     std::vector<std::unique_ptr<Meeting>> meetings, ended;
@@ -91,6 +115,17 @@ struct Block {
     std::vector<Variable> variables;
     std::map<const void*, BarrierState> barriers;
 
+    // Whether the place is in shared memory, of which this many bytes are dynamic.
+    bool has_shared(const void* place, size_t dynamic_bytes) const {
+        const auto* const byte = static_cast<const unsigned char*>(place);
+        bool found = byte >= dynamic.get() && byte < dynamic.get() + dynamic_bytes;
+        for (const Variable& variable : variables) {
+            const unsigned char* const first = variable.memory.get();
+            found |= byte >= first && byte < first + variable.bytes;
+        }
+        return found;
+    }
+
     // Allocates exactly this many bytes, so that the sanitizer guards the next one.
     static Shared allocate(size_t bytes) {
         Shared memory(static_cast<unsigned char*>(
@@ -108,6 +143,7 @@ struct Launch {
     uint32_t resident = 2;          // blocks that run at the same time
     uint32_t points_per_turn = 0;   // mean; 0: chosen by the seed
     uint32_t stores_held = 0;       // at most this many by a warp; 0: stores land at once
+    uint32_t loads_stale = 0;       // by at most this many landings; 0: loads read what has landed
     uint64_t turns_max = 1u << 26;  // beyond this, the launch fails because lanes spin
     // Called for every load_once() and load(), if set.
     std::function<void(const void* address, uint32_t bytes, uint32_t thread)> watch_loads = nullptr;
@@ -143,6 +179,13 @@ class Machine {
     Block& block() { return *lane_->block; }
     const Launch& launch() const { return launch_; }
     Random& random() { return random_; }
+    Landings& landings() { return landings_; }
+    bool is_shared(const void* place) const {
+        for (const auto& block : blocks_) {
+            if (block->has_shared(place, launch_.shared_bytes)) return true;
+        }
+        return false;
+    }
 
     // Another lane may run here.
     void point() {
@@ -248,6 +291,7 @@ class Machine {
         block->live = launch_.threads;
         block->dynamic = Block::allocate(launch_.shared_bytes);
         block->warps.resize((launch_.threads + 31) / 32);
+        for (Warp& warp : block->warps) warp.number = warps_started_++;
         for (uint32_t t = 0; t < launch_.threads; ++t) {
             if (idle().empty()) idle().push_back(std::make_unique<Lane>());
             lanes_.push_back(std::move(idle().back()));
@@ -259,6 +303,7 @@ class Machine {
             lane.copies.clear();
             lane.stores.clear();
             lane.locks = lane.failed_tries = 0;
+            lane.sight = {landings_.count, landings_.count, landings_.count};
             lane.fiber.prepare(lane_entry);
             block->lanes.push_back(&lane);
             block->warps[t / 32].present |= lane.bit();
@@ -410,6 +455,8 @@ class Machine {
     uint64_t points_left_ = 1;
     Fiber home_;
     Lane* lane_ = nullptr;
+    Landings landings_;
+    uint32_t warps_started_ = 0;
     std::string failure_;
     std::vector<Start> to_start_;
     std::vector<std::unique_ptr<Block>> blocks_;

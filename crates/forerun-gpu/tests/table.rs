@@ -3,6 +3,8 @@
 
 #![cfg(unix)]
 
+#[path = "table/bucket_words.rs"]
+mod bucket_words;
 #[path = "table/concurrent_reads.rs"]
 mod concurrent_reads;
 #[path = "table/concurrent_scans.rs"]
@@ -65,6 +67,31 @@ fn small(width: Width, candidates: Candidates, buckets: u64) -> TableOptions {
         .candidates(candidates)
         .evict_strategy(EvictStrategy::Customized)
         .score_bytes(ScoreBytes::Eight)
+}
+
+/// All keys from 0 on, with the buckets that they get in an empty table.
+fn homes(options: TableOptions) -> impl Iterator<Item = (u64, u64)> {
+    let mut table = GpuTable::on_cpu(options).expect("the options make sense");
+    (0..).map(move |key| {
+        table.clear().expect("it is on the CPU");
+        table
+            .insert_or_assign(&[key], &row_of(key, 0, options.row_bytes), None)
+            .expect("it has one row");
+        let digests = table.arrays().expect("it is on the CPU").0;
+        let slot = digests.iter().position(|digest| *digest != 0);
+        let slot = slot.expect("the key is there") as u64;
+        (key, slot / u64::from(options.width.slots()))
+    })
+}
+
+/// Keys that take so many slots of key 0's home that key 0 is then inserted into its other
+/// candidate.
+fn crowd_around_zero(options: TableOptions) -> Vec<u64> {
+    let mut all = homes(options);
+    let (_, home) = all.next().expect("it has no end");
+    let here = all.filter(|(_, other)| *other == home).map(|(key, _)| key);
+    here.take(options.width.slots() as usize * 13 / 16)
+        .collect()
 }
 
 /// All entries by key. Panics if a key appears twice or if the reported size is wrong.

@@ -1,5 +1,6 @@
-// The litmus tests on the shim, whose warps delay their stores. With the orders, the forbidden
-// outcome never appears. Without them it does, which shows that the tests can detect it.
+// The litmus tests on the shim, whose warps delay their stores and read older values. With the
+// orders, the forbidden outcome never appears. Without them it does, which shows that the tests can
+// detect it.
 #include "tests/testing/harness.h"
 #include "shim/machine.h"
 #include "word.cuh"
@@ -33,6 +34,7 @@ Outcomes outcomes_of(Kernel kernel) {
         launch.threads = 32;
         launch.seed = seed;
         launch.stores_held = 12;
+        launch.loads_stale = seed / 2 % 2 * 64;
         Outcomes found;
         const LitmusParams p = {reinterpret_cast<u64>(cells.data()), count,
                                 reinterpret_cast<u64>(found.of), seed % 2};

@@ -54,12 +54,14 @@ void launch() {
     launch.seed = take<u64>();
     launch.stores_held = launch.seed % 4 == 0 ? 0 : u32(launch.seed * 7 % 29) + 2;
     const u32 count = take<u32>();
+    u32 warps = 0;
     std::vector<shim::Machine::Grid> grids;
     std::string failure;
     for (u32 g = 0; g < count; ++g) {
         char name[33] = {};
         take(name, 32);
         const u32 blocks = take<u32>();
+        warps += blocks * launch.threads / 32;
         const auto op = take<table::TableOp>();
         const auto found = kernels.find(name);
         if (found == kernels.end()) {
@@ -68,6 +70,8 @@ void launch() {
             grids.push_back({blocks, [op, entry = found->second] { entry(op); }});
         }
     }
+    // A warp on its own never reads an older value.
+    if (warps > 1 && launch.seed / 4 % 2 == 1) launch.loads_stale = 256;
     if (failure.empty()) failure = shim::Machine::run_beside(launch, std::move(grids)).failure;
     const u32 length = u32(failure.size());
     give(&length, sizeof length);

@@ -1,10 +1,11 @@
 //! Kernels of several streams at the same time: a reader returns whole rows, old or new.
 
-use crate::{Order, Shim, contents, row_of, rows_of, small};
+use crate::lookups::equal_digests;
+use crate::{Order, Shim, contents, crowd_around_zero, homes, row_of, rows_of, small};
 use forerun_gpu::table::params::{
     ABSENT_INSERT, FOUND_ASSIGN_ROW, FOUND_ERASE, FOUND_SCORE, TableOp,
 };
-use forerun_gpu::table::{Backend, Candidates, GpuTable, Status, Width};
+use forerun_gpu::table::{Answers, Backend, Candidates, GpuTable, Lookup, Status, Width};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -120,14 +121,61 @@ fn a_find_with_concurrent_writers_gives_a_whole_row_of_its_key() {
     );
 }
 
+/// Where the key of a race is.
+#[derive(Clone, Copy)]
+enum Lives {
+    /// In its only candidate.
+    AtHome,
+    /// In its second candidate. The version of the first one is greater by this number.
+    InSpill { home_ahead: u32 },
+}
+
+/// Inserts key 0 into its second candidate.
+fn insert_into_spill(shim: &Shim, table: &mut GpuTable, row: &[u8], home_ahead: u32) {
+    let options = *table.options();
+    let crowd = crowd_around_zero(options);
+    let rows = rows_of(&crowd, 0, options.row_bytes);
+    table.insert_or_assign(&crowd, &rows, None).unwrap();
+    table.insert_or_assign(&[0], row, None).unwrap();
+    let mut slots = [0];
+    let answers = Answers {
+        slots: Some(&mut slots),
+        ..Answers::default()
+    };
+    table.lookup(Lookup::ByLoad, &[0], answers).unwrap();
+    let spill = slots[0] / u64::from(options.width.slots());
+    let (_, home) = homes(options).next().unwrap();
+    assert_ne!(spill, home);
+    let word_at = |bucket: u64| table.state().words + bucket * 4;
+    let word = |bucket: u64| {
+        let bytes = read(shim, word_at(bucket), 4);
+        u32::from_ne_bytes(bytes.try_into().unwrap())
+    };
+    let version = (word(spill) >> 3) + home_ahead;
+    let home_word = version << 3 | (word(home) & 7);
+    shim.write(word_at(home), &home_word.to_ne_bytes()).unwrap();
+}
+
 /// One key is written, and erased if `erased`, while other streams look it up. All parts of a row
 /// that is found come from one write, whichever lanes copied them. A row that is absent is
 /// untouched, or zeros if the key was removed during the lookup.
-fn race_for_one_key(erased: bool) {
+fn race_for_one_key(erased: bool, lives: Lives) {
+    // Dense lookups often copy a row while it is written. Sparse ones seldom wait for its lock, so a
+    // warp soon takes its next keys, without locks.
+    let asked: Vec<u64> = match lives {
+        Lives::AtHome => (0..640)
+            .map(|i| if i % 16 == 3 { 0 } else { 1 << 20 | i })
+            .collect(),
+        Lives::InSpill { .. } => vec![0; 48],
+    };
+    let lookups = asked.len();
     let (mut changed, mut absent, mut zeroed) = (BTreeSet::new(), 0, 0);
     for seed in 0..60u64 {
         let width = Width::ALL[3 - seed as usize % 2];
-        let mut options = small(width, Candidates::One, 1);
+        let mut options = match lives {
+            Lives::AtHome => small(width, Candidates::One, 1),
+            Lives::InSpill { .. } => small(width, Candidates::Two, 4),
+        };
         options.row_bytes = [128, 64, 36, 18][seed as usize % 4];
         let row_bytes = options.row_bytes as usize;
         let Some(shim) = Shim::start(Order::OneWarp) else {
@@ -135,7 +183,12 @@ fn race_for_one_key(erased: bool) {
         };
         let mut table = GpuTable::on(shim.clone(), options).unwrap();
         let first = row_of(0, 0, options.row_bytes);
-        table.insert_or_assign(&[0], &first, None).unwrap();
+        match lives {
+            Lives::AtHome => drop(table.insert_or_assign(&[0], &first, None).unwrap()),
+            Lives::InSpill { home_ahead } => {
+                insert_into_spill(&shim, &mut table, &first, home_ahead);
+            }
+        }
         let op = |keys: usize, actions: u32| TableOp {
             table: *table.state(),
             count: keys as u64,
@@ -152,11 +205,12 @@ fn race_for_one_key(erased: bool) {
         };
         let erase = op(if erased { 16 } else { 0 }, FOUND_ERASE);
         let find = TableOp {
-            rows_out: shim.array(&vec![7; 48 * row_bytes]),
-            scores_out: shim.array(&[7; 48 * 8]),
-            status_out: shim.array(&[9; 48]),
+            keys: shim.array(&bytes_of(&asked)),
+            rows_out: shim.array(&vec![7; lookups * row_bytes]),
+            scores_out: shim.array(&vec![7; lookups * 8]),
+            status_out: shim.array(&vec![9; lookups]),
             concurrent_writers: 1,
-            ..op(48, 0)
+            ..op(lookups, 0)
         };
         let (writer, finder) = names(width);
         let kernels = [
@@ -166,12 +220,17 @@ fn race_for_one_key(erased: bool) {
         ];
         shim.beside(32, seed, &kernels);
         let (rows, scores, status) = (
-            read(&shim, find.rows_out, 48 * row_bytes),
-            read(&shim, find.scores_out, 48 * 8),
-            read(&shim, find.status_out, 48),
+            read(&shim, find.rows_out, lookups * row_bytes),
+            read(&shim, find.scores_out, lookups * 8),
+            read(&shim, find.status_out, lookups),
         );
         for (i, row) in rows.chunks_exact(row_bytes).enumerate() {
             let score = &scores[i * 8..][..8];
+            if asked[i] != 0 {
+                assert_eq!(status[i], Status::Absent as u8);
+                assert!(row.iter().chain(score).all(|byte| *byte == 7));
+                continue;
+            }
             if status[i] == Status::Found as u8 {
                 let stamp = (0..33).find(|stamp| *row == row_of(0, *stamp, options.row_bytes));
                 assert!(stamp.is_some(), "seed {seed}: a mixed row {row:?}");
@@ -195,12 +254,91 @@ fn race_for_one_key(erased: bool) {
 
 #[test]
 fn a_row_is_of_one_time_whichever_lanes_copied_it() {
-    race_for_one_key(false);
+    race_for_one_key(false, Lives::AtHome);
+}
+
+/// The versions of both candidates count each write of the key. A lookup must compare that of the
+/// bucket in which it has found the key with an earlier one of the same bucket.
+#[test]
+fn a_row_in_a_spill_bucket_is_of_one_time() {
+    race_for_one_key(false, Lives::InSpill { home_ahead: 0 });
+    race_for_one_key(false, Lives::InSpill { home_ahead: 1 });
 }
 
 #[test]
 fn an_absent_row_is_untouched_or_zeros() {
-    race_for_one_key(true);
+    race_for_one_key(true, Lives::AtHome);
+    race_for_one_key(true, Lives::InSpill { home_ahead: 0 });
+}
+
+/// Slots get keys with the digests of the keys that were erased there. A search that sees the new
+/// digest also sees the new key.
+#[test]
+fn an_erased_key_is_not_found_in_the_slot_of_a_key_with_its_digest() {
+    let keys = equal_digests(
+        &GpuTable::on_cpu(small(Width::W16, Candidates::One, 1)).unwrap(),
+        16,
+    );
+    let (old, new) = keys.split_at(8);
+    let (mut found, mut absent) = (0, 0);
+    for seed in 0..64u64 {
+        let width = Width::ALL[seed as usize / 8 % 4];
+        let Some(shim) = Shim::start(Order::OneWarp) else {
+            return;
+        };
+        let options = small(width, Candidates::One, 1);
+        let mut table = GpuTable::on(shim.clone(), options).unwrap();
+        table
+            .insert_or_assign(old, &rows_of(old, 0, 16), None)
+            .unwrap();
+        assert_eq!(table.erase(old).unwrap(), [Status::Found; 8]);
+        let write = TableOp {
+            table: *table.state(),
+            count: 8,
+            keys: shim.array(&bytes_of(new)),
+            rows_in: shim.array(&rows_of(new, 1, 16)),
+            actions: ABSENT_INSERT,
+            ..TableOp::default()
+        };
+        // Threads search much faster than tiles and the writer.
+        let asked = [keys.repeat(16), keys.repeat(256)];
+        let finds = asked.each_ref().map(|asked| TableOp {
+            table: *table.state(),
+            count: asked.len() as u64,
+            keys: shim.array(&bytes_of(asked)),
+            status_out: shim.array(&vec![9; asked.len()]),
+            concurrent_writers: 1,
+            ..TableOp::default()
+        });
+        let (writer, _) = names(width);
+        let slots = format!("table_find_slots_w{}", width.slots());
+        let kernels = [
+            (&*slots, 1, finds[0]),
+            (&*writer, 1, write),
+            ("table_find_thread", 1, finds[1]),
+        ];
+        shim.beside(32, seed, &kernels);
+        for (asked, find) in asked.iter().zip(finds) {
+            let status = read(&shim, find.status_out, asked.len());
+            for (key, status) in asked.iter().zip(status) {
+                let is_found = status == Status::Found as u8;
+                assert!(
+                    !is_found || new.contains(key),
+                    "seed {seed}, {} searches: key {key} was erased before",
+                    asked.len()
+                );
+                if new.contains(key) {
+                    found += u32::from(is_found);
+                    absent += u32::from(!is_found);
+                }
+            }
+        }
+        assert_eq!(contents(&mut table).len(), 8);
+    }
+    assert!(
+        found > 0 && absent > 0,
+        "{found}, {absent}: no search ran beside the writer"
+    );
 }
 
 /// The table stays consistent after concurrent inserts, erases and searches for slots, and after a

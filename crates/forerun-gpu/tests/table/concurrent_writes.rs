@@ -1,6 +1,7 @@
 //! Writers in many schedules: the invariants hold in any order.
 
-use crate::{Order, Shim, contents, on_shim, row_of, rows_of, small};
+use crate::{Order, Shim, contents, homes, on_shim, row_of, rows_of, small};
+use forerun_gpu::table::params::{ABSENT_INSERT, FOUND_ASSIGN_ROW, TableOp};
 use forerun_gpu::table::{
     Backend, Candidates, Condition, Element, EvictStrategy, GpuTable, Status, Width,
 };
@@ -33,6 +34,38 @@ fn a_storm_on_one_bucket_ends_at_every_width() {
         assert!(version(&table) - before <= width.slots().div_ceil(32));
         table.clear().unwrap();
         assert_eq!(table.size().unwrap(), 0);
+    }
+}
+
+/// Two warps need the same two buckets, and the home of each one's key is the other one's spill
+/// bucket. One of them gets both locks, even if they take turns at every access.
+#[test]
+fn writers_with_opposite_candidates_make_progress() {
+    let options = small(Width::W16, Candidates::Two, 2);
+    let mut homes = homes(options);
+    let (first, home) = homes.next().unwrap();
+    let (second, _) = homes.find(|(_, other)| *other != home).unwrap();
+    for seed in 0..48 {
+        let Some(shim) = Shim::start(Order::OneWarp) else {
+            return;
+        };
+        let mut table = GpuTable::on(shim.clone(), options).unwrap();
+        let kernels = [first, second].map(|key| {
+            let write = TableOp {
+                table: *table.state(),
+                count: 1,
+                keys: shim.array(&key.to_ne_bytes()),
+                rows_in: shim.array(&row_of(key, 1, 16)),
+                actions: FOUND_ASSIGN_ROW | ABSENT_INSERT,
+                ..TableOp::default()
+            };
+            ("table_write_w16", 1, write)
+        });
+        shim.beside(32, seed, &kernels);
+        let all = contents(&mut table);
+        for key in [first, second] {
+            assert_eq!(all[&key].1, row_of(key, 1, 16), "seed {seed}");
+        }
     }
 }
 
@@ -330,67 +363,5 @@ fn the_latest_are_kept_by_time() {
                 assert_eq!(table.contains(&[70]).unwrap(), [true]);
             }
         }
-    }
-}
-
-/// A bucket's word says whether it has pinned entries; the table's count only informs.
-#[test]
-fn pins_are_known_by_their_bucket() {
-    for width in Width::ALL {
-        let options = small(width, Candidates::Two, 2);
-        let Some(shim) = Shim::start(Order::Seeded(1)) else {
-            return;
-        };
-        let mut table = GpuTable::on(shim.clone(), options).unwrap();
-        let keys: Vec<u64> = (0..6).collect();
-        let rows = rows_of(&keys, 0, 16);
-        table.insert_or_assign(&keys, &rows, None).unwrap();
-        assert_eq!(table.lock(&keys).unwrap(), [Status::Found; 6]);
-        shim.write(table.state().control + 8, &[0; 8]).unwrap();
-        assert_eq!(table.erase(&keys).unwrap(), [Status::Pinned; 6]);
-        let others: Vec<u64> = (100..500).collect();
-        let scores = vec![9; 400];
-        table
-            .insert_or_assign(&others, &rows_of(&others, 0, 16), Some(&scores))
-            .unwrap();
-        assert_eq!(table.contains(&keys).unwrap(), [true; 6]);
-        // The words show no pins once the last one is gone.
-        let words = |table: &GpuTable| {
-            let mut words = [0; 8];
-            shim.read(table.state().words, &mut words).unwrap();
-            [words[0] & 4, words[4] & 4]
-        };
-        assert_ne!(words(&table), [0, 0]);
-        assert_eq!(table.unlock(&keys).unwrap(), [Status::Found; 6]);
-        assert_eq!(words(&table), [0, 0]);
-    }
-}
-
-/// The pins of a wide bucket are in several words, and its flag stands for all of them.
-#[test]
-fn a_bucket_has_pins_until_the_last_one_is_gone() {
-    for width in [Width::W64, Width::W128] {
-        let Some(mut table) = on_shim(Order::OneWarp, small(width, Candidates::One, 1)) else {
-            return;
-        };
-        let keys: Vec<u64> = (0..12).collect();
-        table
-            .insert_or_assign(&keys, &rows_of(&keys, 0, 16), None)
-            .unwrap();
-        assert_eq!(table.lock(&keys).unwrap(), [Status::Found; 12]);
-        for gone in 1..=keys.len() {
-            let (unlocked, pinned) = keys.split_at(gone);
-            assert_eq!(
-                table.unlock(&unlocked[gone - 1..]).unwrap(),
-                [Status::Found]
-            );
-            let erased = table.erase(pinned).unwrap();
-            assert_eq!(
-                erased,
-                vec![Status::Pinned; pinned.len()],
-                "{width:?}, {gone}"
-            );
-        }
-        assert_eq!(table.erase(&keys).unwrap(), [Status::Found; 12]);
     }
 }

@@ -129,7 +129,14 @@ proptest! {
         width in prop::sample::select(Width::ALL.to_vec()),
         candidates in prop::sample::select(vec![Candidates::One, Candidates::Two]),
         row_bytes in prop::sample::select(vec![0u64, 4, 6, 16, 33, 528]),
-        score_bytes in prop::sample::select(vec![ScoreBytes::Four, ScoreBytes::Eight]),
+        strategy in prop::sample::select(vec![
+            (EvictStrategy::Customized, ScoreBytes::Four),
+            (EvictStrategy::Customized, ScoreBytes::Eight),
+            (EvictStrategy::Lfu, ScoreBytes::Four),
+            (EvictStrategy::Lru, ScoreBytes::Eight),
+            (EvictStrategy::EpochLru, ScoreBytes::Eight),
+            (EvictStrategy::EpochLfu, ScoreBytes::Eight),
+        ]),
         host_rows in any::<bool>(),
         keys in prop::collection::btree_set(any::<u64>(), 0..160),
         pinned in 0usize..4,
@@ -139,8 +146,8 @@ proptest! {
         let mut options = TableOptions::new(128, row_bytes)
             .width(width)
             .candidates(candidates)
-            .evict_strategy(EvictStrategy::Customized)
-            .score_bytes(score_bytes);
+            .evict_strategy(strategy.0)
+            .score_bytes(strategy.1);
         if host_rows {
             options = options.device_row_bytes_max(40 * row_bytes);
         }

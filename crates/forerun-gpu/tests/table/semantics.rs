@@ -162,80 +162,100 @@ fn assignments_change_only_present_rows() {
     assert_eq!(all, [(1, (8, row_of(1, 2, 16)))].into());
 }
 
+/// Tables of one bucket: one whose kernels run on the host if there is a compiler, and one on the
+/// CPU.
+fn small_tables(strategy: EvictStrategy, score_bytes: ScoreBytes) -> Vec<GpuTable> {
+    let options = small(Width::W16, Candidates::One, 1)
+        .evict_strategy(strategy)
+        .score_bytes(score_bytes);
+    let kernels = on_shim(Order::OneWarp, options);
+    let cpu = GpuTable::on_cpu(options).unwrap();
+    kernels.into_iter().chain([cpu]).collect()
+}
+
+/// The score of key 1 after it was inserted or assigned in these epochs with these scores.
+fn score_after(table: &mut GpuTable, batches: &[(u64, Option<u64>)]) -> u64 {
+    for (epoch, score) in batches {
+        let given = score.map(|score| [score]);
+        let batch = Batch {
+            keys: &[1],
+            rows: Some(&[0; 16]),
+            scores: given.as_ref().map(|given| &given[..]),
+            flags: None,
+            epoch: *epoch,
+        };
+        table
+            .apply(Operation::InsertOrAssign, &batch, Answers::default())
+            .unwrap();
+    }
+    contents(table)[&1].0
+}
+
 #[test]
 fn scores_follow_their_policies() {
-    let made = |strategy, score_bytes| {
-        let options = small(Width::W16, Candidates::One, 1)
-            .evict_strategy(strategy)
-            .score_bytes(score_bytes);
-        GpuTable::on_cpu(options).unwrap()
-    };
-    let scores = |table: &mut GpuTable, batches: &[(u64, Option<u64>)]| {
-        for (epoch, score) in batches {
-            let given = score.map(|score| [score]);
-            let batch = Batch {
-                keys: &[1],
-                rows: Some(&[0; 16]),
-                scores: given.as_ref().map(|given| &given[..]),
-                flags: None,
-                epoch: *epoch,
-            };
-            table
-                .apply(Operation::InsertOrAssign, &batch, Answers::default())
-                .unwrap();
-        }
-        contents(table)[&1].0
-    };
+    use EvictStrategy::{Customized, EpochLfu, EpochLru, Lfu, Lru};
     use ScoreBytes::{Eight, Four};
-    assert_eq!(
-        scores(
-            &mut made(EvictStrategy::Lfu, Eight),
-            &[(0, None), (0, Some(5)), (0, None)]
+    const MAX: u64 = u64::MAX;
+    const LOW_32: u64 = u32::MAX as u64;
+    type Batches<'a> = &'a [(u64, Option<u64>)];
+    let cases: [(_, _, Batches<'_>, u64); 9] = [
+        (Lfu, Eight, &[(0, None), (0, Some(5)), (0, None)], 7),
+        (Lfu, Eight, &[(0, None), (0, Some(MAX))], MAX),
+        (Lfu, Four, &[(0, None), (0, Some(MAX))], LOW_32),
+        (EpochLfu, Eight, &[(1, Some(4)), (7, None)], 7 << 32 | 5),
+        (
+            EpochLfu,
+            Eight,
+            &[(1, Some(4)), (2, Some(LOW_32 - 3))],
+            2 << 32 | LOW_32,
         ),
-        7
-    );
-    assert_eq!(
-        scores(
-            &mut made(EvictStrategy::Lfu, Eight),
-            &[(0, None), (0, Some(u64::MAX))]
-        ),
-        u64::MAX
-    );
-    assert_eq!(
-        scores(
-            &mut made(EvictStrategy::Lfu, Four),
-            &[(0, None), (0, Some(u64::MAX))]
-        ),
-        0xffff_ffff
-    );
-    assert_eq!(
-        scores(
-            &mut made(EvictStrategy::EpochLfu, Eight),
-            &[(1, Some(4)), (7, None)]
-        ),
-        7 << 32 | 5
-    );
-    assert_eq!(
-        scores(
-            &mut made(EvictStrategy::Customized, Eight),
-            &[(0, Some(9)), (0, None)]
-        ),
-        9
-    );
-    assert_eq!(
-        scores(
-            &mut made(EvictStrategy::Customized, Four),
-            &[(0, Some(1 << 40))]
-        ),
-        0xffff_ffff
-    );
-    assert_eq!(
-        scores(&mut made(EvictStrategy::EpochLru, Eight), &[(3, None)]) >> 32,
-        3
-    );
-    let mut lru = made(EvictStrategy::Lru, Eight);
-    let before = scores(&mut lru, &[(0, None)]);
-    assert!(scores(&mut lru, &[(0, None)]) > before);
+        (EpochLfu, Eight, &[(3, Some(MAX))], 3 << 32 | LOW_32),
+        (Customized, Eight, &[(0, Some(9)), (0, None)], 9),
+        (Customized, Four, &[(0, Some(1 << 40))], LOW_32),
+        (Customized, Eight, &[(0, Some(1 << 40))], 1 << 40),
+    ];
+    for (strategy, score_bytes, batches, expected) in cases {
+        for mut table in small_tables(strategy, score_bytes) {
+            let score = score_after(&mut table, batches);
+            assert_eq!(score, expected, "{:?}, {batches:?}", table.options());
+        }
+    }
+    for mut table in small_tables(EpochLru, Eight) {
+        assert_eq!(score_after(&mut table, &[(3, None)]) >> 32, 3);
+    }
+    for mut table in small_tables(Lru, Eight) {
+        let before = score_after(&mut table, &[(0, None)]);
+        assert!(score_after(&mut table, &[(0, None)]) > before);
+    }
+}
+
+#[test]
+fn an_entry_with_the_greatest_score_is_replaced_by_another_one() {
+    for (score_bytes, greatest) in [
+        (ScoreBytes::Four, u64::from(u32::MAX)),
+        (ScoreBytes::Eight, u64::MAX),
+    ] {
+        for mut table in small_tables(EvictStrategy::Customized, score_bytes) {
+            let keys: Vec<u64> = (0..16).collect();
+            let rows = rows_of(&keys, 0, 16);
+            let status = table
+                .insert_or_assign(&keys, &rows, Some(&[greatest; 16]))
+                .unwrap();
+            assert_eq!(status, [Status::Inserted; 16]);
+            let late = rows_of(&[20, 21], 0, 16);
+            let status = table
+                .insert_or_assign(&[20, 21], &late, Some(&[greatest - 1, greatest]))
+                .unwrap();
+            assert_eq!(
+                status,
+                [Status::Refused, Status::Evicted],
+                "{score_bytes:?}"
+            );
+            let all = contents(&mut table);
+            assert_eq!(all.len(), 16);
+            assert_eq!(all[&21], (greatest, row_of(21, 0, 16)));
+        }
+    }
 }
 
 #[test]

@@ -40,7 +40,11 @@ const FLAGS: &[&str] = &[
 const PROGRAMS: &[(&str, &[&str])] = &[
     (
         "machine",
-        &["tests/kernels/machine.cpp", "tests/kernels/vocabulary.cu"],
+        &[
+            "tests/kernels/machine.cpp",
+            "tests/kernels/orders.cpp",
+            "tests/kernels/vocabulary.cu",
+        ],
     ),
     ("busy", &["kernels/busy.cu", "tests/kernels/busy.cpp"]),
     (
