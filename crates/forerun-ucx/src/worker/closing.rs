@@ -12,8 +12,8 @@
 //! Before 1.14, UCX may end the process when it drops messages. With these versions, an endpoint
 //! that has something to send is not forced: it stays until its peer has taken everything or is
 //! lost, or until the worker is dropped. It is flushed again before it is forced, because UCX may
-//! have created messages of its own in the meantime. A worker that keeps too much for them is full, and its
-//! user creates another for new endpoints.
+//! have created messages of its own in the meantime. A worker that keeps too much for such
+//! endpoints is full, and its user creates another for new ones.
 
 #![allow(unsafe_code, reason = "calls UCX, which calls back")]
 
