@@ -407,6 +407,12 @@ impl Hub {
         self.health == Health::Stuck
     }
 
+    /// Whether the hub keeps so much for closed channels, and cannot drop it, that new channels
+    /// need another hub. Its open channels can still be used.
+    pub fn is_full(&self) -> bool {
+        self.worker.is_full()
+    }
+
     /// A peer has ended without a word. It may have left the worker unable to receive.
     pub(crate) fn suspect(&mut self) {
         self.is_suspect = true;

@@ -1,6 +1,7 @@
 use super::*;
 
 use std::io::Write as _;
+use std::process::Command;
 
 use crate::context::ContextOptions;
 
@@ -126,4 +127,93 @@ fn a_report_that_waits_for_other_messages_is_sent_after_them() {
         // It does not read either, so it sends nothing that could carry the report back.
     }
     assert_eq!(right.unsent(), 0);
+}
+
+/// Closes many channels at once while their peer takes almost nothing, in a process of its own: a
+/// failure would end it.
+fn close_many_over(transports: &str) {
+    let program = std::env::current_exe().expect("this executable");
+    let ran = Command::new(program)
+        .args(["--exact", "--nocapture", "hub::tests::many_are_closed"])
+        .env("UCX_TLS", transports)
+        .env("FORERUN_UCX_CLOSES_MANY", transports)
+        .output()
+        .expect("it runs");
+    let output = String::from_utf8_lossy(&ran.stdout);
+    assert!(
+        ran.status.success(),
+        "{transports}: {}: {output}",
+        ran.status
+    );
+    assert!(output.contains("1 passed"), "{output}");
+}
+
+#[test]
+fn channels_whose_peer_takes_nothing_are_closed_over_tcp() {
+    close_many_over("tcp,self");
+}
+
+#[test]
+fn channels_whose_peer_takes_nothing_are_closed_over_shared_memory() {
+    close_many_over("posix,self");
+}
+
+#[test]
+fn many_are_closed() {
+    const CHANNELS: usize = 600;
+    const WINDOW: u16 = 32;
+    /// The peer works once for this many channels.
+    const INTERVAL: usize = 50;
+    let Ok(over) = std::env::var("FORERUN_UCX_CLOSES_MANY") else {
+        return;
+    };
+    let context = match Context::open(&ContextOptions::default()) {
+        Ok(context) => context,
+        Err(UcxError::NoLibrary { .. }) => return,
+        Err(error) => panic!("{error}"),
+    };
+    let [mut left, mut right] = [0, 1].map(|_| Hub::new(&context).expect("a hub"));
+    let addresses = [&left, &right].map(|hub| hub.address().to_vec());
+    let data = vec![7; MESSAGE_BYTES_MAX];
+    let mut opened = Vec::new();
+    for number in 0..CHANNELS {
+        let (at_left, left_key) = left.open(number, WINDOW);
+        let (at_right, right_key) = right.open(number, WINDOW);
+        let connected = right.connect(at_right, &addresses[0], left_key, WINDOW);
+        connected.expect("a transport");
+        let connected = left.connect(at_left, &addresses[1], right_key, WINDOW);
+        connected.expect("a transport");
+        // What does not fit into the peer's queue waits in UCX, and so do its own messages.
+        for (hub, channel, count) in [
+            (&mut right, at_right, number % (usize::from(WINDOW) + 1)),
+            (&mut left, at_left, number % 5),
+        ] {
+            for _ in 0..count {
+                let sent = hub.write(channel, &[IoSlice::new(&data)]);
+                assert_eq!(sent.expect("credits"), data.len());
+            }
+        }
+        // Some are closed before UCX has connected them.
+        if number % 2 == 0 {
+            right.progress();
+        }
+        right.close_now(at_right);
+        opened.push(at_left);
+        if number % INTERVAL == INTERVAL - 1 {
+            left.progress();
+            opened.drain(..).for_each(|channel| left.close(channel));
+        }
+    }
+    // The buffers of sockets take more than a queue in shared memory.
+    if over == "posix,self" {
+        let keeps_unsent = !crate::library::can_drop_unsent(context.functions());
+        assert_eq!(right.is_full(), keeps_unsent);
+    }
+    assert!(!left.is_full());
+    for mut hub in [right, left] {
+        hub.set_drop_time(Duration::from_millis(100));
+        let begin = time::now();
+        drop(hub);
+        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    }
 }

@@ -36,6 +36,10 @@ const SOCKETS_INTERVAL: Duration = Duration::from_micros(50);
 /// event then.
 const BUSY_INTERVAL: Duration = Duration::from_millis(1);
 
+/// The hubs of a worker. Another is created when clients that have left took nothing, so that the
+/// first is full of what they were sent.
+const HUBS_MAX: usize = 8;
+
 /// The token bit of a control socket.
 const CONTROL: usize = 1 << 62;
 /// The token of the first hub.
@@ -125,10 +129,17 @@ impl UcxPoll {
 
     /// The hub of a context, created when its first connection comes.
     fn hub(&mut self, registry: &Registry, context: &Context) -> io::Result<Arc<Mutex<Hub>>> {
-        let is_usable =
-            |entry: &&HubEntry| entry.context.is(context) && !lock(&entry.hub).is_stuck();
+        let is_usable = |entry: &&HubEntry| {
+            let hub = lock(&entry.hub);
+            entry.context.is(context) && !hub.is_stuck() && !hub.is_full()
+        };
         if let Some(entry) = self.hubs.iter().find(is_usable) {
             return Ok(entry.hub.clone());
+        }
+        let is_alike = |entry: &&HubEntry| entry.context.is(context);
+        if self.hubs.iter().filter(is_alike).count() >= HUBS_MAX {
+            let what = "UCX keeps too many messages for clients that have left";
+            return Err(io::Error::other(what));
         }
         let hub = Hub::new(context).map_err(io::Error::other)?;
         let token = Token(HUBS + self.hubs.len());

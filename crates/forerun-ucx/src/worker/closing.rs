@@ -9,8 +9,11 @@
 //! A transport may tell the peer at once that the endpoint is gone, and may drop what the peer has
 //! not taken yet. So an endpoint stays for a while after its user has closed it.
 //!
-//! Before 1.14, UCX may end the process when it drops messages. With these versions, every endpoint
-//! is flushed first, and stays longer if its peer takes nothing.
+//! Before 1.14, UCX may end the process when it drops messages. With these versions, an endpoint
+//! that has something to send is not forced: it stays until its peer has taken everything or is
+//! lost, or until the worker is dropped. It is flushed again before it is forced, because UCX may
+//! have created messages of its own in the meantime. A worker that keeps too much for such
+//! endpoints is full, and its user creates another for new ones.
 
 #![allow(unsafe_code, reason = "calls UCX, which calls back")]
 
@@ -25,6 +28,7 @@ use forerun_core::sync::time;
 use slab::Slab;
 
 use crate::callbacks::{ErrorMark, Receive};
+use crate::library::Functions;
 use crate::sys::{self, RequestParam};
 
 use super::{Endpoint, Outcome, Sent, Worker, outcome, reuse};
@@ -33,9 +37,9 @@ use super::{Endpoint, Outcome, Sent, Worker, outcome, reuse};
 const FORCE_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a dropped worker waits for peers that have been sent everything.
 const PEER_TIME_MAX: Duration = Duration::from_millis(100);
-/// How long an endpoint at least has to send everything, where dropping messages can end the
-/// process.
-const UNSENT_TIME_MIN: Duration = Duration::from_secs(60);
+/// How long UCX may take to send messages of its own that it has created after the flush. It may
+/// wait for a peer that has closed its endpoint, and answers no more.
+const AGAIN_TIME_MAX: Duration = Duration::from_secs(5);
 /// How often a worker asks whether a peer is gone.
 const ASK_INTERVAL: Duration = Duration::from_millis(5);
 /// Closed endpoints of a worker that wait for something.
@@ -53,12 +57,18 @@ pub(crate) type IsGone = Box<dyn FnMut() -> bool + Send>;
 pub(super) struct Closed {
     /// The flush, until it has ended.
     flush: Option<NonNull<c_void>>,
-    /// The endpoint is forced to its end at this time if the flush has not ended.
-    flush_until: Instant,
-    /// The endpoint is forced to its end at this time if the flush has ended.
+    /// Whether it is the second flush.
+    is_again: bool,
+    /// The endpoint is forced to its end at this time, if it may be.
     until: Instant,
     is_gone: Option<IsGone>,
     unsent_bytes: usize,
+}
+
+impl Closed {
+    fn may_be_forced(&self, can_drop_unsent: bool) -> bool {
+        can_drop_unsent || self.flush.is_none()
+    }
 }
 
 /// What remains of an endpoint that was forced to its end, until UCX has ended its requests.
@@ -77,30 +87,26 @@ impl<R: Receive> Worker<R> {
             return;
         }
         let has_failed = self.error(at).is_some();
-        let now = time::now();
-        let is_over = now >= until;
-        let flush_until = match self.can_drop_unsent {
-            true => until,
-            false => until.max(now + UNSENT_TIME_MIN),
-        };
+        let is_over = time::now() >= until;
+        let can_drop_unsent = self.can_drop_unsent;
         let Some(endpoint) = self.endpoints.get_mut(at) else {
             return;
         };
-        if has_failed || endpoint.closed.is_some() || now >= flush_until {
+        if endpoint.closed.is_some() {
+            return;
+        }
+        if has_failed || (is_over && can_drop_unsent) {
             return self.force(at);
         }
         let unsent_bytes = endpoint.sent.iter().map(|one| one.message.len()).sum();
-        // SAFETY: the endpoint is open, and the parameters are valid for the call.
-        let result =
-            unsafe { (self.functions.ucp_ep_flush_nbx)(endpoint.handle, &RequestParam::new()) };
-        let flush = match outcome(result) {
+        let flush = match flush(self.functions, endpoint) {
             Outcome::Pending(request) => Some(request),
             Outcome::Done if is_gone.is_some() && !is_over => None,
             Outcome::Done | Outcome::Failed(_) => return self.force(at),
         };
         endpoint.closed = Some(Closed {
             flush,
-            flush_until,
+            is_again: false,
             until,
             is_gone,
             unsent_bytes,
@@ -114,6 +120,17 @@ impl<R: Receive> Worker<R> {
         !self.closed.is_empty()
     }
 
+    /// Whether closed endpoints that may not be forced to their end keep too much.
+    pub(crate) fn is_full(&self) -> bool {
+        let closed_at = |at: &usize| self.endpoints.get(*at)?.closed.as_ref();
+        let closed = self.closed.iter().filter_map(closed_at);
+        let unsent = closed.filter(|closed| !closed.may_be_forced(self.can_drop_unsent));
+        let (count, bytes) = unsent.fold((0, 0), |(count, bytes), closed| {
+            (count + 1, bytes + closed.unsent_bytes)
+        });
+        count > CLOSED_MAX || bytes > UNSENT_BYTES_MAX
+    }
+
     /// Forces the oldest closed endpoints to their end if they are too many.
     fn bound_closed(&mut self) {
         let closed_at = |at: &usize| self.endpoints.get(*at)?.closed.as_ref().map(|c| (*at, c));
@@ -124,13 +141,38 @@ impl<R: Receive> Worker<R> {
             sent += usize::from(closed.flush.is_none());
             unsent_bytes += closed.unsent_bytes;
             let is_excess_sent = closed.flush.is_none() && sent > SENT_MAX;
-            if is_excess_sent || count > CLOSED_MAX || unsent_bytes > UNSENT_BYTES_MAX {
+            let is_excess = count > CLOSED_MAX || unsent_bytes > UNSENT_BYTES_MAX;
+            if is_excess_sent || (is_excess && closed.may_be_forced(self.can_drop_unsent)) {
                 excess.push(at);
             }
         }
         for at in excess {
-            self.force(at);
+            self.end(at);
         }
+    }
+
+    /// Ends an endpoint that has been flushed, if it may be forced to its end.
+    fn end(&mut self, at: usize) {
+        let Some(endpoint) = self.endpoints.get_mut(at) else {
+            return;
+        };
+        // UCX may have had messages of its own to send since then.
+        // Relaxed: UCX sets it in this thread, within a call of the worker.
+        if !self.can_drop_unsent
+            && endpoint.mark.status.load(Ordering::Relaxed) == sys::OK
+            && endpoint
+                .closed
+                .as_ref()
+                .is_some_and(|closed| !closed.is_again)
+            && let Outcome::Pending(request) = flush(self.functions, endpoint)
+            && let Some(closed) = &mut endpoint.closed
+        {
+            closed.flush = Some(request);
+            closed.is_again = true;
+            closed.until = time::now() + AGAIN_TIME_MAX;
+            return;
+        }
+        self.force(at);
     }
 
     /// Ends an endpoint now. What is not delivered yet is lost.
@@ -192,16 +234,14 @@ impl<R: Receive> Worker<R> {
                 };
             // Relaxed: UCX sets it in this thread, within a call of the worker.
             let has_failed = mark.status.load(Ordering::Relaxed) != sys::OK;
-            let until = match closed.flush {
-                Some(_) => closed.flush_until,
-                None => closed.until,
-            };
-            if is_gone || now >= until || has_failed {
+            let may_end = closed.is_again || closed.may_be_forced(self.can_drop_unsent);
+            let is_over = now >= closed.until && may_end;
+            if is_gone || is_over || has_failed {
                 ended.push(*at);
             }
         }
         for at in ended {
-            self.force(at);
+            self.end(at);
         }
         if is_any_sent {
             self.bound_closed();
@@ -236,8 +276,14 @@ impl<R: Receive> Worker<R> {
     fn has_unsent(&self) -> bool {
         let closed_at = |at: &usize| self.endpoints.get(*at)?.closed.as_ref();
         let mut closed = self.closed.iter().filter_map(closed_at);
-        closed.any(|closed| closed.flush.is_some())
+        closed.any(|closed| closed.flush.is_some() && !closed.is_again)
     }
+}
+
+/// Asks UCX to tell when it has sent all that it has for an endpoint.
+fn flush(functions: &Functions, endpoint: &Endpoint) -> Outcome {
+    // SAFETY: the endpoint is in the slab, so it is open. The parameters are valid for the call.
+    outcome(unsafe { (functions.ucp_ep_flush_nbx)(endpoint.handle, &RequestParam::new()) })
 }
 
 impl<R: Receive> Drop for Worker<R> {
