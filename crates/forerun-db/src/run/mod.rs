@@ -16,7 +16,7 @@
 //!   reader.rs          opens a file as a run
 //!   obsolete_files.rs  removes files of obsolete runs
 //!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found
-//!   cursor.rs          all versions of a run, in order; level_cursor.rs: of a level
+//!   cursor/            all versions of a run, in order; level_cursor.rs: of a level
 //!   interleaved_seek.rs seeks of several cursors that overlap
 //!   loaded_page.rs     the pages that a cursor is at
 //!   dump.rs            prints a page
