@@ -137,6 +137,12 @@ impl<'g> Reads<'g> {
         Some(bytes)
     }
 
+    /// Counts a page that the caller has found in the cache by itself.
+    #[inline(always)]
+    pub(crate) fn count_hit(&self) {
+        self.hits.set(self.hits.get() + 1);
+    }
+
     /// A page that was not resident: a future that completes when it has been read.
     pub(crate) fn page(
         &self,

@@ -323,10 +323,12 @@ impl Frames {
         unsafe { std::slice::from_raw_parts(self.start(no), len.min(self.page_bytes)) }
     }
 
-    /// Prefetches the first lines of a frame. Reads nothing, so the frame may be in any state.
+    /// Prefetches the first lines of a frame and what [`hold`](Self::hold) writes. Reads nothing,
+    /// so the frame may be in any state.
     #[inline(always)]
     pub(super) fn prefetch(&self, no: FrameNo, lines: usize) {
         if !no.is_large() {
+            prefetch_read(self.holders.as_ptr().wrapping_add(no.index()));
             let start = self.start(no);
             for line in 0..lines {
                 prefetch_read(start.wrapping_add(line * CACHE_LINE_BYTES));

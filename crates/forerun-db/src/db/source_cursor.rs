@@ -1,10 +1,12 @@
 //! A cursor over one of a super version's sources: a memtable, a run of level 0, or a level.
 
 use crate::Result;
+use crate::cache::driver::Reads;
 use crate::memtable::TableVersions;
 use crate::run::cursor::RunCursor;
+use crate::run::interleaved_seek::InterleavedSeek;
 use crate::run::level_cursor::LevelCursor;
-use crate::versions::{Version, VersionCursor};
+use crate::versions::{SeekTarget, Version, VersionCursor};
 
 /// An enum and not a trait object, so that a step of a scan is compiled into one function.
 pub(super) enum SourceCursor<'a> {
@@ -22,6 +24,56 @@ macro_rules! each {
             SourceCursor::Level($cursor) => $call,
         }
     };
+}
+
+impl InterleavedSeek for SourceCursor<'_> {
+    fn seek_by_bounds(&mut self, to: SeekTarget<'_>) -> bool {
+        match self {
+            SourceCursor::Table(cursor) => cursor.seek_empty(),
+            SourceCursor::Run(cursor) => cursor.seek_by_bounds(to),
+            SourceCursor::Level(cursor) => cursor.seek_by_bounds(to),
+        }
+    }
+
+    fn search(&mut self, to: SeekTarget<'_>) -> Result<()> {
+        match self {
+            SourceCursor::Table(cursor) => to.seek(cursor),
+            SourceCursor::Run(cursor) => cursor.search(to),
+            SourceCursor::Level(cursor) => cursor.search(to),
+        }
+    }
+
+    async fn search_interleaved<'s, 'g>(
+        &'s mut self,
+        reads: &'s Reads<'g>,
+        to: SeekTarget<'s>,
+    ) -> Result<()>
+    where
+        Self: 'g,
+    {
+        match self {
+            SourceCursor::Table(cursor) => cursor.seek_interleaved(to).await,
+            SourceCursor::Run(cursor) => cursor.search_interleaved(reads, to).await,
+            SourceCursor::Level(cursor) => cursor.search_interleaved(reads, to).await,
+        }
+    }
+
+    #[inline]
+    fn is_unread(&self) -> bool {
+        match self {
+            SourceCursor::Table(_) => false,
+            SourceCursor::Run(cursor) => cursor.is_unread(),
+            SourceCursor::Level(cursor) => cursor.is_unread(),
+        }
+    }
+
+    fn read(&mut self) -> Result<()> {
+        match self {
+            SourceCursor::Table(_) => Ok(()),
+            SourceCursor::Run(cursor) => cursor.read(),
+            SourceCursor::Level(cursor) => cursor.read(),
+        }
+    }
 }
 
 impl VersionCursor for SourceCursor<'_> {
@@ -65,3 +117,7 @@ impl VersionCursor for SourceCursor<'_> {
         each!(self, cursor => cursor.reset());
     }
 }
+
+#[cfg(test)]
+#[path = "source_cursor_tests.rs"]
+mod tests;

@@ -29,7 +29,7 @@ use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
 use crate::run::lookup::ReadContext;
 use crate::tree::catalog::KeyspaceRuns;
-use crate::tree::levels::Levels;
+use crate::tree::levels::{Level, Levels};
 use crate::tree::manifest::LEVELS;
 use crate::tree::merge::Merge;
 
@@ -129,7 +129,10 @@ impl SuperVersion {
 
     /// All versions, merged.
     pub(super) fn versions<'a>(&'a self, order: &KeyOrder) -> Merge<SourceCursor<'a>> {
-        self.versions_but(order, |_, runs| runs)
+        let levels = (1..LEVELS).map(|level| self.levels.level(level));
+        let filled = levels.filter(|level| !level.runs().is_empty());
+        let runs = self.levels.level(0).runs();
+        self.merge(order, runs, filled.map(Level::cursor))
     }
 
     /// All versions, merged, but for runs that `keep` leaves out. It is given each level with its
@@ -139,19 +142,24 @@ impl SuperVersion {
         order: &KeyOrder,
         keep: impl Fn(usize, &'a [Arc<Run>]) -> &'a [Arc<Run>],
     ) -> Merge<SourceCursor<'a>> {
-        let mut cursors = Vec::new();
-        for table in &self.tables {
-            cursors.push(SourceCursor::Table(table.memtable.versions()));
-        }
-        for run in keep(0, self.levels.level(0).runs()) {
-            cursors.push(SourceCursor::Run(RunCursor::new(run)));
-        }
-        for level in 1..LEVELS {
-            let runs = keep(level, self.levels.level(level).runs());
-            if !runs.is_empty() {
-                cursors.push(SourceCursor::Level(LevelCursor::new(runs)));
-            }
-        }
-        Merge::new(order.clone(), cursors)
+        let levels = (1..LEVELS).map(|level| keep(level, self.levels.level(level).runs()));
+        let filled = levels.filter(|runs| !runs.is_empty());
+        let runs = keep(0, self.levels.level(0).runs());
+        self.merge(order, runs, filled.map(LevelCursor::new))
+    }
+
+    /// Merges all memtables, these runs, and these levels.
+    fn merge<'a>(
+        &'a self,
+        order: &KeyOrder,
+        runs: &'a [Arc<Run>],
+        levels: impl Iterator<Item = LevelCursor<'a>>,
+    ) -> Merge<SourceCursor<'a>> {
+        let tables = self.tables.iter().map(|table| table.memtable.versions());
+        let runs = runs.iter().map(|run| RunCursor::new(run));
+        let cursors = (tables.map(SourceCursor::Table))
+            .chain(runs.map(SourceCursor::Run))
+            .chain(levels.map(SourceCursor::Level));
+        Merge::new(order.clone(), cursors.collect()).interleaved(&self.reading.cache)
     }
 }

@@ -9,7 +9,7 @@ use super::memory_checks::{Checked, Paranoid, Trusting};
 use super::node::Node;
 use super::{MemTable, MemoryChecks, corrupt_entry, skip_list_cursor, with_checks};
 use crate::Result;
-use crate::versions::{Entry, Version, VersionCursor, VisibleEntries};
+use crate::versions::{Entry, SeekTarget, Version, VersionCursor, VisibleEntries};
 
 /// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes
 /// that come after its snapshot. It lends the entry at its position.
@@ -89,6 +89,20 @@ impl<'a> TableVersions<'a> {
             before: Vec::new(),
             reach: 0,
         }
+    }
+
+    /// Moves away if the table is empty. Returns whether it is.
+    pub(crate) fn seek_empty(&mut self) -> bool {
+        self.at = None;
+        skip_list_cursor::is_empty(&self.table.list)
+    }
+
+    /// A seek as a coroutine that awaits each node before it reads it.
+    pub(crate) async fn seek_interleaved(&mut self, to: SeekTarget<'_>) -> Result<()> {
+        self.at = None;
+        let list = &self.table.list;
+        let found = with_checks!(self.table, V => skip_list_cursor::neighbor::<V>(list, to).await);
+        self.go(found)
     }
 
     fn go(&mut self, to: Checked<Option<Node<'a>>>) -> Result<()> {

@@ -1,14 +1,23 @@
 //! All versions in the list, in order, in both directions.
 
-use super::descent::{NoTrail, Trail, start};
+use forerun_core::suspend;
+
+use super::descent::{NoTrail, Step, Trail, start};
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Seen, Target};
 use super::skip_list::SkipList;
-use crate::versions::ReadPoint;
+use crate::versions::{ReadPoint, SeekSide, SeekTarget};
 
 /// The first version.
 pub(super) fn first<V: Visit>(list: &SkipList) -> Checked<Option<Node<'_>>> {
     step::<V>(list, list.head())
+}
+
+/// Whether there is no version.
+pub(super) fn is_empty(list: &SkipList) -> bool {
+    // SAFETY: every node has level 0.
+    let first = unsafe { list.head().link(0) }.load().next;
+    first.is_none()
 }
 
 /// The last version.
@@ -96,6 +105,32 @@ pub(super) fn from<'a, V: Visit>(
     sequence: u64,
 ) -> Checked<Option<Node<'a>>> {
     Ok(seek::<V>(list, key, sequence)?.1)
+}
+
+/// [`before`] or [`from`], as a coroutine that awaits each node before it reads it.
+pub(super) async fn neighbor<'a, V: Visit>(
+    list: &'a SkipList,
+    to: SeekTarget<'_>,
+) -> Checked<Option<Node<'a>>> {
+    let target = Target::new(list.order(), to.key, ReadPoint::at(to.sequence));
+    let mut descent = start::<V>(list, target);
+    if list.index().is_some() {
+        // The index's node has been prefetched.
+        suspend().await;
+    }
+    while descent.step::<V, _>(&mut NoTrail)? == Step::Read {
+        suspend().await;
+    }
+    let (before, behind) = descent.place();
+    let node = match to.side {
+        SeekSide::AtOrAfter => behind,
+        SeekSide::Before => Some(before).filter(|before| *before != list.head()),
+    };
+    if let Some(node) = node {
+        node.prefetch_key();
+        suspend().await;
+    }
+    Ok(node)
 }
 
 /// The node after `node` on the lowest level.

@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
-use super::cursor::RunCursor;
+use super::cursor::{RunCursor, RunEnd};
+use super::interleaved_seek::InterleavedSeek;
 use super::reader::Run;
 use crate::Result;
-use crate::versions::{Version, VersionCursor};
+use crate::cache::driver::Reads;
+use crate::comparator::KeyOrder;
+use crate::versions::{SeekSide, SeekTarget, Version, VersionCursor};
 
 /// A cursor over the runs of a level, which are in ascending order and share no key.
 #[derive(Debug)]
 pub(crate) struct LevelCursor<'r> {
     runs: &'r [Arc<Run>],
+    /// [`KeyOrder::prefix`] of each run's largest key, or nothing.
+    ends: &'r [u64],
     /// The current run and the cursor over it.
     cursor: Option<(usize, RunCursor<'r>)>,
     cache_use: CacheUse,
@@ -24,14 +29,37 @@ enum CacheUse {
     None,
 }
 
+/// The first of a level's runs that does not end before `key`; the number of runs if all do. `ends`
+/// has [`KeyOrder::prefix`] of each run's largest key, and `prefix` is that of `key`.
+#[inline]
+pub(crate) fn first_ending(
+    order: &KeyOrder,
+    runs: &[Arc<Run>],
+    ends: &[u64],
+    key: &[u8],
+    prefix: u64,
+) -> usize {
+    let from = ends.partition_point(|end| *end < prefix);
+    let tied = ends[from..].partition_point(|end| *end == prefix);
+    let ends_before = |run: &Arc<Run>| order.compare(&run.meta().largest, key).is_lt();
+    from + runs[from..from + tied].partition_point(ends_before)
+}
+
 impl<'r> LevelCursor<'r> {
     /// A cursor without a position.
     pub(crate) fn new(runs: &'r [Arc<Run>]) -> Self {
         LevelCursor {
             runs,
+            ends: &[],
             cursor: None,
             cache_use: CacheUse::Some,
         }
+    }
+
+    /// The same cursor, which finds a key's run with the help of the prefixes of the runs' largest
+    /// keys.
+    pub(crate) fn with_ends(self, ends: &'r [u64]) -> Self {
+        LevelCursor { ends, ..self }
     }
 
     /// A cursor that bypasses the cache.
@@ -60,8 +88,17 @@ impl<'r> LevelCursor<'r> {
 
     /// The first run that does not end before `key`; the number of runs if all do.
     fn first_not_before(&self, key: &[u8]) -> usize {
-        let ends_before = |run: &Arc<Run>| run.order().compare(&run.meta().largest, key).is_lt();
-        self.runs.partition_point(ends_before)
+        match self.runs.first() {
+            Some(first) if !self.ends.is_empty() => {
+                let order = first.order();
+                first_ending(order, self.runs, self.ends, key, order.prefix(key))
+            }
+            _ => {
+                let ends_before =
+                    |run: &Arc<Run>| run.order().compare(&run.meta().largest, key).is_lt();
+                self.runs.partition_point(ends_before)
+            }
+        }
     }
 
     #[inline]
@@ -85,6 +122,82 @@ impl<'r> LevelCursor<'r> {
             (false, Some(before)) => self.at_run(before).map_or(Ok(()), VersionCursor::seek_last),
             _ => Ok(()),
         }
+    }
+}
+
+impl LevelCursor<'_> {
+    /// If the run at an index has nothing at the target, leaves the first version of the next run,
+    /// or the last one of the run before it, unread.
+    fn go_on_unread(&mut self, at: usize, side: SeekSide) {
+        if self.is_positioned() {
+            return;
+        }
+        let (next, end) = match side {
+            SeekSide::AtOrAfter => (at.checked_add(1), RunEnd::First),
+            SeekSide::Before => (at.checked_sub(1), RunEnd::Last),
+        };
+        if let Some(cursor) = next.and_then(|next| self.at_run(next)) {
+            cursor.leave_unread(end);
+        }
+    }
+}
+
+impl InterleavedSeek for LevelCursor<'_> {
+    fn seek_by_bounds(&mut self, to: SeekTarget<'_>) -> bool {
+        let at = self.first_not_before(to.key);
+        let is_there = match self.at_run(at) {
+            Some(cursor) => cursor.seek_by_bounds(to),
+            // All runs end before the target.
+            None => {
+                if let Some((_, cursor)) = &mut self.cursor {
+                    cursor.leave();
+                }
+                true
+            }
+        };
+        if is_there {
+            self.go_on_unread(at, to.side);
+        }
+        is_there
+    }
+
+    /// The current run is the one to search.
+    fn search(&mut self, to: SeekTarget<'_>) -> Result<()> {
+        let Some((at, cursor)) = &mut self.cursor else {
+            return Ok(());
+        };
+        cursor.search(to)?;
+        let at = *at;
+        self.go_on_unread(at, to.side);
+        Ok(())
+    }
+
+    async fn search_interleaved<'s, 'g>(
+        &'s mut self,
+        reads: &'s Reads<'g>,
+        to: SeekTarget<'s>,
+    ) -> Result<()>
+    where
+        Self: 'g,
+    {
+        let Some((at, cursor)) = &mut self.cursor else {
+            return Ok(());
+        };
+        cursor.search_interleaved(reads, to).await?;
+        let at = *at;
+        self.go_on_unread(at, to.side);
+        Ok(())
+    }
+
+    #[inline]
+    fn is_unread(&self) -> bool {
+        let cursor = self.cursor.as_ref();
+        cursor.is_some_and(|(_, cursor)| cursor.is_unread())
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let cursor = self.cursor.as_mut();
+        cursor.map_or(Ok(()), |(_, cursor)| cursor.read())
     }
 }
 

@@ -101,15 +101,12 @@ impl<'r> LoadedPage<'r> {
         Ok(())
     }
 
-    /// Takes a page from the cache. Returns whether it is resident; if not, this is no page.
-    pub(super) fn take_resident(
-        &mut self,
-        run: &'r Run,
-        number: u32,
-        location: PageLocation,
-    ) -> bool {
+    /// Takes a page of `len` bytes from the cache. Returns whether it is resident; if not, this is
+    /// no page. With `usize::MAX`, takes the rest of the page's frame too: the caller need not know
+    /// the page's length. The caller counts the hit.
+    pub(super) fn take_resident(&mut self, run: &'r Run, number: u32, len: usize) -> bool {
         self.clear();
-        let (slots, len) = (run.slots(), location.raw_len as usize);
+        let slots = run.slots();
         if self.permit.is_none() {
             self.permit = slots.cache().hold_permit();
         }
@@ -128,7 +125,6 @@ impl<'r> LoadedPage<'r> {
             self.copy.extend_from_slice(bytes);
         }
         self.number = Some(number);
-        slots.cache().count(1, 0);
         true
     }
 
@@ -140,7 +136,11 @@ impl<'r> LoadedPage<'r> {
 
     /// Loads a page through the cache, unless this already is that page.
     pub(super) fn load(&mut self, run: &'r Run, number: u32, location: PageLocation) -> Result<()> {
-        if self.number == Some(number) || self.take_resident(run, number, location) {
+        if self.number == Some(number) {
+            return Ok(());
+        }
+        if self.take_resident(run, number, location.raw_len as usize) {
+            run.slots().cache().count(1, 0);
             return Ok(());
         }
         let pin = cache::pin();

@@ -16,7 +16,8 @@
 //!   reader.rs          opens a file as a run
 //!   obsolete_files.rs  removes files of obsolete runs
 //!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found
-//!   cursor.rs          all versions of a run, in order; level_cursor.rs: of a level
+//!   cursor/            all versions of a run, in order; level_cursor.rs: of a level
+//!   interleaved_seek.rs seeks of several cursors that overlap
 //!   loaded_page.rs     the pages that a cursor is at
 //!   dump.rs            prints a page
 //! ```
@@ -29,6 +30,7 @@ pub(crate) mod dump;
 mod file_tests;
 mod filter;
 pub(crate) mod indexed_record;
+pub(crate) mod interleaved_seek;
 mod key_places;
 pub(crate) mod level_cursor;
 mod loaded_page;

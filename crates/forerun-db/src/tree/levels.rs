@@ -17,6 +17,7 @@ use crate::comparator::KeyOrder;
 use crate::planted::{self, Defect};
 use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::Run;
+use crate::run::level_cursor::{LevelCursor, first_ending};
 use crate::tree::key_bounds::{largest, smallest};
 use crate::tree::manifest::{LEVELS, RunRecord};
 use crate::tree::needed_ranges::{NeededRanges, needs_above};
@@ -273,6 +274,11 @@ impl Level {
         }
     }
 
+    /// A cursor over a disjoint level.
+    pub(crate) fn cursor(&self) -> LevelCursor<'_> {
+        LevelCursor::new(&self.runs).with_ends(&self.ends)
+    }
+
     /// The runs, newest first on level 0, otherwise ascending.
     pub(crate) fn runs(&self) -> &[Arc<Run>] {
         &self.runs
@@ -282,10 +288,7 @@ impl Level {
     /// do.
     #[inline]
     fn first_ending(&self, order: &KeyOrder, key: &[u8], prefix: u64) -> usize {
-        let from = self.ends.partition_point(|end| *end < prefix);
-        let tied = self.ends[from..].partition_point(|end| *end == prefix);
-        let ends_before = |run: &Arc<Run>| order.compare(largest(run), key) == Ordering::Less;
-        from + self.runs[from..from + tied].partition_point(ends_before)
+        first_ending(order, &self.runs, &self.ends, key, prefix)
     }
 
     /// The run of a disjoint level whose range includes `key`.

@@ -12,12 +12,27 @@
 //! moving backward, at its last one before. A change of direction seeks all other cursors to the
 //! other side of the winner's version. The seeks take time, but do not rely on unchanged contents:
 //! a memtable grows. After an error the merge has no position until the next seek.
+//!
+//! Cursors of a store's reader seek together: while one waits for a cache line, the
+//! others go on. Otherwise they seek one after the other. A cursor that knows its key without
+//! reading it reads the version when it wins.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
+
+use forerun_core::interleave_with;
 
 use crate::Result;
+use crate::cache::driver::Reads;
+use crate::cache::{PageCache, pin};
 use crate::comparator::KeyOrder;
-use crate::versions::{Version, VersionCursor};
+use crate::io::ReadBackend;
+use crate::run::interleaved_seek::InterleavedSeek;
+use crate::versions::{SeekSide, SeekTarget, Version, VersionCursor};
+
+/// Searches in flight: as many as most stores have memtables, runs of level 0, and levels. Their
+/// states are on the stack.
+const SEARCHES_IN_FLIGHT: usize = 8;
 
 /// The versions of many cursors, in order.
 ///
@@ -36,6 +51,8 @@ pub(crate) struct Merge<C> {
     pivot: Vec<u8>,
     /// Buffer for the winners of all nodes while every match is played.
     winners: Vec<usize>,
+    /// The cache of the cursors' pages, if the cursors seek together.
+    cache: Option<Arc<PageCache>>,
 }
 
 struct Source<C> {
@@ -43,6 +60,8 @@ struct Source<C> {
     /// Decides most comparisons without a call: [`KeyOrder::long_prefix`] of the current key;
     /// `None` if the cursor has no position.
     prefix: Option<u128>,
+    /// During a seek, whether the cursor has to search.
+    has_to_search: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +70,7 @@ enum Direction {
     Backward,
 }
 
-impl<C: VersionCursor> Merge<C> {
+impl<C: InterleavedSeek> Merge<C> {
     /// The number of cursors.
     pub(crate) fn sources(&self) -> usize {
         self.sources.len()
@@ -65,6 +84,7 @@ impl<C: VersionCursor> Merge<C> {
             .map(|cursor| Source {
                 cursor,
                 prefix: None,
+                has_to_search: false,
             })
             .collect();
         Merge {
@@ -75,6 +95,15 @@ impl<C: VersionCursor> Merge<C> {
             is_positioned: false,
             pivot: Vec::new(),
             winners: Vec::new(),
+            cache: None,
+        }
+    }
+
+    /// The same merge, with cursors that seek together. All of them read pages through `cache`.
+    pub(crate) fn interleaved(self, cache: &Arc<PageCache>) -> Merge<C> {
+        Merge {
+            cache: Some(Arc::clone(cache)),
+            ..self
         }
     }
 
@@ -91,7 +120,22 @@ impl<C: VersionCursor> Merge<C> {
             source.note(&self.order);
         }
         self.play_all();
-        Ok(())
+        self.read_winner()
+    }
+
+    /// Moves every cursor to a target, then finds the winner.
+    fn position_at(&mut self, to: SeekTarget<'_>) -> Result<()> {
+        self.is_positioned = false;
+        self.direction = match to.side {
+            SeekSide::AtOrAfter => Direction::Forward,
+            SeekSide::Before => Direction::Backward,
+        };
+        seek_all(&mut self.sources, None, self.cache.as_ref(), to)?;
+        for source in &mut self.sources {
+            source.note(&self.order);
+        }
+        self.play_all();
+        self.read_winner()
     }
 
     /// Moves one version in `direction`.
@@ -116,6 +160,19 @@ impl<C: VersionCursor> Merge<C> {
             self.direction = direction;
             self.play_all();
         }
+        self.read_winner()
+    }
+
+    /// Lets the winner read its version, if it has not done so, until a cursor has won that has.
+    #[inline]
+    fn read_winner(&mut self) -> Result<()> {
+        while self.is_positioned && self.sources[self.tree[0]].cursor.is_unread() {
+            let winner = self.tree[0];
+            self.is_positioned = false;
+            self.sources[winner].cursor.read()?;
+            self.sources[winner].note(&self.order);
+            self.play(winner);
+        }
         Ok(())
     }
 
@@ -127,14 +184,17 @@ impl<C: VersionCursor> Merge<C> {
         let sequence = version.sequence;
         self.pivot.clear();
         self.pivot.extend_from_slice(version.key);
-        for (i, source) in self.sources.iter_mut().enumerate() {
-            if i != winner {
-                match direction {
-                    Direction::Forward => source.cursor.seek(&self.pivot, sequence)?,
-                    Direction::Backward => source.cursor.seek_before(&self.pivot, sequence)?,
-                }
-                source.note(&self.order);
-            }
+        let to = SeekTarget {
+            key: &self.pivot,
+            sequence,
+            side: match direction {
+                Direction::Forward => SeekSide::AtOrAfter,
+                Direction::Backward => SeekSide::Before,
+            },
+        };
+        seek_all(&mut self.sources, Some(winner), self.cache.as_ref(), to)?;
+        for source in &mut self.sources {
+            source.note(&self.order);
         }
         Ok(())
     }
@@ -210,6 +270,46 @@ impl<C: VersionCursor> Merge<C> {
     }
 }
 
+/// Moves all cursors to a target, except the one at an index.
+fn seek_all<C: InterleavedSeek>(
+    sources: &mut [Source<C>],
+    except: Option<usize>,
+    cache: Option<&Arc<PageCache>>,
+    to: SeekTarget<'_>,
+) -> Result<()> {
+    let Some(cache) = cache else {
+        let sources = sources.iter_mut().enumerate();
+        let mut others = sources.filter(|(at, _)| Some(*at) != except);
+        return others.try_for_each(|(_, source)| to.seek(&mut source.cursor));
+    };
+    let mut searches = 0;
+    for (at, source) in sources.iter_mut().enumerate() {
+        source.has_to_search = Some(at) != except && !source.cursor.seek_by_bounds(to);
+        searches += usize::from(source.has_to_search);
+    }
+    if searches == 0 {
+        return Ok(());
+    }
+    let mut searching = sources.iter_mut().filter(|source| source.has_to_search);
+    // All searches find their pages under this pin.
+    let pin = pin();
+    if searches == 1 {
+        // A search alone has nothing to do while it waits.
+        return searching.try_for_each(|source| source.cursor.search(to));
+    }
+    // Read one by one: pages that the system has cached, as those of most stores are, take longer
+    // by way of its queues.
+    let reads = Reads::new(cache, &pin, ReadBackend::Sync);
+    let searches = searching.map(|source| source.cursor.search_interleaved(&reads, to));
+    let mut result = Ok(());
+    interleave_with::<SEARCHES_IN_FLIGHT, _, _>(&reads, searches, |_, found| {
+        if result.is_ok() {
+            result = found;
+        }
+    });
+    result
+}
+
 impl<C: VersionCursor> Source<C> {
     #[inline]
     fn note(&mut self, order: &KeyOrder) {
@@ -218,7 +318,7 @@ impl<C: VersionCursor> Source<C> {
     }
 }
 
-impl<C: VersionCursor> VersionCursor for Merge<C> {
+impl<C: InterleavedSeek> VersionCursor for Merge<C> {
     fn seek_first(&mut self) -> Result<()> {
         self.position(Direction::Forward, |cursor| cursor.seek_first())
     }
@@ -228,12 +328,18 @@ impl<C: VersionCursor> VersionCursor for Merge<C> {
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        self.position(Direction::Forward, |cursor| cursor.seek(key, sequence))
+        self.position_at(SeekTarget {
+            key,
+            sequence,
+            side: SeekSide::AtOrAfter,
+        })
     }
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
-        self.position(Direction::Backward, |cursor| {
-            cursor.seek_before(key, sequence)
+        self.position_at(SeekTarget {
+            key,
+            sequence,
+            side: SeekSide::Before,
         })
     }
 
@@ -285,169 +391,5 @@ impl<C: VersionCursor> VersionCursor for Merge<C> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::ReverseBytewise;
-    use crate::testing::version_list::{Held, Sorted, held};
-    use crate::versions::SEQUENCE_MAX;
-
-    #[derive(Clone, Debug)]
-    enum Move {
-        First,
-        Last,
-        Seek(u8, u64),
-        SeekBefore(u8, u64),
-        Next,
-        Prev,
-    }
-
-    fn moves() -> impl Strategy<Value = Vec<Move>> {
-        let sequence = || prop_oneof![Just(0), Just(SEQUENCE_MAX), 0_u64..60];
-        let one = prop_oneof![
-            1 => Just(Move::First),
-            1 => Just(Move::Last),
-            1 => (0_u8..10, sequence()).prop_map(|(key, sequence)| Move::Seek(key, sequence)),
-            1 => (0_u8..10, sequence()).prop_map(|(key, sequence)| Move::SeekBefore(key, sequence)),
-            6 => Just(Move::Next),
-            6 => Just(Move::Prev),
-        ];
-        prop::collection::vec(one, 1..80)
-    }
-
-    fn walk(cursor: &mut dyn VersionCursor, step: &Move) -> Result<()> {
-        match *step {
-            Move::First => cursor.seek_first(),
-            Move::Last => cursor.seek_last(),
-            Move::Seek(key, sequence) => cursor.seek(&[key; 9], sequence),
-            Move::SeekBefore(key, sequence) => cursor.seek_before(&[key; 9], sequence),
-            Move::Next => cursor.next(),
-            Move::Prev => cursor.prev(),
-        }
-    }
-
-    /// Whether the current version is the newest of its key.
-    fn is_newest(plain: &mut Sorted) -> bool {
-        let Some(at) = plain.at() else {
-            return false;
-        };
-        let (key, sequence) = (at.key.to_vec(), at.sequence);
-        plain.prev().unwrap();
-        let is_newest = plain.at().is_none_or(|before| before.key != key);
-        plain.seek(&key, sequence).unwrap();
-        is_newest
-    }
-
-    proptest! {
-        /// Keys of nine bytes tie in their prefix and need the call; shorter ones do not.
-        #[test]
-        fn a_merge_walks_like_one_sorted_list(
-            keys in prop::collection::vec((0_u8..8, 0_usize..5, any::<bool>()), 0..50),
-            sources in 0_usize..6,
-            moves in moves(),
-            reverse in any::<bool>(),
-        ) {
-            let order =
-                if reverse { KeyOrder::new(Arc::new(ReverseBytewise)) } else { KeyOrder::Bytewise };
-            let mut parts: Vec<Vec<Held>> = vec![Vec::new(); sources];
-            let mut all = Vec::new();
-            for (i, (key, source, long)) in keys.into_iter().enumerate() {
-                if let Some(part) = parts.get_mut(source) {
-                    let key = if long { vec![key; 9] } else { vec![key] };
-                    let version = held(&key, i as u64 + 1, Some(format!("{i}").as_bytes()));
-                    part.push(version.clone());
-                    all.push(version);
-                }
-            }
-            let cursors = parts.into_iter()
-                .map(|part| Box::new(Sorted::new(order.clone(), part)) as Box<dyn VersionCursor>)
-                    .collect();
-            let mut merge = Merge::new(order.clone(), cursors);
-            let mut plain = Sorted::new(order, all);
-            for step in &moves {
-                walk(&mut merge, step).unwrap();
-                walk(&mut plain, step).unwrap();
-                prop_assert_eq!(merge.at(), plain.at(), "after {:?}", step);
-                if let Move::Last | Move::SeekBefore(..) | Move::Prev = step
-                    && merge.is_newest_of_key()
-                {
-                    prop_assert!(is_newest(&mut plain), "after {:?}", step);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn after_a_failed_cursor_a_merge_has_no_position_until_the_next_seek() {
-        let part = |from: u64| {
-            let versions = (0..4)
-                .map(|i| held(&[i as u8], from + i, Some(b"v")))
-                .collect();
-            Sorted::new(KeyOrder::Bytewise, versions)
-        };
-        for broken_at in 0..12 {
-            let mut bad = part(10);
-            bad.fail_call(broken_at);
-            let mut merge = Merge::new(
-                KeyOrder::Bytewise,
-                vec![Box::new(part(1)), Box::new(bad), Box::new(part(20))],
-            );
-            let mut failed = merge.seek_first().is_err();
-            for step in 0..10 {
-                if failed {
-                    break;
-                }
-                failed = if step % 4 < 3 {
-                    merge.next()
-                } else {
-                    merge.prev()
-                }
-                .is_err();
-            }
-            if failed {
-                assert!(merge.at().is_none());
-                merge.next().unwrap();
-                assert!(merge.at().is_none());
-                merge.seek(&[1], SEQUENCE_MAX).unwrap();
-                assert_eq!(merge.at().map(|version| version.sequence), Some(21));
-            } else {
-                assert!(broken_at > 4, "call {broken_at} was never made");
-            }
-        }
-    }
-
-    #[test]
-    fn a_cursor_that_grows_meanwhile_does_not_turn_the_order_around() {
-        let (mut early, mut late) = (Vec::new(), Vec::new());
-        for i in 0..10_u8 {
-            if i % 2 == 0 { &mut early } else { &mut late }.push(held(
-                &[i],
-                1 + u64::from(i),
-                Some(b"v"),
-            ));
-        }
-        let shared = Sorted::new(KeyOrder::Bytewise, late);
-        let handle = shared.handle();
-        let cursors: Vec<Box<dyn VersionCursor>> = vec![
-            Box::new(Sorted::new(KeyOrder::Bytewise, early)),
-            Box::new(shared),
-        ];
-        let mut merge = Merge::new(KeyOrder::Bytewise, cursors);
-        merge.seek(&[4], SEQUENCE_MAX).unwrap();
-        merge.prev().unwrap();
-        merge.next().unwrap();
-        handle.insert(held(&[4, 1], 100, Some(b"new")));
-        handle.insert(held(&[3, 1], 101, Some(b"new")));
-        let mut keys = Vec::new();
-        merge.prev().unwrap();
-        while let Some(version) = merge.at() {
-            keys.push(version.key.to_vec());
-            merge.next().unwrap();
-        }
-        assert!(keys.is_sorted(), "{keys:?}");
-        assert!(keys.contains(&vec![4, 1]));
-    }
-}
+#[path = "merge_tests.rs"]
+mod tests;

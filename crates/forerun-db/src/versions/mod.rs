@@ -76,6 +76,33 @@ impl Version<'_> {
     }
 }
 
+/// Where a seek goes: to the first version at or after a position, or to the last one before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeekTarget<'k> {
+    pub(crate) key: &'k [u8],
+    pub(crate) sequence: u64,
+    pub(crate) side: SeekSide,
+}
+
+/// The side of a position on which a seek ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SeekSide {
+    /// As [`VersionCursor::seek`] does.
+    AtOrAfter,
+    /// As [`VersionCursor::seek_before`] does.
+    Before,
+}
+
+impl SeekTarget<'_> {
+    /// Moves a cursor there.
+    pub(crate) fn seek<C: VersionCursor + ?Sized>(self, cursor: &mut C) -> Result<()> {
+        match self.side {
+            SeekSide::AtOrAfter => cursor.seek(self.key, self.sequence),
+            SeekSide::Before => cursor.seek_before(self.key, self.sequence),
+        }
+    }
+}
+
 /// A cursor over all versions of something, in order. It is positioned at a version or has no
 /// position.
 ///

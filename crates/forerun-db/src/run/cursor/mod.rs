@@ -12,18 +12,25 @@
 //! A cursor holds no pin between calls, so it may live long. A short scan leaves its pages in the
 //! cache; a long scan does not.
 
+mod interleaved;
+mod read_ahead;
+
 use std::ops::Range;
+
+use read_ahead::{READ_AHEAD_MIN_BYTES, ReadAhead};
 
 use super::PageSearch;
 use super::loaded_page::LoadedPage;
 use super::page::{Page, PageKind};
 use super::page_search;
 use super::reader::Run;
-use super::stored::{PageLocation, unstore};
-use crate::Result;
 use crate::comparator::KeyOrder;
-use crate::io::reads::read_exact_at;
 use crate::versions::{Kind, Version, VersionCursor};
+use crate::{Error, Result};
+
+/// What is wrong with a page that another one points to.
+const NOT_BELOW: &str = "a page points to a page that is not below it";
+const LEAF_ABOVE: &str = "found a leaf instead of an internal page";
 
 /// Leaves that a cursor reads into the cache before it bypasses it.
 const LEAVES_INTO_CACHE: u32 = 8;
@@ -40,10 +47,6 @@ const LEAF_START_LINES: usize = 8;
 /// of it. The CPU follows shorter and longer ones by itself.
 const PREFETCHED_VALUE_MIN: usize = 256;
 const PREFETCHED_VALUE_MAX: usize = 2 << 10;
-
-/// Sizes of the first and of the largest read-ahead.
-const READ_AHEAD_MIN_BYTES: u64 = 32 << 10;
-const READ_AHEAD_MAX_BYTES: u64 = 256 << 10;
 
 /// An internal page, and the row at which the cursor descended.
 #[derive(Debug, Default)]
@@ -73,27 +76,17 @@ impl Target<'_> {
     }
 }
 
+/// The first or the last version of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunEnd {
+    First,
+    Last,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Forward,
     Backward,
-}
-
-/// A part of the file that holds the next leaves.
-#[derive(Debug, Default)]
-struct ReadAhead {
-    bytes: Vec<u8>,
-    offset: u64,
-    /// Size of the next read.
-    window: u64,
-}
-
-impl ReadAhead {
-    fn find(&self, location: PageLocation) -> Option<&[u8]> {
-        let start = usize::try_from(location.offset.checked_sub(self.offset)?).ok()?;
-        self.bytes
-            .get(start..start.checked_add(location.stored_len as usize)?)
-    }
 }
 
 /// A cursor over a run.
@@ -105,6 +98,10 @@ pub(crate) struct RunCursor<'r> {
     leaf: LoadedPage<'r>,
     /// The current row, if any.
     row: Option<usize>,
+    /// The end of the run at which the cursor is, if it has not read the version there.
+    unread: Option<RunEnd>,
+    /// [`prefix`] of the run's smallest and of its largest key.
+    bounds: (u128, u128),
     /// What it has besides its key.
     sequence: u64,
     kind: Kind,
@@ -118,6 +115,20 @@ pub(crate) struct RunCursor<'r> {
     ahead: ReadAhead,
 }
 
+/// An integer that orders like the key as far as possible. It calls no user's code: cursors are
+/// made and reopened where a panic of that is not expected.
+fn prefix(order: &KeyOrder, key: &[u8]) -> u128 {
+    match order {
+        KeyOrder::Bytewise => order.long_prefix(key),
+        KeyOrder::Custom(_) => 0,
+    }
+}
+
+fn bounds(run: &Run) -> (u128, u128) {
+    let (order, meta) = (run.order(), run.meta());
+    (prefix(order, &meta.smallest), prefix(order, &meta.largest))
+}
+
 impl<'r> RunCursor<'r> {
     /// A cursor without a position.
     pub(crate) fn new(run: &'r Run) -> Self {
@@ -126,6 +137,8 @@ impl<'r> RunCursor<'r> {
             path: Vec::new(),
             leaf: LoadedPage::default(),
             row: None,
+            unread: None,
+            bounds: bounds(run),
             sequence: 0,
             kind: Kind::Deletion,
             value: 0..0,
@@ -149,7 +162,8 @@ impl<'r> RunCursor<'r> {
     /// Makes this a cursor over another run of the store, without a position. Keeps its buffers.
     pub(super) fn reopen(&mut self, run: &'r Run) {
         self.run = run;
-        self.row = None;
+        self.bounds = bounds(run);
+        self.leave();
         self.prefix_len = None;
         self.leaf.clear();
         for ancestor in &mut self.path {
@@ -157,6 +171,12 @@ impl<'r> RunCursor<'r> {
         }
         self.into_cache = self.max_into_cache;
         self.ahead.bytes.clear();
+    }
+
+    /// Gives up the position.
+    pub(super) fn leave(&mut self) {
+        self.row = None;
+        self.unread = None;
     }
 
     /// The page at `level` of the path; level 0 is the root.
@@ -199,8 +219,7 @@ impl<'r> RunCursor<'r> {
             // Leaves have the lowest numbers, and a child's number is smaller than its parent's.
             let above = self.path[level].loaded.number().unwrap_or(u32::MAX);
             if number >= above {
-                let reason = "a page points to a page that is not below it";
-                return Err(self.run.corrupt(location.offset, reason));
+                return Err(self.corrupt_child(level, NOT_BELOW));
             }
             if number < self.run.meta().leaf_pages {
                 return self.load_leaf(level, direction);
@@ -212,8 +231,7 @@ impl<'r> RunCursor<'r> {
             self.path[level].loaded.load(self.run, number, location)?;
             let page = self.path[level].loaded.page();
             if page.kind() != PageKind::Internal {
-                let reason = "found a leaf instead of an internal page";
-                return Err(self.run.corrupt(location.offset, reason));
+                return Err(self.corrupt_child(level - 1, LEAF_ABOVE));
             }
             let row = to.row(page, self.run.order());
             self.path[level].row = row;
@@ -231,84 +249,36 @@ impl<'r> RunCursor<'r> {
             return Ok(());
         }
         self.prefix_len = None;
-        let is_resident = self.leaf.take_resident(self.run, number, location);
-        if !is_resident && self.into_cache > 0 {
+        let len = location.raw_len as usize;
+        if self.leaf.take_resident(self.run, number, len) {
+            self.run.slots().cache().count(1, 0);
+        } else if self.into_cache > 0 {
             self.into_cache -= 1;
             self.leaf.load(self.run, number, location)?;
-        } else if !is_resident {
+        } else {
             let page = self.above(level);
             let siblings = (page.child(0).1, page.child(page.rows() - 1).1);
             self.load_ahead(number, location, siblings, direction)?;
         }
-        if self.leaf.page().kind() != PageKind::Leaf {
-            self.leaf.clear();
-            let reason = "found an internal page instead of a leaf";
-            return Err(self.run.corrupt(location.offset, reason));
-        }
-        Ok(())
+        self.check_leaf(level)
     }
 
-    /// Loads a leaf without the cache: from the read-ahead buffer, or together with the leaves
-    /// before or after it.
-    fn load_ahead(
-        &mut self,
-        number: u32,
-        location: PageLocation,
-        (first, last): (PageLocation, PageLocation),
-        direction: Direction,
-    ) -> Result<()> {
-        self.run.check_location(location)?;
-        if self.ahead.find(location).is_none() {
-            let window = self.ahead.window.max(u64::from(location.stored_len));
-            self.ahead.window =
-                (self.ahead.window * 2).clamp(READ_AHEAD_MIN_BYTES, READ_AHEAD_MAX_BYTES);
-            let range = match direction {
-                Direction::Forward => {
-                    location.offset..last.end().clamp(location.end(), location.offset + window)
-                }
-                Direction::Backward => {
-                    let from = location.end().saturating_sub(window);
-                    first
-                        .offset
-                        .clamp(from.min(location.offset), location.offset)
-                        ..location.end()
-                }
-            };
-            self.read_ahead(range);
+    /// Checks that the page below the current row of the page at `level`, which has been loaded as
+    /// a leaf, is one.
+    fn check_leaf(&mut self, level: usize) -> Result<()> {
+        if self.leaf.page().kind() == PageKind::Leaf {
+            return Ok(());
         }
-        self.leaf.trim_buffer(location.raw_len as usize);
-        let (run, ahead) = (self.run, &mut self.ahead);
-        self.leaf.fill(number, |page| match ahead.find(location) {
-            Some(stored) => {
-                page.resize(location.raw_len as usize, 0);
-                unstore(run.salt(), location, stored, page)
-                    .map_err(|reason| run.corrupt(location.offset, reason))
-            }
-            // The large read failed, perhaps because of another leaf. Read this one alone.
-            None => {
-                run.read_page(location, &mut ahead.bytes, page)?;
-                ahead.offset = location.offset;
-                Ok(())
-            }
-        })
+        self.leaf.clear();
+        let reason = "found an internal page instead of a leaf";
+        Err(self.corrupt_child(level, reason))
     }
 
-    /// Reads a part of the file ahead. On an error, the buffer is empty.
-    fn read_ahead(&mut self, range: Range<u64>) {
-        let ahead = &mut self.ahead;
-        ahead.offset = range.start;
-        ahead.bytes.clear();
-        let len = (range.end - range.start) as usize;
-        if ahead.bytes.capacity() > (READ_AHEAD_MAX_BYTES as usize).max(4 * len) {
-            ahead.bytes = Vec::new();
-        }
-        if ahead.bytes.try_reserve(len).is_err() {
-            return;
-        }
-        ahead.bytes.resize(len, 0);
-        if read_exact_at(self.run.file(), &mut ahead.bytes, range.start).is_err() {
-            ahead.bytes.clear();
-        }
+    /// The error for the page below the current row of the page at `level`.
+    #[cold]
+    fn corrupt_child(&self, level: usize, reason: &'static str) -> Error {
+        let (_, location) = self.above(level).child(self.path[level].row);
+        self.run.corrupt(location.offset, reason)
     }
 
     /// Moves to the neighboring leaf, and returns whether there is one.
@@ -386,7 +356,7 @@ impl<'r> RunCursor<'r> {
     /// Whether the cursor has a position.
     #[inline]
     pub(super) fn is_positioned(&self) -> bool {
-        self.row.is_some()
+        self.row.is_some() || self.unread.is_some()
     }
 
     #[inline]
@@ -423,14 +393,14 @@ impl<'r> RunCursor<'r> {
 
 impl VersionCursor for RunCursor<'_> {
     fn seek_first(&mut self) -> Result<()> {
-        self.row = None;
+        self.leave();
         self.descend(Target::First)?;
         self.set_row(0);
         Ok(())
     }
 
     fn seek_last(&mut self) -> Result<()> {
-        self.row = None;
+        self.leave();
         self.descend(Target::Last)?;
         self.set_row(self.leaf.page().rows().saturating_sub(1));
         Ok(())
@@ -438,7 +408,7 @@ impl VersionCursor for RunCursor<'_> {
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
         let sequence = self.run.lookup_sequence(sequence);
-        self.row = None;
+        self.leave();
         self.descend(Target::Key(key, sequence))?;
         let row = self.lower_bound(key, sequence);
         self.first_behind(row)
@@ -446,7 +416,7 @@ impl VersionCursor for RunCursor<'_> {
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
         let sequence = self.run.lookup_sequence(sequence);
-        self.row = None;
+        self.leave();
         self.descend(Target::Key(key, sequence))?;
         let row = self.lower_bound(key, sequence);
         self.last_before(row)
@@ -478,7 +448,9 @@ impl VersionCursor for RunCursor<'_> {
 
     #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
-        self.row?;
+        if self.row.is_none() {
+            return self.unread_version();
+        }
         Some(Version {
             key: &self.key,
             sequence: self.sequence,
@@ -500,7 +472,7 @@ impl VersionCursor for RunCursor<'_> {
     }
 
     fn reset(&mut self) {
-        self.row = None;
+        self.leave();
         // A cursor that bypasses the cache always does.
         self.into_cache = self.max_into_cache;
         self.ahead = ReadAhead::default();
