@@ -21,19 +21,33 @@ pub enum Lookup<'a> {
 
 /// Where a search keeps its path, if it keeps one.
 pub(super) trait Trail<'a> {
-    /// Whether every level must be recorded.
-    const KEEPS_ALL: bool;
+    /// The levels that must be recorded.
+    fn kept(&self) -> Kept;
 
-    /// Called once for each level, from the top down, with the last node before the target and the
-    /// link that was seen there.
+    /// Called for each of these levels, and perhaps for others, from the top down, with the last
+    /// node before the target and the link that was seen there.
     fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>);
+}
+
+/// Which levels of its path a search records.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// None: the search is a lookup.
+    Nothing,
+    /// This level and those below it.
+    UpTo(usize),
+    /// Each level.
+    All,
 }
 
 /// Keeps nothing.
 pub(super) struct NoTrail;
 
 impl<'a> Trail<'a> for NoTrail {
-    const KEEPS_ALL: bool = false;
+    #[inline(always)]
+    fn kept(&self) -> Kept {
+        Kept::Nothing
+    }
 
     #[inline(always)]
     fn record(&mut self, _: usize, _: Node<'a>, _: Seen<'a>) {}
@@ -153,10 +167,17 @@ impl<'a, 'k> Descent<'a, 'k> {
             }
         }
         let step = loop {
-            if !V::READS_ALL && !T::KEEPS_ALL {
+            let passes_to = match trail.kept() {
+                Kept::Nothing => Some(0),
+                Kept::UpTo(highest) => Some(level.min(highest)),
+                Kept::All => None,
+            };
+            if !V::READS_ALL
+                && let Some(lowest) = passes_to
+            {
                 // SAFETY: `before` was reached on this level or a higher one.
                 let past = unsafe { before.levels_past(level, self.target.prefix) };
-                level = level.saturating_sub(past);
+                level = level.saturating_sub(past).max(lowest);
             }
             // SAFETY: as above.
             let seen = unsafe { before.link(level) }.load();
@@ -166,7 +187,7 @@ impl<'a, 'k> Descent<'a, 'k> {
             {
                 self.ahead = seen.next;
                 next.prefetch(level);
-                if !T::KEEPS_ALL && seen.prefix == self.target.prefix {
+                if trail.kept() == Kept::Nothing && seen.prefix == self.target.prefix {
                     // This is most likely the entry sought, so its value will be wanted.
                     next.prefetch_rest();
                 }
@@ -190,6 +211,12 @@ impl<'a, 'k> Descent<'a, 'k> {
     pub(super) fn land<V: Visit, T: Trail<'a>>(mut self, trail: &mut T) -> Checked<Self> {
         while self.step::<V, T>(trail)? == Step::Read {}
         Ok(self)
+    }
+
+    /// What the search seeks.
+    #[inline(always)]
+    pub(super) fn target(&self) -> &Target<'k> {
+        &self.target
     }
 
     /// After landing: the last node before the target, and the node that follows it.
