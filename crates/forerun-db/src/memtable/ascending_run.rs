@@ -10,7 +10,7 @@
 //! Keys ascend, so whatever is before the last key is before the next one. Where other writers put
 //! keys between the two meanwhile, the insertion walks over them.
 
-use super::descent::{Descent, Kept, Trail};
+use super::descent::{Descent, Trail};
 use super::hash_index::{HashIndex, Located};
 use super::insertion::untroubled;
 use super::memory_checks::Trusting;
@@ -140,9 +140,7 @@ impl<'a> AscendingRun<'a> {
 }
 
 impl<'a> Trail<'a> for AscendingRun<'a> {
-    fn kept(&self) -> Kept {
-        Kept::All
-    }
+    const KEEPS_ALL: bool = true;
 
     fn record(&mut self, level: usize, before: Node<'a>, _: Seen<'a>) {
         self.before[level] = before;

@@ -21,33 +21,19 @@ pub enum Lookup<'a> {
 
 /// Where a search keeps its path, if it keeps one.
 pub(super) trait Trail<'a> {
-    /// The levels that must be recorded.
-    fn kept(&self) -> Kept;
+    /// Whether every level must be recorded.
+    const KEEPS_ALL: bool;
 
-    /// Called for each of these levels, and perhaps for others, from the top down, with the last
-    /// node before the target and the link that was seen there.
+    /// Called once for each level, from the top down, with the last node before the target and the
+    /// link that was seen there.
     fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>);
-}
-
-/// Which levels of its path a search records.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
-    /// None: the search is a lookup.
-    Nothing,
-    /// This level and those below it.
-    UpTo(usize),
-    /// Each level.
-    All,
 }
 
 /// Keeps nothing.
 pub(super) struct NoTrail;
 
 impl<'a> Trail<'a> for NoTrail {
-    #[inline(always)]
-    fn kept(&self) -> Kept {
-        Kept::Nothing
-    }
+    const KEEPS_ALL: bool = false;
 
     #[inline(always)]
     fn record(&mut self, _: usize, _: Node<'a>, _: Seen<'a>) {}
@@ -167,17 +153,10 @@ impl<'a, 'k> Descent<'a, 'k> {
             }
         }
         let step = loop {
-            let passes_to = match trail.kept() {
-                Kept::Nothing => Some(0),
-                Kept::UpTo(highest) => Some(level.min(highest)),
-                Kept::All => None,
-            };
-            if !V::READS_ALL
-                && let Some(lowest) = passes_to
-            {
+            if !V::READS_ALL && !T::KEEPS_ALL {
                 // SAFETY: `before` was reached on this level or a higher one.
                 let past = unsafe { before.levels_past(level, self.target.prefix) };
-                level = level.saturating_sub(past).max(lowest);
+                level = level.saturating_sub(past);
             }
             // SAFETY: as above.
             let seen = unsafe { before.link(level) }.load();
@@ -187,7 +166,7 @@ impl<'a, 'k> Descent<'a, 'k> {
             {
                 self.ahead = seen.next;
                 next.prefetch(level);
-                if trail.kept() == Kept::Nothing && seen.prefix == self.target.prefix {
+                if !T::KEEPS_ALL && seen.prefix == self.target.prefix {
                     // This is most likely the entry sought, so its value will be wanted.
                     next.prefetch_rest();
                 }

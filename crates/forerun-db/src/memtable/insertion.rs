@@ -8,16 +8,13 @@
 //!   link      every level of the tower, bottom up
 //!   index     the bucket
 //! ```
-//!
-//! The search for a node's place is that of a lookup above the levels of its tower, where it passes
-//! over several levels at once. It keeps its path on the levels of the tower only.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
 use forerun_core::{block_on, interleave, suspend};
 
-use super::descent::{Descent, Kept, Step, Trail, start};
+use super::descent::{Descent, Step, Trail, start};
 use super::hash_index::HashIndex;
 use super::memory_checks::{Checked, Trusting};
 use super::node::{HEIGHT_MAX, Node, Seen};
@@ -119,16 +116,12 @@ unsafe fn insert_from<'p, 'a>(
     let indexed = hash_index.map(|index| (index, index.locate(list.arena(), node.key())));
     // An async fn would move its arguments once more when it is first polled.
     async move {
-        let height = node.height();
-        let mut tower_path = TowerPath {
-            path,
-            highest: height - 1,
-        };
-        while untroubled(descent.step::<Trusting, _>(&mut tower_path)) == Step::Read {
+        let mut trail = path;
+        while untroubled(descent.step::<Trusting, _>(&mut trail)) == Step::Read {
             suspend().await;
         }
         // Bottom up: once a level leads to the node, every level below it does.
-        for level in 0..height {
+        for level in 0..node.height() {
             // SAFETY: the search has come down through this level.
             let Place { before, seen } = unsafe { path.levels[level].get().assume_init() };
             // SAFETY: the node reaches up to `level`, and so does what the search met there.
@@ -169,20 +162,11 @@ impl Path<'_> {
     }
 }
 
-/// Keeps the path on the levels of a tower.
-struct TowerPath<'p, 'a> {
-    path: &'p Path<'a>,
-    highest: usize,
-}
-
-impl<'a> Trail<'a> for TowerPath<'_, 'a> {
-    #[inline(always)]
-    fn kept(&self) -> Kept {
-        Kept::UpTo(self.highest)
-    }
+impl<'a> Trail<'a> for &Path<'a> {
+    const KEEPS_ALL: bool = true;
 
     #[inline(always)]
     fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>) {
-        self.path.levels[level].set(MaybeUninit::new(Place { before, seen }));
+        self.levels[level].set(MaybeUninit::new(Place { before, seen }));
     }
 }

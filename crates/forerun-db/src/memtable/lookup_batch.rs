@@ -4,7 +4,7 @@
 
 use forerun_core::interleave;
 
-use super::descent::{Descent, Kept, Lookup, Trail, find, find_alone};
+use super::descent::{Descent, Lookup, Trail, find, find_alone};
 use super::hash_index::HashIndex;
 use super::hash_lookup;
 use super::measured_choice::{CANDIDATES_MAX, CLASSES, MeasuredChoice, Work};
@@ -298,10 +298,7 @@ impl<'a> Finger<'a> {
 }
 
 impl<'a> Trail<'a> for Finger<'a> {
-    #[inline(always)]
-    fn kept(&self) -> Kept {
-        Kept::All
-    }
+    const KEEPS_ALL: bool = true;
 
     #[inline(always)]
     fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>) {

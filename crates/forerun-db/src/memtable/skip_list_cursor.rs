@@ -1,6 +1,6 @@
 //! All versions in the list, in order, in both directions.
 
-use super::descent::{Kept, NoTrail, Trail, start};
+use super::descent::{NoTrail, Trail, start};
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Seen, Target};
 use super::skip_list::SkipList;
@@ -80,9 +80,7 @@ struct PassedOn<'a> {
 }
 
 impl<'a> Trail<'a> for PassedOn<'a> {
-    fn kept(&self) -> Kept {
-        Kept::All
-    }
+    const KEEPS_ALL: bool = true;
 
     fn record(&mut self, level: usize, before: Node<'a>, _: Seen<'a>) {
         if level == self.level {
