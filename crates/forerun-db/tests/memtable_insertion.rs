@@ -172,7 +172,7 @@ fn threads_insert_rows_of_ascending_keys_into_one_gap() {
 }
 
 #[test]
-fn versions_of_one_key_in_a_batch_are_told_apart_by_their_numbers() {
+fn versions_of_one_key_in_a_batch_are_distinguished_by_their_numbers() {
     for table in tables() {
         publish(&table, &[5, 5, 6, 7, 7, 7], 1);
         publish(&table, &[5, 6, 7, 8], 7);

@@ -60,8 +60,8 @@ fn check_levels(list: &SkipList, entries: usize) {
 
 /// The keys of a batch: scattered, repeated, or in a row.
 fn keys(random: &mut Random) -> Vec<[u8; 8]> {
-    let most = [3, 40][random.index(2)];
-    let len = 1 + random.below(most);
+    let len_max = [3, 40][random.index(2)];
+    let len = 1 + random.below(len_max);
     let (first, kind) = (random.below(4000), random.below(3));
     let numbers = (0..len).map(|at| match kind {
         0 => random.below(4000).wrapping_mul(0x9e37_79b9_7f4a_7c15),
