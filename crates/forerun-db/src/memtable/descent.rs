@@ -192,6 +192,12 @@ impl<'a, 'k> Descent<'a, 'k> {
         Ok(self)
     }
 
+    /// What the search seeks.
+    #[inline(always)]
+    pub(super) fn target(&self) -> &Target<'k> {
+        &self.target
+    }
+
     /// After landing: the last node before the target, and the node that follows it.
     pub(super) fn place(&self) -> (Node<'a>, Option<Node<'a>>) {
         (self.before, self.ahead)

@@ -42,7 +42,7 @@ use super::arena::{Arena, Full};
 use super::hash_addressing::{
     EntryBits, GROUP, KeyHasher, Place, SPLIT_TO, bucket_of, buckets_for, level_of, tag,
 };
-use super::hash_bucket::{Line, Slots};
+use super::hash_bucket::{Line, SLOTS, Slots};
 use super::hash_memory::{line_at, take_lines};
 use super::hash_spares::Spares;
 use super::node::{ALIGN_BYTES, Node};
@@ -458,7 +458,8 @@ impl HashIndex {
         if first.tags().is_incomplete() {
             new.set_incomplete();
         }
-        let mut last = new;
+        // The slots of new lines are filled in order.
+        let (mut last, mut filled) = (new, 0);
         for line in self.lines(arena, first) {
             let tags = line.tags();
             for slot in line.used_with_bit(moving_bit) {
@@ -467,9 +468,14 @@ impl HashIndex {
                 if planted::is(Defect::MovedEntriesLost) {
                     continue;
                 }
-                if !last.add(tag, entry) {
-                    self.add_to_spare(arena, new, last, tag, entry);
-                    last = self.next(arena, last).unwrap_or(last);
+                if filled < SLOTS {
+                    last.fill(filled, tag, entry);
+                    filled += 1;
+                    continue;
+                }
+                self.add_to_spare(arena, new, last, tag, entry);
+                if let Some(spare) = self.next(arena, last) {
+                    (last, filled) = (spare, 1);
                 }
             }
         }

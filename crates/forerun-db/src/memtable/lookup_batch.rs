@@ -4,16 +4,16 @@
 
 use forerun_core::interleave;
 
-use super::descent::{Descent, Lookup, entries, find, find_alone, start};
+use super::descent::{Descent, Lookup, Trail, find, find_alone};
 use super::hash_index::HashIndex;
 use super::hash_lookup;
 use super::measured_choice::{CANDIDATES_MAX, CLASSES, MeasuredChoice, Work};
 use super::memory_checks::{Checked, Visit};
-use super::node::{Node, Stands, Target};
+use super::node::{HEIGHT_MAX, Node, Seen, Stands, Target};
 #[cfg(any(test, feature = "study"))]
 use super::partition::partition;
-use super::skip_list::{SkipList, Splice};
-use super::skip_list_index::GROUP;
+use super::search_starts::SearchStarts;
+use super::skip_list::SkipList;
 use super::strategy::Strategy;
 use crate::versions::ReadPoint;
 
@@ -233,66 +233,10 @@ pub(super) fn interleaved<'a, V: Visit, K: BatchKey>(
     place: impl Fn(usize) -> usize,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
 ) {
-    let targets = (0..searches).map(|turn| batch.target(list, place(turn)));
-    let lookups = Entered::<V, _>::new(list, targets).map(find::<V>);
+    let targets = (0..searches).map(|turn| (batch.target(list, place(turn)), ()));
+    let starts = SearchStarts::<V, _, _>::new(list, targets);
+    let lookups = starts.map(|(descent, ())| find::<V>(descent));
     interleave::<IN_FLIGHT, _>(lookups, |turn, answer| sink(place(turn), answer));
-}
-
-/// Starts searches a group at a time, so that each group goes through the index in lock-step.
-struct Entered<'a, 'k, V, I> {
-    list: &'a SkipList,
-    targets: I,
-    group: [(Target<'k>, Option<Node<'a>>); GROUP],
-    taken: usize,
-    visit: std::marker::PhantomData<V>,
-}
-
-impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Entered<'a, 'k, V, I> {
-    fn new(list: &'a SkipList, targets: I) -> Self {
-        let empty = Target {
-            key: &[],
-            prefix: 0,
-            sequence: 0,
-            expired_sequence: 0,
-        };
-        Entered {
-            list,
-            targets,
-            group: [(empty, None); GROUP],
-            taken: GROUP,
-            visit: std::marker::PhantomData,
-        }
-    }
-}
-
-impl<'a, 'k, V: Visit, I: ExactSizeIterator<Item = Target<'k>>> Iterator for Entered<'a, 'k, V, I> {
-    type Item = Descent<'a, 'k>;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.taken == GROUP {
-            if self.targets.len() < GROUP {
-                // The last few go one by one.
-                return self
-                    .targets
-                    .next()
-                    .map(|target| start::<V>(self.list, target));
-            }
-            for (slot, target) in self.group.iter_mut().zip(self.targets.by_ref()) {
-                slot.0 = target;
-            }
-            let targets: [_; GROUP] = std::array::from_fn(|i| self.group[i].0);
-            let entries = entries::<V, GROUP>(self.list, &targets);
-            for (slot, entry) in self.group.iter_mut().zip(entries) {
-                slot.1 = entry;
-            }
-            self.taken = 0;
-        }
-        let (target, entry) = self.group[self.taken];
-        self.taken += 1;
-        // SAFETY: the entry was found for this target.
-        Some(unsafe { Descent::enter(self.list, target, entry) })
-    }
 }
 
 /// Searches the keys in order. Each search starts from the path of the one before: it goes up the
@@ -302,7 +246,7 @@ fn finger<'a, V: Visit, K: BatchKey>(
     batch: &Batch<'_, K>,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
 ) {
-    let mut path = Splice::new(list.head());
+    let mut path = Finger::new(list.head());
     // The levels on which `path` is known: none yet.
     let mut known = 0;
     for Sorted { position, .. } in batch.sorted(list) {
@@ -328,8 +272,37 @@ fn finger<'a, V: Visit, K: BatchKey>(
 }
 
 /// Whether the target is behind the node that follows the path on this level.
-fn overshot(list: &SkipList, path: &Splice<'_>, level: usize, target: &Target<'_>) -> bool {
+fn overshot(list: &SkipList, path: &Finger<'_>, level: usize, target: &Target<'_>) -> bool {
     let seen = path.seen[level];
     let behind = |next: Node<'_>| next.stands(list.order(), target) == Stands::Before;
     seen.prefix <= target.prefix && seen.next.is_some_and(behind)
+}
+
+/// The path of the last search: on each level the last node before the target, and what followed
+/// it.
+struct Finger<'a> {
+    before: [Node<'a>; HEIGHT_MAX],
+    seen: [Seen<'a>; HEIGHT_MAX],
+}
+
+impl<'a> Finger<'a> {
+    fn new(head: Node<'a>) -> Self {
+        Finger {
+            before: [head; HEIGHT_MAX],
+            seen: [Seen {
+                next: None,
+                prefix: u64::MAX,
+            }; HEIGHT_MAX],
+        }
+    }
+}
+
+impl<'a> Trail<'a> for Finger<'a> {
+    const KEEPS_ALL: bool = true;
+
+    #[inline(always)]
+    fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>) {
+        self.before[level] = before;
+        self.seen[level] = seen;
+    }
 }

@@ -9,7 +9,9 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::arena::Arena;
+use super::ascending_run::insert_run;
 use super::descent::{Lookup, find_alone};
+use super::insertion;
 use super::list_shape::ListShape;
 use super::memory_checks::{Paranoid, Trusting};
 use super::node::{Draft, Node, Seal, Target};
@@ -31,8 +33,8 @@ fn list(shape: ListShape) -> Arc<SkipList> {
     Arc::new(SkipList::new(arena, order, Seal::Checksum, shape).unwrap())
 }
 
-/// Inserts a key with a tower of the given height.
-fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
+/// A new node, with a tower of the given height.
+fn node<'a>(list: &'a SkipList, key: &[u8], height: usize) -> Node<'a> {
     let draft = Draft {
         key,
         value: key,
@@ -46,9 +48,13 @@ fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
     // SAFETY: the range was just allocated for this draft, which starts after the padding.
     let place = unsafe { place.add(len_bytes - draft.size_bytes()) };
     // SAFETY: as above.
-    let node: Node<'_> = unsafe { draft.write(list.arena(), place) };
+    unsafe { draft.write(list.arena(), place) }
+}
+
+/// Inserts a key with a tower of the given height.
+fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
     // SAFETY: the node is new, and sequence numbers are not used twice in a model.
-    forerun_core::block_on(unsafe { list.insert(node, sequence) });
+    unsafe { insertion::insert(list, None, node(list, key, height), sequence) };
 }
 
 fn finds(list: &SkipList, key: &[u8]) -> bool {
@@ -100,6 +106,27 @@ fn two_inserts_at_one_place_are_both_found() {
         assert!(finds(&list, b"c"), "a writer reads its own write");
         writer.join().unwrap();
         check_all(&list, &[b"b", b"c"]);
+    });
+}
+
+#[test]
+fn a_run_of_ascending_keys_walks_over_what_another_writer_puts_between_them() {
+    model(|list| {
+        let other = list.clone();
+        let writer = thread::spawn(move || insert(&other, b"b", 1, 1));
+        let [first, last] =
+            [(&b"a"[..], 1), (b"c", 2)].map(|(key, height)| node(&list, key, height));
+        let mut nodes = [(first, 2), (last, 3)].into_iter();
+        // SAFETY: the nodes are new, and their keys ascend.
+        unsafe { insert_run(&list, None, (first, last), &mut nodes) };
+        for (node, sequence) in nodes {
+            // The other writer was here before the second node.
+            // SAFETY: the node was left.
+            unsafe { insertion::insert(&list, None, node, sequence) };
+        }
+        assert!(finds(&list, b"c"), "a writer reads its own write");
+        writer.join().unwrap();
+        check_all(&list, &[b"a", b"b", b"c"]);
     });
 }
 

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   mod.rs               what the store uses
-//!   prepared.rs          a batch of writes: drafted, then numbered, linked and indexed
+//!   prepared.rs          a batch of writes: drafted, then published
+//!   insertion.rs         its entries: numbered, linked and indexed
+//!   ascending_run.rs     the same for ascending keys, each behind the one before
 //!   hash_lookup.rs       point lookups, through the hash index
 //!   hash_index.rs        from a key to its newest version; hash_bucket.rs: one line of it
 //!   hash_addressing.rs   which bucket a key has, and where that bucket is
@@ -10,6 +12,7 @@
 //!   measured_choice.rs   which ordered search is the fastest: timed while the table is in use
 //!   cursor.rs            scans; skip_list_cursor.rs: their steps, in both directions
 //!   descent.rs           the one search loop, which awaits each node before reading it
+//!   search_starts.rs     where the searches of a batch start
 //!   skip_list.rs         the skip list; skip_list_index.rs: an array through which searches enter it
 //!   list_shape.rs        how much memory it spends on being searched
 //!   memory_checks.rs     what a search verifies on the way
@@ -21,6 +24,7 @@
 //! key and a snapshot's sequence number therefore lands on the version that the snapshot sees.
 
 mod arena;
+mod ascending_run;
 mod cursor;
 mod descent;
 mod hash_addressing;
@@ -29,6 +33,7 @@ mod hash_index;
 mod hash_lookup;
 mod hash_memory;
 mod hash_spares;
+mod insertion;
 mod list_shape;
 mod lookup_batch;
 mod measured_choice;
@@ -38,6 +43,7 @@ mod node;
 mod partition;
 mod prepared;
 mod region_pool;
+mod search_starts;
 mod skip_list;
 mod skip_list_cursor;
 mod skip_list_index;
@@ -51,6 +57,8 @@ mod corruption_tests;
 mod hash_index_loom_tests;
 #[cfg(all(test, not(loom)))]
 mod hash_index_tests;
+#[cfg(all(test, not(loom)))]
+mod insertion_tests;
 #[cfg(all(test, not(loom)))]
 mod list_tests;
 #[cfg(all(test, loom))]

@@ -510,6 +510,14 @@ pub(super) struct Target<'k> {
 }
 
 impl<'k> Target<'k> {
+    /// Fills arrays.
+    pub(super) const NONE: Target<'static> = Target {
+        key: &[],
+        prefix: 0,
+        sequence: 0,
+        expired_sequence: 0,
+    };
+
     #[inline(always)]
     pub(super) fn new(order: &KeyOrder, key: &'k [u8], read_point: ReadPoint) -> Self {
         Target {

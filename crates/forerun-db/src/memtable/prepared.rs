@@ -17,21 +17,20 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
+use forerun_core::split_mix64;
 use forerun_core::sync::random_seed;
-use forerun_core::{block_on, interleave, split_mix64};
 
 use super::arena::Full;
+use super::ascending_run::{RUN_FROM, insert_run};
 use super::hash_index::HashIndex;
+use super::insertion::{insert, insert_all};
 use super::list_shape::ListShape;
 use super::node::{Draft, HEIGHT_MAX, Node, Seen};
 use super::skip_list::SkipList;
 use crate::versions::Kind;
 use crate::{KEY_BYTES_MAX, Op, VALUE_BYTES_MAX};
 
-/// Insertions in flight together. Each state holds a search path and is larger than a lookup's.
-const IN_FLIGHT: usize = 12;
-
-/// A batch of at least this many entries is interleaved.
+/// The insertions of a batch of at least this many entries are interleaved.
 const INTERLEAVE_FROM: usize = 4;
 
 /// Why a batch was rejected.
@@ -50,6 +49,8 @@ pub struct Prepared<'a> {
     list: &'a SkipList,
     hash_index: Option<&'a HashIndex>,
     first: Option<Node<'a>>,
+    /// The last node, if each key is after the one before it and there are enough for a run.
+    ascends_to: Option<Node<'a>>,
     entries: usize,
     block: NonNull<u8>,
     block_bytes: usize,
@@ -83,6 +84,7 @@ impl<'a> Prepared<'a> {
             list,
             hash_index,
             first: None,
+            ascends_to: None,
             entries: 0,
             block,
             block_bytes,
@@ -91,6 +93,8 @@ impl<'a> Prepared<'a> {
         let block_end = block_start + block_bytes;
         let mut at = block_start;
         let mut last: Option<Node<'a>> = None;
+        // Code of the user, which may panic, is not called here.
+        let mut ascends = !list.order().may_panic();
         for draft in drafts(list, ops, seed) {
             let start = draft.start(at, placement);
             // The lengths are checked again too, since a node keeps each in 32 bits.
@@ -106,14 +110,18 @@ impl<'a> Prepared<'a> {
             at = start + draft.size_bytes();
             match last.replace(node) {
                 None => prepared.first = Some(node),
-                // SAFETY: every node has level 0.
-                Some(last) => unsafe { last.link(0) }.aim(Seen {
-                    next: Some(node),
-                    prefix: 0,
-                }),
+                Some(last) => {
+                    ascends = ascends && list.order().compare(last.key(), node.key()).is_lt();
+                    // SAFETY: every node has level 0.
+                    unsafe { last.link(0) }.aim(Seen {
+                        next: Some(node),
+                        prefix: 0,
+                    });
+                }
             }
             prepared.entries += 1;
         }
+        prepared.ascends_to = last.filter(|_| ascends && prepared.entries >= RUN_FROM);
         match at == block_end {
             true => Ok(prepared),
             false => Err(Refused::Changed),
@@ -159,7 +167,6 @@ impl<'a> Prepared<'a> {
     pub(crate) fn publish_as(self, sequences: impl Iterator<Item = u64>) {
         let prepared = ManuallyDrop::new(self);
         let (list, hash_index) = (prepared.list, prepared.hash_index);
-        let versions = Cell::new(0);
         let mut next = prepared.first;
         let nodes = std::iter::from_fn(move || {
             let node = next?;
@@ -168,24 +175,25 @@ impl<'a> Prepared<'a> {
             next = unsafe { node.link(0) }.load().next;
             Some(node)
         });
-        let versions = &versions;
-        let insertions = nodes.zip(sequences).map(|(node, sequence)| async move {
-            let located = hash_index.map(|index| index.locate(list.arena(), node.key()));
-            // SAFETY: `new` drafted the node in this list's arena, the chain yields it once, and
-            // `self` is consumed.
-            unsafe { list.insert(node, sequence) }.await;
-            if let (Some(index), Some(located)) = (hash_index, located) {
-                let is_new = index.insert(list.arena(), located, node);
-                versions.set(versions.get() + usize::from(!is_new));
-            }
-        });
+        let mut numbered = nodes.zip(sequences);
+        let mut with_other_version = 0;
         if prepared.entries < INTERLEAVE_FROM {
-            insertions.for_each(block_on);
+            for (node, sequence) in numbered {
+                // SAFETY: `new` drafted the node in this list's arena, the chain yields it once,
+                // and `self` is consumed.
+                let has_other = unsafe { insert(list, hash_index, node, sequence) };
+                with_other_version += usize::from(has_other);
+            }
         } else {
-            interleave::<IN_FLIGHT, _>(insertions, |_, ()| ());
+            if let Some(ends) = prepared.first.zip(prepared.ascends_to) {
+                // SAFETY: as above, for each node.
+                with_other_version = unsafe { insert_run(list, hash_index, ends, &mut numbered) };
+            }
+            // SAFETY: as above.
+            with_other_version += unsafe { insert_all(list, hash_index, numbered) };
         }
         if let Some(index) = hash_index {
-            index.count_versions(versions.get());
+            index.count_versions(with_other_version);
         }
         list.count(prepared.entries);
     }

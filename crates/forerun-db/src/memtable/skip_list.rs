@@ -15,13 +15,11 @@
 
 use std::ptr::NonNull;
 
+use forerun_core::CachePadded;
 use forerun_core::sync::modelled::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use forerun_core::{CachePadded, suspend};
 
 use super::arena::{Arena, Full};
-use super::descent::{Descent, Step, Trail, start};
 use super::list_shape::ListShape;
-use super::memory_checks::{Checked, Trusting};
 use super::node::{Draft, HEIGHT_MAX, Header, Node, Seal, Seen, Stands, Target};
 use super::skip_list_index::{INDEXED_ENTRIES_MIN, SkipListIndex};
 use crate::comparator::KeyOrder;
@@ -149,13 +147,13 @@ impl SkipList {
         }
     }
 
-    /// Inserts a node under its sequence number. If two nodes have the same key and number,
-    /// searches find either.
+    /// Numbers a node that is about to be inserted. Returns its place in the list.
     ///
     /// # Safety
     /// The node must have been drafted in this list's arena, be in no list, and be held by no other
     /// thread.
-    pub(super) async unsafe fn insert(&self, node: Node<'_>, sequence: u64) {
+    #[inline(always)]
+    pub(super) unsafe fn number<'a>(&self, node: Node<'a>, sequence: u64) -> Target<'a> {
         debug_assert!((1..=SEQUENCE_MAX).contains(&sequence));
         // SAFETY: no other thread holds the node.
         unsafe { node.number(sequence, self.seal) };
@@ -165,23 +163,32 @@ impl SkipList {
         if height > self.height.load(Ordering::Relaxed) {
             self.height.fetch_max(height, Ordering::Relaxed);
         }
-        let target = Target::new(&self.order, node.key(), ReadPoint::at(sequence));
-        let mut path = Splice::new(self.head());
-        let mut descent = if height <= self.shape.index_level + 1 {
-            let descent = start::<Trusting>(self, target);
-            suspend().await; // The index's node has been asked for.
-            descent
-        } else {
-            // A taller tower also needs its path on the levels above the index's.
-            Descent::new(self, target)
-        };
-        while untroubled(descent.step::<Trusting, _>(&mut path)) == Step::Read {
-            suspend().await;
-        }
-        // Bottom up: once a level leads to the node, every level below it does.
-        for level in 0..height {
-            // SAFETY: the node reaches up to `level`, and so does what the path holds there.
-            unsafe { self.link(node, &target, level, path.before[level], path.seen[level]) };
+        Target::new(&self.order, node.key(), ReadPoint::at(sequence))
+    }
+
+    /// The last node before `target` on a level, from one before it on, and the link there.
+    ///
+    /// # Safety
+    /// `before` must reach up to `level` and be before `target`.
+    #[inline]
+    pub(super) unsafe fn advance<'a>(
+        &'a self,
+        mut before: Node<'a>,
+        level: usize,
+        target: &Target<'_>,
+    ) -> (Node<'a>, Seen<'a>) {
+        loop {
+            // SAFETY: it reaches up to `level`, as every node reached along it does.
+            let seen = unsafe { before.link(level) }.load();
+            match seen.next {
+                Some(next)
+                    if seen.prefix <= target.prefix
+                        && next.stands(&self.order, target) == Stands::Before =>
+                {
+                    before = next;
+                }
+                _ => return (before, seen),
+            }
         }
     }
 
@@ -191,7 +198,7 @@ impl SkipList {
     /// # Safety
     /// `node` and `before` must reach up to `level`, and `before` be before `target`, which is the
     /// node's place.
-    unsafe fn link<'a>(
+    pub(super) unsafe fn link<'a>(
         &'a self,
         node: Node<'a>,
         target: &Target<'_>,
@@ -207,50 +214,8 @@ impl SkipList {
                 return;
             }
             // Another writer was here first: continue from the same node, along this level only.
-            loop {
-                // SAFETY: as above.
-                seen = unsafe { before.link(level) }.load();
-                match seen.next {
-                    Some(next) if next.stands(&self.order, target) == Stands::Before => {
-                        before = next
-                    }
-                    _ => break,
-                }
-            }
+            // SAFETY: as above.
+            (before, seen) = unsafe { self.advance(before, level, target) };
         }
-    }
-}
-
-/// The result of a search that checks nothing and therefore cannot fail.
-#[inline(always)]
-fn untroubled<T>(checked: Checked<T>) -> T {
-    checked.unwrap_or_else(|corrupt| unreachable!("a search without checks found {corrupt:?}"))
-}
-
-/// The path of a search: on each level the last node before the target, and what followed it.
-pub(super) struct Splice<'a> {
-    pub(super) before: [Node<'a>; HEIGHT_MAX],
-    pub(super) seen: [Seen<'a>; HEIGHT_MAX],
-}
-
-impl<'a> Splice<'a> {
-    pub(super) fn new(head: Node<'a>) -> Self {
-        Splice {
-            before: [head; HEIGHT_MAX],
-            seen: [Seen {
-                next: None,
-                prefix: u64::MAX,
-            }; HEIGHT_MAX],
-        }
-    }
-}
-
-impl<'a> Trail<'a> for Splice<'a> {
-    const KEEPS_ALL: bool = true;
-
-    #[inline(always)]
-    fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>) {
-        self.before[level] = before;
-        self.seen[level] = seen;
     }
 }

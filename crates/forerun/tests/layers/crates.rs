@@ -65,9 +65,7 @@ pub(crate) const CRATES: &[Layers] = &[
             ("db::cursor_pool", "db::keyspace_data"),
             // The arena aligns what it allocates for nodes; a link is an offset in the arena.
             ("memtable::arena", "memtable::node"),
-            // The skip list: its nodes, the descent to one, its index, and its self-checks.
-            ("memtable::descent", "memtable::skip_list"),
-            ("memtable::memory_checks", "memtable::skip_list"),
+            // The skip list and its index.
             ("memtable::skip_list", "memtable::skip_list_index"),
             // The batch is answered by one of several strategies; this one has its own file.
             ("memtable::lookup_batch", "memtable::partition"),
