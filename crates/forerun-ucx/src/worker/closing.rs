@@ -108,7 +108,7 @@ impl<R: Receive> Worker<R> {
             flush,
             is_again: false,
             until,
-            is_gone,
+            is_gone: is_gone.filter(|_| !is_over),
             unsent_bytes,
         });
         self.closed.push(at);
@@ -227,6 +227,10 @@ impl<R: Receive> Worker<R> {
                 closed.unsent_bytes = 0;
                 is_any_sent = true;
             }
+            if now >= closed.until {
+                // It may hold the control socket, which tells the peer that this side has left.
+                closed.is_gone = None;
+            }
             let is_gone = closed.flush.is_none()
                 && match &mut closed.is_gone {
                     None => true,
@@ -267,16 +271,30 @@ impl<R: Receive> Worker<R> {
 
     /// Leaves the worker and all that UCX has of it in memory. Nothing calls UCX for it any more.
     fn leak(&mut self) {
+        for closed in self
+            .endpoints
+            .iter_mut()
+            .filter_map(|(_, e)| e.closed.as_mut())
+        {
+            // As in `end_closed`.
+            closed.is_gone = None;
+        }
         std::mem::forget(self.context.clone());
         std::mem::forget(std::mem::replace(&mut self.endpoints, Slab::new()));
         std::mem::forget(std::mem::take(&mut self.forced));
     }
 
-    /// Whether a closed endpoint has something to deliver.
-    fn has_unsent(&self) -> bool {
+    /// The closed endpoints that have something to deliver.
+    fn unsent(&self) -> impl Iterator<Item = &Closed> {
         let closed_at = |at: &usize| self.endpoints.get(*at)?.closed.as_ref();
-        let mut closed = self.closed.iter().filter_map(closed_at);
-        closed.any(|closed| closed.flush.is_some() && !closed.is_again)
+        let closed = self.closed.iter().filter_map(closed_at);
+        closed.filter(|closed| closed.flush.is_some() && !closed.is_again)
+    }
+
+    /// Whether a closed endpoint has something to deliver, and time to do so.
+    fn may_deliver(&self) -> bool {
+        let now = time::now();
+        self.unsent().any(|closed| now < closed.until)
     }
 }
 
@@ -302,15 +320,17 @@ impl<R: Receive> Drop for Worker<R> {
                 }
             }
         }
-        while self.has_unsent() && elapsed() < self.drop_time {
+        while self.may_deliver() && elapsed() < self.drop_time {
             self.progress();
         }
-        while !self.closed.is_empty() && elapsed() < self.drop_time.min(PEER_TIME_MAX) {
+        while self.closed.len() > self.unsent().count()
+            && elapsed() < self.drop_time.min(PEER_TIME_MAX)
+        {
             if !self.progress() {
                 forerun_core::sync::thread::sleep(ASK_INTERVAL);
             }
         }
-        if !self.can_drop_unsent && self.has_unsent() {
+        if !self.can_drop_unsent && self.unsent().next().is_some() {
             return self.leak();
         }
         let open: Vec<usize> = self.endpoints.iter().map(|(at, _)| at).collect();
