@@ -160,8 +160,8 @@ fn insert_into_spill(shim: &Shim, table: &mut GpuTable, row: &[u8], home_ahead: 
 /// that is found come from one write, whichever lanes copied them. A row that is absent is
 /// untouched, or zeros if the key was removed during the lookup.
 fn race_for_one_key(erased: bool, lives: Lives) {
-    // Dense lookups often copy a row while it is written. Sparse ones seldom wait for its lock, so a
-    // warp soon takes its next keys, without locks.
+    // Dense lookups often copy a row while it is written. Sparse ones seldom wait for its lock, so
+    // a warp soon takes its next keys, without locks.
     let asked: Vec<u64> = match lives {
         Lives::AtHome => (0..640)
             .map(|i| if i % 16 == 3 { 0 } else { 1 << 20 | i })
