@@ -17,16 +17,13 @@ mod server {
     pub mod ucx_process;
 }
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::Arc;
 
-use forerun_cache::{Cache, CacheOptions};
-use forerun_server::Server;
-use server::test_server::{TIMEOUT, ask, options, stat, tcp, until};
-use server::ucx_client::{UcxClients, again_with, ucx, ucx_options};
-use server::ucx_process::{Process, Usage};
+use server::test_server::{ask, stat, until};
+use server::ucx_client::{UcxClients, again_with, ucx};
+use server::ucx_process::{Process, Usage, serve_if_asked, wait_for_end};
 
 /// Clients, unless the environment says how many.
 const CLIENTS: usize = 60;
@@ -87,13 +84,7 @@ fn many_clients_are_served_and_leave_nothing_behind() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("ucx");
     let socket = path.to_str().expect("text");
-    let limit = (clients + 16).to_string();
-    let mut server = Process::start(
-        "a_server_in_another_process",
-        &[("FORERUN_UCX_SERVER", socket), ("FORERUN_LIMIT", &limit)],
-    );
-    let mut tcp = TcpStream::connect(server.says("server at")).expect("it accepts");
-    tcp.set_read_timeout(Some(TIMEOUT)).expect("a time");
+    let (server, mut tcp) = Process::start_server(socket, clients + 16);
     let start = |first: usize, count: usize| {
         let (first, count) = (first.to_string(), count.to_string());
         let environment = [
@@ -184,12 +175,7 @@ fn clients_that_come_and_go_leak_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("ucx");
     let socket = path.to_str().expect("text");
-    let mut server = Process::start(
-        "a_server_in_another_process",
-        &[("FORERUN_UCX_SERVER", socket), ("FORERUN_LIMIT", "200")],
-    );
-    let mut tcp = TcpStream::connect(server.says("server at")).expect("it accepts");
-    tcp.set_read_timeout(Some(TIMEOUT)).expect("a time");
+    let (server, mut tcp) = Process::start_server(socket, 200);
     let count = CONNECTIONS.to_string();
     let environment = [("FORERUN_UCX_SOCKET", socket), ("FORERUN_COUNT", &count)];
     let mut clients = Process::start("clients_that_come_and_go", &environment);
@@ -222,18 +208,7 @@ fn clients_that_come_and_go_leak_nothing() {
 /// The server. It ends when nobody holds the other end of its input.
 #[test]
 fn a_server_in_another_process() {
-    let Some(path) = std::env::var_os("FORERUN_UCX_SERVER") else {
-        return;
-    };
-    let limit = std::env::var("FORERUN_LIMIT").expect("a number");
-    let limit = limit.parse().expect("a number");
-    let mut options = options().threads(1).connection_limit(limit);
-    options.listen.extend(ucx_options(Path::new(&path)).listen);
-    let cache = CacheOptions::default().memory_limit_bytes(CACHE_BYTES);
-    let cache = Cache::new(cache).expect("a cache");
-    let server = Server::start(options, Arc::new(cache)).expect("it starts");
-    println!("server at {}", tcp(&server));
-    wait_for_end();
+    serve_if_asked(CACHE_BYTES);
 }
 
 /// Clients that set a value each and get it back. They leave when nobody holds the other end of
@@ -310,10 +285,4 @@ fn clients_that_come_and_go() {
         }
         println!("all have gone");
     }
-}
-
-fn wait_for_end() {
-    // At the end of a killed parent, too.
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    let _ = std::io::stdout().flush();
 }

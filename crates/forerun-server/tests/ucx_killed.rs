@@ -8,16 +8,12 @@ mod server {
     pub mod ucx_process;
 }
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
-use forerun_cache::{Cache, CacheOptions};
-use forerun_server::Server;
-use server::test_server::{TIMEOUT, ask, options, stat, tcp, until};
-use server::ucx_client::{UcxClients, again_with, ucx, ucx_options};
-use server::ucx_process::{Process, Usage};
+use server::test_server::{ask, stat, until};
+use server::ucx_client::{UcxClients, again_with, ucx};
+use server::ucx_process::{Process, Usage, serve_if_asked, wait_for_end};
 
 const CLIENTS: usize = 50;
 const VALUE_BYTES: usize = 8_000;
@@ -45,12 +41,7 @@ fn clients_that_are_killed_with_full_windows_cost_what_tcp_clients_do() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("ucx");
     let socket = path.to_str().expect("text");
-    let mut server = Process::start(
-        "a_server_in_another_process",
-        &[("FORERUN_UCX_SERVER", socket)],
-    );
-    let mut tcp = TcpStream::connect(server.says("server at")).expect("it accepts");
-    tcp.set_read_timeout(Some(TIMEOUT)).expect("a time");
+    let (server, mut tcp) = Process::start_server(socket, 10);
     let value = "v".repeat(VALUE_BYTES);
     ask(
         &mut tcp,
@@ -88,16 +79,7 @@ fn clients_that_are_killed_with_full_windows_cost_what_tcp_clients_do() {
 /// The server. It ends when nobody holds the other end of its input.
 #[test]
 fn a_server_in_another_process() {
-    let Some(path) = std::env::var_os("FORERUN_UCX_SERVER") else {
-        return;
-    };
-    let mut options = options().threads(1).connection_limit(10);
-    options.listen.extend(ucx_options(Path::new(&path)).listen);
-    let cache = CacheOptions::default().memory_limit_bytes(16 << 20);
-    let cache = Cache::new(cache).expect("a cache");
-    let server = Server::start(options, Arc::new(cache)).expect("it starts");
-    println!("server at {}", tcp(&server));
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    serve_if_asked(16 << 20);
 }
 
 /// A client that asks for as much as it may, takes nothing, and waits to be killed.
@@ -116,5 +98,5 @@ fn a_client_that_takes_nothing() {
         waits = client.stream().buffered_bytes().0 > 0;
     }
     println!("its answers wait");
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    wait_for_end();
 }

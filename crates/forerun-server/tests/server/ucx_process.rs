@@ -2,8 +2,20 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use forerun_cache::{Cache, CacheOptions};
+use forerun_server::Server;
+
+use super::test_server::{TIMEOUT, options, tcp};
+use super::ucx_client::ucx_options;
+
+/// The test of each executable that calls [`serve_if_asked`].
+const SERVER: &str = "a_server_in_another_process";
 
 /// A child of this test, killed when it is dropped.
 pub struct Process {
@@ -23,6 +35,18 @@ impl Process {
         let mut child = command.spawn().expect("it starts");
         let said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         Process { child, said }
+    }
+
+    /// Runs a server that listens over UCX at this socket, and connects to it over TCP.
+    pub fn start_server(socket: &str, connection_limit: usize) -> (Process, TcpStream) {
+        let limit = connection_limit.to_string();
+        let mut server = Process::start(
+            SERVER,
+            &[("FORERUN_UCX_SERVER", socket), ("FORERUN_LIMIT", &limit)],
+        );
+        let tcp = TcpStream::connect(server.says("server at")).expect("it accepts");
+        tcp.set_read_timeout(Some(TIMEOUT)).expect("a time");
+        (server, tcp)
     }
 
     /// What it says after this word.
@@ -49,6 +73,30 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// In a process of [`Process::start_server`]: the server, with a cache of this size. It ends when
+/// nobody holds the other end of its input.
+pub fn serve_if_asked(cache_bytes: usize) {
+    let Some(path) = std::env::var_os("FORERUN_UCX_SERVER") else {
+        return;
+    };
+    let limit = std::env::var("FORERUN_LIMIT").expect("a number");
+    let limit = limit.parse().expect("a number");
+    let mut options = options().threads(1).connection_limit(limit);
+    options.listen.extend(ucx_options(Path::new(&path)).listen);
+    let cache = CacheOptions::default().memory_limit_bytes(cache_bytes);
+    let cache = Cache::new(cache).expect("a cache");
+    let server = Server::start(options, Arc::new(cache)).expect("it starts");
+    println!("server at {}", tcp(&server));
+    wait_for_end();
+}
+
+/// Waits until nobody holds the other end of this process's input.
+pub fn wait_for_end() {
+    // At the end of a killed parent, too.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    let _ = std::io::stdout().flush();
 }
 
 /// What a process uses.
