@@ -12,7 +12,7 @@ use forerun_core::split_mix64;
 use forerun_core::sync::thread;
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::io::{Io, OpenMode};
-use forerun_db::{Db, Iter, Options, TreeOptions, Values};
+use forerun_db::{Db, Error, Iter, Options, TreeOptions, Values};
 use testing::{open, small_options, tiny_options};
 
 type Bytes = Arc<[u8]>;
@@ -270,4 +270,57 @@ fn a_read_that_fails_ends_its_iterator_with_one_error_and_no_other() {
         while other.step(from_back) {}
     }
     assert!(failures > 50, "{failures} of 100");
+}
+
+#[test]
+fn an_iterator_of_a_closed_store_returns_its_entries_or_one_error_that_names_a_file() {
+    for (seed, files) in [(4, 1), (5, 3), (6, 1_000)] {
+        let mut random = Random(seed);
+        let io = FaultIo::new();
+        let options = options(96 << 10).max_open_files(files);
+        let db = open(&io, &options).unwrap();
+        let mut map = Map::new();
+        write_some(&db, &mut map, &mut random, 5_000);
+        db.flush().unwrap();
+        let mut iters: Vec<_> = (0..40).map(|_| Open::new(&db, &map, &mut random)).collect();
+        for iter in iters.iter_mut().step_by(2) {
+            iter.walk(&mut random);
+        }
+        db.close().unwrap();
+        // The next opening removes runs, and compactions write others.
+        let next = open(&io, &options).unwrap();
+        write_some(&next, &mut map, &mut random, 3_000);
+        next.compact().unwrap();
+        let mut failures = 0;
+        for (at, Open { mut iter, mut left }) in iters.into_iter().enumerate() {
+            let error = loop {
+                let (found, wanted) = match at % 3 {
+                    0 => (iter.next_entry_back(), left.pop_back()),
+                    _ => (iter.next_entry(), left.pop_front()),
+                };
+                match found {
+                    Ok(found) => {
+                        let found = found.map(|entry| (entry.key, entry.value));
+                        let wanted = wanted.as_ref().map(|(key, value)| (&key[..], &value[..]));
+                        assert!(found == wanted);
+                        if found.is_none() {
+                            break None;
+                        }
+                    }
+                    Err(error) => break Some(error),
+                }
+            };
+            if let Some(error) = error {
+                assert!(matches!(&error, Error::Io { .. }), "{error}");
+                assert!(error.to_string().contains(".run"), "{error}");
+                failures += 1;
+            }
+            assert!(iter.next_entry().unwrap().is_none(), "it has ended");
+        }
+        let is_held = files == 1_000;
+        assert_eq!(failures == 0, is_held, "{failures} with {files} open files");
+        let mut iter = Open::new(&next, &map, &mut random);
+        while iter.step(false) {}
+        next.close().unwrap();
+    }
 }

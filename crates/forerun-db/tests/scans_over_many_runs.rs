@@ -1,17 +1,66 @@
 //! Scans of stores with more runs than are searched at once, some of them beside each other and
-//! some on top of each other, against `BTreeMap`s.
+//! some on top of each other, against `BTreeMap`s. In several orders of keys.
 
 mod testing;
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Background, Iter, Options, Readable, RunOptions, TreeOptions};
+use forerun_db::{
+    Background, Bytewise, Comparator, Iter, Options, Readable, ReverseBytewise, RunOptions,
+    TreeOptions,
+};
 use proptest::prelude::*;
 use testing::{open, small_options};
 
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Entries by the [rank](Order::rank) of their keys.
+type Map = BTreeMap<Vec<u8>, (Vec<u8>, Vec<u8>)>;
+
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Bytes,
+    Reverse,
+    /// Equal keys may have different bytes.
+    IgnoringCase,
+}
+
+impl Order {
+    fn comparator(self) -> Arc<dyn Comparator> {
+        match self {
+            Order::Bytes => Arc::new(Bytewise),
+            Order::Reverse => Arc::new(ReverseBytewise),
+            Order::IgnoringCase => Arc::new(IgnoringCase),
+        }
+    }
+
+    /// Bytes that are ordered as the keys are. No key has a byte 0.
+    fn rank(self, key: &[u8]) -> Vec<u8> {
+        match self {
+            Order::Bytes => key.to_vec(),
+            Order::Reverse => key.iter().map(|byte| !byte).chain([0xff]).collect(),
+            Order::IgnoringCase => key.to_ascii_lowercase(),
+        }
+    }
+}
+
+struct IgnoringCase;
+
+impl Comparator for IgnoringCase {
+    fn name(&self) -> &str {
+        "test.ignoring-case"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        a.to_ascii_lowercase().cmp(&b.to_ascii_lowercase())
+    }
+
+    fn prefix(&self, key: &[u8]) -> u64 {
+        Bytewise.prefix(&key.to_ascii_lowercase())
+    }
+}
 
 const KEYS: u16 = 600;
 
@@ -36,9 +85,11 @@ fn fill() -> impl Strategy<Value = Fill> {
     ]
 }
 
-/// Large level 0, small pages: up to thirty runs, of which some have internal pages.
-fn options() -> Options {
+/// Large level 0, small pages: up to thirty runs, of which some have internal pages. Below are
+/// several runs on a level.
+fn options(order: Order) -> Options {
     small_options()
+        .comparator(order.comparator())
         .background(Background::Caller)
         .cache_bytes(1 << 20)
         .run(RunOptions::default().page_bytes(4 << 10))
@@ -46,7 +97,8 @@ fn options() -> Options {
             TreeOptions::default()
                 .level0_runs(30)
                 .level0_slow_runs(60)
-                .level0_stop_runs(90),
+                .level0_stop_runs(90)
+                .run_bytes(6 << 10),
         )
 }
 
@@ -59,8 +111,26 @@ fn key(number: u16) -> Vec<u8> {
     key
 }
 
+/// A key as the write number `at` spells it.
+fn spelled(order: Order, number: u16, at: usize) -> Vec<u8> {
+    match order {
+        Order::IgnoringCase if (usize::from(number) + at) % 2 > 0 => {
+            key(number).to_ascii_uppercase()
+        }
+        _ => key(number),
+    }
+}
+
 /// Compares a scan in both directions at once with the same scan of a map.
-fn check(mut iter: Iter, map: &Map, range: (Bound<Vec<u8>>, Bound<Vec<u8>>), turns: &[bool]) {
+fn check(
+    order: Order,
+    mut iter: Iter,
+    map: &Map,
+    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    turns: &[bool],
+) {
+    let rank = |key: Vec<u8>| order.rank(&key);
+    let range = (range.0.map(rank), range.1.map(rank));
     let is_empty = match (&range.0, &range.1) {
         (Bound::Included(start) | Bound::Excluded(start), Bound::Excluded(end)) => start >= end,
         (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end)) => start > end,
@@ -77,13 +147,13 @@ fn check(mut iter: Iter, map: &Map, range: (Bound<Vec<u8>>, Bound<Vec<u8>>), tur
             false => (iter.next_entry_back().unwrap(), expected.next_back()),
         };
         let found = found.map(|entry| (entry.key.to_vec(), entry.value.to_vec()));
-        let expected = expected.map(|(key, value)| (key.clone(), value.clone()));
+        let expected = expected.map(|(_, entry)| entry.clone());
         assert_eq!(found, expected, "step {at} of {range:?}");
     }
 }
 
 /// Scans that begin everywhere, in both directions, and some that turn around.
-fn check_all(source: &impl Readable, map: &Map, seed: u16) {
+fn check_all(order: Order, source: &impl Readable, map: &Map, seed: u16) {
     for i in 0..25_u16 {
         let (from, to) = (key((seed + i * 97) % KEYS), key((seed * 3 + i * 61) % KEYS));
         let range = match i % 5 {
@@ -100,7 +170,7 @@ fn check_all(source: &impl Readable, map: &Map, seed: u16) {
                 _ => (at + seed) % 7 < 4,
             })
             .collect();
-        check(source.range(range.clone()), map, range, &turns);
+        check(order, source.range(range.clone()), map, range, &turns);
     }
 }
 
@@ -113,29 +183,38 @@ proptest! {
         snapshot_after in 0_usize..24,
         compact_after in 0_usize..40,
         seed in 0..KEYS,
+        order in prop_oneof![
+            Just(Order::Bytes),
+            Just(Order::Reverse),
+            Just(Order::IgnoringCase),
+        ],
     ) {
-        let db = open(&FaultIo::new(), &options()).unwrap();
+        let db = open(&FaultIo::new(), &options(order)).unwrap();
         let mut map = Map::new();
         let mut snapshot = None;
         for (at, fill) in fills.iter().enumerate() {
             let value = |number: u16| format!("{at}-{number}").repeat(1 + at % 4).into_bytes();
             let mut put = |number: u16| {
-                db.put(key(number), value(number)).unwrap();
-                map.insert(key(number), value(number));
+                let key = spelled(order, number, at);
+                db.put(&key, value(number)).unwrap();
+                map.insert(order.rank(&key), (key, value(number)));
             };
             match fill {
                 Fill::Neighbors(from, count) => (*from..from + count).for_each(put),
                 Fill::Spread(numbers) => numbers.iter().copied().for_each(&mut put),
                 Fill::Deletes(from, count) => {
                     for number in (*from..from + count).step_by(3) {
-                        db.delete(key(number)).unwrap();
-                        map.remove(&key(number));
+                        let key = spelled(order, number, at);
+                        db.delete(&key).unwrap();
+                        map.remove(&order.rank(&key));
                     }
                 }
                 Fill::DeleteRange(from, count) => {
-                    let (start, end) = (key(*from), key(from + count));
-                    db.delete_range(&start, &end).unwrap();
-                    map.retain(|key, _| !(start <= *key && *key < end));
+                    let mut ends = [key(*from), key(from + count)];
+                    ends.sort_by_key(|key| order.rank(key));
+                    db.delete_range(&ends[0], &ends[1]).unwrap();
+                    let [start, end] = ends.map(|key| order.rank(&key));
+                    map.retain(|rank, _| !(start <= *rank && *rank < end));
                 }
             }
             // The last one stays in the memtable.
@@ -151,19 +230,20 @@ proptest! {
         }
         // An iterator keeps what it began with, whatever happens to the runs.
         let living = db.range(key(seed)..);
-        check_all(&db, &map, seed);
+        check_all(order, &db, &map, seed);
         let at_first = map.clone();
         if let Some((snapshot, map)) = &snapshot {
-            check_all(snapshot, map, seed);
+            check_all(order, snapshot, map, seed);
         }
-        db.put(key(KEYS / 2), b"late").unwrap();
-        map.insert(key(KEYS / 2), b"late".to_vec());
+        let late = key(KEYS / 2);
+        db.put(&late, b"late").unwrap();
+        map.insert(order.rank(&late), (late, b"late".to_vec()));
         db.compact().unwrap();
-        check_all(&db, &map, seed + 1);
+        check_all(order, &db, &map, seed + 1);
         if let Some((snapshot, map)) = &snapshot {
-            check_all(snapshot, map, seed + 1);
+            check_all(order, snapshot, map, seed + 1);
         }
         let range = (Bound::Included(key(seed)), Bound::Unbounded);
-        check(living, &at_first, range, &[true, true, false, true, false, false, true]);
+        check(order, living, &at_first, range, &[true, true, false, true, false, false, true]);
     }
 }

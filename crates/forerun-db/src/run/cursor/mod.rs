@@ -488,5 +488,7 @@ impl VersionCursor for RunCursor<'_> {
 }
 
 #[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
 #[path = "cursor_tests.rs"]
 mod tests;
