@@ -9,7 +9,8 @@
 //! Each end has its own cursor: a merge of all memtables and runs in the super version, filtered to
 //! what the snapshot sees. A step moves the cursor and checks that the entry lies within the other
 //! end's bound: that of the range, or the entry that the other end returned last. So the ends meet
-//! and never cross, in whatever order they move.
+//! and never cross, in whatever order they move. The cursors know the range's bound too: they read
+//! no run behind it, and pass over no deleted keys there.
 //!
 //! An iterator keeps the super version it began with, so flushes and compactions change nothing for
 //! it. When it is dropped, its cursor is freed or pooled for the thread's next iterator: see
@@ -20,9 +21,10 @@ use std::ops::Bound;
 
 use forerun_core::Owner;
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, End};
 use crate::panics;
 use crate::planted::{self, Defect};
+use crate::tree::merge::Direction;
 use crate::versions::Entry;
 use crate::{Error, Result};
 
@@ -51,7 +53,7 @@ use crate::{Error, Result};
 pub struct Iter {
     /// `None` after a failure.
     cursor: Option<Box<Cursor>>,
-    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    range: Range,
     /// Whether the front and the back have returned an entry. Until the iterator has ended, their
     /// cursors stay on the entries that they returned last.
     is_front_begun: bool,
@@ -62,7 +64,7 @@ pub struct Iter {
 }
 
 impl Iter {
-    pub(super) fn new(cursor: Box<Cursor>, range: (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Iter {
+    pub(super) fn new(cursor: Box<Cursor>, range: Range) -> Iter {
         Iter {
             cursor: Some(cursor),
             range,
@@ -131,12 +133,10 @@ impl Iter {
         let Some(cursor) = &mut self.cursor else {
             return Ok(false);
         };
-        let (start, is_begun) = (&self.range.0, self.is_front_begun);
-        cursor.move_front(|front| match start {
-            _ if is_begun => front.step_forward(),
-            Bound::Unbounded => front.seek_first().map(drop),
-            Bound::Included(key) => front.seek(key).map(drop),
-            Bound::Excluded(key) => front.seek_after(key).map(drop),
+        let (range, is_begun) = (&self.range, self.is_front_begun);
+        cursor.move_front(|front| match is_begun {
+            true => front.step_forward(),
+            false => begin_front(front, range),
         })?;
         if !cursor.has_front() {
             return Ok(false);
@@ -185,12 +185,10 @@ impl Iter {
         let Some(cursor) = &mut self.cursor else {
             return Ok(false);
         };
-        let (end, is_begun) = (&self.range.1, self.is_back_begun);
-        cursor.move_back(|back| match end {
-            _ if is_begun => back.step_backward(),
-            Bound::Unbounded => back.seek_last().map(drop),
-            Bound::Included(key) => back.seek_back(key).map(drop),
-            Bound::Excluded(key) => back.seek_before(key).map(drop),
+        let (range, is_begun) = (&self.range, self.is_back_begun);
+        cursor.move_back(|back| match is_begun {
+            true => back.step_backward(),
+            false => begin_back(back, range),
         })?;
         if !cursor.has_back() {
             return Ok(false);
@@ -280,6 +278,45 @@ impl std::fmt::Debug for Iter {
             .field("range", &self.range)
             .field("is_done", &self.is_done)
             .finish_non_exhaustive()
+    }
+}
+
+type Range = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// Moves the front cursor to the first entry of a range.
+fn begin_front(front: &mut End<'_>, (start, end): &Range) -> Result<()> {
+    front
+        .versions_mut()
+        .set_limit(Direction::Forward, limit(end));
+    let found = match start {
+        Bound::Unbounded => front.seek_first(),
+        Bound::Included(key) => front.seek(key),
+        Bound::Excluded(key) => front.seek_after(key),
+    };
+    found.map(drop)
+}
+
+/// Moves the back cursor to the last entry of a range.
+fn begin_back(back: &mut End<'_>, (start, end): &Range) -> Result<()> {
+    back.versions_mut()
+        .set_limit(Direction::Backward, limit(start));
+    let found = match end {
+        Bound::Unbounded => back.seek_last(),
+        Bound::Included(key) => back.seek_back(key),
+        Bound::Excluded(key) => back.seek_before(key),
+    };
+    found.map(drop)
+}
+
+/// The limit of the cursor that comes from the other end of the range.
+fn limit(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    match bound {
+        Bound::Unbounded => Bound::Unbounded,
+        Bound::Included(key) => Bound::Included(key),
+        Bound::Excluded(key) => match planted::is(Defect::ExcludedEndIncluded) {
+            true => Bound::Included(key),
+            false => Bound::Excluded(key),
+        },
     }
 }
 

@@ -1,12 +1,14 @@
 //! All versions in a super version except those that a range deletion covers and those that have
 //! expired.
 
+use std::ops::Bound;
+
 use super::snapshots::ReadPoint;
 use super::source_cursor::SourceCursor;
 use super::super_version::SuperVersion;
 use crate::Result;
 use crate::comparator::KeyOrder;
-use crate::tree::merge::Merge;
+use crate::tree::merge::{Direction, Merge};
 use crate::versions::{Version, VersionCursor};
 
 /// The versions that remain after range deletions and expiry, at one moment.
@@ -53,6 +55,11 @@ impl<'a> LiveVersions<'a> {
         self.hides_any = self.has_ranges || read_point.expired_sequence > 0;
     }
 
+    /// See [`Merge::set_limit`].
+    pub(super) fn set_limit(&mut self, direction: Direction, bound: Bound<&[u8]>) {
+        self.versions.set_limit(direction, bound);
+    }
+
     /// How many memtables, runs and levels it merges.
     pub(super) fn sources(&self) -> usize {
         self.versions.sources()
@@ -69,6 +76,10 @@ impl<'a> LiveVersions<'a> {
     #[inline]
     fn pass_forward(&mut self) -> Result<()> {
         while self.hides_any && self.is_expired_or_deleted() {
+            if self.versions.is_limit_passed() {
+                self.versions.leave();
+                break;
+            }
             self.versions.next()?;
         }
         Ok(())
@@ -77,6 +88,10 @@ impl<'a> LiveVersions<'a> {
     #[inline]
     fn pass_backward(&mut self) -> Result<()> {
         while self.hides_any && self.is_expired_or_deleted() {
+            if self.versions.is_limit_passed() {
+                self.versions.leave();
+                break;
+            }
             self.versions.prev()?;
         }
         Ok(())
@@ -124,6 +139,10 @@ impl VersionCursor for LiveVersions<'_> {
     #[inline]
     fn is_newest_of_key(&self) -> bool {
         self.versions.is_newest_of_key()
+    }
+
+    fn is_limit_passed(&self) -> bool {
+        self.versions.is_limit_passed()
     }
 
     fn reset(&mut self) {

@@ -58,6 +58,40 @@ impl InterleavedSeek for SourceCursor<'_> {
         }
     }
 
+    fn seek_first_unread(&mut self) -> Result<()> {
+        match self {
+            SourceCursor::Table(cursor) => cursor.seek_first(),
+            SourceCursor::Run(cursor) => cursor.seek_first_unread(),
+            SourceCursor::Level(cursor) => cursor.seek_first_unread(),
+        }
+    }
+
+    fn seek_last_unread(&mut self) -> Result<()> {
+        match self {
+            SourceCursor::Table(cursor) => cursor.seek_last(),
+            SourceCursor::Run(cursor) => cursor.seek_last_unread(),
+            SourceCursor::Level(cursor) => cursor.seek_last_unread(),
+        }
+    }
+
+    #[inline]
+    fn next_unread(&mut self) -> Result<()> {
+        match self {
+            SourceCursor::Table(cursor) => cursor.next(),
+            SourceCursor::Run(cursor) => cursor.next(),
+            SourceCursor::Level(cursor) => cursor.next_unread(),
+        }
+    }
+
+    #[inline]
+    fn prev_unread(&mut self) -> Result<()> {
+        match self {
+            SourceCursor::Table(cursor) => cursor.prev(),
+            SourceCursor::Run(cursor) => cursor.prev(),
+            SourceCursor::Level(cursor) => cursor.prev_unread(),
+        }
+    }
+
     #[inline]
     fn is_unread(&self) -> bool {
         match self {
@@ -118,6 +152,9 @@ impl VersionCursor for SourceCursor<'_> {
     }
 }
 
+#[cfg(test)]
+#[path = "source_cursor_fault_tests.rs"]
+mod fault_tests;
 #[cfg(test)]
 #[path = "source_cursor_tests.rs"]
 mod tests;

@@ -18,7 +18,7 @@ use crate::tree::merge::Merge;
 use crate::versions::{SEQUENCE_MAX, SeekSide};
 
 #[derive(Clone, Copy, Debug)]
-enum Move {
+pub(super) enum Move {
     First,
     Last,
     Seek(u16, u64),
@@ -28,9 +28,9 @@ enum Move {
 }
 
 /// Keys are below this number, which makes roots of small runs leaves and those of large ones not.
-const KEYS: u16 = 700;
+pub(super) const KEYS: u16 = 700;
 
-fn moves() -> impl Strategy<Value = Vec<Move>> {
+pub(super) fn moves() -> impl Strategy<Value = Vec<Move>> {
     let key = || 0..KEYS + 20;
     let sequence = || prop_oneof![Just(0), Just(SEQUENCE_MAX), 0_u64..2_000];
     let one = prop_oneof![
@@ -66,14 +66,14 @@ fn walk(cursor: &mut impl VersionCursor, to: Move, mut check: impl FnMut(Option<
 
 /// The sources of a store, and everything that is in them.
 #[derive(Default)]
-struct Sources {
-    tables: Vec<MemTable>,
-    runs: Vec<Arc<Run>>,
-    levels: Vec<Vec<Arc<Run>>>,
+pub(super) struct Sources {
+    pub(super) tables: Vec<MemTable>,
+    pub(super) runs: Vec<Arc<Run>>,
+    pub(super) levels: Vec<Vec<Arc<Run>>>,
 }
 
 impl Sources {
-    fn cursors(&self) -> Vec<SourceCursor<'_>> {
+    pub(super) fn cursors(&self) -> Vec<SourceCursor<'_>> {
         let tables = self.tables.iter().map(MemTable::versions);
         let runs = self.runs.iter().map(|run| RunCursor::new(run));
         let levels = self.levels.iter().map(|runs| LevelCursor::new(runs));
@@ -84,7 +84,7 @@ impl Sources {
     }
 }
 
-fn memtable(order: &KeyOrder, checks: MemoryChecks, versions: &[Held]) -> MemTable {
+pub(super) fn memtable(order: &KeyOrder, checks: MemoryChecks, versions: &[Held]) -> MemTable {
     let comparator: Arc<dyn Comparator> = match order {
         KeyOrder::Bytewise => Arc::new(Bytewise),
         KeyOrder::Custom(_) => Arc::new(ReverseBytewise),
@@ -112,7 +112,7 @@ fn memtable(order: &KeyOrder, checks: MemoryChecks, versions: &[Held]) -> MemTab
 }
 
 /// Splits versions into disjoint runs of about a hundred.
-fn level(
+pub(super) fn level(
     io: &FaultIo,
     first: u64,
     order: &KeyOrder,
@@ -135,7 +135,7 @@ fn level(
 }
 
 /// Puts version `i` into the source that `to[i]` names: memtables first, then runs, then levels.
-fn sources(
+pub(super) fn sources(
     io: &FaultIo,
     order: &KeyOrder,
     cache: &Arc<PageCache>,

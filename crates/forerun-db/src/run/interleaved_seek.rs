@@ -45,6 +45,29 @@ pub(crate) trait InterleavedSeek: VersionCursor + Sized {
         self.search(to)
     }
 
+    /// [`seek_first`](VersionCursor::seek_first), which may leave the version
+    /// [unread](Self::is_unread).
+    fn seek_first_unread(&mut self) -> Result<()> {
+        self.seek_first()
+    }
+
+    /// [`seek_last`](VersionCursor::seek_last), which may leave the version unread.
+    fn seek_last_unread(&mut self) -> Result<()> {
+        self.seek_last()
+    }
+
+    /// [`next`](VersionCursor::next), which may leave the version unread.
+    #[inline]
+    fn next_unread(&mut self) -> Result<()> {
+        self.next()
+    }
+
+    /// [`prev`](VersionCursor::prev), which may leave the version unread.
+    #[inline]
+    fn prev_unread(&mut self) -> Result<()> {
+        self.prev()
+    }
+
     /// Whether the cursor has left its version unread, because it knows the key without reading
     /// it. Until [`read`](Self::read), [`at`](VersionCursor::at) returns that key, without a value,
     /// and with a sequence number that sorts the version next in the seek's direction, before

@@ -126,12 +126,15 @@ impl<'r> LevelCursor<'r> {
 }
 
 impl LevelCursor<'_> {
-    /// If the run at an index has nothing at the target, leaves the first version of the next run,
-    /// or the last one of the run before it, unread.
+    /// If the run at an index has nothing at the target, goes on to the next one.
     fn go_on_unread(&mut self, at: usize, side: SeekSide) {
-        if self.is_positioned() {
-            return;
+        if !self.is_positioned() {
+            self.enter_unread(at, side);
         }
+    }
+
+    /// Leaves the first version of the next run, or the last one of the run before, unread.
+    fn enter_unread(&mut self, at: usize, side: SeekSide) {
         let (next, end) = match side {
             SeekSide::AtOrAfter => (at.checked_add(1), RunEnd::First),
             SeekSide::Before => (at.checked_sub(1), RunEnd::Last),
@@ -186,6 +189,52 @@ impl InterleavedSeek for LevelCursor<'_> {
         cursor.search_interleaved(reads, to).await?;
         let at = *at;
         self.go_on_unread(at, to.side);
+        Ok(())
+    }
+
+    fn seek_first_unread(&mut self) -> Result<()> {
+        if let Some(cursor) = self.at_run(0) {
+            cursor.leave_unread(RunEnd::First);
+        }
+        Ok(())
+    }
+
+    fn seek_last_unread(&mut self) -> Result<()> {
+        if let Some(cursor) = self.at_run(self.runs.len().wrapping_sub(1)) {
+            cursor.leave_unread(RunEnd::Last);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn next_unread(&mut self) -> Result<()> {
+        let Some((at, cursor)) = &mut self.cursor else {
+            return Ok(());
+        };
+        if !cursor.is_positioned() {
+            return Ok(());
+        }
+        let at = *at;
+        cursor.next()?;
+        if !cursor.is_positioned() {
+            self.enter_unread(at, SeekSide::AtOrAfter);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn prev_unread(&mut self) -> Result<()> {
+        let Some((at, cursor)) = &mut self.cursor else {
+            return Ok(());
+        };
+        if !cursor.is_positioned() {
+            return Ok(());
+        }
+        let at = *at;
+        cursor.prev()?;
+        if !cursor.is_positioned() {
+            self.enter_unread(at, SeekSide::Before);
+        }
         Ok(())
     }
 

@@ -15,16 +15,19 @@
 //!
 //! Cursors of a store's reader seek together: while one waits for a cache line, the
 //! others go on. Otherwise they seek one after the other. A cursor that knows its key without
-//! reading it reads the version when it wins.
+//! reading it reads the version when it wins, unless the scan ends before that key.
 
+use std::cell::OnceCell;
 use std::cmp::Ordering;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use forerun_core::interleave_with;
 
+use super::scan_limit::ScanLimit;
 use crate::Result;
 use crate::cache::driver::Reads;
-use crate::cache::{PageCache, pin};
+use crate::cache::{PageCache, pin, reclaim};
 use crate::comparator::KeyOrder;
 use crate::io::ReadBackend;
 use crate::run::interleaved_seek::InterleavedSeek;
@@ -53,6 +56,7 @@ pub(crate) struct Merge<C> {
     winners: Vec<usize>,
     /// The cache of the cursors' pages, if the cursors seek together.
     cache: Option<Arc<PageCache>>,
+    limit: ScanLimit,
 }
 
 struct Source<C> {
@@ -65,7 +69,7 @@ struct Source<C> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+pub(crate) enum Direction {
     Forward,
     Backward,
 }
@@ -96,6 +100,7 @@ impl<C: InterleavedSeek> Merge<C> {
             pivot: Vec::new(),
             winners: Vec::new(),
             cache: None,
+            limit: ScanLimit::default(),
         }
     }
 
@@ -105,6 +110,17 @@ impl<C: InterleavedSeek> Merge<C> {
             cache: Some(Arc::clone(cache)),
             ..self
         }
+    }
+
+    /// Sets where scans in `direction` end: behind it, the merge may have no position. Scans in the
+    /// other direction have no limit.
+    pub(crate) fn set_limit(&mut self, direction: Direction, bound: Bound<&[u8]>) {
+        self.limit.set(direction, bound);
+    }
+
+    /// Gives up the position.
+    pub(crate) fn leave(&mut self) {
+        self.is_positioned = false;
     }
 
     /// Moves every cursor with `seek`, then finds the winner.
@@ -150,8 +166,8 @@ impl<C: InterleavedSeek> Merge<C> {
         }
         let source = &mut self.sources[winner];
         match direction {
-            Direction::Forward => source.cursor.next()?,
-            Direction::Backward => source.cursor.prev()?,
+            Direction::Forward => source.cursor.next_unread()?,
+            Direction::Backward => source.cursor.prev_unread()?,
         }
         source.note(&self.order);
         if self.direction == direction {
@@ -163,17 +179,40 @@ impl<C: InterleavedSeek> Merge<C> {
         self.read_winner()
     }
 
-    /// Lets the winner read its version, if it has not done so, until a cursor has won that has.
+    /// Lets the winner read its version, if it has not done so, until a cursor has won that has, or
+    /// until the scan has ended.
     #[inline]
     fn read_winner(&mut self) -> Result<()> {
-        while self.is_positioned && self.sources[self.tree[0]].cursor.is_unread() {
+        match self.is_winner_unread() {
+            true => self.read_winners(),
+            false => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn is_winner_unread(&self) -> bool {
+        self.is_positioned && self.sources[self.tree[0]].cursor.is_unread()
+    }
+
+    #[inline(never)]
+    fn read_winners(&mut self) -> Result<()> {
+        while self.is_winner_unread() {
             let winner = self.tree[0];
             self.is_positioned = false;
+            if self.is_behind_limit(winner) {
+                break;
+            }
             self.sources[winner].cursor.read()?;
             self.sources[winner].note(&self.order);
             self.play(winner);
         }
         Ok(())
+    }
+
+    /// Whether the scan ends before a cursor's version.
+    fn is_behind_limit(&self, source: usize) -> bool {
+        let at = self.sources[source].cursor.at();
+        at.is_some_and(|at| self.limit.is_passed(&self.order, self.direction, at.key))
     }
 
     /// Moves all cursors except the winner to the other side of the winner's version.
@@ -291,23 +330,51 @@ fn seek_all<C: InterleavedSeek>(
         return Ok(());
     }
     let mut searching = sources.iter_mut().filter(|source| source.has_to_search);
-    // All searches find their pages under this pin.
-    let pin = pin();
     if searches == 1 {
         // A search alone has nothing to do while it waits.
+        let _pin = pin();
         return searching.try_for_each(|source| source.cursor.search(to));
     }
+    while searches > 0 {
+        searches -= search_together(&mut searching, cache, to)?;
+    }
+    Ok(())
+}
+
+/// Lets cursors search for a target together, and returns how many: it stops early if the cache is
+/// so small that these searches fill it. After a failure, no further search begins.
+fn search_together<'c, C: InterleavedSeek + 'c>(
+    searching: &mut impl Iterator<Item = &'c mut Source<C>>,
+    cache: &Arc<PageCache>,
+    to: SeekTarget<'_>,
+) -> Result<usize> {
+    // All searches find their pages under this pin.
+    let pin = pin();
     // Read one by one: pages that the system has cached, as those of most stores are, take longer
     // by way of its queues.
     let reads = Reads::new(cache, &pin, ReadBackend::Sync);
-    let searches = searching.map(|source| source.cursor.search_interleaved(&reads, to));
-    let mut result = Ok(());
+    let (mut begun, failure) = (0, OnceCell::new());
+    let searches = std::iter::from_fn(|| {
+        if (begun > 0 && reads.should_end_batch()) || failure.get().is_some() {
+            return None;
+        }
+        let source = searching.next()?;
+        begun += 1;
+        Some(source.cursor.search_interleaved(&reads, to))
+    });
     interleave_with::<SEARCHES_IN_FLIGHT, _, _>(&reads, searches, |_, found| {
-        if result.is_ok() {
-            result = found;
+        if let Err(error) = found {
+            // The first one is reported.
+            let _ = failure.set(error);
         }
     });
-    result
+    let is_full = reads.should_end_batch();
+    drop(reads);
+    drop(pin);
+    if is_full {
+        reclaim();
+    }
+    failure.into_inner().map_or(Ok(begun), Err)
 }
 
 impl<C: VersionCursor> Source<C> {
@@ -320,11 +387,11 @@ impl<C: VersionCursor> Source<C> {
 
 impl<C: InterleavedSeek> VersionCursor for Merge<C> {
     fn seek_first(&mut self) -> Result<()> {
-        self.position(Direction::Forward, |cursor| cursor.seek_first())
+        self.position(Direction::Forward, InterleavedSeek::seek_first_unread)
     }
 
     fn seek_last(&mut self) -> Result<()> {
-        self.position(Direction::Backward, |cursor| cursor.seek_last())
+        self.position(Direction::Backward, InterleavedSeek::seek_last_unread)
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
@@ -381,8 +448,13 @@ impl<C: InterleavedSeek> VersionCursor for Merge<C> {
         true
     }
 
+    fn is_limit_passed(&self) -> bool {
+        self.is_positioned && self.is_behind_limit(self.tree[0])
+    }
+
     fn reset(&mut self) {
         self.is_positioned = false;
+        self.limit.reset();
         for source in &mut self.sources {
             source.cursor.reset();
             source.prefix = None;

@@ -11,7 +11,7 @@
 //!   manifest.rs    the file that names them
 //!   catalog.rs     levels and manifest together: opens them, changes them durably
 //!   lookup.rs      finds keys in the levels
-//!   merge.rs       merges cursors
+//!   merge.rs       merges cursors; scan_limit.rs: where a scan needs no more of them
 //!   retain.rs      decides which versions to keep
 //!   build.rs       writes versions to runs; limiter.rs limits how fast
 //!   pick.rs        picks the next compaction; compact.rs runs it
@@ -49,6 +49,7 @@ pub(crate) mod range_run;
 pub(crate) mod repair;
 pub(crate) mod retain;
 pub(crate) mod salvage;
+pub(crate) mod scan_limit;
 pub(crate) mod verify;
 #[cfg(test)]
 mod version_tests;

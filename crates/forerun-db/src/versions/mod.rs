@@ -21,6 +21,9 @@ pub(crate) use visible_entries::VisibleEntries;
 /// The largest sequence number. It sorts before all versions of a key.
 pub(crate) const SEQUENCE_MAX: u64 = (1 << 56) - 1;
 
+/// Sorts after all versions of a key: their numbers start at 1.
+pub(crate) const BEHIND_ALL: u64 = 0;
+
 /// The kind of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -137,6 +140,12 @@ pub(crate) trait VersionCursor: Send {
     /// there is one, has another key. `false` if that would take a search. Call it only after
     /// `seek_last`, `seek_before` or `prev`.
     fn is_newest_of_key(&self) -> bool {
+        false
+    }
+
+    /// Whether whoever moves the cursor has said that it needs neither the current version nor any
+    /// further one in this direction.
+    fn is_limit_passed(&self) -> bool {
         false
     }
 

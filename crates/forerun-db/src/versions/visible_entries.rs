@@ -11,7 +11,7 @@
 //! the entry, and stops before the entry's key. Most keys have one version, though. Where the
 //! versions tell that cheaply, the cursor stays on the entry in this direction too.
 
-use super::{Kind, SEQUENCE_MAX, Version, VersionCursor};
+use super::{BEHIND_ALL, Kind, SEQUENCE_MAX, Version, VersionCursor};
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::planted::{self, Defect};
@@ -33,9 +33,6 @@ const KEPT_BYTES: usize = 4 << 10;
 
 /// A longer buffer is freed when an entry needs less than a quarter of it.
 const KEPT_BYTES_MAX: usize = 64 << 10;
-
-/// Sorts after all versions of a key: their numbers start at 1.
-const BEHIND_ALL: u64 = 0;
 
 /// A cursor over the entries that a snapshot sees, in key order, in both directions.
 pub(crate) struct VisibleEntries<C> {
@@ -221,17 +218,20 @@ impl<C: VersionCursor> VisibleEntries<C> {
     }
 
     /// From the underlying cursor's position on, finds the first key whose newest visible version
-    /// is a value.
+    /// is a value. Has no position if there is none before the cursor's limit.
     #[inline]
     fn find_visible_forward(&mut self) -> Result<()> {
         while let Some(Version { sequence, kind, .. }) = self.versions.at() {
-            if sequence > self.snapshot {
-                self.pass_newer()?;
-            } else if kind == Kind::Deletion {
-                self.pass_key()?;
-            } else {
+            if sequence <= self.snapshot && kind == Kind::Value {
                 self.position = Position::OnEntry;
                 break;
+            }
+            if self.versions.is_limit_passed() {
+                break;
+            }
+            match sequence > self.snapshot {
+                true => self.pass_newer()?,
+                false => self.pass_key()?,
             }
         }
         Ok(())
@@ -268,13 +268,16 @@ impl<C: VersionCursor> VisibleEntries<C> {
     }
 
     /// From the underlying cursor's position back, finds the first key with an entry, and stops
-    /// before it.
+    /// before it. Has no position if there is none before the cursor's limit.
     fn find_visible_backward(&mut self) -> Result<()> {
         while let Some(at) = self.versions.at() {
             if self.versions.is_newest_of_key() {
                 // The key's only version, but for older ones that are hidden.
                 if at.kind == Kind::Value && at.sequence <= self.snapshot {
                     self.position = Position::OnNewest;
+                    break;
+                }
+                if self.versions.is_limit_passed() {
                     break;
                 }
                 self.versions.prev()?;
@@ -315,6 +318,9 @@ impl<C: VersionCursor> VisibleEntries<C> {
             }
             if newest == Some(Kind::Value) {
                 self.position = Position::BeforeKey;
+                break;
+            }
+            if self.versions.is_limit_passed() {
                 break;
             }
         }

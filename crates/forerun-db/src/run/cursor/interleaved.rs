@@ -6,6 +6,8 @@
 //!   each arrow: prefetch, let the others run
 //! ```
 
+use std::cmp::Ordering;
+
 use forerun_core::suspend;
 
 use super::{
@@ -17,7 +19,9 @@ use crate::comparator::KeyOrder;
 use crate::run::interleaved_seek::InterleavedSeek;
 use crate::run::page::{Page, PageKind};
 use crate::run::page_search::{self, Step};
-use crate::versions::{Kind, SEQUENCE_MAX, SeekSide, SeekTarget, Version, VersionCursor};
+use crate::versions::{
+    BEHIND_ALL, Kind, SEQUENCE_MAX, SeekSide, SeekTarget, Version, VersionCursor,
+};
 
 /// Lines of a page that are prefetched before its search begins. A leaf of long rows has a single
 /// group, which follows the header; an internal page has many, and their fences take two lines.
@@ -31,8 +35,16 @@ impl InterleavedSeek for RunCursor<'_> {
         let target = prefix(order, to.key);
         let compare =
             |bound: u128, key: &[u8]| bound.cmp(&target).then_with(|| order.compare(key, to.key));
-        let starts_after = compare(self.bounds.0, &meta.smallest).is_gt();
-        let ends_before = compare(self.bounds.1, &meta.largest).is_lt();
+        let starts_after = match compare(self.bounds.0, &meta.smallest) {
+            Ordering::Greater => true,
+            Ordering::Equal => to.sequence == SEQUENCE_MAX,
+            Ordering::Less => false,
+        };
+        let ends_before = match compare(self.bounds.1, &meta.largest) {
+            Ordering::Less => true,
+            Ordering::Equal => to.sequence == BEHIND_ALL,
+            Ordering::Greater => false,
+        };
         match to.side {
             SeekSide::AtOrAfter if starts_after => self.unread = Some(RunEnd::First),
             SeekSide::Before if ends_before => self.unread = Some(RunEnd::Last),
@@ -77,6 +89,16 @@ impl InterleavedSeek for RunCursor<'_> {
         Ok(())
     }
 
+    fn seek_first_unread(&mut self) -> Result<()> {
+        self.leave_unread(RunEnd::First);
+        Ok(())
+    }
+
+    fn seek_last_unread(&mut self) -> Result<()> {
+        self.leave_unread(RunEnd::Last);
+        Ok(())
+    }
+
     #[inline]
     fn is_unread(&self) -> bool {
         self.unread.is_some()
@@ -104,7 +126,7 @@ impl<'r> RunCursor<'r> {
         let meta = self.run.meta();
         let (key, sequence) = match self.unread? {
             RunEnd::First => (&meta.smallest, SEQUENCE_MAX),
-            RunEnd::Last => (&meta.largest, 0),
+            RunEnd::Last => (&meta.largest, BEHIND_ALL),
         };
         Some(Version {
             key,
