@@ -114,7 +114,7 @@ fn key(number: u16) -> Vec<u8> {
 /// A key as the write number `at` spells it.
 fn spelled(order: Order, number: u16, at: usize) -> Vec<u8> {
     match order {
-        Order::IgnoringCase if (usize::from(number) + at) % 2 > 0 => {
+        Order::IgnoringCase if !(usize::from(number) + at).is_multiple_of(2) => {
             key(number).to_ascii_uppercase()
         }
         _ => key(number),
