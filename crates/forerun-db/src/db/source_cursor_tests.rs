@@ -309,3 +309,38 @@ fn a_run_on_one_side_of_the_target_is_not_read_before_its_turn() {
         }
     }
 }
+
+#[test]
+fn a_search_behind_the_last_version_of_a_run_goes_on_in_the_next_run_of_its_level() {
+    let order = &orders()[0];
+    let (io, cache) = (FaultIo::new(), cache(100));
+    let version = |number: u64| held(&key(number as usize), number + 500, Some(b"value"));
+    let part = |numbers: std::ops::Range<u64>, file| {
+        let versions: Vec<_> = numbers.map(version).collect();
+        run(&io, "/".as_ref(), file, order, &cache, &versions)
+    };
+    let level = vec![part(0..200, 1), part(200..400, 2)];
+    let also = vec![
+        held(&key(0), 2, Some(b"old")),
+        held(&key(399), 3, Some(b"old")),
+    ];
+    let others = [
+        vec![],
+        vec![run(&io, "/".as_ref(), 3, order, &cache, &also)],
+    ];
+    // Alone, and together with another search.
+    for runs in others {
+        let sources = Sources {
+            levels: vec![level.clone()],
+            runs,
+            ..Sources::default()
+        };
+        let mut merge = Merge::new(order.clone(), sources.cursors()).interleaved(&cache);
+        // Older than the only version of the first run's last key.
+        merge.seek(&key(199), 10).unwrap();
+        assert_eq!(merge.at(), Some(version(200).version()));
+        // Newer than the only version of the second run's first key.
+        merge.seek_before(&key(200), 5_000).unwrap();
+        assert_eq!(merge.at(), Some(version(199).version()));
+    }
+}

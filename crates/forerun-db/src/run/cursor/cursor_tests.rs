@@ -396,3 +396,38 @@ fn a_cursor_that_has_passed_a_large_entry_keeps_no_memory_for_it() {
         }
     }
 }
+
+#[test]
+fn frames_that_cursors_held_when_they_were_evicted_are_used_again() {
+    let order = &orders()[0];
+    let io = FaultIo::new();
+    let cache = cache(64);
+    let list = sorted(order, &many());
+    let run = run(&io, "/".as_ref(), 2, order, &cache, &list);
+    let leaves = run.meta().leaf_pages as usize;
+    for round in 0..400 {
+        let mut cursor = RunCursor::new(&run);
+        for _ in 0..2 {
+            cursor.seek(&key(round * 61 % 4_000), 10_000).unwrap();
+        }
+        for page in 0..leaves {
+            let mut other = RunCursor::new(&run);
+            other.seek(&key(page * 4_000 / leaves), 10_000).unwrap();
+        }
+    }
+    let pages = 16;
+    let read_all = || {
+        let before = cache.stats();
+        for page in 0..pages {
+            let mut cursor = RunCursor::new(&run);
+            cursor.seek(&key(page * 4_000 / leaves), 10_000).unwrap();
+        }
+        cache.stats().misses - before.misses
+    };
+    // Readers of other tests share the epoch.
+    let are_kept = (0..2_000).any(|_| {
+        forerun_core::sync::thread::sleep(std::time::Duration::from_micros(500));
+        read_all() <= 2
+    });
+    assert!(are_kept, "{:?}", cache.stats());
+}
