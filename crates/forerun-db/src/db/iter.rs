@@ -24,7 +24,7 @@ use forerun_core::Owner;
 use super::cursor::{Cursor, End};
 use crate::panics;
 use crate::planted::{self, Defect};
-use crate::tree::merge::Direction;
+use crate::tree::scan_limit::Direction;
 use crate::versions::Entry;
 use crate::{Error, Result};
 

@@ -8,7 +8,8 @@ use super::source_cursor::SourceCursor;
 use super::super_version::SuperVersion;
 use crate::Result;
 use crate::comparator::KeyOrder;
-use crate::tree::merge::{Direction, Merge};
+use crate::tree::merge::Merge;
+use crate::tree::scan_limit::Direction;
 use crate::versions::{Version, VersionCursor};
 
 /// The versions that remain after range deletions and expiry, at one moment.

@@ -17,7 +17,8 @@ use crate::comparator::{Comparator, KeyOrder};
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::testing::runs::{PAGE_BYTES, cache, key, orders, run};
 use crate::testing::version_list::{Sorted, held};
-use crate::tree::merge::{Direction, Merge};
+use crate::tree::merge::Merge;
+use crate::tree::scan_limit::Direction;
 use crate::versions::SEQUENCE_MAX;
 
 fn walk(cursor: &mut impl VersionCursor, to: Move) -> Result<()> {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use forerun_core::interleave_with;
 
-use super::scan_limit::ScanLimit;
+use super::scan_limit::{Direction, ScanLimit};
 use crate::Result;
 use crate::cache::driver::Reads;
 use crate::cache::{PageCache, pin, reclaim};
@@ -66,12 +66,6 @@ struct Source<C> {
     prefix: Option<u128>,
     /// During a seek, whether the cursor has to search.
     has_to_search: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Forward,
-    Backward,
 }
 
 impl<C: InterleavedSeek> Merge<C> {

@@ -7,11 +7,17 @@
 
 use std::ops::Bound;
 
-use super::merge::Direction;
 use crate::comparator::KeyOrder;
 
 /// Bytes of the key's buffer that are kept for the next scan.
 const KEPT_BYTES: usize = 4 << 10;
+
+/// The direction of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Forward,
+    Backward,
+}
 
 /// The key at which a scan in one direction ends.
 #[derive(Debug, Default)]
