@@ -1,4 +1,5 @@
-//! Moves of a merge that fail: reads with errors, comparators that panic, caches that are too small.
+//! Moves of a merge that fail: reads with errors, comparators that panic, and caches that are too
+//! small.
 
 use std::cmp::Ordering as KeyOrdering;
 use std::ops::Bound;
