@@ -1,4 +1,4 @@
-//! How many cursors hold a frame, beyond their pins.
+//! Counts the cursors that hold a frame for longer than an epoch pin.
 //!
 //! ```text
 //!   │ retired, 1 bit │ cursors, 31 bits │

@@ -74,7 +74,7 @@ impl Db {
     }
 
     /// Returns the keyspace with this name and creates it if needed. The options apply until the
-    /// store is closed.
+    /// store is closed. [`Keyspace`] has an example.
     ///
     /// # Errors
     /// The errors of [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it exists

@@ -198,6 +198,18 @@ struct Inner {
 impl Db {
     /// Opens the store in a directory, or creates one there, and replays its log.
     ///
+    /// ```
+    /// use forerun_db::{Db, Error, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(&path, Options::default().cache_bytes(1 << 30))?;
+    /// let again = Db::open(&path, Options::default());
+    /// assert!(matches!(again, Err(Error::Locked { .. })));
+    /// # drop(db);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// - [`Error::NotAStore`](crate::Error::NotAStore),
     ///   [`Error::AlreadyExists`](crate::Error::AlreadyExists): see [`Create`](crate::Create).
@@ -427,7 +439,7 @@ impl Db {
         self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }
 
-    /// Returns what opening found in the log.
+    /// Returns what opening found in the log: how much was replayed, and what was lost.
     pub fn recovery(&self) -> &RecoveryReport {
         self.open.constant(|open| &open.inner.recovery)
     }

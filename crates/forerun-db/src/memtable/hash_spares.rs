@@ -3,13 +3,13 @@
 //! ```text
 //!   the arena ──► free ──► behind a bucket
 //!                   ▲             │
-//!                   └─────────────┘   a split left so few entries that the bucket needs it no more
+//!                   └─────────────┘   a split left so few entries that the bucket no longer needs it
 //! ```
 //!
-//! Lines are taken from the arena ahead, while the index grows, because a writer that needs one can
-//! no longer ask for memory. A line that is free again may still be read by a lookup that came
-//! through its old bucket. So a line is written as a whole only once, and changed by atomic stores
-//! from then on.
+//! Lines are taken from the arena in advance, while the index grows, because a writer that needs
+//! one can no longer request memory. A line that is free again may still be read by a lookup that
+//! came through its old bucket. So a line is written as a whole only once, and only atomic stores
+//! change it from then on.
 
 use forerun_core::sync::PoisonError;
 use forerun_core::sync::modelled::Mutex;
