@@ -120,7 +120,7 @@ pub enum Error {
     /// fewer keys.
     #[error("there is no answer at position {position}: the batch had {}", counted(.len, "key"))]
     NoSuchPosition {
-        /// The position that was asked for.
+        /// The requested position.
         position: usize,
         /// The number of keys in the batch.
         len: usize,

@@ -5,7 +5,7 @@
 //!
 //!   in a slot      hold +1, release -1
 //!   evicted        retired once the pins of that time have gone; nobody holds it again
-//!   retired and held by no cursor: reclaimed, by whoever brings that about
+//!   retired and held by no cursor: reclaimed, by the thread that makes it so
 //! ```
 
 use forerun_core::sync::modelled::atomic::{AtomicU32, Ordering};

@@ -29,7 +29,7 @@ const BATCH_KEYS: usize = 256;
 /// A lookup takes about as long as reading this many entries in order.
 const ENTRIES_PER_LOOKUP: u64 = 4;
 
-/// Batches between two questions whether to go on.
+/// Batches between two calls of the function that decides whether to continue.
 const BATCHES_BETWEEN_QUESTIONS: usize = 16;
 
 /// The runs that are counted from their metadata.

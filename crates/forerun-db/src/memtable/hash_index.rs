@@ -82,7 +82,7 @@ unsafe impl Send for HashIndex {}
 // SAFETY: as above.
 unsafe impl Sync for HashIndex {}
 
-/// Where a key's bucket was, when there were so many buckets.
+/// Where a key's bucket was when there were `buckets` buckets.
 #[derive(Clone, Copy)]
 pub(super) struct Located<'a> {
     hash: u64,
@@ -169,7 +169,7 @@ impl HashIndex {
         self.buckets.load(Ordering::Acquire)
     }
 
-    /// The bucket of a hash, when there are so many buckets.
+    /// The bucket of a hash when there are `buckets` buckets.
     #[inline(always)]
     pub(super) fn bucket<'a>(&self, arena: &'a Arena, hash: u64, buckets: usize) -> &'a Line {
         // SAFETY: buckets below their number have been written, and lines live as long as the
@@ -353,8 +353,8 @@ impl HashIndex {
         }
     }
 
-    /// Splits buckets until there are enough for the keys of so many entries, of which some are
-    /// new. `may_take` is asked before memory is taken; it counts the memory if it agrees. Where
+    /// Splits buckets until there are enough for the keys of `entries` entries, some of which are
+    /// new. `may_take` is called before memory is taken; if it agrees, it counts the memory. If
     /// memory is lacking, the index stays smaller.
     pub(super) fn make_space(
         &self,

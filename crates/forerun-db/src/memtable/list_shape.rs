@@ -28,9 +28,9 @@ pub(super) struct ListShape {
 /// Where nodes start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// So that what a search reads of a node lies in one cache line.
+    /// Placed so that what a search reads of a node is in one cache line.
     Aligned,
-    /// Where the one before ends.
+    /// Placed where the previous node ends.
     Packed,
 }
 
@@ -51,7 +51,7 @@ impl ListShape {
         growth_bits: 0,
     };
 
-    /// The number of entries at which a skip-list index for so many is rebuilt.
+    /// The number of entries at which a skip-list index that was built for `entries` is rebuilt.
     pub(super) fn index_due(&self, entries: usize) -> usize {
         entries + (entries >> self.growth_bits)
     }

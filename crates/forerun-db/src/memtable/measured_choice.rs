@@ -59,10 +59,10 @@ const COST_MAX: u32 = 1 << 27;
 const SAMPLE_BATCHES_MAX: u32 = 16;
 const _: () = assert!(COST_MAX.checked_mul(SAMPLE_BATCHES_MAX).is_some());
 
-/// One in so many units of time may be lost to trials, if the period allows it.
+/// Trials may lose one in this many units of time, if the period allows it.
 const TIME_PER_LOSS: u64 = 256;
 
-/// Another candidate must be cheaper by one part in so many to be chosen.
+/// Another candidate is chosen only if it is cheaper by one part in this many.
 const MARGIN: u64 = 32;
 
 /// The choice of a class that has not been measured.

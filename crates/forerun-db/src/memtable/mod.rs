@@ -170,7 +170,7 @@ pub struct MemTable {
     reason = "there is one in each table, and most have an index"
 )]
 enum PointLookups {
-    /// The hash index, if it was asked for and is possible: see [`MemTableConfig`].
+    /// The hash index, if it was requested and is possible: see [`MemTableConfig`].
     Index(HashIndex),
     /// Nothing, so batches use the ordered search that is the fastest.
     Ordered(Box<MeasuredChoice>),
@@ -402,7 +402,7 @@ impl MemTable {
         arena.touched_bytes().saturating_sub(arena.used_bytes())
     }
 
-    /// Returns memory to the system until at most so many bytes are spare, besides the rest of a
+    /// Returns memory to the system until at most `spare_bytes` are spare, besides the rest of a
     /// page. Meanwhile all writes are refused.
     pub(crate) fn trim(&self, spare_bytes: usize) {
         self.list.arena().trim(spare_bytes);

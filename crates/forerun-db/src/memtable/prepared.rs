@@ -143,8 +143,9 @@ impl<'a> Prepared<'a> {
         self.block_bytes
     }
 
-    /// Lets the hash index grow for the entries. It asks `may_take` before it takes memory, which
-    /// it keeps whether the entries are published or not. Without the memory, lookups are slower.
+    /// Lets the hash index grow for the entries. It calls `may_take` before it takes memory, and
+    /// keeps the memory whether the entries are published or not. Without the memory, lookups are
+    /// slower.
     pub(crate) fn grow_index(&self, may_take: &dyn Fn(usize) -> bool) {
         if let Some(index) = self.hash_index {
             let entries = self.list.entries() + self.entries;
