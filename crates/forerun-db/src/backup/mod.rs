@@ -220,6 +220,22 @@ impl Backups {
 
     /// Lists the backups.
     ///
+    /// ```
+    /// use forerun_db::{Backups, Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// # let backups = directory.path().join("backups");
+    /// let mut backups = Backups::open_or_create(backups)?;
+    /// let made = backups.create(&db)?;
+    /// for backup in backups.list()?.backups {
+    ///     println!("{}: {} bytes", backup.number, backup.bytes);
+    ///     assert_eq!(backup.number, made.number);
+    /// }
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NewerFormat`], [`Error::Io`].
     pub fn list(&self) -> Result<BackupList> {

@@ -309,6 +309,17 @@ impl MemTable {
 
     /// The newest version of `key` with a sequence number of at most `snapshot`.
     ///
+    /// ```
+    /// use forerun_db::Op;
+    /// use forerun_db::memtable::{Lookup, MemTable, MemTableConfig};
+    ///
+    /// let table = MemTable::new(MemTableConfig::default().limit_bytes(1 << 20))?;
+    /// table.prepare([Op::Put { key: b"a", value: b"1" }].into_iter())?.publish(7);
+    /// assert_eq!(table.get(b"a", 7)?, Lookup::Value(b"1"));
+    /// assert_eq!(table.get(b"a", 6)?, Lookup::Missing); // written later
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::CorruptEntry`], with [`MemoryChecks::Paranoid`] only.
     pub fn get(&self, key: &[u8], snapshot: u64) -> Result<Lookup<'_>> {

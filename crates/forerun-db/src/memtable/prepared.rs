@@ -159,6 +159,18 @@ impl<'a> Prepared<'a> {
     ///
     /// Several threads may publish at once. When this returns, every search that starts later finds
     /// the entries.
+    ///
+    /// ```
+    /// use forerun_db::Op;
+    /// use forerun_db::memtable::{MemTable, MemTableConfig};
+    ///
+    /// let table = MemTable::new(MemTableConfig::default())?;
+    /// let prepared = table.prepare([Op::Put { key: b"a", value: b"1" }].into_iter())?;
+    /// assert_eq!(table.stats().entries, 0); // not yet visible
+    /// prepared.publish(1);
+    /// assert_eq!(table.stats().entries, 1);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn publish(self, first_sequence: u64) {
         self.publish_as(first_sequence..);
     }
