@@ -1,9 +1,9 @@
 //! Lookups through the hash index, a batch in three stages.
 //!
 //! ```text
-//!   key     the key's bytes          are asked for sixteen keys before the hash
-//!   hash    the key's hash           asks for the bucket's line
-//!   match   tags of the bucket       asks for the node's lines
+//!   key     the key's bytes          are prefetched sixteen keys before the hash
+//!   hash    the key's hash           prefetches the bucket's line
+//!   match   tags of the bucket       prefetches the node's lines
 //!   answer  the key, the versions    passes the value on
 //!
 //!   turn    0   1   2  …  12  13  …  24  25
@@ -16,7 +16,7 @@
 //! barrier between them at which nothing is in flight.
 //!
 //! Keys that the index cannot decide, because it had no memory for all entries, are collected and
-//! searched in the list together.
+//! searched for in the list together.
 
 use super::arena::Arena;
 use super::descent::{Lookup, find_alone, prefetch_value};

@@ -231,8 +231,8 @@ pub(super) fn run<'a, V: Visit, K: BatchKey>(
     }
 }
 
-/// Runs so many searches as coroutines, started in the order of `place`, which returns the position
-/// of the next key.
+/// Runs `searches` searches as coroutines, started in the order of `place`, which returns the
+/// position of the next key.
 pub(super) fn interleaved<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
