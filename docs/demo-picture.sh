@@ -9,8 +9,8 @@ page=${1:?the page that forerun demo wrote}
 date=$(date -u -r "$page" +%F)
 awk -v date="$date" '
 function text(line) { gsub(/<[^>]*>/, "", line); return line }
-/<style>/, /<\/style>/ {             # the colours and the looks of plots; the rest is for the \
-    page around them
+# The colours and the looks of plots, without the rest of the style of the page.
+/<style>/, /<\/style>/ {
     line = $0; gsub(/<\/?style>/, "", line)
     if (line ~ /^(:root|  --s|@media \(prefers|  :root|    --s|svg [.t]|\.s[0-9])/) css = css line \
         "\n"

@@ -6,7 +6,7 @@
 //!   location   its offset / 8, at least 1
 //! ```
 
-use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+use forerun_core::arch::{prefetch_bytes, prefetch_read};
 use forerun_core::{CacheLines, RegionError};
 
 /// Bytes of a line of [`CacheLines`].
@@ -99,12 +99,7 @@ impl ItemArena {
     pub(crate) fn prefetch_value(value: &[u8]) {
         /// The CPU's own prefetcher fetches the rest.
         const FETCH_BYTES_MAX: usize = 512;
-        for line in value[..value.len().min(FETCH_BYTES_MAX)].chunks(CACHE_LINE_BYTES) {
-            prefetch_read(line.as_ptr());
-        }
-        if let Some(last) = value.last() {
-            prefetch_read(last);
-        }
+        prefetch_bytes(value, FETCH_BYTES_MAX);
     }
 }
 

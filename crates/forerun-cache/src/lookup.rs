@@ -20,6 +20,7 @@ use crate::index::key_buckets::KeyBuckets;
 use crate::index::segment::Segment;
 use crate::item::Item;
 use forerun_core::arch::{Simd, WithSimd};
+use forerun_core::prefetch_ahead;
 
 /// Keys per group: one bit each in a word, and more cache lines than memory fetches at a time.
 pub(crate) const GROUP: usize = 64;
@@ -92,7 +93,8 @@ impl<'g> Group<'_, 'g> {
     fn prefetch_homes(&mut self) {
         let directory = self.cache.index.directory(self.pinned);
         let hashed = self.hashes.iter_mut().zip(&mut self.segments);
-        for (key, (hash, segment)) in self.keys.iter().zip(hashed) {
+        let keys = prefetch_ahead(self.keys.len(), |at| self.keys[at]);
+        for (key, (hash, segment)) in keys.zip(hashed) {
             *hash = self.cache.hasher.hash(key);
             let found = directory.segment(*hash);
             found.buckets()[KeyBuckets::new(*hash).home].prefetch();

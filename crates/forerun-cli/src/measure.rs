@@ -1,10 +1,11 @@
-//! Measures lookups: the same reads, answered in batches by several strategies, in alternating
-//! rounds.
+//! Measures lookups: the same reads, answered one key at a time and in batches by several
+//! strategies, in alternating rounds.
 //!
 //! Rounds, medians and ratios come from [`forerun_measure::harness`]. This module defines one turn
-//! on a store, and checks every answer of every strategy before it reports a figure.
+//! on a store, and checks every answer of every method before it reports a figure.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -29,7 +30,7 @@ pub struct Lookups<'a, K> {
     pub hits: &'a dyn Fn(Range<usize>) -> usize,
     /// Batch sizes. Each one is measured.
     pub batches: &'a [usize],
-    /// The strategies. [`Strategy::Single`] is always measured, as the baseline.
+    /// The strategies of the batches. [`Method::Get`] is always measured too, as the baseline.
     pub strategies: &'a [Strategy],
     /// The fields that all results share.
     pub about: Row,
@@ -44,19 +45,48 @@ pub enum Length {
     Time,
 }
 
-/// [`Strategy::Single`] first, then the others, without duplicates.
-pub fn with_single(strategies: &[Strategy]) -> Vec<Strategy> {
-    let mut all = vec![Strategy::Single];
-    for &strategy in strategies {
-        if !all.contains(&strategy) {
-            all.push(strategy);
+/// How the keys of a turn are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// One key after the other with [`Db::read`], which uses the hash indexes as a batch does. Each
+    /// value is copied into one buffer, so that the baseline pays for no allocation that
+    /// [`Db::get`] would make and a batch would not.
+    Get,
+    /// In batches, with [`Db::multi_get_with`].
+    Batch(Strategy),
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Method::Get => f.write_str("get"),
+            Method::Batch(strategy) => strategy.fmt(f),
+        }
+    }
+}
+
+/// [`Method::Get`] first, then the strategies, without duplicates.
+fn methods(strategies: &[Strategy]) -> Vec<Method> {
+    let mut all = vec![Method::Get];
+    for method in strategies.iter().copied().map(Method::Batch) {
+        if !all.contains(&method) {
+            all.push(method);
         }
     }
     all
 }
 
+/// The answers to one group of keys. The memory is reused from group to group.
+#[derive(Default)]
+struct Answers {
+    /// The answers of a batch.
+    values: Values,
+    /// The last value that [`Method::Get`] found.
+    value: Vec<u8>,
+}
+
 impl<K: AsRef<[u8]>> Lookups<'_, K> {
-    /// Measures, and returns a row for each batch size and strategy.
+    /// Measures, and returns a row for each batch size and method.
     ///
     /// # Errors
     /// The store's errors, and [`CheckFailed`] if a batch does not find every existing key.
@@ -66,13 +96,13 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         length: Length,
         progress: &Progress,
     ) -> anyhow::Result<Vec<Row>> {
-        let strategies = with_single(self.strategies);
+        let methods = methods(self.strategies);
         let mut cases = Vec::new();
         for (group, &batch) in self.batches.iter().enumerate() {
-            for &strategy in &strategies {
-                let name = format!("{strategy}, batches of {batch}");
+            for &method in &methods {
+                let name = format!("{method}, batches of {batch}");
                 cases.push(Case::new(group, name, move |turn: &Turn| {
-                    self.turn(turn, batch, strategy, length)
+                    self.turn(turn, batch, method, length)
                 }));
             }
         }
@@ -80,15 +110,15 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         let cells = self
             .batches
             .iter()
-            .flat_map(|&batch| strategies.iter().map(move |&strategy| (batch, strategy)));
+            .flat_map(|&batch| methods.iter().map(move |&method| (batch, method)));
         Ok(cells
             .zip(&outcomes)
             .enumerate()
-            .map(|(at, ((batch, strategy), outcome))| {
-                let single = &outcomes[at - at % strategies.len()];
+            .map(|(at, ((batch, method), outcome))| {
+                let single = &outcomes[at - at % methods.len()];
                 Row {
                     engine: "forerun".to_owned(),
-                    strategy: strategy.to_string(),
+                    strategy: method.to_string(),
                     batch: batch as u64,
                     threads: 1,
                     rounds: plan.rounds as u64,
@@ -109,13 +139,13 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         &self,
         turn: &Turn,
         batch: usize,
-        strategy: Strategy,
+        method: Method,
         length: Length,
     ) -> anyhow::Result<Sample> {
-        let mut values = Values::new();
+        let mut answers = Answers::default();
         if length == Length::AllReads {
             let began = Instant::now();
-            self.answer(0..self.reads.len(), batch, strategy, &mut values)?;
+            self.answer(0..self.reads.len(), batch, method, &mut answers)?;
             return Ok(Sample::new(self.reads.len() as u64, began.elapsed()));
         }
         // The clock is read after each step. A step has at least 1,024 keys, in whole batches.
@@ -125,7 +155,7 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         let mut begin = turn.seed as usize * 7919 % self.reads.len().max(1);
         Sample::repeat(turn, || {
             let end = (begin + step).min(self.reads.len());
-            self.answer(begin..end, batch, strategy, &mut values)?;
+            self.answer(begin..end, batch, method, &mut answers)?;
             let answered = end - begin;
             begin = if end == self.reads.len() { 0 } else { end };
             Ok(answered as u64)
@@ -136,27 +166,49 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         &self,
         range: Range<usize>,
         batch: usize,
-        strategy: Strategy,
-        values: &mut Values,
+        method: Method,
+        answers: &mut Answers,
     ) -> anyhow::Result<()> {
         let mut found = 0;
-        for keys in self.reads[range.clone()].chunks(batch) {
-            self.db
-                .multi_get_with(keys, strategy, values)
-                .context("cannot look up a batch")?;
-            found += values.found();
+        let reads = &self.reads[range.clone()];
+        match method {
+            Method::Get => {
+                for key in reads {
+                    found += usize::from(self.get(key, &mut answers.value)?);
+                }
+            }
+            Method::Batch(strategy) => {
+                for keys in reads.chunks(batch) {
+                    self.multi_get(keys, strategy, &mut answers.values)?;
+                    found += answers.values.found();
+                }
+            }
         }
         let expected = (self.hits)(range);
         if found != expected {
-            let problem = format!(
-                "{strategy} in batches of {batch} found {found} keys instead of {expected}"
-            );
+            let problem =
+                format!("{method} in batches of {batch} found {found} keys instead of {expected}");
             return Err(CheckFailed(problem).into());
         }
         Ok(())
     }
 
-    /// Answers the first `count` reads with each batch size and strategy, and compares every answer
+    /// Copies the value of `key` into `value`, and returns whether the key is there.
+    fn get(&self, key: &K, value: &mut Vec<u8>) -> anyhow::Result<bool> {
+        let copied = self.db.read(key, |bytes| {
+            value.clear();
+            value.extend_from_slice(bytes);
+        });
+        Ok(copied.context("cannot look up a key")?.is_some())
+    }
+
+    fn multi_get(&self, keys: &[K], strategy: Strategy, values: &mut Values) -> anyhow::Result<()> {
+        self.db
+            .multi_get_with(keys, strategy, values)
+            .context("cannot look up a batch")
+    }
+
+    /// Answers the first `count` reads with each batch size and method, and compares every answer
     /// with `expected`, which takes the position of the read.
     ///
     /// # Errors
@@ -168,33 +220,48 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
     ) -> anyhow::Result<()> {
         let reads = &self.reads[..self.reads.len().min(count)];
         let expected: Vec<_> = (0..reads.len()).map(expected).collect::<Result<_, _>>()?;
-        let mut values = Values::new();
+        let mut answers = Answers::default();
+        for (key, expected) in reads.iter().zip(&expected) {
+            let found = self.get(key, &mut answers.value)?;
+            compare(
+                Method::Get,
+                key.as_ref(),
+                found.then_some(&answers.value),
+                expected.as_deref(),
+            )?;
+        }
+        let values = &mut answers.values;
         for &batch in self.batches {
-            for strategy in with_single(self.strategies) {
+            for &strategy in self.strategies {
                 for (keys, expected) in reads.chunks(batch).zip(expected.chunks(batch)) {
-                    self.db
-                        .multi_get_with(keys, strategy, &mut values)
-                        .context("cannot look up a batch")?;
+                    self.multi_get(keys, strategy, values)?;
                     for (at, (key, expected)) in keys.iter().zip(expected).enumerate() {
-                        let found = values.get(at)?;
-                        if found != expected.as_deref() {
-                            let key = Named(key.as_ref());
-                            let what = if found.is_some() {
-                                "another value"
-                            } else {
-                                "nothing"
-                            };
-                            let problem = format!(
-                                "{strategy} in batches of {batch} found {what} for key {key}"
-                            );
-                            return Err(CheckFailed(problem).into());
-                        }
+                        let method = format_args!("{strategy} in batches of {batch}");
+                        compare(method, key.as_ref(), values.get(at)?, expected.as_deref())?;
                     }
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Fails unless a method found what was expected.
+fn compare(
+    method: impl fmt::Display,
+    key: &[u8],
+    found: Option<&[u8]>,
+    expected: Option<&[u8]>,
+) -> anyhow::Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let what = match found {
+        Some(_) => "another value",
+        None => "nothing",
+    };
+    let problem = format!("{method} found {what} for key {}", Named(key));
+    Err(CheckFailed(problem).into())
 }
 
 /// The rows as a printable table.
@@ -205,7 +272,7 @@ pub fn table(rows: &[Row]) -> TextTable {
         "keys/s",
         "ns per key",
         "slowest-fastest",
-        "vs single",
+        "vs get",
     ]);
     for row in rows {
         table.push([
@@ -221,7 +288,7 @@ pub fn table(rows: &[Row]) -> TextTable {
     table
 }
 
-/// Compares [`Strategy::Single`] with one other strategy, one line per batch size.
+/// Compares [`Method::Get`] with the batches of one strategy, one line per batch size.
 pub fn comparison(rows: &[Row]) -> TextTable {
     let mut table = TextTable::new([
         "batch",
@@ -249,18 +316,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn single_comes_first_and_none_twice() {
-        let strategies = [
-            Strategy::Auto,
-            Strategy::Single,
-            Strategy::Auto,
-            Strategy::Finger,
-        ];
+    fn get_comes_first_and_no_strategy_twice() {
+        let strategies = [Strategy::Auto, Strategy::Single, Strategy::Auto];
         assert_eq!(
-            with_single(&strategies),
-            [Strategy::Single, Strategy::Auto, Strategy::Finger]
+            methods(&strategies),
+            [
+                Method::Get,
+                Method::Batch(Strategy::Auto),
+                Method::Batch(Strategy::Single)
+            ]
         );
-        assert_eq!(with_single(&[]), [Strategy::Single]);
+        assert_eq!(methods(&[]), [Method::Get]);
     }
 
     #[test]
@@ -278,9 +344,9 @@ mod tests {
             }
         };
         let rows = [
-            row(1, "single", 1e6),
+            row(1, "get", 1e6),
             row(1, "auto", 1e6),
-            row(8, "single", 1e6),
+            row(8, "get", 1e6),
             row(8, "auto", 4e6),
         ];
         let table = comparison(&rows);
@@ -297,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn each_batch_and_strategy_has_a_row_and_wrong_answers_none() {
+    fn each_batch_and_method_has_a_row_and_wrong_answers_none() {
         let dir = tempfile::tempdir().unwrap();
         let db = db_of_even_keys(dir.path());
         let reads: Vec<[u8; 4]> = (0..200u32).map(u32::to_be_bytes).collect();
@@ -315,15 +381,15 @@ mod tests {
         let plan = Plan::new(2, std::time::Duration::from_micros(100));
         for length in [Length::AllReads, Length::Time] {
             let rows = lookups.measure(&plan, length, &Progress::hidden()).unwrap();
-            assert_eq!(rows.len(), 3 * Strategy::ALL.len());
+            assert_eq!(rows.len(), 3 * (1 + Strategy::ALL.len()));
             assert!(
                 rows.iter()
                     .all(|row| row.bench == "test" && row.keys_per_second > 0.0)
             );
-            let single = rows.iter().filter(|row| row.strategy == "single");
+            let get = rows.iter().filter(|row| row.strategy == "get");
             assert!(
-                single.clone().count() == 3
-                    && single.clone().all(|row| row.speedup_vs_single == Some(1.0))
+                get.clone().count() == 3
+                    && get.clone().all(|row| row.speedup_vs_single == Some(1.0))
             );
             assert_eq!(table(&rows).rows.len(), rows.len());
         }

@@ -29,7 +29,6 @@ fn the_demo_runs_and_writes_its_page() {
         rows, 2,
         "a row of the longest batch for each of the two stores: {reported}"
     );
-    // So few entries fit in a cache.
     assert!(
         reported.contains("5,000 entries (keys of 16 bytes, values of 100):"),
         "{reported}"

@@ -37,7 +37,7 @@ fn a_filled_store_answers_every_read() {
         ),
         "{reported}"
     );
-    // Two header lines, then three strategies (including single) for each of two batch sizes.
+    // Two header lines, then `get` and two strategies for each of two batch sizes.
     assert_eq!(reported.lines().count(), 2 + 6, "{reported}");
     assert_eq!(
         workspace
@@ -70,7 +70,7 @@ fn json_has_one_object_a_figure() {
         .map(|line| serde_json::from_str(line).expect("a line is JSON"))
         .collect();
     assert_eq!(lines.len(), 2);
-    for (line, strategy) in lines.iter().zip(["single", "auto"]) {
+    for (line, strategy) in lines.iter().zip(["get", "auto"]) {
         assert_eq!(line["bench"], "replay");
         assert_eq!(line["case"], "keys.txt");
         assert_eq!(line["strategy"], strategy);

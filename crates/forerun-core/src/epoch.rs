@@ -49,8 +49,8 @@ impl Drop for ParticipantOwner {
     }
 }
 
-/// Pins the current thread: work that other threads defer from now on does not run before the guard
-/// is dropped. Pins nest.
+/// Pins the current thread: work that other threads defer from now on does not run before the
+/// returned guard is dropped. Pins nest.
 #[inline]
 pub fn pin() -> Guard {
     // SAFETY: the owner frees the participant when the thread ends, and sets this pointer to null

@@ -9,8 +9,8 @@
 //! of an entry does not imply, and no key (quotienting; Knuth, The Art of Computer Programming 3,
 //! exercise 6.4-13, and Cleary 1984). The top bits depend on every bit of the key: compute indexes
 //! from them. The middle bits are as good; the lowest ones depend on fewer bits of the key. The
-//! function is MurmurHash3's finalizer without its last step. The first step is needed: without it,
-//! keys that differ only in their top bits spread unevenly.
+//! function is MurmurHash3's finalizer without its last step. The first step, the addition, is
+//! needed: without it, keys that differ only in their top bits spread unevenly.
 //!
 //! Each table draws its multipliers at random, so keys that collide in one table do not collide in
 //! another. This is not a cryptographic function: an attacker who can time a table for long enough

@@ -1,4 +1,4 @@
-//! The executor of lookups: one at a time ([`block_on`]) or several interleaved ([`interleave`]).
+//! The executor of lookups: runs one alone ([`block_on`]) or several interleaved ([`interleave`]).
 //!
 //! ```text
 //!   slots   | f0 | f1 | f2 | f3 | … W futures on the stack
@@ -22,7 +22,7 @@ use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-/// Completes work that lookups wait for other than memory, such as page reads.
+/// Completes the work, other than memory accesses, that lookups wait for, such as page reads.
 ///
 /// A lookup that needs a page passes its request to the driver, through a reference that it holds,
 /// and is pending until the driver has the page. The executor calls [`turn`](Driver::turn) once

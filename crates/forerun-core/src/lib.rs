@@ -2,6 +2,7 @@
 //!
 //! - [`touch`] and [`interleave`]: every cache miss is an await, so that several lookups wait at
 //!   the same time;
+//! - [`prefetch_ahead`]: the keys of a batch, prefetched before their turn;
 //! - [`arch`]: prefetch, the cache line size, and the instruction set, which is chosen at run time;
 //! - [`CachePadded`]: a value in cache lines of its own;
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
@@ -27,6 +28,7 @@ mod names;
 mod panic_message;
 mod planted_defects;
 pub mod pooling;
+mod prefetch_ahead;
 mod process;
 pub mod region;
 mod setters;
@@ -42,6 +44,7 @@ pub use interleave::{
 };
 pub use metrics::{Metric, MetricKind, Metrics};
 pub use panic_message::panic_message;
+pub use prefetch_ahead::prefetch_ahead;
 pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
 pub use region::{
     Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError, physical_memory_bytes,

@@ -42,10 +42,12 @@ use std::sync::Arc;
 /// # Ok::<(), forerun_db::Error>(())
 /// ```
 pub trait Comparator: Send + Sync + 'static {
-    /// The name of the order. A different order must have a different name, across versions too.
+    /// The name of the order, which the store records. A different order must have a different
+    /// name, also in a later version of the program.
     fn name(&self) -> &str;
 
-    /// Compares two keys. Must be a total order; keys that compare equal are the same key.
+    /// Compares two keys. The order must be total, and keys that compare equal are the same key. If
+    /// it panics, the call of the store returns [`Error::Panicked`](crate::Error::Panicked).
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;
 
     /// An integer that orders like the key as far as possible: `prefix(a) < prefix(b)` must imply
@@ -61,8 +63,8 @@ pub trait Comparator: Send + Sync + 'static {
 
     /// Whether keys that compare equal have the same bytes.
     ///
-    /// Only then can the filters of runs, which hash a key's bytes, show that a key is absent. The
-    /// default is `false`, which only costs speed.
+    /// Only then can memtables have a hash index and runs an index and a filter, because these hash
+    /// a key's bytes. The default is `false`, which only costs speed.
     fn equal_means_identical(&self) -> bool {
         false
     }
@@ -90,7 +92,21 @@ impl Comparator for Bytewise {
     }
 }
 
-/// The reverse of [`Bytewise`].
+/// The reverse of [`Bytewise`]: the largest key comes first.
+///
+/// ```
+/// use forerun_db::{Db, Options, ReverseBytewise};
+/// use std::sync::Arc;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default().comparator(Arc::new(ReverseBytewise)))?;
+/// for day in ["2026-01-01", "2026-01-02"] {
+///     db.put(day, "")?;
+/// }
+/// assert_eq!(db.iter().next().unwrap()?.0, b"2026-01-02");
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReverseBytewise;
 

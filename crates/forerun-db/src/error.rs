@@ -40,33 +40,33 @@ pub enum Error {
     /// The key is longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX).
     #[error("the key has {len_bytes} bytes; a key may have at most {limit_bytes}")]
     KeyTooLong {
-        /// Length of the key that was given.
+        /// Length of the key, in bytes.
         len_bytes: usize,
-        /// Longest key that is accepted.
+        /// Length of the longest key that is accepted, in bytes.
         limit_bytes: usize,
     },
     /// The value is longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
     #[error("the value has {len_bytes} bytes; a value may have at most {limit_bytes}")]
     ValueTooLong {
-        /// Length of the value that was given.
+        /// Length of the value, in bytes.
         len_bytes: usize,
-        /// Longest value that is accepted.
+        /// Length of the longest value that is accepted, in bytes.
         limit_bytes: usize,
     },
     /// The batch would grow beyond [`BATCH_BYTES_MAX`](crate::BATCH_BYTES_MAX).
     #[error("the batch would have {len_bytes} bytes; a batch may have at most {limit_bytes}")]
     BatchTooLong {
-        /// Length the batch would have had, encoded.
+        /// Length that the encoded batch would have had, in bytes.
         len_bytes: usize,
-        /// Longest batch that is accepted.
+        /// Length of the longest encoded batch that is accepted, in bytes.
         limit_bytes: usize,
     },
-    /// A range to delete ends where it starts or before.
+    /// A range to delete ends at or before its start.
     #[error("the range from {} up to {} is empty in the store's order", Key(.start), Key(.end))]
     EmptyRange {
-        /// Where the range should start.
+        /// The given start of the range.
         start: Vec<u8>,
-        /// Where the range should end.
+        /// The given end of the range.
         end: Vec<u8>,
     },
     /// The write does not fit under the memory limit. Nothing of it was applied or logged.
@@ -76,11 +76,11 @@ pub enum Error {
          memory"
     )]
     MemoryLimit {
-        /// Bytes the write would have taken.
+        /// Bytes that the write would have taken.
         needed_bytes: usize,
         /// Bytes in use when it was tried.
         used_bytes: usize,
-        /// The configured limit.
+        /// The configured limit, in bytes.
         limit_bytes: usize,
     },
     /// An iterator over a batch's operations returned other operations than its clone. Nothing was
@@ -111,7 +111,7 @@ pub enum Error {
     CorruptFile {
         /// The file.
         path: PathBuf,
-        /// Offset of the bad bytes, from the start of the file.
+        /// Offset of the bad bytes from the start of the file, in bytes.
         offset: u64,
         /// What was wrong with them.
         reason: String,
@@ -120,7 +120,7 @@ pub enum Error {
     /// fewer keys.
     #[error("there is no answer at position {position}: the batch had {}", counted(.len, "key"))]
     NoSuchPosition {
-        /// The position that was asked for.
+        /// The requested position.
         position: usize,
         /// The number of keys in the batch.
         len: usize,
@@ -128,7 +128,7 @@ pub enum Error {
     /// An encoded batch could not be decoded.
     #[error("the batch is malformed at byte {offset}: {reason}")]
     MalformedBatch {
-        /// Offset of the bad operation within the encoded batch.
+        /// Offset of the bad operation in the encoded batch, in bytes.
         offset: usize,
         /// What was wrong with it.
         reason: &'static str,
@@ -155,7 +155,7 @@ pub enum Error {
     NoBackup {
         /// The directory of backups.
         path: PathBuf,
-        /// The requested backup, if not the newest.
+        /// The number of the requested backup; `None` for the newest.
         number: Option<u64>,
     },
     /// A new store was requested in a directory that already has one.
@@ -208,7 +208,7 @@ pub enum Error {
     Locked {
         /// The store's directory.
         path: PathBuf,
-        /// Number of the process that holds it, if known.
+        /// ID of the process that has it open, if known.
         holder: Option<u32>,
     },
     /// The store's keys are ordered by a comparator other than the one given.
@@ -300,7 +300,7 @@ pub enum Error {
     TooManyKeyspaces {
         /// Name of the keyspace to be created.
         name: String,
-        /// How many are allowed.
+        /// The maximum number of keyspaces.
         limit: usize,
     },
     /// An option has an invalid value.
@@ -333,7 +333,7 @@ pub enum Error {
     CompactionFailed {
         /// Name of the keyspace; that of the store's own is empty.
         keyspace: String,
-        /// Why: damage names the file and the offset of the page.
+        /// Why. If a page is damaged, this names the file and the offset of the page.
         cause: Arc<Error>,
     },
     /// The keyspace accepts no writes: its level 0 is full, and its runs cannot be compacted. Reads

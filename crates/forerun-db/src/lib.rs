@@ -13,11 +13,18 @@
 //!   io/          every access to files
 //! ```
 //!
-//! `options.rs`, `error.rs`, `limits.rs`, `ops.rs`, `values.rs` and `comparator.rs` hold the types
-//! of the interface; `versions/` what memtables and runs share; `ranges/` range deletions;
-//! `clock.rs` expiry; `sealed.rs` small checksummed files; `bytes.rs` numbers in files.
+//! `options.rs`, `error.rs`, `limits.rs`, `ops.rs`, `values.rs` and `comparator.rs` define the
+//! types of the interface. `versions/` has what memtables and runs share, `ranges/` range
+//! deletions, `clock.rs` expiry, `sealed.rs` small checksummed files, and `bytes.rs` numbers in
+//! files.
 //!
-//! Start with [`Db`].
+//! Start with [`Db`], which is opened with [`Options`]. [`WriteBatch`] has atomic writes,
+//! [`Values`] the answers of a batch of lookups, [`Iter`] scans, [`Snapshot`] reads at one moment,
+//! [`Keyspace`] several ordered maps in one store, [`Ingestion`] bulk loads, and [`Backups`]
+//! backups. [`check`], [`repair`] and [`describe`] work on a store that is not open.
+//!
+//! Whatever can fail returns an [`Error`]. No call of a store panics on bad input, on damaged
+//! files, or if a [`Comparator`] or a file system ([`io::Io`]) of the user panics.
 
 #![deny(unsafe_code)]
 

@@ -1,15 +1,16 @@
 //! The limits of the interface and of the format.
 
-/// Longest key: 64 KiB. The empty key is a key.
+/// The maximum length of a key in bytes: 64 KiB. A key may be empty.
 pub const KEY_BYTES_MAX: usize = 65_536;
 
-/// Longest value: 1 GiB. The empty value is a value.
+/// The maximum length of a value in bytes: 1 GiB. A value may be empty.
 pub const VALUE_BYTES_MAX: usize = 1 << 30;
 
 /// The maximum number of keyspaces in a store, including its own.
 pub const KEYSPACES_MAX: usize = 1024;
 
-/// Longest name of a keyspace: 255 bytes. Only the store's own has an empty one.
+/// The maximum length of a keyspace's name in bytes. Only the store's own keyspace has an empty
+/// name.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 
 /// The minimum of [`Options::memtable_bytes`](crate::Options::memtable_bytes): a memtable's index
@@ -19,5 +20,5 @@ pub(crate) const MEMTABLE_BYTES_MIN: usize = 1 << 10;
 /// Smaller memtables have no hash index, because it would take a large share of them.
 pub(crate) const MEMTABLE_INDEX_BYTES_MIN: usize = 16 << 10;
 
-/// Longest batch, encoded: 2 GiB minus one byte.
+/// The maximum length of an encoded batch in bytes: 2 GiB minus one byte.
 pub const BATCH_BYTES_MAX: usize = (1 << 31) - 1;

@@ -7,7 +7,18 @@ const DELETE: u8 = 2;
 const DELETE_RANGE: u8 = 3;
 const KEYSPACE: u8 = 4;
 
-/// One write of a batch, borrowed from it.
+/// One write of a batch, borrowed from the batch.
+///
+/// ```
+/// use forerun_db::{Op, WriteBatch};
+///
+/// let mut batch = WriteBatch::new();
+/// batch.put("paris", "48.85,2.35")?;
+/// batch.delete("lutetia")?;
+/// let deleted = batch.ops().filter(|op| matches!(op, Op::Delete { .. }));
+/// assert_eq!(deleted.map(|op| op.key()).collect::<Vec<_>>(), [b"lutetia"]);
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op<'a> {
     /// Sets `key` to `value`.
@@ -22,7 +33,7 @@ pub enum Op<'a> {
         /// The key's bytes.
         key: &'a [u8],
     },
-    /// Removes all keys from `start` up to, not including, `end`.
+    /// Removes all keys from `start` (included) to `end` (excluded).
     DeleteRange {
         /// The first key that is removed.
         start: &'a [u8],

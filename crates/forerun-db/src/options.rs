@@ -217,7 +217,7 @@ pub struct Options {
     /// of this size, and memory as it fills, which the next one uses again. Default: 64 MiB.
     pub memtable_bytes: usize,
     /// Whether memtables of 16 KiB and more have an index by hash, so that point lookups search no
-    /// list. Insertions take a tenth to a quarter longer. Only for
+    /// list. Insertions take 15 to 32% longer. Only for
     /// [`Comparator::equal_means_identical`]. Default: true.
     pub memtable_index: bool,
     /// The maximum memory for pages of runs, their indexes and filters, in bytes. Indexes use at

@@ -97,6 +97,21 @@ impl Values {
     }
 
     /// The answers, in the order of the keys.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options, Values};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put("paris", "48.85,2.35")?;
+    /// let mut values = Values::new();
+    /// db.multi_get(&["atlantis", "paris"], &mut values)?;
+    /// for (key, value) in ["atlantis", "paris"].into_iter().zip(values.iter()) {
+    ///     println!("{key}: {:?}", value?);
+    /// }
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Result<Option<&[u8]>>> {
         (0..self.slots.len()).map(|position| self.get(position))
     }

@@ -40,7 +40,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=1 << 20)
     )]
     batch: u32,
-    /// Lookup strategy: single, finger, interleaved or auto
+    /// Lookup strategy: index, single, finger, interleaved or auto
     #[arg(long, default_value_t)]
     strategy: Strategy,
     /// Keys are listed and printed as hexadecimal digits

@@ -31,8 +31,8 @@ const CHECKED_READS: usize = 50_000;
 /// Replay a trace of reads in batches
 ///
 /// The trace is read into memory first. Then each strategy in turn answers all its reads, in
-/// batches of consecutive keys. Reports the median of the rounds and the ratio to `single` (one key
-/// at a time).
+/// batches of consecutive keys. Reports the median of the rounds and the ratio to `get`, which
+/// looks up one key at a time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Vec<u32>,
-    /// Lookup strategies: a list of single (always measured), finger, interleaved, auto
+    /// Lookup strategies of the batches: a list of index, single, finger, interleaved, auto
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     strategy: Vec<Strategy>,
     /// Number of rounds; the median is reported

@@ -17,7 +17,7 @@ mod word_search;
 
 pub use delimiters::{DELIMITER_BLOCK_BYTES, delimiters};
 pub use isa::{Isa, IsaChoice, IsaRequest, UnknownIsa, isa, isa_choice};
-pub use prefetch::{prefetch_read, prefetch_read_l2};
+pub use prefetch::{prefetch_bytes, prefetch_read, prefetch_read_l2};
 pub use simd::{Lanes, Mask, OneLane, Scalar, Simd, WithSimd, dispatch};
 pub use word_search::{WORD_BLOCK_BYTES, WORD_LINE_BYTES, word_bounds, words_below};
 

@@ -1,5 +1,7 @@
 //! The prefetch hint, with one implementation per architecture.
 
+use super::CACHE_LINE_BYTES;
+
 /// Asks the CPU to bring the cache line at `ptr` into the nearest cache, and returns at once.
 ///
 /// This is a hint and safe for any address: a prefetch has no visible effect and never faults, even
@@ -81,6 +83,25 @@ pub fn prefetch_read_l2<T>(ptr: *const T) {
     let _ = ptr;
 }
 
+/// Prefetches the lines of the first `max_bytes` of `bytes` into the nearest cache.
+///
+/// ```
+/// use forerun_core::arch::prefetch_bytes;
+///
+/// prefetch_bytes(&[7; 1000], 512);
+/// ```
+#[inline(always)]
+pub fn prefetch_bytes(bytes: &[u8], max_bytes: usize) {
+    let bytes = &bytes[..bytes.len().min(max_bytes)];
+    for line in bytes.chunks(CACHE_LINE_BYTES) {
+        prefetch_read(line.as_ptr());
+    }
+    // If the bytes do not start at the beginning of a line, they end in one more line.
+    if let Some(last) = bytes.last() {
+        prefetch_read(last);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +116,9 @@ mod tests {
         let value = 7u32;
         prefetch_read(&raw const value);
         prefetch_read_l2(&raw const value);
+        for len in [0, 1, 64, 65, 1000] {
+            prefetch_bytes(&[7; 1000][..len], 512);
+        }
         assert_eq!(value, 7);
     }
 }

@@ -1,7 +1,7 @@
 //! 16-bit floats. The conversions are plain integer code, so that loops over them are vectorized
 //! for every instruction set.
 //!
-//! They are not those of the crate `half`. Its conversion of one number asks for the CPU's features
+//! They are not those of the crate `half`. Its conversion of one number checks the CPU's features
 //! each time, and a loop over it is not vectorized: it takes 0.75 ns per value where this code
 //! takes 0.25 with AVX2 and 0.13 with AVX-512 (rows of 1,024 values on a busy Xeon). Its conversion
 //! of slices takes 0.28 ns, needs aligned rows, and is slower still for short ones. When it rounds,

@@ -28,10 +28,10 @@
 //!                                     all their weights, in order. A divisor of 0 gives a mean of 0.
 //! ```
 //!
-//! A key that is absent from the table adds nothing to the sum, whatever its weight, and counts in
-//! the divisor like any other: it has a row of zeros. The sum begins with +0, so it is never -0. A
-//! NaN in the result is the positive quiet NaN without payload. Results in 16 bits are rounded once
-//! more, to nearest even.
+//! A key that is absent from the table has a row of zeros: it adds nothing to the sum, whatever its
+//! weight, and counts in the divisor like any other key. The sum begins with +0, so it is never -0.
+//! A NaN in the result is the positive quiet NaN without payload. Results in 16 bits are rounded
+//! once more, to nearest even.
 
 mod bag_sum;
 mod bags;

@@ -170,6 +170,16 @@ impl Backups {
 
     /// Sets a function that is called with the progress of long work, every few hundred kilobytes.
     /// If it panics, that work ends with [`Error::Panicked`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("backups");
+    /// let mut backups = forerun_db::Backups::open_or_create(path)?;
+    /// backups.on_progress(|progress| {
+    ///     println!("{} of {} bytes", progress.done_bytes, progress.total_bytes);
+    /// });
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn on_progress(&mut self, watch: impl Fn(BackupProgress) + Send + Sync + 'static) {
         self.watch = Some(Box::new(watch));
     }
@@ -209,6 +219,22 @@ impl Backups {
     }
 
     /// Lists the backups.
+    ///
+    /// ```
+    /// use forerun_db::{Backups, Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// # let backups = directory.path().join("backups");
+    /// let mut backups = Backups::open_or_create(backups)?;
+    /// let made = backups.create(&db)?;
+    /// for backup in backups.list()?.backups {
+    ///     println!("{}: {} bytes", backup.number, backup.bytes);
+    ///     assert_eq!(backup.number, made.number);
+    /// }
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::NewerFormat`], [`Error::Io`].

@@ -1,4 +1,4 @@
-//! The reads of a batch, which lookups wait for when a page is not in memory.
+//! Reads pages for the lookups of a batch that wait for a page that is not in memory.
 //!
 //! ```text
 //!   lookup ── page(source, number) ──> request ──┐ queued        one request per page

@@ -1,11 +1,11 @@
-//! How many cursors hold a frame, beyond their pins.
+//! Counts the cursors that hold a frame for longer than an epoch pin.
 //!
 //! ```text
 //!   │ retired, 1 bit │ cursors, 31 bits │
 //!
 //!   in a slot      hold +1, release -1
 //!   evicted        retired once the pins of that time have gone; nobody holds it again
-//!   retired and held by no cursor: reclaimed, by whoever brings that about
+//!   retired and held by no cursor: reclaimed, by the thread that makes it so
 //! ```
 
 use forerun_core::sync::modelled::atomic::{AtomicU32, Ordering};

@@ -93,9 +93,9 @@ metrics! {
         counter misses: u64,
         /// Pages evicted.
         counter evictions: u64,
-        /// Memory for pages, for free frames, and for everything charged to the cache.
+        /// Memory for pages, for free frames, and for everything charged to the cache, in bytes.
         gauge used_bytes: usize,
-        /// The budget.
+        /// The budget in bytes.
         gauge capacity_bytes: usize,
     }
 }

@@ -135,8 +135,8 @@ impl PageSlots {
     }
 }
 
-/// The right to hold one page at a time. There are only so many, so that enough frames can be used
-/// again.
+/// The right to hold one page at a time. The number of permits is limited, so that enough frames
+/// can be reused.
 pub(crate) struct HoldPermit<'r> {
     cache: &'r PageCache,
 }
@@ -156,7 +156,7 @@ impl PageCache {
 }
 
 impl HoldPermit<'_> {
-    /// Whether so many are in use that one should not be kept for later.
+    /// Whether more than half of the permits are in use, so that none should be kept for later.
     pub(crate) fn is_scarce(&self) -> bool {
         self.cache.hold_permits.load(Ordering::Relaxed) > self.cache.hold_permits_max / 2
     }

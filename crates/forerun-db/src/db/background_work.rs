@@ -11,7 +11,8 @@
 //! thread that changes the store's state increments the count.
 //!
 //! A worker whose work fails waits until its retry is due (`backoff.rs`), however many events
-//! occur, because progress elsewhere is no reason to retry. An explicit request is one.
+//! occur, because progress elsewhere is no reason to retry. An explicit request makes it retry at
+//! once.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

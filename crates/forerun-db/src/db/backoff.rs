@@ -5,8 +5,8 @@
 //!                                                   … ─ 1 h  ─ fails ─ 1 h  ─  damaged bytes
 //! ```
 //!
-//! A full disk may have space again, so it is retried every few seconds. Damaged bytes seldom heal,
-//! and a compaction reads and writes a lot before it reaches them.
+//! A full disk may have space again soon, so the work is retried every few seconds. Damaged bytes
+//! seldom become readable again, and a compaction reads and writes a lot before it reaches them.
 
 use std::time::{Duration, Instant};
 

@@ -221,6 +221,16 @@ impl WriteBatch {
     }
 
     /// Removes all operations but keeps the memory.
+    ///
+    /// ```
+    /// use forerun_db::WriteBatch;
+    ///
+    /// let mut batch = WriteBatch::new();
+    /// batch.put("paris", "48.85,2.35")?;
+    /// batch.clear(); // ready for the next batch
+    /// assert!(batch.is_empty());
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn clear(&mut self) {
         self.encoded.clear();
         self.ops = 0;
@@ -244,6 +254,17 @@ impl WriteBatch {
     }
 
     /// The operations, in the order in which they were added.
+    ///
+    /// ```
+    /// use forerun_db::WriteBatch;
+    ///
+    /// let mut batch = WriteBatch::new();
+    /// batch.put("paris", "48.85,2.35")?;
+    /// batch.delete("lutetia")?;
+    /// let keys: Vec<_> = batch.ops().map(|op| op.key()).collect();
+    /// assert_eq!(keys, [&b"paris"[..], b"lutetia"]);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn ops(&self) -> Ops<'_> {
         Ops::trusted(&self.encoded, self.ops)
     }

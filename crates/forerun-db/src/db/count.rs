@@ -1,14 +1,15 @@
 //! Counting entries without reading all of them.
 //!
 //! ```text
-//!   above   memtables, level 0 .. n-1     every version is read: a put is one entry more ...
-//!   base    level n, the deepest          values in the metadata of its runs;  ... unless its key
-//!                                         is here, and a deletion is one less if its key is here
+//!   above   memtables, level 0 .. n-1     every version is read; its key is looked up in the base
+//!   base    level n, the deepest          counted by the metadata of its runs, without reading them
 //! ```
 //!
-//! What is above is newer, so the base decides about no key that is also above. The keys above come
-//! in order, so the lookups in the base read each page once at most. The deepest level holds most
-//! of a store, since each level above is a tenth of the next one.
+//! The number of entries is the number of values in the base, corrected by the versions above it: a
+//! put above adds one entry, unless its key has a value in the base; a deletion above subtracts
+//! one, if its key has a value in the base. The keys above come in order, so the lookups in the
+//! base read each page at most once. The deepest level holds most of a store, since each level
+//! above it has a tenth of the next one's size.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ const BATCH_KEYS: usize = 256;
 /// A lookup takes about as long as reading this many entries in order.
 const ENTRIES_PER_LOOKUP: u64 = 4;
 
-/// Batches between two questions whether to go on.
+/// Batches between two calls of the function that decides whether to continue.
 const BATCHES_BETWEEN_QUESTIONS: usize = 16;
 
 /// The runs that are counted from their metadata.

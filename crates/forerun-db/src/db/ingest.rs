@@ -88,6 +88,22 @@ impl Ingestion {
 
     /// Adds an entry that sets `key` to `value`.
     ///
+    /// ```
+    /// use forerun_db::{Db, Error, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let mut ingestion = db.ingest();
+    /// ingestion.add("oslo", "59.91,10.75")?;
+    /// let unordered = ingestion.add("bern", "46.95,7.45");
+    /// assert!(matches!(unordered, Err(Error::OutOfOrder { .. })));
+    /// ingestion.add("paris", "48.85,2.35")?; // the ingestion continues
+    /// ingestion.commit()?;
+    /// assert_eq!(db.count()?, 2);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// - [`Error::OutOfOrder`]: `key` is not greater than the last key in the keyspace's order.
     ///   [`Error::KeyTooLong`], [`Error::ValueTooLong`]. The entry is not added; others still can

@@ -165,6 +165,19 @@ impl Iter {
 
     /// The next entry from the back, lent until the next call.
     ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put("ant", "1")?;
+    /// db.put("bee", "2")?;
+    /// let mut entries = db.iter();
+    /// assert_eq!(entries.next_entry_back()?.map(|entry| entry.key), Some(&b"bee"[..]));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The same as for [`next_entry`](Self::next_entry).
     pub fn next_entry_back(&mut self) -> Result<Option<Entry<'_>>> {

@@ -60,6 +60,18 @@ impl Db {
     ///
     /// [`Options::keyspaces`]: crate::Options::keyspaces
     ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.keyspace("users")?.put("4711", "Ada")?;
+    /// assert_eq!(db.keyspace("users")?.get("4711")?.as_deref(), Some(&b"Ada"[..]));
+    /// assert_eq!(db.get("4711")?, None); // another keyspace
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::KeyspaceName`]; [`Error::TooManyKeyspaces`]; [`Error::Io`] or [`Error::Closed`] if
     /// it could not be created; [`Error::Panicked`] if its comparator panicked.
@@ -75,6 +87,19 @@ impl Db {
 
     /// Returns the keyspace with this name and creates it if needed. The options apply until the
     /// store is closed.
+    ///
+    /// ```
+    /// use forerun_db::{Db, KeyspaceOptions, Options};
+    /// use std::time::Duration;
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let hour = Duration::from_secs(3600);
+    /// let sessions = db.keyspace_with("sessions", KeyspaceOptions::default().ttl(hour))?;
+    /// assert_eq!(sessions.ttl(), Some(hour));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The errors of [`keyspace`](Self::keyspace), and [`Error::KeyspaceComparator`] if it exists
@@ -133,6 +158,19 @@ impl Db {
     /// Removes a keyspace and all its entries, durably. Its handles can no longer be used.
     /// Iterators that already exist continue, and the space on disk is freed when the last of them
     /// is dropped. The name can be used for a new keyspace at once.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Error, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let users = db.keyspace("users")?;
+    /// users.put("4711", "Ada")?;
+    /// db.drop_keyspace("users")?;
+    /// assert!(matches!(users.get("4711"), Err(Error::KeyspaceDropped { .. })));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::UnknownKeyspace`]; [`Error::Closed`]. [`Error::Io`]: the next opening may or may
@@ -252,6 +290,21 @@ impl Keyspace {
     }
 
     /// Returns statistics of the keyspace. In a fork, all metrics are zero.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let users = db.keyspace("users")?;
+    /// users.put("4711", "Ada")?;
+    /// assert_eq!(users.stats().memtable_entries, 1);
+    /// users.flush()?;
+    /// let stats = users.stats();
+    /// assert_eq!((stats.memtable_entries, stats.levels[0].runs), (0, 1));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn stats(&self) -> KeyspaceStats {
         let inner = self.inner();
         inner

@@ -11,6 +11,20 @@ impl Db {
     /// Flushes the memtables of all keyspaces to runs. When this returns, everything written before
     /// the call is durable, even without a log.
     ///
+    /// ```
+    /// use forerun_db::{Db, Options, WalMode};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(&path, Options::default().wal(WalMode::Off))?;
+    /// db.put("paris", "48.85,2.35")?;
+    /// db.flush()?; // without this, closing the store would lose the write
+    /// db.close()?;
+    /// let db = Db::open(path, Options::default())?;
+    /// assert!(db.get("paris")?.is_some());
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io): nothing is lost; the entries stay in memory and in the log.
     /// [`Error::Closed`](crate::Error::Closed).

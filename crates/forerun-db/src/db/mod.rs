@@ -198,6 +198,18 @@ struct Inner {
 impl Db {
     /// Opens the store in a directory, or creates one there, and replays its log.
     ///
+    /// ```
+    /// use forerun_db::{Db, Error, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(&path, Options::default().cache_bytes(1 << 30))?;
+    /// let again = Db::open(&path, Options::default());
+    /// assert!(matches!(again, Err(Error::Locked { .. })));
+    /// # drop(db);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// - [`Error::NotAStore`](crate::Error::NotAStore),
     ///   [`Error::AlreadyExists`](crate::Error::AlreadyExists): see [`Create`](crate::Create).
@@ -218,6 +230,17 @@ impl Db {
     }
 
     /// [`open`](Self::open) on the given file system instead of the operating system's.
+    ///
+    /// ```
+    /// use forerun_db::io::fault::FaultIo;
+    /// use forerun_db::{Db, Options};
+    /// use std::sync::Arc;
+    ///
+    /// let io = Arc::new(FaultIo::new()); // files in memory
+    /// let db = Db::open_with_io(io, "/store", Options::default())?;
+    /// db.put("paris", "48.85,2.35")?;
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The same as for [`open`](Self::open).
@@ -427,7 +450,7 @@ impl Db {
         self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }
 
-    /// Returns what opening found in the log.
+    /// Returns what opening found in the log: how much was replayed, and what was lost.
     pub fn recovery(&self) -> &RecoveryReport {
         self.open.constant(|open| &open.inner.recovery)
     }
@@ -438,6 +461,18 @@ impl Db {
     }
 
     /// Returns whether the store may be changed through this handle.
+    ///
+    /// ```
+    /// use forerun_db::{Access, Db, Error, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// Db::open(&path, Options::default())?.close()?;
+    /// let db = Db::open(path, Options::default().access(Access::ReadOnly))?;
+    /// assert_eq!(db.access(), Access::ReadOnly);
+    /// assert!(matches!(db.put("paris", "48.85,2.35"), Err(Error::ReadOnly { .. })));
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn access(&self) -> Access {
         *self.open.constant(|open| &open.inner.options.access)
     }
@@ -456,6 +491,19 @@ impl Db {
     /// nearly done. `close` waits for them, and nothing in the directory changes after it returns.
     /// If several threads close the store, all of them wait until it is closed and get the same
     /// result.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let snapshot = db.snapshot();
+    /// db.put("paris", "48.85,2.35")?;
+    /// db.close()?;
+    /// assert_eq!(snapshot.get("paris")?, None); // still readable
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io), [`Error::Poisoned`](crate::Error::Poisoned). The directory

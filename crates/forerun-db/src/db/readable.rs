@@ -213,10 +213,10 @@ macro_rules! readable {
             /// [`multi_get`](Self::multi_get) with a given strategy. All strategies give the same
             /// answers.
             ///
-            /// The strategy applies to the memtables. While the store has range deletions, the
-            /// strategy applies to groups of 256 keys, and each key is first looked up in the
-            /// deleted ranges. A deleted range is dropped once every run that it covers has been
-            /// rewritten.
+            /// The strategy applies to memtables only. While the store has range deletions, the
+            /// keys are first looked up in the deleted ranges, and the strategy is applied to
+            /// groups of 256 keys. A deleted range is dropped once every run that it covers has
+            /// been rewritten. [`Strategy`](crate::Strategy) has an example.
             ///
             /// # Errors
             /// See [`multi_get`](Self::multi_get).
@@ -336,11 +336,11 @@ macro_rules! readable {
             /// Counts the entries.
             #[doc = $moment]
             ///
-            /// The count is exact. It reads what was written last, a tenth of a large store. The
-            /// runs of the deepest level hold the rest, and the number of their entries is in their
-            /// metadata. All entries of a run are read if some of them may not be visible: if a
-            /// range deletion covers a part of the run, if entries of it have expired, or if it has
-            /// several versions of a key for a snapshot.
+            /// The count is exact. It reads only the entries above the deepest level, which are
+            /// about a tenth of a large store. The runs of the deepest level hold the rest, and the
+            /// number of their entries is in their metadata. All entries of a run are read if some
+            /// of them may not be visible: if a range deletion covers a part of the run, if entries
+            /// of it have expired, or if it has several versions of a key for a snapshot.
             ///
             /// ```
             /// use forerun_db::{Db, Options};
@@ -361,8 +361,19 @@ macro_rules! readable {
                 self.count_while(|| true)
             }
 
-            /// [`count`](Self::count), as long as `go_on` returns `true`. It is asked every few
-            /// milliseconds.
+            /// [`count`](Self::count), but ends early if `go_on` returns `false`. `go_on` is called
+            /// every few milliseconds.
+            ///
+            /// ```
+            /// use forerun_db::{Db, Options};
+            ///
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let path = directory.path().join("store");
+            /// let db = Db::open(path, Options::default())?;
+            /// db.put("paris", "48.85,2.35")?;
+            /// assert_eq!(db.count_while(|| true)?, 1);
+            /// # Ok::<(), forerun_db::Error>(())
+            /// ```
             ///
             /// # Errors
             /// See [`get`](Self::get), and [`Error::Interrupted`](crate::Error::Interrupted) if

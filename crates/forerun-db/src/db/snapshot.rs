@@ -51,6 +51,18 @@ impl Snapshot {
     }
 
     /// Returns the sequence number of the last operation that it sees.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put("paris", "48.85,2.35")?;
+    /// db.put("oslo", "59.91,10.75")?;
+    /// assert_eq!(db.snapshot().sequence(), 2); // two operations so far
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn sequence(&self) -> u64 {
         self.point.sequence
     }

@@ -130,6 +130,18 @@ metrics! {
 impl TreeStats {
     /// Bytes written to runs per byte flushed or ingested: the write amplification of the tree,
     /// without the log.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// db.put("paris", "48.85,2.35")?;
+    /// db.flush()?;
+    /// assert_eq!(db.stats().tree.write_amplification(), 1.0); // flushed, not yet compacted
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn write_amplification(&self) -> f64 {
         let came_in = self.flushed_bytes + self.ingested_bytes;
         (came_in + self.compaction_written_bytes) as f64 / came_in.max(1) as f64
@@ -220,7 +232,7 @@ metrics! {
         gauge memtables: usize,
         /// The memory of all memtables, in bytes, including flushed ones that iterators still hold.
         gauge memtables_used_bytes: usize,
-        /// The limit of the memory of all memtables. It is
+        /// The limit of the memory of all memtables, in bytes. It is
         /// [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
         gauge memtables_limit_bytes: usize,
         /// The levels of all keyspaces together, down to the last one that holds a run.

@@ -10,6 +10,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use arc_swap::Guard;
+use forerun_core::prefetch_ahead;
 
 use super::Inner;
 use super::cursor::Cursor;
@@ -251,8 +252,8 @@ impl<'a> View<'a> {
         let mut left = positions.len();
         let mut batch = [CoveredKey::NONE; RUN_BATCH];
         let has_ranges = self.version.has_ranges();
-        for (key, position) in batch.iter_mut().zip(&*positions) {
-            let bytes = keys[*position as usize].as_ref();
+        let wanted = prefetch_ahead(left, |i| keys[positions[i] as usize].as_ref());
+        for (key, bytes) in batch.iter_mut().zip(wanted) {
             *key = match has_ranges {
                 true => self.covered(bytes),
                 false => CoveredKey::outside_ranges(bytes),

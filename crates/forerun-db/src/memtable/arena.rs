@@ -26,7 +26,7 @@ pub(super) struct Full {
     pub(super) used_bytes: usize,
 }
 
-/// The bit of the counter that says that the arena gives out nothing.
+/// The bit of the counter that marks the arena as closed: it allocates nothing.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 pub(super) struct Arena {
@@ -85,7 +85,7 @@ impl Arena {
         unsafe { self.release_behind(used_bytes, &mut touched_bytes) };
     }
 
-    /// Returns memory behind the part in use to the system, except so many bytes and the rest of a
+    /// Returns memory after the part in use to the system, except `kept_bytes` and the rest of a
     /// page. Meanwhile every request is refused.
     pub(super) fn trim(&self, kept_bytes: usize) {
         let mut touched_bytes = self.lock_touched();

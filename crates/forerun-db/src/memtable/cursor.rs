@@ -14,6 +14,21 @@ use crate::versions::{Entry, SeekTarget, Version, VersionCursor, VisibleEntries}
 /// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes
 /// that come after its snapshot. It lends the entry at its position.
 ///
+/// ```
+/// use forerun_db::Op;
+/// use forerun_db::memtable::{MemTable, MemTableConfig};
+///
+/// let table = MemTable::new(MemTableConfig::default())?;
+/// let writes = [Op::Put { key: b"bee", value: b"1" }, Op::Put { key: b"ant", value: b"2" }];
+/// table.prepare(writes.into_iter())?.publish(1);
+///
+/// let mut cursor = table.cursor(2);
+/// assert_eq!(cursor.seek_first()?.map(|entry| entry.key), Some(&b"ant"[..]));
+/// assert_eq!(cursor.next()?.map(|entry| entry.key), Some(&b"bee"[..]));
+/// assert_eq!(cursor.next()?, None);
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+///
 /// All moves can fail with [`Error::CorruptEntry`](crate::Error::CorruptEntry), with
 /// [`MemoryChecks::Paranoid`] only. Then the cursor has no position, as after the last entry.
 pub struct Cursor<'a>(VisibleEntries<TableVersions<'a>>);

@@ -1,4 +1,5 @@
-//! The search: one loop for single lookups, interleaved lookups, insertion and the finger strategy.
+//! The search loop of the skip list, used by single lookups, interleaved lookups, insertion and the
+//! finger strategy.
 
 use forerun_core::arch::prefetch_read;
 use forerun_core::{CACHE_LINE_BYTES, suspend};

@@ -80,7 +80,7 @@ pub(super) fn bucket_of(hash: u64, buckets: usize) -> usize {
     }
 }
 
-/// The level of a bucket, when there are so many.
+/// The level of a bucket when there are `buckets` buckets.
 #[inline(always)]
 pub(super) fn level_of(bucket: usize, buckets: usize) -> u32 {
     let level = buckets.ilog2();
@@ -150,7 +150,7 @@ impl EntryBits {
     }
 }
 
-/// How many buckets so many keys should have.
+/// The number of buckets for a number of keys.
 pub(super) fn buckets_for(keys: usize) -> usize {
     let unsplit = (keys / SPLIT_TO + 1).next_power_of_two().max(GROUP);
     unsplit + keys.saturating_sub(unsplit * SPLIT_FROM) / (SPLIT_TO - SPLIT_FROM)

@@ -12,8 +12,8 @@
 //! Control and tags are three words of 64 bits, so that one load shows a lock together with two
 //! tags, and three loads show all tags.
 //!
-//! Writers hold the lock of the bucket, which stands for its overflow lines as well. Readers take
-//! no lock: a tag is set after its entry, and whoever follows an entry compares the key.
+//! Writers hold the lock of the bucket, which also covers its overflow lines. Readers take no lock:
+//! a tag is set after its entry, and a reader that follows an entry compares the key.
 
 use forerun_core::arch::prefetch_read;
 use forerun_core::sync::modelled::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -13,21 +13,22 @@
 //! Addressing", VLDB 1980): bucket s = n - 2^k is split, its entries whose hash has bit k move to
 //! the new bucket n, and n is counted. Nothing else moves. A slot keeps the next bits of the hash,
 //! so that a split rarely has to read keys (`hash_addressing.rs`). A reader that finds no entry
-//! looks whether its key's bucket is still the same, and searches again if not: n is counted before
-//! an entry is taken out of the bucket that is split.
+//! checks whether its key's bucket is still the same, and searches again if not. This suffices
+//! because n is counted before an entry leaves the bucket that is split.
 //!
 //! A bucket that is full continues in a spare line (`hash_spares.rs`). When it is split, its
 //! entries move up, and lines that become empty are spare again. A reader that follows a bucket to
 //! another line and finds nothing therefore looks at the first line again, and starts over if it
 //! differs.
 //!
-//! Where there is no memory for buckets or spare lines, a full bucket is marked incomplete, and
-//! keys that it lacks are searched in the skip list.
+//! If there is no memory for buckets or spare lines, a full bucket is marked incomplete, and keys
+//! that it lacks are searched for in the skip list.
 //!
 //! An entry is put into the index after it was linked into the list and before its writer returns.
 //! It replaces an older version of its key; the older ones follow it in the list. Writers of one
-//! key may come in any order. So an incomplete bucket takes a new key only from an entry that is
-//! newer than all that were left out: one of those may be the key's newer version.
+//! key may arrive in any order. So an incomplete bucket accepts a new key only from an entry that
+//! is newer than all entries that were left out, because one of those may be a newer version of the
+//! key.
 
 use std::ptr::NonNull;
 
@@ -81,7 +82,7 @@ unsafe impl Send for HashIndex {}
 // SAFETY: as above.
 unsafe impl Sync for HashIndex {}
 
-/// Where a key's bucket was, when there were so many buckets.
+/// Where a key's bucket was when there were `buckets` buckets.
 #[derive(Clone, Copy)]
 pub(super) struct Located<'a> {
     hash: u64,
@@ -168,7 +169,7 @@ impl HashIndex {
         self.buckets.load(Ordering::Acquire)
     }
 
-    /// The bucket of a hash, when there are so many buckets.
+    /// The bucket of a hash when there are `buckets` buckets.
     #[inline(always)]
     pub(super) fn bucket<'a>(&self, arena: &'a Arena, hash: u64, buckets: usize) -> &'a Line {
         // SAFETY: buckets below their number have been written, and lines live as long as the
@@ -352,8 +353,8 @@ impl HashIndex {
         }
     }
 
-    /// Splits buckets until there are enough for the keys of so many entries, of which some are
-    /// new. `may_take` is asked before memory is taken; it counts the memory if it agrees. Where
+    /// Splits buckets until there are enough for the keys of `entries` entries, some of which are
+    /// new. `may_take` is called before memory is taken; if it agrees, it counts the memory. If
     /// memory is lacking, the index stays smaller.
     pub(super) fn make_space(
         &self,

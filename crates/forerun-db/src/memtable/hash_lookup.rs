@@ -1,8 +1,9 @@
 //! Lookups through the hash index, a batch in three stages.
 //!
 //! ```text
-//!   hash    the key's hash           asks for the bucket's line
-//!   match   tags of the bucket       asks for the node's lines
+//!   key     the key's bytes          are prefetched sixteen keys before the hash
+//!   hash    the key's hash           prefetches the bucket's line
+//!   match   tags of the bucket       prefetches the node's lines
 //!   answer  the key, the versions    passes the value on
 //!
 //!   turn    0   1   2  …  12  13  …  24  25
@@ -15,7 +16,7 @@
 //! barrier between them at which nothing is in flight.
 //!
 //! Keys that the index cannot decide, because it had no memory for all entries, are collected and
-//! searched in the list together.
+//! searched for in the list together.
 
 use super::arena::Arena;
 use super::descent::{Lookup, find_alone, prefetch_value};
@@ -76,8 +77,9 @@ pub(super) fn find_all<'a, K: BatchKey>(
     let arena = list.arena();
     let len = batch.keys.len();
     let buckets = index.buckets();
-    let hash = |position: usize| {
-        let hash = index.hash(batch.key(position));
+    let mut keys = batch.keys_ahead();
+    let hash = |key: &[u8]| {
+        let hash = index.hash(key);
         let line = index.bucket(arena, hash, buckets);
         line.prefetch();
         InFlight {
@@ -86,15 +88,18 @@ pub(super) fn find_all<'a, K: BatchKey>(
             node: None,
         }
     };
-    if len == 0 {
+    let Some(first) = keys.next() else {
         return;
-    }
-    let mut ring = [hash(0); RING];
+    };
+    let mut ring = [hash(first); RING];
     let mut undecided = [0; UNDECIDED];
     let mut undecided_len = 0;
     for turn in 0..len + 2 * AHEAD {
-        if turn < len {
-            ring[turn % RING] = hash(turn);
+        // The first key's turn came before the loop.
+        if turn > 0
+            && let Some(key) = keys.next()
+        {
+            ring[turn % RING] = hash(key);
         }
         if let Some(position) = turn.checked_sub(AHEAD)
             && position < len

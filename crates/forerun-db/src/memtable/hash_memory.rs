@@ -21,8 +21,8 @@ pub(super) fn line_at(arena: &Arena, location: u32) -> NonNull<Line> {
     arena.at(location as usize * LINE_UNIT_BYTES).cast()
 }
 
-/// Takes memory for so many lines, which the caller must write. Returns the location of the first.
-/// It asks `may_take` before, which counts the memory if it agrees.
+/// Takes memory for `lines` lines, which the caller must write, and returns the location of the
+/// first one. It calls `may_take` first, which counts the memory if it agrees.
 pub(super) fn take_lines(
     arena: &Arena,
     lines: usize,

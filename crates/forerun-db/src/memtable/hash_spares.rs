@@ -3,13 +3,13 @@
 //! ```text
 //!   the arena ──► free ──► behind a bucket
 //!                   ▲             │
-//!                   └─────────────┘   a split left so few entries that the bucket needs it no more
+//!                   └─────────────┘   a split left so few entries that the bucket no longer needs it
 //! ```
 //!
-//! Lines are taken from the arena ahead, while the index grows, because a writer that needs one can
-//! no longer ask for memory. A line that is free again may still be read by a lookup that came
-//! through its old bucket. So a line is written as a whole only once, and changed by atomic stores
-//! from then on.
+//! Lines are taken from the arena in advance, while the index grows, because a writer that needs
+//! one can no longer request memory. A line that is free again may still be read by a lookup that
+//! came through its old bucket. So a line is written as a whole only once, and only atomic stores
+//! change it from then on.
 
 use forerun_core::sync::PoisonError;
 use forerun_core::sync::modelled::Mutex;
@@ -22,12 +22,13 @@ use super::hash_memory::{line_at, take_lines};
 /// How many lines are taken from the arena at once.
 const BLOCK_LINES: std::ops::RangeInclusive<usize> = 4..=64;
 
-/// Some lines are kept free at any time, for writers that come together: a few, and one for so many
-/// buckets. (At most one bucket in 20 overflows, or one in 13 while the index is small.)
+/// Some lines are kept free at any time, for writers that arrive together: `FREE_LINES`, and one
+/// for each `BUCKETS_PER_FREE_LINE` buckets. (At most one bucket in 20 overflows, or one in 13
+/// while the index is small.)
 const FREE_LINES: usize = 4;
 const BUCKETS_PER_FREE_LINE: usize = 64;
 
-/// One more is kept free for so many entries of the batch to come.
+/// One more is kept free for each group of this many entries of the next batch.
 const NEW_ENTRIES_PER_FREE_LINE: usize = 24;
 
 /// The free lines of one index.
@@ -55,7 +56,8 @@ impl Spares {
         result
     }
 
-    /// Takes lines from the arena if few are free for so many buckets and new entries.
+    /// Takes lines from the arena if too few are free for `buckets` buckets and `new_entries`
+    /// entries.
     #[inline]
     pub(super) fn reserve(
         &self,

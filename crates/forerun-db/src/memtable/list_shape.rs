@@ -1,4 +1,4 @@
-//! How much memory a skip list spends on being searched.
+//! The shape of a skip list: how much memory it spends to make searches fast.
 //!
 //! ```text
 //!                         level 1   above    nodes     skip-list index
@@ -6,10 +6,11 @@
 //!   BESIDE_A_HASH_INDEX   1 in 4    1 in 2   packed    level 2, 1 in 8, rebuilt at twice the size
 //! ```
 //!
-//! A prefix beside each pointer shows where a step would overshoot, so a search pays for its steps
-//! forward. Between the level of the skip-list index and level 0, a list of either shape takes two
-//! of them on average. Where point lookups go through a hash index, only insertions, seeks and
-//! scans use the list, and its memory counts for more: a node has 1.5 links instead of two.
+//! The prefix beside each pointer shows where a step would overshoot, so the cost of a search is
+//! its steps forward. Between the level of the skip-list index and level 0, a search takes two of
+//! them on average in a list of either shape. If point lookups go through a hash index, only
+//! insertions, seeks and scans use the list, so it saves memory: a node has 1.5 links instead of
+//! two.
 
 /// The shape of a list, which does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +28,9 @@ pub(super) struct ListShape {
 /// Where nodes start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// So that what a search reads of a node lies in one cache line.
+    /// Placed so that what a search reads of a node is in one cache line.
     Aligned,
-    /// Where the one before ends.
+    /// Placed where the previous node ends.
     Packed,
 }
 
@@ -50,7 +51,7 @@ impl ListShape {
         growth_bits: 0,
     };
 
-    /// The number of entries at which a skip-list index for so many is rebuilt.
+    /// The number of entries at which a skip-list index that was built for `entries` is rebuilt.
     pub(super) fn index_due(&self, entries: usize) -> usize {
         entries + (entries >> self.growth_bits)
     }

@@ -2,7 +2,7 @@
 //!
 //! Each strategy runs the same lookups; the sink receives each answer with the position of its key.
 
-use forerun_core::interleave;
+use forerun_core::{interleave, prefetch_ahead};
 
 use super::descent::{Descent, Lookup, Trail, find, find_alone};
 use super::hash_index::HashIndex;
@@ -85,6 +85,13 @@ impl<'k, K: BatchKey> Batch<'k, K> {
         self.keys[position].bytes()
     }
 
+    /// The keys in order, each prefetched before its turn.
+    #[inline(always)]
+    pub(super) fn keys_ahead(&self) -> impl Iterator<Item = &'k [u8]> + use<'k, K> {
+        let keys = self.keys;
+        prefetch_ahead(keys.len(), move |position| keys[position].bytes())
+    }
+
     /// What the lookup of this key sees.
     #[inline(always)]
     pub(super) fn read_point(&self, position: usize) -> ReadPoint {
@@ -99,9 +106,9 @@ impl<'k, K: BatchKey> Batch<'k, K> {
     /// The positions in key order, each with its key's prefix.
     pub(super) fn sorted(&self, list: &SkipList) -> Vec<Sorted> {
         let order = list.order();
-        let mut sorted: Vec<_> = (0..self.keys.len())
-            .map(|position| Sorted {
-                prefix: order.prefix(self.key(position)),
+        let mut sorted: Vec<_> = (self.keys_ahead().enumerate())
+            .map(|(position, key)| Sorted {
+                prefix: order.prefix(key),
                 position,
             })
             .collect();
@@ -224,8 +231,8 @@ pub(super) fn run<'a, V: Visit, K: BatchKey>(
     }
 }
 
-/// Runs so many searches as coroutines, started in the order of `place`, which returns the position
-/// of the next key.
+/// Runs `searches` searches as coroutines, started in the order of `place`, which returns the
+/// position of the next key.
 pub(super) fn interleaved<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
@@ -233,7 +240,8 @@ pub(super) fn interleaved<'a, V: Visit, K: BatchKey>(
     place: impl Fn(usize) -> usize,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
 ) {
-    let targets = (0..searches).map(|turn| (batch.target(list, place(turn)), ()));
+    let keys = prefetch_ahead(searches, |turn| batch.key(place(turn)));
+    let targets = (keys.enumerate()).map(|(turn, _)| (batch.target(list, place(turn)), ()));
     let starts = SearchStarts::<V, _, _>::new(list, targets);
     let lookups = starts.map(|(descent, ())| find::<V>(descent));
     interleave::<IN_FLIGHT, _>(lookups, |turn, answer| sink(place(turn), answer));

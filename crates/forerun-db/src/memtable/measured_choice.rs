@@ -1,4 +1,4 @@
-//! A choice between a few ways to do the same work, by what they cost here and now.
+//! Chooses between a few candidates that do the same work, by timing them while they are in use.
 //!
 //! ```text
 //!   batches of a class ────────────────────────────────────────────────────────────────────►
@@ -7,10 +7,10 @@
 //!                      └ 16 samples of each candidate, of n timed batches each, in turn
 //! ```
 //!
-//! Batches are divided into classes, and each class has its own choice. The shorter its batches
-//! are, the more of them make a sample. Outside of trials no clock is read: a batch loads two words
-//! that hardly ever change, and counts itself in its thread. All threads take part in a trial, and
-//! the one that delivers the last sample decides.
+//! Batches are divided into classes, and each class has its own choice. The shorter the batches of
+//! a class, the more of them make a sample. Outside of trials no clock is read: a batch loads two
+//! words that hardly ever change, and increments a counter of its thread. All threads take part in
+//! a trial, and the one that delivers the last sample decides.
 //!
 //! - **Bounds.** Between the beginnings of two trials are at least 2,048 n batches, so trials use
 //!   each candidate other than the chosen one in less than 1% of the batches. If such a candidate
@@ -59,10 +59,10 @@ const COST_MAX: u32 = 1 << 27;
 const SAMPLE_BATCHES_MAX: u32 = 16;
 const _: () = assert!(COST_MAX.checked_mul(SAMPLE_BATCHES_MAX).is_some());
 
-/// One in so many units of time may be lost to trials, if the period allows it.
+/// Trials may lose one in this many units of time, if the period allows it.
 const TIME_PER_LOSS: u64 = 256;
 
-/// Another candidate must be cheaper by one part in so many to be chosen.
+/// Another candidate is chosen only if it is cheaper by one part in this many.
 const MARGIN: u64 = 32;
 
 /// The choice of a class that has not been measured.

@@ -1,9 +1,20 @@
-//! What a search checks of the nodes it visits.
+//! What a search verifies in the nodes that it visits.
 
 use super::node::Node;
 use super::skip_list::SkipList;
 
-/// Whether a memtable checks what it reads.
+/// Whether a memtable verifies the entries that it reads.
+///
+/// ```
+/// use forerun_db::{Db, MemoryChecks, Options};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default().checks(MemoryChecks::Paranoid))?;
+/// db.put("paris", "48.85,2.35")?;
+/// assert!(db.get("paris")?.is_some()); // an entry that changed in memory would be an error
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

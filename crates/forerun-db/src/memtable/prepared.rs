@@ -143,8 +143,9 @@ impl<'a> Prepared<'a> {
         self.block_bytes
     }
 
-    /// Lets the hash index grow for the entries. It asks `may_take` before it takes memory, which
-    /// it keeps whether the entries are published or not. Without the memory, lookups are slower.
+    /// Lets the hash index grow for the entries. It calls `may_take` before it takes memory, and
+    /// keeps the memory whether the entries are published or not. Without the memory, lookups are
+    /// slower.
     pub(crate) fn grow_index(&self, may_take: &dyn Fn(usize) -> bool) {
         if let Some(index) = self.hash_index {
             let entries = self.list.entries() + self.entries;
@@ -158,6 +159,18 @@ impl<'a> Prepared<'a> {
     ///
     /// Several threads may publish at once. When this returns, every search that starts later finds
     /// the entries.
+    ///
+    /// ```
+    /// use forerun_db::Op;
+    /// use forerun_db::memtable::{MemTable, MemTableConfig};
+    ///
+    /// let table = MemTable::new(MemTableConfig::default())?;
+    /// let prepared = table.prepare([Op::Put { key: b"a", value: b"1" }].into_iter())?;
+    /// assert_eq!(table.stats().entries, 0); // not yet visible
+    /// prepared.publish(1);
+    /// assert_eq!(table.stats().entries, 1);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn publish(self, first_sequence: u64) {
         self.publish_as(first_sequence..);
     }

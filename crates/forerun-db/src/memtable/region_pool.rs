@@ -8,8 +8,9 @@
 //!
 //! The first touch of a page is a fault, in which the kernel clears the page and, in a virtual
 //! machine, the host may have to find memory for it. A writer that fills a new region waits for all
-//! of them. A region that was in use before has its pages. Its bytes are those of the last table;
-//! an arena gives out uninitialized memory anyway, because a range may be given back.
+//! of them. A region that was in use before has its pages. It still contains the bytes of the last
+//! table, but an arena hands out uninitialized memory anyway, because a range may be returned and
+//! allocated again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Work on a store that is not open: checking and repairing it.
+//! Checks, repairs and describes a store that is not open.
 //!
 //! ```text
 //!   check    LOCK ─> MANIFEST ─> every byte of every run ─> every record of the log       changes nothing
-//!   repair   LOCK ─> tree/repair.rs ─> a damaged log: what can be read of it, in runs     then it opens
+//!   repair   LOCK ─> tree/repair/ ─> the readable part of a damaged log, as runs       then it opens
 //! ```
 //!
 //! describe.rs reads the contents of a store's files; description.rs holds the result, for people
@@ -83,7 +83,7 @@ pub fn check(path: impl AsRef<Path>, options: &Options) -> Result<CheckReport> {
     check_with_io(Arc::new(OsIo), path, options)
 }
 
-/// [`check`] on a file system of your own.
+/// [`check`] on the given file system instead of the operating system's.
 ///
 /// # Errors
 /// As [`check`].
@@ -196,7 +196,7 @@ pub fn repair(path: impl AsRef<Path>, options: &Options) -> Result<RepairReport>
     repair_with_io(Arc::new(OsIo), path, options)
 }
 
-/// [`repair`] on a file system of your own.
+/// [`repair`] on the given file system instead of the operating system's.
 ///
 /// # Errors
 /// As [`check`].

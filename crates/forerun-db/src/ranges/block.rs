@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A reader that sees a whole block searches its fragments. A reader whose sequence number falls
-//! inside a block asks the blocks that it was merged from; it sees most of these entirely or not at
-//! all. A block keeps them by factors of sixteen, so that all levels together take a few bytes per
-//! tombstone, and it scans the smallest ones.
+//! inside a block searches the blocks that it was merged from; it sees most of these entirely or
+//! not at all. A block keeps them by factors of sixteen, so that all levels together take a few
+//! bytes per tombstone, and it scans the smallest ones.
 //!
 //! RocksDB also fragments tombstones, but lists every covering sequence number in each fragment.
 //! For n nested ranges that makes n^2 numbers; here there is one per fragment.

@@ -1,7 +1,7 @@
 //! Range deletions.
 //!
 //! ```text
-//!   blocks   [ 4096 tombstones ][ 512 ][ 64 ][ 16 ]   tail [ 5 ]        oldest first; a read asks all
+//!   blocks   [ 4096 tombstones ][ 512 ][ 64 ][ 16 ]   tail [ 5 ]        oldest first; a read searches all
 //!                                                └─ 16 in the tail become a block;
 //!                                                   two blocks of one size merge
 //! ```

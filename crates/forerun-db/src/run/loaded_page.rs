@@ -1,4 +1,4 @@
-//! A page that a cursor is at.
+//! The page at which a cursor is positioned: held in the cache, or copied.
 //!
 //! ```text
 //!   in the cache   held there, if the cache has a permit for it    │ frame │ <── cursor

@@ -6,8 +6,7 @@
 //!         └──────────────────────── each arrow: prefetch, let the others run ─┘
 //! ```
 //!
-//! `tree/lookup.rs` picks the runs that may hold a key and runs the coroutines of a batch side by
-//! side.
+//! `tree/lookup.rs` picks the runs that may hold a key and interleaves the coroutines of a batch.
 
 use std::future::Future;
 use std::path::Path;

@@ -61,7 +61,7 @@ pub(crate) struct LocationBits {
 }
 
 impl LocationBits {
-    /// The division for a run with so many leaves and this limit for pages.
+    /// The division for a run with `leaf_pages` leaves of at most `page_bytes`.
     pub(crate) fn new(leaf_pages: u32, page_bytes: u32) -> LocationBits {
         let bits = |count: u32| u32::BITS - count.saturating_sub(1).leading_zeros();
         let (page, offset) = (bits(leaf_pages), bits(page_bytes));
@@ -203,7 +203,7 @@ impl RecordIndex {
         self.buckets.bytes()
     }
 
-    /// The memory for an index of so many bytes on disk.
+    /// The memory that an index of `stored_bytes` on disk takes.
     pub(crate) fn memory_bytes(stored_bytes: usize) -> usize {
         CacheLines::memory_bytes(stored_bytes / BUCKET_BYTES)
     }

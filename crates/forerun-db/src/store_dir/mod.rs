@@ -35,6 +35,19 @@ pub(crate) const FORMAT: &str = "FORMAT";
 const LOCK: &str = "LOCK";
 
 /// Whether opening may create a store, and whether it may open an existing one.
+///
+/// ```
+/// use forerun_db::{Create, Db, Error, Options};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let never = Options::default().create(Create::Never);
+/// assert!(matches!(Db::open(&path, never), Err(Error::NotAStore { .. })));
+/// let new = Options::default().create(Create::MustBeNew);
+/// Db::open(&path, new.clone())?.close()?;
+/// assert!(matches!(Db::open(&path, new), Err(Error::AlreadyExists { .. })));
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

@@ -8,7 +8,7 @@
 //!                       level 6   [ a … b ][ b … d ][ e … h ][ … ] …       ten times as much
 //!
 //!   levels.rs      the runs by level, immutable; needed_ranges.rs: which range deletions they need
-//!   manifest.rs    the file that names them
+//!   manifest/      the file that names them
 //!   catalog.rs     levels and manifest together: opens them, changes them durably
 //!   lookup.rs      finds keys in the levels
 //!   merge.rs       merges cursors; scan_limit.rs: where a scan needs no more of them
@@ -18,7 +18,7 @@
 //!   pending_edits.rs  edits to install; removes their files if they are not installed
 //!   range_run.rs   stores range deletions in a run of their own
 //!   verify.rs      verifies every byte
-//!   repair.rs      rebuilds manifest and runs; salvage.rs reads damaged runs
+//!   repair/        rebuilds manifest and runs; salvage.rs reads damaged runs
 //!   checkpoint.rs  copies a store by hard links
 //! ```
 

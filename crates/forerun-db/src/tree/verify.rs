@@ -38,7 +38,7 @@ pub struct VerifyReport {
     pub pages: u64,
     /// Versions in these pages.
     pub entries: u64,
-    /// Total size of the files.
+    /// Total size of the files in bytes.
     pub bytes: u64,
     /// The first problem of each run, and problems between runs.
     pub problems: Vec<Error>,

@@ -8,15 +8,28 @@
 //!
 //! Moving forward, the cursor stays on the entry and lends it. Moving backward, it meets a key's
 //! versions oldest first, and knows the newest one only when it reaches the next key. So it copies
-//! the entry, and stops before the entry's key. Most keys have one version, though. Where the
-//! versions tell that cheaply, the cursor stays on the entry in this direction too.
+//! the entry, and stops before the entry's key. Most keys have only one version, though. If the
+//! source shows this without a search, the cursor stays on the entry in this direction too.
 
 use super::{BEHIND_ALL, Kind, SEQUENCE_MAX, Version, VersionCursor};
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::planted::{self, Defect};
 
-/// An entry of a store or a memtable, borrowed.
+/// An entry of a store or a memtable, borrowed from an iterator or a cursor.
+///
+/// ```
+/// use forerun_db::{Db, Entry, Options};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default())?;
+/// db.put("paris", "48.85,2.35")?;
+/// let mut entries = db.iter();
+/// let first = entries.next_entry()?;
+/// assert_eq!(first, Some(Entry { key: b"paris", value: b"48.85,2.35" }));
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The user key.

@@ -22,6 +22,16 @@ use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
 /// How opening handles damaged bytes in the log. `docs/internals/format-log.md` lists the cases.
+///
+/// ```
+/// use forerun_db::{Db, Options, Recovery};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default().recovery(Recovery::Strict))?;
+/// assert_eq!(db.recovery().lost_bytes(), 0);
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

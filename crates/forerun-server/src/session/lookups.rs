@@ -7,7 +7,7 @@
 //! ```
 
 use forerun_cache::{Guard, Item};
-use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
+use forerun_core::arch::prefetch_bytes;
 
 /// Values are prefetched this many answers ahead.
 const FETCH_AHEAD: usize = 8;
@@ -85,13 +85,7 @@ impl<'b, 'g> Lookups<'b, 'g> {
         let Some(Some(item)) = self.items.get(position) else {
             return;
         };
-        let value = item.value();
-        for line in value[..value.len().min(FETCH_BYTES_MAX)].chunks(CACHE_LINE_BYTES) {
-            prefetch_read(line.as_ptr());
-        }
-        if let Some(last) = value.last() {
-            prefetch_read(last);
-        }
+        prefetch_bytes(item.value(), FETCH_BYTES_MAX);
     }
 
     #[inline(never)]

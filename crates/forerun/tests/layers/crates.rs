@@ -24,6 +24,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "interleave",
             "panic_message",
             "planted_defects",
+            "prefetch_ahead",
             "region",
             "setters",
             "size",

@@ -109,7 +109,7 @@ fn ratios(rows: &[Row]) -> Chart {
     chart.format = |value| format!("{value:.1}x");
     for (strategy, own) in by_strategy(rows)
         .into_iter()
-        .filter(|(strategy, _)| *strategy != "single")
+        .filter(|(strategy, _)| *strategy != "get")
     {
         chart.push(
             shown(strategy),
@@ -122,7 +122,7 @@ fn ratios(rows: &[Row]) -> Chart {
 
 fn shown(strategy: &str) -> &str {
     match strategy {
-        "single" => "one key at a time",
+        "get" => "one key at a time",
         "auto" => "a batch (auto)",
         other => other,
     }
@@ -149,9 +149,9 @@ mod tests {
         };
         let set = |case: &str| {
             vec![
-                row(case, "single", 1, 1e6, 1.0),
+                row(case, "get", 1, 1e6, 1.0),
                 row(case, "auto", 1, 1e6, 1.0),
-                row(case, "single", 64, 1e6, 1.0),
+                row(case, "get", 64, 1e6, 1.0),
                 row(case, "auto", 64, 5e6, 5.2),
             ]
         };

@@ -129,6 +129,23 @@ impl FaultIo {
     ///
     /// `seed` chooses which unsynced changes were kept. Seeds 0 and 1 are the extremes: nothing and
     /// everything.
+    ///
+    /// ```
+    /// use forerun_db::io::fault::FaultIo;
+    /// use forerun_db::{Db, Durability, Options};
+    /// use std::sync::Arc;
+    ///
+    /// let io = FaultIo::new();
+    /// let db = Db::open_with_io(Arc::new(io.clone()), "/store", Options::default())?;
+    /// db.put_with("paris", "48.85,2.35", Durability::Synced)?;
+    /// db.put("oslo", "59.91,10.75")?; // buffered: may be lost
+    /// let after = io.crash(0); // seed 0: nothing survives that was not synced
+    /// drop(db);
+    /// let db = Db::open_with_io(Arc::new(after), "/store", Options::default())?;
+    /// assert!(db.get("paris")?.is_some());
+    /// assert_eq!(db.get("oslo")?, None);
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
     pub fn crash(&self, seed: u64) -> FaultIo {
         let mut disk = self.lock();
         disk.powered_off = true;

@@ -32,7 +32,18 @@ use pool::PoolReads;
 #[cfg(target_os = "linux")]
 use uring::Ring;
 
-/// How the pages that a batch misses are read.
+/// How pages that are not in the cache are read from files.
+///
+/// ```
+/// use forerun_db::{Db, Options, ReadBackend};
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let db = Db::open(path, Options::default().reads(ReadBackend::Pool))?;
+/// # drop(db);
+/// assert_eq!("uring".parse(), Ok(ReadBackend::Uring));
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
