@@ -5,6 +5,7 @@
 use std::sync::Arc as StdArc;
 
 use forerun_core::Pages;
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -14,7 +15,7 @@ use super::descent::{Lookup, find_alone};
 use super::insertion;
 use super::list_shape::ListShape;
 use super::memory_checks::{Paranoid, Trusting};
-use super::node::{Draft, Node, Seal, Target};
+use super::node::{Draft, HEIGHT_MAX, Node, Seal, Target};
 use super::skip_list::SkipList;
 use crate::comparator::{Bytewise, KeyOrder};
 use crate::versions::Kind;
@@ -57,6 +58,21 @@ fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
     unsafe { insertion::insert(list, None, node(list, key, height), sequence) };
 }
 
+/// Inserts a batch of keys, each with a tower of the given height and a sequence number.
+fn insert_all(list: &SkipList, entries: &[(&[u8], usize, u64)]) {
+    let nodes: Vec<_> = entries
+        .iter()
+        .map(|&(key, height, sequence)| (node(list, key, height), sequence))
+        .collect();
+    // SAFETY: as above.
+    unsafe { insertion::insert_all(list, None, nodes.into_iter()) };
+}
+
+/// Counts entries, and builds an index if one is due.
+fn count(list: &SkipList, entries: usize) {
+    list.count(entries, &|_| true);
+}
+
 fn finds(list: &SkipList, key: &[u8]) -> bool {
     match find_alone::<Trusting>(list, key, crate::versions::ReadPoint::at(100)) {
         Ok(Lookup::Value(value)) => {
@@ -92,6 +108,31 @@ fn check_all(list: &SkipList, keys: &[&[u8]]) {
         seen += 1;
     }
     assert_eq!(seen, keys.len());
+}
+
+/// Walks every level: it has the nodes that reach it, in order.
+fn check_levels(list: &SkipList) {
+    let level_nodes = |level| {
+        let mut at = list.head();
+        std::iter::from_fn(move || {
+            // SAFETY: the head has every level, and the others were reached on this one.
+            at = unsafe { at.link(level) }.load().next?;
+            Some(at)
+        })
+    };
+    let all: Vec<_> = level_nodes(0).collect();
+    for pair in all.windows(2) {
+        let order = pair[0].key().cmp(pair[1].key());
+        assert!(
+            order
+                .then(pair[1].sequence().cmp(&pair[0].sequence()))
+                .is_lt()
+        );
+    }
+    for level in 1..HEIGHT_MAX {
+        let tall = all.iter().copied().filter(|node| node.height() > level);
+        assert!(level_nodes(level).eq(tall), "level {level}");
+    }
 }
 
 #[test]
@@ -131,6 +172,55 @@ fn a_run_of_ascending_keys_walks_over_what_another_writer_puts_between_them() {
 }
 
 #[test]
+fn batches_that_meet_in_one_gap_leave_every_level_in_order() {
+    model(|list| {
+        let other = list.clone();
+        let writer = thread::spawn(move || insert_all(&other, &[(b"k", 2, 3), (b"j", 1, 4)]));
+        insert_all(&list, &[(b"k", 1, 1), (b"k", 2, 2)]);
+        for key in [b"j", b"k"] {
+            finds(&list, key);
+        }
+        writer.join().unwrap();
+        check_all(&list, &[b"j", b"k", b"k", b"k"]);
+        check_levels(&list);
+    });
+}
+
+#[test]
+fn a_search_that_enters_through_an_index_finds_what_was_there_before() {
+    model(|list| {
+        insert(&list, b"m", 1, 1);
+        let (one, other) = (list.clone(), list.clone());
+        let writer = thread::spawn(move || {
+            insert(&one, b"c", 3, 2);
+            count(&one, 2);
+        });
+        let reader = thread::spawn(move || assert!(finds(&other, b"m")));
+        writer.join().unwrap();
+        reader.join().unwrap();
+        assert!(list.index().is_some());
+        check_all(&list, &[b"c", b"m"]);
+    });
+}
+
+#[test]
+fn an_index_is_built_while_another_thread_adds_keys_beyond_its_ends_and_builds_the_next() {
+    model(|list| {
+        insert_all(&list, &[(b"user:1", 3, 1), (b"user:2", 3, 2)]);
+        count(&list, 2);
+        let other = list.clone();
+        let writer = thread::spawn(move || {
+            // It does not begin like those before it.
+            insert(&other, b"v", 3, 3);
+            count(&other, 4);
+        });
+        count(&list, 2);
+        writer.join().unwrap();
+        check_all(&list, &[b"user:1", b"user:2", b"v"]);
+    });
+}
+
+#[test]
 fn a_reader_sees_a_node_whole_or_not_at_all_while_the_list_grows_taller() {
     model(|list| {
         insert(&list, b"m", 1, 1);
@@ -160,6 +250,34 @@ fn what_a_thread_has_published_any_later_search_finds() {
             assert!(finds(&list, b"b"));
         }
         writer.join().unwrap();
+    });
+}
+
+/// A place in an arena. Loom watches the cell, but not the bytes of the arena.
+struct Watched(UnsafeCell<u32>);
+
+// SAFETY: it is written by the owner of the first range. Loom fails a model in which two threads do
+// so without knowing of each other.
+unsafe impl Sync for Watched {}
+
+#[test]
+fn a_range_that_is_given_back_has_one_owner_after_the_other() {
+    forerun_core::sync::loom_model::check(3, || {
+        let arena = Arc::new(Arena::new(1 << 12, Pages::Small, None).unwrap());
+        let first = Arc::new(Watched(UnsafeCell::new(0)));
+        let own = |arena: &Arena, first: &Watched| {
+            let place = arena.allocate(64).unwrap();
+            if arena.offset(place) == 0 {
+                // SAFETY: the first range is this thread's.
+                first.0.with_mut(|written| unsafe { *written += 1 });
+            }
+            arena.give_back(place, 64);
+        };
+        let (other_arena, other_first) = (arena.clone(), first.clone());
+        let other = thread::spawn(move || own(&other_arena, &other_first));
+        own(&arena, &first);
+        other.join().unwrap();
+        own(&arena, &first);
     });
 }
 
