@@ -11,8 +11,8 @@
 //! a store pass their regions on (`region_pool.rs`).
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use forerun_core::sync::modelled::atomic::{AtomicUsize, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{Backing, CachePadded, Pages, Region, RegionError};
 

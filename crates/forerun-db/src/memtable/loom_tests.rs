@@ -5,7 +5,6 @@
 use std::sync::Arc as StdArc;
 
 use forerun_core::Pages;
-use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -15,7 +14,7 @@ use super::descent::{Lookup, find_alone};
 use super::insertion;
 use super::list_shape::ListShape;
 use super::memory_checks::{Paranoid, Trusting};
-use super::node::{Draft, HEIGHT_MAX, Node, Seal, Target};
+use super::node::{Draft, Node, Seal, Target};
 use super::skip_list::SkipList;
 use crate::comparator::{Bytewise, KeyOrder};
 use crate::versions::Kind;
@@ -110,31 +109,6 @@ fn check_all(list: &SkipList, keys: &[&[u8]]) {
     assert_eq!(seen, keys.len());
 }
 
-/// Walks every level: it has the nodes that reach it, in order.
-fn check_levels(list: &SkipList) {
-    let level_nodes = |level| {
-        let mut at = list.head();
-        std::iter::from_fn(move || {
-            // SAFETY: the head has every level, and the others were reached on this one.
-            at = unsafe { at.link(level) }.load().next?;
-            Some(at)
-        })
-    };
-    let all: Vec<_> = level_nodes(0).collect();
-    for pair in all.windows(2) {
-        let order = pair[0].key().cmp(pair[1].key());
-        assert!(
-            order
-                .then(pair[1].sequence().cmp(&pair[0].sequence()))
-                .is_lt()
-        );
-    }
-    for level in 1..HEIGHT_MAX {
-        let tall = all.iter().copied().filter(|node| node.height() > level);
-        assert!(level_nodes(level).eq(tall), "level {level}");
-    }
-}
-
 #[test]
 fn two_inserts_at_one_place_are_both_found() {
     model(|list| {
@@ -168,21 +142,6 @@ fn a_run_of_ascending_keys_walks_over_what_another_writer_puts_between_them() {
         assert!(finds(&list, b"c"), "a writer reads its own write");
         writer.join().unwrap();
         check_all(&list, &[b"a", b"b", b"c"]);
-    });
-}
-
-#[test]
-fn batches_that_meet_in_one_gap_leave_every_level_in_order() {
-    model(|list| {
-        let other = list.clone();
-        let writer = thread::spawn(move || insert_all(&other, &[(b"k", 2, 3), (b"j", 1, 4)]));
-        insert_all(&list, &[(b"k", 1, 1), (b"k", 2, 2)]);
-        for key in [b"j", b"k"] {
-            finds(&list, key);
-        }
-        writer.join().unwrap();
-        check_all(&list, &[b"j", b"k", b"k", b"k"]);
-        check_levels(&list);
     });
 }
 
@@ -250,34 +209,6 @@ fn what_a_thread_has_published_any_later_search_finds() {
             assert!(finds(&list, b"b"));
         }
         writer.join().unwrap();
-    });
-}
-
-/// A place in an arena. Loom watches the cell, but not the bytes of the arena.
-struct Watched(UnsafeCell<u32>);
-
-// SAFETY: it is written by the owner of the first range. Loom fails a model in which two threads do
-// so without knowing of each other.
-unsafe impl Sync for Watched {}
-
-#[test]
-fn a_range_that_is_given_back_has_one_owner_after_the_other() {
-    forerun_core::sync::loom_model::check(3, || {
-        let arena = Arc::new(Arena::new(1 << 12, Pages::Small, None).unwrap());
-        let first = Arc::new(Watched(UnsafeCell::new(0)));
-        let own = |arena: &Arena, first: &Watched| {
-            let place = arena.allocate(64).unwrap();
-            if arena.offset(place) == 0 {
-                // SAFETY: the first range is this thread's.
-                first.0.with_mut(|written| unsafe { *written += 1 });
-            }
-            arena.give_back(place, 64);
-        };
-        let (other_arena, other_first) = (arena.clone(), first.clone());
-        let other = thread::spawn(move || own(&other_arena, &other_first));
-        own(&arena, &first);
-        other.join().unwrap();
-        own(&arena, &first);
     });
 }
 
