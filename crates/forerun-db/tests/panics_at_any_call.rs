@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use forerun_db::io::Io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    CheckReport, Comparator, Db, Error, KeyspaceOptions, Options, RepairReport, Result,
-    TreeOptions, check_with_io, repair_with_io,
+    CheckReport, Comparator, Db, Durability, Error, KeyspaceOptions, Options, RepairReport, Result,
+    TreeOptions, WriteBatch, check_with_io, repair_with_io,
 };
 use testing::{STORE, open, tiny_options};
 
@@ -142,14 +142,28 @@ fn write_much(db: &Db) -> Result<()> {
     (0..80).try_for_each(|i: u8| db.put([i], [i; 60]))
 }
 
+/// Writes a batch of ascending keys, and one of descending keys.
+fn write_batches(db: &Db) -> Result<()> {
+    for is_ascending in [true, false] {
+        let mut batch = WriteBatch::new();
+        for nth in 0..40 {
+            let key = if is_ascending { nth } else { 80 - nth };
+            batch.put([key], [nth; 60])?;
+        }
+        db.write(&batch, Durability::Buffered)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_comparator_that_panics_at_any_call_leaves_no_files() {
     type Operation = fn(&Fixture, Db) -> Result<Db>;
-    let operations: [(&str, Operation); 5] = [
+    let operations: [(&str, Operation); 6] = [
         ("flush", |_, db| db.flush().map(|()| db)),
         ("compact", |_, db| db.compact().map(|()| db)),
         ("ingest", |_, db| ingest_some(&db).map(|()| db)),
         ("write", |_, db| write_much(&db).map(|()| db)),
+        ("batches", |_, db| write_batches(&db).map(|()| db)),
         ("open", |fixture, db| {
             db.close()?;
             // The log does not fit into one memtable, so opening writes runs.

@@ -79,11 +79,16 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
         self.tombstones(0).map(|range| range.used_bytes()).sum()
     }
 
-    /// Links its entries and adds its range deletions. `first_sequence` is the sequence number of
-    /// the batch's first operation.
-    pub(super) fn publish(&self, prepared: Prepared<'_>, table: &Table, first_sequence: u64) {
+    /// Links its entries and adds its range deletions to one of `memtables`. `first_sequence` is
+    /// the sequence number of the batch's first operation.
+    pub(super) fn publish(
+        &self,
+        memtables: &MemTableSet,
+        (prepared, table): (Prepared<'_>, &Table),
+        first_sequence: u64,
+    ) {
         let sequences = self.entries().map(|(index, _)| first_sequence + index);
-        prepared.publish_as(sequences);
+        memtables.publish(prepared, sequences);
         let mut tombstones = self.tombstones(first_sequence).peekable();
         if tombstones.peek().is_some() {
             table.ranges.add(tombstones);
@@ -93,6 +98,7 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
 
 /// The parts of a batch, in memory and not yet visible.
 pub(super) struct Entries<'a, I> {
+    memtables: &'a MemTableSet,
     parts: Vec<(&'a Part<'a, I>, &'a Table, Prepared<'a>)>,
     /// The memory reserved in the memtable set.
     pub(super) needed: Needed,
@@ -135,6 +141,9 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
         }
     }
     if !fits || !memtables.reserve(needed) {
+        for (_, _, entries) in prepared {
+            memtables.give_back(entries);
+        }
         let at_least = needed.bytes() + parts.len() * EMPTY_TABLE_BYTES;
         let empty_bytes = parts.len() * empty_table_bytes(memtables.limit_bytes.max(at_least));
         return Ok(Fits::No {
@@ -146,21 +155,30 @@ pub(super) fn prepare<'a, 'op, I: Iterator<Item = (u64, Op<'op>)> + Clone>(
         memtables.grow_index(entries);
     }
     Ok(Fits::Yes(Entries {
+        memtables,
         parts: prepared,
         needed,
     }))
 }
 
 impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
+    /// Gives their memory back, for entries that could not be logged.
+    pub(super) fn give_back(self) {
+        for (_, _, entries) in self.parts {
+            self.memtables.give_back(entries);
+        }
+        self.memtables.release(self.needed);
+    }
+
     /// Links the entries. `first_sequence` is the sequence number of the batch's first operation.
     pub(super) fn publish(self, first_sequence: u64) {
         let has_ranges = self.needed.ranges_bytes > 0;
         for (part, table, entries) in self.parts {
             match has_ranges {
-                true => part.publish(entries, table, first_sequence),
+                true => part.publish(self.memtables, (entries, table), first_sequence),
                 false => {
                     let sequences = part.ops.clone().map(|(index, _)| first_sequence + index);
-                    entries.publish_as(sequences);
+                    self.memtables.publish(entries, sequences);
                 }
             }
         }

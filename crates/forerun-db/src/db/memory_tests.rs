@@ -181,6 +181,48 @@ fn a_batch_that_does_not_fit_leaves_no_memory_behind() {
     assert!(written <= 2 * page_bytes() * names.len(), "{written}");
 }
 
+#[test]
+fn small_entries_and_all_indexes_take_no_more_than_a_memtable_set_may() {
+    let set_bytes = 512 << 10;
+    for (has_hash_index, has_ranges) in [(true, false), (false, false), (true, true), (false, true)]
+    {
+        let options = options(4 << 20)
+            .memtable_bytes(set_bytes)
+            .memtable_index(has_hash_index);
+        let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
+        let inner = db.inner().unwrap();
+        // Beside another keyspace, or beside a range deletion.
+        let keyspace = match has_ranges {
+            true => db.default_keyspace(),
+            false => db.keyspace("users").unwrap(),
+        };
+        let mut random = Random(1);
+        let (mut sets, mut entries_max) = (0, 0);
+        while sets < 3 {
+            let mut batch = WriteBatch::new();
+            for _ in 0..50 {
+                let key = random.below(u64::MAX).to_be_bytes();
+                batch.keyspace(&keyspace).put(key, "").unwrap();
+            }
+            if has_ranges && random.below(20) == 0 {
+                batch.keyspace(&keyspace).delete_range("a", "b").unwrap();
+            }
+            let number = inner.active.read().unwrap().number;
+            db.write(&batch, Durability::Buffered).unwrap();
+            let active = inner.active.read().unwrap();
+            sets += usize::from(active.number != number);
+            let bytes = active.used_bytes();
+            assert!(
+                bytes <= set_bytes,
+                "{has_hash_index}, {has_ranges}: {bytes}"
+            );
+            entries_max = entries_max.max(active.sum(|of| of.memtable.stats().entries));
+        }
+        // Skip-list indexes are built from 2,048 entries on.
+        assert!(entries_max > 4096, "{entries_max}");
+    }
+}
+
 /// A store, and what reads it.
 struct Busy {
     db: Db,

@@ -185,11 +185,32 @@ impl MemTableSet {
         fits
     }
 
-    /// Lets the index of a memtable grow for entries whose memory is reserved, as far as the limit
-    /// allows it.
+    /// Gives back the memory of entries that are not published. What stays in use is counted with
+    /// that of others. Afterwards the caller releases the reservation.
+    pub(super) fn give_back(&self, entries: Prepared<'_>) {
+        let kept_bytes = entries.give_back();
+        // With one memtable, its arena counts it.
+        if kept_bytes > 0 && self.tables.len() > 1 {
+            self.used_bytes.fetch_add(kept_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets the hash index of a memtable grow for entries whose memory is reserved, as far as the
+    /// limit allows it.
     pub(super) fn grow_index(&self, entries: &Prepared<'_>) {
+        self.within_limit(|may_take| entries.grow_index(may_take));
+    }
+
+    /// Publishes entries whose memory is reserved. If the skip-list index of their memtable is out
+    /// of date, there is a new one, as far as the limit allows it.
+    pub(super) fn publish(&self, entries: Prepared<'_>, sequences: impl Iterator<Item = u64>) {
+        self.within_limit(|may_take| entries.publish_as(sequences, may_take));
+    }
+
+    /// Lets an index take memory, which `take` asks for, as far as the limit allows it.
+    fn within_limit(&self, take: impl FnOnce(&dyn Fn(usize) -> bool)) {
         let reserved_bytes = Cell::new(0);
-        entries.grow_index(&|bytes| {
+        take(&|bytes| {
             let fits = self.reserve_for_index(bytes);
             let more = if fits { bytes } else { 0 };
             reserved_bytes.set(reserved_bytes.get() + more);
@@ -270,7 +291,50 @@ pub(super) struct FrozenMemTables {
 mod tests {
     use super::*;
     use crate::io::fault::FaultIo;
-    use crate::{Db, Options};
+    use crate::{Db, Op, Options};
+
+    #[test]
+    fn entries_that_are_not_published_count_if_their_memory_stays_in_use() {
+        let options = Options::default()
+            .memtable_bytes(64 << 10)
+            .memory_limit_bytes(1 << 20);
+        let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
+        let users = db.keyspace("users").unwrap();
+        users.put(b"key", b"value").unwrap();
+        let active = db.inner().unwrap().active.read().unwrap();
+        let (_, table) = &active.tables()[1];
+        let prepare = || {
+            let value = &[7; 3000];
+            let prepared = table
+                .memtable
+                .prepare_entries([Op::Put { key: b"k", value }].into_iter());
+            let prepared = prepared.unwrap();
+            let needed = Needed {
+                entries_bytes: prepared.bytes(),
+                ranges_bytes: 0,
+            };
+            let fits = active.reserve(needed);
+            (prepared, needed, fits)
+        };
+        // Two writers at a time whose batches cannot be logged.
+        let mut rounds = 0;
+        loop {
+            let [first, second] = [prepare(), prepare()];
+            let all_fit = first.2 && second.2;
+            for (prepared, needed, fits) in [first, second] {
+                active.give_back(prepared);
+                if fits {
+                    active.release(needed);
+                }
+            }
+            assert!(active.used_bytes() <= active.used_bytes.load(Ordering::Relaxed));
+            if !all_fit {
+                break;
+            }
+            rounds += 1;
+        }
+        assert!((15..22).contains(&rounds), "{rounds}");
+    }
 
     #[test]
     fn a_range_deletion_does_not_get_the_memory_that_an_index_is_about_to_take() {

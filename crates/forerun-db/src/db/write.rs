@@ -202,17 +202,24 @@ impl Inner {
                 ranges_bytes,
             };
             if !active.reserve(needed) {
+                active.give_back(prepared);
                 let needed_bytes = needed.bytes();
                 return Ok(Attempt::MemTableFull { needed_bytes });
             }
             // After the reservation, so that the index never takes memory that the entries need.
             active.grow_index(&prepared);
-            let logged = self.log(encoded, count, durability);
-            let first_sequence = logged.inspect_err(|_| active.release(needed))?;
+            let first_sequence = match self.log(encoded, count, durability) {
+                Ok(first_sequence) => first_sequence,
+                Err(error) => {
+                    active.give_back(prepared);
+                    active.release(needed);
+                    return Err(error);
+                }
+            };
             let last_sequence = first_sequence + count as u64 - 1;
             self.make_visible(first_sequence, last_sequence, || match has_ranges {
-                true => part.publish(prepared, table, first_sequence),
-                false => prepared.publish(first_sequence),
+                true => part.publish(active, (prepared, &**table), first_sequence),
+                false => active.publish(prepared, first_sequence..),
             })?;
             Ok(Attempt::Done(last_sequence))
         })
@@ -248,8 +255,13 @@ impl Inner {
                 Fits::Yes(entries) => entries,
                 Fits::No { needed_bytes } => return Ok(Attempt::MemTableFull { needed_bytes }),
             };
-            let logged = self.log(batch.encoded(), batch.len(), durability);
-            let first_sequence = logged.inspect_err(|_| active.release(entries.needed))?;
+            let first_sequence = match self.log(batch.encoded(), batch.len(), durability) {
+                Ok(first_sequence) => first_sequence,
+                Err(error) => {
+                    entries.give_back();
+                    return Err(error);
+                }
+            };
             let last_sequence = first_sequence + batch.len() as u64 - 1;
             // They become visible together, once all are linked.
             self.make_visible(first_sequence, last_sequence, || {

@@ -165,16 +165,19 @@ impl Arena {
 
     /// Takes back a range that nobody refers to. Only the latest range can be reclaimed; any other
     /// stays used. The memory behind a large one goes back to the system: the next one may be in
-    /// another arena, while this one counts as if it had none.
-    pub(super) fn give_back(&self, place: NonNull<u8>, len_bytes: usize) {
+    /// another arena, while this one counts as if it had none. Returns whether the range was
+    /// reclaimed.
+    pub(super) fn give_back(&self, place: NonNull<u8>, len_bytes: usize) -> bool {
         let start = self.offset(place);
         self.release_given_back(start, start + len_bytes);
-        let _ = self.used.compare_exchange(
-            start + len_bytes,
-            start,
-            Ordering::Release,
-            Ordering::Relaxed,
-        );
+        self.used
+            .compare_exchange(
+                start + len_bytes,
+                start,
+                Ordering::Release,
+                Ordering::Relaxed,
+            )
+            .is_ok()
     }
 
     /// Returns the whole pages of a range that is about to be given back, if it is the latest.

@@ -57,6 +57,21 @@ fn insert(list: &SkipList, key: &[u8], height: usize, sequence: u64) {
     unsafe { insertion::insert(list, None, node(list, key, height), sequence) };
 }
 
+/// Inserts a batch of keys, each with a tower of the given height and a sequence number.
+fn insert_all(list: &SkipList, entries: &[(&[u8], usize, u64)]) {
+    let nodes: Vec<_> = entries
+        .iter()
+        .map(|&(key, height, sequence)| (node(list, key, height), sequence))
+        .collect();
+    // SAFETY: as above.
+    unsafe { insertion::insert_all(list, None, nodes.into_iter()) };
+}
+
+/// Counts entries, and builds an index if one is due.
+fn count(list: &SkipList, entries: usize) {
+    list.count(entries, &|_| true);
+}
+
 fn finds(list: &SkipList, key: &[u8]) -> bool {
     match find_alone::<Trusting>(list, key, crate::versions::ReadPoint::at(100)) {
         Ok(Lookup::Value(value)) => {
@@ -127,6 +142,40 @@ fn a_run_of_ascending_keys_walks_over_what_another_writer_puts_between_them() {
         assert!(finds(&list, b"c"), "a writer reads its own write");
         writer.join().unwrap();
         check_all(&list, &[b"a", b"b", b"c"]);
+    });
+}
+
+#[test]
+fn a_search_that_enters_through_an_index_finds_what_was_there_before() {
+    model(|list| {
+        insert(&list, b"m", 1, 1);
+        let (one, other) = (list.clone(), list.clone());
+        let writer = thread::spawn(move || {
+            insert(&one, b"c", 3, 2);
+            count(&one, 2);
+        });
+        let reader = thread::spawn(move || assert!(finds(&other, b"m")));
+        writer.join().unwrap();
+        reader.join().unwrap();
+        assert!(list.index().is_some());
+        check_all(&list, &[b"c", b"m"]);
+    });
+}
+
+#[test]
+fn an_index_is_built_while_another_thread_adds_keys_beyond_its_ends_and_builds_the_next() {
+    model(|list| {
+        insert_all(&list, &[(b"user:1", 3, 1), (b"user:2", 3, 2)]);
+        count(&list, 2);
+        let other = list.clone();
+        let writer = thread::spawn(move || {
+            // It does not begin like those before it.
+            insert(&other, b"v", 3, 3);
+            count(&other, 4);
+        });
+        count(&list, 2);
+        writer.join().unwrap();
+        check_all(&list, &[b"user:1", b"user:2", b"v"]);
     });
 }
 

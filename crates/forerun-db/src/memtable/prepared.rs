@@ -17,15 +17,15 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use forerun_core::split_mix64;
 use forerun_core::sync::random_seed;
+use forerun_core::{CACHE_LINE_BYTES, split_mix64};
 
 use super::arena::Full;
 use super::ascending_run::{RUN_FROM, insert_run};
 use super::hash_index::HashIndex;
 use super::insertion::{insert, insert_all};
-use super::list_shape::ListShape;
-use super::node::{Draft, HEIGHT_MAX, Node, Seen};
+use super::list_shape::{ListShape, Placement};
+use super::node::{ALIGN_BYTES, Draft, HEIGHT_MAX, Node, Seen};
 use super::skip_list::SkipList;
 use crate::versions::Kind;
 use crate::{KEY_BYTES_MAX, Op, VALUE_BYTES_MAX};
@@ -68,7 +68,7 @@ impl<'a> Prepared<'a> {
         // The heights are drawn twice from one seed: once to compute the size, once to write.
         let seed = Heights::draw(list.shape());
         let placement = list.shape().placement;
-        let end_of = |start| {
+        let size_from = |start| {
             let mut drafts = drafts(list, ops.clone(), seed);
             let end = drafts.try_fold(start, |at, draft| {
                 let end = draft.start(at, placement).checked_add(draft.size_bytes())?;
@@ -76,7 +76,22 @@ impl<'a> Prepared<'a> {
                 // from overflowing.
                 (end <= isize::MAX as usize / 2).then_some(end)
             });
-            end.unwrap_or(isize::MAX as usize / 2)
+            end.unwrap_or(isize::MAX as usize / 2) - start
+        };
+        // The size depends on where in a cache line the block starts, and is computed once for each
+        // such place. If it were computed whenever another thread has taken memory meanwhile,
+        // writers of small batches could keep a large one from ever getting its own.
+        let sizes = [const { Cell::new(0) }; CACHE_LINE_BYTES / ALIGN_BYTES];
+        let end_of = |start: usize| {
+            let in_line = match placement {
+                Placement::Aligned => start % CACHE_LINE_BYTES,
+                Placement::Packed => 0,
+            };
+            let size = &sizes[in_line / ALIGN_BYTES];
+            if size.get() == 0 {
+                size.set(size_from(in_line));
+            }
+            start.saturating_add(size.get())
         };
         let allocated = list.arena().allocate_with(end_of);
         let (block, block_bytes) = allocated.map_err(Refused::Full)?;
@@ -143,6 +158,17 @@ impl<'a> Prepared<'a> {
         self.block_bytes
     }
 
+    /// Gives the memory of the entries back, which are not published. Returns how much of it stays
+    /// in use, because other entries have followed.
+    pub(crate) fn give_back(self) -> usize {
+        let prepared = ManuallyDrop::new(self);
+        let (block, block_bytes) = (prepared.block, prepared.block_bytes);
+        match prepared.list.arena().give_back(block, block_bytes) {
+            true => 0,
+            false => block_bytes,
+        }
+    }
+
     /// Lets the hash index grow for the entries. It calls `may_take` before it takes memory, and
     /// keeps the memory whether the entries are published or not. Without the memory, lookups are
     /// slower.
@@ -154,8 +180,8 @@ impl<'a> Prepared<'a> {
     }
 
     /// Makes the entries visible to readers at `first_sequence` and above. The `i`th entry gets the
-    /// sequence number `first_sequence + i`. Sequence numbers start at 1, and no two entries of a
-    /// memtable share one.
+    /// sequence number `first_sequence + i`. Sequence numbers start at 1 and are below 2⁵⁶, and no
+    /// two entries of a memtable share one.
     ///
     /// Several threads may publish at once. When this returns, every search that starts later finds
     /// the entries.
@@ -171,13 +197,22 @@ impl<'a> Prepared<'a> {
     /// assert_eq!(table.stats().entries, 1);
     /// # Ok::<(), forerun_db::Error>(())
     /// ```
+    ///
+    /// # Panics
+    /// If the table's comparator panics. Some of the entries may be visible then, and the others
+    /// never will be.
     pub fn publish(self, first_sequence: u64) {
-        self.publish_as(first_sequence..);
+        self.publish_as(first_sequence.., &|_| true);
     }
 
     /// [`publish`](Self::publish) for entries that are only some of a batch: each gets a number of
-    /// its own, ascending. There must be at least as many numbers as entries.
-    pub(crate) fn publish_as(self, sequences: impl Iterator<Item = u64>) {
+    /// its own, ascending. There must be at least as many numbers as entries. If the skip-list
+    /// index is out of date, it asks `may_take` before it takes memory for a new one.
+    pub(crate) fn publish_as(
+        self,
+        sequences: impl Iterator<Item = u64>,
+        may_take: &dyn Fn(usize) -> bool,
+    ) {
         let prepared = ManuallyDrop::new(self);
         let (list, hash_index) = (prepared.list, prepared.hash_index);
         let mut next = prepared.first;
@@ -208,7 +243,7 @@ impl<'a> Prepared<'a> {
         if let Some(index) = hash_index {
             index.count_versions(with_other_version);
         }
-        list.count(prepared.entries);
+        list.count(prepared.entries, may_take);
     }
 }
 

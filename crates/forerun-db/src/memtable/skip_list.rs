@@ -126,8 +126,9 @@ impl SkipList {
         unsafe { index.as_ref() }
     }
 
-    /// Counts inserted entries, and builds a new index when the last one is out of date.
-    pub(super) fn count(&self, inserted: usize) {
+    /// Counts inserted entries, and builds a new index when the last one is out of date. It asks
+    /// `may_take` before it takes memory for one. Without the memory, searches are slower.
+    pub(super) fn count(&self, inserted: usize, may_take: &dyn Fn(usize) -> bool) {
         let entries = self.entries.fetch_add(inserted, Ordering::Relaxed) + inserted;
         let due = self.index_due.load(Ordering::Relaxed);
         let next = self.shape.index_due(entries);
@@ -138,7 +139,7 @@ impl SkipList {
         };
         if entries >= due
             && claim().is_ok()
-            && let Some(index) = SkipListIndex::build(self)
+            && let Some(index) = SkipListIndex::build(self, may_take)
         {
             // Release: publishes the index. If a slower thread replaces it with an older one, that
             // one is correct too.

@@ -37,7 +37,7 @@ use super::skip_list::SkipList;
 use crate::comparator::KeyOrder;
 
 /// An index pays from this many entries on.
-pub(super) const INDEXED_ENTRIES_MIN: usize = 2048;
+pub(super) const INDEXED_ENTRIES_MIN: usize = if cfg!(loom) { 2 } else { 2048 };
 
 /// Keys that go through the index in lock-step.
 pub(super) const GROUP: usize = 8;
@@ -61,11 +61,18 @@ pub(super) struct SkipListIndex {
 }
 
 impl SkipListIndex {
-    /// Builds an index of the nodes on its level, if there are any and the arena has space.
-    pub(super) fn build(list: &SkipList) -> Option<&SkipListIndex> {
+    /// Builds an index of the nodes on its level, if there are any, the arena has space, and
+    /// `may_take`, which counts the memory if it agrees, does.
+    pub(super) fn build<'a>(
+        list: &'a SkipList,
+        may_take: &dyn Fn(usize) -> bool,
+    ) -> Option<&'a SkipListIndex> {
+        // The last index is read before the ends of the list. Another thread may build the next
+        // one meanwhile, and that one may have nodes beyond these ends.
+        let known = list.index().map_or(&[][..], SkipListIndex::headers);
         let (first, last) = ends(list)?;
         let shared = shared_bytes(list.order(), first.key(), last.key());
-        let parts = tall_nodes(list, first, last, shared.len());
+        let parts = tall_nodes(list, known, (first, last), shared.len());
         let nodes = parts.iter().flatten();
         let len: usize = parts.iter().map(Vec::len).sum();
         let lines = len.div_ceil(LINE);
@@ -77,6 +84,10 @@ impl SkipListIndex {
             let start = start.next_multiple_of(align_of::<SkipListIndex>());
             start.saturating_add(len_bytes)
         };
+        // What is counted includes the padding in front.
+        if !may_take(len_bytes + align_of::<SkipListIndex>() - ALIGN_BYTES) {
+            return None;
+        }
         let (place, taken_bytes) = list.arena().allocate_with(end_of).ok()?;
         // SAFETY: the parts follow each other in the bytes just allocated for this call alone,
         // after the padding before them. Each is aligned, because the first starts a cache line and
@@ -216,15 +227,14 @@ fn ends(list: &SkipList) -> Option<(Node<'_>, Node<'_>)> {
 /// The nodes from `first` to `last` that reach the index's level, in order and in parts, each with
 /// the prefix of its key after the bytes that all these keys share.
 ///
-/// A walk along a list waits for each node. But the nodes of the last index divide the list into
-/// parts, and the walks along several parts wait together.
+/// A walk along a list waits for each node. But some nodes between the two that are known, those of
+/// the last index, divide the list into parts, and the walks along several parts wait together.
 fn tall_nodes<'a>(
     list: &'a SkipList,
-    first: Node<'a>,
-    last: Node<'a>,
+    known: &[NonNull<Header>],
+    (first, last): (Node<'a>, Node<'a>),
     shared_bytes: usize,
 ) -> [Vec<(u64, Node<'a>)>; PARTS] {
-    let known = list.index().map_or(&[][..], SkipListIndex::headers);
     let parts = known.len().clamp(1, PARTS);
     let start = |part| match part {
         0 => first,
@@ -310,7 +320,7 @@ mod tests {
                 nodes.push(next);
                 at = next;
             }
-            let Some(index) = SkipListIndex::build(list) else {
+            let Some(index) = SkipListIndex::build(list, &|_| true) else {
                 assert!(nodes.is_empty());
                 continue;
             };
