@@ -209,9 +209,8 @@ pub struct Options {
     /// iterator still holds. If the next memtable does not fit, writes wait for a flush. If only
     /// iterators hold the memory, a write waits for a second and then returns
     /// [`Error::MemoryLimit`]; drop the iterators and write again. A batch that does not fit on its
-    /// own, plus an eighth for the memtable's overhead, is an error at once. Two things do not
-    /// count: the copy of a batch that is being written to the log, and what is needed for a moment
-    /// to build an index of a memtable, up to four bytes for each of its entries. Default: 1 GiB.
+    /// own, plus an eighth for overhead, is an error at once. A batch's copy on its way to the log,
+    /// and up to four bytes per entry while an index is built, do not count. Default: 1 GiB.
     pub memory_limit_bytes: usize,
     /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
     /// one, at least 1 KiB, at most half of `memory_limit_bytes`. A memtable reserves address space
