@@ -5,7 +5,7 @@ use forerun_gpu::table::{
     Answers, Bags, Batch, GpuTable, Operation, PoolingOptions, RowFormat, TableOptions,
 };
 use forerun_gpu::{DeviceBuffer, DeviceSlice};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 /// Values of a row.
@@ -57,7 +57,42 @@ fn apply(table: &GpuTable, operation: Operation, batch: &Batch<'_>) {
     assert!(applied.expect("the device works").is_empty());
 }
 
-fn write(table: &GpuTable, writer: u32, rounds: u32) {
+/// Makes sure that lookups run while the writers are half-way.
+#[derive(Default)]
+struct Progress {
+    /// How many times each reader has looked up all keys; `usize::MAX` once it has ended.
+    lookups: [AtomicUsize; 2],
+    /// Whether the writers have ended.
+    is_written: AtomicBool,
+}
+
+// All accesses are relaxed: they publish nothing.
+impl Progress {
+    /// Waits until each reader has begun and ended a lookup.
+    fn wait_for_readers(&self) {
+        let before = self
+            .lookups
+            .each_ref()
+            .map(|all| all.load(Ordering::Relaxed));
+        for (lookups, before) in self.lookups.iter().zip(before) {
+            // The first one to end may have begun before.
+            while lookups.load(Ordering::Relaxed) < before.saturating_add(2) {
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Counts a reader's lookups, and lets nobody wait for the reader once this is dropped.
+struct Lookups<'p>(&'p AtomicUsize);
+
+impl Drop for Lookups<'_> {
+    fn drop(&mut self) {
+        self.0.store(usize::MAX, Ordering::Relaxed);
+    }
+}
+
+fn write(table: &GpuTable, writer: u32, rounds: u32, progress: &Progress) {
     let staying: Vec<u64> = (0..STAYING).collect();
     // The second writer has keys of its own that come and go.
     let first = STAYING + u64::from(writer) * COMING;
@@ -77,6 +112,9 @@ fn write(table: &GpuTable, writer: u32, rounds: u32) {
             &Batch::rows(&coming, &rows),
         );
         apply(table, Operation::Erase, &Batch::of(&coming));
+        if round == rounds / 2 {
+            progress.wait_for_readers();
+        }
     }
 }
 
@@ -155,25 +193,28 @@ pub fn lookups_beside_writers(table: &mut GpuTable, rounds: u32) {
         let bytes = (STAYING + 2 * COMING) as usize * ROW_BYTES;
         DeviceBuffer::new(gpu, bytes).expect("it is small")
     });
-    let done = AtomicBool::new(false);
+    let progress = Progress::default();
     let seen: Vec<Seen> = thread::scope(|scope| {
-        let readers = [there.as_ref(), None].map(|there| {
-            let done = &done;
+        let progress = &progress;
+        let readers = [(0, there.as_ref()), (1, None)].map(|(reader, there)| {
             scope.spawn(move || {
                 let mut seen = Seen::default();
-                // Once more when the writers have ended. Relaxed: it publishes nothing.
+                let lookups = Lookups(&progress.lookups[reader]);
+                // Once more when the writers have ended.
                 loop {
-                    let is_last = done.load(Ordering::Relaxed);
+                    let is_last = progress.is_written.load(Ordering::Relaxed);
                     look_up(shared, there, &mut seen);
+                    lookups.0.fetch_add(1, Ordering::Relaxed);
                     if is_last {
                         return seen;
                     }
                 }
             })
         });
-        let writers = [0, 1].map(|writer| scope.spawn(move || write(shared, writer, rounds)));
+        let writers =
+            [0, 1].map(|writer| scope.spawn(move || write(shared, writer, rounds, progress)));
         let results = writers.map(|writer| writer.join());
-        done.store(true, Ordering::Relaxed);
+        progress.is_written.store(true, Ordering::Relaxed);
         assert!(results.iter().all(Result::is_ok), "a writer failed");
         readers
             .map(|reader| reader.join().expect("a reader failed"))
