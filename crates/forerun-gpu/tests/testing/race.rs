@@ -7,6 +7,7 @@ use forerun_gpu::table::{
 use forerun_gpu::{DeviceBuffer, DeviceSlice};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 /// Values of a row.
 const DIM: usize = 8;
@@ -77,7 +78,7 @@ impl Progress {
         for (lookups, before) in self.lookups.iter().zip(before) {
             // The first one to end may have begun before.
             while lookups.load(Ordering::Relaxed) < before.saturating_add(2) {
-                thread::yield_now();
+                thread::sleep(Duration::from_millis(1));
             }
         }
     }
