@@ -9,11 +9,14 @@
 //!   yielded     k0 prefetches k16, k1 prefetches k17, …
 //! ```
 
-use crate::arch::{CACHE_LINE_BYTES, prefetch_read};
+use crate::arch::{CACHE_LINE_BYTES, prefetch_bytes};
 
 /// Keys that are prefetched before the first is yielded, and the distance from then on: about as
 /// many misses as a core has in flight.
 const AHEAD: usize = 16;
+
+/// How much of a key is prefetched. The hardware prefetcher follows a longer one.
+const BYTES_MAX: usize = CACHE_LINE_BYTES;
 
 /// Yields `key(0)` to `key(len - 1)`. Each key's bytes are prefetched 16 keys before they are
 /// yielded.
@@ -33,23 +36,14 @@ pub fn prefetch_ahead<'k>(
     key: impl Fn(usize) -> &'k [u8],
 ) -> impl Iterator<Item = &'k [u8]> {
     for at in 0..len.min(AHEAD) {
-        prefetch_start(key(at));
+        prefetch_bytes(key(at), BYTES_MAX);
     }
     (0..len).map(move |at| {
         if at + AHEAD < len {
-            prefetch_start(key(at + AHEAD));
+            prefetch_bytes(key(at + AHEAD), BYTES_MAX);
         }
         key(at)
     })
-}
-
-/// Prefetches a key that is at most as long as a line, which lies in one line or in two, and the
-/// beginning of a longer one, which the hardware prefetcher then follows.
-#[inline(always)]
-fn prefetch_start(key: &[u8]) {
-    let last = key.len().min(CACHE_LINE_BYTES).saturating_sub(1);
-    prefetch_read(key.as_ptr());
-    prefetch_read(key.as_ptr().wrapping_add(last));
 }
 
 #[cfg(test)]

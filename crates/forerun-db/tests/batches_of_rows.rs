@@ -8,26 +8,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_core::split_mix64;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
     Background, Db, Durability, Error, Keyspace, KeyspaceOptions, ReverseBytewise, Snapshot,
     WriteBatch,
 };
+use testing::random::Random;
 use testing::{entries, open, small_options, with_and_without_index};
 
 /// The time to live of one of the keyspaces, in seconds.
 const TTL: u64 = 4;
 
 const NAMES: [&str; 3] = ["", "reverse", "mortal"];
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        split_mix64(&mut self.0) % end
-    }
-}
 
 /// For each keyspace, its values and when they were written.
 #[derive(Clone, Default)]

@@ -1,6 +1,8 @@
 //! Batches of every kind go into memtables as into a map: scattered keys, rows of ascending keys
 //! behind and between others, keys that repeat; alone and from several threads.
 
+mod testing;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +14,7 @@ use forerun_db::memtable::{
 };
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Generate;
+use testing::random::Random;
 
 /// A snapshot that sees everything.
 const ALL: u64 = u64::MAX >> 8;
@@ -210,8 +213,8 @@ fn a_row_in_which_a_key_repeats_keeps_the_order_of_its_versions() {
 
 #[test]
 fn batches_of_any_length_with_keys_and_values_of_any_length() {
-    let mut random = 1;
-    let mut below = |end: usize| (forerun_core::split_mix64(&mut random) % end as u64) as usize;
+    let mut random = Random(1);
+    let mut below = |end: usize| random.index(end);
     for table in tables() {
         let mut written: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         let mut sequence = 1;

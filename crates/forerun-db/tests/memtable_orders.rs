@@ -1,5 +1,7 @@
 //! Batches in memtables whose order equates different keys, panics, or contradicts itself.
 
+mod testing;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forerun_core::{Pages, split_mix64};
 use forerun_db::Op;
 use forerun_db::memtable::{Comparator, Lookup, MemTable, MemTableConfig, MemoryChecks, Strategy};
+use testing::random::Random;
 
 /// A snapshot that sees everything.
 const ALL: u64 = u64::MAX >> 8;
@@ -25,14 +28,6 @@ fn table(comparator: Arc<dyn Comparator>, hash_index: bool, checks: MemoryChecks
 fn publish(table: &MemTable, entries: &[(Vec<u8>, Vec<u8>)], first_sequence: u64) {
     let ops = entries.iter().map(|(key, value)| Op::Put { key, value });
     table.prepare(ops).unwrap().publish(first_sequence);
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        split_mix64(&mut self.0) % end
-    }
 }
 
 /// Keys in a row, or scattered, or one key several times; in upper and lower case.

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use forerun_core::split_mix64;
 use forerun_core::sync::thread;
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::io::{Io, OpenMode};
 use forerun_db::{Db, Error, Iter, Options, TreeOptions, Values};
+use testing::random::Random;
 use testing::{open, small_options, tiny_options};
 
 type Bytes = Arc<[u8]>;
@@ -20,14 +20,7 @@ type Map = BTreeMap<Bytes, Bytes>;
 
 const KEYS: u64 = 3_000;
 
-/// The states of generators of different tests.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        split_mix64(&mut self.0) % end
-    }
-
     /// A long key, so that the store has deep trees. Seven in a row begin alike.
     fn key(&mut self) -> Vec<u8> {
         key(self.below(KEYS))
@@ -39,7 +32,7 @@ impl Random {
             0 => 4_000 + self.below(12_000),
             _ => self.below(90),
         };
-        (0..len).map(|_| split_mix64(&mut self.0) as u8).collect()
+        (0..len).map(|_| self.below(256) as u8).collect()
     }
 }
 

@@ -84,7 +84,8 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
     pub(super) fn publish(
         &self,
         memtables: &MemTableSet,
-        (prepared, table): (Prepared<'_>, &Table),
+        prepared: Prepared<'_>,
+        table: &Table,
         first_sequence: u64,
     ) {
         let sequences = self.entries().map(|(index, _)| first_sequence + index);
@@ -175,7 +176,7 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
         let has_ranges = self.needed.ranges_bytes > 0;
         for (part, table, entries) in self.parts {
             match has_ranges {
-                true => part.publish(self.memtables, (entries, table), first_sequence),
+                true => part.publish(self.memtables, entries, table, first_sequence),
                 false => {
                     let sequences = part.ops.clone().map(|(index, _)| first_sequence + index);
                     self.memtables.publish(entries, sequences);

@@ -324,12 +324,8 @@ fn begin_back(back: &mut End<'_>, (start, end): &Range) -> Result<()> {
 /// The limit of the cursor that comes from the other end of the range.
 fn limit(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     match bound {
-        Bound::Unbounded => Bound::Unbounded,
-        Bound::Included(key) => Bound::Included(key),
-        Bound::Excluded(key) => match planted::is(Defect::ExcludedEndIncluded) {
-            true => Bound::Included(key),
-            false => Bound::Excluded(key),
-        },
+        Bound::Excluded(key) if planted::is(Defect::ExcludedEndIncluded) => Bound::Included(key),
+        bound => bound.as_ref().map(Vec::as_slice),
     }
 }
 

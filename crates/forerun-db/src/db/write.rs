@@ -218,7 +218,7 @@ impl Inner {
             };
             let last_sequence = first_sequence + count as u64 - 1;
             self.make_visible(first_sequence, last_sequence, || match has_ranges {
-                true => part.publish(active, (prepared, &**table), first_sequence),
+                true => part.publish(active, prepared, table, first_sequence),
                 false => active.publish(prepared, first_sequence..),
             })?;
             Ok(Attempt::Done(last_sequence))

@@ -107,26 +107,27 @@ impl<'r> LevelCursor<'r> {
         cursor.is_some_and(|(_, cursor)| cursor.is_positioned())
     }
 
-    /// Moves to the first version of the next run if the current run is exhausted.
-    fn enter_next_run(&mut self, at: usize) -> Result<()> {
-        match self.is_positioned() {
-            true => Ok(()),
-            false => self
-                .at_run(at + 1)
-                .map_or(Ok(()), VersionCursor::seek_first),
+    /// Moves in the current run. If that has no further version, goes on to the next run.
+    #[inline]
+    fn step_unread(
+        &mut self,
+        side: SeekSide,
+        step: impl FnOnce(&mut RunCursor<'r>) -> Result<()>,
+    ) -> Result<()> {
+        let Some((at, cursor)) = &mut self.cursor else {
+            return Ok(());
+        };
+        if !cursor.is_positioned() {
+            return Ok(());
         }
+        let at = *at;
+        step(cursor)?;
+        self.go_on_unread(at, side);
+        Ok(())
     }
 
-    fn enter_prev_run(&mut self, at: usize) -> Result<()> {
-        match (self.is_positioned(), at.checked_sub(1)) {
-            (false, Some(before)) => self.at_run(before).map_or(Ok(()), VersionCursor::seek_last),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl LevelCursor<'_> {
-    /// If the run at an index has nothing at the target, goes on to the next one.
+    /// If the run at an index has nothing in a direction, goes on to the next one.
+    #[inline]
     fn go_on_unread(&mut self, at: usize, side: SeekSide) {
         if !self.is_positioned() {
             self.enter_unread(at, side);
@@ -208,34 +209,12 @@ impl InterleavedSeek for LevelCursor<'_> {
 
     #[inline]
     fn next_unread(&mut self) -> Result<()> {
-        let Some((at, cursor)) = &mut self.cursor else {
-            return Ok(());
-        };
-        if !cursor.is_positioned() {
-            return Ok(());
-        }
-        let at = *at;
-        cursor.next()?;
-        if !cursor.is_positioned() {
-            self.enter_unread(at, SeekSide::AtOrAfter);
-        }
-        Ok(())
+        self.step_unread(SeekSide::AtOrAfter, VersionCursor::next)
     }
 
     #[inline]
     fn prev_unread(&mut self) -> Result<()> {
-        let Some((at, cursor)) = &mut self.cursor else {
-            return Ok(());
-        };
-        if !cursor.is_positioned() {
-            return Ok(());
-        }
-        let at = *at;
-        cursor.prev()?;
-        if !cursor.is_positioned() {
-            self.enter_unread(at, SeekSide::Before);
-        }
-        Ok(())
+        self.step_unread(SeekSide::Before, VersionCursor::prev)
     }
 
     #[inline]
@@ -252,12 +231,13 @@ impl InterleavedSeek for LevelCursor<'_> {
 
 impl VersionCursor for LevelCursor<'_> {
     fn seek_first(&mut self) -> Result<()> {
-        self.at_run(0).map_or(Ok(()), VersionCursor::seek_first)
+        self.seek_first_unread()?;
+        self.read()
     }
 
     fn seek_last(&mut self) -> Result<()> {
-        let last = self.runs.len().wrapping_sub(1);
-        self.at_run(last).map_or(Ok(()), VersionCursor::seek_last)
+        self.seek_last_unread()?;
+        self.read()
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
@@ -267,7 +247,8 @@ impl VersionCursor for LevelCursor<'_> {
             return Ok(());
         };
         cursor.seek(key, sequence)?;
-        self.enter_next_run(at)
+        self.go_on_unread(at, SeekSide::AtOrAfter);
+        self.read()
     }
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
@@ -276,39 +257,20 @@ impl VersionCursor for LevelCursor<'_> {
             return self.seek_last();
         };
         cursor.seek_before(key, sequence)?;
-        self.enter_prev_run(at)
+        self.go_on_unread(at, SeekSide::Before);
+        self.read()
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        let Some((at, cursor)) = &mut self.cursor else {
-            return Ok(());
-        };
-        if !cursor.is_positioned() {
-            return Ok(());
-        }
-        let at = *at;
-        cursor.next()?;
-        match cursor.is_positioned() {
-            true => Ok(()),
-            false => self.enter_next_run(at),
-        }
+        self.next_unread()?;
+        self.read()
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        let Some((at, cursor)) = &mut self.cursor else {
-            return Ok(());
-        };
-        if !cursor.is_positioned() {
-            return Ok(());
-        }
-        let at = *at;
-        cursor.prev()?;
-        match cursor.is_positioned() {
-            true => Ok(()),
-            false => self.enter_prev_run(at),
-        }
+        self.prev_unread()?;
+        self.read()
     }
 
     #[inline(always)]

@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test uses only a part")]
 
 pub mod hook_io;
+#[path = "../../src/testing/random.rs"]
+pub mod random;
 
 use std::sync::Arc;
 
