@@ -36,8 +36,28 @@ mod testing;
 use forerun_gpu::table::{
     Candidates, Entries, EvictStrategy, GpuTable, ScoreBytes, TableError, TableOptions, Width,
 };
+use proptest::test_runner::Config as ProptestConfig;
 use shim::{Order, Shim};
 use std::collections::HashMap;
+
+/// How many of a test's `all` cases run: a quarter, or all of them if `FORERUN_ALL_CASES` is set. A
+/// lane under the sanitizers takes a thousand times as long as on a device.
+fn cases(all: u64) -> u64 {
+    if std::env::var_os("FORERUN_ALL_CASES").is_some() {
+        all
+    } else {
+        all.div_ceil(4)
+    }
+}
+
+/// [`cases`] of a property test, unless `PROPTEST_CASES` sets their number.
+fn proptest_config(all: u64) -> ProptestConfig {
+    let mut config = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases(all) as u32;
+    }
+    config
+}
 
 /// A row that identifies its key and its stamp. All its words agree.
 fn row_of(key: u64, stamp: u64, row_bytes: u64) -> Vec<u8> {

@@ -54,6 +54,8 @@ void every_case(const Kernel& kernel) {
                     // Run the large count for one in twelve combinations, in turn.
                     if (++combination % 12 != (size * 5 + kernel.rows) % 12 && count > 1000)
                         continue;
+                    // The two highest bits of a hash are 0 for a quarter of the seeds.
+                    if (!all_cases() && seed * 0x9e3779b97f4a7c15 >> 62 != 0) continue;
                     const Case c = draw(kernel, row_bytes, count, missing, base, seed * 7919);
                     seen.add(c);
                     run_case(c, checked);
@@ -158,12 +160,12 @@ TEST("schedules: all give the same bytes") {
         Case c = draw(kernel, 48, 40, Missing::some, 16, 77);
         c.count_kind = Count::host;
         c.layers = 2;
-        for (u64 seed = 0; seed < 24; ++seed) {
+        for (u64 seed = 0; seed < (all_cases() ? 24 : 6); ++seed) {
             c.seed = seed * 6151;
             run_case(c, checked);
         }
     }
-    CHECK(checked.copied > 10'000, "%llu rows", checked.copied);
+    CHECK(checked.copied > (all_cases() ? 10'000 : 2'500), "%llu rows", checked.copied);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 //! Scans of several streams at the same time, and beside writers and lookups.
 
-use crate::{Order, Shim, contents, row_of, rows_of, small};
+use crate::{Order, Shim, cases, contents, row_of, rows_of, small};
 use forerun_gpu::table::params::{
     ABSENT_INSERT, FOUND_ASSIGN_ROW, FOUND_SCORE, SCAN_ERASE, TableOp,
 };
@@ -62,7 +62,7 @@ fn erase_old(shim: &Shim, table: &GpuTable) -> TableOp {
 #[test]
 fn an_entry_that_no_longer_meets_the_condition_is_not_erased() {
     let (mut erased, mut stayed) = (0, 0);
-    for seed in 0..48u64 {
+    for seed in 0..cases(48) {
         let Some(shim) = Shim::start(Order::OneWarp) else {
             return;
         };
@@ -143,7 +143,7 @@ fn an_entry_that_no_longer_meets_the_condition_is_not_erased() {
 #[test]
 fn a_clear_beside_scans_counts_each_entry_once() {
     let mut erased = 0;
-    for seed in 0..24u64 {
+    for seed in 0..cases(24) {
         let Some(shim) = Shim::start(Order::OneWarp) else {
             return;
         };

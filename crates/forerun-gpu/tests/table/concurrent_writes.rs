@@ -1,6 +1,6 @@
 //! Writers in many schedules: the invariants hold in any order.
 
-use crate::{Order, Shim, contents, homes, on_shim, row_of, rows_of, small};
+use crate::{Order, Shim, cases, contents, homes, on_shim, row_of, rows_of, small};
 use forerun_gpu::table::params::{ABSENT_INSERT, FOUND_ASSIGN_ROW, TableOp};
 use forerun_gpu::table::{
     Backend, Candidates, Condition, Element, EvictStrategy, GpuTable, Status, Width,
@@ -45,7 +45,7 @@ fn writers_with_opposite_candidates_make_progress() {
     let mut homes = homes(options);
     let (first, home) = homes.next().unwrap();
     let (second, _) = homes.find(|(_, other)| *other != home).unwrap();
-    for seed in 0..48 {
+    for seed in 0..cases(48) {
         let Some(shim) = Shim::start(Order::OneWarp) else {
             return;
         };
@@ -99,7 +99,7 @@ fn a_storm_of_duplicates_leaves_each_key_once() {
 /// Keys that other tables reserve, and keys with equal digests, in batches that repeat all of them.
 #[test]
 fn a_storm_of_the_greatest_keys_and_of_equal_digests_loses_none() {
-    for seed in 0..12u64 {
+    for seed in 0..cases(12) {
         let width = Width::ALL[seed as usize % 4];
         let options = small(width, Candidates::Two, 4);
         let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
@@ -140,7 +140,7 @@ fn a_storm_of_the_greatest_keys_and_of_equal_digests_loses_none() {
 
 #[test]
 fn sums_and_counts_lose_nothing() {
-    for seed in 0..8 {
+    for seed in 0..cases(8) {
         let options = small(Width::W32, Candidates::Two, 4).evict_strategy(EvictStrategy::Lfu);
         let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
             return;
@@ -261,7 +261,7 @@ fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {
 
 #[test]
 fn an_inserted_row_is_kept_or_evicted() {
-    for seed in 0..8 {
+    for seed in 0..cases(8) {
         let width = Width::ALL[seed as usize % 4];
         let options = small(width, Candidates::Two, 2);
         let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
@@ -293,7 +293,7 @@ fn an_inserted_row_is_kept_or_evicted() {
 
 #[test]
 fn one_of_many_threads_locks_a_key() {
-    for seed in 0..12 {
+    for seed in 0..cases(12) {
         let options = small(Width::W16, Candidates::Two, 2);
         let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
             return;

@@ -1,7 +1,7 @@
 //! One warp of the writing kernel does exactly what the CPU does: the same slots, victims, scores
 //! and answers.
 
-use crate::{Order, contents, on_shim, rows_of};
+use crate::{Order, contents, on_shim, proptest_config, rows_of};
 use forerun_gpu::table::{
     Answers, Batch, Candidates, Condition, Element, Entries, EvictStrategy, GpuTable, Lookup,
     Operation, ScoreBytes, Status, TableOptions, Width,
@@ -285,16 +285,8 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
     said
 }
 
-/// Number of random tables: `PROPTEST_CASES` if it is set.
-fn cases() -> u32 {
-    match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => ProptestConfig::default().cases,
-        None => 48,
-    }
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(proptest_config(48))]
     #[test]
     fn one_warp_does_exactly_what_the_cpu_does(
         options in options(),

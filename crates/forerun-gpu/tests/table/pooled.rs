@@ -1,7 +1,7 @@
 //! Pooled lookups. The kernels, in any schedule, return the same bits as the table on the CPU, and
 //! that table the same as a plain loop over values decoded by the definition of their formats.
 
-use crate::{Order, Shim, on_shim, small};
+use crate::{Order, Shim, cases, on_shim, proptest_config, small};
 use forerun_gpu::table::params::{ABSENT_INSERT, FOUND_ASSIGN_ROW, FOUND_SCORE, TableOp};
 use forerun_gpu::table::{
     Backend, Bags, Candidates, EvictStrategy, GpuTable, PooledDtype, Pooling, PoolingError,
@@ -303,16 +303,8 @@ fn case() -> impl Strategy<Value = Case> {
         )
 }
 
-/// Number of random tables: `PROPTEST_CASES` if it is set.
-fn cases() -> u32 {
-    match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => ProptestConfig::default().cases,
-        None => 40,
-    }
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(proptest_config(40))]
     #[test]
     fn kernels_and_cpu_pool_to_the_same_bits_as_a_plain_loop(case in case()) {
         let order = match case.seed % 3 {
@@ -399,7 +391,7 @@ fn a_pooled_row_with_concurrent_writers_has_whole_rows() {
         each.flat_map(f32::to_le_bytes).collect()
     };
     let mut mixed = 0;
-    for seed in 0..32_u64 {
+    for seed in 0..cases(32) {
         let width = Width::ALL[seed as usize % 4];
         let dim = [5, 40, 300, 600][seed as usize / 4 % 4];
         let mut options = small(width, Candidates::Two, 2);

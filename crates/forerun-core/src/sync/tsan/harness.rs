@@ -4,6 +4,8 @@
 //! as the runner of every test program.
 //!
 //! Arguments are as in that harness: parts of names select tests, and `--skip` excludes some.
+//! `FORERUN_TEST_SHARD=i/n` selects every n-th of these, from the i-th on, so that n processes
+//! share the tests.
 
 extern crate test;
 
@@ -33,6 +35,8 @@ pub fn run(tests: &[&TestDescAndFn]) {
         let name = test.desc.name.as_slice();
         !test.desc.ignore && (wanted.is_empty() || is_in(&wanted, name)) && !is_in(&skipped, name)
     });
+    let (first, step) = shard();
+    let chosen = chosen.skip(first).step_by(step);
     let (mut passed, mut failed) = (0, 0);
     for test in chosen {
         let start = Instant::now();
@@ -54,6 +58,21 @@ pub fn run(tests: &[&TestDescAndFn]) {
     println!("test result: {passed} passed; {failed} failed");
     if failed > 0 {
         exit(101);
+    }
+}
+
+/// The first test of this process, and the distance to its next one.
+fn shard() -> (usize, usize) {
+    let Ok(shard) = std::env::var("FORERUN_TEST_SHARD") else {
+        return (0, 1);
+    };
+    let parts = shard.split_once('/').map(|(i, n)| (i.parse(), n.parse()));
+    match parts {
+        Some((Ok(i), Ok(n))) if i < n => (i, n),
+        _ => {
+            eprintln!("FORERUN_TEST_SHARD is i/n with i < n, not {shard}.");
+            exit(2);
+        }
     }
 }
 
