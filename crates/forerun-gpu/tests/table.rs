@@ -40,14 +40,15 @@ use proptest::test_runner::Config as ProptestConfig;
 use shim::{Order, Shim};
 use std::collections::HashMap;
 
-/// How many of a test's `all` cases run: a quarter, or all of them if `FORERUN_ALL_CASES` is set. A
-/// lane under the sanitizers takes a thousand times as long as on a device.
+/// Whether all cases of each test run. By default a part of them does: the sanitizers make a lane a
+/// thousand times as slow as on a device.
+fn all_cases() -> bool {
+    std::env::var_os("FORERUN_ALL_CASES").is_some()
+}
+
+/// How many of a test's `all` cases run: all of them, or a quarter.
 fn cases(all: u64) -> u64 {
-    if std::env::var_os("FORERUN_ALL_CASES").is_some() {
-        all
-    } else {
-        all.div_ceil(4)
-    }
+    if all_cases() { all } else { all.div_ceil(4) }
 }
 
 /// [`cases`] of a property test, unless `PROPTEST_CASES` sets their number.

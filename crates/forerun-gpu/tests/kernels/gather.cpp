@@ -67,7 +67,7 @@ void every_case(const Kernel& kernel) {
           Seen::all);
     const u64 least =
         std::min({checked.copied, checked.zeroed, checked.skipped, checked.wrong_indices});
-    CHECK(least > 100, "hardly any work was done: %llu", least);
+    CHECK(least > (all_cases() ? 100 : 25), "hardly any work was done: %llu", least);
     std::printf(
         "  %s: %llu launches, %llu rows copied, %llu zeroed, %llu skipped, %llu indices out of "
         "range\n",

@@ -11,7 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// lock while another lane of its warp holds it. The shim checks that.
 #[test]
 fn a_storm_on_one_bucket_ends_at_every_width() {
-    for (seed, width) in Width::ALL.into_iter().cycle().take(8).enumerate() {
+    for (seed, width) in Width::ALL
+        .into_iter()
+        .cycle()
+        .take(cases(12).max(4) as usize)
+        .enumerate()
+    {
         let options = small(width, Candidates::One, 1);
         let Some(shim) = Shim::start(Order::Seeded(seed as u64)) else {
             return;
@@ -71,7 +76,12 @@ fn writers_with_opposite_candidates_make_progress() {
 
 #[test]
 fn a_storm_of_duplicates_leaves_each_key_once() {
-    for (seed, width) in Width::ALL.into_iter().cycle().take(12).enumerate() {
+    for (seed, width) in Width::ALL
+        .into_iter()
+        .cycle()
+        .take(cases(8).max(4) as usize)
+        .enumerate()
+    {
         let options = small(width, Candidates::Two, 4);
         let Some(mut table) = on_shim(Order::Seeded(seed as u64), options) else {
             return;
@@ -233,7 +243,12 @@ fn elements_of_every_type_are_added() {
 /// With one candidate and distinct scores, the order of the keys makes no difference.
 #[test]
 fn each_bucket_keeps_its_greatest_scores_in_every_schedule() {
-    for (seed, width) in Width::ALL.into_iter().cycle().take(8).enumerate() {
+    for (seed, width) in Width::ALL
+        .into_iter()
+        .cycle()
+        .take(cases(8).max(4) as usize)
+        .enumerate()
+    {
         let options = small(width, Candidates::One, 3);
         let Some(mut table) = on_shim(Order::Seeded(seed as u64), options) else {
             return;

@@ -1,6 +1,6 @@
 //! Growth: every entry moves to the larger table, in every kind of table.
 
-use crate::{Order, contents, on_shim, row_of, rows_of, small};
+use crate::{Order, contents, on_shim, proptest_config, row_of, rows_of, small};
 use forerun_gpu::table::{
     Candidates, EvictStrategy, GpuTable, ScoreBytes, Status, TableError, TableOptions, Width,
 };
@@ -122,7 +122,7 @@ fn a_table_whose_pinned_entries_have_no_room_in_a_larger_one_does_not_grow() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(proptest_config(24))]
     /// On a device, the kernels move the entries; on the CPU, a loop does.
     #[test]
     fn a_table_on_a_device_grows_like_one_on_the_cpu(

@@ -24,7 +24,8 @@ const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-rec
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O1",
-    "-g",
+    // Lines for the reports of the sanitizers. Full debug information takes half of the time.
+    "-g1",
     "-Wall",
     "-Wextra",
     "-Werror",
