@@ -33,8 +33,8 @@ fn pins_are_known_by_their_bucket() {
         assert_eq!(table.lock(&keys).unwrap(), [Status::Found; 6]);
         shim.write(table.state().control + 8, &[0; 8]).unwrap();
         assert_eq!(table.erase(&keys).unwrap(), [Status::Pinned; 6]);
-        let others: Vec<u64> = (100..500).collect();
-        let scores = vec![9; 400];
+        let others: Vec<u64> = (100..100 + table.capacity() * 3 / 2).collect();
+        let scores = vec![9; others.len()];
         table
             .insert_or_assign(&others, &rows_of(&others, 0, 16), Some(&scores))
             .unwrap();
