@@ -21,12 +21,15 @@ pub struct NdjsonRows {
 
 impl NdjsonRows {
     /// Reads the rows from `source`.
-    pub fn new(source: Source, key: KeySpec) -> NdjsonRows {
-        NdjsonRows {
-            lines: Lines::new(source, ROW_BYTES_MAX),
+    ///
+    /// # Errors
+    /// [`InputError::Read`] if the beginning cannot be read.
+    pub fn new(source: Source, key: KeySpec) -> Result<NdjsonRows, InputError> {
+        Ok(NdjsonRows {
+            lines: Lines::new(source, ROW_BYTES_MAX)?,
             key,
             number: 0,
-        }
+        })
     }
 
     /// How far the input was read.
@@ -134,7 +137,8 @@ mod tests {
                 columns,
                 separator: ":".to_owned(),
             },
-        );
+        )
+        .expect("memory can be read");
         let mut row = Row::default();
         let mut all = Vec::new();
         loop {
