@@ -11,6 +11,7 @@
 //! a line end.
 
 pub mod csv;
+mod csv_records;
 mod gzip_members;
 pub mod key_list;
 pub mod lines;
