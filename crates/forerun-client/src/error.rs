@@ -141,7 +141,7 @@ pub enum Failure {
     #[error("it answered {0:?}")]
     Refused(String),
     /// It has as many connections as it accepts (memcached's `-c`). It counts as failed, because
-    /// each call would connect in vain.
+    /// the next call would connect and be refused as well.
     #[error("it has too many connections")]
     TooManyConnections,
     /// It does not accept multi-get frames ([`Protocol::MultiGet`](crate::Protocol::MultiGet)), for

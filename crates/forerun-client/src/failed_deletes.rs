@@ -13,9 +13,6 @@ use std::collections::HashMap;
 use forerun_core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Maximum number of deletes that one request repeats. The next requests repeat the others.
-const PER_REQUEST: usize = 1000;
-
 /// The keys whose deletes failed, by server.
 #[derive(Debug)]
 pub(crate) struct FailedDeletes {
@@ -96,12 +93,12 @@ impl FailedDeletes {
             return Vec::new();
         }
         let keys = self.keys();
-        let next = keys.servers[server].iter().take(PER_REQUEST);
-        next.map(|(key, number)| RepeatedDelete {
+        let waiting = keys.servers[server].iter();
+        let repeated = waiting.map(|(key, number)| RepeatedDelete {
             key: key.clone(),
             number: *number,
-        })
-        .collect()
+        });
+        repeated.collect()
     }
 
     /// The server has answered a request that repeated these deletes. A key stays if another delete
@@ -158,13 +155,5 @@ mod tests {
         deletes.done(0, &deletes.next(0));
         deletes.add(1, &[99]);
         assert_eq!((deletes.count(), deletes.dropped()), (2, 7));
-        let many = FailedDeletes::new(1, usize::MAX);
-        for number in 0..2 * PER_REQUEST {
-            many.add(0, &number.to_be_bytes());
-        }
-        for left in [PER_REQUEST, 0] {
-            many.done(0, &many.next(0));
-            assert_eq!(many.count(), left);
-        }
     }
 }

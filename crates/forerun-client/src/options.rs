@@ -32,8 +32,8 @@ pub struct ClientOptions {
     /// The maximum time of a call, including connecting. A server that has not answered by then has
     /// failed. Default: 1 second.
     pub timeout: Duration,
-    /// A server is ejected after this many failed calls in a row; at least 1. Calls that fail at the
-    /// same time count once. Default: 2.
+    /// A server is ejected after this many failed calls in a row; at least 1. Calls that fail at
+    /// the same time count once. Default: 2.
     pub failures_to_eject: u32,
     /// How long a server stays ejected. Then one call tries it. If that call succeeds, the server
     /// is used again; otherwise it stays ejected for the same time again. Default: 2 seconds.

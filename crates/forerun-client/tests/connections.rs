@@ -105,7 +105,7 @@ fn a_server_with_too_many_connections_is_ejected() {
             }
             let failure = failure();
             assert!(matches!(failure, Failure::Ejected { .. }), "{failure}");
-            assert_eq!(server.accepted(), 2, "no call connects in vain");
+            assert_eq!(server.accepted(), 2, "the third call does not connect");
         }
     }
 }

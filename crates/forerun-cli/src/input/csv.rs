@@ -12,40 +12,11 @@
 //! quoting. The members have the order of the header. Numbers stay strings: their meaning is up to
 //! the reader.
 
+pub use super::csv_records::Dialect;
 use super::csv_records::Records;
 use super::parsed_row::{BadRow, KeySpec, Row, Step};
 use super::{InputError, InputPosition, Source};
 use crate::output::{self, Named};
-
-/// How fields are separated and quoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dialect {
-    pub(super) delimiter: u8,
-    pub(super) quotes: Quotes,
-}
-
-/// The meaning of a quote at the beginning of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quotes {
-    /// The field ends at the closing quote, as in RFC 4180.
-    Enclose,
-    /// The quote is an ordinary character.
-    Ordinary,
-}
-
-impl Dialect {
-    /// Fields separated by tabs, without quoting.
-    pub const TSV: Dialect = Dialect {
-        delimiter: b'\t',
-        quotes: Quotes::Ordinary,
-    };
-
-    /// Fields separated by a delimiter, with optional quotes.
-    pub fn csv(delimiter: u8) -> Dialect {
-        let quotes = Quotes::Enclose;
-        Dialect { delimiter, quotes }
-    }
-}
 
 /// What is wrong with a row in which a quote was probably lost.
 const TEXT_AFTER_QUOTE: &str = "has text after the closing quote of a field: is a quote missing?";
@@ -347,7 +318,7 @@ mod tests {
         );
         // With a mark, the byte is that of the file.
         assert!(error("\u{feff}id\n\"").starts_with("test: byte 6: row 1 (line 2)"));
-        // A cut behind a quoted field cannot be told from a last line without its end.
+        // A cut behind a quoted field looks like a last line without its end.
         for whole in ["id\n\"a\"", "id\n\"a\"\"\"", "id\n\"\"", "id\n\"\n\""] {
             let found = rows(whole.as_bytes(), Dialect::csv(b','), &["id"]);
             assert_eq!(found.expect(whole).len(), 1, "{whole:?}");

@@ -16,9 +16,38 @@ use std::rc::Rc;
 
 use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 
-use super::csv::{Dialect, Quotes};
 use super::parsed_row::ROW_BYTES_MAX;
 use super::{InputError, InputPosition, Source};
+
+/// How fields are separated and quoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    delimiter: u8,
+    quotes: Quotes,
+}
+
+/// The meaning of a quote at the beginning of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quotes {
+    /// The field ends at the closing quote, as in RFC 4180.
+    Enclose,
+    /// The quote is an ordinary character.
+    Ordinary,
+}
+
+impl Dialect {
+    /// Fields separated by tabs, without quoting.
+    pub const TSV: Dialect = Dialect {
+        delimiter: b'\t',
+        quotes: Quotes::Ordinary,
+    };
+
+    /// Fields separated by a delimiter, with optional quotes.
+    pub fn csv(delimiter: u8) -> Dialect {
+        let quotes = Quotes::Enclose;
+        Dialect { delimiter, quotes }
+    }
+}
 
 /// The records of a table. The first one is the header.
 pub struct Records {

@@ -349,8 +349,8 @@ pub mod testing {
         encoder.finish().expect("memory can be written")
     }
 
-    /// An input with the content `bytes` that returns them in these pieces and then one by one. Each
-    /// read is interrupted once.
+    /// An input with the content `bytes` that returns them in these pieces and then one by one.
+    /// Each read is interrupted once.
     pub fn pieces(bytes: &[u8], lengths: &[usize]) -> Source {
         let lengths = lengths.to_vec().into_iter();
         let (rest, is_interrupted) = (Cursor::new(bytes.to_vec()), true);

@@ -214,8 +214,8 @@ impl Resolver {
         state.peers.contains(peer)
     }
 
-    /// Resolves the name again, because the server failed or closed a connection: it may have moved.
-    /// Calls that connect wait for the result.
+    /// Resolves the name again, because the server failed or closed a connection: it may have
+    /// moved. Calls that connect wait for the result.
     pub(crate) fn refresh(resolver: &Arc<Resolver>) {
         if resolver.has_name {
             let mut state = resolver.state();
