@@ -41,14 +41,14 @@ const WAITING: &str = "waiting for servers";
 /// twemproxy with md5), "ketama_unweighted" (libmemcached's default hash), "ketama_fnv1a_64"
 /// (twemproxy's default) or "rendezvous" (pymemcache). `protocol`: "classic"; "meta", which sends
 /// keys of any bytes; or "multi_get", which sends lookups in binary, to Forerun's servers only.
-/// `timeout_ms`: the time limit of a call. A server that fails
-/// `failures_to_eject` calls in a row is left out for `retry_interval_ms`; its keys fail meanwhile,
-/// or move to the other servers with `ejected_keys="move"`. `on_failure`: whether lookups of keys
-/// whose server failed "raise", or count as a "miss". `resolve_interval_ms`: how often the servers'
-/// names are resolved again. `idle_timeout_ms`: after how long unused connections are closed.
-/// `failed_deletes_max`: how many keys whose deletes failed are kept, to be deleted when their
-/// server answers again. `max_value_bytes`: the longest value that is accepted. `user` and `password`: sent first on each connection. `tls_ca_file`: switches TLS on;
-/// the file of the authorities.
+/// `timeout_ms`: the time limit of a call. A server that fails `failures_to_eject` calls in a row
+/// is left out for `retry_interval_ms`; its keys fail meanwhile, or move to the other servers with
+/// `ejected_keys="move"`. `on_failure`: whether lookups of keys whose server failed "raise", or
+/// count as a "miss". `resolve_interval_ms`: how often the servers' names are resolved again.
+/// `idle_timeout_ms`: after how long unused connections are closed. `failed_deletes_max`: how many
+/// keys whose deletes failed are kept, to be deleted when their server answers again.
+/// `max_value_bytes`: the longest value that is accepted. `user` and `password`: sent first on each
+/// connection. `tls_ca_file`: switches TLS on; the file of the authorities.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Client {
     /// `None` once it is closed. Running calls keep their connections until they return.
