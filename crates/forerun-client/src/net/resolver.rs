@@ -159,14 +159,17 @@ impl Resolver {
     /// The addresses to connect to now.
     ///
     /// # Errors
-    /// The name has no address, or the system cannot start a thread that resolves it.
+    /// The name has no address.
     pub(crate) fn addresses(resolver: &Arc<Resolver>, now: Instant) -> io::Result<Addresses> {
         let mut state = resolver.state();
         let age = state
             .resolved_at
             .map(|at| now.saturating_duration_since(at));
-        if resolver.has_name && age.is_none_or(|age| age >= resolver.interval) {
-            return Resolver::start(resolver, &mut state).map(Addresses::Unknown);
+        if resolver.has_name
+            && age.is_none_or(|age| age >= resolver.interval)
+            && let Ok(running) = Resolver::start(resolver, &mut state)
+        {
+            return Ok(Addresses::Unknown(running));
         }
         resolver.known_of(&state).map(Addresses::Known)
     }
@@ -203,7 +206,7 @@ impl Resolver {
         }
         // Relaxed: the lock of `start` decides which call resolves.
         if resolver.since_created_ms(now) >= resolver.due_ms.load(Ordering::Relaxed) {
-            // Without a thread, the addresses stay as they are until the next time.
+            // Without a thread, here and below, the addresses stay as they are until the next time.
             let _ = Resolver::start(resolver, &mut resolver.state());
         }
         if *version == resolver.version.load(Ordering::Relaxed) {
@@ -220,7 +223,6 @@ impl Resolver {
         if resolver.has_name {
             let mut state = resolver.state();
             state.resolved_at = None;
-            // Without a thread, the call that connects next tries again.
             let _ = Resolver::start(resolver, &mut state);
         }
     }
