@@ -349,22 +349,20 @@ pub mod testing {
         encoder.finish().expect("memory can be written")
     }
 
-    /// An input with the content `bytes` that returns them in these pieces and then one by one.
-    /// Each read is interrupted once.
-    pub fn pieces(bytes: &[u8], lengths: &[usize]) -> Source {
-        let lengths = lengths.to_vec().into_iter();
-        let (rest, is_interrupted) = (Cursor::new(bytes.to_vec()), true);
+    /// An input with the content `bytes` that returns the first of them together and the others one
+    /// by one. Each read is interrupted once.
+    pub fn pieces(bytes: &[u8], first: usize) -> Source {
         let pieces = Pieces {
-            rest,
-            lengths,
-            is_interrupted,
+            rest: Cursor::new(bytes.to_vec()),
+            length: first,
+            is_interrupted: true,
         };
         Source::new("test".to_owned(), Box::new(pieces), None).expect("memory can be read")
     }
 
     struct Pieces {
         rest: Cursor<Vec<u8>>,
-        lengths: std::vec::IntoIter<usize>,
+        length: usize,
         is_interrupted: bool,
     }
 
@@ -374,7 +372,7 @@ pub mod testing {
             if !self.is_interrupted {
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            let length = self.lengths.next().unwrap_or(1).min(buffer.len());
+            let length = std::mem::replace(&mut self.length, 1).min(buffer.len());
             self.rest.read(&mut buffer[..length])
         }
     }
@@ -443,7 +441,7 @@ mod tests {
         let text: Vec<u8> = (0..64).collect::<Vec<u8>>().repeat(8);
         for first in 1..8 {
             for bytes in [&gzip(&text)[..], XZ, &text] {
-                let found = read_source(pieces(bytes, &[first]));
+                let found = read_source(pieces(bytes, first));
                 assert_eq!(found.expect("it is whole"), text, "first read of {first}");
             }
         }
@@ -458,7 +456,7 @@ mod tests {
             (b"a\xef\xbb\xbf", b"a\xef\xbb\xbf"),
             (b"", b""),
         ] {
-            for source in [source(text), pieces(text, &[]), pieces(&gzip(text), &[])] {
+            for source in [source(text), pieces(text, 1), pieces(&gzip(text), 1)] {
                 let (place, mut reader) = source.into_text().expect("it can be read");
                 let mut found = Vec::new();
                 reader.read_to_end(&mut found).expect("it can be read");

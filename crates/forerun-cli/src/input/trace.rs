@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(fixed(numbers.as_flattened()).unwrap(), numbers);
         assert_eq!(fixed(&gzip(numbers.as_flattened())).unwrap(), numbers);
         // One byte per read, so every key spans several reads.
-        let dribble = pieces(numbers[..1000].as_flattened(), &[]);
+        let dribble = pieces(numbers[..1000].as_flattened(), 1);
         assert_eq!(read_fixed::<4>(dribble).unwrap(), &numbers[..1000]);
     }
 
