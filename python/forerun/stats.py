@@ -102,6 +102,8 @@ class ClientStats(TypedDict):
     servers: int
     ejected_servers: int
     idle_connection_sets: int
+    failed_deletes: int
+    failed_deletes_dropped: int
 
 
 class TableStats(TypedDict):

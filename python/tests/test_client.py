@@ -1,5 +1,6 @@
 """`forerun.Client` on several servers: Forerun's own and memcached, if they are installed."""
 
+import contextlib
 import hashlib
 import os
 import random
@@ -157,6 +158,18 @@ def test_versions_ends_and_lifetimes(client):
     assert client.get_many(names) == [None, None, None, b"1"]
 
 
+def test_an_entry_whose_time_ends_after_2038_is_there(client):
+    year = 365 * 86_400
+    for ttl in (12 * year, 100 * year, 2**32 - 1):
+        client.set("key", b"1", ttl_seconds=ttl)
+        assert client.add("new", b"1", ttl_seconds=ttl)
+        assert client.replace("key", b"2", ttl_seconds=ttl)
+        client.set_many(["many"], [b"3"], ttl_seconds=ttl)
+        assert client.touch("new", ttl) and client.get_and_touch("many", ttl) == b"3"
+        assert client.get_many(["key", "new", "many"]) == [b"2", b"1", b"3"]
+        client.delete("new")
+
+
 def test_a_value_that_a_server_refuses_is_an_error_with_its_position(client):
     long = b"x" * (2 << 20)
     with pytest.raises(ServerError, match="too large"):
@@ -236,6 +249,30 @@ def test_keys_of_a_dead_server_are_reported_and_all_others_answered(three):
                 time.sleep(0.05)
         client.set_many(keys, np.arange(100))
         assert client.get_many(keys, out=out).all() and (out == np.arange(100)).all()
+
+
+def test_a_delete_that_failed_is_repeated_when_the_server_is_back(tmp_path):
+    snapshot = ("--snapshot", tmp_path / "snapshot")
+    options = {"retry_interval_ms": 50, "failed_deletes_max": 10}
+    with (
+        started(1, "forerun", *snapshot) as servers,
+        forerun.Client(addresses(servers), **options) as client,
+    ):
+        client.set_many(["deleted", "kept"], [b"1", b"2"])
+        server = servers[0]
+        server.process.terminate()
+        server.process.wait(PATIENCE_S)
+        with pytest.raises(ServerError):
+            client.delete("deleted")
+        assert client.stats()["failed_deletes"] == 1
+        servers[0] = Server("forerun", *snapshot, port=server.port)
+        end = time.monotonic() + PATIENCE_S
+        while client.stats()["failed_deletes"]:
+            assert time.monotonic() < end, "the server is not tried again"
+            with contextlib.suppress(ServerError):
+                client.get("kept")
+            time.sleep(0.01)
+        assert client.get_many(["deleted", "kept"]) == [None, b"2"]
 
 
 def test_keys_of_a_dead_server_move_if_they_may(three):
@@ -385,6 +422,9 @@ def test_impossible_arguments_are_refused_with_a_message(tmp_path):
         ({"on_failure": "ignore"}, "`on_failure` must be one of"),
         ({"timeout_ms": 0}, "timeout: must be longer than zero"),
         ({"timeout_ms": -1}, "`timeout_ms` must be an integer from 0"),
+        ({"resolve_interval_ms": 0}, "resolve_interval: must be longer than zero"),
+        ({"idle_timeout_ms": 2**40}, "idle_timeout: must be at most a year"),
+        ({"failed_deletes_max": -1}, "`failed_deletes_max` must be an integer from 0"),
         ({"failures_to_eject": 0}, "failures_to_eject: must be at least 1"),
         ({"max_value_bytes": "8GiB"}, "max_value_bytes: must be less than 4 GiB"),
         ({"user": "ada"}, "must be given together"),

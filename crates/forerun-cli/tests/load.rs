@@ -167,6 +167,29 @@ fn bad_rows_are_skipped_and_counted_when_asked() {
 }
 
 #[test]
+fn a_table_that_ends_in_a_quoted_field_fails_even_if_bad_rows_are_skipped() {
+    let workspace = Workspace::new();
+    let rest: String = (3..1000).map(|n| format!("{n},row {n}\n")).collect();
+    workspace
+        .file("lost.csv", format!("id,name\n1,a\n2,\"b\n{rest}"))
+        .file("cut.csv", format!("id,name\n1,a\n{rest}1000,\"unfinis"));
+    for (file, rows, place) in [
+        ("lost.csv", "1 row", "byte 14: row 2 (line 3)"),
+        ("cut.csv", "998 rows", "row 999 (line 1000)"),
+    ] {
+        for more in [&[][..], &["--skip-bad"]] {
+            let command = [&["load", "db", file, "--key", "id"], more].concat();
+            let reported = workspace.fails(3, &command);
+            assert!(
+                reported.contains(&format!("stopped after {rows}")),
+                "{reported}"
+            );
+            assert!(reported.contains(place), "{reported}");
+        }
+    }
+}
+
+#[test]
 fn a_key_over_the_limit_is_a_bad_row() {
     let workspace = Workspace::new();
     let long = "k".repeat(65_537);

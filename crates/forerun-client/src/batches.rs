@@ -52,7 +52,7 @@ impl Client {
         self.check_batch(keys)?;
         self.counters().commands(keys.len());
         let start = time::now();
-        let mut set = self.take_set();
+        let mut set = self.take_set(start);
         let mut positions = std::mem::take(&mut set.positions);
         self.group(keys, &mut positions, start);
         let mut answers = vec![None; keys.len()];
@@ -77,7 +77,7 @@ impl Client {
                     turns.push(turn);
                 }
                 Err(failure) => {
-                    self.record(server, Some(&failure));
+                    self.record(server, Some(&failure), start);
                     failures.push((server, part.len(), failure));
                 }
             }
@@ -85,8 +85,18 @@ impl Client {
         round::run(&mut turns, &mut batch, &self.round_options(start), wait).await;
         for turn in turns {
             let server = turn.server;
-            if let (conversation, Some(failure)) = self.end(turn, &mut set) {
+            if let (conversation, Some(failure)) = self.end(turn, &mut set, start) {
                 failures.push((server, conversation.unanswered(), failure));
+            }
+        }
+        if self.keeps_failed_deletes() && !keys.is_empty() && matches!(command(0), Command::Delete)
+        {
+            for (server, part) in parts(&positions.begins) {
+                for at in &positions.order[part] {
+                    let at = *at as usize;
+                    let is_done = matches!(answers[at], Some(Answer::Done | Answer::NotFound));
+                    self.deleted(keys[at].as_ref(), server, is_done);
+                }
             }
         }
         self.put_set(ConnectionSet { positions, ..set });

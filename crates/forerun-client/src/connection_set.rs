@@ -1,14 +1,15 @@
 //! The connections of one call, at most one to each server. Concurrent calls use different sets.
 //! After a call, its set is kept for the next one.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use forerun_core::sync::{Mutex, PoisonError};
+use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Failure;
-use crate::net::{Connection, Peer, Resolver, Tls};
+use crate::net::{Addresses, Connection, Peer, Resolver, Tls};
 use crate::options::Credentials;
 use crate::protocol::compose;
 
@@ -22,6 +23,8 @@ const POSITIONS_KEPT: usize = 64 << 10;
 pub(crate) struct ConnectionSet {
     pub(crate) connections: Vec<Option<Connection>>,
     pub(crate) positions: Positions,
+    /// When a request was last answered.
+    pub(crate) last_used: Instant,
 }
 
 /// The keys of a batch by server.
@@ -81,31 +84,57 @@ pub(crate) fn parts(begins: &[usize]) -> impl Iterator<Item = (usize, Range<usiz
 /// How a client opens connections.
 #[derive(Debug)]
 pub(crate) struct Connector<'a> {
-    pub(crate) resolver: &'a Resolver,
-    pub(crate) host: &'a str,
+    pub(crate) resolver: &'a Arc<Resolver>,
     pub(crate) tls: Option<&'a Tls>,
     pub(crate) credentials: Option<&'a Credentials>,
+    pub(crate) idle_timeout: Duration,
 }
 
 impl Connector<'_> {
     /// Opens a connection. If there is a password, its request begins with it. Also returns the
     /// further addresses of the server.
     fn open(&self, now: Instant) -> io::Result<(Connection, Vec<Peer>)> {
-        let mut peers = self.resolver.peers()?;
+        let (mut connection, peers) = match Resolver::addresses(self.resolver, now)? {
+            Addresses::Known(addresses) => {
+                let (mut connection, peers) = self.connect(addresses.peers, now)?;
+                connection.addresses_version = addresses.version;
+                (connection, peers)
+            }
+            Addresses::Unknown(resolution) => (Connection::resolving(resolution, now), Vec::new()),
+        };
+        if let Some(credentials) = self.credentials {
+            compose::authenticate(credentials, connection.output());
+            connection.authenticates = true;
+        }
+        Ok((connection, peers))
+    }
+
+    fn connect(&self, mut peers: Vec<Peer>, now: Instant) -> io::Result<(Connection, Vec<Peer>)> {
         loop {
             let peer = peers.remove(0);
-            match Connection::open(&peer, self.host, self.tls, now) {
-                Ok(mut connection) => {
-                    if let Some(credentials) = self.credentials {
-                        compose::authenticate(credentials, connection.output());
-                        connection.authenticates = true;
-                    }
-                    return Ok((connection, peers));
-                }
+            match Connection::open(&peer, self.resolver.host(), self.tls, now) {
+                Ok(connection) => return Ok((connection, peers)),
                 Err(error) if peers.is_empty() => return Err(error),
                 Err(_) => {}
             }
         }
+    }
+
+    /// Whether a connection of an earlier call can be used for this one.
+    fn keeps(&self, connection: &mut Connection, now: Instant) -> bool {
+        let mut version = connection.addresses_version;
+        let has_address = connection
+            .peer()
+            .is_some_and(|peer| Resolver::has_address(self.resolver, peer, &mut version, now));
+        connection.addresses_version = version;
+        if !has_address {
+            return false;
+        }
+        let is_usable = connection.is_usable(now);
+        if !is_usable {
+            Resolver::refresh(self.resolver);
+        }
+        is_usable && connection.idle_time(now) <= self.idle_timeout
     }
 }
 
@@ -121,7 +150,7 @@ impl ConnectionSet {
         now: Instant,
     ) -> Result<(Connection, Vec<Peer>), Failure> {
         if let Some(mut connection) = self.connections[server].take()
-            && connection.is_usable(now)
+            && connector.keeps(&mut connection, now)
         {
             return Ok((connection, Vec::new()));
         }
@@ -129,32 +158,59 @@ impl ConnectionSet {
     }
 }
 
-/// The sets that no call uses.
-#[derive(Debug, Default)]
-pub(crate) struct IdleSets(Mutex<Vec<ConnectionSet>>);
+/// The sets that no call uses. The one that was used last is used next, so the others age.
+#[derive(Debug)]
+pub(crate) struct IdleSets {
+    sets: Mutex<VecDeque<ConnectionSet>>,
+    idle_timeout: Duration,
+}
 
 impl IdleSets {
-    pub(crate) fn take(&self, servers: usize) -> ConnectionSet {
-        let idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    pub(crate) fn new(idle_timeout: Duration) -> IdleSets {
+        IdleSets {
+            sets: Mutex::default(),
+            idle_timeout,
+        }
+    }
+
+    fn sets(&self) -> MutexGuard<'_, VecDeque<ConnectionSet>> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn take(&self, servers: usize, now: Instant) -> ConnectionSet {
+        let idle = self.sets().pop_back();
         idle.unwrap_or_else(|| ConnectionSet {
             connections: (0..servers).map(|_| None).collect(),
             positions: Positions::default(),
+            last_used: now,
         })
     }
 
     /// The number of sets.
     pub(crate) fn count(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.sets().len()
     }
 
+    /// Keeps a set for the next call. Closes those that no call has used for too long.
     pub(crate) fn put(&self, mut set: ConnectionSet) {
         if set.positions.order.capacity() > POSITIONS_KEPT {
             set.positions = Positions::default();
         }
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE_SETS_MAX {
-            idle.push(set);
+        let now = set.last_used;
+        let is_old = |idle: &ConnectionSet| {
+            now.saturating_duration_since(idle.last_used) > self.idle_timeout
+        };
+        let mut old = Vec::new();
+        let mut sets = self.sets();
+        while sets.front().is_some_and(is_old) {
+            old.extend(sets.pop_front());
         }
+        if sets.len() < IDLE_SETS_MAX {
+            sets.push_back(set);
+        }
+        drop(sets);
+        // Closing connections takes time, in which other calls need the sets.
+        drop(old);
     }
 }
 

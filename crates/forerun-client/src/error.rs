@@ -66,7 +66,8 @@ pub enum Error {
         limit: usize,
     },
     /// The server did not answer, or refused the request. A write may or may not have happened,
-    /// unless the failure is [`Failure::Ejected`], [`Failure::Refused`] or [`Failure::Connect`].
+    /// unless the failure is [`Failure::Ejected`], [`Failure::Refused`], [`Failure::Connect`] or
+    /// [`Failure::TooManyConnections`].
     #[error("server {server}: {failure}")]
     Server {
         /// The server's address.
@@ -139,6 +140,10 @@ pub enum Failure {
     /// It answered with an error. It is still running, so it is not ejected.
     #[error("it answered {0:?}")]
     Refused(String),
+    /// It has as many connections as it accepts (memcached's `-c`). It counts as failed, because
+    /// the next call would connect and be refused as well.
+    #[error("it has too many connections")]
+    TooManyConnections,
     /// It does not accept multi-get frames ([`Protocol::MultiGet`](crate::Protocol::MultiGet)), for
     /// example because it is memcached. It is still running, so it is not ejected.
     #[error("it does not accept multi-get frames: it answered {0:?}")]

@@ -7,6 +7,9 @@
 //!      │                                          └──────── it fails ───────────┘        │
 //!      └───────────────────────────────────────────────────────── it answers ────────────┘
 //! ```
+//!
+//! Calls that run at the same time fail together. Only a call that began after the last failure was
+//! counted is another one.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +23,10 @@ pub(crate) struct Health {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ServerHealth {
-    /// Failed calls in a row.
+    /// Failed calls, each of which began after the one before had failed.
     failures: u32,
+    /// When the last one had failed.
+    failed_at: Option<Instant>,
     /// When a call may try an ejected server.
     retry_at: Option<Instant>,
 }
@@ -57,13 +62,17 @@ impl Health {
         self.servers[server].retry_at.is_some_and(|at| now < at)
     }
 
-    /// Records the result of a call.
-    pub(crate) fn record(&mut self, server: usize, is_alive: bool, now: Instant) {
+    /// Records the result of a call that began at `start`.
+    pub(crate) fn record(&mut self, server: usize, is_alive: bool, start: Instant, now: Instant) {
         let health = &mut self.servers[server];
         if is_alive {
             *health = ServerHealth::default();
             return;
         }
+        if health.failed_at.is_some_and(|at| start < at) {
+            return;
+        }
+        health.failed_at = Some(now);
         health.failures = health.failures.saturating_add(1);
         if health.failures >= self.failures_to_eject && health.retry_at.is_none_or(|at| at <= now) {
             health.retry_at = Some(now + self.retry_interval);
@@ -80,21 +89,41 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut health = Health::new(2, 2, Duration::from_secs(10));
-        health.record(0, false, at(0));
+        health.record(0, false, at(0), at(0));
         assert_eq!(health.admit(0, at(0)), Ok(()));
-        health.record(0, true, at(0));
-        health.record(0, false, at(0));
+        health.record(0, true, at(0), at(0));
+        health.record(0, false, at(0), at(0));
         assert!(!health.is_ejected(0, at(0)), "an answer came between");
-        health.record(0, false, at(1));
+        health.record(0, false, at(1), at(1));
         assert_eq!(health.admit(0, at(3)), Err(Duration::from_secs(8)));
         assert_eq!(health.admit(1, at(3)), Ok(()));
         assert!(health.is_ejected(0, at(3)) && !health.is_ejected(0, at(11)));
         assert_eq!(health.admit(0, at(11)), Ok(()), "the one that tries");
         assert_eq!(health.admit(0, at(11)), Err(Duration::from_secs(10)));
-        health.record(0, false, at(12));
+        health.record(0, false, at(12), at(12));
         assert_eq!(health.admit(0, at(12)), Err(Duration::from_secs(9)));
         assert_eq!(health.admit(0, at(21)), Ok(()));
-        health.record(0, true, at(21));
+        health.record(0, true, at(21), at(21));
         assert_eq!(health.admit(0, at(21)), Ok(()));
+    }
+
+    #[test]
+    fn calls_that_fail_together_count_once() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut health = Health::new(1, 2, Duration::from_secs(2));
+        for end in 10..20 {
+            health.record(0, false, at(0), at(end));
+        }
+        assert!(!health.is_ejected(0, at(20)), "it is one incident");
+        // A call that began before the failure was counted, and ended after all others.
+        health.record(0, false, at(9), at(500));
+        assert!(!health.is_ejected(0, at(500)));
+        health.record(0, false, at(10), at(501));
+        assert!(health.is_ejected(0, at(501)));
+        // The call that tries the ejected server is not one of those that failed before.
+        assert_eq!(health.admit(0, at(2501)), Ok(()));
+        health.record(0, false, at(2501), at(2502));
+        assert!(health.is_ejected(0, at(2503)));
     }
 }

@@ -11,14 +11,14 @@
 //!   calls            the calls, as futures     wait        in the caller's thread or an event loop
 //!   commands         the blocking calls        stats       the client's counters
 //!   pending          calls for event loops     interrupt   asks a function whether to stop waiting
-//!   batches          batches of writes
-//!   ring_client      a call, from its keys     net/        sockets that never block, connections, names
-//!                    to its report             round       sends to all, polls, reads from all
+//!   lookups          batches of lookups        failed_deletes  what to delete when a server is back
+//!   batches          batches of writes         net/        sockets that never block, connections, names
+//!   ring_client      commands, the servers     round       sends to all, polls, reads from all
 //! ```
 //!
 //! # Guarantees
-//! - A call ends within [`ClientOptions::timeout`], whatever servers do. The client resolves names
-//!   when it is created, and later in the background.
+//! - A call ends within [`ClientOptions::timeout`], whatever servers do. The client waits for the
+//!   resolver when it is created. Later, a call that connects waits for it within its time.
 //! - A connection whose answer was not read to its end is closed, so an answer never belongs to
 //!   another request. In the meta protocol each answer also repeats a number of its request.
 //! - A connection's buffer has at most `max_value_bytes` plus 64 KiB. It grows as bytes arrive: an
@@ -34,8 +34,10 @@ mod connection_set;
 mod conversation;
 mod error;
 mod expiry;
+mod failed_deletes;
 mod health;
 mod interrupt;
+mod lookups;
 mod net;
 mod new_value;
 mod options;

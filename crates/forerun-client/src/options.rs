@@ -32,13 +32,25 @@ pub struct ClientOptions {
     /// The maximum time of a call, including connecting. A server that has not answered by then has
     /// failed. Default: 1 second.
     pub timeout: Duration,
-    /// A server is ejected after this many failed calls in a row; at least 1. Default: 2.
+    /// A server is ejected after this many failed calls in a row; at least 1. Calls that fail at
+    /// the same time count once. Default: 2.
     pub failures_to_eject: u32,
     /// How long a server stays ejected. Then one call tries it. If that call succeeds, the server
     /// is used again; otherwise it stays ejected for the same time again. Default: 2 seconds.
     pub retry_interval: Duration,
     /// What happens to the keys of an ejected server. Default: [`EjectedKeys::Fail`].
     pub ejected_keys: EjectedKeys,
+    /// How often the client resolves the names of servers again. It closes connections to addresses
+    /// that a name no longer has. It also resolves a name when the server has failed or has closed
+    /// a connection. Default: 30 seconds.
+    pub resolve_interval: Duration,
+    /// A connection that no call has used for this long is closed by the next call. Default: 10
+    /// seconds.
+    pub idle_timeout: Duration,
+    /// How many keys the client keeps in memory whose deletes failed, to delete them before its
+    /// next request to the server: a server that was restarted with a snapshot, or was unreachable,
+    /// still has their values. A call that fails to delete is an error all the same. Default: 0.
+    pub failed_deletes_max: usize,
     /// The longest value that is accepted from a server. Each connection has a buffer of at most
     /// this size plus 64 KiB. Longer values are skipped. Default: 16 MiB.
     pub max_value_bytes: usize,
@@ -61,6 +73,9 @@ forerun_core::setters! {
         failures_to_eject: u32,
         retry_interval: Duration,
         ejected_keys: EjectedKeys,
+        resolve_interval: Duration,
+        idle_timeout: Duration,
+        failed_deletes_max: usize,
         max_value_bytes: usize,
     } into { credentials: Option<Credentials>, ucx_token_file: Option<PathBuf> }
 }
@@ -79,6 +94,9 @@ impl Default for ClientOptions {
             failures_to_eject: 2,
             retry_interval: Duration::from_secs(2),
             ejected_keys: EjectedKeys::default(),
+            resolve_interval: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(10),
+            failed_deletes_max: 0,
             max_value_bytes: 16 << 20,
             credentials: None,
             ucx_token_file: None,
@@ -96,6 +114,15 @@ impl ClientOptions {
         }
         if self.retry_interval > TIME_MAX {
             return wrong("retry_interval", "must be at most a year");
+        }
+        if self.resolve_interval.is_zero() || self.resolve_interval > TIME_MAX {
+            return wrong(
+                "resolve_interval",
+                "must be longer than zero and at most a year",
+            );
+        }
+        if self.idle_timeout > TIME_MAX {
+            return wrong("idle_timeout", "must be at most a year");
         }
         if self.failures_to_eject == 0 {
             return wrong("failures_to_eject", "must be at least 1");

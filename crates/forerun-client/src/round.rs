@@ -14,14 +14,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use forerun_core::sync::time;
+use forerun_core::sync::{Arc, time};
 
 use crate::conversation::{Conversation, Step, shown};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::net::ucx_poll::{self, Polled};
-use crate::net::{Connection, Interest, Peer, Tls};
-use crate::protocol::reply::{Line, Parsed, Reply};
+use crate::net::{Connection, Interest, Peer, Resolver, Tls};
+use crate::protocol::reply::{Line, Parsed, Reply, TOO_MANY_CONNECTIONS};
 use crate::wait::{Readiness, Wait};
 
 /// Maximum number of reads from a connection before the others have their turn.
@@ -70,8 +70,8 @@ pub(crate) struct RoundOptions<'a> {
     pub(crate) max_value_bytes: usize,
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) tls: Option<&'a Tls>,
-    /// The host of each server's address.
-    pub(crate) hosts: &'a [String],
+    /// The addresses of each server.
+    pub(crate) resolvers: &'a [Arc<Resolver>],
 }
 
 /// Drives all turns to their results. Every turn has a result afterwards.
@@ -140,6 +140,15 @@ fn advance<C: Conversation>(
     shared: &mut C::Shared,
     options: &RoundOptions<'_>,
 ) -> Result<Option<()>, Failure> {
+    if turn.connection.is_resolving() {
+        let addresses = options.resolvers[turn.server].known();
+        let addresses = addresses.map_err(Failure::Connect)?;
+        turn.peers = addresses.peers;
+        turn.connection.addresses_version = addresses.version;
+        // The name has an address, so this is not the error.
+        let error = io::ErrorKind::NotFound.into();
+        return try_next_peer(turn, error, options).map(|()| None);
+    }
     if turn.connection.is_connecting()
         && let Err(error) = turn.connection.finish_connecting()
     {
@@ -186,6 +195,9 @@ fn read_replies<C: Conversation>(
         let (step, consumed, skip) = match connection.reply(max_value_bytes)? {
             None | Some(Parsed::Partial { .. }) => return Ok(Step::More),
             Some(Parsed::Complete { reply, consumed }) => match (authenticates, reply) {
+                (_, Reply::Error { line, .. }) if line == TOO_MANY_CONNECTIONS => {
+                    return Err(Failure::TooManyConnections);
+                }
                 (false, Reply::MultiGet { credits: granted }) if asks_for_frames => {
                     credits = Some(granted);
                     (Step::More, consumed, 0)
@@ -234,7 +246,7 @@ fn try_next_peer<C>(
     mut error: io::Error,
     options: &RoundOptions<'_>,
 ) -> Result<(), Failure> {
-    let host = &options.hosts[turn.server];
+    let host = options.resolvers[turn.server].host();
     while !turn.peers.is_empty() {
         let peer = turn.peers.remove(0);
         match turn.connection.reopen(&peer, host, options.tls) {

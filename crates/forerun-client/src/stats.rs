@@ -31,6 +31,10 @@ metrics! {
         gauge ejected_servers: u64,
         /// Sets of connections that no call uses.
         gauge idle_connection_sets: u64,
+        /// Keys whose deletes failed and that will be deleted when their server answers.
+        gauge failed_deletes: u64,
+        /// Failed deletes that were not kept, because `failed_deletes_max` were.
+        counter failed_deletes_dropped: u64,
     }
 }
 

@@ -165,6 +165,41 @@ fn items_expire_and_are_touched() {
 }
 
 #[test]
+fn items_that_expire_after_2038_are_found_until_then() {
+    const YEARS: [u32; 4] = [10, 12, 20, 100];
+    on_every_server(|client, protocol| {
+        let in_years = |years: u32| Duration::from_secs(365 * 24 * 60 * 60) * years;
+        let ends = YEARS.map(|years| Expiry::In(in_years(years)));
+        let at = YEARS.map(|years| Expiry::At(SystemTime::now() + in_years(years)));
+        let is_found = |key: &str| client.get(key).expect("it answers").is_some();
+        for expiry in ends.into_iter().chain(at) {
+            let value = NewValue::new("v").expiry(expiry);
+            assert!(client.add("new", value).expect("it answers"));
+            client.set("k", value).expect("stored");
+            assert!(client.replace("k", value).expect("it answers"));
+            let version = client
+                .gets("k")
+                .expect("it answers")
+                .and_then(|found| found.cas);
+            let stored = client.cas("k", value, version.expect("it is there"));
+            assert_eq!(stored.expect("it answers"), CasResult::Stored);
+            assert!(client.touch("new", expiry).expect("it answers"));
+            assert!(client.gat("new", expiry).expect("it answers").is_some());
+            client.set_many(&[("of-batch", value)]).expect("it answers");
+            for key in ["k", "new", "of-batch"] {
+                assert!(is_found(key), "{key}, {expiry:?}, {protocol:?}");
+                assert!(client.delete(key).expect("it answers"));
+            }
+        }
+        let past = Expiry::At(SystemTime::now() - in_years(1));
+        client
+            .set("k", NewValue::new("v").expiry(past))
+            .expect("stored");
+        assert!(!is_found("k"));
+    });
+}
+
+#[test]
 fn a_batch_is_answered_in_the_callers_order() {
     on_every_server(|client, _| {
         let key = |number: usize| format!("key:{number}");

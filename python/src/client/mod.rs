@@ -41,12 +41,14 @@ const WAITING: &str = "waiting for servers";
 /// twemproxy with md5), "ketama_unweighted" (libmemcached's default hash), "ketama_fnv1a_64"
 /// (twemproxy's default) or "rendezvous" (pymemcache). `protocol`: "classic"; "meta", which sends
 /// keys of any bytes; or "multi_get", which sends lookups in binary, to Forerun's servers only.
-/// `timeout_ms`: the time limit of a call. A server that fails
-/// `failures_to_eject` calls in a row is left out for `retry_interval_ms`; its keys fail meanwhile,
-/// or move to the other servers with `ejected_keys="move"`. `on_failure`: whether lookups of keys
-/// whose server failed "raise", or count as a "miss". `max_value_bytes`: the longest value that is
-/// accepted. `user` and `password`: sent first on each connection. `tls_ca_file`: switches TLS on;
-/// the file of the authorities.
+/// `timeout_ms`: the time limit of a call. A server that fails `failures_to_eject` calls in a row
+/// is left out for `retry_interval_ms`; its keys fail meanwhile, or move to the other servers with
+/// `ejected_keys="move"`. `on_failure`: whether lookups of keys whose server failed "raise", or
+/// count as a "miss". `resolve_interval_ms`: how often the servers' names are resolved again.
+/// `idle_timeout_ms`: after how long unused connections are closed. `failed_deletes_max`: how many
+/// keys whose deletes failed are kept, to be deleted when their server answers again.
+/// `max_value_bytes`: the longest value that is accepted. `user` and `password`: sent first on each
+/// connection. `tls_ca_file`: switches TLS on; the file of the authorities.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Client {
     /// `None` once it is closed. Running calls keep their connections until they return.
@@ -115,6 +117,9 @@ impl Client {
             retry_interval_ms=2000,
             ejected_keys="fail",
             on_failure="raise",
+            resolve_interval_ms=30_000,
+            idle_timeout_ms=10_000,
+            failed_deletes_max=0,
             max_value_bytes=VALUE_BYTES_MAX,
             user=None,
             password=None,
@@ -126,7 +131,8 @@ impl Client {
         ),
         text_signature = "(servers, *, ring='ketama', protocol='classic', timeout_ms=1000, \
             failures_to_eject=2, retry_interval_ms=2000, ejected_keys='fail', \
-            on_failure='raise', max_value_bytes=16777216, user=None, password=None, \
+            on_failure='raise', resolve_interval_ms=30000, idle_timeout_ms=10000, \
+            failed_deletes_max=0, max_value_bytes=16777216, user=None, password=None, \
             tls_ca_file=None, tls_server_name=None, tls_cert_file=None, tls_key_file=None, \
             ucx_token_file=None)"
     )]
@@ -141,6 +147,9 @@ impl Client {
         #[pyo3(from_py_with = numeric_arguments::retry_interval_ms)] retry_interval_ms: u64,
         ejected_keys: &str,
         on_failure: &str,
+        #[pyo3(from_py_with = numeric_arguments::resolve_interval_ms)] resolve_interval_ms: u64,
+        #[pyo3(from_py_with = numeric_arguments::idle_timeout_ms)] idle_timeout_ms: u64,
+        #[pyo3(from_py_with = numeric_arguments::failed_deletes_max)] failed_deletes_max: usize,
         max_value_bytes: Size,
         user: Option<String>,
         password: Option<String>,
@@ -164,6 +173,9 @@ impl Client {
             .failures_to_eject(failures_to_eject)
             .retry_interval(Duration::from_millis(retry_interval_ms))
             .ejected_keys(arguments::ejected_keys(ejected_keys)?)
+            .resolve_interval(Duration::from_millis(resolve_interval_ms))
+            .idle_timeout(Duration::from_millis(idle_timeout_ms))
+            .failed_deletes_max(failed_deletes_max)
             .max_value_bytes(max_value_bytes.0)
             .credentials(arguments::credentials(user, password)?)
             .tls(tls)

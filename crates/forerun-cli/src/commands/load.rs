@@ -41,9 +41,10 @@ const BAD_ROWS_NAMED: u64 = 5;
 /// Load a CSV, TSV or NDJSON file into a store
 ///
 /// The store is created if it does not exist. The key consists of the columns given by --key. The
-/// value is the whole row: a JSON object for CSV and TSV, the unchanged line for NDJSON. A later
-/// row replaces an earlier one with the same key. If the load fails, the rows before the error stay
-/// in the store.
+/// value is the whole row: a JSON object for CSV and TSV, the unchanged line for NDJSON. In NDJSON,
+/// a key that is a number is stored as it is written: 1 and 1.0 are two keys. A later row replaces
+/// an earlier one with the same key. If the load fails, the rows before the error stay in the
+/// store.
 ///
 /// Rows in ascending byte order of their keys are written directly into runs, without the log, in
 /// about half the time: sort large files by key. All rows after the first one that is out of order

@@ -68,7 +68,7 @@ struct Summary {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let mut list = Keys::new(Source::open(&args.keys)?, args.hex);
+    let mut list = Keys::new(Source::open(&args.keys)?, args.hex)?;
     let db = args.store.open_for_reading()?;
     let keyspace = args.keyspace.existing(&db)?;
     let mut out = Out::stdout();

@@ -7,62 +7,27 @@
 //! ```
 //!
 //! CSV follows RFC 4180: fields may be quoted, a quote within a field is doubled, and a quoted
-//! field may span lines. The delimiter need not be a comma. TSV has no quoting. The members have
-//! the order of the header. Numbers stay strings: their meaning is up to the reader.
+//! field may span lines. A quote that is never closed, and text behind a closing quote, are errors:
+//! where a quote was lost, rows would be missing. The delimiter need not be a comma. TSV has no
+//! quoting. The members have the order of the header. Numbers stay strings: their meaning is up to
+//! the reader.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::io::{self, Read};
-use std::rc::Rc;
-
-use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
-
-use super::parsed_row::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
+pub use super::csv_records::Dialect;
+use super::csv_records::Records;
+use super::parsed_row::{BadRow, KeySpec, Row, Step};
 use super::{InputError, InputPosition, Source};
 use crate::output::{self, Named};
 
-/// How fields are separated and quoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dialect {
-    delimiter: u8,
-    quotes: Quotes,
-}
-
-/// The meaning of a quote at the beginning of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Quotes {
-    /// The field ends at the closing quote, as in RFC 4180.
-    Enclose,
-    /// The quote is an ordinary character.
-    Ordinary,
-}
-
-impl Dialect {
-    /// Fields separated by tabs, without quoting.
-    pub const TSV: Dialect = Dialect {
-        delimiter: b'\t',
-        quotes: Quotes::Ordinary,
-    };
-
-    /// Fields separated by a delimiter, with optional quotes.
-    pub fn csv(delimiter: u8) -> Dialect {
-        let quotes = Quotes::Enclose;
-        Dialect { delimiter, quotes }
-    }
-}
+/// What is wrong with a row in which a quote was probably lost.
+const TEXT_AFTER_QUOTE: &str = "has text after the closing quote of a field: is a quote missing?";
 
 /// The rows of a CSV or TSV table.
 pub struct CsvRows {
-    place: InputPosition,
-    reader: Reader<Watched>,
-    budget_bytes: Rc<Cell<usize>>,
-    line_starts: Rc<RefCell<LineStarts>>,
+    records: Records,
     /// The header. Each name is already a JSON member: `"name":`.
     members: Vec<String>,
     key_columns: Vec<usize>,
     separator: String,
-    record: ByteRecord,
-    number: u64,
 }
 
 impl CsvRows {
@@ -72,35 +37,22 @@ impl CsvRows {
     /// [`InputError::Heading`] if the header is missing, is not UTF-8, contains a column twice, or
     /// lacks a key column.
     pub fn new(source: Source, dialect: Dialect, key: &KeySpec) -> Result<CsvRows, InputError> {
-        let (place, reader) = source.into_parts();
-        let budget_bytes = Rc::new(Cell::new(ROW_BYTES_MAX));
-        let line_starts = Rc::new(RefCell::new(LineStarts::default()));
-        let watched = Watched {
-            inner: reader,
-            budget_bytes: Rc::clone(&budget_bytes),
-            line_starts: Rc::clone(&line_starts),
-        };
-        let mut reader = ReaderBuilder::new()
-            .delimiter(dialect.delimiter)
-            .quoting(dialect.quotes == Quotes::Enclose)
-            // The code below reads the header and reports short rows itself, in plainer words.
-            .has_headers(false)
-            .flexible(true)
-            .from_reader(watched);
-        let mut record = ByteRecord::new();
-        let found = reader
-            .read_byte_record(&mut record)
-            .map_err(|error| read_error(&place, error))?;
+        let mut records = Records::new(source, dialect)?;
+        let header = records.next()?;
         let heading_error = |problem: String| InputError::Heading {
-            name: place.name().to_owned(),
+            name: records.place().name().to_owned(),
             problem,
         };
-        if !found {
+        let Some(header) = header else {
             return Err(heading_error(
                 "it is empty: a header with the column names is required".to_owned(),
             ));
+        };
+        if header.has_text_after_quote {
+            return Err(heading_error(format!("the header {TEXT_AFTER_QUOTE}")));
         }
-        let names = record
+        let names = records
+            .record()
             .iter()
             .map(|field| {
                 std::str::from_utf8(field)
@@ -136,41 +88,33 @@ impl CsvRows {
             .map(|name| format!("{}:", serde_json::Value::from(*name)))
             .collect();
         Ok(CsvRows {
-            place,
-            reader,
-            budget_bytes,
-            line_starts,
+            records,
             members,
             key_columns,
             separator: key.separator.clone(),
-            record,
-            number: 0,
         })
     }
 
     /// How far the input was read.
     pub fn place(&self) -> &InputPosition {
-        &self.place
+        self.records.place()
     }
 
     /// Reads the next row. See [`super::rows::Rows::next`].
     pub fn next(&mut self, row: &mut Row) -> Result<Step, InputError> {
-        self.budget_bytes.set(ROW_BYTES_MAX);
-        let found = self
-            .reader
-            .read_byte_record(&mut self.record)
-            .map_err(|error| read_error(&self.place, error))?;
-        if !found {
+        let Some(record) = self.records.next()? else {
             return Ok(Step::End);
-        }
-        self.number += 1;
-        row.number = self.number;
-        let begin = self.record.position().map_or(0, csv::Position::byte);
-        row.line = self.line_starts.borrow_mut().line_from(begin).unwrap_or(0);
-        Ok(match self.fill(row) {
+        };
+        row.number = record.number;
+        row.line = record.line;
+        let filled = match record.has_text_after_quote {
+            true => Err(format!("it {TEXT_AFTER_QUOTE}")),
+            false => self.fill(row),
+        };
+        Ok(match filled {
             Ok(()) => Step::Row,
             Err(problem) => {
-                let name = self.place.name().to_owned();
+                let name = self.place().name().to_owned();
                 Step::Bad(BadRow {
                     name,
                     number: row.number,
@@ -182,14 +126,15 @@ impl CsvRows {
     }
 
     fn fill(&self, row: &mut Row) -> Result<(), String> {
-        let (fields, columns) = (self.record.len(), self.members.len());
+        let record = self.records.record();
+        let (fields, columns) = (record.len(), self.members.len());
         if fields != columns {
             let fields = output::counted(fields as u64, "field");
             return Err(format!("it has {fields}, but the header has {columns}"));
         }
         row.value.clear();
         row.value.push(b'{');
-        for (at, (member, field)) in self.members.iter().zip(&self.record).enumerate() {
+        for (at, (member, field)) in self.members.iter().zip(record).enumerate() {
             let text =
                 std::str::from_utf8(field).map_err(|_| format!("field {} is not UTF-8", at + 1))?;
             if at > 0 {
@@ -204,7 +149,7 @@ impl CsvRows {
             if at > 0 {
                 row.key.extend_from_slice(self.separator.as_bytes());
             }
-            row.key.extend_from_slice(&self.record[column]);
+            row.key.extend_from_slice(&record[column]);
         }
         Ok(())
     }
@@ -223,91 +168,9 @@ fn other_delimiter(names: &[&str]) -> String {
     })
 }
 
-fn read_error(place: &InputPosition, error: csv::Error) -> InputError {
-    match error.into_kind() {
-        ErrorKind::Io(error) => place.read_error(error),
-        other => place.read_error(io::Error::other(format!("{other:?}"))),
-    }
-}
-
-/// The reader under the parser. It limits a row to [`ROW_BYTES_MAX`], since a lone quote would
-/// otherwise turn the rest of the file into one field. It also records where lines begin.
-struct Watched {
-    inner: Box<dyn io::BufRead>,
-    /// Bytes that may still be read before the next row begins. Bytes that are only buffered count
-    /// too, but a buffer is small.
-    budget_bytes: Rc<Cell<usize>>,
-    line_starts: Rc<RefCell<LineStarts>>,
-}
-
-impl Read for Watched {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.line_starts.borrow_mut().watch(&buffer[..read]);
-        match self.budget_bytes.get().checked_sub(read) {
-            Some(left) => self.budget_bytes.set(left),
-            None => {
-                let limit = ROW_BYTES_MAX >> 20;
-                let problem =
-                    format!("a row is longer than {limit} MiB: is a closing quote missing?");
-                return Err(io::Error::other(problem));
-            }
-        }
-        Ok(read)
-    }
-}
-
-/// Start positions of nonempty lines. The parser counts a row's line from the end of the row
-/// before. After `\r\n` and after blank lines, that is one line too early.
-struct LineStarts {
-    offset_bytes: u64,
-    line: u64,
-    at_start: bool,
-    /// Offset and line number of each start that was not queried yet.
-    starts: VecDeque<(u64, u64)>,
-}
-
-impl Default for LineStarts {
-    fn default() -> LineStarts {
-        LineStarts {
-            offset_bytes: 0,
-            line: 1,
-            at_start: true,
-            starts: VecDeque::new(),
-        }
-    }
-}
-
-impl LineStarts {
-    fn watch(&mut self, bytes: &[u8]) {
-        for (offset_bytes, &byte) in (self.offset_bytes..).zip(bytes) {
-            if byte == b'\n' {
-                self.line += 1;
-                self.at_start = true;
-            } else if self.at_start && byte != b'\r' {
-                self.starts.push_back((offset_bytes, self.line));
-                self.at_start = false;
-            }
-        }
-        self.offset_bytes += bytes.len() as u64;
-    }
-
-    /// The number of the first nonempty line at or after `offset_bytes`. Offsets must not decrease
-    /// from call to call.
-    fn line_from(&mut self, offset_bytes: u64) -> Option<u64> {
-        while self
-            .starts
-            .front()
-            .is_some_and(|&(start, _)| start < offset_bytes)
-        {
-            self.starts.pop_front();
-        }
-        self.starts.front().map(|&(_, line)| line)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::parsed_row::ROW_BYTES_MAX;
     use super::super::testing::source;
     use super::*;
 
@@ -425,6 +288,66 @@ mod tests {
             "test: the header contains column \"x\" twice"
         );
         assert_eq!(error(b"id,\xff\n"), "test: the header is not UTF-8");
+    }
+
+    #[test]
+    fn a_quote_without_an_end_is_an_error_at_its_row() {
+        let rest: String = (3..1000).map(|n| format!("{n},row {n}\n")).collect();
+        let lost = format!("id,name\n1,a\n2,\"b\n{rest}");
+        let cut = format!("id,name\r\n1,a\r\n\r\n{rest}1000,\"two\nlines\",\"unfinis");
+        let error = |text: &str| {
+            rows(text.as_bytes(), Dialect::csv(b','), &["id"])
+                .expect_err("it is cut")
+                .to_string()
+        };
+        assert_eq!(
+            error(&lost),
+            "test: byte 14: row 2 (line 3): the quote that opens here, in line 3, has no end"
+        );
+        let at = cut.len() - "\"unfinis".len();
+        assert_eq!(
+            error(&cut),
+            format!(
+                "test: byte {at}: row 999 (line 1001): the quote that opens here, in line 1002, \
+                 has no end"
+            )
+        );
+        assert_eq!(
+            error("id,\"name\n1,a\n"),
+            "test: byte 3: the header: the quote that opens here, in line 1, has no end"
+        );
+        // With a mark, the byte is that of the file.
+        assert!(error("\u{feff}id\n\"").starts_with("test: byte 6: row 1 (line 2)"));
+        // A cut behind a quoted field looks like a last line without its end.
+        for whole in ["id\n\"a\"", "id\n\"a\"\"\"", "id\n\"\"", "id\n\"\n\""] {
+            let found = rows(whole.as_bytes(), Dialect::csv(b','), &["id"]);
+            assert_eq!(found.expect(whole).len(), 1, "{whole:?}");
+        }
+    }
+
+    #[test]
+    fn a_lost_quote_before_other_quotes_is_a_bad_row() {
+        let found = rows(
+            b"id,name\n1,\"a\n2,\"b\"\n3,\"c\" \n4,\"d \"\"e\"\"\"\r\n5,f\"g\n",
+            Dialect::csv(b','),
+            &["id"],
+        );
+        let problem = "it has text after the closing quote of a field: is a quote missing?";
+        assert_eq!(
+            found.expect("every row is closed"),
+            [
+                format!("test: row 1 (line 2): {problem}"),
+                format!("test: row 2 (line 4): {problem}"),
+                r#"5: 4 = {"id":"4","name":"d \"e\""}"#.to_owned(),
+                r#"6: 5 = {"id":"5","name":"f\"g"}"#.to_owned(),
+            ]
+        );
+        let header = rows(b"id,\"x\"y\n", Dialect::csv(b','), &["id"]);
+        let header = header.expect_err("the header is wrong").to_string();
+        assert!(
+            header.starts_with("test: the header has text after"),
+            "{header}"
+        );
     }
 
     #[test]

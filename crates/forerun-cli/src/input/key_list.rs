@@ -15,11 +15,12 @@ pub struct Keys {
 
 impl Keys {
     /// Reads the keys from `source`.
-    pub fn new(source: Source, hex: bool) -> Keys {
-        Keys {
-            lines: Lines::new(source, LINE_BYTES_MAX),
-            hex,
-        }
+    ///
+    /// # Errors
+    /// [`InputError::Read`] if the beginning cannot be read.
+    pub fn new(source: Source, hex: bool) -> Result<Keys, InputError> {
+        let lines = Lines::new(source, LINE_BYTES_MAX)?;
+        Ok(Keys { lines, hex })
     }
 
     /// Fills `batch` with the next `length` keys, or fewer at the end of the list. At the end,
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn keys_come_in_batches_in_order() {
-        let mut keys = Keys::new(source(b"a\nb\n\nc\r\n d \n"), false);
+        let mut keys = Keys::new(source(b"a\nb\n\nc\r\n d \n"), false).unwrap();
         let mut batch = Vec::new();
         keys.next_batch(3, &mut batch).unwrap();
         assert_eq!(batch, [b"a", b"b", b"c"]);
@@ -76,8 +77,18 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_before_the_list_is_not_part_of_its_first_key() {
+        for (list, hex) in [("\u{feff}61\n62\n", true), ("\u{feff}a\nb\n", false)] {
+            let mut keys = Keys::new(source(list.as_bytes()), hex).unwrap();
+            let mut batch = Vec::new();
+            keys.next_batch(3, &mut batch).unwrap();
+            assert_eq!(batch, [b"a", b"b"]);
+        }
+    }
+
+    #[test]
     fn a_line_that_is_not_hexadecimal_is_named() {
-        let mut keys = Keys::new(source(b"00ff\nxy\n"), true);
+        let mut keys = Keys::new(source(b"00ff\nxy\n"), true).unwrap();
         let mut batch = Vec::new();
         let error = keys.next_batch(10, &mut batch).unwrap_err();
         assert_eq!(

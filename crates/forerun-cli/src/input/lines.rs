@@ -1,6 +1,6 @@
 //! Reads lines of bytes. Their length is bounded, and they are numbered from 1.
 
-use std::io::{BufRead, ErrorKind};
+use std::io::BufRead;
 
 use super::{InputError, InputPosition, Source};
 
@@ -28,17 +28,21 @@ pub struct Line<'a> {
 
 impl Lines {
     /// Reads lines of at most `limit_bytes` each.
-    pub fn new(source: Source, limit_bytes: usize) -> Lines {
-        let (place, reader) = source.into_parts();
-        Lines {
+    ///
+    /// # Errors
+    /// [`InputError::Read`] if the beginning cannot be read.
+    pub fn new(source: Source, limit_bytes: usize) -> Result<Lines, InputError> {
+        let (place, reader) = source.into_text()?;
+        let begin_bytes = place.begin_bytes();
+        Ok(Lines {
             place,
             reader,
             line: Vec::new(),
             number: 0,
-            offset_bytes: 0,
-            next_offset_bytes: 0,
+            offset_bytes: begin_bytes,
+            next_offset_bytes: begin_bytes,
             limit_bytes,
-        }
+        })
     }
 
     /// How far the input was read.
@@ -55,11 +59,8 @@ impl Lines {
         self.line.clear();
         self.offset_bytes = self.next_offset_bytes;
         loop {
-            let buffer = match self.reader.fill_buf() {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.place.read_error(error)),
-                Ok(buffer) => buffer,
-            };
+            let buffer = self.reader.fill_buf();
+            let buffer = buffer.map_err(|error| self.place.read_error(error))?;
             let end = buffer.iter().position(|&byte| byte == b'\n');
             let taken = end.map_or(buffer.len(), |at| at + 1);
             self.line.extend_from_slice(&buffer[..taken]);
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &[u8], limit_bytes: usize) -> Result<Vec<(u64, u64, Vec<u8>)>, InputError> {
-        let mut lines = Lines::new(source(text), limit_bytes);
+        let mut lines = Lines::new(source(text), limit_bytes)?;
         let mut all = Vec::new();
         while let Some(line) = lines.next()? {
             all.push((line.number, line.offset_bytes, line.bytes.to_vec()));
@@ -119,6 +120,8 @@ mod tests {
             expected.map(|(number, at, bytes)| (number, at, bytes.to_vec()))
         );
         assert_eq!(lines(b"", 100).unwrap(), []);
+        let marked = lines(b"\xef\xbb\xbfone\ntwo", 100).unwrap();
+        assert_eq!(marked, [(1, 3, b"one".to_vec()), (2, 7, b"two".to_vec())]);
     }
 
     #[test]

@@ -5,9 +5,14 @@
 //! ```
 //!
 //! The first bytes determine the compression, not the name. `located` counts the uncompressed
-//! bytes, so that an error can name its position.
+//! bytes, so that an error can name its position. A cut in compressed data is an error. A cut in
+//! plain data is one where the format shows it: in a quoted field of CSV, in a line of NDJSON, in a
+//! number of a trace, between the two digits of a byte. Elsewhere it looks like a last line without
+//! a line end.
 
 pub mod csv;
+mod csv_records;
+mod gzip_members;
 pub mod key_list;
 pub mod lines;
 pub mod ndjson;
@@ -17,15 +22,17 @@ pub mod trace;
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read};
 use std::path::Path;
 use std::rc::Rc;
 
-use flate2::bufread::MultiGzDecoder;
+use gzip_members::GzipMembers;
 use lzma_rust2::XzReader;
 
 /// Memory limit for xz files. `xz -9` needs 65 MiB, and a damaged header may ask for any amount.
 const XZ_MEMORY_KIB_MAX: u32 = 256 << 10;
+/// The byte order mark of UTF-8, which some programs write before a text. It is not part of it.
+const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Why an input cannot be read. Each error names the input and the position.
 #[derive(Debug, thiserror::Error)]
@@ -149,21 +156,22 @@ impl Source {
         total_bytes: Option<u64>,
     ) -> Result<Source, InputError> {
         let raw_bytes = Rc::new(Cell::new(0));
-        let counted = Counted {
+        let mut counted = Counted {
             inner: raw,
             count: Rc::clone(&raw_bytes),
         };
-        let mut buffered = BufReader::with_capacity(64 << 10, counted);
-        let compression = sniff(&mut buffered).map_err(|source| InputError::Read {
+        let head = head::<XZ_MAGIC_BYTES>(&mut counted).map_err(|source| InputError::Read {
             name: name.clone(),
             offset_bytes: 0,
             compressed: false,
             source,
         })?;
+        let compression = Compression::of(&head);
+        let buffered = BufReader::with_capacity(64 << 10, Cursor::new(head).chain(counted));
         let offset_bytes = Rc::new(Cell::new(0));
         let reader: Box<dyn BufRead> = match compression {
             Compression::None => located(buffered, &offset_bytes),
-            Compression::Gzip => located(MultiGzDecoder::new(buffered), &offset_bytes),
+            Compression::Gzip => located(GzipMembers::new(buffered), &offset_bytes),
             Compression::Xz => located(
                 XzReader::new_mem_limit(buffered, true, XZ_MEMORY_KIB_MAX),
                 &offset_bytes,
@@ -187,8 +195,23 @@ impl Source {
             total_bytes: self.total_bytes,
             compressed: self.compression != Compression::None,
             offset_bytes: self.offset_bytes,
+            begin_bytes: 0,
         };
         (place, self.reader)
+    }
+
+    /// The same for text: a mark at its beginning is left out.
+    ///
+    /// # Errors
+    /// [`InputError::Read`].
+    pub fn into_text(self) -> Result<(InputPosition, Box<dyn BufRead>), InputError> {
+        let (mut place, mut reader) = self.into_parts();
+        let mut head = head::<{ UTF8_MARK.len() }>(&mut reader).map_err(|e| place.read_error(e))?;
+        if head == UTF8_MARK {
+            place.begin_bytes = head.len() as u64;
+            head.clear();
+        }
+        Ok((place, Box::new(Cursor::new(head).chain(reader))))
     }
 }
 
@@ -200,6 +223,7 @@ pub struct InputPosition {
     total_bytes: Option<u64>,
     compressed: bool,
     offset_bytes: Rc<Cell<u64>>,
+    begin_bytes: u64,
 }
 
 impl InputPosition {
@@ -217,6 +241,11 @@ impl InputPosition {
     /// The file's length, if it has one.
     pub fn total_bytes(&self) -> Option<u64> {
         self.total_bytes
+    }
+
+    /// Where the content begins: behind the mark, if the text has one.
+    pub fn begin_bytes(&self) -> u64 {
+        self.begin_bytes
     }
 
     /// The error for a failed read.
@@ -246,21 +275,24 @@ enum Compression {
     Xz,
 }
 
-/// Determines the compression by the magic bytes without consuming them. They must be in the first
-/// buffer. After a short first read from a pipe, xz could be missed, but six bytes arrive together
-/// in practice.
-fn sniff(reader: &mut impl BufRead) -> io::Result<Compression> {
-    let head = loop {
-        match reader.fill_buf() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            other => break other?,
+const XZ_MAGIC_BYTES: usize = 6;
+
+impl Compression {
+    /// The compression of an input that begins with these bytes.
+    fn of(head: &[u8]) -> Compression {
+        match head {
+            [0x1f, 0x8b, ..] => Compression::Gzip,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
+            _ => Compression::None,
         }
-    };
-    Ok(match head {
-        [0x1f, 0x8b, ..] => Compression::Gzip,
-        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
-        _ => Compression::None,
-    })
+    }
+}
+
+/// Reads the first `N` bytes, or fewer if there are no more. One read of a pipe may return less.
+fn head<const N: usize>(reader: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(N);
+    reader.take(N as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A buffered reader that keeps `offset_bytes` at the number of bytes that the inner reader has
@@ -280,7 +312,13 @@ struct Counted<R> {
 
 impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
+        // A decoder above would take an interrupted read for the end of its data.
+        let read = loop {
+            match self.inner.read(buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
         self.count.set(self.count.get() + read as u64);
         Ok(read)
     }
@@ -289,7 +327,7 @@ impl<R: Read> Read for Counted<R> {
 /// Inputs for the tests.
 #[cfg(test)]
 pub mod testing {
-    use std::io::{Cursor, Write};
+    use std::io::{self, Cursor, Read, Write};
 
     use super::Source;
 
@@ -310,15 +348,47 @@ pub mod testing {
         encoder.write_all(bytes).expect("memory can be written");
         encoder.finish().expect("memory can be written")
     }
+
+    /// An input with the content `bytes` that returns the first of them together and the others one
+    /// by one. Each read is interrupted once.
+    pub fn pieces(bytes: &[u8], first: usize) -> Source {
+        let pieces = Pieces {
+            rest: Cursor::new(bytes.to_vec()),
+            length: first,
+            is_interrupted: true,
+        };
+        Source::new("test".to_owned(), Box::new(pieces), None).expect("memory can be read")
+    }
+
+    struct Pieces {
+        rest: Cursor<Vec<u8>>,
+        length: usize,
+        is_interrupted: bool,
+    }
+
+    impl Read for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.is_interrupted = !self.is_interrupted;
+            if !self.is_interrupted {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let length = std::mem::replace(&mut self.length, 1).min(buffer.len());
+            self.rest.read(&mut buffer[..length])
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::testing::{gzip, source};
+    use super::testing::{gzip, pieces, source};
     use super::*;
 
     fn read_all(bytes: &[u8]) -> Result<Vec<u8>, InputError> {
-        let (place, mut reader) = source(bytes).into_parts();
+        read_source(source(bytes))
+    }
+
+    fn read_source(source: Source) -> Result<Vec<u8>, InputError> {
+        let (place, mut reader) = source.into_parts();
         let mut text = Vec::new();
         reader
             .read_to_end(&mut text)
@@ -364,6 +434,57 @@ mod tests {
             }
             assert!(read_all(&XZ[..at]).is_err(), "cut at {at}");
         }
+    }
+
+    #[test]
+    fn compression_is_detected_from_a_pipe_that_returns_single_bytes() {
+        let text: Vec<u8> = (0..64).collect::<Vec<u8>>().repeat(8);
+        for first in 1..8 {
+            for bytes in [&gzip(&text)[..], XZ, &text] {
+                let found = read_source(pieces(bytes, first));
+                assert_eq!(found.expect("it is whole"), text, "first read of {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mark_before_a_text_is_left_out_once() {
+        for (text, rest) in [
+            (&b"\xef\xbb\xbfa"[..], &b"a"[..]),
+            (b"\xef\xbb\xbf", b""),
+            (b"\xef\xbb", b"\xef\xbb"),
+            (b"a\xef\xbb\xbf", b"a\xef\xbb\xbf"),
+            (b"", b""),
+        ] {
+            for source in [source(text), pieces(text, 1), pieces(&gzip(text), 1)] {
+                let (place, mut reader) = source.into_text().expect("it can be read");
+                let mut found = Vec::new();
+                reader.read_to_end(&mut found).expect("it can be read");
+                assert_eq!(found, rest);
+                assert_eq!(place.begin_bytes(), (text.len() - rest.len()) as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn zero_bytes_behind_gzip_are_padding_and_other_bytes_are_an_error() {
+        let member = gzip(b"text");
+        for zeros in [1, 2, 511, 200_000] {
+            let padded = [&member[..], &vec![0; zeros]].concat();
+            assert_eq!(
+                read_all(&padded).expect("padding"),
+                b"text",
+                "{zeros} zeros"
+            );
+            for rest in [&b"x"[..], &member] {
+                let error = read_all(&[&padded[..], rest].concat()).expect_err("data is lost");
+                let InputError::Read { source, .. } = error else {
+                    panic!("{error}")
+                };
+                assert!(source.to_string().contains("after zero bytes"), "{source}");
+            }
+        }
+        assert!(read_all(&[&member[..], b"x"].concat()).is_err());
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Reads NDJSON: one JSON object per line. The key is joined from the given members, and the value
 //! is the unchanged line.
 //!
-//! A key member is a string, an integer or a boolean. A number that double precision cannot hold
-//! exactly is refused and not rounded, because two different keys must not become one. Blank lines
-//! are skipped.
+//! A key member is a string, a number or a boolean. A number becomes the key as the line writes it:
+//! if it were parsed, it could be rounded, and two different keys would become one. Blank lines are
+//! skipped.
 
-use serde_json::{Map, Number, Value};
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
 
 use super::lines::Lines;
 use super::parsed_row::{BadRow, KeySpec, ROW_BYTES_MAX, Row, Step};
@@ -21,12 +23,15 @@ pub struct NdjsonRows {
 
 impl NdjsonRows {
     /// Reads the rows from `source`.
-    pub fn new(source: Source, key: KeySpec) -> NdjsonRows {
-        NdjsonRows {
-            lines: Lines::new(source, ROW_BYTES_MAX),
+    ///
+    /// # Errors
+    /// [`InputError::Read`] if the beginning cannot be read.
+    pub fn new(source: Source, key: KeySpec) -> Result<NdjsonRows, InputError> {
+        Ok(NdjsonRows {
+            lines: Lines::new(source, ROW_BYTES_MAX)?,
             key,
             number: 0,
-        }
+        })
     }
 
     /// How far the input was read.
@@ -68,11 +73,10 @@ impl NdjsonRows {
 }
 
 fn fill_key(spec: &KeySpec, line: &[u8], key: &mut Vec<u8>) -> Result<(), String> {
-    let members = match serde_json::from_slice(line) {
-        Ok(Value::Object(members)) => members,
-        Ok(_) => return Err("it is not a JSON object".to_owned()),
-        Err(error) => return Err(syntax_problem(&error)),
-    };
+    let members: Members = serde_json::from_slice(line).map_err(|error| match error.is_data() {
+        true => "it is not a JSON object".to_owned(),
+        false => syntax_problem(&error),
+    })?;
     for (at, name) in spec.columns.iter().enumerate() {
         if at > 0 {
             key.extend_from_slice(spec.separator.as_bytes());
@@ -82,36 +86,33 @@ fn fill_key(spec: &KeySpec, line: &[u8], key: &mut Vec<u8>) -> Result<(), String
     Ok(())
 }
 
-fn push_member(members: &Map<String, Value>, name: &str, key: &mut Vec<u8>) -> Result<(), String> {
+/// The members of a line, each as the line writes it.
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+fn push_member(members: &Members<'_>, name: &str, key: &mut Vec<u8>) -> Result<(), String> {
     let refused = |what: &str| {
         Err(format!(
             "{} is {what}, which cannot be a key",
             Named(name.as_bytes())
         ))
     };
-    match members.get(name) {
-        None => return Err(format!("it has no member {}", Named(name.as_bytes()))),
-        Some(Value::String(text)) => key.extend_from_slice(text.as_bytes()),
-        Some(Value::Bool(value)) => key.extend_from_slice(if *value { b"true" } else { b"false" }),
-        Some(Value::Number(number)) if is_exact(number) => {
-            key.extend_from_slice(number.to_string().as_bytes())
+    let Some(value) = members.get(name) else {
+        return Err(format!("it has no member {}", Named(name.as_bytes())));
+    };
+    let text = value.get();
+    match text.as_bytes() {
+        [b'"', ..] => {
+            let text: String =
+                serde_json::from_str(text).map_err(|error| syntax_problem(&error))?;
+            key.extend_from_slice(text.as_bytes());
         }
-        Some(Value::Number(_)) => return refused("a number too large to store exactly"),
-        Some(Value::Null) => return refused("null"),
-        Some(Value::Array(_)) => return refused("an array"),
-        Some(Value::Object(_)) => return refused("an object"),
+        b"null" => return refused("null"),
+        [b'[', ..] => return refused("an array"),
+        [b'{', ..] => return refused("an object"),
+        // A number, true or false.
+        literal => key.extend_from_slice(literal),
     }
     Ok(())
-}
-
-/// Integers of 64 bits are exact. A larger integer was read as a double, where neighbours above
-/// 2^53 become equal.
-fn is_exact(number: &Number) -> bool {
-    const EXACT_BELOW: f64 = (1u64 << 53) as f64;
-    !number.is_f64()
-        || number
-            .as_f64()
-            .is_some_and(|value| value.abs() < EXACT_BELOW)
 }
 
 /// The parser's message without its "line 1": there is only one line.
@@ -134,7 +135,8 @@ mod tests {
                 columns,
                 separator: ":".to_owned(),
             },
-        );
+        )
+        .expect("memory can be read");
         let mut row = Row::default();
         let mut all = Vec::new();
         loop {
@@ -193,29 +195,71 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_would_be_rounded_make_no_key() {
-        let found = rows(
-            b"{\"id\":18446744073709551615}\n{\"id\":18446744073709551616}\n{\"id\":1.5}\n",
-            &["id"],
-        );
-        assert_eq!(found[0].as_ref().unwrap().0, "18446744073709551615");
-        assert!(
-            found[1]
-                .as_ref()
-                .unwrap_err()
-                .ends_with("a number too large to store exactly, which cannot be a key")
-        );
-        assert_eq!(found[2].as_ref().unwrap().0, "1.5");
+    fn a_number_is_the_key_as_it_is_written() {
+        let numbers = [
+            "0.9215686321258545",
+            "9007199254740991.0",
+            "9007199254740990.0",
+            "0.1",
+            "0.10000000000000000001",
+            "1e-400",
+            "1E+400",
+            "0.0",
+            "-0",
+            "47.13713",
+            "18446744073709551615",
+            "18446744073709551616",
+            "-99999999999999999999999999",
+        ];
+        let lines = numbers.map(|number| format!("{{\"id\" : {number} ,\"x\":1}}\n"));
+        let found = rows(lines.concat().as_bytes(), &["id"]);
+        let keys: Vec<String> = found.into_iter().map(|row| row.expect("a key").0).collect();
+        assert_eq!(keys, numbers);
+        for wrong in ["01", "1.", ".5", "+1", "NaN", "1e", "0x1", "1 2", "- 1"] {
+            let found = rows(format!("{{\"id\":{wrong}}}\n").as_bytes(), &["id"]);
+            let error = found[0].as_ref().expect_err(wrong);
+            assert!(error.contains("it is not JSON"), "{wrong}: {error}");
+        }
     }
 
     #[test]
-    fn deep_nesting_is_an_error_not_a_crash() {
-        let deep = [b"{\"id\":".as_slice(), &vec![b'['; 100_000], b"\n"].concat();
-        assert!(
-            rows(&deep, &["id"])[0]
-                .as_ref()
-                .unwrap_err()
-                .contains("recursion limit")
+    fn a_mark_and_a_cut_in_the_last_line() {
+        let found = rows(
+            "\u{feff}{\"id\":1}\n{\"id\":2,\"x\":\"un".as_bytes(),
+            &["id"],
         );
+        assert_eq!(found[0].as_ref().expect("a row").0, "1");
+        let error = found[1].as_ref().expect_err("it is cut");
+        assert!(
+            error.contains("row 2 (line 2): it is not JSON: EOF"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn text_that_is_not_unicode_is_an_error_in_every_member() {
+        for line in [
+            &b"{\"id\":\"\\ud800\"}"[..],
+            b"{\"id\":1,\"x\":\"\xff\"}",
+            b"{\"id\":1,\"\xff\":2}",
+        ] {
+            let found = rows(line, &["id"]);
+            assert!(
+                found[0]
+                    .as_ref()
+                    .expect_err("no text")
+                    .contains("it is not JSON")
+            );
+        }
+    }
+
+    #[test]
+    fn deep_nesting_does_not_crash() {
+        let deep = vec![b'['; 100_000];
+        let open = [b"{\"id\":1,\"x\":", &deep[..], b"\n"].concat();
+        let error = rows(&open, &["id"]).remove(0).expect_err("it has no end");
+        assert!(error.contains("it is not JSON: EOF"), "{error}");
+        let closed = [b"{\"id\":1,\"x\":", &deep[..], &vec![b']'; 100_000], b"}\n"].concat();
+        assert_eq!(rows(&closed, &["id"]).remove(0).expect("a row").0, "1");
     }
 }

@@ -96,7 +96,7 @@ impl Rows {
     pub fn new(source: Source, layout: Layout, key: KeySpec) -> Result<Rows, InputError> {
         Ok(match layout {
             Layout::Delimited(dialect) => Rows::Csv(CsvRows::new(source, dialect, &key)?),
-            Layout::Ndjson => Rows::Ndjson(NdjsonRows::new(source, key)),
+            Layout::Ndjson => Rows::Ndjson(NdjsonRows::new(source, key)?),
         })
     }
 

@@ -9,8 +9,6 @@
 //!
 //! Big-endian bytes sort like the numbers, so the store's order is the numbers' order.
 
-use std::io::ErrorKind;
-
 use super::lines::Lines;
 use super::{InputError, Source};
 
@@ -64,7 +62,7 @@ pub struct TextKeys {
 
 impl TextKeys {
     fn read(source: Source) -> Result<TextKeys, InputError> {
-        let mut lines = Lines::new(source, LINE_BYTES_MAX);
+        let mut lines = Lines::new(source, LINE_BYTES_MAX)?;
         let mut keys = TextKeys::default();
         while let Some(line) = lines.next()? {
             if let Some(at) = line.bytes.iter().position(|&byte| byte == 0) {
@@ -103,11 +101,7 @@ fn read_fixed<const N: usize>(source: Source) -> Result<Vec<[u8; N]>, InputError
     let mut partial = [0; N];
     let mut held = 0;
     loop {
-        let buffer = match reader.fill_buf() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) => return Err(place.read_error(error)),
-            Ok(buffer) => buffer,
-        };
+        let buffer = reader.fill_buf().map_err(|error| place.read_error(error))?;
         let length = buffer.len();
         if length == 0 {
             break;
@@ -141,7 +135,7 @@ fn read_fixed<const N: usize>(source: Source) -> Result<Vec<[u8; N]>, InputError
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{gzip, source};
+    use super::super::testing::{gzip, pieces, source};
     use super::*;
 
     fn fixed<const N: usize>(bytes: &[u8]) -> Result<Vec<[u8; N]>, InputError> {
@@ -157,20 +151,7 @@ mod tests {
         assert_eq!(fixed(numbers.as_flattened()).unwrap(), numbers);
         assert_eq!(fixed(&gzip(numbers.as_flattened())).unwrap(), numbers);
         // One byte per read, so every key spans several reads.
-        struct Dribble(std::io::Cursor<Vec<u8>>);
-        impl std::io::Read for Dribble {
-            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-                let length = buffer.len().min(3);
-                std::io::Read::read(&mut self.0, &mut buffer[..length])
-            }
-        }
-        let bytes = numbers[..1000].as_flattened().to_vec();
-        let dribble = Source::new(
-            "test".to_owned(),
-            Box::new(Dribble(std::io::Cursor::new(bytes))),
-            None,
-        )
-        .unwrap();
+        let dribble = pieces(numbers[..1000].as_flattened(), 1);
         assert_eq!(read_fixed::<4>(dribble).unwrap(), &numbers[..1000]);
     }
 

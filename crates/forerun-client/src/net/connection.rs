@@ -8,12 +8,15 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::frame_credits::FrameCredits;
+use super::resolution::Resolution;
 use super::socket::{Peer, Socket, Tls};
 use super::ucx::UcxSocket;
 use crate::error::Failure;
+use crate::failed_deletes::RepeatedDelete;
 use crate::protocol::frame_reply::{ANSWER, PartReader};
 use crate::protocol::frame_request;
 use crate::protocol::reply::{NoReply, Parsed, Reply, parse};
@@ -40,7 +43,10 @@ pub(crate) enum Interest {
 /// A connection to one server.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    peer: Peer,
+    /// `None` while the server's name is being resolved.
+    peer: Option<Peer>,
+    /// The version of the server's addresses that have the peer.
+    pub(crate) addresses_version: u64,
     socket: Socket,
     is_connecting: bool,
     output: Vec<u8>,
@@ -54,6 +60,8 @@ pub(crate) struct Connection {
     skip: u64,
     /// Whether the next reply answers the user and the password.
     pub(crate) authenticates: bool,
+    /// The deletes that the request repeats.
+    pub(crate) repeated: Vec<RepeatedDelete>,
     /// The number of the next request in the meta protocol, or of the next frame.
     pub(crate) next_opaque: u32,
     frames: FrameCredits,
@@ -72,9 +80,23 @@ impl Connection {
         tls: Option<&Tls>,
         now: Instant,
     ) -> io::Result<Connection> {
+        let socket = Socket::connect(peer, host, tls)?;
         Ok(Connection {
-            peer: peer.clone(),
-            socket: Socket::connect(peer, host, tls)?,
+            peer: Some(peer.clone()),
+            ..Connection::of(socket, now)
+        })
+    }
+
+    /// Waits for the addresses of the server. Then call [`Connection::reopen`].
+    pub(crate) fn resolving(resolution: Arc<Resolution>, now: Instant) -> Connection {
+        Connection::of(Socket::Resolving(resolution), now)
+    }
+
+    fn of(socket: Socket, now: Instant) -> Connection {
+        Connection {
+            peer: None,
+            addresses_version: 0,
+            socket,
             is_connecting: true,
             output: Vec::new(),
             sent: 0,
@@ -84,11 +106,12 @@ impl Connection {
             needed: 0,
             skip: 0,
             authenticates: false,
+            repeated: Vec::new(),
             next_opaque: 0,
             frames: FrameCredits::default(),
             parts: PartReader::default(),
             last_used: now,
-        })
+        }
     }
 
     /// Where requests are appended.
@@ -126,14 +149,19 @@ impl Connection {
     /// The system's error.
     pub(crate) fn reopen(&mut self, peer: &Peer, host: &str, tls: Option<&Tls>) -> io::Result<()> {
         self.socket = Socket::connect(peer, host, tls)?;
-        self.peer = peer.clone();
+        self.peer = Some(peer.clone());
         (self.is_connecting, self.sent) = (true, 0);
         Ok(())
     }
 
-    /// The address.
-    pub(crate) fn peer(&self) -> &Peer {
-        &self.peer
+    /// The address. `None` while the server's name is being resolved.
+    pub(crate) fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
+    }
+
+    /// Whether the server's name is being resolved.
+    pub(crate) fn is_resolving(&self) -> bool {
+        self.peer.is_none()
     }
 
     pub(crate) fn is_connecting(&self) -> bool {
@@ -193,7 +221,7 @@ impl Connection {
         let interest = self.interest();
         match self.socket {
             // Its descriptor is readable whenever there is something to do.
-            Socket::Ucx(_) => Readiness {
+            Socket::Ucx(_) | Socket::Resolving(_) => Readiness {
                 read: true,
                 write: false,
             },
@@ -310,10 +338,15 @@ impl Connection {
         is_sent && self.begin == self.end && self.skip == 0
     }
 
+    /// How long no request has used the connection.
+    pub(crate) fn idle_time(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.last_used)
+    }
+
     /// Whether the connection can be used for a request. Checks an idle connection: it is not
     /// usable if its server has closed it or has sent something.
     pub(crate) fn is_usable(&mut self, now: Instant) -> bool {
-        if now.saturating_duration_since(self.last_used) < CHECK_AFTER {
+        if self.idle_time(now) < CHECK_AFTER {
             return true;
         }
         if let Some(ucx) = self.ucx() {

@@ -3,6 +3,7 @@
 mod connection;
 mod frame_credits;
 mod plain_socket;
+mod resolution;
 mod resolver;
 mod socket;
 pub(crate) mod ucx;
@@ -11,5 +12,5 @@ pub(crate) mod ucx_poll;
 pub(crate) use connection::{Connection, Interest};
 #[cfg(test)]
 pub(crate) use plain_socket::Place;
-pub(crate) use resolver::Resolver;
+pub(crate) use resolver::{Addresses, Lookup, Resolver, system_lookup};
 pub(crate) use socket::{Peer, Tls};

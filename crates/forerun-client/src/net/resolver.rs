@@ -1,16 +1,33 @@
-//! The addresses of a server's name. The client resolves a name when it is created. After the
-//! server has failed, a separate thread resolves it again, so that no call waits for the resolver.
+//! The addresses of a server's name. They change: a restarted container gets another address, and
+//! another server may get its old one.
+//!
+//! ```text
+//!   the client is created                 it resolves the name and waits
+//!   resolve_interval has passed, the      a call starts a thread; calls that connect wait for it as
+//!   server failed, or a connection was    they wait for a socket, and the others go on
+//!   found closed
+//! ```
 
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
 
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
-use forerun_core::sync::{Arc, Mutex, PoisonError, thread};
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
+use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError, thread, time};
 
 use super::plain_socket::Place;
+use super::resolution::Resolution;
 use super::socket::Peer;
 use super::ucx::UcxClient;
 use crate::server_address::{Endpoint, ServerAddress};
+
+/// Finds the addresses of a host. The tests have their own.
+pub(crate) type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+/// Asks the system's resolver.
+pub(crate) fn system_lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok((host, port).to_socket_addrs()?.collect())
+}
 
 /// The addresses of a server.
 #[derive(Debug)]
@@ -20,14 +37,49 @@ pub(crate) struct Resolver {
     has_name: bool,
     /// UCX, if the server is reached over it.
     ucx: Option<Arc<UcxClient>>,
-    peers: Mutex<Vec<Peer>>,
-    resolving: AtomicBool,
+    lookup: Lookup,
+    interval: Duration,
+    created: Instant,
+    /// When to resolve the name again, in milliseconds since `created`.
+    due_ms: AtomicU64,
+    /// Counts the changes of the addresses.
+    version: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    peers: Vec<Peer>,
+    /// When they were looked up. `None` if they may be those of other servers since.
+    resolved_at: Option<Instant>,
+    running: Option<Arc<Resolution>>,
+}
+
+/// The addresses to connect to.
+#[derive(Debug)]
+pub(crate) enum Addresses {
+    Known(KnownAddresses),
+    /// They are known when this has ended.
+    Unknown(Arc<Resolution>),
+}
+
+/// The addresses of a name.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownAddresses {
+    /// In the order in which to try them.
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) version: u64,
 }
 
 impl Resolver {
     /// Resolves the server's name. This may take as long as the system's resolver takes. A name
     /// without addresses is not an error here; connecting fails later.
-    pub(crate) fn new(address: &ServerAddress, ucx: Option<&Arc<UcxClient>>) -> Resolver {
+    pub(crate) fn new(
+        address: &ServerAddress,
+        ucx: Option<&Arc<UcxClient>>,
+        interval: Duration,
+        lookup: Lookup,
+    ) -> Resolver {
         let has_name = match &address.endpoint {
             Endpoint::Tcp { host, .. } | Endpoint::UcxTcp { host, .. } => {
                 host.parse::<IpAddr>().is_err()
@@ -38,18 +90,36 @@ impl Resolver {
             endpoint: address.endpoint.clone(),
             has_name,
             ucx: ucx.filter(|_| address.endpoint.is_ucx()).cloned(),
-            peers: Mutex::new(Vec::new()),
-            resolving: AtomicBool::new(false),
+            lookup,
+            interval,
+            created: time::now(),
+            due_ms: AtomicU64::new(0),
+            version: AtomicU64::new(0),
+            state: Mutex::default(),
         };
         resolver.resolve();
+        resolver.set_due(time::now());
         resolver
     }
 
+    /// The host of the server's address; empty if the address is a path.
+    pub(crate) fn host(&self) -> &str {
+        match &self.endpoint {
+            Endpoint::Tcp { host, .. } | Endpoint::UcxTcp { host, .. } => host,
+            Endpoint::Unix(_) | Endpoint::UcxUnix(_) => "",
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn resolve(&self) {
+        let start = time::now();
         let found: Vec<Place> = match &self.endpoint {
             Endpoint::Unix(path) | Endpoint::UcxUnix(path) => vec![Place::Unix(path.clone())],
             Endpoint::Tcp { host, port } | Endpoint::UcxTcp { host, port } => {
-                let found = (host.as_str(), *port).to_socket_addrs();
+                let found = (self.lookup)(host, *port);
                 found.into_iter().flatten().map(Place::Tcp).collect()
             }
         };
@@ -58,19 +128,24 @@ impl Resolver {
             None => Peer::Socket(place),
         };
         let found: Vec<Peer> = found.into_iter().map(peer).collect();
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        let peers = &mut state.peers;
         // If the addresses are the same, keep the order that `try_last` gave them.
         let is_same = peers.len() == found.len() && found.iter().all(|peer| peers.contains(peer));
         // If the resolver fails, the addresses that it found before are the best available.
         if !found.is_empty() && !is_same {
             *peers = found;
+            // Relaxed, here and below: a call that reads the number before keeps a connection once
+            // more. The addresses are behind the lock.
+            self.version.fetch_add(1, Ordering::Relaxed);
         }
+        state.resolved_at = Some(start);
     }
 
     /// Moves an address behind the others, because connecting to it takes longer than a call may
     /// take.
     pub(crate) fn try_last(&self, peer: &Peer) {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let peers = &mut self.state().peers;
         if let Some(at) = peers.iter().position(|own| own == peer) {
             peers[at..].rotate_left(1);
         }
@@ -78,38 +153,107 @@ impl Resolver {
 
     #[cfg(test)]
     pub(crate) fn set_peers(&self, peers: Vec<Peer>) {
-        *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
+        self.state().peers = peers;
     }
 
-    /// The addresses, in the order in which to try them.
+    /// The addresses to connect to now.
     ///
     /// # Errors
     /// The name has no address.
-    pub(crate) fn peers(&self) -> io::Result<Vec<Peer>> {
-        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        if peers.is_empty() {
+    pub(crate) fn addresses(resolver: &Arc<Resolver>, now: Instant) -> io::Result<Addresses> {
+        let mut state = resolver.state();
+        let age = state
+            .resolved_at
+            .map(|at| now.saturating_duration_since(at));
+        if resolver.has_name
+            && age.is_none_or(|age| age >= resolver.interval)
+            && let Ok(running) = Resolver::start(resolver, &mut state)
+        {
+            return Ok(Addresses::Unknown(running));
+        }
+        resolver.known_of(&state).map(Addresses::Known)
+    }
+
+    /// The addresses that were found last.
+    ///
+    /// # Errors
+    /// The name has no address.
+    pub(crate) fn known(&self) -> io::Result<KnownAddresses> {
+        self.known_of(&self.state())
+    }
+
+    fn known_of(&self, state: &State) -> io::Result<KnownAddresses> {
+        if state.peers.is_empty() {
             let what = "the name has no address";
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         }
-        Ok(peers.clone())
+        Ok(KnownAddresses {
+            peers: state.peers.clone(),
+            version: self.version.load(Ordering::Relaxed),
+        })
     }
 
-    /// Resolves the name again in the background, because the server failed.
-    pub(crate) fn refresh(resolver: &Arc<Resolver>) {
-        // Relaxed, here and below: the flag only keeps a second thread from doing the same. The
-        // addresses are behind a lock.
-        if !resolver.has_name || resolver.resolving.swap(true, Ordering::Relaxed) {
-            return;
+    /// Whether the name has an address that it had in this version, which becomes the present one.
+    /// Resolves the name in the background if that is due.
+    pub(crate) fn has_address(
+        resolver: &Arc<Resolver>,
+        peer: &Peer,
+        version: &mut u64,
+        now: Instant,
+    ) -> bool {
+        if !resolver.has_name {
+            return true;
         }
-        let this = Arc::clone(resolver);
+        // Relaxed: the lock of `start` decides which call resolves.
+        if resolver.since_created_ms(now) >= resolver.due_ms.load(Ordering::Relaxed) {
+            // Without a thread, here and below, the addresses stay as they are until the next time.
+            let _ = Resolver::start(resolver, &mut resolver.state());
+        }
+        if *version == resolver.version.load(Ordering::Relaxed) {
+            return true;
+        }
+        let state = resolver.state();
+        *version = resolver.version.load(Ordering::Relaxed);
+        state.peers.contains(peer)
+    }
+
+    /// Resolves the name again, because the server failed or closed a connection: it may have
+    /// moved. Calls that connect wait for the result.
+    pub(crate) fn refresh(resolver: &Arc<Resolver>) {
+        if resolver.has_name {
+            let mut state = resolver.state();
+            state.resolved_at = None;
+            let _ = Resolver::start(resolver, &mut state);
+        }
+    }
+
+    /// Resolves the name in a thread, unless one does.
+    fn start(resolver: &Arc<Resolver>, state: &mut State) -> io::Result<Arc<Resolution>> {
+        resolver.set_due(time::now());
+        if let Some(running) = &state.running {
+            return Ok(Arc::clone(running));
+        }
+        let resolution = Arc::new(Resolution::new()?);
+        let (this, running) = (Arc::clone(resolver), Arc::clone(&resolution));
         let resolve = move || {
             this.resolve();
-            this.resolving.store(false, Ordering::Relaxed);
+            this.state().running = None;
+            running.end();
         };
         let thread = thread::Builder::new().name("resolver".to_owned());
-        if thread.spawn(resolve).is_err() {
-            resolver.resolving.store(false, Ordering::Relaxed);
-        }
+        thread.spawn(resolve)?;
+        state.running = Some(Arc::clone(&resolution));
+        Ok(resolution)
+    }
+
+    fn since_created_ms(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.created).as_millis() as u64
+    }
+
+    fn set_due(&self, now: Instant) {
+        let due_ms = self.since_created_ms(now + self.interval);
+        // Relaxed: see above.
+        self.due_ms.store(due_ms, Ordering::Relaxed);
     }
 }
 
@@ -119,22 +263,24 @@ mod tests {
 
     #[test]
     fn an_address_that_is_tried_last_stays_there_while_the_name_has_the_same_addresses() {
-        let resolver = Resolver::new(&ServerAddress::tcp("localhost", 1), None);
-        let found = resolver.peers().expect("every machine has this name");
+        let server = ServerAddress::tcp("localhost", 1);
+        let resolver = Resolver::new(&server, None, Duration::from_secs(60), system_lookup);
+        let peers = || resolver.known().expect("every machine has this name").peers;
+        let found = peers();
         let mut turned = found.clone();
         turned.reverse();
         resolver.set_peers(turned.clone());
         resolver.resolve();
-        assert_eq!(resolver.peers().expect("as before"), turned);
+        assert_eq!(peers(), turned);
         let other = Peer::Socket(Place::Tcp(([192, 0, 2, 1], 1).into()));
         resolver.set_peers(vec![other.clone()]);
         resolver.resolve();
-        assert_eq!(resolver.peers().expect("as before"), found);
+        assert_eq!(peers(), found);
         resolver.set_peers([std::slice::from_ref(&other), &found[..]].concat());
         for _ in 0..2 {
             resolver.try_last(&other);
             let moved = [&found[..], std::slice::from_ref(&other)].concat();
-            assert_eq!(resolver.peers().expect("as set"), moved);
+            assert_eq!(peers(), moved);
         }
     }
 }

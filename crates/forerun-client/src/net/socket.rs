@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::plain_socket::{Place, PlainSocket};
+use super::resolution::Resolution;
 use super::ucx::{UcxClient, UcxSocket};
 #[cfg(feature = "tls")]
 pub(crate) use crate::tls::TlsConfig as Tls;
@@ -31,6 +32,8 @@ pub(crate) enum Socket {
     #[cfg(feature = "tls")]
     Tls(Box<TlsStream>),
     Ucx(Box<UcxSocket>),
+    /// None yet: the name of its server is being resolved.
+    Resolving(Arc<Resolution>),
 }
 
 impl Socket {
@@ -74,13 +77,14 @@ impl Socket {
                 Ok(())
             }
             Socket::Ucx(socket) => socket.connected(),
+            Socket::Resolving(_) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     /// Whether the socket holds bytes that it has not sent.
     pub(crate) fn wants_write(&self) -> bool {
         match self {
-            Socket::Plain(_) | Socket::Ucx(_) => false,
+            Socket::Plain(_) | Socket::Ucx(_) | Socket::Resolving(_) => false,
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.wants_write(),
         }
@@ -94,6 +98,7 @@ impl AsFd for Socket {
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.as_fd(),
             Socket::Ucx(socket) => socket.as_fd(),
+            Socket::Resolving(resolution) => resolution.as_fd(),
         }
     }
 }
@@ -105,6 +110,7 @@ impl Read for Socket {
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.read(bytes),
             Socket::Ucx(socket) => socket.read(bytes),
+            Socket::Resolving(_) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }
@@ -116,6 +122,7 @@ impl Write for Socket {
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.write(bytes),
             Socket::Ucx(socket) => socket.write(bytes),
+            Socket::Resolving(_) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -125,6 +132,7 @@ impl Write for Socket {
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.flush(),
             Socket::Ucx(socket) => socket.flush(),
+            Socket::Resolving(_) => Ok(()),
         }
     }
 }

@@ -86,6 +86,9 @@ pub(crate) enum Line {
     Touched,
 }
 
+/// The line that a server sends before it closes a new connection, because it has too many.
+pub(crate) const TOO_MANY_CONNECTIONS: &[u8] = b"ERROR Too many open connections";
+
 /// Whether the connection can be used after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorKind {

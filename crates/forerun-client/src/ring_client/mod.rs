@@ -6,30 +6,29 @@
 //!   IdleSets ──> ConnectionSet ──> round::run ──> Sink, Report
 //! ```
 
-use std::collections::VecDeque;
+use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use forerun_core::Owner;
 use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError, time};
 
-use crate::connection_set::{ConnectionSet, Connector, IdleSets, Positions, parts};
-use crate::conversation::{
-    Answer, CommandConversation, KEYS_PER_LINE, LookupBatch, LookupConversation, LookupFormat,
-};
+use crate::connection_set::{ConnectionSet, Connector, IdleSets, Positions};
+use crate::conversation::{Answer, CommandConversation};
 use crate::error::{Error, Failure};
+use crate::failed_deletes::FailedDeletes;
 use crate::health::Health;
 use crate::interrupt::Interrupt;
 use crate::net::ucx::UcxClient;
-use crate::net::{Connection, Peer, Resolver, Tls};
+use crate::net::{Connection, Lookup, Peer, Resolver, Tls, system_lookup};
 use crate::options::{ClientOptions, EjectedKeys, Protocol};
-use crate::protocol::compose::{self, Command, LookupKind};
+use crate::protocol::compose::{self, Command};
 use crate::protocol::key_text::KeyText;
 use crate::ring::Ring;
 use crate::round::{self, RoundOptions, Turn};
 use crate::server_address::{Endpoint, ServerAddress};
 use crate::stats::{ClientStats, Counters};
-use crate::values::{Report, ServerFailure, Sink};
+use crate::values::ServerFailure;
 use crate::wait::Wait;
 
 /// A client of a group of memcached servers. Any number of threads may share it.
@@ -60,7 +59,6 @@ use crate::wait::Wait;
 #[derive(Debug)]
 pub struct Client {
     servers: Vec<ServerAddress>,
-    hosts: Vec<String>,
     resolvers: Vec<Arc<Resolver>>,
     options: ClientOptions,
     tls: Option<Tls>,
@@ -69,6 +67,7 @@ pub struct Client {
     moved: Mutex<Option<(Vec<bool>, Arc<Ring>)>>,
     health: Mutex<Health>,
     idle: IdleSets,
+    failed_deletes: FailedDeletes,
     interrupt: Interrupt,
     counters: Counters,
     owner: Owner,
@@ -84,6 +83,14 @@ impl Client {
         servers: impl IntoIterator<Item = ServerAddress>,
         options: ClientOptions,
     ) -> Result<Client, Error> {
+        Client::with_lookup(servers, options, system_lookup)
+    }
+
+    fn with_lookup(
+        servers: impl IntoIterator<Item = ServerAddress>,
+        options: ClientOptions,
+        lookup: Lookup,
+    ) -> Result<Client, Error> {
         let servers: Vec<ServerAddress> = servers.into_iter().collect();
         if servers.is_empty() {
             return Err(Error::NoServers);
@@ -97,10 +104,6 @@ impl Client {
             .transpose()?;
         #[cfg(not(feature = "tls"))]
         let tls = None;
-        let host = |server: &ServerAddress| match &server.endpoint {
-            Endpoint::Tcp { host, .. } | Endpoint::UcxTcp { host, .. } => host.clone(),
-            Endpoint::Unix(_) | Endpoint::UcxUnix(_) => String::new(),
-        };
         let endpoints = servers.iter().map(|server| &server.endpoint);
         let mut over_ucx = endpoints.filter(|endpoint| endpoint.is_ucx()).peekable();
         let ucx = match over_ucx.peek() {
@@ -111,17 +114,16 @@ impl Client {
             None => None,
         };
         let (failures, retry) = (options.failures_to_eject, options.retry_interval);
+        let interval = options.resolve_interval;
+        let resolver = |server| Arc::new(Resolver::new(server, ucx.as_ref(), interval, lookup));
         Ok(Client {
-            hosts: servers.iter().map(host).collect(),
-            resolvers: servers
-                .iter()
-                .map(|server| Arc::new(Resolver::new(server, ucx.as_ref())))
-                .collect(),
+            resolvers: servers.iter().map(resolver).collect(),
             tls,
             ring: Arc::new(Ring::new(options.placement, &servers)),
             moved: Mutex::default(),
             health: Mutex::new(Health::new(servers.len(), failures, retry)),
-            idle: IdleSets::default(),
+            idle: IdleSets::new(options.idle_timeout),
+            failed_deletes: FailedDeletes::new(servers.len(), options.failed_deletes_max),
             interrupt: Interrupt::default(),
             counters: Counters::default(),
             owner: Owner::this_process(),
@@ -150,6 +152,8 @@ impl Client {
             servers: self.servers.len() as u64,
             ejected_servers: ejected.count() as u64,
             idle_connection_sets: self.idle.count() as u64,
+            failed_deletes: self.failed_deletes.count() as u64,
+            failed_deletes_dropped: self.failed_deletes.dropped(),
             ..self.counters.read()
         }
     }
@@ -166,8 +170,8 @@ impl Client {
         &self.counters
     }
 
-    pub(crate) fn take_set(&self) -> ConnectionSet {
-        self.idle.take(self.servers.len())
+    pub(crate) fn take_set(&self, now: Instant) -> ConnectionSet {
+        self.idle.take(self.servers.len(), now)
     }
 
     pub(crate) fn put_set(&self, set: ConnectionSet) {
@@ -176,6 +180,10 @@ impl Client {
 
     pub(crate) fn timeout(&self) -> Duration {
         self.options.timeout
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.options.protocol
     }
 
     pub(crate) fn max_value_bytes(&self) -> usize {
@@ -220,9 +228,9 @@ impl Client {
         let is_tcp = matches!(self.servers[server].endpoint, Endpoint::Tcp { .. });
         Connector {
             resolver: &self.resolvers[server],
-            host: &self.hosts[server],
             tls: self.tls.as_ref().filter(|_| is_tcp),
             credentials: self.options.credentials.as_ref(),
+            idle_timeout: self.options.idle_timeout,
         }
     }
 
@@ -240,12 +248,12 @@ impl Client {
             max_value_bytes: self.options.max_value_bytes,
             interrupt: &self.interrupt,
             tls: self.tls.as_ref(),
-            hosts: &self.hosts,
+            resolvers: &self.resolvers,
         }
     }
 
-    /// Records the result of a server's turn.
-    pub(crate) fn record(&self, server: usize, failure: Option<&Failure>) {
+    /// Records the result of a server's turn in a call that began at `start`.
+    pub(crate) fn record(&self, server: usize, failure: Option<&Failure>, start: Instant) {
         if let Some(Failure::Ejected { .. }) = failure {
             self.counters.was_ejected();
         }
@@ -255,14 +263,20 @@ impl Client {
         if failure.is_some() {
             self.counters.server_failed();
         }
-        self.health().record(server, is_alive, time::now());
+        self.health().record(server, is_alive, start, time::now());
         if !is_alive {
             Resolver::refresh(&self.resolvers[server]);
         }
     }
 
-    /// Ends a turn. The connection returns to the set if it can be used again.
-    pub(crate) fn end<C>(&self, turn: Turn<C>, set: &mut ConnectionSet) -> (C, Option<Failure>) {
+    /// Ends a turn of a call that began at `start`. The connection returns to the set if it can be
+    /// used again.
+    pub(crate) fn end<C>(
+        &self,
+        turn: Turn<C>,
+        set: &mut ConnectionSet,
+        start: Instant,
+    ) -> (C, Option<Failure>) {
         let mut connection = turn.connection;
         let failure = match turn.result {
             Some(Ok(())) => None,
@@ -270,13 +284,27 @@ impl Client {
             // After a round, every turn has a result.
             None => Some(Failure::TimedOut(self.options.timeout)),
         };
-        if connection.is_connecting() && matches!(failure, Some(Failure::TimedOut(_))) {
-            self.resolvers[turn.server].try_last(connection.peer());
+        let failure = match (failure, connection.peer()) {
+            (Some(Failure::TimedOut(_)), None) => {
+                let what = "the name was not resolved in time";
+                let error = io::Error::new(io::ErrorKind::TimedOut, what);
+                Some(Failure::Connect(error))
+            }
+            (Some(Failure::TimedOut(timeout)), Some(peer)) if connection.is_connecting() => {
+                self.resolvers[turn.server].try_last(peer);
+                Some(Failure::TimedOut(timeout))
+            }
+            (failure, _) => failure,
+        };
+        if failure.is_none() {
+            let repeated = std::mem::take(&mut connection.repeated);
+            self.failed_deletes.done(turn.server, &repeated);
+            set.last_used = time::now();
+            if connection.end_request(set.last_used) {
+                set.connections[turn.server] = Some(connection);
+            }
         }
-        if failure.is_none() && connection.end_request(time::now()) {
-            set.connections[turn.server] = Some(connection);
-        }
-        self.record(turn.server, failure.as_ref());
+        self.record(turn.server, failure.as_ref(), start);
         (turn.conversation, failure)
     }
 
@@ -290,73 +318,6 @@ impl Client {
             self.check_key(index, key.as_ref())?;
         }
         Ok(())
-    }
-
-    /// Looks up a checked batch.
-    pub(crate) async fn look_up<K: AsRef<[u8]>, S: Sink, W: Wait>(
-        &self,
-        keys: &[K],
-        kind: LookupKind,
-        sink: &mut S,
-        wait: &W,
-    ) -> Result<Report, Error> {
-        let start = time::now();
-        let mut set = self.take_set();
-        let mut positions = std::mem::take(&mut set.positions);
-        self.group(keys, &mut positions, start);
-        let mut report = Report::default();
-        let mut batch = LookupBatch {
-            keys,
-            order: &positions.order,
-            answered: &mut positions.answered,
-            sink,
-            report: &mut report,
-        };
-        let mut turns = Vec::with_capacity(self.servers.len());
-        let mut failures = Vec::new();
-        for (server, part) in parts(&positions.begins) {
-            match self.begin(server, &mut set, start) {
-                Ok((mut connection, peers)) => {
-                    let keys = positions.order[part.clone()].iter();
-                    let keys = keys.map(|at| batch.keys[*at as usize].as_ref());
-                    let format = self.compose(&mut connection, keys, kind);
-                    let conversation = LookupConversation::new(part, format);
-                    let mut turn = Turn::new(server, connection, conversation, peers);
-                    // Send the request at once, so that the server works while the next one is
-                    // composed.
-                    turn.send();
-                    turns.push(turn);
-                }
-                Err(failure) => {
-                    self.record(server, Some(&failure));
-                    let conversation = LookupConversation::new(part, LookupFormat::Classic);
-                    failures.push((server, conversation, failure));
-                }
-            }
-        }
-        round::run(&mut turns, &mut batch, &self.round_options(start), wait).await;
-        for turn in turns {
-            let server = turn.server;
-            if let (conversation, Some(failure)) = self.end(turn, &mut set) {
-                failures.push((server, conversation, failure));
-            }
-        }
-        let mut is_interrupted = false;
-        for (server, conversation, failure) in failures {
-            is_interrupted |= matches!(failure, Failure::Interrupted);
-            let keys = conversation.fail(&mut batch);
-            let server = self.servers[server].to_string();
-            let failure = ServerFailure::new(server, keys, failure);
-            batch.report.failures.push(failure);
-        }
-        set.positions = positions;
-        self.put_set(set);
-        report.misses = keys.len() - report.hits - report.failed - report.oversized;
-        self.counters.looked_up(&report);
-        match is_interrupted {
-            true => Err(Error::Interrupted),
-            false => Ok(report),
-        }
     }
 
     /// Groups the keys of a batch by server.
@@ -381,56 +342,30 @@ impl Client {
     ) -> Result<(Connection, Vec<Peer>), Failure> {
         let admitted = self.health().admit(server, now);
         admitted.map_err(|retry_in| Failure::Ejected { retry_in })?;
-        set.take(server, &self.connector(server), now)
+        let (mut connection, peers) = set.take(server, &self.connector(server), now)?;
+        let repeated = self.failed_deletes.next(server);
+        for delete in &repeated {
+            compose::quiet_delete(&delete.key, self.options.protocol, connection.output());
+        }
+        connection.repeated = repeated;
+        Ok((connection, peers))
     }
 
-    /// Composes the lookups of one server.
-    fn compose<'k>(
-        &self,
-        connection: &mut Connection,
-        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
-        kind: LookupKind,
-    ) -> LookupFormat {
-        let first = connection.next_opaque;
-        // A frame cannot touch items.
-        if self.options.protocol == Protocol::MultiGet && kind.touch.is_none() {
-            let mut counts = VecDeque::new();
-            let mut rest = keys;
-            while rest.len() > 0 {
-                let count = connection.push_frame(rest.clone(), kind.cas);
-                counts.push_back(count);
-                rest.nth(count.saturating_sub(1));
-            }
-            return LookupFormat::Frames {
-                id: first,
-                counts,
-                with_cas: kind.cas,
-            };
+    /// Whether [`Client::deleted`] is to be called after a delete.
+    pub(crate) fn keeps_failed_deletes(&self) -> bool {
+        self.failed_deletes.is_on()
+    }
+
+    /// Keeps the key of a delete that failed. If the key has moved, its own server, which is
+    /// ejected, has not deleted it either.
+    pub(crate) fn deleted(&self, key: &[u8], server: usize, is_done: bool) {
+        if !is_done {
+            self.failed_deletes.add(server, key);
         }
-        if self.has_opaques() {
-            connection.next_opaque = first.wrapping_add(keys.len() as u32);
-            let output = connection.output();
-            let mut opaque = first;
-            for key in keys {
-                compose::meta_lookup(key, kind, opaque, output);
-                opaque = opaque.wrapping_add(1);
-            }
-            output.extend_from_slice(compose::META_END);
-            return LookupFormat::Meta { first };
+        let own = self.server_of(key);
+        if own != server {
+            self.failed_deletes.add(own, key);
         }
-        let output = connection.output();
-        let last = keys.len() - 1;
-        for (at, key) in keys.enumerate() {
-            if at % KEYS_PER_LINE == 0 {
-                compose::begin_lookup(kind, output);
-            }
-            output.push(b' ');
-            output.extend_from_slice(key);
-            if at % KEYS_PER_LINE == KEYS_PER_LINE - 1 || at == last {
-                output.extend_from_slice(b"\r\n");
-            }
-        }
-        LookupFormat::Classic
     }
 
     /// Sends a command to the server of its key.
@@ -453,6 +388,9 @@ impl Client {
         let servers = server..server + 1;
         let report = |_, result| answer = result;
         self.ask_all(servers, now, compose, report, wait).await;
+        if self.keeps_failed_deletes() && matches!(command, Command::Delete) {
+            self.deleted(key, server, answer.is_ok());
+        }
         answer.map_err(|failure| match failure {
             Failure::Interrupted => Error::Interrupted,
             failure => Error::Server {
@@ -519,7 +457,7 @@ impl Client {
         mut report: impl FnMut(usize, Result<Answer, Failure>),
         wait: &W,
     ) {
-        let mut set = self.take_set();
+        let mut set = self.take_set(now);
         let mut turns = Vec::with_capacity(servers.len());
         for server in servers {
             match self.begin(server, &mut set, now) {
@@ -530,7 +468,7 @@ impl Client {
                     turns.push(turn);
                 }
                 Err(failure) => {
-                    self.record(server, Some(&failure));
+                    self.record(server, Some(&failure), now);
                     report(server, Err(failure));
                 }
             }
@@ -538,7 +476,7 @@ impl Client {
         round::run(&mut turns, &mut (), &self.round_options(now), wait).await;
         for turn in turns {
             let server = turn.server;
-            let (conversation, failure) = self.end(turn, &mut set);
+            let (conversation, failure) = self.end(turn, &mut set, now);
             report(
                 server,
                 match (conversation.answer, failure) {
@@ -554,38 +492,4 @@ impl Client {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn an_address_that_does_not_answer_does_not_hide_the_others() {
-        let listener = || TcpListener::bind("127.0.0.1:0").expect("a port");
-        let (silent, good) = (listener(), listener());
-        let address = |listener: &TcpListener| listener.local_addr().expect("an address");
-        // A listener whose queue is full does not answer.
-        rustix::net::listen(&silent, 0).expect("a shorter queue");
-        let patience = Duration::from_millis(100);
-        let connect = || TcpStream::connect_timeout(&address(&silent), patience).ok();
-        let waiting: Vec<TcpStream> = std::iter::from_fn(connect).collect();
-        let peer = |server| Peer::Socket(crate::net::Place::Tcp(address(server)));
-        let peers = vec![peer(&silent), peer(&good)];
-        std::thread::spawn(move || {
-            let (mut stream, _) = good.accept().expect("a connection");
-            while matches!(stream.read(&mut [0; 100]), Ok(count) if count > 0) {
-                stream.write_all(b"END\r\n").expect("it is read");
-            }
-        });
-        let options = ClientOptions::default().timeout(Duration::from_secs(1));
-        let server = ServerAddress::tcp("127.0.0.1", 1);
-        let client = Client::new([server], options).expect("a client");
-        client.resolvers[0].set_peers(peers);
-        let error = client.get("k").expect_err("the first address is silent");
-        assert!(error.to_string().contains("no answer"), "{error}");
-        assert_eq!(client.get("k").expect("the second one answers"), None);
-        drop(waiting);
-    }
-}
+mod tests;
