@@ -25,7 +25,7 @@ fn named_values_are_in_the_store_and_its_checkpoints_but_not_among_the_rows() {
     assert_eq!(value(&table, "other"), None);
     table.checkpoint(&copy).unwrap();
     table.put_metadata("group", b"third").unwrap();
-    table.close().unwrap();
+    table.clone().close().unwrap();
     assert!(matches!(table.metadata("group"), Err(Error::Closed)));
     for (path, expected) in [(&path, "third"), (&copy, "second")] {
         let table = builder(path).open().unwrap();
