@@ -1,13 +1,14 @@
 """Collective calls: if one process of a group fails, all processes learn of it.
 
-    message   0      1        2   4            8        16
-             ┌──────┬────────┬───┬────────────┬────────┬──────┬──────┐
-             │ call │ status │ 0 │ bytes of   │ digest │ text │ body │
-             │ 1    │ 1      │ 2 │ the text,4 │ 8      │      │      │
-             └──────┴────────┴───┴────────────┴────────┴──────┴──────┘
+    message   0      1        2   4            8        16       24
+             ┌──────┬────────┬───┬────────────┬────────┬────────┬──────┬──────┐
+             │ call │ status │ 0 │ bytes of   │ number │ digest │ text │ body │
+             │ 1    │ 1      │ 2 │ the text,4 │ 8      │ 8      │      │      │
+             └──────┴────────┴───┴────────────┴────────┴────────┴──────┴──────┘
 
     call      what the process calls: all must make the same call
-    status    0, or 1 if the process has failed; the text says why
+    status    0: the text names the table; 1: the process has failed, and the text says why
+    number    how many exchanges for this table came before
     digest    of what must be the same in all processes, as the seed that places the keys
 
 Every exchange of a call carries such a message from each process to each. A process that fails
@@ -35,7 +36,7 @@ Bytes = NDArray[np.uint8]
 AllToAll = Callable[[list[Bytes]], list[Bytes]]
 T = TypeVar("T")
 
-_HEAD = struct.Struct("<BB2xI8s")
+_HEAD = struct.Struct("<BB2xIQ8s")
 _TEXT_BYTES_MAX = 4096
 
 
@@ -46,6 +47,7 @@ class Call(enum.IntEnum):
     FIND = 2
     ADD_AT = 3
     CHECKPOINT = 4
+    LOAD = 5
 
     @property
     def words(self) -> str:
@@ -61,14 +63,24 @@ class Message(NamedTuple):
 
 
 class CollectiveCalls:
-    """The exchanges of a group's calls. One call is made at a time."""
+    """The exchanges of the calls for one table of a group. One call is made at a time. `table`
+    names the table: the processes must call for the same one."""
 
     def __init__(
-        self, rank: int, processes: int, all_to_all: AllToAll, same: tuple[object, ...] = ()
+        self,
+        rank: int,
+        processes: int,
+        all_to_all: AllToAll,
+        same: tuple[object, ...] = (),
+        table: str = "",
     ) -> None:
         self._rank, self._processes, self._all_to_all = rank, processes, all_to_all
         self._digest = hashlib.blake2b(repr(same).encode(), digest_size=8).digest()
+        self.table = table
         self._begun = 0
+        # Those that all processes have made for this table. After a call that was interrupted in
+        # one process only, the answers of the others must not be taken for those of the next call.
+        self._ended = 0
 
     def begin(
         self, call: Call, make: Callable[[], tuple[T, list[list[Bytes]]]]
@@ -119,15 +131,21 @@ class CollectiveCalls:
             data, failure = self._messages(call, [[]] * self._processes, raised), raised
         self._begun += 1
         came = self._all_to_all(data)
-        if failure is not None:
-            raise failure
-        return [self._parse(call, rank, each) for rank, each in enumerate(came)]
+        messages: list[Message] = []
+        try:
+            messages = [self._parse(call, rank, each) for rank, each in enumerate(came)]
+            self._ended += 1
+        finally:
+            if failure is not None:
+                raise failure
+        return messages
 
     def _messages(
         self, call: Call, bodies: list[list[Bytes]], error: BaseException | None
     ) -> list[Bytes]:
-        text = b"" if error is None else _words(error).encode()[:_TEXT_BYTES_MAX]
-        head = _HEAD.pack(call, error is not None, len(text), self._digest) + text
+        text = (self.table if error is None else _words(error)).encode()[:_TEXT_BYTES_MAX]
+        status = error is not None
+        head = _HEAD.pack(call, status, len(text), self._ended, self._digest) + text
         start = np.frombuffer(head, np.uint8)
         return [np.concatenate([start, *body]) for body in bodies]
 
@@ -140,17 +158,28 @@ class CollectiveCalls:
     def _parse(self, call: Call, rank: int, data: Bytes) -> Message:
         if len(data) < _HEAD.size:
             raise GroupError(f"process {rank} sent {len(data)} bytes, which are no message", rank)
-        other, status, text_bytes, digest = _HEAD.unpack(data[: _HEAD.size].tobytes())
+        other, status, text_bytes, number, digest = _HEAD.unpack(data[: _HEAD.size].tobytes())
         rest = data[_HEAD.size :]
         text = rest[:text_bytes].tobytes().decode(errors="replace")
-        if status == 0 and other != call:
-            raise GroupError(
-                f"process {rank} calls {_name(other)} while this one calls {call.words}", rank
-            )
-        if status == 0 and digest != self._digest:
-            raise InvalidArgumentError(
-                f"process {rank} has rows of another size or type, or another seed"
-            )
+        if status == 0:
+            if other != call or text != self.table:
+                of, here = (" of " + each if text != self.table else "" for each in (text, self.table))
+                raise GroupError(
+                    f"process {rank} calls {_name(other)}{of} while this one calls "
+                    f"{call.words}{here}",
+                    rank,
+                )
+            if digest != self._digest:
+                raise InvalidArgumentError(
+                    f"process {rank} has rows of another size or type, or another seed"
+                )
+            if number != self._ended:
+                raise GroupError(
+                    f"process {rank} has made {number} exchanges for this table, and this one "
+                    f"{self._ended}, because a call was interrupted in one of them: end all "
+                    "processes, and start them again",
+                    rank,
+                )
         return Message(rest[text_bytes:], text if status != 0 else None)
 
 

@@ -2,10 +2,11 @@
 
     find                keys                     -> a row for each
     find_pooled         keys, offsets, weights   -> a row for each bag, by `Table.find_pooled`
+    bags                keys, offsets            -> the bag of each key
     collect_gradients, collect_pooled_gradients     in backward: to the gradients of the module
 
-Operators take only tensors and numbers, so a module and its gradients are passed as a number. A
-tensor without content, the anchor, carries the graph, because keys have no gradient.
+Operators take only tensors and numbers, so a module and its gradients are passed as a number. The
+anchor, a tensor of zeros, carries the graph, because keys have no gradient.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+
+from forerun.errors import InvalidArgumentError
 
 modules: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 collected: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -35,7 +38,7 @@ def _(keys: Tensor, anchor: Tensor, module: int, dim: int) -> Tensor:
     return keys.new_empty((*keys.shape, dim), dtype=anchor.dtype)
 
 
-# It returns a value (a gradient of 0 for the anchor), because a compiler may remove an operator
+# It returns a value (a gradient of zeros for the anchor), because a compiler may remove an operator
 # that returns none.
 @torch.library.custom_op("forerun::collect_gradients", mutates_args=())
 def _collect(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Tensor:
@@ -43,17 +46,18 @@ def _collect(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Ten
     # The module is gone, so its gradients can no longer be requested.
     if gradients is not None:
         gradients.add(keys, gradient)
-    return anchor.new_zeros(())
+    return torch.zeros_like(anchor)
 
 
 @_collect.register_fake
 def _(keys: Tensor, gradient: Tensor, anchor: Tensor, module: int) -> Tensor:
-    return anchor.new_empty(())
+    return torch.empty_like(anchor)
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Tensor) -> None:
     keys, anchor, ctx.module, _ = inputs
-    ctx.save_for_backward(keys, anchor)
+    # Not the anchor: an optimizer may change it before backward.
+    ctx.save_for_backward(keys, torch.zeros_like(anchor))
     # Kept alive as long as the graph may run backward.
     ctx.gradients = collected.get(ctx.module)
 
@@ -69,6 +73,28 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None, None]:
 
 
 _find.register_autograd(_backward, setup_context=_remember)
+
+
+@torch.library.custom_op("forerun::bags", mutates_args=())
+def _bags(keys: Tensor, offsets: Tensor) -> Tensor:
+    first, last = (int(offsets[at]) for at in (0, -1))
+    if first != 0:
+        raise InvalidArgumentError(f"offset 0 is {first}, but the first bag begins at key 0")
+    counts = offsets.diff()
+    falls = (counts < 0).nonzero()
+    if len(falls) > 0:
+        at = int(falls[0])
+        raise InvalidArgumentError(
+            f"offset {at + 1} is {int(offsets[at + 1])}, below the one before, {int(offsets[at])}"
+        )
+    if last != len(keys):
+        raise InvalidArgumentError(f"the last offset is {last}, but there are {len(keys)} keys")
+    return torch.repeat_interleave(counts)
+
+
+@_bags.register_fake
+def _(keys: Tensor, offsets: Tensor) -> Tensor:
+    return keys.new_empty(keys.shape, dtype=torch.int64)
 
 
 # Optional, because older versions of PyTorch do not know `Tensor | None` in a signature.
@@ -122,7 +148,7 @@ def _collect_pooled(
         if weights is not None:
             each = each * weights.unsqueeze(-1)
         gradients.add(keys, each)
-    return anchor.new_zeros(())
+    return torch.zeros_like(anchor)
 
 
 @_collect_pooled.register_fake
@@ -136,7 +162,7 @@ def _(
     mean: bool,
     padding_idx: Optional[int],
 ) -> Tensor:
-    return anchor.new_empty(())
+    return torch.empty_like(anchor)
 
 
 def _without(
@@ -156,7 +182,7 @@ def _without(
 
 def _remember_pooled(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     keys, offsets, weights, anchor, ctx.module, _, ctx.mean, ctx.padding_idx = inputs
-    ctx.save_for_backward(keys, offsets, weights, anchor)
+    ctx.save_for_backward(keys, offsets, weights, torch.zeros_like(anchor))
     ctx.gradients = collected.get(ctx.module)
 
 

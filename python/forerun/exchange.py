@@ -7,7 +7,7 @@
       rows of them ──── all-to-all ────> each where it was asked for ──scatter──> out
 
     bodies of messages   find: keys                 answer: flags, zeros to a multiple of 8, rows
-                         add_at: keys, then rows    answer: flags
+                         add_at: keys, then rows    answer: marks
 
 Every process has a table of its own rows. Each call is collective: all processes of the group make
 it, each with its own keys, or with none. The bytes travel through a function `all_to_all`, which
@@ -18,12 +18,19 @@ If one process fails in a call, all processes raise. Before anything was done, t
 `GroupError`, which names the process and has its error. Later, when other keys have been served or
 changed, they raise `PartialError`. Its positions are those of this process's keys that failed,
 which may be none.
+
+The store of each process records which rows of the group it has, in the metadata
+`forerun.exchange` (JSON: `process`, `processes`, `seed`, `name`). Other processes would not find
+its rows, and would begin new ones, so a store with another record is refused.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -35,35 +42,63 @@ from numpy.typing import NDArray
 from forerun import Table
 from forerun._collective import AllToAll, Bytes, Call, CollectiveCalls, Message
 from forerun._files import sync_directory
-from forerun._forerun import _ShardBatch
+from forerun._forerun import _buckets, _ShardBatch
 from forerun.errors import (
     AlreadyExistsError,
     GroupError,
     InvalidArgumentError,
+    NotFoundError,
     PartialError,
+    ReadOnlyError,
 )
 
 __all__ = ["GroupTable"]
 
 BUCKETS = 1024
 FAILED = 2
+METADATA = "forerun.exchange"
+
+# Marks of `Table._add_marked`.
+LEFT, ADDED, MISSING = 0, 1, 2
+
+# The number of the next table of a group. The processes agree on it, so that two tables without
+# names are distinguished, too.
+_next_number = 0
+_numbering = threading.Lock()
 
 
 class GroupTable:
-    """The rows of all processes of a group. `table` has those of this process."""
+    """The rows of all processes of a group. `table` has those of this process.
+
+    A `name`, the same in all processes, distinguishes several tables of a group: see `check_same`.
+    """
 
     def __init__(
-        self, table: Table, rank: int, processes: int, all_to_all: AllToAll, *, seed: int = 0
+        self,
+        table: Table,
+        rank: int,
+        processes: int,
+        all_to_all: AllToAll,
+        *,
+        seed: int = 0,
+        name: str = "",
     ) -> None:
         if not 0 <= rank < processes <= BUCKETS:
             raise InvalidArgumentError(
                 f"a group has 1 to {BUCKETS} processes, and {rank} of {processes} is not one"
             )
         self.table = table
-        self.rank, self.processes, self.seed = rank, processes, seed
+        self.rank, self.processes, self.seed, self.name = rank, processes, seed, name
+        # Whether the store has been one of this group before.
+        self.is_resumed = False
         self._calls = CollectiveCalls(
-            rank, processes, all_to_all, same=(table.dim, table.dtype, seed, processes)
+            rank,
+            processes,
+            all_to_all,
+            same=(table.dim, table.dtype, seed, processes),
+            table=repr(name) if name else "",
         )
+        self._is_checked = False
         self._map = (np.arange(BUCKETS) * processes // BUCKETS).astype(np.uint16)
         dtype = "uint16" if table.dtype == "bfloat16" else table.dtype
         self._row_bytes = table.dim * np.dtype(dtype).itemsize
@@ -84,9 +119,43 @@ class GroupTable:
         return None
 
     def check_same(self) -> None:
-        """Checks that all processes have rows of the same size and type, and the same seed. Every
-        other call checks it, too."""
-        self._calls.agree(Call.CONSTRUCT, lambda: None)
+        """Checks that all processes have rows of the same size and type, the same seed and name,
+        and the stores that they had before; new stores are recorded as theirs. The first call does
+        it, if this is not called before."""
+        global _next_number
+        if self._is_checked:
+            return
+        record = {
+            "process": self.rank,
+            "processes": self.processes,
+            "seed": self.seed,
+            "name": self.name,
+        }
+        path = self.table.path
+
+        def read() -> None:
+            before = self.table._metadata(METADATA) if path is not None else None
+            if before is not None:
+                _check_record(path, json.loads(before), record)
+                self.is_resumed = True
+
+        def write() -> None:
+            if path is not None and not self.is_resumed:
+                try:
+                    self.table._put_metadata(METADATA, json.dumps(record).encode())
+                except ReadOnlyError:
+                    # It stays as it is, so no rows can be lost.
+                    pass
+
+        with _numbering:
+            proposed = _next_number
+        bodies = self._calls.agree(Call.CONSTRUCT, read, proposed.to_bytes(8, "little"))
+        number = max(int.from_bytes(body.tobytes(), "little") for body in bodies)
+        with _numbering:
+            _next_number = max(_next_number, number + 1)
+        self._calls.table = f"table {number}" + (f" {self.name!r}" if self.name else "")
+        self._calls.agree(Call.CONSTRUCT, write)
+        self._is_checked = True
 
     def joining(self, call: Call) -> AbstractContextManager[None]:
         """Inside, this process prepares a call. If it fails before the call, the others raise
@@ -101,6 +170,7 @@ class GroupTable:
     ) -> tuple[Any, NDArray[np.bool_]]:
         """Looks up this process's keys, wherever their rows are. Before a process looks up the keys
         that it owns, it calls `prepare` with them."""
+        self.check_same()
 
         def ask() -> tuple[tuple[_ShardBatch, _Split], list[list[Bytes]]]:
             batch = _ShardBatch(keys, self.dim, self.dtype, out=out, fills=True)
@@ -148,6 +218,18 @@ class GroupTable:
     def add_at(self, keys: Any, rows: Any) -> NDArray[np.bool_]:
         """Adds to rows wherever they are. Returns which keys exist. Rows of one key that several
         processes add are all added. What `PartialError` does not list was added."""
+        return self._add(keys, rows, None)
+
+    def _add_marked(self, keys: Any, rows: Any, marks: NDArray[np.uint8]) -> None:
+        """`add_at` that marks each key as `ADDED` or `MISSING`, as `Table._add_marked` does. If it
+        is interrupted while other processes add, it does not learn whether they have, and all keys
+        are marked."""
+        self._add(keys, rows, marks)
+
+    def _add(
+        self, keys: Any, rows: Any, marks_out: NDArray[np.uint8] | None
+    ) -> NDArray[np.bool_]:
+        self.check_same()
 
         def ask() -> tuple[tuple[_ShardBatch, _Split], list[list[Bytes]]]:
             batch = _ShardBatch(keys, self.dim, self.dtype, rows=rows)
@@ -161,31 +243,32 @@ class GroupTable:
             ]
 
         (batch, split), came = self._calls.begin(Call.ADD_AT, ask)
+        if marks_out is not None:
+            marks_out[:] = ADDED
         error: BaseException | None = None
         bodies: list[list[Bytes]] = [[] for _ in came]
         try:
             counts = [len(body) // (8 + self._row_bytes) for body in came]
             owned = np.concatenate([body[: 8 * n] for body, n in zip(came, counts)])
             added = np.concatenate([body[8 * n :] for body, n in zip(came, counts)])
-            flags = np.zeros(sum(counts), np.uint8)
-            try:
-                flags[:] = self.table.add_at(owned.view(np.uint64), added)
-            except PartialError as raised:
-                # The others need no flags: they raise, too.
-                flags[raised.positions], error = FAILED, raised
-            bodies = [[flags[part]] for part in _parts(counts)]
+            marks = np.zeros(sum(counts), np.uint8)
+            bodies = [[marks[part]] for part in _parts(counts)]
+            self.table._add_marked(owned.view(np.uint64), added, marks)
         except BaseException as raised:
+            # The others learn which of their rows were added all the same.
             error = raised
         answers = self._calls.exchange(Call.ADD_AT, bodies, error)
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        flags = np.full(split.count, FAILED, np.uint8)
+        marks = np.full(split.count, LEFT, np.uint8)
         for rank, (answer, part) in enumerate(zip(answers, split.parts)):
             if _has_answers(rank, answer, part.stop - part.start):
-                flags[part] = answer.body
-        batch.scatter(split.positions, np.where(flags == FAILED, np.uint8(0), flags))
+                marks[part] = answer.body
+        batch.scatter(split.positions, (marks == ADDED).astype(np.uint8))
+        if marks_out is not None:
+            marks_out[split.positions] = marks
+        if error is not None and not isinstance(error, Exception):
+            raise error
         # Also in the process that failed: other processes have added its rows.
-        _raise(split.positions[flags == FAILED], answers, error)
+        _raise(split.positions[marks == LEFT], answers, error)
         return batch.results()[1]
 
     def checkpoint(self, directory: str | os.PathLike[str], tag: str) -> str:
@@ -195,6 +278,7 @@ class GroupTable:
 
         A store that is being written has the suffix `.partial`. It is renamed when all processes
         have written theirs."""
+        self.check_same()
         into = Path(directory) / f"{tag}-{self.rank:04}-of-{self.processes:04}"
         partial = into.with_name(f"{into.name}.partial")
 
@@ -204,11 +288,7 @@ class GroupTable:
             # Of a process that was killed.
             _remove(partial)
 
-        tags = self._calls.agree(Call.CHECKPOINT, begin, tag.encode())
-        for rank, other in enumerate(tags):
-            if other.tobytes() != tag.encode():
-                words = other.tobytes().decode(errors="replace")
-                raise InvalidArgumentError(f"process {rank} writes {words!r}, not {tag!r}")
+        self._agree_on_tag(Call.CHECKPOINT, begin, tag)
         written = partial
 
         def name() -> None:
@@ -225,6 +305,68 @@ class GroupTable:
             _remove(written)
             raise
         return str(into)
+
+    def load(self, directory: str | os.PathLike[str], tag: str) -> None:
+        """Inserts the rows of a checkpoint into the tables of the group, which must be empty. It
+        may be that of another number of processes, with another seed: each process reads all of
+        `directory` and inserts the rows that it owns. If a process fails, all raise, and some rows
+        may have been inserted."""
+        self.check_same()
+        parts: list[Path] = []
+
+        def begin() -> None:
+            if self.table:
+                raise InvalidArgumentError("the table has rows, but a checkpoint needs empty tables")
+            parts.extend(_parts_of_checkpoint(Path(directory), tag))
+
+        def insert() -> None:
+            for part in parts:
+                with Table(self.dim, self.dtype, path=part, read_only=True) as table:
+                    for keys, rows in table.export():
+                        is_own = self._map[_buckets(keys, self.seed)] == self.rank
+                        self.table.insert(keys[is_own], rows[is_own])
+
+        self._agree_on_tag(Call.LOAD, begin, tag)
+        self._calls.agree(Call.LOAD, insert)
+
+    def _agree_on_tag(self, call: Call, act: Callable[[], None], tag: str) -> None:
+        for rank, other in enumerate(self._calls.agree(call, act, tag.encode())):
+            if other.tobytes() != tag.encode():
+                words = other.tobytes().decode(errors="replace")
+                raise InvalidArgumentError(f"process {rank} has the tag {words!r}, not {tag!r}")
+
+
+def _check_record(path: Path | None, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Checks that the rows of a store are those of this process."""
+    # A table may get a name later.
+    names = {"name"} if not (before["name"] and now["name"]) else set()
+    if any(before[part] != now[part] for part in now.keys() - names):
+        was, is_now = (
+            f"process {each['process']} of {each['processes']} with seed {each['seed']}"
+            + (f" and name {each['name']!r}" if each["name"] else "")
+            for each in (before, now)
+        )
+        raise InvalidArgumentError(
+            f"the store at {path} has the rows of {was}, but this is {is_now}: give each process "
+            "the store that it had, or `load` a checkpoint of the group into empty tables, which "
+            "any number of processes can"
+        )
+
+
+def _parts_of_checkpoint(directory: Path, tag: str) -> list[Path]:
+    """The parts of a checkpoint, one of each process that wrote it."""
+    pattern = re.compile(re.escape(tag) + r"-(\d{4})-of-(\d{4})")
+    matches = [pattern.fullmatch(name) for name in sorted(os.listdir(directory))]
+    parts = [(int(m[1]), int(m[2]), directory / m[0]) for m in matches if m is not None]
+    if not parts:
+        raise NotFoundError(f"{directory} has no checkpoint {tag!r}")
+    processes = parts[0][1]
+    if [part[:2] for part in parts] != [(rank, processes) for rank in range(processes)]:
+        names = ", ".join(part[2].name for part in parts)
+        raise InvalidArgumentError(
+            f"{directory} does not have the parts of one checkpoint {tag!r}, but {names}"
+        )
+    return [part[2] for part in parts]
 
 
 class _Split:

@@ -15,15 +15,21 @@ to the table:
 >>> table[3].tolist()
 [0.75, 0.75, 0.75, 0.75]
 
-    rows         a parameter of each module: one row for each key that has a gradient now
-    rows.grad    the sum of each key's gradients, in float32 at least
-    keys         the keys of these rows (in _Gradients, next to the parameter)
+    rows             a tensor of each module: one row for each key that has a gradient now
+    rows.grad        the sum of each key's gradients, in float32 at least
+    autograd_anchor  the only parameter of each module, one zero that is never used
 
-`zero_grad`, `clip_grad_norm_` and `GradScaler` work on these parameters as on all others. The
-optimizers of `torch.optim` skip them, so one optimizer may be given all parameters of a model. Only
-`SGD` of this module and `apply_gradients` change the table. After `model.half()`, for example, a
-module returns rows of the converted type, as `torch.nn.Embedding` does; the table keeps its own
-type.
+`rows` is what `SGD` optimizes, not a parameter of the module. So the optimizers of `torch.optim`
+may be given all parameters of a model, and `DistributedDataParallel` may wrap it. `GradScaler` works
+with each optimizer. `clip_grad_norm_` needs the rows besides the parameters:
+`clip_grad_norm_([*model.parameters(), words.rows], 1.0)`. `zero_grad` of the model, of `SGD`, or of
+another optimizer that has the model's parameters, clears the rows' gradients; so step both
+optimizers before it.
+
+After `model.half()`, for example, a module returns rows of the converted type, as
+`torch.nn.Embedding` does; the table keeps its own type. `state_dict` has no rows: save the table
+with its checkpoint. `load_state_dict` refuses a table without rows if the state is that of one
+with rows.
 
 The lookup is a registered operator, so `torch.compile` traces it without a graph break. If the keys
 are on a GPU, so are the returned rows. Keys and rows are copied over PCIe on the current stream;
@@ -32,277 +38,26 @@ rows that the table's device tier holds on that GPU stay there.
 
 from __future__ import annotations
 
-import itertools
 import os
-import threading
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import optimizer as _optimizer
 
 from forerun import Table
 from forerun._collective import Call, CollectiveCalls
-from forerun._torch_operators import collected as _collected
-from forerun._torch_operators import modules as _modules
-from forerun._torch_operators import wide as _wide
-from forerun.errors import InvalidArgumentError, PartialError
+from forerun._torch_gradients import bits
+from forerun._torch_operators import wide
+from forerun._torch_rows import RowsModule
+from forerun.errors import InvalidArgumentError
 from forerun.exchange import GroupTable
 
 __all__ = ["Embedding", "EmbeddingBag", "SGD", "ShardedEmbeddingBag"]
 
-_numbers = itertools.count()
-
 # Types of rows that `Table.find_pooled` adds up, in float32, and returns.
 _POOLED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-# Held while rows are created for keys without one. Two threads that meet a new key at the same time
-# must not both insert its row: the later insert would undo the updates in between.
-_making_rows = threading.Lock()
-
-
-def _bits(tensor: Tensor) -> Any:
-    """The tensor's memory as an array, unless it is on a GPU.
-
-    Types that NumPy lacks are viewed as integers.
-    """
-    tensor = tensor.detach()
-    if tensor.is_cuda:
-        return tensor
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-class _Gradients:
-    """The gradients of a module's rows.
-
-    They outlive the module as long as a graph refers to them.
-    """
-
-    def __init__(self, table: Table | GroupTable, dtype: torch.dtype) -> None:
-        self.table = table
-        self.dtype = dtype
-        self.lock = threading.RLock()
-        self.keys = torch.empty(0, dtype=torch.int64)
-        self.rows = nn.Parameter(torch.empty((0, table.dim), dtype=_wide(dtype)))
-        self.rows._forerun = self  # type: ignore[attr-defined]
-
-    def put(self, keys: Tensor, sums: Tensor) -> None:
-        """Replaces the gradients: distinct keys, and the sum for each."""
-        self.keys, self.rows.grad = keys, None
-        # The parameter's content is never read, so it takes no memory, but a gradient must have the
-        # shape of its parameter.
-        self.rows.data = sums.new_zeros(()).expand_as(sums)
-        self.rows.grad = sums
-
-    def clear(self) -> None:
-        with self.lock:
-            self.put(self.keys.new_empty(0), self.rows.data.new_empty((0, self.table.dim)))
-            self.rows.grad = None
-
-    def add(self, keys: Tensor, gradients: Tensor) -> None:
-        keys = keys.reshape(-1)
-        gradients = gradients.detach().reshape(-1, self.table.dim).to(_wide(self.dtype))
-        with self.lock:
-            before = self.rows.grad
-            # If the gradient is None or zero, someone has taken or reset it.
-            if before is not None and bool(before.any()):
-                keys = torch.cat([self.keys.to(keys.device), keys])
-                gradients = torch.cat([before.to(gradients.device), gradients])
-            keys, positions = torch.unique(keys, return_inverse=True)
-            sums = gradients.new_zeros((len(keys), self.table.dim)).index_add_(
-                0, positions, gradients
-            )
-            self.put(keys, sums)
-
-    def get(self) -> tuple[Tensor, Tensor]:
-        with self.lock:
-            if self.rows.grad is None:
-                return self.keys.new_empty(0), self.rows.data.new_empty((0, self.table.dim))
-            return self.keys.clone(), self.rows.grad.clone()
-
-    def apply(self, lr: float) -> None:
-        with self.lock:
-            keys, sums = self.get()
-            try:
-                # A call of a group is made by all its processes, also by those without gradients.
-                if isinstance(self.table, GroupTable):
-                    with self.table.joining(Call.ADD_AT):
-                        self._add(self.table, keys, sums, lr)
-                elif len(keys) > 0:
-                    self._add(self.table, keys, sums, lr)
-            except PartialError as error:
-                # All others were added. Another call can add the ones that are left.
-                failed = torch.tensor(error.positions, dtype=torch.int64, device=keys.device)
-                self.put(keys[failed], sums[failed])
-                raise
-            self.clear()
-
-    def _add(self, table: Table | GroupTable, keys: Tensor, sums: Tensor, lr: float) -> None:
-        changes = sums.mul(-lr).to("cpu", self.dtype)
-        table.add_at(_bits(keys.cpu()), _bits(changes))
-
-
-def _hide_from(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Makes optimizers of dense parameters skip rows: they keep state by position, whose key
-    changes."""
-    if isinstance(optimizer, SGD):
-        return
-    hidden = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            gradients = getattr(parameter, "_forerun", None)
-            if gradients is not None and parameter.grad is not None:
-                hidden.append((gradients, gradients.keys, parameter.grad))
-                parameter.grad = None
-    optimizer._forerun_hidden = hidden  # type: ignore[attr-defined]
-
-
-def _show_again(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    for gradients, keys, gradient in optimizer.__dict__.pop("_forerun_hidden", ()):
-        # Gradients that a closure has collected since then replace these.
-        if gradients.rows.grad is None:
-            gradients.put(keys, gradient)
-
-
-_optimizer.register_optimizer_step_pre_hook(_hide_from)
-_optimizer.register_optimizer_step_post_hook(_show_again)
-
-
-class _Rows(nn.Module):
-    """Rows of a table, and the gradients collected for them."""
-
-    def __init__(
-        self,
-        table: Table | GroupTable,
-        padding_idx: int | None,
-        initialize: Callable[[int], Tensor] | None,
-    ) -> None:
-        super().__init__()
-        dtype = getattr(torch, table.dtype)
-        if not dtype.is_floating_point:
-            raise InvalidArgumentError(
-                f"an embedding needs floating-point rows, but the table's are {table.dtype}"
-            )
-        self.table = table
-        self.embedding_dim = table.dim
-        self.padding_idx = padding_idx
-        self._initialize = initialize
-        self._table_dtype = dtype
-        self._gradients = _Gradients(table, dtype)
-        self.rows = self._gradients.rows
-        self._create_autograd_anchor(dtype)
-        self._number = next(_numbers)
-        _modules[self._number] = self
-        _collected[self._number] = self._gradients
-
-    def _create_autograd_anchor(self, dtype: torch.dtype) -> None:
-        """Creates the tensor that carries gradients, because keys have none.
-
-        It is not a parameter: no optimizer changes it. It has the type of the rows that the module
-        returns.
-        """
-        self._autograd_anchor = torch.zeros((), dtype=dtype, requires_grad=True)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        # Gradients keep their type: `half` must not round their sums.
-        rows = self._parameters.pop("rows")
-        try:
-            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        finally:
-            self._parameters["rows"] = rows
-        dtype = fn(torch.empty(0, dtype=self._autograd_anchor.dtype)).dtype
-        if dtype != self._autograd_anchor.dtype:
-            self._create_autograd_anchor(dtype)
-        return self
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Saves nothing: the rows are in the table."""
-
-    def _load_from_state_dict(self, *_: Any) -> None:
-        """Loads nothing."""
-
-    def _find(self, wanted: Tensor) -> Tensor:
-        keys, rows = wanted.cpu(), self._room(wanted)
-        self._fill(keys, rows)
-        return rows.to(wanted.device, self._autograd_anchor.dtype, non_blocking=True)
-
-    def _fill(self, keys: Tensor, rows: Tensor) -> None:
-        """Looks up keys, and creates missing rows during training."""
-        if isinstance(self.table, GroupTable):
-            creates = self.training and self._initialize is not None
-            self.table.find(_bits(keys), _bits(rows), self._prepare if creates else None)
-            return
-        _, found = self.table.find(_bits(keys), out=_bits(rows))
-        if self.training and self._initialize is not None and not found.all():
-            with _making_rows:
-                self._make_rows(self.table, keys)
-            self.table.find(_bits(keys), out=_bits(rows))
-
-    def _prepare(self, keys: Any) -> None:
-        """Creates rows for keys that this process owns."""
-        assert isinstance(self.table, GroupTable)
-        with _making_rows:
-            self._make_rows(self.table.table, torch.from_numpy(keys.view("int64")))
-
-    def _make_rows(self, table: Table, keys: Tensor) -> None:
-        """Creates rows for keys without one."""
-        assert self._initialize is not None
-        # Another thread may have created some by now.
-        is_missing = ~torch.from_numpy(table.contains(_bits(keys))).reshape(keys.shape)
-        if self.padding_idx is not None:
-            is_missing &= keys != self.padding_idx
-        missing = torch.unique(keys[is_missing])
-        if len(missing) > 0:
-            made = self._initialize(len(missing)).to("cpu", self._table_dtype).contiguous()
-            table.insert(_bits(missing), _bits(made))
-
-    def _room(self, wanted: Tensor) -> Tensor:
-        """Zeros for the rows of keys, on the device of the keys if the table can write rows
-        there."""
-        shape, dtype = (*wanted.shape, self.embedding_dim), self._table_dtype
-        if wanted.is_cuda and wanted.device.index == self.table.gpu:
-            return torch.zeros(shape, dtype=dtype, device=wanted.device)
-        # Pinned memory is copied while the CPU continues.
-        return torch.zeros(shape, dtype=dtype, pin_memory=wanted.is_cuda)
-
-    def _anchor(self) -> Tensor:
-        anchor = self._autograd_anchor
-        return anchor if self.rows.requires_grad else anchor.detach()
-
-    def _lookup(self, keys: Tensor) -> Tensor:
-        if keys.dtype != torch.int64 or keys.device.type not in ("cpu", "cuda"):
-            raise InvalidArgumentError(
-                f"keys are a tensor of int64 on the CPU or a CUDA device, not of {keys.dtype} on "
-                f"{keys.device}"
-            )
-        rows: Tensor = torch.ops.forerun.find(
-            keys.contiguous(), self._anchor(), self._number, self.embedding_dim
-        )
-        if self.padding_idx is not None:
-            rows = rows.masked_fill((keys == self.padding_idx).unsqueeze(-1), 0)
-        return rows
-
-    def collected_gradients(self) -> tuple[Tensor, Tensor]:
-        """The keys that have a gradient, each once, and their gradients: copies of what
-        `rows.grad` holds."""
-        return self._gradients.get()
-
-    def apply_gradients(self, lr: float) -> None:
-        """Adds `-lr` times the collected gradients to the rows, as `torch.optim.SGD` would, and
-        clears them.
-
-        If a tier fails for some keys (`PartialError`), only their gradients are kept, and another
-        call adds them.
-        """
-        self._gradients.apply(lr)
-
-    def clear_gradients(self) -> None:
-        """Clears the collected gradients, as `zero_grad` does."""
-        self._gradients.clear()
-
-    def extra_repr(self) -> str:
-        return f"{self.table!r}, padding_idx={self.padding_idx}"
 
 
 class SGD(torch.optim.Optimizer):
@@ -310,15 +65,21 @@ class SGD(torch.optim.Optimizer):
     modules inside.
 
     Step it alongside the optimizer of the dense parameters. It works with learning-rate schedulers
-    and a `GradScaler` like any other optimizer. `step` clears the gradients that it has applied.
+    and a `GradScaler` like any other optimizer. `step` clears the gradients that it has applied; if
+    it is interrupted or fails, another `step` applies the others.
     """
 
     def __init__(self, modules: nn.Module | Iterable[nn.Module], lr: float) -> None:
         given = [modules] if isinstance(modules, nn.Module) else list(modules)
-        inside = (module for each in given for module in each.modules())
-        rows = {id(module): module.rows for module in inside if isinstance(module, _Rows)}
+        if not all(isinstance(each, nn.Module) for each in given):
+            raise InvalidArgumentError(
+                "give SGD the modules, not their parameters: SGD(model, lr=...)"
+            )
+        inside = [module for each in given for module in each.modules()]
+        rows = {id(module): module.rows for module in inside if isinstance(module, RowsModule)}
         if not rows:
             raise InvalidArgumentError("these modules contain no embedding of a table")
+        _warn_of_own_tables(inside)
         super().__init__(list(rows.values()), {"lr": lr})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -332,7 +93,23 @@ class SGD(torch.optim.Optimizer):
         return loss
 
 
-class Embedding(_Rows):
+def _warn_of_own_tables(modules: list[nn.Module]) -> None:
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    processes = distributed.get_world_size()
+    if processes > 1 and any(
+        isinstance(module, RowsModule) and isinstance(module.table, Table) for module in modules
+    ):
+        warnings.warn(
+            f"each of the {processes} processes trains the rows of its own table, and they will "
+            "differ: use ShardedEmbeddingBag, whose rows are spread over the processes",
+            stacklevel=3,
+        )
+
+
+class Embedding(RowsModule):
     """`torch.nn.Embedding` over a table: maps keys of any shape to their rows.
 
     A key without a row gives zeros. During training, `initialize(n)` creates rows for new keys if
@@ -349,15 +126,17 @@ class Embedding(_Rows):
         super().__init__(table, padding_idx, initialize)
 
     def forward(self, input: Tensor) -> Tensor:
-        return self._lookup(input)
+        return self._lookup(self._as_keys(input))
 
 
-class EmbeddingBag(_Rows):
+class EmbeddingBag(RowsModule):
     """`torch.nn.EmbeddingBag` over a table: the sum, mean or maximum of the rows of each bag of
     keys.
 
     Bags are the rows of a matrix of keys, or the parts of a vector of keys that begin at `offsets`.
-    Keys without a row count as zeros; keys equal to `padding_idx` do not count at all.
+    With `include_last_offset`, the last offset is the end of the last bag; keys after it are in no
+    bag, which `torch.compile` does not support. Keys without a row count as zeros; keys equal to
+    `padding_idx` do not count at all.
 
     Sums and means of keys in CPU memory come from `Table.find_pooled`, which adds up rows as it
     finds them. Other bags (a maximum, keys on a GPU, rows of float64, weights that need a gradient
@@ -388,12 +167,13 @@ class EmbeddingBag(_Rows):
         weights = per_sample_weights
         if weights is not None and (self.mode != "sum" or weights.shape != input.shape):
             raise InvalidArgumentError("weights need `mode='sum'` and one weight per key")
+        input = self._as_keys(input)
+        keys, bounds, weights = self._flattened(input, offsets, weights)
         if self._is_pooled(input, offsets, weights):
-            keys, ends = self._offsets(input, offsets)
             pooled: Tensor = torch.ops.forerun.find_pooled(
                 keys.contiguous(),
-                ends,
-                None if weights is None else weights.flatten().contiguous(),
+                bounds,
+                None if weights is None else weights.contiguous(),
                 self._anchor(),
                 self._number,
                 self.embedding_dim,
@@ -401,10 +181,11 @@ class EmbeddingBag(_Rows):
                 self.padding_idx,
             )
             return pooled
-        keys, bag, bags = self._bags(input, offsets)
+        bags = len(bounds) - 1
+        bag = torch.ops.forerun.bags(keys, bounds)
         rows = self._lookup(keys)
         if weights is not None:
-            rows = rows * weights.flatten().unsqueeze(-1)
+            rows = rows * weights.unsqueeze(-1)
         counted = (
             torch.ones_like(keys)
             if self.padding_idx is None
@@ -416,8 +197,8 @@ class EmbeddingBag(_Rows):
             least = rows.new_full((bags, self.embedding_dim), float("-inf"))
             greatest = least.scatter_reduce(0, bag.unsqueeze(-1).expand_as(rows), rows, "amax")
             return greatest.masked_fill(counts == 0, 0)
-        wide = rows.to(_wide(rows.dtype))
-        sums = wide.new_zeros((bags, self.embedding_dim)).index_add(0, bag, wide)
+        summed = rows.to(wide(rows.dtype))
+        sums = summed.new_zeros((bags, self.embedding_dim)).index_add(0, bag, summed)
         return (sums / counts.clamp(min=1) if self.mode == "mean" else sums).to(rows.dtype)
 
     def _is_pooled(self, input: Tensor, offsets: Tensor | None, weights: Tensor | None) -> bool:
@@ -425,10 +206,9 @@ class EmbeddingBag(_Rows):
         given = (tensor for tensor in (input, offsets, weights) if tensor is not None)
         return (
             self._can_pool
-            and input.dtype == torch.int64
             and all(tensor.device.type == "cpu" for tensor in given)
             # Otherwise each row would be rounded to the other type before it is added.
-            and self._autograd_anchor.dtype == self._table_dtype
+            and self.autograd_anchor.dtype == self._table_dtype
             and (
                 weights is None
                 or (weights.dtype == self._table_dtype == torch.float32)
@@ -441,55 +221,46 @@ class EmbeddingBag(_Rows):
     ) -> Tensor:
         """The sum or mean of the rows of each bag. Creates missing rows during training."""
         assert isinstance(self.table, Table)
-        pooled = torch.empty((len(offsets) - 1, self.embedding_dim), dtype=self._table_dtype)
+        shape = (len(offsets) - 1, self.embedding_dim)
+        pooled = torch.empty(shape, dtype=self._table_dtype, device="cpu")
         arguments = {
-            "weights": None if weights is None else _bits(weights),
+            "weights": None if weights is None else bits(weights),
             "mode": "mean" if mean else "sum",
             "dtype": self.table.dtype,
-            "out": _bits(pooled),
+            "out": bits(pooled),
         }
-        _, found = self.table.find_pooled(_bits(keys), _bits(offsets), **arguments)
+        _, found = self.table.find_pooled(bits(keys), bits(offsets), **arguments)
         if self.training and self._initialize is not None and found.sum() < len(keys):
-            with _making_rows:
-                self._make_rows(self.table, keys)
-            self.table.find_pooled(_bits(keys), _bits(offsets), **arguments)
+            self._make_rows(self.table, keys)
+            self.table.find_pooled(bits(keys), bits(offsets), **arguments)
         return pooled
 
-    def _check_shapes(self, input: Tensor, offsets: Tensor | None) -> None:
+    def _flattened(
+        self, input: Tensor, offsets: Tensor | None, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The concatenated keys, where each bag begins and at the end their number, and the
+        weights."""
         if input.dim() == 2 and offsets is not None:
             raise InvalidArgumentError(
                 "in a matrix of keys each row is a bag, so there must be no offsets"
             )
-        if input.dim() != 2 and (input.dim() != 1 or offsets is None):
+        if input.dim() != (2 if offsets is None else 1):
             raise InvalidArgumentError(
                 "keys must be a matrix of bags, or a vector with the offsets of its bags"
             )
-
-    def _starts(self, offsets: Tensor) -> Tensor:
-        return offsets[:-1] if self.include_last_offset else offsets
-
-    def _offsets(self, input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The concatenated keys, and where each bag begins; at the end, their number."""
-        self._check_shapes(input, offsets)
         if offsets is None:
             bags, length = input.shape
-            return input.flatten(), torch.arange(bags + 1) * length
-        starts = self._starts(offsets).to(torch.int64)
-        return input, torch.cat([starts, starts.new_full((1,), len(input))])
-
-    def _bags(self, input: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor, int]:
-        """The concatenated keys, the bag of each, and the number of bags."""
-        self._check_shapes(input, offsets)
-        if offsets is None:
-            bags, length = input.shape
-            return (
-                input.flatten(),
-                torch.arange(bags, device=input.device).repeat_interleave(length),
-                bags,
-            )
-        starts = self._starts(offsets)
-        bag = torch.bucketize(torch.arange(len(input), device=input.device), starts, right=True) - 1
-        return input, bag, len(starts)
+            bounds = torch.arange(bags + 1, device=input.device) * length
+            return input.flatten(), bounds, None if weights is None else weights.flatten()
+        bounds = offsets.to(torch.int64)
+        if not self.include_last_offset:
+            return input, torch.cat([bounds, bounds.new_full((1,), len(input))]), weights
+        if len(bounds) == 0:
+            raise InvalidArgumentError("offsets must have the end of the last bag, but are empty")
+        # While a call is traced, the number is not known.
+        if not torch.compiler.is_compiling() and 0 <= (end := int(bounds[-1])) < len(input):
+            return input[:end], bounds, None if weights is None else weights[:end]
+        return input, bounds, weights
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
@@ -498,12 +269,18 @@ class EmbeddingBag(_Rows):
 class ShardedEmbeddingBag(EmbeddingBag):
     """`EmbeddingBag` whose rows are spread over the processes of a group, row by row.
 
-    Each process has a `table` of its own. The constructor, `forward`, `SGD.step` and `checkpoint`
-    are collective: all processes of the group make the same calls, each with its own bags. Keys go
-    to the processes that own them, and rows come back; at a step gradients go the same way, and
-    owners add up those of all processes. `group` must carry tensors in CPU memory, as gloo does.
-    All processes need the same `seed`, which places the keys, and rows of the same size and type.
-    Other arguments are those of `EmbeddingBag`; `initialize` is called by the owner of a new key.
+    Each process has a `table` of its own. The constructor, `forward`, `SGD.step`, `checkpoint` and
+    `load` are collective: all processes of the group make the same calls, each with its own bags.
+    Keys go to the processes that own them, and rows come back; at a step gradients go the same way,
+    and a row moves by the mean of those of all processes, as a parameter does in
+    `DistributedDataParallel`, which may wrap the model. `group` must carry tensors in CPU memory, as
+    gloo does. All processes need the same `seed`, which places the keys, and rows of the same size
+    and type. Give each of several modules a `name`, the same in all processes: it tells them apart
+    if processes make them in different orders. Other arguments are those of `EmbeddingBag`;
+    `initialize` is called by the owner of a new key.
+
+    The store of a table records whose rows it has. A table of another process, of another number of
+    processes, seed or name is refused: `load` a checkpoint of it into empty tables.
 
     If a process fails in a collective call, all processes raise: `GroupError` with its rank and its
     error if nothing was done, or `PartialError` if other keys were served. A process that fails
@@ -516,6 +293,7 @@ class ShardedEmbeddingBag(EmbeddingBag):
         *,
         group: Any = None,
         seed: int = 0,
+        name: str = "",
         mode: Literal["sum", "mean", "max"] = "mean",
         include_last_offset: bool = False,
         padding_idx: int | None = None,
@@ -526,7 +304,9 @@ class ShardedEmbeddingBag(EmbeddingBag):
         self._group = group
         rank, processes = distributed.get_rank(group), distributed.get_world_size(group)
         with CollectiveCalls(rank, processes, self._all_to_all).joining(Call.CONSTRUCT):
-            group_table = GroupTable(table, rank, processes, self._all_to_all, seed=seed)
+            group_table = GroupTable(
+                table, rank, processes, self._all_to_all, seed=seed, name=name
+            )
             super().__init__(
                 group_table,
                 mode=mode,
@@ -550,11 +330,11 @@ class ShardedEmbeddingBag(EmbeddingBag):
         """Sends an array of bytes to each process, and returns one from each: first the lengths."""
         from torch import distributed
 
-        lengths = torch.tensor([len(part) for part in parts], dtype=torch.int64)
+        lengths = torch.tensor([len(part) for part in parts], dtype=torch.int64, device="cpu")
         coming = torch.empty_like(lengths)
         distributed.all_to_all_single(coming, lengths, group=self._group)
         sent = torch.cat([torch.from_numpy(part) for part in parts])
-        received = torch.empty(int(coming.sum()), dtype=torch.uint8)
+        received = torch.empty(int(coming.sum()), dtype=torch.uint8, device="cpu")
         distributed.all_to_all_single(
             received, sent, coming.tolist(), lengths.tolist(), group=self._group
         )
@@ -570,3 +350,10 @@ class ShardedEmbeddingBag(EmbeddingBag):
         written has the suffix `.partial`."""
         assert isinstance(self.table, GroupTable)
         return self.table.checkpoint(directory, tag)
+
+    def load(self, directory: str | os.PathLike[str], tag: str) -> None:
+        """Inserts the rows of a checkpoint, made by any number of processes with any seed, into the
+        tables, which must be empty. Each process reads all of `directory` and takes the rows that
+        it owns."""
+        assert isinstance(self.table, GroupTable)
+        self.table.load(directory, tag)

@@ -21,6 +21,8 @@ pub(crate) const EVERY: Duration = Duration::from_millis(50);
 
 thread_local! {
     static ASKED: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Whether this thread's current call must not be ended.
+    static IS_HELD: Cell<bool> = const { Cell::new(false) };
     static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
     /// A description of the call, for display on a terminal.
     static DOING: Cell<Option<&'static str>> = const { Cell::new(None) };
@@ -64,8 +66,25 @@ fn show(now: Instant) {
     }
 }
 
+/// Makes a call of the engine that no signal ends. It must be short.
+pub(crate) fn hold<T>(call: impl FnOnce() -> T) -> T {
+    /// Ends the hold, also if the call panics.
+    struct Held;
+    impl Drop for Held {
+        fn drop(&mut self) {
+            IS_HELD.set(false);
+        }
+    }
+    IS_HELD.set(true);
+    let _held = Held;
+    call()
+}
+
 /// Whether this thread's current call must end.
 pub(crate) fn is_raised() -> bool {
+    if IS_HELD.get() {
+        return false;
+    }
     let now = Instant::now();
     let is_due = ASKED.get().is_none_or(|asked| now - asked >= EVERY);
     if !is_due || IS_MAIN.get() == Some(false) {

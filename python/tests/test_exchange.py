@@ -31,7 +31,7 @@ class Group:
 
         return exchange
 
-    def run(self, tables, call, seeds=None):
+    def run(self, tables, call, seeds=None, names=None):
         """Calls a function in a thread for each process, and returns the results."""
         results, failures = {}, []
 
@@ -39,7 +39,12 @@ class Group:
             try:
                 seed = 3 if seeds is None else seeds[rank]
                 made = GroupTable(
-                    tables[rank], rank, self.processes, self.all_to_all(rank), seed=seed
+                    tables[rank],
+                    rank,
+                    self.processes,
+                    self.all_to_all(rank),
+                    seed=seed,
+                    name="" if names is None else names[rank],
                 )
                 results[rank] = call(rank, made)
             except BaseException as error:
@@ -100,7 +105,7 @@ def test_rows_of_a_group_equal_those_of_one_table(processes, dtype):
 
 def test_a_key_that_fails_is_reported_where_it_was_asked_for():
     class Failing:
-        dim, dtype = 1, "int64"
+        dim, dtype, path = 1, "int64", None
 
         def find(self, keys, out, found):
             found[:] = True
@@ -117,7 +122,7 @@ def test_a_key_that_fails_is_reported_where_it_was_asked_for():
     assert Group(2).run([Failing(), Failing()], call) == [[], [1]]
 
 
-def outcomes(tables, call, seeds=None):
+def outcomes(tables, call, seeds=None, names=None):
     """What a call raises in each process, or returns."""
 
     def run(rank, table):
@@ -126,7 +131,7 @@ def outcomes(tables, call, seeds=None):
         except Exception as error:
             return error
 
-    return Group(len(tables)).run(tables, run, seeds)
+    return Group(len(tables)).run(tables, run, seeds, names)
 
 
 def test_a_process_that_fails_does_not_leave_the_others_waiting():
@@ -173,20 +178,24 @@ def test_additions_that_failed_in_one_process_are_added_once_when_they_are_repea
 
         def __init__(self, table, positions):
             self._table, self._positions = table, positions
-            self.dim, self.dtype = table.dim, table.dtype
+            self.dim, self.dtype, self.path = table.dim, table.dtype, None
 
-        def add_at(self, keys, rows):
+        def _add_marked(self, keys, rows, marks):
             if self._positions is None:
                 self._positions = []
                 raise errors.IoError("the disk is away")
             failed, self._positions = self._positions, []
             added = np.delete(np.arange(len(keys)), failed)
-            self._table.add_at(keys[added], rows.reshape(len(keys), -1)[added])
+            marks[added] = 2 - self._table.add_at(
+                keys[added], rows.reshape(len(keys), -1)[added]
+            ).astype(np.uint8)
+            if failed == [0]:
+                raise KeyboardInterrupt
             if failed:
                 raise errors.PartialError("the disk is away", failed)
-            return self._table.contains(keys)
 
-    for positions in (None, [3, 5]):
+    # As a whole, for some keys, or interrupted when some were added.
+    for positions in (None, [3, 5], [0]):
         tables = [forerun.Table(1, "int64") for _ in range(2)]
         for table in tables:
             table.insert(keys, np.zeros((200, 1), np.int64))
@@ -194,11 +203,12 @@ def test_additions_that_failed_in_one_process_are_added_once_when_they_are_repea
         def add(rank, table):
             left = keys
             while True:
+                marks = np.zeros(len(left), np.uint8)
                 try:
-                    table.add_at(left, np.full((len(left), 1), rank + 1))
+                    table._add_marked(left, np.full((len(left), 1), rank + 1), marks)
                     return
-                except errors.PartialError as error:
-                    left = left[error.positions]
+                except (errors.PartialError, KeyboardInterrupt):
+                    left = left[marks == 0]
 
         assert outcomes([tables[0], FailsOnce(tables[1], positions)], add) == [None, None]
         assert (tables[0].find(keys)[0] + tables[1].find(keys)[0] == 3).all()
@@ -263,6 +273,159 @@ def test_processes_need_the_same_seed_and_rows():
             assert "another seed" in str(error)
 
 
+def test_tables_of_a_group_are_not_mistaken_for_each_other():
+    tables = [forerun.Table(1, "int64") for _ in range(2)]
+    for table, value in zip(tables, (1, 2)):
+        table.insert(np.arange(50), np.full((50, 1), value))
+    group, others = Group(2), [forerun.Table(1, "int64") for _ in range(2)]
+
+    def mixed(rank, user):
+        """The processes call for two tables in different orders, and then in the same one."""
+        user.check_same()
+        item = GroupTable(others[rank], rank, 2, group.all_to_all(rank), seed=3)
+        raised = []
+        for first in (user, item) if rank == 0 else (item, user):
+            try:
+                first.find(np.arange(50))
+            except errors.GroupError as error:
+                raised.append(str(error))
+        return raised, [table.find(np.arange(50))[1].sum() for table in (user, item)]
+
+    results = group.run(tables, mixed)
+    for rank, (raised, found) in enumerate(results):
+        assert len(raised) == 2 and found == [50, 0]
+        assert f"process {1 - rank} calls " in raised[0] and " of table " in raised[0]
+
+    # Tables that are made in different orders differ by their names.
+    def find(rank, table):
+        return table.find([1])
+
+    for error in outcomes(tables, find, names=["user", "item"]):
+        assert isinstance(error, errors.GroupError)
+    assert "calls construct of 'item' while this one calls construct of 'user'" in str(
+        outcomes(tables, find, names=["user", "item"])[0]
+    )
+    assert outcomes(tables, lambda rank, table: table.find([1])[1].all(), names=["user"] * 2) == [
+        True,
+        True,
+    ]
+
+
+def test_answers_of_a_call_that_was_interrupted_are_not_taken_for_those_of_the_next():
+    group, tables = Group(2), [forerun.Table(1, "int64") for _ in range(2)]
+    for table in tables:
+        table.insert(np.arange(50), np.full((50, 1), 1))
+
+    def call(rank, table):
+        table.check_same()
+        if rank == 1:
+            # A signal ends the call when the messages have been exchanged.
+            exchange = table._calls._all_to_all
+
+            def interrupted(parts):
+                exchange(parts)
+                table._calls._all_to_all = exchange
+                raise KeyboardInterrupt
+
+            table._calls._all_to_all = interrupted
+            with pytest.raises(KeyboardInterrupt):
+                table.find(np.arange(10))
+        with pytest.raises(errors.GroupError, match="because a call was interrupted") as raised:
+            # The answers of process 0 meet the questions of process 1.
+            table.find(np.arange(50))
+        return raised.value.rank
+
+    assert group.run(tables, call) == [1, 0]
+
+
+def stores(directory, count):
+    return [forerun.Table(1, "int64", path=directory / f"rows-{rank}") for rank in range(count)]
+
+
+def closed(tables):
+    for table in tables:
+        table.close()
+
+
+def test_a_store_of_another_process_or_group_is_refused(tmp_path):
+    keys = np.arange(200)
+
+    def begin(rank, table):
+        def prepare(owned):
+            table.table.insert(owned, np.ones((len(owned), 1), np.int64))
+
+        table.find(keys if rank == 0 else [], prepare=prepare)
+
+    def find(rank, table):
+        return table.find(keys)[1].all()
+
+    tables = stores(tmp_path, 2)
+    assert outcomes(tables, begin, names=["user"] * 2) == [None, None]
+    assert outcomes(tables, find) == [True, True], "a process may leave the name out"
+    rows = [len(table) for table in tables]
+    for mixed, seeds, names, words in [
+        (tables[::-1], None, None, "process 1 of 2 with seed 3 and name 'user', but this is"),
+        ([*tables, forerun.Table(1, "int64")], None, None, "but this is process 0 of 3"),
+        (tables, [7, 7], None, "but this is process 0 of 2 with seed 7"),
+        (tables, None, ["item"] * 2, "but this is process 0 of 2 with seed 3 and name 'item'"),
+    ]:
+        raised = outcomes(mixed, begin, seeds, names)
+        assert isinstance(raised[0], errors.InvalidArgumentError) and words in str(raised[0])
+        assert "or `load` a checkpoint of the group into empty tables" in str(raised[0])
+        for error in raised[1:]:
+            assert isinstance(error, (errors.InvalidArgumentError, errors.GroupError))
+    assert [len(table) for table in tables] == rows
+    # A checkpoint belongs to the same process.
+    assert all(outcomes(tables, lambda rank, table: table.checkpoint(tmp_path, "a")))
+    closed(tables)
+    copies = [forerun.Table(1, "int64", path=tmp_path / f"a-{n:04}-of-0002") for n in range(2)]
+    assert isinstance(outcomes(copies[::-1], find)[0], errors.InvalidArgumentError)
+    assert outcomes(copies, find) == [True, True]
+    closed(copies)
+    # Nothing is recorded in a store that is read-only, or that another process refuses.
+    fresh = [forerun.Table(1, "int64", path=tmp_path / "fresh"), forerun.Table(2, "int64")]
+    assert isinstance(outcomes(fresh, find)[0], errors.InvalidArgumentError)
+    assert fresh[0]._metadata("forerun.exchange") is None
+    closed(fresh)
+    with forerun.Table(1, "int64", path=tmp_path / "fresh", read_only=True) as table:
+        assert outcomes([table], lambda rank, table: table.find(keys)[1].any()) == [False]
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_checkpoint_is_loaded_by_any_number_of_processes(tmp_path, processes):
+    keys, rows = np.arange(300), np.arange(300)[:, None] * 7
+    saved = tmp_path / "saved"
+    saved.mkdir()
+
+    def save(rank, table):
+        table.find(keys, prepare=lambda owned: table.table.insert(owned, rows[owned.astype(int)]))
+        table.checkpoint(saved, "step-1")
+
+    tables = stores(tmp_path, 2)
+    assert outcomes(tables, save) == [None, None]
+    closed(tables)
+
+    def load(rank, table):
+        table.load(saved, "step-1")
+        return table.find(keys)
+
+    new = [forerun.Table(1, "int64", path=tmp_path / f"new-{n}") for n in range(processes)]
+    for found_rows, found in outcomes(new, load, seeds=[9] * processes):
+        assert found.all() and (found_rows == rows).all()
+    assert sum(len(table) for table in new) == 300
+    for error in outcomes(new, load, seeds=[9] * processes):
+        assert isinstance(error, errors.Error) and "a checkpoint needs empty tables" in str(error)
+    empty = [forerun.Table(1, "int64") for _ in range(processes)]
+    for tag, kind in (("step-2", "NotFoundError"), ("step-1", "does not have the parts of one")):
+        for each in outcomes(empty, lambda rank, table: table.load(saved, tag)):
+            assert kind in f"{type(each).__name__}: {each}"
+        # Process 1 of the first checkpoint is missing, next.
+        if (saved / "step-1-0001-of-0002").exists():
+            os.rename(saved / "step-1-0001-of-0002", tmp_path / "away")
+    assert not any(empty)
+    closed(new)
+
+
 def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
     rename = os.rename
 
@@ -275,7 +438,7 @@ def test_a_checkpoint_is_whole_or_not_there(tmp_path, monkeypatch):
         """A table whose checkpoint fails when something is written."""
 
         def __init__(self, table):
-            self.dim, self.dtype = table.dim, table.dtype
+            self.dim, self.dtype, self.path = table.dim, table.dtype, None
 
         def checkpoint(self, into):
             os.mkdir(into)

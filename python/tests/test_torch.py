@@ -1,7 +1,5 @@
 """`forerun.torch` compared with `torch.nn`."""
 
-import copy
-import gc
 import threading
 
 import forerun
@@ -9,7 +7,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-from forerun.torch import SGD, Embedding, EmbeddingBag, _bits  # noqa: E402
+from forerun._torch_gradients import bits  # noqa: E402
+from forerun.torch import Embedding, EmbeddingBag  # noqa: E402
 
 ROWS = torch.randn(100, 8, generator=torch.Generator().manual_seed(1))
 
@@ -67,7 +66,7 @@ def test_bags_are_reduced_and_their_gradients_spread_as_torch_does(table, mode, 
 def test_pooled_bags_are_those_of_collected_rows_bit_for_bit(dtype, mode, padding_idx, shape):
     random = torch.Generator().manual_seed(4)
     table = forerun.Table(8, str(dtype).removeprefix("torch."))
-    table.insert(torch.arange(100), _bits(ROWS.to(dtype)))
+    table.insert(torch.arange(100), bits(ROWS.to(dtype)))
     # Keys from 100 on have no row.
     keys = torch.randint(0, 110, (40,), generator=random)
     keys[7:12] = 3
@@ -140,6 +139,45 @@ def test_wrong_offsets_of_bags_are_refused_with_the_place(table, padding_idx):
             bag(keys, torch.tensor(offsets))
 
 
+@pytest.mark.parametrize("pools", [True, False])
+@pytest.mark.parametrize("mode", ["sum", "max"])
+def test_the_last_offset_is_the_end_of_the_last_bag(table, pools, mode):
+    options = {"mode": mode, "include_last_offset": True}
+    bag, keys = EmbeddingBag(table, **options), torch.arange(5)
+    bag._can_pool &= pools
+    one = bag(keys, torch.tensor([0, 2, 3]))
+    # Not torch.nn's of these offsets, whose maximum has the keys that are in no bag.
+    theirs = torch.nn.EmbeddingBag.from_pretrained(ROWS, **options)
+    torch.testing.assert_close(one, theirs(keys[:3], torch.tensor([0, 2, 3])))
+    one.backward(torch.ones(2, 8))
+    touched, sums = bag.collected_gradients()
+    # Of the first bag, only the greatest elements have a gradient in mode "max".
+    assert touched.tolist() == [0, 1, 2] and sums.sum() == (24 if mode == "sum" else 16)
+    for offsets, words in [
+        ([0, 2, 9], "the last offset is 9, but there are 5 keys"),
+        ([0, 3, 1], "offset 2 is 1, below the one before, 3"),
+        ([1, 3, 5], "offset 0 is 1, but the first bag begins at key 0"),
+        ([], "offsets must have the end of the last bag"),
+    ]:
+        with pytest.raises(forerun.errors.InvalidArgumentError, match=words):
+            bag(keys, torch.tensor(offsets, dtype=torch.int64))
+    with pytest.raises(forerun.errors.InvalidArgumentError, match="offset 2 is 1, below"):
+        plain = EmbeddingBag(table, mode=mode)
+        plain._can_pool &= pools
+        plain(keys, torch.tensor([0, 3, 1]))
+
+
+def test_keys_and_offsets_of_32_bits_are_taken(table):
+    keys = torch.arange(6, dtype=torch.int32)
+    assert torch.equal(Embedding(table)(keys), ROWS[:6])
+    offsets = torch.tensor([0, 2], dtype=torch.int32)
+    for mode in ("sum", "max"):
+        theirs = torch.nn.EmbeddingBag.from_pretrained(ROWS, mode=mode)
+        bag = EmbeddingBag(table, mode=mode)
+        torch.testing.assert_close(bag(keys, offsets), theirs(keys, offsets))
+        torch.testing.assert_close(bag(keys.view(2, 3)), theirs(keys.view(2, 3)))
+
+
 def test_weights_of_samples_count_and_have_gradients(table):
     keys, offsets = torch.tensor([1, 2, 3, 1]), torch.tensor([0, 2])
     theirs = torch.nn.EmbeddingBag.from_pretrained(ROWS, mode="sum")
@@ -161,21 +199,9 @@ def test_missing_rows_are_created_only_while_training():
     assert words(torch.tensor([7, 9, 7])).sum() == 48 and len(table) == 2
 
 
-def test_learns(table):
-    torch.manual_seed(3)
-    words, keys, wanted = Embedding(table), torch.arange(100), torch.randn(100, 8)
-    losses = []
-    for _ in range(50):
-        loss = (words(keys) - wanted).square().sum()
-        losses.append(loss.item())
-        loss.backward()
-        words.apply_gradients(lr=0.1)
-    assert losses[-1] < 1e-3 * losses[0]
-
-
 def test_operators_pass_torchs_opcheck(table):
     words = Embedding(table)
-    arguments = (torch.tensor([[1, 2], [3, 99]]), words._autograd_anchor, words._number, 8)
+    arguments = (torch.tensor([[1, 2], [3, 99]]), words.autograd_anchor, words._number, 8)
     torch.library.opcheck(torch.ops.forerun.find.default, arguments)
     bag, keys = EmbeddingBag(table), torch.tensor([1, 2, 3, 99])
     for weights, padding_idx in [(None, None), (torch.ones(4), 3)]:
@@ -183,13 +209,14 @@ def test_operators_pass_torchs_opcheck(table):
             keys,
             torch.tensor([0, 1, 4]),
             weights,
-            bag._autograd_anchor,
+            bag.autograd_anchor,
             bag._number,
             8,
             True,
             padding_idx,
         )
         torch.library.opcheck(torch.ops.forerun.find_pooled.default, arguments)
+    torch.library.opcheck(torch.ops.forerun.bags.default, (keys, torch.tensor([0, 1, 4])))
 
 
 def test_compiles_without_graph_breaks(table):
@@ -199,6 +226,10 @@ def test_compiles_without_graph_breaks(table):
     torch.testing.assert_close(compiled(keys), bag(keys))
     compiled(keys).sum().backward()
     assert len(bag.collected_gradients()[0]) == len(torch.unique(keys))
+    greatest = EmbeddingBag(table, mode="max", include_last_offset=True)
+    compiled = torch.compile(greatest, backend="aot_eager", fullgraph=True)
+    keys, offsets = keys.flatten(), torch.tensor([0, 5, 35])
+    torch.testing.assert_close(compiled(keys, offsets), greatest(keys, offsets))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
@@ -330,248 +361,3 @@ def test_rows_are_copied_between_pinned_memory_and_a_gpu(pairs_on_gpu):
     expected[places] = host[rows]
     assert torch.equal(there, expected)
     assert torch.equal(returned[rows], host[rows]) and returned.count_nonzero() <= 320
-
-
-def backward(words, keys, factor=1.0):
-    (words(keys) * factor).sum().backward()
-
-
-@pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize("by", ["optimizer", "module"])
-def test_gradients_are_forgotten_by_zero_grad(table, set_to_none, by):
-    words, keys = Embedding(table), torch.tensor([1, 2, 2])
-    optimizer = SGD(words, lr=1.0)
-    for factor in (5.0, 7.0):
-        {"optimizer": optimizer, "module": words}[by].zero_grad(set_to_none=set_to_none)
-        backward(words, keys, factor)
-    touched, sums = words.collected_gradients()
-    assert touched.tolist() == [1, 2] and sums[:, 0].tolist() == [7.0, 14.0]
-    # Without zero_grad they accumulate, as those of parameters do.
-    backward(words, torch.tensor([2, 3]))
-    assert words.collected_gradients()[1][:, 0].tolist() == [7.0, 15.0, 1.0]
-    words.zero_grad()
-    backward(words, torch.tensor([9]))
-    assert words.collected_gradients()[0].tolist() == [9]
-
-
-def test_a_step_matches_torchs(table):
-    torch.manual_seed(4)
-    words, theirs = Embedding(table), torch.nn.Embedding.from_pretrained(ROWS.clone(), freeze=False)
-    ours, plain = (
-        SGD(torch.nn.Sequential(words), lr=0.5),
-        torch.optim.SGD(theirs.parameters(), lr=0.5),
-    )
-    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) for optimizer in (ours, plain)]
-    for _ in range(4):
-        keys, wanted = torch.randint(0, 100, (30,)), torch.randn(30, 8)
-        for module, optimizer, schedule in zip((words, theirs), (ours, plain), schedules):
-            optimizer.zero_grad()
-            (module(keys) - wanted).square().sum().backward()
-            torch.nn.utils.clip_grad_norm_(module.parameters(), 3.0)
-            optimizer.step()
-            schedule.step()
-        after = torch.from_numpy(table.find(np.arange(100))[0])
-        torch.testing.assert_close(after, theirs.weight.detach())
-
-
-def test_clipping_sees_gradients(table):
-    words, keys = Embedding(table), torch.tensor([1, 1, 2])
-    theirs = torch.nn.Embedding.from_pretrained(ROWS, freeze=False)
-    for module in (words, theirs):
-        backward(module, keys)
-    norms = [torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5) for module in (words, theirs)]
-    torch.testing.assert_close(*norms)
-    touched, sums = words.collected_gradients()
-    torch.testing.assert_close(sums, theirs.weight.grad[touched])
-    torch.nn.utils.clip_grad_value_(words.parameters(), 0.01)
-    assert words.collected_gradients()[1].max() == pytest.approx(0.01)
-
-
-def test_a_grad_scaler_unscales_gradients_and_leaves_out_steps_with_an_infinity(table):
-    words, scaler = Embedding(table), torch.amp.GradScaler("cpu", init_scale=1024.0)
-    optimizer = SGD(words, lr=1.0)
-    before = table[1].copy()
-    for factor, change in ((1.0, 1.0), (float("inf"), 0.0), (2.0, 2.0)):
-        optimizer.zero_grad()
-        scaler.scale((words(torch.tensor([1])) * factor).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        after = table[1].copy()
-        np.testing.assert_allclose(before - after, change, rtol=1e-5, atol=1e-6)
-        before = after
-
-
-@pytest.mark.parametrize(
-    "make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad]
-)
-def test_optimizers_of_dense_parameters_skip_rows(table, make):
-    model = torch.nn.Sequential(Embedding(table), torch.nn.Linear(8, 1))
-    dense, rows = make(model.parameters(), lr=0.1, weight_decay=0.1), SGD(model, lr=0.1)
-    for length in (5, 9, 2):
-        dense.zero_grad()
-        keys = torch.arange(length)
-        before = table.find(np.arange(100))[0]
-        model(keys).sum().backward()
-        sums = model[0].collected_gradients()[1]
-        weight = model[1].weight.detach().clone()
-        dense.step()
-        assert not torch.equal(weight, model[1].weight)
-        assert (table.find(np.arange(100))[0] == before).all(), (
-            "only its own optimizer changes the table"
-        )
-        assert torch.equal(model[0].collected_gradients()[1], sums)
-        rows.step()
-        torch.testing.assert_close(
-            torch.from_numpy(table.find(np.arange(length))[0]),
-            torch.from_numpy(before[:length]) - 0.1 * sums,
-        )
-
-
-def test_a_graph_can_run_backward_after_a_step_of_an_optimizer(table):
-    model = torch.nn.Sequential(Embedding(table))
-    optimizer = torch.optim.SGD(
-        list(model.parameters()) + [torch.nn.Parameter(torch.ones(1))], lr=0.1, weight_decay=0.5
-    )
-    first, second = model(torch.tensor([1])), model(torch.tensor([2]))
-    first.sum().backward()
-    for group in optimizer.param_groups:
-        group["params"][-1].grad = torch.ones(1)
-    optimizer.step()
-    second.sum().backward()
-    assert model[0].collected_gradients()[0].tolist() == [1, 2]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16, torch.float64])
-def test_a_module_that_is_converted_gives_rows_of_that_type_and_learns(dtype, to):
-    table = forerun.Table(4, dtype)
-    table.insert([1, 2], torch.ones(2, 4).to(getattr(torch, dtype)))
-    words = torch.nn.Sequential(Embedding(table)).to(to)
-    optimizer = SGD(words, lr=0.25)
-    rows = words(torch.tensor([1, 1]))
-    assert rows.dtype == to and (rows == 1).all()
-    rows.sum().backward()
-    assert words[0].rows.grad.dtype == (torch.float64 if dtype == "float64" else torch.float32)
-    optimizer.step()
-    assert table[1].tolist() == [0.5] * 4 and table[2].tolist() == [1.0] * 4
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_many_gradients_of_a_row_of_16_bits_are_summed_before_they_are_rounded(dtype):
-    table = forerun.Table(2, str(dtype).removeprefix("torch."))
-    table.insert([1], _bits(torch.zeros(1, 2, dtype=dtype)))
-    words = Embedding(table)
-    for _ in range(4):
-        backward(words, torch.ones(250, dtype=torch.int64))
-    assert words.collected_gradients()[1].tolist() == [[1000.0, 1000.0]]
-    words.apply_gradients(lr=1.0)
-    assert words(torch.tensor(1)).tolist() == [-1000.0, -1000.0]
-    table.insert([1], _bits(torch.ones(1, 2, dtype=dtype)))
-    # The same holds for rows that repeat in one call of the table.
-    table.add_at([1] * 999, _bits(torch.ones(999, 2, dtype=dtype)))
-    assert words(torch.tensor(1)).tolist() == [1000.0, 1000.0]
-    table.insert([1], _bits(torch.ones(1, 2, dtype=dtype)))
-    for mode, expected in (("sum", 1000.0), ("mean", 1.0)):
-        bag = EmbeddingBag(table, mode=mode)
-        assert bag(torch.ones((1, 1000), dtype=torch.int64)).tolist() == [[expected] * 2]
-
-
-class Failing:
-    """A table whose `add_at` fails for some keys, once."""
-
-    def __init__(self, table, keys):
-        self.table, self.keys = table, keys
-
-    def __getattr__(self, name):
-        return getattr(self.table, name)
-
-    def add_at(self, keys, rows):
-        fails = np.isin(keys, self.keys)
-        self.keys = []
-        self.table.add_at(keys[~fails], rows[~fails])
-        if fails.any():
-            raise forerun.errors.PartialError("some failed", np.flatnonzero(fails).tolist())
-
-
-def test_a_retry_after_a_partial_failure_adds_what_failed_and_nothing_twice(table):
-    words = Embedding(Failing(table, [2, 5]))
-    backward(words, torch.arange(8))
-    with pytest.raises(forerun.errors.PartialError):
-        words.apply_gradients(lr=1.0)
-    assert words.collected_gradients()[0].tolist() == [2, 5]
-    words.apply_gradients(lr=1.0)
-    words.apply_gradients(lr=1.0)
-    torch.testing.assert_close(torch.from_numpy(table.find(np.arange(8))[0]), ROWS[:8] - 1)
-
-
-def test_threads_that_go_backward_at_once_lose_no_gradient(table):
-    words, threads = Embedding(table), []
-    for number in range(8):
-        threads.append(
-            threading.Thread(target=lambda: [backward(words, torch.arange(50)) for _ in range(20)])
-        )
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    touched, sums = words.collected_gradients()
-    assert touched.tolist() == list(range(50)) and (sums == 160).all()
-
-
-def test_threads_that_create_the_same_key_get_one_row():
-    table, barrier = forerun.Table(4), threading.Barrier(4)
-    made = iter(range(1, 10**6))
-
-    def initialize(count):
-        return torch.full((count, 4), float(next(made)))
-
-    words, seen = Embedding(table, initialize=initialize), [[] for _ in range(4)]
-
-    def meet(mine):
-        for key in range(100):
-            barrier.wait()
-            mine.append(words(torch.tensor([key]))[0, 0].item())
-
-    threads = [threading.Thread(target=meet, args=(mine,)) for mine in seen]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen[0] == seen[1] == seen[2] == seen[3] == table.find(np.arange(100))[0][:, 0].tolist()
-
-
-def test_a_single_key_has_a_row_and_a_gradient(table):
-    words = Embedding(table)
-    row = words(torch.tensor(7))
-    assert torch.equal(row, ROWS[7])
-    row.sum().backward()
-    touched, sums = words.collected_gradients()
-    assert touched.tolist() == [7] and sums.tolist() == [[1.0] * 8]
-
-
-def test_backward_works_after_the_module_is_dropped(table):
-    words, weight = Embedding(table), torch.ones(8, requires_grad=True)
-    optimizer = SGD(words, lr=1.0)
-    loss = (words(torch.tensor([1])) * weight).sum()
-    del words
-    gc.collect()
-    loss.backward()
-    assert torch.equal(weight.grad, ROWS[1])
-    optimizer.step()
-    torch.testing.assert_close(
-        torch.from_numpy(table[1]), ROWS[1] - 1, msg="its optimizer has its gradients"
-    )
-
-
-def test_a_module_that_is_frozen_collects_nothing(table):
-    words = Embedding(table).requires_grad_(False)
-    assert not words(torch.tensor([1])).requires_grad
-
-
-def test_a_state_holds_no_rows_and_fits_whatever_was_collected(table):
-    model = torch.nn.Sequential(Embedding(table), torch.nn.Linear(8, 1))
-    empty = copy.deepcopy(model.state_dict())
-    assert list(empty) == ["1.weight", "1.bias"]
-    model(torch.arange(5)).sum().backward()
-    assert list(model.state_dict()) == list(empty)
-    model.load_state_dict(empty)
-    assert len(model[0].collected_gradients()[0]) == 5

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import socket
+import warnings
 
 import forerun
 import pytest
@@ -47,6 +48,12 @@ def process(rank, address, directory, results):
             optimizer.step()
             answers.append(answer.detach().numpy())
         path = bag.checkpoint(directory, "step-3")
+        copy = ShardedEmbeddingBag(forerun.Table(DIM), name="copy", mode="sum", seed=5)
+        copy.load(directory, "step-3")
+        every = torch.arange(ROWS).unsqueeze(1)
+        assert torch.equal(copy(every), bag(every))
+        state = bag.state_dict()
+        copy.load_state_dict(state)
         results.put((rank, answers, path, len(table)))
         distributed.barrier()
         table.close()
@@ -58,7 +65,9 @@ def run(target, directory):
     """Runs a function in two processes, and returns what each puts in the queue."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-    context = multiprocessing.get_context("spawn")
+    # The processes are forks of one that has imported PyTorch and has no threads.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "forerun.torch"])
     results = context.Queue()
     processes = [
         context.Process(target=target, args=(rank, address, str(directory), results))
@@ -82,7 +91,8 @@ def run(target, directory):
 def test_two_processes_train_as_one_module_of_torch_does(tmp_path):
     got = run(process, tmp_path)
     theirs = torch.nn.EmbeddingBag.from_pretrained(initial(), freeze=False, mode="sum")
-    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    # Rows move by the mean of the gradients of two processes.
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1 / 2)
     for step in range(STEPS):
         optimizer.zero_grad()
         for rank in range(2):
@@ -129,7 +139,7 @@ def failing_process(rank, address, directory, results):
         note(lambda: bag(keys.to(torch.float32) if rank == 1 else keys))
         note(lambda: bag(keys, torch.arange(3) if rank == 1 else None))
         bag(keys).sum().backward()
-        optimizer = SGD(bag, lr=0.5)
+        optimizer = SGD(bag, lr=1.0)
         note(lambda: bag.checkpoint(f"{directory}/nowhere/else" if rank == 1 else directory, "a"))
         optimizer.step()
         distributed.barrier()
@@ -156,6 +166,67 @@ def test_a_process_that_fails_in_a_collective_call_is_an_error_in_all(tmp_path):
         assert name == expected_name and words.startswith(start), words
     assert "nothing" not in [name for name, _ in got[1][0]]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("a-")] == []
-    # Each row was 1, and each process has taken 0.5 from it, once.
+    # Each row was 1, and the mean of the processes' gradients, 1, was subtracted once.
     for rank in range(2):
         assert (got[rank][1] == 0).all()
+
+
+def wrapped_process(rank, address, directory, results):
+    """Training of a bag and a layer in `DistributedDataParallel`, made with each of its options."""
+    from forerun.torch import SGD, EmbeddingBag, ShardedEmbeddingBag
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    keys = torch.arange(8).reshape(2, 2, 2)[rank]
+
+    def train(bag, rows_of, options):
+        model = torch.nn.Sequential(bag, torch.nn.Linear(4, 1))
+        torch.nn.init.constant_(model[1].weight, 0.25)
+        torch.nn.init.zeros_(model[1].bias)
+        wrapped = DistributedDataParallel(model, **options)
+        optimizers = [torch.optim.SGD(wrapped.parameters(), lr=0.1)]
+        if not isinstance(bag, torch.nn.EmbeddingBag):
+            optimizers.append(SGD(wrapped, lr=0.1))
+        for _ in range(3):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            wrapped(keys).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return rows_of(bag), model[1].weight.detach().numpy()
+
+    try:
+        theirs = torch.nn.EmbeddingBag.from_pretrained(
+            torch.full((8, 4), 0.5), freeze=False, mode="sum"
+        )
+        got = [train(theirs, lambda bag: bag.weight.detach().numpy(), {})]
+        for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}):
+            bag = ShardedEmbeddingBag(
+                forerun.Table(4),
+                name="bag",
+                mode="sum",
+                initialize=lambda count: torch.full((count, 4), 0.5),
+            )
+            rows_of = lambda bag: bag(torch.arange(8).unsqueeze(1)).detach().numpy()
+            got.append(train(bag, rows_of, options))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            SGD(EmbeddingBag(forerun.Table(4)), lr=0.1)
+        results.put((rank, got, [str(each.message) for each in said]))
+        distributed.barrier()
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_a_model_in_distributed_data_parallel_trains_as_with_torchs_module(tmp_path):
+    got = run(wrapped_process, tmp_path)
+    rows, weights = got[0][0][0]
+    assert abs(rows - 0.5).min() > 0.001
+    for rank in range(2):
+        trained, said = got[rank]
+        assert len(trained) == 4 and "use ShardedEmbeddingBag" in said[0]
+        for more_rows, more_weights in trained:
+            torch.testing.assert_close(torch.from_numpy(more_rows), torch.from_numpy(rows))
+            torch.testing.assert_close(torch.from_numpy(more_weights), torch.from_numpy(weights))

@@ -32,6 +32,7 @@
 //!   close.rs, weak_table.rs         closing, handles that do not keep a table open
 //!   interrupt.rs                    interrupting
 //!   flush.rs, snapshot.rs           durability, views, export
+//!   metadata.rs                     named values beside the rows
 //! ```
 //!
 //! The device tier needs the feature `gpu`, which is off by default. Without it, `device_none.rs`
@@ -72,6 +73,7 @@ mod interrupt;
 mod key_locks;
 mod latency;
 mod memory_budget;
+mod metadata;
 mod misses;
 mod move_queue;
 mod options;

@@ -4,9 +4,11 @@
 //!   mod.rs      the class                     options.rs   how it is opened
 //!   access.rs   what its calls share          stats.rs     its metrics       on_device.rs  lookups into a tensor on a GPU
 //!   find_async.rs  lookups that are awaited   find_pooled.rs  lookups of bags  once.rs  writes that are applied once
+//!   add_marked.rs  additions that can be interrupted and continued
 //! ```
 
 pub(crate) mod access;
+mod add_marked;
 mod find_async;
 mod find_pooled;
 mod on_device;
@@ -19,7 +21,7 @@ use std::sync::{PoisonError, RwLock};
 
 use forerun::Access;
 use forerun::table::{DeviceStats, Dtype, Update};
-use numpy::{PyArray1, PyArrayDyn};
+use numpy::{PyArray1, PyArrayDyn, PyReadwriteArray1};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -378,6 +380,30 @@ impl Table {
         let table = self.open()?;
         let export = py.detach(|| table.export(batch)).map_err(table_exception)?;
         Ok(Export::new(export, self.dtype, self.dim))
+    }
+
+    /// For the optimizer of `forerun.torch`: `add_at` for keys whose mark is 0. It sets the mark of
+    /// each key that is done to 1, or to 2 if the key has no row. Whatever this raises, another
+    /// call with the same marks adds the rest.
+    fn _add_marked<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        rows: &Bound<'py, PyAny>,
+        marks: PyReadwriteArray1<'py, u8>,
+    ) -> PyResult<()> {
+        add_marked::add(self, keys, rows, marks)
+    }
+
+    /// For `forerun.exchange`: a value that is in the store, beside the rows.
+    fn _metadata(&self, py: Python<'_>, name: &str) -> PyResult<Option<Vec<u8>>> {
+        let table = self.open()?;
+        py.detach(|| table.metadata(name)).map_err(table_exception)
+    }
+
+    fn _put_metadata(&self, py: Python<'_>, name: &str, value: &[u8]) -> PyResult<()> {
+        let table = self.open()?;
+        let put = || table.put_metadata(name, value);
+        py.detach(put).map_err(table_exception)
     }
 
     /// For the shards of `forerun.ray`: a write that is applied once, however often the client
