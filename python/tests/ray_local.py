@@ -15,10 +15,8 @@ DIM = 2
 class Table:
     """Shards in this process, and what a session asks of a directory."""
 
-    transport = "tcp"
-
-    def __init__(self, path, shards, dtype="int64", dim=DIM):
-        options = {"dtype": dtype, "dim": dim}
+    def __init__(self, path, shards, dtype="int64", dim=DIM, **options):
+        options |= {"dtype": dtype, "dim": dim}
         self.actors = [self.actor(path, shard, **options) for shard in range(shards)]
         self.row_bytes = self.actors[0].endpoint().row_bytes
         places = tuple(Place(0, "here") for _ in range(shards))
@@ -54,6 +52,9 @@ class Table:
     def newer_map(self, known, deadline):
         time.sleep(0.001)
         return self.map
+
+    def wire(self, actor):
+        """Frames go over the data ports."""
 
     def suspect(self, shard):
         raise AssertionError("no shard has lost its map")

@@ -432,6 +432,19 @@ def test_a_port_listens_on_addresses_of_both_families(tmp_path):
         actor.close()
 
 
+def test_a_shard_with_all_its_connections_in_use_says_so(tmp_path):
+    table = Table(tmp_path, 1, connections_max=2)
+    first, second, third = (Session(table) for _ in range(3))
+    for session in (first, second):
+        call(session, Op.INSERT, [1], ones([1]))
+    with pytest.raises(errors.PartialError, match="connections_max"):
+        call(third, Op.FIND, [1], timeout=0.3)
+    # A place becomes free.
+    first.close()
+    assert call(third, Op.FIND, [1])[1].all()
+    table.close()
+
+
 def test_a_silent_connection_takes_no_memory(table, monkeypatch):
     sessions, shard = [], table.actors[0]._shard
     begin = shard.session

@@ -216,7 +216,7 @@ def test_a_hostile_peer_costs_a_connection_only(port, shard):
     # the shard may notice it later.
     await_connections(port, 0)
     many = [connected(port, shard) for _ in range(8)]
-    with pytest.raises(frames.FrameError, match="refused"):
+    with pytest.raises(errors.ServerError, match="connections_max"):
         connected(port, shard)
     many.pop().close()
     await_connections(port, 7)

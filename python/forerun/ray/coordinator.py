@@ -50,7 +50,6 @@ from forerun.ray.shard_actors import (
     ORDER_S,
     Key,
     ShardActors,
-    TableConfig,
     alive_nodes,
 )
 from forerun.ray.shard_map import (
@@ -64,6 +63,7 @@ from forerun.ray.shard_map import (
     save_map,
 )
 from forerun.ray.shard_watch import PAUSE_S, ShardWatch
+from forerun.ray.table_config import TableConfig
 from forerun.ray.unsaved_keys import UnsavedKeys
 
 log = logging.getLogger("forerun.ray")

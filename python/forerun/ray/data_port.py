@@ -28,7 +28,8 @@ from forerun.ray.frames import FrameError, Request
 
 HELLO_S = 5.0
 FRAME_S = 30.0
-CONNECTIONS_MAX = 256
+# Two for each process of 64 hosts with 8 processes. A connection has a thread.
+CONNECTIONS_MAX = 1024
 HELLOS_MAX = 32
 
 log = logging.getLogger("forerun.ray")
@@ -192,14 +193,15 @@ class DataPort:
         with self._lock:
             if self._hellos.pop(connection, None) is None:
                 return False
-            is_welcome = is_welcome and len(self._connections) < self._connections_max
-            is_welcome = is_welcome and not self._is_closed
-            if is_welcome:
+            is_full = len(self._connections) >= self._connections_max
+            status = frames.REFUSED
+            if is_welcome and not self._is_closed:
+                status = frames.FULL if is_full else frames.WELCOMED
+            if status == frames.WELCOMED:
                 self._connections.add(connection)
-        status = frames.WELCOMED if is_welcome else frames.REFUSED
         answer = frames.WELCOME.pack(frames.MAGIC, frames.VERSION, status)
         send(connection, memoryview(answer), deadline)
-        return is_welcome
+        return status == frames.WELCOMED
 
     def _serve(self, connection: socket.socket) -> None:
         head = memoryview(bytearray(frames.REQUEST.size))

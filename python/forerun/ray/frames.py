@@ -6,7 +6,7 @@
                             │ 8      │ 4       │ 4   │ 32       │
                             └────────┴─────────┴─────┴──────────┘
     welcome, 16 bytes       ┌────────┬─────────┬────────┐
-      shard -> client       │ magic  │ version │ status │             status: 0 welcome, 1 refused
+      shard -> client       │ magic  │ version │ status │             status: 0 welcome, 1 refused, 2 full
                             │ 8      │ 4       │ 4      │
                             └────────┴─────────┴────────┘
 
@@ -47,7 +47,8 @@ WELCOME = struct.Struct("<8sII")
 REQUEST = struct.Struct("<IB3xQQ16sQII")
 ANSWER = struct.Struct("<IB3xQQI4x")
 
-WELCOMED, REFUSED = 0, 1
+# `FULL`: the shard has as many connections as it takes.
+WELCOMED, REFUSED, FULL = 0, 1, 2
 
 # Keys of a frame, and bytes of its rows: a longer batch takes several frames.
 FRAME_KEYS_MAX = 8192

@@ -27,13 +27,8 @@ from numpy.typing import NDArray
 from forerun._forerun import _ShardBatch
 from forerun.errors import Error, PartialError, ServerError
 from forerun.ray import frames
-from forerun.ray.connection import (
-    ActorCalls,
-    Connection,
-    Endpoint,
-    error_of,
-    wait_for_answers,
-)
+from forerun.ray.connected import DisconnectedError
+from forerun.ray.connection import Connection, Endpoint, error_of, wait_for_answers
 from forerun.ray.frames import FrameError, Op, Status
 from forerun.ray.shard_map import ShardMap
 
@@ -176,7 +171,7 @@ class Session:
             raise TimeoutError(f"no answer in time: {link.error}")
         attempt_s, link.connect_s = link.connect_s, min(2 * link.connect_s, CONNECT_MAX_S)
         endpoint, actor = self.directory.endpoint(link.shard, min(deadline, now + attempt_s))
-        wire = ActorCalls(actor) if self.directory.transport == "actor" else None
+        wire = self.directory.wire(actor)
         until = min(deadline, time.monotonic() + attempt_s)
         connection = Connection(endpoint, until, wire)
         try:
@@ -240,6 +235,8 @@ class Session:
                 break
             try:
                 shard_map = self.directory.newer_map(shard_map, deadline)
+            except DisconnectedError:
+                raise
             except (*_FAILURES, Error) as error:
                 failed.append(moved)
                 causes.append(error)
@@ -356,6 +353,8 @@ class Session:
                 client=self.client,
                 sequence=frame.sequence,
             )
+        except DisconnectedError:
+            raise
         except (*_FAILURES, Error) as error:
             link.reset(error)
             return False
@@ -446,6 +445,8 @@ class Session:
                 try:
                     self.connect(link, deadline).send(op, [], 0, client=self.client)
                     sent.append(link)
+                except DisconnectedError:
+                    raise
                 except (*_FAILURES, Error) as error:
                     link.reset(error)
             refused: Exception | None = None

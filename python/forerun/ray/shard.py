@@ -29,6 +29,7 @@ from forerun.errors import (
     VersionError,
 )
 from forerun.ray import frames
+from forerun.ray.data_port import CONNECTIONS_MAX
 from forerun.ray.frames import FrameError, Op, Request, Status
 from forerun.ray.bucket_lock import Changes, BucketLock
 from forerun.ray.shard_map import BUCKETS, ShardMap, ShardState
@@ -61,6 +62,7 @@ class ShardConfig:
     backups: str | None
     # Whether a missing directory is filled from the last backup.
     restores: bool
+    connections_max: int = CONNECTIONS_MAX
     options: dict[str, Any] = field(default_factory=dict)
 
     @property

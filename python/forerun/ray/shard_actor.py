@@ -47,7 +47,7 @@ class ShardActor:
         bind = config.bind
         if bind == "node":
             bind = node_address()
-        self._port = DataPort(self._shard, bind)
+        self._port = DataPort(self._shard, bind, config.connections_max)
         host, port = self._port.address
         if host in ("0.0.0.0", "::"):
             host = node_address()

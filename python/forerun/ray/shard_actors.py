@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -23,6 +23,7 @@ from forerun.ray.disk_scan import Found, holders, newest_map, shards_on_disk
 from forerun.ray.shard import ShardConfig
 from forerun.ray.shard_actor import remote_shard
 from forerun.ray.shard_map import Place, ShardMap, ShardState
+from forerun.ray.table_config import TableConfig
 
 log = logging.getLogger("forerun.ray")
 
@@ -40,23 +41,6 @@ GONE = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError)
 
 # A shard and its generation.
 Key = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class TableConfig:
-    """How a table is made."""
-
-    name: str
-    namespace: str
-    dim: int
-    dtype: str
-    shards: int
-    path: str
-    bind: str
-    backups: str | None
-    nodes: tuple[str, ...] | None
-    num_cpus: float
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 def shard_name(name: str, shard: int, generation: int) -> str:
@@ -116,6 +100,7 @@ class ShardActors:
             dtype=config.dtype,
             path=config.path,
             bind=config.bind,
+            connections_max=config.connections_max,
             backups=config.backups,
             restores=restores,
             options=config.options,

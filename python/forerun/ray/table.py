@@ -30,13 +30,14 @@ from forerun.errors import (
     VersionError,
 )
 from forerun.ray import datasets, frames
-from forerun.ray.connection import ActorCalls, Connection
+from forerun.ray.connected import DisconnectedError, check_connected
+from forerun.ray.connection import Connection
 from forerun.ray.coordinator import coordinator_name, remote_coordinator
 from forerun.ray.directory import Directory
 from forerun.ray.frames import FrameError, Op
 from forerun.ray.session import PAUSE_S, Session, as_rows
-from forerun.ray.shard_actors import TableConfig
 from forerun.ray.shard_map import BUCKETS, ShardMap
+from forerun.ray.table_config import TableConfig
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -83,19 +84,23 @@ class ShardedTable:
         *,
         name: str = "table",
         path: StrPath,
-        shards: int = 1,
+        shards: int | None = None,
         backups: StrPath | None = None,
         namespace: str = "forerun",
         nodes: list[str] | None = None,
-        bind: str = "127.0.0.1",
-        num_cpus: float = 0,
+        bind: str | None = None,
+        num_cpus: float | None = None,
+        connections_max: int | None = None,
         timeout_ms: int = TIMEOUT_MS,
         transport: Literal["tcp", "actor"] = "tcp",
         create: Create = "if_missing",
         **options: Any,
     ) -> None:
-        if not 1 <= shards <= BUCKETS:
+        check_connected()
+        if shards is not None and not 1 <= shards <= BUCKETS:
             raise InvalidArgumentError(f"`shards` must be from 1 to {BUCKETS}, not {shards}")
+        if connections_max is not None and connections_max < 1:
+            raise InvalidArgumentError("`connections_max` must be at least 1")
         refused = options.keys() & {"writes", "read_only", "when_full"}
         if options.get("evict_strategy") == "customized":
             refused.add("evict_strategy")
@@ -110,26 +115,34 @@ class ShardedTable:
             forerun.Table(dim, dtype, path=Path(directory) / "rows", **sample) as table,
         ):
             dtype = table.dtype
+        # Those that a table which runs already must have been made with.
+        given = {
+            "path": str(Path(path).absolute()),
+            "shards": shards,
+            "backups": None if backups is None else str(Path(backups).absolute()),
+            "nodes": None if nodes is None else tuple(nodes),
+            "bind": bind,
+            "num_cpus": num_cpus,
+            "connections_max": connections_max,
+        }
+        defaults = {"shards": 1, "backups": None, "nodes": None, "bind": "127.0.0.1", "num_cpus": 0}
+        known = {name: value for name, value in given.items() if value is not None}
         config = TableConfig(
             name=name,
             namespace=namespace,
             dim=dim,
             dtype=dtype,
-            shards=shards,
-            path=str(Path(path).absolute()),
-            bind=bind,
-            backups=None if backups is None else str(Path(backups).absolute()),
-            nodes=None if nodes is None else tuple(nodes),
-            num_cpus=num_cpus,
             options=options,
+            **{**defaults, **known},
         )
         self._create(config, create)
         self._attach(name, namespace, timeout_ms, transport)
-        known = self._directory.config
-        if (known.dim, known.dtype) != (dim, dtype):
+        running = self._directory.config
+        if (running.dim, running.dtype) != (dim, dtype):
             raise VersionError(
-                f"table {name!r} has rows of {known.dim} x {known.dtype}, not of {dim} x {dtype}"
+                f"table {name!r} has rows of {running.dim} x {running.dtype}, not of {dim} x {dtype}"
             )
+        running.check_given({**given, **options}, self.shards)
 
     @staticmethod
     def _create(config: TableConfig, create: Create) -> None:
@@ -171,6 +184,7 @@ class ShardedTable:
         transport: Literal["tcp", "actor"] = "tcp",
     ) -> ShardedTable:
         """A handle on a table that runs in the cluster."""
+        check_connected()
         table = cls.__new__(cls)
         try:
             table._attach(name, namespace, timeout_ms, transport)
@@ -380,7 +394,7 @@ class ShardedTable:
                 owned = np.zeros(BUCKETS, np.int64)
                 for shard in np.unique(self._directory.map.owners[buckets]).tolist():
                     endpoint, actor = self._directory.endpoint(shard, deadline)
-                    wire = ActorCalls(actor) if self._directory.transport == "actor" else None
+                    wire = self._directory.wire(actor)
                     opened.append(Connection(endpoint, deadline, wire))
                     owned += opened[-1].export(buckets, min(batch, 1 << 31), client)
                 if (owned == buckets).all():
@@ -467,6 +481,7 @@ class ShardedTable:
     def shutdown(self) -> None:
         """Closes the handle, and ends the table's actors in the cluster. The rows stay on disk:
         the constructor with the same `name` and `path` opens them again."""
+        check_connected()
         if not self._is_closed:
             self.close()
         self._directory.ask("shutdown", timeout=600)
@@ -506,6 +521,7 @@ class ShardedTable:
             )
         if self._is_closed:
             raise ClosedError("the handle is closed")
+        check_connected()
 
 
 class _Borrowed:
@@ -528,6 +544,9 @@ class _Borrowed:
     ) -> None:
         table, session = self._table, self._session
         is_in_order = error is None or isinstance(error, Error)
+        if isinstance(error, DisconnectedError):
+            # Other shards may still owe their answers.
+            is_in_order = False
         with table._lock:
             is_kept = is_in_order and not table._is_closed and len(table._idle) < SESSIONS_MAX
             if is_kept:

@@ -1,0 +1,60 @@
+"""How a table is made, and whether another constructor asks for the same."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import forerun
+from forerun._forerun import _size_bytes
+from forerun.errors import InvalidArgumentError
+from forerun.ray.data_port import CONNECTIONS_MAX
+
+_SIZES = frozenset({"memory", "host_bytes", "cache_bytes"})
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """How a table is made."""
+
+    name: str
+    namespace: str
+    dim: int
+    dtype: str
+    shards: int
+    path: str
+    bind: str
+    backups: str | None
+    nodes: tuple[str, ...] | None
+    num_cpus: float
+    connections_max: int = CONNECTIONS_MAX
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def check_given(self, given: dict[str, Any], shards: int) -> None:
+        """Raises an error for an argument that differs from that of the table, which has so many
+        shards now. `None` is an argument that was not given."""
+        for name, value in given.items():
+            known = self._argument(name)
+            # The number with which the table was made is right also after `reshard`.
+            if name == "shards" and value == shards:
+                continue
+            if value is not None and _comparable(name, value) != _comparable(name, known):
+                shown = shards if name == "shards" else known
+                raise InvalidArgumentError(
+                    f"table {self.name!r} runs already, with {name}={shown!r}, not {value!r}: "
+                    f"leave out `{name}`, or shut the table down first"
+                )
+
+    def _argument(self, name: str) -> Any:
+        if name in self.__dataclass_fields__:
+            return getattr(self, name)
+        default = inspect.signature(forerun.Table).parameters[name].default
+        return self.options.get(name, default)
+
+
+def _comparable(name: str, value: Any) -> Any:
+    """Equal for values that mean the same."""
+    if name in _SIZES and value is not None:
+        return _size_bytes(value)
+    return frozenset(value) if name == "nodes" and value is not None else value
