@@ -76,13 +76,14 @@ class Table:
         owners = self.map.owners.copy()
         owners[buckets] = target
         new = self.next_map(owners=owners)
-        take = taker.expect_foreign(1, self.map)
+        source_port = giver.endpoint()
+        take = [taker.expect_foreign(1, self.map)]
         giver.begin_move(1, buckets)
         steps = [
-            lambda: taker.copy(take, giver.endpoint(), buckets),
-            lambda: taker.catch_up(take, giver.endpoint(), False),
-            lambda: giver.freeze(1, buckets, new.version),
-            lambda: taker.catch_up(take, giver.endpoint(), True),
+            lambda: taker.copy(take[0], source_port, buckets),
+            lambda: take.append(taker.catch_up(take[0], source_port)[0]),
+            lambda: giver.freeze(1, buckets, new.version, 1 << 30, 60.0),
+            lambda: taker.copy_last(take[1], source_port),
         ]
         for step in steps[:cancels_after]:
             step()

@@ -116,6 +116,63 @@ def test_a_move_whose_backup_fails_is_cancelled_and_keeps_older_backups(coordina
         assert [backup.number for backup in kept.list().backups][:5] == numbers
 
 
+def test_buckets_are_served_again_if_their_last_keys_take_too_long(coordinated, monkeypatch):
+    coordinator, table = coordinated
+    keys = np.arange(3000)
+    call(Session(table), Op.INSERT, keys, ones(keys))
+    copy_last, attempts = ShardActor.copy_last, []
+
+    def too_slow(self, take, source):
+        attempts.append(table.actors[0]._shard.state.frozen_version)
+        if len(attempts) % 4:
+            raise ray.exceptions.GetTimeoutError("not in time")
+        copy_last(self, take, source)
+
+    def catch_up(self, take, source):
+        # Between two attempts their shard serves them.
+        call(Session(table), Op.ADD_AT, keys, ones(keys), timeout=5)
+        return caught_up(self, take, source)
+
+    caught_up = ShardActor.catch_up
+    monkeypatch.setattr(ShardActor, "catch_up", catch_up)
+    monkeypatch.setattr(ShardActor, "copy_last", too_slow)
+    coordinator._move(0, 1, np.ones(BUCKETS, bool))
+    table.map = coordinator._map
+    assert len(set(attempts)) == 4 and 0 not in attempts
+    rows, found = call(Session(table), Op.FIND, keys)
+    assert found.all() and (rows == 1 + 4).all() and len(table.actors[0]._shard.table) == 0
+    # It is always too slow.
+    monkeypatch.setattr(coordinator_module, "FREEZES_S", (5.0, 6.0, 7.0))
+    with pytest.raises(errors.ServerError, match="stay at shard 1: .*within 7.0 s"):
+        coordinator._move(1, 0, np.ones(BUCKETS, bool))
+    table.map = coordinator._map
+    rows, found = call(Session(table), Op.FIND, keys)
+    assert found.all() and (rows == 1 + 7).all()
+
+
+def test_writes_during_the_backup_of_a_move_are_copied_before_the_freeze(coordinated, monkeypatch):
+    coordinator, table = coordinated
+    keys = np.arange(3000)
+    call(Session(table), Op.INSERT, keys, ones(keys))
+    backup, left, freeze = ShardActor.backup, [], ShardActor.freeze
+
+    def slow_backup(self, keep):
+        if not left:
+            call(Session(table), Op.ADD_AT, keys, ones(keys))
+        return backup(self, keep)
+
+    def looked_at(self, *args):
+        left.append(self._shard.changes.left)
+        return freeze(self, *args)
+
+    monkeypatch.setattr(ShardActor, "backup", slow_backup)
+    monkeypatch.setattr(ShardActor, "freeze", looked_at)
+    coordinator._move(0, 1, np.ones(BUCKETS, bool))
+    table.map = coordinator._map
+    rows, found = call(Session(table), Op.FIND, keys)
+    assert left == [0] and found.all() and (rows == 2).all()
+
+
 def test_a_shard_on_a_node_that_others_do_not_know_yet_is_created_again(monkeypatch):
     config = shard_actors.TableConfig(
         "t", "n", DIM, "int64", 1, "/nowhere", "127.0.0.1", None, None, 0

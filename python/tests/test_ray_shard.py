@@ -134,7 +134,7 @@ def test_a_write_that_was_sent_elsewhere_is_never_applied_here(port, shard):
     with connected(port, shard) as connection:
         head = {"client": client, "sequence": 1}
         assert ask(connection, Op.ADD_AT, [1], ones, **head)[0].status == Status.OK
-        shard.freeze(1, np.ones(BUCKETS, bool), 2)
+        shard.freeze(1, np.ones(BUCKETS, bool), 2, 0, 60.0)
         # It was applied before the buckets left.
         answer, body = ask(connection, Op.ADD_AT, [1], ones, **head)
         assert (answer.status, body.tolist()) == (Status.OK, [1])
@@ -287,7 +287,7 @@ def test_a_map_that_cannot_be_written_is_not_in_force(port, shard, monkeypatch):
 
     for change in (
         lambda: shard.install(1, moved),
-        lambda: shard.freeze(1, np.ones(BUCKETS, bool), 2),
+        lambda: shard.freeze(1, np.ones(BUCKETS, bool), 2, 0, 60.0),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", fails)
@@ -309,7 +309,7 @@ def test_an_old_coordinator_is_refused(shard):
 
 def test_a_late_map_does_not_serve_buckets_that_were_frozen_since(port, shard):
     shard.table.insert([1], [[1, 2, 3, 4]])
-    shard.freeze(1, np.ones(BUCKETS, bool), 3)
+    shard.freeze(1, np.ones(BUCKETS, bool), 3, 0, 60.0)
     with connected(port, shard) as connection:
         for version in (1, 2):
             shard.install(1, map_of(1, version))
@@ -398,6 +398,7 @@ def test_freezing_waits_for_requests_of_its_buckets_that_are_inside():
     def freeze_all():
         freeze.wait()
         lock.set(np.zeros(BUCKETS, bool))
+        assert lock.wait()
         frozen.set()
 
     thread = threading.Thread(target=freeze_all)

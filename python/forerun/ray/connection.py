@@ -263,11 +263,12 @@ class Connection:
         *body: memoryview,
         deadline: float | None = None,
         client: bytes = NO_CLIENT,
+        sequence: int = 0,
         argument: int = 0,
     ) -> tuple[Answer, Buffer]:
         """A request without keys, and its answer. Raises the shard's error."""
         deadline = self._deadline if deadline is None else deadline
-        self.send(op, list(body), 0, client=client, argument=argument)
+        self.send(op, list(body), 0, client=client, sequence=sequence, argument=argument)
         answer, found = self.receive(deadline)
         if answer.status == Status.FAILED:
             raise error_of(bytes(found[answer.keys :]))
@@ -302,16 +303,17 @@ class Connection:
             keys = body[: 8 * answer.keys].view("<u8").astype(np.uint64)
             yield keys, body[8 * answer.keys :].copy()
 
-    def changes(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_], Buffer, int]:
-        """Keys that were written since a move began, whether they have rows, the rows, and how many
-        keys are left."""
+    def changes(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_], Buffer, int, int]:
+        """Keys that were written since a move began, whether they have rows, the rows, how many
+        keys are left of the round, and how many were noted since it began."""
         answer, body = self.ask(Op.CHANGES, deadline=time.monotonic() + 60)
         count = answer.keys
-        if len(body) != count * (9 + self.row_bytes) + 8:
+        if len(body) != count * (9 + self.row_bytes) + 16:
             raise FrameError("changes of another length")
         keys = body[: 8 * count].view("<u8").astype(np.uint64)
         found = body[8 * count : 9 * count].astype(np.bool_)
-        return keys, found, body[9 * count : -8].copy(), int.from_bytes(body[-8:], "little")
+        left, noted = body[-16:].copy().view("<u8").tolist()
+        return keys, found, body[9 * count : -16].copy(), left, noted
 
 
 def wait_for_answers(connections: list[Connection], until: float) -> list[int]:

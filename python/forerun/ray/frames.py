@@ -74,6 +74,7 @@ class Op(enum.IntEnum):
     EXPORT_NEXT = 14
     EXPORT_END = 15
     CHANGES = 16
+    FENCE = 17
 
 
 WRITES = frozenset({Op.INSERT, Op.ASSIGN, Op.ADD_AT, Op.ERASE})
@@ -160,7 +161,7 @@ def parse_answer(head: bytes | bytearray | memoryview, request: int, row_bytes: 
     answer = Answer(*ANSWER.unpack(head))
     if answer.id != request:
         raise FrameError(f"an answer to request {answer.id}, not {request}")
-    limit = frame_keys(row_bytes) * (9 + row_bytes) + TEXT_BYTES_MAX + 8
+    limit = frame_keys(row_bytes) * (9 + row_bytes) + TEXT_BYTES_MAX + 16
     if answer.body_bytes > limit or answer.keys > frame_keys(row_bytes):
         raise FrameError(f"an answer of {answer.body_bytes} bytes is above the limit of {limit}")
     return answer
