@@ -232,6 +232,9 @@ class DataPort:
                     raise FrameError("the peer has closed in the middle of a frame")
                 if len(part) > 0 or not is_whole:
                     set_timeout(connection, socket.SO_RCVTIMEO, FRAME_S)
+                if request.op in frames.WRITES and _has_closed(connection):
+                    # Its client has given it up, and may have written something else since.
+                    raise FrameError("the peer has closed before its write was applied")
                 answer = session.serve(request, part)
                 send(connection, answer.data, time.monotonic() + FRAME_S)
         finally:
@@ -248,6 +251,14 @@ def _listener(bind: str) -> socket.socket:
         # "::" is every address, those of IPv4 included.
         dualstack_ipv6=bind == "::" and socket.has_dualstack_ipv6(),
     )
+
+
+def _has_closed(connection: socket.socket) -> bool:
+    """Whether the peer has closed its side. It sends nothing more before it has its answer."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
 
 
 def _shut(connection: socket.socket) -> None:

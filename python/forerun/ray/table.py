@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +29,13 @@ from forerun.errors import (
     VersionError,
 )
 from forerun.ray import datasets, frames
-from forerun.ray.connected import DisconnectedError, check_connected
+from forerun.ray.connected import check_connected
 from forerun.ray.connection import Connection
 from forerun.ray.coordinator import coordinator_name, remote_coordinator
 from forerun.ray.directory import Directory
 from forerun.ray.frames import FrameError, Op
-from forerun.ray.session import PAUSE_S, Session, as_rows
+from forerun.ray.session import PAUSE_S, as_rows
+from forerun.ray.session_pool import SessionPool
 from forerun.ray.shard_map import BUCKETS, ShardMap
 from forerun.ray.table_config import TableConfig
 
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 TIMEOUT_MS_MAX = 3_600_000
+DEFAULTS = {"shards": 1, "backups": None, "nodes": None, "bind": "127.0.0.1", "num_cpus": 0}
 _WITH_RESULTS = frozenset({Op.FIND, Op.CONTAINS, Op.ASSIGN, Op.ADD_AT})
-# Idle sessions that a handle keeps for the next calls.
-SESSIONS_MAX = 16
 
 
 class Move(TypedDict):
@@ -116,7 +115,7 @@ class ShardedTable:
         ):
             dtype = table.dtype
         # Those that a table which runs already must have been made with.
-        given = {
+        given: dict[str, Any] = {
             "path": str(Path(path).absolute()),
             "shards": shards,
             "backups": None if backups is None else str(Path(backups).absolute()),
@@ -125,15 +124,15 @@ class ShardedTable:
             "num_cpus": num_cpus,
             "connections_max": connections_max,
         }
-        defaults = {"shards": 1, "backups": None, "nodes": None, "bind": "127.0.0.1", "num_cpus": 0}
-        known = {name: value for name, value in given.items() if value is not None}
+        arguments: dict[str, Any] = dict(DEFAULTS)
+        arguments |= {name: value for name, value in given.items() if value is not None}
         config = TableConfig(
             name=name,
             namespace=namespace,
             dim=dim,
             dtype=dtype,
             options=options,
-            **{**defaults, **known},
+            **arguments,
         )
         self._create(config, create)
         self._attach(name, namespace, timeout_ms, transport)
@@ -203,10 +202,8 @@ class ShardedTable:
             raise InvalidArgumentError(f"`transport` must be tcp or actor, not {transport!r}")
         self._timeout_ms = timeout_ms
         self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._idle: list[Session] = []
-        self._is_closed = False
         self._directory = Directory(name, namespace, transport)
+        self._sessions = SessionPool(self._directory)
 
     def __reduce__(self) -> tuple[Any, ...]:
         directory = self._directory
@@ -243,7 +240,7 @@ class ShardedTable:
     @property
     def closed(self) -> bool:
         """Whether the handle is closed."""
-        return self._is_closed
+        return self._sessions.is_closed
 
     # Calls with keys.
 
@@ -251,7 +248,7 @@ class ShardedTable:
         """Returns rows and flags, of operations that have them."""
         deadline = time.monotonic() + self._timeout_ms / 1e3
         try:
-            with _Borrowed(self) as session:
+            with self._sessions.session() as session:
                 session.run(op, batch, deadline)
             return batch.results() if op in _WITH_RESULTS else (None, None)
         finally:
@@ -326,7 +323,7 @@ class ShardedTable:
         # Others may have added shards.
         self._refresh()
         deadline = time.monotonic() + self._timeout_ms / 1e3
-        with _Borrowed(self) as session:
+        with self._sessions.session() as session:
             return session.ask_all(op, deadline)
 
     def flush(self) -> None:
@@ -482,7 +479,7 @@ class ShardedTable:
         """Closes the handle, and ends the table's actors in the cluster. The rows stay on disk:
         the constructor with the same `name` and `path` opens them again."""
         check_connected()
-        if not self._is_closed:
+        if not self._sessions.is_closed:
             self.close()
         self._directory.ask("shutdown", timeout=600)
         ray.kill(self._directory.coordinator, no_restart=True)
@@ -491,11 +488,7 @@ class ShardedTable:
         """Closes the handle. The table goes on."""
         if os.getpid() != self._process:
             return
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for session in idle:
-            session.close()
+        self._sessions.close()
 
     def __enter__(self) -> Self:
         return self
@@ -519,40 +512,9 @@ class ShardedTable:
             raise ForkedError(
                 "this handle belongs to the parent process: make one with ShardedTable.attach"
             )
-        if self._is_closed:
+        if self._sessions.is_closed:
             raise ClosedError("the handle is closed")
         check_connected()
-
-
-class _Borrowed:
-    """A session for one call. One that a call left in disorder is not used again."""
-
-    def __init__(self, table: ShardedTable) -> None:
-        self._table = table
-
-    def __enter__(self) -> Session:
-        with self._table._lock:
-            idle = self._table._idle
-            self._session = idle.pop() if idle else Session(self._table._directory)
-        return self._session
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        table, session = self._table, self._session
-        is_in_order = error is None or isinstance(error, Error)
-        if isinstance(error, DisconnectedError):
-            # Other shards may still owe their answers.
-            is_in_order = False
-        with table._lock:
-            is_kept = is_in_order and not table._is_closed and len(table._idle) < SESSIONS_MAX
-            if is_kept:
-                table._idle.append(session)
-        if not is_kept:
-            session.close() if is_in_order else session.drop()
 
 
 def _attached(name: str, namespace: str, timeout_ms: int, transport: Any) -> ShardedTable:
