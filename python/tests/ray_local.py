@@ -5,9 +5,9 @@ import time
 import numpy as np
 from forerun._forerun import _ShardBatch
 from forerun.ray.frames import Op
-from forerun.ray.shard import ShardConfig
 from forerun.ray.shard_actor import ShardActor
 from forerun.ray.shard_map import Place, ShardMap, even_owners
+from forerun.ray.table_config import ShardConfig
 
 DIM = 2
 

@@ -84,7 +84,7 @@ def handle_on(shards, timeout_ms=60_000):
 
 def fails(handle, late, op):
     """A call that times out; its frames are late."""
-    late.op, handle._timeout_ms = op, 50
+    late.op, handle._timeout_ms = op, 200
     with pytest.raises(errors.PartialError):
         WRITES[op][0](handle)
     handle._timeout_ms = 60_000
@@ -186,6 +186,8 @@ def test_a_late_frame_is_not_applied_after_its_handle_was_closed(shards, late):
     first, second = handle_on(shards), handle_on(shards)
     first.insert(KEYS, rows(5))
     fails(first, late, Op.INSERT)
+    for session in first._sessions._idle:
+        session.link(0).reset(TimeoutError("no answer"))
     first.close()
     second.insert(KEYS, rows(7))
     assert Status.OK not in late.deliver()
@@ -199,10 +201,11 @@ def test_a_shard_drops_a_write_whose_client_has_closed_the_connection(shards, mo
     handle.insert(KEYS, rows(5))
     arrived, goes_on = threading.Event(), threading.Event()
     serve, ended = DataPort._serve, threading.Event()
-    receive = data_port.receive
+    receive, hung = data_port.receive, []
 
     def hangs(connection, into, deadline):
         if len(into) == len(KEYS) * 8 * (1 + DIM):
+            hung.append(threading.get_ident())
             arrived.set()
             goes_on.wait(30)
         return receive(connection, into, deadline)
@@ -211,18 +214,16 @@ def test_a_shard_drops_a_write_whose_client_has_closed_the_connection(shards, mo
         try:
             serve(self, connection)
         finally:
-            if arrived.is_set():
+            if threading.get_ident() in hung:
                 ended.set()
 
     monkeypatch.setattr(DataPort, "_serve", watched)
-    for session in handle._sessions._idle:
-        session.drop()
     monkeypatch.setattr(data_port, "receive", hangs)
-    handle._timeout_ms = 50
     with pytest.raises(errors.PartialError):
-        handle.insert(KEYS, rows(1))
+        handle_on(shards, timeout_ms=1000).insert(KEYS, rows(1))
     assert arrived.is_set()
     monkeypatch.setattr(data_port, "receive", receive)
     goes_on.set()
     assert ended.wait(30)
-    assert values(handle_on(shards)) == {5}
+    assert values(handle) == {5}
+    handle.close()

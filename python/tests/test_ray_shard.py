@@ -18,7 +18,7 @@ from forerun.ray.connection import Connection, Endpoint  # noqa: E402
 from forerun.ray.data_port import DataPort  # noqa: E402
 from forerun.ray.frames import Op, Status  # noqa: E402
 from forerun.ray.session import Link  # noqa: E402
-from forerun.ray.shard import Shard, ShardConfig  # noqa: E402
+from forerun.ray.shard import Shard  # noqa: E402
 from forerun.ray.shard_map import (  # noqa: E402
     BUCKETS,
     Place,
@@ -27,6 +27,7 @@ from forerun.ray.shard_map import (  # noqa: E402
     even_owners,
     plan,
 )
+from forerun.ray.table_config import ShardConfig  # noqa: E402
 from forerun.ray.unsaved_keys import UnsavedKeys  # noqa: E402
 
 

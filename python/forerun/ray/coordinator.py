@@ -71,12 +71,10 @@ log = logging.getLogger("forerun.ray")
 
 # How long a shard may take to say how it is, if there is reason to believe that it is lost.
 LOOK_S = 2.0
-# How long a new map waits for shards to take it. One that takes it later is no danger.
-PUBLISH_S = 10.0
 # How long buckets may be frozen for the copy of the last keys, in each attempt. Where everything is
 # slow, because the machines have too much work, the first ones are too short.
 FREEZES_S = (0.25, 0.25, 0.5, 0.5, 1.0, 1.0, 2.0, 2.0)
-# How long a shard may take for the map that gives it buckets, while they are frozen.
+# How long a shard may take for an order while buckets are frozen.
 INSTALL_S = 5.0
 # How long a client's call to restore a shard waits for another change. Each call that waits takes
 # one of the actor's threads.
@@ -350,30 +348,10 @@ class Coordinator:
         shards = list(range(len(new.places)))
         if first is not None:
             shards.remove(first)
-            self._install_all(new, [first])
+            self._actors.install(self._epoch, new, [first])
         at = time.monotonic()
-        self._install_all(new, shards)
+        self._actors.install(self._epoch, new, shards)
         return at
-
-    def _install_all(self, new: ShardMap, shards: list[int]) -> None:
-        installed: dict[Any, int] = {}
-        for shard in shards:
-            try:
-                actor = self._actors.get(shard, new.places[shard].generation)
-                installed[actor.install.remote(self._epoch, new)] = shard
-            except (ray.exceptions.RayError, ValueError) as error:
-                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
-        if not installed:
-            return
-        done, late = ray.wait(list(installed), num_returns=len(installed), timeout=PUBLISH_S)
-        for answer in done:
-            try:
-                ray.get(answer, timeout=ORDER_S)
-            except ray.exceptions.RayError as error:
-                shard = installed[answer]
-                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
-        for answer in late:
-            log.warning("shard %d has not taken map %d yet", installed[answer], new.version)
 
     # Moves of buckets.
 
@@ -502,7 +480,7 @@ class Coordinator:
                 order = taker.copy_last.remote(last.take, last.endpoint)
                 _once(order, max(until - time.monotonic(), 0.0))
             except ray.exceptions.GetTimeoutError:
-                self._order(giver, "thaw", self._epoch, version, timeout=PUBLISH_S)
+                self._order(giver, "thaw", self._epoch, version, timeout=INSTALL_S)
                 return None
             # The map is in force as soon as the taker has it on disk. If its answer is lost, it is
             # asked again: the order may be repeated. If it cannot be asked, it may have the map
@@ -568,7 +546,7 @@ class Coordinator:
         try:
             described = ray.get(self._actors.get(*key).describe.remote(), timeout=LOOK_S)
             if self._needs_map(described["state"]):
-                self._install_all(self._map, [key[0]])
+                self._actors.install(self._epoch, self._map, [key[0]])
         except (ray.exceptions.RayError, ValueError) as error:
             log.info("shard %d did not get map %d: %r", key[0], self._map.version, error)
         finally:

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,10 @@ from forerun.errors import (
     VersionError,
 )
 from forerun.ray import frames
-from forerun.ray.data_port import CONNECTIONS_MAX
 from forerun.ray.frames import FrameError, Op, Request, Status
 from forerun.ray.bucket_lock import NO_KEYS, BucketLock, Changes
 from forerun.ray.shard_map import BUCKETS, ShardMap, ShardState
+from forerun.ray.table_config import ShardConfig
 
 log = logging.getLogger("forerun.ray")
 
@@ -48,35 +48,6 @@ LOCK_S = 10.0
 MOVE_HAS_ENDED = "the move that copies these rows has ended"
 
 WRITE_NAMES = {Op.INSERT: "insert", Op.ASSIGN: "assign", Op.ADD_AT: "add_at", Op.ERASE: "erase"}
-
-
-@dataclass(frozen=True)
-class ShardConfig:
-    """How a shard is made. Ray keeps it for restarts."""
-
-    table: str
-    shard: int
-    generation: int
-    dim: int
-    dtype: str
-    path: str
-    bind: str
-    backups: str | None
-    # Whether a missing directory is filled from the last backup.
-    restores: bool
-    connections_max: int = CONNECTIONS_MAX
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def directory(self) -> Path:
-        name = f"shard-{self.shard:04}"
-        return Path(self.path) / (f"{name}.{self.generation}" if self.generation else name)
-
-    @property
-    def backup_directory(self) -> Path:
-        if self.backups is None:
-            raise InvalidArgumentError("the table has no directory of backups: pass `backups`")
-        return Path(self.backups) / f"shard-{self.shard:04}"
 
 
 class Shard:

@@ -19,8 +19,9 @@ from forerun.ray.catch_up import CatchUp
 from forerun.ray.connection import Connection, Endpoint
 from forerun.ray.data_port import DataPort
 from forerun.ray.frames import Op
-from forerun.ray.shard import Shard, ShardConfig, ShardSession
+from forerun.ray.shard import Shard, ShardSession
 from forerun.ray.shard_map import ShardMap
+from forerun.ray.table_config import ShardConfig
 
 # How long the source of a copy may take for an answer.
 COPY_S = 120.0

@@ -20,10 +20,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from forerun.errors import CorruptionError, Error, NotFoundError, ServerError
 from forerun.ray.disk_scan import Found, holders, newest_map, shards_on_disk
-from forerun.ray.shard import ShardConfig
 from forerun.ray.shard_actor import remote_shard
 from forerun.ray.shard_map import Place, ShardMap, ShardState
-from forerun.ray.table_config import TableConfig
+from forerun.ray.table_config import ShardConfig, TableConfig
 
 log = logging.getLogger("forerun.ray")
 
@@ -32,6 +31,8 @@ ORDER_S = 120.0
 # How long a node may take to look at its disk. Ray starts a process for it, which takes minutes on
 # a machine with far too much work.
 SCAN_S = 600.0
+# How long a new map waits for shards to take it. One that takes it later is no danger.
+PUBLISH_S = 10.0
 # An order that reads or copies all rows of a shard.
 LONG_ORDER_S = 24 * 3600.0
 # How long a node may be unknown to others after it has joined the cluster.
@@ -292,6 +293,27 @@ class ShardActors:
                 time.sleep(0.1)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, Error) else error
+
+    def install(self, epoch: int, new: ShardMap, shards: list[int]) -> None:
+        """Gives shards a map. One that is away, or hangs, gets it later."""
+        installed: dict[Any, int] = {}
+        for shard in shards:
+            try:
+                actor = self.get(shard, new.places[shard].generation)
+                installed[actor.install.remote(epoch, new)] = shard
+            except (ray.exceptions.RayError, ValueError) as error:
+                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
+        if not installed:
+            return
+        done, late = ray.wait(list(installed), num_returns=len(installed), timeout=PUBLISH_S)
+        for answer in done:
+            try:
+                ray.get(answer, timeout=ORDER_S)
+            except ray.exceptions.RayError as error:
+                shard = installed[answer]
+                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
+        for answer in late:
+            log.warning("shard %d has not taken map %d yet", installed[answer], new.version)
 
 
 def _turn(shard: int, nodes: list[str]) -> str:

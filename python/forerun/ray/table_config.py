@@ -1,9 +1,10 @@
-"""How a table is made, and whether another constructor asks for the same."""
+"""How a table and its shards are made, and whether another constructor asks for the same."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import forerun
@@ -51,6 +52,35 @@ class TableConfig:
             return getattr(self, name)
         default = inspect.signature(forerun.Table).parameters[name].default
         return self.options.get(name, default)
+
+
+@dataclass(frozen=True)
+class ShardConfig:
+    """How a shard is made. Ray keeps it for restarts."""
+
+    table: str
+    shard: int
+    generation: int
+    dim: int
+    dtype: str
+    path: str
+    bind: str
+    backups: str | None
+    # Whether a missing directory is filled from the last backup.
+    restores: bool
+    connections_max: int = CONNECTIONS_MAX
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        name = f"shard-{self.shard:04}"
+        return Path(self.path) / (f"{name}.{self.generation}" if self.generation else name)
+
+    @property
+    def backup_directory(self) -> Path:
+        if self.backups is None:
+            raise InvalidArgumentError("the table has no directory of backups: pass `backups`")
+        return Path(self.backups) / f"shard-{self.shard:04}"
 
 
 def _comparable(name: str, value: Any) -> Any:
