@@ -1,6 +1,7 @@
 """The orders of a coordinator, and what the disks of the nodes have, without a cluster."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -202,6 +203,26 @@ def test_a_shard_on_a_node_that_others_do_not_know_yet_is_created_again(monkeypa
     create(0, place, False, "new")
     with pytest.raises(ray.exceptions.ActorUnschedulableError):
         actors.await_start(0, place, False, "new")
+
+
+def test_shards_that_run_with_other_arguments_are_not_taken_over(coordinated, tmp_path):
+    """As after the end of a coordinator, when the table is made again."""
+    coordinator, table = coordinated
+    known = coordinator._config
+    for changes, words in (
+        ({}, None),
+        ({"path": str(tmp_path / "other")}, "path=.*other"),
+        ({"backups": None}, "backups=.*not None"),
+        ({"options": {"memory": "64MiB"}}, "options={}, not"),
+    ):
+        made = {"path": str(tmp_path / "shards"), **changes}
+        actors = shard_actors.ShardActors(replace(known, **made))
+        running = {(0, 0): Remote(table.actors[0])}
+        if words is None:
+            assert actors.states(running)[0, 0].map.version == 2
+        else:
+            with pytest.raises(errors.InvalidArgumentError, match=words):
+                actors.states(running)
 
 
 # What is on the disks.

@@ -60,6 +60,7 @@ class ShardActor:
     def describe(self) -> dict[str, Any]:
         """What a coordinator asks a shard when it starts, and from time to time."""
         return {
+            "config": self._shard.config,
             "state": self._shard.state,
             "restored": self._shard.restored,
             "token": self._port.token,

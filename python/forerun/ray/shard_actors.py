@@ -91,12 +91,12 @@ class ShardActors:
         """Removes a handle and returns it, if there was one."""
         return self._actors.pop(key, None)
 
-    def create(self, shard: int, place: Place, restores: bool, node_id: str) -> Any:
+    def _shard_config(self, shard: int, generation: int, restores: bool) -> ShardConfig:
         config = self.config
-        shard_config = ShardConfig(
+        return ShardConfig(
             table=config.name,
             shard=shard,
-            generation=place.generation,
+            generation=generation,
             dim=config.dim,
             dtype=config.dtype,
             path=config.path,
@@ -106,6 +106,10 @@ class ShardActors:
             restores=restores,
             options=config.options,
         )
+
+    def create(self, shard: int, place: Place, restores: bool, node_id: str) -> Any:
+        config = self.config
+        shard_config = self._shard_config(shard, place.generation, restores)
         actor = remote_shard.options(
             name=shard_name(config.name, shard, place.generation),
             namespace=config.namespace,
@@ -178,6 +182,8 @@ class ShardActors:
                 ray.kill(actor, no_restart=True)
                 del actors[key], self._actors[key]
                 continue
+            running: ShardConfig = described["config"]
+            running.check_same(self._shard_config(*key, running.restores))
             states[key] = described["state"]
             self.node_ids[key] = described["node_id"]
         return states

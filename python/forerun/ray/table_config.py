@@ -44,7 +44,7 @@ class TableConfig:
                 shown = shards if name == "shards" else known
                 raise InvalidArgumentError(
                     f"table {self.name!r} runs already, with {name}={shown!r}, not {value!r}: "
-                    f"leave out `{name}`, or shut the table down first"
+                    "call ShardedTable.attach, or shut the table down first"
                 )
 
     def _argument(self, name: str) -> Any:
@@ -70,6 +70,17 @@ class ShardConfig:
     restores: bool
     connections_max: int = CONNECTIONS_MAX
     options: dict[str, Any] = field(default_factory=dict)
+
+    def check_same(self, other: ShardConfig) -> None:
+        """Raises an error if a coordinator would make this shard, which runs, in another way: its
+        predecessor was ended, and someone made the table again with other arguments."""
+        for name in self.__dataclass_fields__:
+            known, given = getattr(self, name), getattr(other, name)
+            if known != given:
+                raise InvalidArgumentError(
+                    f"shard {self.shard} of table {self.table!r} runs already, with "
+                    f"{name}={known!r}, not {given!r}"
+                )
 
     @property
     def directory(self) -> Path:
