@@ -16,7 +16,7 @@ from forerun.errors import Error
 LAST_COPY_S = 0.1
 # So few keys are no reason for another round.
 FEW_KEYS = 512
-# What is left must shrink by a tenth within so many rounds and seconds. It may not double meanwhile.
+# What is left must shrink by a tenth within so many rounds and seconds, and not double meanwhile.
 SHRINKS_TO = 0.9
 STALLED_ROUNDS = 5
 STALLED_S = 5.0

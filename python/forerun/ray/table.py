@@ -136,12 +136,12 @@ class ShardedTable:
         )
         self._create(config, create)
         self._attach(name, namespace, timeout_ms, transport)
-        running = self._directory.config
-        if (running.dim, running.dtype) != (dim, dtype):
+        known = self._directory.config
+        if (known.dim, known.dtype) != (dim, dtype):
             raise VersionError(
-                f"table {name!r} has rows of {running.dim} x {running.dtype}, not of {dim} x {dtype}"
+                f"table {name!r} has rows of {known.dim} x {known.dtype}, not of {dim} x {dtype}"
             )
-        running.check_given({**given, **options}, self.shards)
+        known.check_given({**given, **options}, self.shards)
 
     @staticmethod
     def _create(config: TableConfig, create: Create) -> None:
