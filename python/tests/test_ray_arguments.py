@@ -1,5 +1,5 @@
-"""What the constructor of a `ShardedTable` is told about a table that runs, and what a process that
-is not connected to Ray is told."""
+"""Arguments of a `ShardedTable` that differ from those of a table that runs, and calls of a process
+that is not connected to Ray."""
 
 import os
 import subprocess

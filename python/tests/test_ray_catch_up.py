@@ -72,7 +72,7 @@ def test_a_copy_ends_if_few_enough_keys_are_left_and_gives_up_if_that_never_happ
     pending, written, copied
 ):
     source = Source(pending, written, copied)
-    expected = [left <= most for left, most in rests(pending, written, copied)]
+    expected = [left <= keys_max for left, keys_max in rests(pending, written, copied)]
     if any(expected):
         left, keys_max = source.copy()
         assert left <= keys_max <= max(FEW_KEYS, copied * LAST_COPY_S)

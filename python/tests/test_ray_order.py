@@ -196,7 +196,7 @@ def test_a_late_frame_is_not_applied_after_its_handle_was_closed(shards, late):
 
 
 def test_a_shard_drops_a_write_whose_client_has_closed_the_connection(shards, monkeypatch):
-    """Also if the shard hung when the handle was closed, so that it could not be told."""
+    """Also if the shard hung when the handle was closed, so that it did not hear of it."""
     handle = handle_on(shards)
     handle.insert(KEYS, rows(5))
     arrived, goes_on = threading.Event(), threading.Event()
