@@ -7,7 +7,7 @@
 set -eu
 page=${1:?the page that forerun demo wrote}
 date=$(date -u -r "$page" +%F)
-awk -v date="$date" '
+plot=$(awk -v date="$date" '
 function text(line) { gsub(/<[^>]*>/, "", line); return line }
 # The colours and the looks of plots, without the rest of the style of the page.
 /<style>/, /<\/style>/ {
@@ -30,15 +30,15 @@ END {
     print "<title>Keys per second by batch size</title>"
     print "<style>"
     printf "%s", css
-    print "svg { font: 13px system-ui, -apple-system, \"Segoe UI\", sans-serif; }"
-    print "</style>"
+    print ".card { fill: var(--card); stroke: var(--line); }\n</style>"
     print \
         "<rect x=\"-15.5\" y=\"-67.5\" width=\"911\" height=\"439\" rx=\"8\"" \
-        " fill=\"var(--card)\" stroke=\"var(--line)\"/>"
+        " class=\"card\"/>"
     print \
         "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">" \
         "Keys per second, by batch size</text>"
     print "<text class=\"soft\" x=\"4\" y=\"-20\">" data "; " machine ", " date "</text>"
     printf "%s", plot
     print "</svg>"
-}' "$page"
+}' "$page")
+printf '%s\n' "$plot" | awk -f "$(dirname "$0")/plot-colours.awk"

@@ -10,8 +10,8 @@ mkdir -p "$folder"
 awk -v folder="$folder" '
 function text(line) { gsub(/<[^>]*>/, "", line); return line }
 function name(title) { title = tolower(title); gsub(/[^a-z0-9]+/, "-", title); return title }
-/<style>/, /<\/style>/ {             # the colours and the looks of plots; the rest is for the \
-    page around them
+# The colours and the looks of plots; the rest is for the page around them.
+/<style>/, /<\/style>/ {
     line = $0; gsub(/<\/?style>/, "", line)
     if (line ~ /^(:root|  --s|@media \(prefers|  :root|    --s|svg [.t]|\.s[0-9])/) css = css line \
         "\n"
@@ -36,10 +36,10 @@ function name(title) { title = tolower(title); gsub(/[^a-z0-9]+/, "-", title); r
         width, height, width, height > file
     print "<title>" section ": " title "</title>\n<style>" > file
     printf "%s", css > file
-    print "svg { font: 13px system-ui, -apple-system, \"Segoe UI\", sans-serif; }\n</style>" > file
+    print ".card { fill: var(--card); stroke: var(--line); }\n</style>" > file
     printf \
         "<rect x=\"-15.5\" y=\"-67.5\" width=\"%d\" height=\"%d\" rx=\"8\"" \
-        " fill=\"var(--card)\" stroke=\"var(--line)\"/>\n", width - 1, height - 1 > file
+        " class=\"card\"/>\n", width - 1, height - 1 > file
     print "<text class=\"head\" x=\"4\" y=\"-40\" font-size=\"16\">" title "</text>" > file
     print "<text class=\"soft\" x=\"4\" y=\"-20\">" note "</text>" > file
     printf "%s</svg>\n", plot > file
@@ -47,3 +47,7 @@ function name(title) { title = tolower(title); gsub(/[^a-z0-9]+/, "-", title); r
 }
 inside { line = $0; gsub(/<title>[^<]*<\/title>/, "", line); plot = plot line "\n" }
 END { if (count == 0) { print "this page has no plots" > "/dev/stderr"; exit 1 } }' "$page"
+for file in "$folder"/[0-9][0-9]-*.svg; do
+    awk -f "$(dirname "$0")/plot-colours.awk" "$file" > "$file.new"
+    mv "$file.new" "$file"
+done

@@ -28,7 +28,7 @@ from forerun._arguments import (
     Values as _Values,
 )
 from forerun._client import Client, ClientCalls, PendingCall
-from forerun._shards import ShardBatch, buckets
+from forerun._shards import ShardBatch, buckets, size_bytes
 from forerun.stats import CacheStats, DbStats, TableStats
 from forerun.views import ItemsView, KeysView, ValuesView
 
@@ -585,3 +585,4 @@ def _find_seconds(table: Table, batches: Sequence[_Keys], out: _Memory, found: _
 # For forerun.ray.
 _ShardBatch = ShardBatch
 _buckets = buckets
+_size_bytes = size_bytes

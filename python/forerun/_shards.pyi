@@ -14,6 +14,7 @@ from forerun._arguments import (
     Keys as _Keys,
     Memory as _Memory,
     Rows as _Rows,
+    Size as _Size,
 )
 
 @final
@@ -47,3 +48,4 @@ class ShardBatch:
     def results(self) -> tuple[_Array | None, _Bools]: ...
 
 def buckets(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint16]: ...
+def size_bytes(size: _Size) -> int: ...

@@ -110,6 +110,8 @@ mod module {
         module.setattr("_ShardBatch", batch)?;
         let buckets = pyo3::wrap_pyfunction!(crate::shard_batch::_buckets, module)?;
         module.setattr("_buckets", buckets)?;
+        let size_bytes = pyo3::wrap_pyfunction!(crate::store_options::_size_bytes, module)?;
+        module.setattr("_size_bytes", size_bytes)?;
         crate::at_exit::register(module)
     }
 

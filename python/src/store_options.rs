@@ -37,6 +37,12 @@ pub(crate) fn bytes_of(size: Option<Size>) -> Option<usize> {
     size.map(|Size(bytes)| bytes)
 }
 
+/// The bytes of a size, so that two can be compared.
+#[pyo3::pyfunction]
+pub(crate) fn _size_bytes(size: Size) -> usize {
+    size.0
+}
+
 /// Whether a missing store is created: a word, or `True` and `False` for the two common ones.
 pub(crate) struct CreateStore(pub(crate) Create);
 

@@ -5,9 +5,9 @@ import time
 import numpy as np
 from forerun._forerun import _ShardBatch
 from forerun.ray.frames import Op
-from forerun.ray.shard import ShardConfig
 from forerun.ray.shard_actor import ShardActor
 from forerun.ray.shard_map import Place, ShardMap, even_owners
+from forerun.ray.table_config import ShardConfig
 
 DIM = 2
 
@@ -15,10 +15,8 @@ DIM = 2
 class Table:
     """Shards in this process, and what a session asks of a directory."""
 
-    transport = "tcp"
-
-    def __init__(self, path, shards, dtype="int64", dim=DIM):
-        options = {"dtype": dtype, "dim": dim}
+    def __init__(self, path, shards, dtype="int64", dim=DIM, **options):
+        options |= {"dtype": dtype, "dim": dim}
         self.actors = [self.actor(path, shard, **options) for shard in range(shards)]
         self.row_bytes = self.actors[0].endpoint().row_bytes
         places = tuple(Place(0, "here") for _ in range(shards))
@@ -55,6 +53,9 @@ class Table:
         time.sleep(0.001)
         return self.map
 
+    def wire(self, actor):
+        """Frames go over the data ports."""
+
     def suspect(self, shard):
         raise AssertionError("no shard has lost its map")
 
@@ -75,13 +76,14 @@ class Table:
         owners = self.map.owners.copy()
         owners[buckets] = target
         new = self.next_map(owners=owners)
-        take = taker.expect_foreign(1, self.map)
+        source_port = giver.endpoint()
+        take = [taker.expect_foreign(1, self.map)]
         giver.begin_move(1, buckets)
         steps = [
-            lambda: taker.copy(take, giver.endpoint(), buckets),
-            lambda: taker.catch_up(take, giver.endpoint(), False),
-            lambda: giver.freeze(1, buckets, new.version),
-            lambda: taker.catch_up(take, giver.endpoint(), True),
+            lambda: taker.copy(take[0], source_port, buckets),
+            lambda: take.append(taker.catch_up(take[0], source_port)[0]),
+            lambda: giver.freeze(1, buckets, new.version, 1 << 30, 60.0),
+            lambda: taker.copy_last(take[1], source_port),
         ]
         for step in steps[:cancels_after]:
             step()

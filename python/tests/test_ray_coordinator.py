@@ -1,6 +1,7 @@
 """The orders of a coordinator, and what the disks of the nodes have, without a cluster."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,6 +117,63 @@ def test_a_move_whose_backup_fails_is_cancelled_and_keeps_older_backups(coordina
         assert [backup.number for backup in kept.list().backups][:5] == numbers
 
 
+def test_buckets_are_served_again_if_their_last_keys_take_too_long(coordinated, monkeypatch):
+    coordinator, table = coordinated
+    keys = np.arange(3000)
+    call(Session(table), Op.INSERT, keys, ones(keys))
+    copy_last, attempts = ShardActor.copy_last, []
+
+    def too_slow(self, take, source):
+        attempts.append(table.actors[0]._shard.state.frozen_version)
+        if len(attempts) % 4:
+            raise ray.exceptions.GetTimeoutError("not in time")
+        copy_last(self, take, source)
+
+    def catch_up(self, take, source):
+        # Between two attempts their shard serves them.
+        call(Session(table), Op.ADD_AT, keys, ones(keys), timeout=5)
+        return caught_up(self, take, source)
+
+    caught_up = ShardActor.catch_up
+    monkeypatch.setattr(ShardActor, "catch_up", catch_up)
+    monkeypatch.setattr(ShardActor, "copy_last", too_slow)
+    coordinator._move(0, 1, np.ones(BUCKETS, bool))
+    table.map = coordinator._map
+    assert len(set(attempts)) == 4 and 0 not in attempts
+    rows, found = call(Session(table), Op.FIND, keys)
+    assert found.all() and (rows == 1 + 4).all() and len(table.actors[0]._shard.table) == 0
+    # It is always too slow.
+    monkeypatch.setattr(coordinator_module, "FREEZES_S", (5.0, 6.0, 7.0))
+    with pytest.raises(errors.ServerError, match="stay at shard 1: .*within 7.0 s"):
+        coordinator._move(1, 0, np.ones(BUCKETS, bool))
+    table.map = coordinator._map
+    rows, found = call(Session(table), Op.FIND, keys)
+    assert found.all() and (rows == 1 + 7).all()
+
+
+def test_writes_during_the_backup_of_a_move_are_copied_before_the_freeze(coordinated, monkeypatch):
+    coordinator, table = coordinated
+    keys = np.arange(3000)
+    call(Session(table), Op.INSERT, keys, ones(keys))
+    backup, left, freeze = ShardActor.backup, [], ShardActor.freeze
+
+    def slow_backup(self, keep):
+        if not left:
+            call(Session(table), Op.ADD_AT, keys, ones(keys))
+        return backup(self, keep)
+
+    def looked_at(self, *args):
+        left.append(self._shard.changes.left)
+        return freeze(self, *args)
+
+    monkeypatch.setattr(ShardActor, "backup", slow_backup)
+    monkeypatch.setattr(ShardActor, "freeze", looked_at)
+    coordinator._move(0, 1, np.ones(BUCKETS, bool))
+    table.map = coordinator._map
+    rows, found = call(Session(table), Op.FIND, keys)
+    assert left == [0] and found.all() and (rows == 2).all()
+
+
 def test_a_shard_on_a_node_that_others_do_not_know_yet_is_created_again(monkeypatch):
     config = shard_actors.TableConfig(
         "t", "n", DIM, "int64", 1, "/nowhere", "127.0.0.1", None, None, 0
@@ -145,6 +203,26 @@ def test_a_shard_on_a_node_that_others_do_not_know_yet_is_created_again(monkeypa
     create(0, place, False, "new")
     with pytest.raises(ray.exceptions.ActorUnschedulableError):
         actors.await_start(0, place, False, "new")
+
+
+def test_shards_that_run_with_other_arguments_are_not_taken_over(coordinated, tmp_path):
+    """As after the end of a coordinator, when the table is made again."""
+    coordinator, table = coordinated
+    known = coordinator._config
+    for changes, words in (
+        ({}, None),
+        ({"path": str(tmp_path / "other")}, "path=.*other"),
+        ({"backups": None}, "backups=.*not None"),
+        ({"options": {"memory": "64MiB"}}, "options={}, not"),
+    ):
+        made = {"path": str(tmp_path / "shards"), **changes}
+        actors = shard_actors.ShardActors(replace(known, **made))
+        running = {(0, 0): Remote(table.actors[0])}
+        if words is None:
+            assert actors.states(running)[0, 0].map.version == 2
+        else:
+            with pytest.raises(errors.InvalidArgumentError, match=words):
+                actors.states(running)
 
 
 # What is on the disks.

@@ -11,9 +11,10 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'forerun[ray]'")
 
+from forerun import errors  # noqa: E402
 from forerun._forerun import _buckets  # noqa: E402
 from ray_actors import PATIENCE_S, process_of, shard_actors, until  # noqa: E402
-from ray_cluster import cluster, sharded  # noqa: E402, F401
+from ray_cluster import TIMEOUT_MS, cluster, sharded  # noqa: E402, F401
 
 KEYS = np.arange(400)
 
@@ -69,6 +70,26 @@ def test_a_shard_that_hangs_does_not_delay_the_watch_over_the_others(sharded):  
         assert looks(4) < usual_s + 35
     assert (table.find(keys)[0] == 9).all()
     assert generation(table, 0) == 0 and table.stats()["recoveries"] == []
+
+
+def test_a_write_that_timed_out_while_its_shard_hung_does_not_follow_a_later_one(
+    sharded,  # noqa: F811
+):
+    table = sharded(4, "int64", shards=1)
+    table.insert(KEYS, np.zeros((len(KEYS), 4), np.int64))
+    hung = process_of(shard_actors(table)[0])
+    for value in range(1, 6):
+        with stopped(hung):
+            table._timeout_ms = 300
+            with pytest.raises(errors.PartialError):
+                table.insert(KEYS, np.full((len(KEYS), 4), value))
+        table._timeout_ms = TIMEOUT_MS
+        # The session of the failed call is in use by another thread.
+        with table._sessions.session():
+            table.insert(KEYS, np.full((len(KEYS), 4), -value))
+        for _ in range(10):
+            assert (table.find(KEYS)[0] == -value).all()
+            time.sleep(0.01)
 
 
 def test_a_shard_is_restored_while_another_hangs(sharded, tmp_path):  # noqa: F811

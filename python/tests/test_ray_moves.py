@@ -24,6 +24,7 @@ from forerun.ray.connection import Connection  # noqa: E402
 from forerun.ray.directory import Directory  # noqa: E402
 from forerun.ray.frames import Op, Status  # noqa: E402
 from forerun.ray.session import LostWritesWarning, Session, as_rows  # noqa: E402
+from forerun.ray.session_pool import SessionPool  # noqa: E402
 from forerun.ray.shard_map import BUCKETS, Place, ShardMap, even_owners  # noqa: E402
 from forerun.ray.table import ShardedTable  # noqa: E402
 from ray_local import DIM, Table, call, ones  # noqa: E402
@@ -139,16 +140,17 @@ def test_an_array_is_free_again_after_a_call_that_met_a_lost_connection(table, m
 
 def test_an_array_is_free_again_in_the_handler_of_an_error(table, monkeypatch):
     handle = ShardedTable.__new__(ShardedTable)
-    handle._timeout_ms, handle._process, handle._is_closed = 60_000, os.getpid(), False
-    handle._lock, handle._idle, handle._directory = threading.Lock(), [], table
+    handle._timeout_ms, handle._process = 60_000, os.getpid()
+    handle._directory, handle._sessions = table, SessionPool(table)
     table.config = SimpleNamespace(dim=DIM, dtype="int64")
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
     keys, out = np.arange(300), np.zeros((300, DIM), np.int64)
     handle.insert(keys, ones(keys))
 
     def away(shard, until):
         raise ConnectionError(f"shard {shard} is away")
 
-    for session in handle._idle:
+    for session in handle._sessions._idle:
         session.drop()
     with monkeypatch.context() as patch:
         patch.setattr(table, "endpoint", away)
@@ -272,7 +274,7 @@ def test_keys_fail_by_position_if_no_newer_map_can_be_had(table, monkeypatch):
     session, keys = Session(table), np.arange(300)
     call(session, Op.INSERT, keys, ones(keys))
     moving = table.map.owned_by(2)
-    table.actors[2].freeze(1, moving, 2)
+    table.actors[2].freeze(1, moving, 2, 0, 60.0)
 
     def away(known, deadline):
         raise errors.ServerError("the coordinator did not answer in time")
@@ -301,7 +303,7 @@ def test_a_copy_of_a_move_that_has_ended_takes_nothing(table):
     giver.begin_move(2, buckets)
     call(Session(table), Op.INSERT, keys, ones(keys))
     with pytest.raises(errors.Error, match="has ended"):
-        taker.catch_up(second, giver.endpoint(), False)
+        taker.catch_up(second, giver.endpoint())
     taker.sweep(2)
     assert len(taker._shard.table) == before
 
@@ -367,6 +369,7 @@ def test_an_answer_that_comes_after_its_attempt_counts_for_the_next_one(monkeypa
     directory = Directory.__new__(Directory)
     directory.map = ShardMap(1, 5, even_owners(1), (Place(0, "here"),))
     directory._actors, directory._asked = {(0, 0): Actor}, {}
+    directory.ray_connection = SimpleNamespace(check=lambda: None)
     monkeypatch.setattr(directory, "ask", lambda method, timeout: directory.map)
     monkeypatch.setattr(directory, "take", lambda new: None)
     for _ in range(2):
@@ -430,6 +433,19 @@ def test_a_port_listens_on_addresses_of_both_families(tmp_path):
         with Connection(endpoint, time.monotonic() + 10) as connection:
             assert connection.ask(Op.FLUSH)[0].status == Status.OK
         actor.close()
+
+
+def test_a_shard_with_all_its_connections_in_use_says_so(tmp_path):
+    table = Table(tmp_path, 1, connections_max=2)
+    first, second, third = (Session(table) for _ in range(3))
+    for session in (first, second):
+        call(session, Op.INSERT, [1], ones([1]))
+    with pytest.raises(errors.PartialError, match="connections_max"):
+        call(third, Op.FIND, [1], timeout=0.3)
+    # A place becomes free.
+    first.close()
+    assert call(third, Op.FIND, [1])[1].all()
+    table.close()
 
 
 def test_a_silent_connection_takes_no_memory(table, monkeypatch):

@@ -18,7 +18,7 @@ from forerun.ray.connection import Connection, Endpoint  # noqa: E402
 from forerun.ray.data_port import DataPort  # noqa: E402
 from forerun.ray.frames import Op, Status  # noqa: E402
 from forerun.ray.session import Link  # noqa: E402
-from forerun.ray.shard import Shard, ShardConfig  # noqa: E402
+from forerun.ray.shard import Shard  # noqa: E402
 from forerun.ray.shard_map import (  # noqa: E402
     BUCKETS,
     Place,
@@ -27,6 +27,7 @@ from forerun.ray.shard_map import (  # noqa: E402
     even_owners,
     plan,
 )
+from forerun.ray.table_config import ShardConfig  # noqa: E402
 from forerun.ray.unsaved_keys import UnsavedKeys  # noqa: E402
 
 
@@ -134,7 +135,7 @@ def test_a_write_that_was_sent_elsewhere_is_never_applied_here(port, shard):
     with connected(port, shard) as connection:
         head = {"client": client, "sequence": 1}
         assert ask(connection, Op.ADD_AT, [1], ones, **head)[0].status == Status.OK
-        shard.freeze(1, np.ones(BUCKETS, bool), 2)
+        shard.freeze(1, np.ones(BUCKETS, bool), 2, 0, 60.0)
         # It was applied before the buckets left.
         answer, body = ask(connection, Op.ADD_AT, [1], ones, **head)
         assert (answer.status, body.tolist()) == (Status.OK, [1])
@@ -216,7 +217,7 @@ def test_a_hostile_peer_costs_a_connection_only(port, shard):
     # the shard may notice it later.
     await_connections(port, 0)
     many = [connected(port, shard) for _ in range(8)]
-    with pytest.raises(frames.FrameError, match="refused"):
+    with pytest.raises(errors.ServerError, match="connections_max"):
         connected(port, shard)
     many.pop().close()
     await_connections(port, 7)
@@ -287,7 +288,7 @@ def test_a_map_that_cannot_be_written_is_not_in_force(port, shard, monkeypatch):
 
     for change in (
         lambda: shard.install(1, moved),
-        lambda: shard.freeze(1, np.ones(BUCKETS, bool), 2),
+        lambda: shard.freeze(1, np.ones(BUCKETS, bool), 2, 0, 60.0),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", fails)
@@ -309,7 +310,7 @@ def test_an_old_coordinator_is_refused(shard):
 
 def test_a_late_map_does_not_serve_buckets_that_were_frozen_since(port, shard):
     shard.table.insert([1], [[1, 2, 3, 4]])
-    shard.freeze(1, np.ones(BUCKETS, bool), 3)
+    shard.freeze(1, np.ones(BUCKETS, bool), 3, 0, 60.0)
     with connected(port, shard) as connection:
         for version in (1, 2):
             shard.install(1, map_of(1, version))
@@ -398,6 +399,7 @@ def test_freezing_waits_for_requests_of_its_buckets_that_are_inside():
     def freeze_all():
         freeze.wait()
         lock.set(np.zeros(BUCKETS, bool))
+        assert lock.wait()
         frozen.set()
 
     thread = threading.Thread(target=freeze_all)

@@ -1,10 +1,10 @@
 //! Forerun's benches with its peers: same data, same cells, same checks, alternating rounds.
 //!
-//! - `memtable`: RocksDB, memtable only, with its default options, with its finger search
-//!   (`memtable_batch_lookup_optimization`, its pull request 14428), with its options for point
-//!   lookups, and with its hash tables.
-//! - `btree`: LMDB, and RocksDB with all entries in one sorted run in memory: blocks in its cache,
-//!   with its default options or those for point lookups, or a PlainTable.
+//! - `memtable`: the bare memtable beside RocksDB, memtable only, with its default options, with
+//!   its finger search (`memtable_batch_lookup_optimization`, its pull request 14428), with its
+//!   options for point lookups, and with its hash tables.
+//! - `btree`: a bare run beside LMDB, and RocksDB with all entries in one sorted run in memory:
+//!   blocks in its cache, with its default options or those for point lookups, or a PlainTable.
 //! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as programs use them.
 //! - `scan`: LMDB, with all data in memory.
 //! - `hash`: hashbrown, papaya and scc.
@@ -60,20 +60,22 @@ use forerun_bench::{btree, hash, ycsb};
 #[derive(Parser)]
 #[command(name = "forerun-bench-compare", version)]
 enum Command {
-    /// The memtable, compared with RocksDB's
+    /// The bare memtable, compared with RocksDB, which has everything in its memtable
     ///
-    /// Each --peer is RocksDB with other options, and is measured with Get and MultiGet. The column
-    /// of ratios to a peer compares with MultiGet of the first --peer. Those with an arena in huge
-    /// pages take reserved ones (sysctl vm.nr_hugepages), and others if too few are free; the
-    /// results tell which.
+    /// Forerun's memtable is called directly, and RocksDB through its whole engine. Each --peer is
+    /// RocksDB with other options, and is measured with Get and MultiGet. The column of ratios to a
+    /// peer compares with MultiGet of the first --peer. Those with an arena in huge pages take
+    /// reserved ones (sysctl vm.nr_hugepages), and others if too few are free; the results tell
+    /// which.
     #[cfg(feature = "rocksdb")]
     Memtable(Box<Memtable>),
 
-    /// One run of Forerun's, compared with LMDB and RocksDB if they are built in
+    /// One bare run of Forerun's, compared with LMDB and RocksDB if they are built in
     ///
-    /// RocksDB is measured with Get and MultiGet, LMDB with get. The column of ratios to a peer
-    /// compares with the first --peer: RocksDB's MultiGet, or LMDB's get. The peers support only
-    /// --order bytewise.
+    /// Forerun's run is called directly, and the peers through their whole engines. RocksDB is
+    /// measured with Get and MultiGet, LMDB with get. The column of ratios to a peer compares with
+    /// the first --peer: RocksDB's MultiGet, or LMDB's get. The peers support only --order
+    /// bytewise.
     Btree(Box<Btree>),
 
     /// YCSB's core workloads on Forerun's store and on other stores on disk

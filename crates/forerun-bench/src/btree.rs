@@ -236,7 +236,8 @@ impl Store for RunStore {
     }
 
     fn facts(&self) -> Vec<(String, String)> {
-        vec![("forerun run".to_owned(), self.run.facts())]
+        let text = format!("{}; called without an engine around it", self.run.facts());
+        vec![("forerun run".to_owned(), text)]
     }
 }
 

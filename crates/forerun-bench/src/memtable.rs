@@ -227,7 +227,8 @@ impl Store for TableStore {
     fn facts(&self) -> Vec<(String, String)> {
         let stats = self.table.stats();
         let text = format!(
-            "{} entries, {}B used ({} bytes per entry), {} levels, {}",
+            "{} entries, {}B used ({} bytes per entry), {} levels, {}; \
+             called without an engine around it",
             count(stats.entries as u64),
             short(stats.used_bytes as f64),
             stats.used_bytes / stats.entries.max(1),

@@ -8,6 +8,9 @@
 
 A request is counted in the generation in which it entered. `freeze` begins a generation and waits
 for the former one, so it does not wait for requests of other buckets that come meanwhile.
+
+A shard that gained buckets refuses clients with an older map. Such a map may name it as their owner
+from a time before another shard had them, and the new map may be that of a move that was cancelled.
 """
 
 from __future__ import annotations
@@ -24,32 +27,50 @@ from forerun.ray.shard_map import BUCKETS
 # is late is late by seconds.
 CLIENTS_MAX = 65_536
 SEQUENCE_MAX = (1 << 64) - 1
+NO_KEYS = np.empty(0, np.uint64)
 
 
 class BucketLock:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._serves = np.zeros(BUCKETS, np.bool_)
+        self._since = 0
         self._generation = 0
         self._inside: Counter[int] = Counter()
         self._writers: Counter[bytes] = Counter()
         self._refused: OrderedDict[bytes, int] = OrderedDict()
 
-    def set(self, serves: NDArray[np.bool_]) -> None:
-        """Serves these buckets from now on, and waits for the requests that entered before."""
+    def set(self, serves: NDArray[np.bool_], since: int = 0) -> None:
+        """Serves these buckets from now on, to clients whose map has at least the version
+        `since`."""
         with self._changed:
-            self._serves = serves.copy()
-            former, self._generation = self._generation, self._generation + 1
-            self._changed.wait_for(lambda: not any(self._inside[g] for g in range(former + 1)))
-            for generation in [g for g in self._inside if g <= former]:
+            self._serves, self._since = serves.copy(), since
+            self._generation += 1
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits for the requests that entered before the last `set`. Returns whether they have
+        left."""
+        with self._changed:
+            former = self._generation - 1
+            have_left = self._changed.wait_for(
+                lambda: not any(n for g, n in self._inside.items() if g <= former), timeout_s
+            )
+            for generation in [g for g, n in self._inside.items() if g <= former and n == 0]:
                 del self._inside[generation]
+            return have_left
 
     def enter(
-        self, buckets: NDArray[np.uint16], client: bytes = b"", sequence: int = 0
+        self,
+        buckets: NDArray[np.uint16],
+        client: bytes = b"",
+        sequence: int = 0,
+        map_version: int | None = None,
     ) -> int | None:
         """Lets a request of these buckets in, until `leave` is called with the returned generation.
         `None` if it may not be served."""
         with self._changed:
+            if map_version is not None and map_version < self._since:
+                return None
             if client and self._refused.get(client, 0) >= sequence:
                 return None
             if not self._serves[buckets].all():
@@ -88,36 +109,91 @@ class BucketLock:
 
 
 class Changes:
-    """The keys that were written since a copy began, for the buckets that are copied."""
+    """The keys that were written since a copy began, for the buckets that are copied.
+
+    note ──> noted ──sort, once a round──> round ──take──> in flight ──> copied
+                ^                                              └ another one takes: noted again
+    """
 
     # 1 GiB of keys. A copy that meets so many has no end.
     KEYS_MAX = 1 << 27
+    # Repeated keys are removed when there are as many again as there were after the last time.
+    COMPACT_KEYS = 1 << 22
 
     def __init__(self, buckets: NDArray[np.bool_]) -> None:
         self.buckets = buckets
         self._lock = threading.Lock()
-        self._keys: list[NDArray[np.uint64]] = []
+        self._noted: list[NDArray[np.uint64]] = []
         self._count = 0
+        self._compact_at = self.COMPACT_KEYS
+        # Held by the one who sorts, so that the other threads can note keys meanwhile.
+        self._sorting = threading.Lock()
+        self._round = NO_KEYS
+        # What was taken last, and by whom.
+        self._in_flight = NO_KEYS
+        self._taker: object = None
         self.has_overflowed = False
+
+    @property
+    def left(self) -> int:
+        """How many keys are not taken. A key may count several times."""
+        with self._lock:
+            return self._count + len(self._round)
+
+    def is_more_than(self, keys: int) -> bool:
+        """Whether more keys are left. One that was written several times is one."""
+        if self.left <= keys:
+            return False
+        with self._sorting:
+            self._compact()
+        return self.left > keys
 
     def note(self, keys: NDArray[np.uint64], buckets: NDArray[np.uint16]) -> None:
         """Notes keys after they were written, whether or not that succeeded."""
         moving = keys[self.buckets[buckets]]
         if len(moving) == 0:
             return
+        self._add(moving)
+        if self._count > self._compact_at and self._sorting.acquire(blocking=False):
+            try:
+                self._compact()
+            finally:
+                self._sorting.release()
+
+    def _add(self, keys: NDArray[np.uint64]) -> None:
         with self._lock:
-            if self._count + len(moving) > self.KEYS_MAX:
+            if self._count + len(keys) > self.KEYS_MAX:
                 self.has_overflowed = True
                 return
-            self._keys.append(moving)
-            self._count += len(moving)
+            self._noted.append(keys)
+            self._count += len(keys)
 
-    def take(self, count: int) -> tuple[NDArray[np.uint64], int]:
-        """Up to this many keys, each once, and how many are left."""
+    def _compact(self) -> None:
+        distinct, count = self._sorted()
         with self._lock:
-            if not self._keys:
-                return np.empty(0, np.uint64), 0
-            keys = np.unique(np.concatenate(self._keys))
-            taken, rest = keys[:count], keys[count:]
-            self._keys, self._count = ([rest] if len(rest) else []), len(rest)
-            return taken, len(rest)
+            self._noted.append(distinct)
+            self._count += len(distinct) - count
+        self._compact_at = 2 * max(len(distinct), self.COMPACT_KEYS)
+
+    def _sorted(self) -> tuple[NDArray[np.uint64], int]:
+        """What was noted, each key once, and how many that were. The caller counts them."""
+        with self._lock:
+            noted, self._noted = self._noted, []
+        if not noted:
+            return NO_KEYS, 0
+        return np.unique(np.concatenate(noted)), sum(map(len, noted))
+
+    def take(self, count: int, taker: object) -> tuple[NDArray[np.uint64], int, int]:
+        """Up to this many keys; how many of the round are left; and how many were noted since it
+        began. What another taker has taken last may never have arrived, and is noted again."""
+        with self._sorting:
+            if taker is not self._taker and len(self._in_flight):
+                self._add(self._in_flight)
+            if len(self._round) == 0:
+                distinct, noted = self._sorted()
+                with self._lock:
+                    self._round = distinct
+                    self._count -= noted
+            taken, self._round = self._round[:count], self._round[count:]
+            self._in_flight, self._taker = taken, taker
+            return taken, len(self._round), self._count

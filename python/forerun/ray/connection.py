@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from forerun import errors
 from forerun.errors import ServerError
 from forerun.ray import frames
+from forerun.ray.connected import DisconnectedError, RayConnection
 from forerun.ray.data_port import receive, send
 from forerun.ray.frames import Answer, FrameError, Op, Request, Status
 
@@ -78,8 +79,13 @@ class Socket:
             magic, version, status = frames.WELCOME.unpack(welcome)
             if (magic, version) != (frames.MAGIC, frames.VERSION):
                 raise FrameError("the peer is not a shard")
+            if status == frames.FULL:
+                raise ServerError(
+                    "the shard refused the connection: it has as many as the table's "
+                    "`connections_max`"
+                )
             if status != frames.WELCOMED:
-                raise FrameError("the shard refused the connection: it has too many, or restarted")
+                raise FrameError("the shard refused the connection: it has restarted")
         except BaseException:
             self._socket.close()
             raise
@@ -141,14 +147,15 @@ class Socket:
 class ActorCalls:
     """Frames as calls of the shard's actor."""
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
+    def __init__(self, actor: Any, ray_connection: RayConnection) -> None:
+        self._actor, self._ray_connection = actor, ray_connection
         self._answers: list[Any] = []
         self._body = memoryview(b"")
 
     is_sending = False
 
     def send(self, data: list[bytes | memoryview]) -> None:
+        self._ray_connection.check()
         self._answers.append(self._actor.frame.remote(b"".join(data)))
 
     def send_more(self) -> None:
@@ -157,6 +164,7 @@ class ActorCalls:
     def receive(self, deadline: float) -> memoryview:
         import ray
 
+        self._ray_connection.check()
         left = max(deadline - time.monotonic(), 1e-3)
         try:
             answer = ray.get(self._answers.pop(0), timeout=left)
@@ -174,6 +182,11 @@ class ActorCalls:
         return self._answers[0]
 
     def end_export(self, request: bytes) -> None:
+        try:
+            self._ray_connection.check()
+        except DisconnectedError:
+            # The shard ends it after some minutes.
+            return
         self._actor.frame.remote(request)
 
     def close(self) -> None:
@@ -250,11 +263,12 @@ class Connection:
         *body: memoryview,
         deadline: float | None = None,
         client: bytes = NO_CLIENT,
+        sequence: int = 0,
         argument: int = 0,
     ) -> tuple[Answer, Buffer]:
         """A request without keys, and its answer. Raises the shard's error."""
         deadline = self._deadline if deadline is None else deadline
-        self.send(op, list(body), 0, client=client, argument=argument)
+        self.send(op, list(body), 0, client=client, sequence=sequence, argument=argument)
         answer, found = self.receive(deadline)
         if answer.status == Status.FAILED:
             raise error_of(bytes(found[answer.keys :]))
@@ -289,16 +303,17 @@ class Connection:
             keys = body[: 8 * answer.keys].view("<u8").astype(np.uint64)
             yield keys, body[8 * answer.keys :].copy()
 
-    def changes(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_], Buffer, int]:
-        """Keys that were written since a move began, whether they have rows, the rows, and how many
-        keys are left."""
+    def changes(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_], Buffer, int, int]:
+        """Keys that were written since a move began, whether they have rows, the rows, how many
+        keys are left of the round, and how many were noted since it began."""
         answer, body = self.ask(Op.CHANGES, deadline=time.monotonic() + 60)
         count = answer.keys
-        if len(body) != count * (9 + self.row_bytes) + 8:
+        if len(body) != count * (9 + self.row_bytes) + 16:
             raise FrameError("changes of another length")
         keys = body[: 8 * count].view("<u8").astype(np.uint64)
         found = body[8 * count : 9 * count].astype(np.bool_)
-        return keys, found, body[9 * count : -8].copy(), int.from_bytes(body[-8:], "little")
+        left, noted = body[-16:].copy().view("<u8").tolist()
+        return keys, found, body[9 * count : -16].copy(), left, noted
 
 
 def wait_for_answers(connections: list[Connection], until: float) -> list[int]:

@@ -3,8 +3,8 @@
     ShardedTable ──map, names──> coordinator ──orders with its epoch──> shard, shard, shard ...
          └────────────── frames over TCP ──────────────────────────────────^
 
-    move     taker: expect rows      giver: note changes      taker: copy, catch up, back up
-             giver: freeze           taker: catch up          taker: install the map  <- in force
+    move     taker: expect rows      giver: note changes      taker: copy, back up, catch up
+             giver: freeze           taker: copy the last     taker: install the map  <- in force
              giver and others: install the map                taker: back up
                                                               giver: erase what it gave
 
@@ -29,7 +29,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -43,6 +43,7 @@ from forerun.errors import (
     NotFoundError,
     ServerError,
 )
+from forerun.ray.catch_up import keys_within
 from forerun.ray.connection import Endpoint
 from forerun.ray.shard_actors import (
     GONE,
@@ -50,7 +51,6 @@ from forerun.ray.shard_actors import (
     ORDER_S,
     Key,
     ShardActors,
-    TableConfig,
     alive_nodes,
 )
 from forerun.ray.shard_map import (
@@ -64,14 +64,18 @@ from forerun.ray.shard_map import (
     save_map,
 )
 from forerun.ray.shard_watch import PAUSE_S, ShardWatch
+from forerun.ray.table_config import TableConfig
 from forerun.ray.unsaved_keys import UnsavedKeys
 
 log = logging.getLogger("forerun.ray")
 
 # How long a shard may take to say how it is, if there is reason to believe that it is lost.
 LOOK_S = 2.0
-# How long a new map waits for shards to take it. One that takes it later is no danger.
-PUBLISH_S = 10.0
+# How long buckets may be frozen for the copy of the last keys, in each attempt. Where everything is
+# slow, because the machines have too much work, the first ones are too short.
+FREEZES_S = (0.25, 0.25, 0.5, 0.5, 1.0, 1.0, 2.0, 2.0)
+# How long a shard may take for an order while buckets are frozen.
+INSTALL_S = 5.0
 # How long a client's call to restore a shard waits for another change. Each call that waits takes
 # one of the actor's threads.
 RESTORE_WAIT_S = 1.0
@@ -89,6 +93,16 @@ class Condition(enum.Enum):
     # Ray has given it up. Its rows are on the disk of its node.
     ENDED = enum.auto()
     LOST = enum.auto()
+
+
+class LastCopy(NamedTuple):
+    """What is copied while buckets are frozen."""
+
+    take: int
+    endpoint: Endpoint
+    # How many keys may be left, and how long all of it may take.
+    keys_max: int
+    freeze_s: float
 
 
 class Coordinator:
@@ -334,30 +348,10 @@ class Coordinator:
         shards = list(range(len(new.places)))
         if first is not None:
             shards.remove(first)
-            self._install_all(new, [first])
+            self._actors.install(self._epoch, new, [first])
         at = time.monotonic()
-        self._install_all(new, shards)
+        self._actors.install(self._epoch, new, shards)
         return at
-
-    def _install_all(self, new: ShardMap, shards: list[int]) -> None:
-        installed: dict[Any, int] = {}
-        for shard in shards:
-            try:
-                actor = self._actors.get(shard, new.places[shard].generation)
-                installed[actor.install.remote(self._epoch, new)] = shard
-            except (ray.exceptions.RayError, ValueError) as error:
-                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
-        if not installed:
-            return
-        done, late = ray.wait(list(installed), num_returns=len(installed), timeout=PUBLISH_S)
-        for answer in done:
-            try:
-                ray.get(answer, timeout=ORDER_S)
-            except ray.exceptions.RayError as error:
-                shard = installed[answer]
-                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
-        for answer in late:
-            log.warning("shard %d has not taken map %d yet", installed[answer], new.version)
 
     # Moves of buckets.
 
@@ -397,6 +391,8 @@ class Coordinator:
             copied, take, endpoint = self._copy(source, target, buckets)
             pause_s = self._switch(source, target, buckets, take, endpoint)
         except Exception as error:
+            with self._changing:
+                self._cancel(source)
             try:
                 self._order(taker, "sweep", self._epoch)
             except Exception as failed:
@@ -428,23 +424,17 @@ class Coordinator:
         current, epoch = self._map, self._epoch
         giver = self._actors.get(source, current.places[source].generation)
         taker = self._actors.get(target, current.places[target].generation)
-        try:
-            # So that nobody has a reason to give them a map during the move.
-            for actor in (giver, taker):
-                self._order(actor, "install", epoch, current)
-            take = self._order(taker, "expect_foreign", epoch, current, timeout=LONG_ORDER_S)
-            endpoint: Endpoint = self._order(giver, "endpoint")
-            self._order(giver, "begin_move", epoch, buckets)
-            # Not repeated: a shard that restarts has forgotten the changes.
-            copied = _once(taker.copy.remote(take, endpoint, buckets), LONG_ORDER_S)
-            _once(taker.catch_up.remote(take, endpoint, False), ORDER_S)
-            if self._config.backups is not None:
-                # From its first moment as their owner, the taker can be restored with these rows.
-                self._backup(target)
-        except Exception:
-            with self._changing:
-                self._cancel(source)
-            raise
+        # So that nobody has a reason to give them a map during the move.
+        for actor in (giver, taker):
+            self._order(actor, "install", epoch, current)
+        take = self._order(taker, "expect_foreign", epoch, current, timeout=LONG_ORDER_S)
+        endpoint: Endpoint = self._order(giver, "endpoint")
+        self._order(giver, "begin_move", epoch, buckets)
+        # Not repeated: a shard that restarts has forgotten the changes.
+        copied = _once(taker.copy.remote(take, endpoint, buckets), LONG_ORDER_S)
+        if self._config.backups is not None:
+            # From its first moment as their owner, the taker can be restored with these rows.
+            self._backup(target)
         return copied, take, endpoint
 
     def _switch(
@@ -455,23 +445,52 @@ class Coordinator:
         take: int,
         endpoint: Endpoint,
     ) -> float:
+        """Copies what was written since, and puts the new map in force. Returns for how long nobody
+        served the buckets."""
+        taker = self._actors.get(target, self._map.places[target].generation)
+        for freeze_s in FREEZES_S:
+            caught_up = taker.catch_up.remote(take, endpoint)
+            take, keys_per_s = _once(caught_up, LONG_ORDER_S)
+            last = LastCopy(take, endpoint, keys_within(freeze_s / 2, keys_per_s), freeze_s)
+            with self._changing:
+                pause_s = self._freeze(source, target, buckets, last)
+            if pause_s is not None:
+                return pause_s
+        raise ServerError(
+            f"the last keys could not be copied within {FREEZES_S[-1]} s, nor sooner in "
+            f"{len(FREEZES_S) - 1} attempts before"
+        )
+
+    def _freeze(
+        self, source: int, target: int, buckets: NDArray[np.bool_], last: LastCopy
+    ) -> float | None:
         """Copies the last changes while nobody serves the buckets, and puts the new map in force.
-        Returns for how long nobody served them."""
-        with self._changing:
-            new, frozen = self._map.moved(self._next_version(), buckets, target), time.monotonic()
-            giver = self._actors.get(source, new.places[source].generation)
-            taker = self._actors.get(target, new.places[target].generation)
+        Returns for how long nobody served them. `None`: it would take too long, so their shard
+        serves them again."""
+        new, frozen = self._map.moved(self._next_version(), buckets, target), time.monotonic()
+        giver = self._actors.get(source, new.places[source].generation)
+        taker = self._actors.get(target, new.places[target].generation)
+        version, until = new.version, frozen + last.freeze_s
+        try:
             try:
-                _once(giver.freeze.remote(self._epoch, buckets, new.version), ORDER_S)
-                _once(taker.catch_up.remote(take, endpoint, True), ORDER_S)
-                # The map is in force as soon as the taker has it on disk. If its answer is lost, it
-                # is asked again: the order may be repeated. If it cannot be asked, it may have the
-                # map nevertheless; no client does, and the next map overrides it.
-                self._order(taker, "install", self._epoch, new)
-            except Exception:
-                self._cancel(source)
-                raise
-            return self._publish(new, first=source) - frozen
+                drain_s = last.freeze_s / 2
+                order = giver.freeze.remote(self._epoch, buckets, version, last.keys_max, drain_s)
+                if not _once(order, last.freeze_s):
+                    return None
+                order = taker.copy_last.remote(last.take, last.endpoint)
+                _once(order, max(until - time.monotonic(), 0.0))
+            except ray.exceptions.GetTimeoutError:
+                self._order(giver, "thaw", self._epoch, version, timeout=INSTALL_S)
+                return None
+            # The map is in force as soon as the taker has it on disk. If its answer is lost, it is
+            # asked again: the order may be repeated. If it cannot be asked, it may have the map
+            # nevertheless; no client does, and the next map overrides it.
+            self._order(taker, "install", self._epoch, new, timeout=INSTALL_S)
+        except Exception:
+            # At once, so that no restoration comes first.
+            self._cancel(source)
+            raise
+        return self._publish(new, first=source) - frozen
 
     def _cancel(self, source: int) -> None:
         """Ends a move with a map of the same owners. It is newer than that of the move, which the
@@ -527,7 +546,7 @@ class Coordinator:
         try:
             described = ray.get(self._actors.get(*key).describe.remote(), timeout=LOOK_S)
             if self._needs_map(described["state"]):
-                self._install_all(self._map, [key[0]])
+                self._actors.install(self._epoch, self._map, [key[0]])
         except (ray.exceptions.RayError, ValueError) as error:
             log.info("shard %d did not get map %d: %r", key[0], self._map.version, error)
         finally:

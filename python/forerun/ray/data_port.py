@@ -28,7 +28,8 @@ from forerun.ray.frames import FrameError, Request
 
 HELLO_S = 5.0
 FRAME_S = 30.0
-CONNECTIONS_MAX = 256
+# Two for each process of 64 hosts with 8 processes. A connection has a thread.
+CONNECTIONS_MAX = 1024
 HELLOS_MAX = 32
 
 log = logging.getLogger("forerun.ray")
@@ -192,14 +193,15 @@ class DataPort:
         with self._lock:
             if self._hellos.pop(connection, None) is None:
                 return False
-            is_welcome = is_welcome and len(self._connections) < self._connections_max
-            is_welcome = is_welcome and not self._is_closed
-            if is_welcome:
+            is_full = len(self._connections) >= self._connections_max
+            status = frames.REFUSED
+            if is_welcome and not self._is_closed:
+                status = frames.FULL if is_full else frames.WELCOMED
+            if status == frames.WELCOMED:
                 self._connections.add(connection)
-        status = frames.WELCOMED if is_welcome else frames.REFUSED
         answer = frames.WELCOME.pack(frames.MAGIC, frames.VERSION, status)
         send(connection, memoryview(answer), deadline)
-        return is_welcome
+        return status == frames.WELCOMED
 
     def _serve(self, connection: socket.socket) -> None:
         head = memoryview(bytearray(frames.REQUEST.size))
@@ -230,6 +232,9 @@ class DataPort:
                     raise FrameError("the peer has closed in the middle of a frame")
                 if len(part) > 0 or not is_whole:
                     set_timeout(connection, socket.SO_RCVTIMEO, FRAME_S)
+                if request.op in frames.WRITES and _has_closed(connection):
+                    # Its client has given it up, and may have written something else since.
+                    raise FrameError("the peer has closed before its write was applied")
                 answer = session.serve(request, part)
                 send(connection, answer.data, time.monotonic() + FRAME_S)
         finally:
@@ -246,6 +251,14 @@ def _listener(bind: str) -> socket.socket:
         # "::" is every address, those of IPv4 included.
         dualstack_ipv6=bind == "::" and socket.has_dualstack_ipv6(),
     )
+
+
+def _has_closed(connection: socket.socket) -> bool:
+    """Whether the peer has closed its side. It sends nothing more before it has its answer."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
 
 
 def _shut(connection: socket.socket) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 import ray
 
 from forerun.errors import Error, ServerError
-from forerun.ray.connection import Endpoint
+from forerun.ray.connected import RayConnection
+from forerun.ray.connection import ActorCalls, Endpoint
 from forerun.ray.coordinator import coordinator_name
-from forerun.ray.shard_actors import TableConfig, shard_name
+from forerun.ray.shard_actors import shard_name
 from forerun.ray.shard_map import ShardMap
+from forerun.ray.table_config import TableConfig
 
 # Between two questions for a map that is not there yet.
 PAUSE_S = 0.005
@@ -33,6 +35,7 @@ class Directory:
         self._suspects: set[int] = set()
         # By client and shard: acknowledged writes that are lost, and their keys.
         self._lost: dict[tuple[str, int], tuple[int, int]] = {}
+        self.ray_connection = RayConnection()
         self.coordinator = ray.get_actor(coordinator_name(name), namespace=namespace)
         self.config: TableConfig
         self.map: ShardMap
@@ -42,6 +45,7 @@ class Directory:
 
     def ask(self, method: str, *args: Any, timeout: float) -> Any:
         """Calls the coordinator, and again while it restarts."""
+        self.ray_connection.check()
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
@@ -93,6 +97,7 @@ class Directory:
     def endpoint(self, shard: int, until: float) -> tuple[Endpoint, Any]:
         """Where a shard is now. A shard that Ray gave up is restored, which may take longer: ask
         again."""
+        self.ray_connection.check()
         generation = self.map.places[shard].generation
         key = (shard, generation)
         left = max(until - time.monotonic(), 0.01)
@@ -124,6 +129,10 @@ class Directory:
             self.take(self.ask("current_map", timeout=max(until - time.monotonic(), MAP_S)))
             raise
 
+    def wire(self, actor: Any) -> ActorCalls | None:
+        """What carries frames to a shard, if it is not its data port."""
+        return ActorCalls(actor, self.ray_connection) if self.transport == "actor" else None
+
     def _restore(self, shard: int, deadline: float) -> None:
         generation = self.map.places[shard].generation
         left = max(deadline - time.monotonic(), 0.1)
@@ -135,4 +144,5 @@ class Directory:
         with self._lock:
             before = self._lost.get((client, shard), (0, 0))
             counts = self._lost[client, shard] = (before[0] + writes, before[1] + keys)
+        self.ray_connection.check()
         self.coordinator.report_lost.remote(client, shard, *counts)

@@ -6,7 +6,7 @@
                             │ 8      │ 4       │ 4   │ 32       │
                             └────────┴─────────┴─────┴──────────┘
     welcome, 16 bytes       ┌────────┬─────────┬────────┐
-      shard -> client       │ magic  │ version │ status │             status: 0 welcome, 1 refused
+      shard -> client       │ magic  │ version │ status │             status: 0 welcome, 1 refused, 2 full
                             │ 8      │ 4       │ 4      │
                             └────────┴─────────┴────────┘
 
@@ -47,7 +47,8 @@ WELCOME = struct.Struct("<8sII")
 REQUEST = struct.Struct("<IB3xQQ16sQII")
 ANSWER = struct.Struct("<IB3xQQI4x")
 
-WELCOMED, REFUSED = 0, 1
+# `FULL`: the shard has as many connections as it takes.
+WELCOMED, REFUSED, FULL = 0, 1, 2
 
 # Keys of a frame, and bytes of its rows: a longer batch takes several frames.
 FRAME_KEYS_MAX = 8192
@@ -73,6 +74,7 @@ class Op(enum.IntEnum):
     EXPORT_NEXT = 14
     EXPORT_END = 15
     CHANGES = 16
+    FENCE = 17
 
 
 WRITES = frozenset({Op.INSERT, Op.ASSIGN, Op.ADD_AT, Op.ERASE})
@@ -159,7 +161,7 @@ def parse_answer(head: bytes | bytearray | memoryview, request: int, row_bytes: 
     answer = Answer(*ANSWER.unpack(head))
     if answer.id != request:
         raise FrameError(f"an answer to request {answer.id}, not {request}")
-    limit = frame_keys(row_bytes) * (9 + row_bytes) + TEXT_BYTES_MAX + 8
+    limit = frame_keys(row_bytes) * (9 + row_bytes) + TEXT_BYTES_MAX + 16
     if answer.body_bytes > limit or answer.keys > frame_keys(row_bytes):
         raise FrameError(f"an answer of {answer.body_bytes} bytes is above the limit of {limit}")
     return answer

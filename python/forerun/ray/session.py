@@ -27,14 +27,10 @@ from numpy.typing import NDArray
 from forerun._forerun import _ShardBatch
 from forerun.errors import Error, PartialError, ServerError
 from forerun.ray import frames
-from forerun.ray.connection import (
-    ActorCalls,
-    Connection,
-    Endpoint,
-    error_of,
-    wait_for_answers,
-)
+from forerun.ray.connected import DisconnectedError
+from forerun.ray.connection import Connection, Endpoint, error_of, wait_for_answers
 from forerun.ray.frames import FrameError, Op, Status
+from forerun.ray.given_up import GivenUpWrites
 from forerun.ray.shard_map import ShardMap
 
 if TYPE_CHECKING:
@@ -78,6 +74,8 @@ class Link:
     generation: int = -1
     # The last write.
     sequence: int = 0
+    # A write that was sent and may still be applied.
+    in_doubt: int = 0
     # Of the writes that the shard acknowledged: the last one, and their keys.
     acknowledged: int = 0
     keys: int = 0
@@ -121,8 +119,9 @@ class Link:
 class Session:
     """A client of all shards, for one call at a time."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, given_up: GivenUpWrites | None = None) -> None:
         self.directory = directory
+        self.given_up = given_up or GivenUpWrites()
         self.process = os.getpid()
         self.client = secrets.token_bytes(frames.CLIENT_BYTES)
         self.links: dict[int, Link] = {}
@@ -176,7 +175,7 @@ class Session:
             raise TimeoutError(f"no answer in time: {link.error}")
         attempt_s, link.connect_s = link.connect_s, min(2 * link.connect_s, CONNECT_MAX_S)
         endpoint, actor = self.directory.endpoint(link.shard, min(deadline, now + attempt_s))
-        wire = ActorCalls(actor) if self.directory.transport == "actor" else None
+        wire = self.directory.wire(actor)
         until = min(deadline, time.monotonic() + attempt_s)
         connection = Connection(endpoint, until, wire)
         try:
@@ -216,8 +215,31 @@ class Session:
         del batch
         try:
             self._run(op, deadline)
+        except BaseException:
+            for link in self.links.values():
+                if link.in_doubt:
+                    self.given_up.add(link.shard, self.client, link.in_doubt)
+                    link.in_doubt = 0
+            raise
         finally:
             self._running = None
+
+    def _fence(self, link: Link, connection: Connection, deadline: float) -> None:
+        """Makes a shard refuse what the handle has given up there."""
+        for client, sequence in self.given_up.of(link.shard):
+            until = min(deadline, time.monotonic() + link.connect_s)
+            connection.ask(Op.FENCE, deadline=until, client=client, sequence=sequence)
+            self.given_up.remove(link.shard, client, sequence)
+
+    def fence_all(self, deadline: float) -> None:
+        """Makes all shards refuse what the handle has given up. One that does not answer drops it
+        by itself, because its connection was closed."""
+        for shard in self.given_up.shards():
+            link = self.link(shard)
+            try:
+                self._fence(link, self.connect(link, deadline), deadline)
+            except (*_FAILURES, Error) as error:
+                link.reset(error)
 
     @property
     def _batch(self) -> _ShardBatch:
@@ -240,6 +262,8 @@ class Session:
                 break
             try:
                 shard_map = self.directory.newer_map(shard_map, deadline)
+            except DisconnectedError:
+                raise
             except (*_FAILURES, Error) as error:
                 failed.append(moved)
                 causes.append(error)
@@ -348,6 +372,9 @@ class Session:
             body.append(frame.rows.data)
         try:
             connection = self.connect(link, deadline)
+            if op in frames.WRITES:
+                self._fence(link, connection, deadline)
+                link.in_doubt = frame.sequence
             connection.send(
                 op,
                 body,
@@ -356,6 +383,8 @@ class Session:
                 client=self.client,
                 sequence=frame.sequence,
             )
+        except DisconnectedError:
+            raise
         except (*_FAILURES, Error) as error:
             link.reset(error)
             return False
@@ -381,6 +410,10 @@ class Session:
             if answer.status == Status.OK and op in (Op.FIND, Op.CONTAINS, *frames.WRITES):
                 if answer.keys != count:
                     raise FrameError(f"{answer.keys} flags for {count} keys")
+            if op in frames.WRITES:
+                # Calls that ran at the same time may have given up something meanwhile. The answer
+                # has no body, so that of the write stays.
+                self._fence(link, link.connection, max(deadline, time.monotonic() + GRACE_S))
         except _FAILURES as error:
             link.reset(error)
             return False
@@ -388,6 +421,9 @@ class Session:
         done = answer.keys
         flags, rest = body[:done], frame.positions[done:]
         if op in frames.WRITES:
+            if answer.status != Status.FAILED:
+                # It was applied, or is refused from now on.
+                link.in_doubt = 0
             if done or answer.status == Status.OK:
                 link.acknowledged = frame.sequence
                 link.keys += done
@@ -446,6 +482,8 @@ class Session:
                 try:
                     self.connect(link, deadline).send(op, [], 0, client=self.client)
                     sent.append(link)
+                except DisconnectedError:
+                    raise
                 except (*_FAILURES, Error) as error:
                     link.reset(error)
             refused: Exception | None = None

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,9 @@ from forerun.errors import (
 )
 from forerun.ray import frames
 from forerun.ray.frames import FrameError, Op, Request, Status
-from forerun.ray.bucket_lock import Changes, BucketLock
+from forerun.ray.bucket_lock import NO_KEYS, BucketLock, Changes
 from forerun.ray.shard_map import BUCKETS, ShardMap, ShardState
+from forerun.ray.table_config import ShardConfig
 
 log = logging.getLogger("forerun.ray")
 
@@ -44,35 +45,9 @@ FORGET_EVERY_S = 3600.0
 # How long an opening waits for the lock that a process that has just died still holds.
 LOCK_S = 10.0
 
+MOVE_HAS_ENDED = "the move that copies these rows has ended"
+
 WRITE_NAMES = {Op.INSERT: "insert", Op.ASSIGN: "assign", Op.ADD_AT: "add_at", Op.ERASE: "erase"}
-
-
-@dataclass(frozen=True)
-class ShardConfig:
-    """How a shard is made. Ray keeps it for restarts."""
-
-    table: str
-    shard: int
-    generation: int
-    dim: int
-    dtype: str
-    path: str
-    bind: str
-    backups: str | None
-    # Whether a missing directory is filled from the last backup.
-    restores: bool
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def directory(self) -> Path:
-        name = f"shard-{self.shard:04}"
-        return Path(self.path) / (f"{name}.{self.generation}" if self.generation else name)
-
-    @property
-    def backup_directory(self) -> Path:
-        if self.backups is None:
-            raise InvalidArgumentError("the table has no directory of backups: pass `backups`")
-        return Path(self.backups) / f"shard-{self.shard:04}"
 
 
 class Shard:
@@ -88,8 +63,12 @@ class Shard:
         self.bucket_lock = BucketLock()
         self.changes: Changes | None = None
         self.keys_written = 0
+        # The version of the map with which buckets came from another shard.
+        self._gained = 0 if self.state.map is None else self.state.map.version
         self._taking = threading.Lock()
         self._take: int | None = None
+        # Freezes up to this version have ended.
+        self._thawed = 0
         self._is_closing = threading.Event()
         self._serve_map()
         threading.Thread(target=self._forget_clients, name="forerun-forget", daemon=True).start()
@@ -168,12 +147,15 @@ class Shard:
 
     # Buckets.
 
-    def _serve_map(self) -> None:
+    def _serve_map(self, timeout_s: float | None = None) -> bool:
+        """Serves what the state says, and waits for the requests that run. Returns whether they
+        have ended."""
         state = self.state
         owned = np.zeros(BUCKETS, np.bool_)
         if state.map is not None:
             owned = state.map.owned_by(self.config.shard)
-        self.bucket_lock.set(owned & ~state.frozen)
+        self.bucket_lock.set(owned & ~state.frozen, self._gained)
+        return self.bucket_lock.wait(timeout_s)
 
     @property
     def seed(self) -> int:
@@ -215,24 +197,53 @@ class Shard:
             before = np.zeros(BUCKETS, np.bool_)
             if state.map is not None:
                 before = state.map.owned_by(self.config.shard)
-            loses = bool((before & ~new.owned_by(self.config.shard)).any())
+            owned = new.owned_by(self.config.shard)
+            if state.map is not None and (owned & ~before).any():
+                self._gained = new.version
             self.change(
                 map=new,
                 frozen=np.zeros(BUCKETS, np.bool_),
                 frozen_version=0,
-                needs_sweep=state.needs_sweep or loses,
+                needs_sweep=state.needs_sweep or bool((before & ~owned).any()),
                 recoveries=state.recoveries if recoveries is None else recoveries,
             )
             self.changes = None
             self._serve_map()
 
-    def freeze(self, epoch: int, buckets: NDArray[np.bool_], version: int) -> None:
-        """Refuses requests of buckets that leave, until a map is installed. Requests that run have
-        ended when this returns."""
+    def freeze(
+        self, epoch: int, buckets: NDArray[np.bool_], version: int, keys_max: int, drain_s: float
+    ) -> bool:
+        """Refuses requests of buckets that leave, until a map is installed, or until `thaw`.
+        Requests that run have ended when this returns true. Returns false, and serves the buckets,
+        if they run longer, or if more than `keys_max` keys are still to be copied."""
         with self.lock:
             self.check_epoch(epoch)
+            known = 0 if self.state.map is None else self.state.map.version
+            if version <= max(known, self._thawed):
+                raise Error("the move that freezes these buckets has ended")
+            if self._is_behind(keys_max):
+                return False
             self.change(frozen=buckets, frozen_version=version)
-            self._serve_map()
+            if self._serve_map(drain_s) and not self._is_behind(keys_max):
+                return True
+            self._thaw()
+            return False
+
+    def thaw(self, epoch: int, version: int) -> None:
+        """Serves the buckets of a freeze again, and goes on noting their keys. A freeze that comes
+        late is refused."""
+        with self.lock:
+            self.check_epoch(epoch)
+            self._thawed = max(self._thawed, version)
+            if self.state.frozen_version == version:
+                self._thaw()
+
+    def _is_behind(self, keys_max: int) -> bool:
+        return self.changes is not None and self.changes.is_more_than(keys_max)
+
+    def _thaw(self) -> None:
+        self.change(frozen=np.zeros(BUCKETS, np.bool_), frozen_version=0)
+        self._serve_map(0.0)
 
     def begin_move(self, epoch: int, buckets: NDArray[np.bool_]) -> None:
         """Notes the keys of these buckets that are written from now on."""
@@ -275,6 +286,14 @@ class Shard:
             self.change(needs_sweep=True)
         return take
 
+    def take_again(self, take: int) -> int:
+        """A new number for `take`, in place of a copy's whose answers may be late."""
+        with self._taking:
+            if take != self._take:
+                raise Error(MOVE_HAS_ENDED)
+            self._take = secrets.randbits(62)
+            return self._take
+
     def take(
         self, take: int, keys: NDArray[np.uint64], rows: Buffer, gone: NDArray[np.uint64]
     ) -> None:
@@ -282,7 +301,7 @@ class Shard:
         ended."""
         with self._taking:
             if take != self._take:
-                raise Error("the move that copies these rows has ended")
+                raise Error(MOVE_HAS_ENDED)
             if len(keys):
                 self.table.insert(keys, rows)
             if len(gone):
@@ -307,9 +326,10 @@ class Shard:
             owned = state.map.owned_by(self.config.shard)
             if not state.needs_sweep:
                 return len(self.table), owned
-            batches = self.table.export(frames.FRAME_KEYS_MAX)
-            rows = sum(int(owned[_buckets(keys, state.map.seed)].sum()) for keys, _ in batches)
-            return rows, owned
+            batches = self.rows_of_buckets(owned, frames.FRAME_KEYS_MAX)
+            # The rows are those of now, when no map is installed.
+            rows = len(next(batches, (NO_KEYS,))[0])
+        return rows + sum(len(keys) for keys, _ in batches), owned
 
     def stats(self) -> dict[str, Any]:
         version = 0 if self.state.map is None else self.state.map.version
@@ -397,7 +417,7 @@ class ShardSession:
         self, request: Request, op: Op, keys: NDArray[np.uint64], buckets: NDArray[np.uint16]
     ) -> Buffer:
         shard, count = self.shard, request.keys
-        generation = shard.bucket_lock.enter(buckets)
+        generation = shard.bucket_lock.enter(buckets, map_version=request.map_version)
         if generation is None:
             return self._reply(request, Status.MOVED, 0)
         try:
@@ -434,7 +454,7 @@ class ShardSession:
         shard, client, sequence = self.shard, request.client, request.sequence
         if not any(client) or sequence == 0:
             raise FrameError("a write needs a client and a sequence")
-        generation = shard.bucket_lock.enter(buckets, client, sequence)
+        generation = shard.bucket_lock.enter(buckets, client, sequence, request.map_version)
         if generation is not None:
             changes = shard.changes
             try:
@@ -477,6 +497,9 @@ class ShardSession:
             case Op.FORGET:
                 shard.bucket_lock.end(request.client)
                 shard.table._forget_client(request.client)
+                return self._reply(request, Status.OK, 0)
+            case Op.FENCE:
+                shard.bucket_lock.refuse(request.client, request.sequence)
                 return self._reply(request, Status.OK, 0)
             case Op.EXPORT:
                 return self._begin_export(request, body)
@@ -525,24 +548,19 @@ class ShardSession:
 
     def _take_changes(self, request: Request) -> Buffer:
         """Answers with keys that were written since the move began, flags, their rows as of now,
-        and the number of keys that are left."""
+        and how many keys are left of the round, and were noted since."""
         shard, changes = self.shard, self.shard.changes
         if changes is None:
             raise NotFoundError("no buckets are leaving this shard")
         if changes.has_overflowed:
             raise Error(f"more than {Changes.KEYS_MAX} keys were written during the copy")
-        keys, left = changes.take(frames.frame_keys(shard.row_bytes))
+        keys, left, noted = changes.take(frames.frame_keys(shard.row_bytes), self)
         rows = np.zeros(len(keys) * shard.row_bytes, np.uint8)
         _, found = shard.table.find(keys, rows)
         flags = found.view(np.uint8)
+        counts = np.array([left, noted], "<u8").view(np.uint8)
         return self._reply(
-            request,
-            Status.OK,
-            len(keys),
-            keys.view(np.uint8),
-            flags,
-            rows,
-            np.frombuffer(left.to_bytes(8, "little"), np.uint8),
+            request, Status.OK, len(keys), keys.view(np.uint8), flags, rows, counts
         )
 
 

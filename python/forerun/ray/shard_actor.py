@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,25 +14,21 @@ from numpy.typing import NDArray
 import forerun
 from forerun.errors import Error
 from forerun.ray import frames
+from forerun.ray.bucket_lock import NO_KEYS
+from forerun.ray.catch_up import CatchUp
 from forerun.ray.connection import Connection, Endpoint
 from forerun.ray.data_port import DataPort
 from forerun.ray.frames import Op
-from forerun.ray.shard import Shard, ShardConfig, ShardSession
+from forerun.ray.shard import Shard, ShardSession
 from forerun.ray.shard_map import ShardMap
+from forerun.ray.table_config import ShardConfig
 
 # How long the source of a copy may take for an answer.
 COPY_S = 120.0
-# Copies catch up until so few keys are left, or so many rounds are over; the rest is copied while
-# the buckets are frozen.
-CATCH_UP_KEYS = 512
-CATCH_UP_ROUNDS = 50
 # Sessions that are kept for calls of the actor, and for how long. Only exports need them. An export
 # keeps what it sees on the disk.
 SESSIONS_MAX = 64
 EXPORT_IDLE_S = 600.0
-
-
-NO_KEYS = np.empty(0, np.uint64)
 
 
 def node_address() -> str:
@@ -47,7 +44,7 @@ class ShardActor:
         bind = config.bind
         if bind == "node":
             bind = node_address()
-        self._port = DataPort(self._shard, bind)
+        self._port = DataPort(self._shard, bind, config.connections_max)
         host, port = self._port.address
         if host in ("0.0.0.0", "::"):
             host = node_address()
@@ -63,6 +60,7 @@ class ShardActor:
     def describe(self) -> dict[str, Any]:
         """What a coordinator asks a shard when it starts, and from time to time."""
         return {
+            "config": self._shard.config,
             "state": self._shard.state,
             "restored": self._shard.restored,
             "token": self._port.token,
@@ -102,8 +100,13 @@ class ShardActor:
     def begin_move(self, epoch: int, buckets: NDArray[np.bool_]) -> None:
         self._shard.begin_move(epoch, buckets)
 
-    def freeze(self, epoch: int, buckets: NDArray[np.bool_], version: int) -> None:
-        self._shard.freeze(epoch, buckets, version)
+    def freeze(
+        self, epoch: int, buckets: NDArray[np.bool_], version: int, keys_max: int, drain_s: float
+    ) -> bool:
+        return self._shard.freeze(epoch, buckets, version, keys_max, drain_s)
+
+    def thaw(self, epoch: int, version: int) -> None:
+        self._shard.thaw(epoch, version)
 
     def sweep(self, epoch: int) -> int:
         return self._shard.sweep(epoch)
@@ -124,20 +127,35 @@ class ShardActor:
         self._shard.table.flush()
         return copied
 
-    def catch_up(self, take: int, source: Endpoint, is_last: bool) -> int:
-        """Copies what was written since. Returns the number of keys that are left."""
+    def catch_up(self, take: int, source: Endpoint) -> tuple[int, float]:
+        """Copies what was written since, until little is left. Returns a number that replaces
+        `take`, and how many keys a second were copied."""
+        take, progress = self._shard.take_again(take), CatchUp()
+        for counts in self._copied_changes(take, source):
+            if progress.note(*counts):
+                break
+        # What was flushed in the source stays so.
+        self._shard.table.flush()
+        return take, progress.keys_per_s
+
+    def copy_last(self, take: int, source: Endpoint) -> None:
+        """Copies what is left, while nobody writes."""
+        for counts in self._copied_changes(take, source):
+            if not any(counts):
+                break
+        self._shard.table.flush()
+
+    def _copied_changes(self, take: int, source: Endpoint) -> Iterator[tuple[int, int, int]]:
+        """Copies what was written since, frame by frame. The numbers of keys: copied, left of the
+        round, noted since it began."""
         with Connection(source, time.monotonic() + COPY_S) as connection:
-            for _ in range(CATCH_UP_ROUNDS if not is_last else 1 << 30):
-                keys, found, rows, left = connection.changes()
+            while True:
+                keys, found, rows, left, noted = connection.changes()
                 rows = rows.reshape(len(keys), self._shard.row_bytes)
                 self._shard.take(
                     take, keys[found], np.ascontiguousarray(rows[found]), keys[~found]
                 )
-                if len(keys) == 0 if is_last else left + len(keys) <= CATCH_UP_KEYS:
-                    break
-        # What was flushed in the source stays so.
-        self._shard.table.flush()
-        return left
+                yield len(keys), left, noted
 
     def backup(self, keep: int | None) -> dict[str, Any]:
         written = self._shard.keys_written

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -20,9 +20,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from forerun.errors import CorruptionError, Error, NotFoundError, ServerError
 from forerun.ray.disk_scan import Found, holders, newest_map, shards_on_disk
-from forerun.ray.shard import ShardConfig
 from forerun.ray.shard_actor import remote_shard
 from forerun.ray.shard_map import Place, ShardMap, ShardState
+from forerun.ray.table_config import ShardConfig, TableConfig
 
 log = logging.getLogger("forerun.ray")
 
@@ -31,6 +31,8 @@ ORDER_S = 120.0
 # How long a node may take to look at its disk. Ray starts a process for it, which takes minutes on
 # a machine with far too much work.
 SCAN_S = 600.0
+# How long a new map waits for shards to take it. One that takes it later is no danger.
+PUBLISH_S = 10.0
 # An order that reads or copies all rows of a shard.
 LONG_ORDER_S = 24 * 3600.0
 # How long a node may be unknown to others after it has joined the cluster.
@@ -40,23 +42,6 @@ GONE = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnschedulableError)
 
 # A shard and its generation.
 Key = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class TableConfig:
-    """How a table is made."""
-
-    name: str
-    namespace: str
-    dim: int
-    dtype: str
-    shards: int
-    path: str
-    bind: str
-    backups: str | None
-    nodes: tuple[str, ...] | None
-    num_cpus: float
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 def shard_name(name: str, shard: int, generation: int) -> str:
@@ -106,20 +91,25 @@ class ShardActors:
         """Removes a handle and returns it, if there was one."""
         return self._actors.pop(key, None)
 
-    def create(self, shard: int, place: Place, restores: bool, node_id: str) -> Any:
+    def _shard_config(self, shard: int, generation: int, restores: bool) -> ShardConfig:
         config = self.config
-        shard_config = ShardConfig(
+        return ShardConfig(
             table=config.name,
             shard=shard,
-            generation=place.generation,
+            generation=generation,
             dim=config.dim,
             dtype=config.dtype,
             path=config.path,
             bind=config.bind,
+            connections_max=config.connections_max,
             backups=config.backups,
             restores=restores,
             options=config.options,
         )
+
+    def create(self, shard: int, place: Place, restores: bool, node_id: str) -> Any:
+        config = self.config
+        shard_config = self._shard_config(shard, place.generation, restores)
         actor = remote_shard.options(
             name=shard_name(config.name, shard, place.generation),
             namespace=config.namespace,
@@ -192,6 +182,8 @@ class ShardActors:
                 ray.kill(actor, no_restart=True)
                 del actors[key], self._actors[key]
                 continue
+            running: ShardConfig = described["config"]
+            running.check_same(self._shard_config(*key, running.restores))
             states[key] = described["state"]
             self.node_ids[key] = described["node_id"]
         return states
@@ -307,6 +299,27 @@ class ShardActors:
                 time.sleep(0.1)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, Error) else error
+
+    def install(self, epoch: int, new: ShardMap, shards: list[int]) -> None:
+        """Gives shards a map. One that is away, or hangs, gets it later."""
+        installed: dict[Any, int] = {}
+        for shard in shards:
+            try:
+                actor = self.get(shard, new.places[shard].generation)
+                installed[actor.install.remote(epoch, new)] = shard
+            except (ray.exceptions.RayError, ValueError) as error:
+                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
+        if not installed:
+            return
+        done, late = ray.wait(list(installed), num_returns=len(installed), timeout=PUBLISH_S)
+        for answer in done:
+            try:
+                ray.get(answer, timeout=ORDER_S)
+            except ray.exceptions.RayError as error:
+                shard = installed[answer]
+                log.warning("shard %d did not get map %d: %r", shard, new.version, error)
+        for answer in late:
+            log.warning("shard %d has not taken map %d yet", installed[answer], new.version)
 
 
 def _turn(shard: int, nodes: list[str]) -> str:

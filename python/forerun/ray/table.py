@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,13 +29,15 @@ from forerun.errors import (
     VersionError,
 )
 from forerun.ray import datasets, frames
-from forerun.ray.connection import ActorCalls, Connection
+from forerun.ray.connected import check_connected
+from forerun.ray.connection import Connection
 from forerun.ray.coordinator import coordinator_name, remote_coordinator
 from forerun.ray.directory import Directory
 from forerun.ray.frames import FrameError, Op
-from forerun.ray.session import PAUSE_S, Session, as_rows
-from forerun.ray.shard_actors import TableConfig
+from forerun.ray.session import PAUSE_S, as_rows
+from forerun.ray.session_pool import SessionPool
 from forerun.ray.shard_map import BUCKETS, ShardMap
+from forerun.ray.table_config import TableConfig
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -45,9 +46,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 TIMEOUT_MS_MAX = 3_600_000
+DEFAULTS = {"shards": 1, "backups": None, "nodes": None, "bind": "127.0.0.1", "num_cpus": 0}
 _WITH_RESULTS = frozenset({Op.FIND, Op.CONTAINS, Op.ASSIGN, Op.ADD_AT})
-# Idle sessions that a handle keeps for the next calls.
-SESSIONS_MAX = 16
 
 
 class Move(TypedDict):
@@ -83,19 +83,23 @@ class ShardedTable:
         *,
         name: str = "table",
         path: StrPath,
-        shards: int = 1,
+        shards: int | None = None,
         backups: StrPath | None = None,
         namespace: str = "forerun",
         nodes: list[str] | None = None,
-        bind: str = "127.0.0.1",
-        num_cpus: float = 0,
+        bind: str | None = None,
+        num_cpus: float | None = None,
+        connections_max: int | None = None,
         timeout_ms: int = TIMEOUT_MS,
         transport: Literal["tcp", "actor"] = "tcp",
         create: Create = "if_missing",
         **options: Any,
     ) -> None:
-        if not 1 <= shards <= BUCKETS:
+        check_connected()
+        if shards is not None and not 1 <= shards <= BUCKETS:
             raise InvalidArgumentError(f"`shards` must be from 1 to {BUCKETS}, not {shards}")
+        if connections_max is not None and connections_max < 1:
+            raise InvalidArgumentError("`connections_max` must be at least 1")
         refused = options.keys() & {"writes", "read_only", "when_full"}
         if options.get("evict_strategy") == "customized":
             refused.add("evict_strategy")
@@ -110,18 +114,25 @@ class ShardedTable:
             forerun.Table(dim, dtype, path=Path(directory) / "rows", **sample) as table,
         ):
             dtype = table.dtype
+        # Those that a table which runs already must have been made with.
+        given: dict[str, Any] = {
+            "path": str(Path(path).absolute()),
+            "shards": shards,
+            "backups": None if backups is None else str(Path(backups).absolute()),
+            "nodes": None if nodes is None else tuple(nodes),
+            "bind": bind,
+            "num_cpus": num_cpus,
+            "connections_max": connections_max,
+        }
+        arguments: dict[str, Any] = dict(DEFAULTS)
+        arguments |= {name: value for name, value in given.items() if value is not None}
         config = TableConfig(
             name=name,
             namespace=namespace,
             dim=dim,
             dtype=dtype,
-            shards=shards,
-            path=str(Path(path).absolute()),
-            bind=bind,
-            backups=None if backups is None else str(Path(backups).absolute()),
-            nodes=None if nodes is None else tuple(nodes),
-            num_cpus=num_cpus,
             options=options,
+            **arguments,
         )
         self._create(config, create)
         self._attach(name, namespace, timeout_ms, transport)
@@ -130,6 +141,7 @@ class ShardedTable:
             raise VersionError(
                 f"table {name!r} has rows of {known.dim} x {known.dtype}, not of {dim} x {dtype}"
             )
+        known.check_given({**given, **options}, self.shards)
 
     @staticmethod
     def _create(config: TableConfig, create: Create) -> None:
@@ -171,6 +183,7 @@ class ShardedTable:
         transport: Literal["tcp", "actor"] = "tcp",
     ) -> ShardedTable:
         """A handle on a table that runs in the cluster."""
+        check_connected()
         table = cls.__new__(cls)
         try:
             table._attach(name, namespace, timeout_ms, transport)
@@ -189,10 +202,8 @@ class ShardedTable:
             raise InvalidArgumentError(f"`transport` must be tcp or actor, not {transport!r}")
         self._timeout_ms = timeout_ms
         self._process = os.getpid()
-        self._lock = threading.Lock()
-        self._idle: list[Session] = []
-        self._is_closed = False
         self._directory = Directory(name, namespace, transport)
+        self._sessions = SessionPool(self._directory)
 
     def __reduce__(self) -> tuple[Any, ...]:
         directory = self._directory
@@ -229,7 +240,7 @@ class ShardedTable:
     @property
     def closed(self) -> bool:
         """Whether the handle is closed."""
-        return self._is_closed
+        return self._sessions.is_closed
 
     # Calls with keys.
 
@@ -237,7 +248,7 @@ class ShardedTable:
         """Returns rows and flags, of operations that have them."""
         deadline = time.monotonic() + self._timeout_ms / 1e3
         try:
-            with _Borrowed(self) as session:
+            with self._sessions.session() as session:
                 session.run(op, batch, deadline)
             return batch.results() if op in _WITH_RESULTS else (None, None)
         finally:
@@ -312,7 +323,7 @@ class ShardedTable:
         # Others may have added shards.
         self._refresh()
         deadline = time.monotonic() + self._timeout_ms / 1e3
-        with _Borrowed(self) as session:
+        with self._sessions.session() as session:
             return session.ask_all(op, deadline)
 
     def flush(self) -> None:
@@ -380,7 +391,7 @@ class ShardedTable:
                 owned = np.zeros(BUCKETS, np.int64)
                 for shard in np.unique(self._directory.map.owners[buckets]).tolist():
                     endpoint, actor = self._directory.endpoint(shard, deadline)
-                    wire = ActorCalls(actor) if self._directory.transport == "actor" else None
+                    wire = self._directory.wire(actor)
                     opened.append(Connection(endpoint, deadline, wire))
                     owned += opened[-1].export(buckets, min(batch, 1 << 31), client)
                 if (owned == buckets).all():
@@ -467,7 +478,8 @@ class ShardedTable:
     def shutdown(self) -> None:
         """Closes the handle, and ends the table's actors in the cluster. The rows stay on disk:
         the constructor with the same `name` and `path` opens them again."""
-        if not self._is_closed:
+        check_connected()
+        if not self._sessions.is_closed:
             self.close()
         self._directory.ask("shutdown", timeout=600)
         ray.kill(self._directory.coordinator, no_restart=True)
@@ -476,11 +488,7 @@ class ShardedTable:
         """Closes the handle. The table goes on."""
         if os.getpid() != self._process:
             return
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for session in idle:
-            session.close()
+        self._sessions.close()
 
     def __enter__(self) -> Self:
         return self
@@ -504,36 +512,9 @@ class ShardedTable:
             raise ForkedError(
                 "this handle belongs to the parent process: make one with ShardedTable.attach"
             )
-        if self._is_closed:
+        if self._sessions.is_closed:
             raise ClosedError("the handle is closed")
-
-
-class _Borrowed:
-    """A session for one call. One that a call left in disorder is not used again."""
-
-    def __init__(self, table: ShardedTable) -> None:
-        self._table = table
-
-    def __enter__(self) -> Session:
-        with self._table._lock:
-            idle = self._table._idle
-            self._session = idle.pop() if idle else Session(self._table._directory)
-        return self._session
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        table, session = self._table, self._session
-        is_in_order = error is None or isinstance(error, Error)
-        with table._lock:
-            is_kept = is_in_order and not table._is_closed and len(table._idle) < SESSIONS_MAX
-            if is_kept:
-                table._idle.append(session)
-        if not is_kept:
-            session.close() if is_in_order else session.drop()
+        check_connected()
 
 
 def _attached(name: str, namespace: str, timeout_ms: int, transport: Any) -> ShardedTable:

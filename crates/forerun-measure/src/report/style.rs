@@ -49,10 +49,9 @@ svg .whisker { stroke: var(--ink); stroke-width: 1.5; opacity: .6; }
 svg .mark { fill: currentColor; stroke: var(--card); stroke-width: 1.5; }
 svg .bar { fill: currentColor; opacity: .85; }
 svg .point:hover .mark { stroke: var(--ink); }
-.s0 { color: var(--s0); } .s1 { color: var(--s1); } .s2 { color: var(--s2);
-  } .s3 { color: var(--s3); }
-.s4 { color: var(--s4); } .s5 { color: var(--s5); } .s6 { color: var(--s6);
-  } .s7 { color: var(--s7); }
+.s0 { color: var(--s0); } .s1 { color: var(--s1); } .s2 { color: var(--s2); }
+.s3 { color: var(--s3); } .s4 { color: var(--s4); } .s5 { color: var(--s5); }
+.s6 { color: var(--s6); } .s7 { color: var(--s7); }
 .wide { overflow-x: auto; margin: 1.25rem 0; }
 table { border-collapse: collapse; font-size: .875rem; width: 100%; }
 caption { text-align: left; color: var(--soft); padding-bottom: .4rem; }
