@@ -3,7 +3,7 @@
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{Background, Db, Options, ReadBackend};
-use forerun_table::{Dtype, Table, WritePolicy};
+use forerun_table::{Dtype, Table, Update, WritePolicy};
 use std::ffi::OsString;
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -118,26 +118,36 @@ fn overwrite(table: &Table, keys: &[u64]) {
     assert!(rows.iter().all(|&byte| byte == 19));
 }
 
-#[test]
-fn a_table_is_written_while_another_tables_lookup_waits_for_the_disk() {
-    let (disk, gate) = (FaultIo::new(), Arc::new(Gate::default()));
-    let io = SlowIo(disk, Arc::clone(&gate));
+/// The rows on the disk of a table: 1 in each byte of each.
+const ROWS: u64 = 20_000;
+
+/// A table of many rows on a slow disk, with little memory.
+fn on_disk(gate: &Arc<Gate>) -> Table {
+    let io = SlowIo(FaultIo::new(), Arc::clone(gate));
     let options = Options::default()
         .memtable_bytes(64 << 10)
         .cache_bytes(64 << 10)
         .background(Background::Caller)
         .reads(ReadBackend::Sync);
     let db = Db::open_with_io(Arc::new(io), "store", options).unwrap();
-    let on_disk = Table::builder(Dtype::U8, ROW as u32)
+    let table = Table::builder(Dtype::U8, ROW as u32)
         .host_capacity(300)
         .db(db)
         .writes(WritePolicy::WriteBack)
         .open()
         .unwrap();
-    let many: Vec<u64> = (0..20_000).collect();
-    on_disk
-        .import_rows(&many, &vec![1; many.len() * ROW])
+    let keys: Vec<u64> = (0..ROWS).collect();
+    table
+        .import_rows(&keys, &vec![1; keys.len() * ROW])
         .unwrap();
+    table
+}
+
+#[test]
+fn a_table_is_written_while_another_tables_lookup_waits_for_the_disk() {
+    let gate = Arc::new(Gate::default());
+    let on_disk = on_disk(&gate);
+    let many: Vec<u64> = (0..ROWS).collect();
     let in_memory = Table::builder(Dtype::U8, ROW as u32)
         .host_capacity(1000)
         .open()
@@ -164,4 +174,48 @@ fn a_table_is_written_while_another_tables_lookup_waits_for_the_disk() {
         assert!(written.is_ok());
         assert!(took < Duration::from_secs(9), "{took:?}");
     });
+}
+
+#[test]
+fn writers_of_other_keys_do_not_wait_while_an_update_reads_the_disk() {
+    let gate = Arc::new(Gate::default());
+    let on_disk = on_disk(&gate);
+    let cold: Vec<u64> = (0..1_000).collect();
+    let hot: Vec<u64> = (1_000_000..1_000_100).collect();
+    overwrite(&on_disk, &hot);
+
+    gate.stop_reads(true);
+    std::thread::scope(|scope| {
+        let update = scope.spawn(|| {
+            let (rows, mut found) = (vec![1; cold.len() * ROW], vec![false; cold.len()]);
+            on_disk
+                .update(&cold, &rows, Update::Add, &mut found)
+                .unwrap()
+        });
+        gate.wait_for_a_read();
+        let (written, wait) = std::sync::mpsc::channel();
+        let on_disk = &on_disk;
+        scope.spawn(move || {
+            overwrite(on_disk, &hot);
+            // It replaces a row that the update has read, or is about to read.
+            on_disk.insert(&[7], &[40; ROW]).unwrap();
+            written.send(()).unwrap();
+        });
+        let written = wait.recv_timeout(Duration::from_secs(30));
+        gate.stop_reads(false);
+        assert_eq!(update.join().unwrap(), cold.len());
+        assert!(
+            written.is_ok(),
+            "the locks of the update are held while it reads"
+        );
+    });
+    let (mut rows, mut found) = (vec![0; cold.len() * ROW], vec![false; cold.len()]);
+    assert_eq!(
+        on_disk.find(&cold, &mut rows, &mut found).unwrap(),
+        cold.len()
+    );
+    for (key, row) in cold.iter().zip(rows.chunks(ROW)) {
+        let wanted = if *key == 7 { 41 } else { 2 };
+        assert!(row.iter().all(|&byte| byte == wanted), "key {key}: {row:?}");
+    }
 }
