@@ -248,7 +248,7 @@ pub struct Options {
     /// whenever the store was opened. A snapshot or an iterator uses the time of its creation, so
     /// nothing expires while it is in use. Flushes and compactions drop expired entries. With a
     /// time to live of more than twelve days, an entry may live longer by a millionth of it. If the
-    /// clock is set back, entries live until it has caught up.
+    /// system clock is set back, the store counts on from the time before.
     ///
     /// A store keeps the time to live that it was created with; opening it with another one returns
     /// [`Error::KeyspaceTtl`](crate::Error::KeyspaceTtl). Default: none, so in a new store entries
