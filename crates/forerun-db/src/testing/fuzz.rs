@@ -5,6 +5,7 @@ use crate::WriteBatch;
 use crate::backup::backup_record::{self, Record};
 use crate::sealed::put_bytes;
 use crate::tree::manifest::{self, Manifest};
+use crate::wal::record_search::RecordSearch;
 use crate::wal::{log_file, record};
 
 /// Decodes `encoded` as a batch of `ops` operations. Whatever decodes must encode to the same
@@ -28,10 +29,11 @@ pub fn log_segment(bytes: &[u8]) -> usize {
         Err(_) => (0, 1),
     };
     let (mut offset, mut records) = (log_file::HEADER_BYTES, 0);
+    let search = RecordSearch::new(bytes, salt);
     while offset < bytes.len() {
         let found = record::read(bytes, offset, salt)
             .ok()
-            .or_else(|| record::find(bytes, offset + 1, salt, sequence));
+            .or_else(|| search.find(offset + 1, sequence));
         let Some(record) = found else { break };
         let numbered = record.ops.len() + usize::from(record.is_ingestion);
         assert_eq!(numbered, record.count as usize);

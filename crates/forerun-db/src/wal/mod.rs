@@ -1,7 +1,8 @@
 //! The write-ahead log. Its bytes are defined in `docs/internals/format-log.md`.
 //!
 //! ```text
-//!   record.rs           a batch and its checksum: begun, sealed, read, searched for
+//!   record.rs           a batch and its checksum: begun, sealed, read
+//!   record_search.rs    finds good records among any bytes
 //!   log_file.rs         a file of records: its name and its header
 //!   clean_shutdown.rs   where the log ended at a clean close
 //!   writer.rs           appends groups of records, begins files, undoes failed appends
@@ -12,6 +13,7 @@
 pub(crate) mod clean_shutdown;
 pub(crate) mod log_file;
 pub(crate) mod record;
+pub(crate) mod record_search;
 pub(crate) mod recovery;
 pub(crate) mod recovery_report;
 pub(crate) mod writer;

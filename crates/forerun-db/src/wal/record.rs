@@ -12,6 +12,8 @@
 //! of the record's. When the writer's turn comes, [`seal`] fills in the rest: the sequence number,
 //! the flags, the time, and the checksum, which continues the payload's.
 
+use std::ops::Range;
+
 use crate::bytes::{u32_at, u64_at};
 use crate::ops::Ops;
 use crate::planted::{self, Defect};
@@ -115,6 +117,17 @@ pub(crate) fn seal(
 
 /// Reads the record at `offset` of a segment, or reports what is wrong with it.
 pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_>, &'static str> {
+    let checksum = |payload: Range<usize>| crc32c::crc32c(&segment[payload]);
+    read_with(segment, offset, salt, checksum)
+}
+
+/// [`read`] with a function that returns the checksum of the payload, which lies in this range.
+pub(crate) fn read_with(
+    segment: &[u8],
+    offset: usize,
+    salt: u32,
+    payload_checksum: impl FnOnce(Range<usize>) -> u32,
+) -> Result<Record<'_>, &'static str> {
     let bytes = segment.get(offset..).unwrap_or(&[]);
     if bytes.len() < HEADER_BYTES {
         return Err("the record's header is incomplete");
@@ -138,8 +151,9 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
     let Some(payload) = bytes[HEADER_BYTES..].get(..len) else {
         return Err("the record is incomplete");
     };
-    let is_whole =
-        checksum(crc32c::crc32c(payload), bytes, salt, offset as u64) == u32_at(bytes, 0);
+    let end = offset + HEADER_BYTES + len;
+    let payload_checksum = payload_checksum(offset + HEADER_BYTES..end);
+    let is_whole = checksum(payload_checksum, bytes, salt, offset as u64) == u32_at(bytes, 0);
     if !is_whole && !planted::is(Defect::TornRecordAccepted) {
         return Err("the record's checksum does not match");
     }
@@ -150,7 +164,7 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
     let synced_before = flags & SYNCED_BEFORE != 0;
     Ok(Record {
         offset,
-        end: offset + HEADER_BYTES + len,
+        end,
         first_sequence,
         count,
         synced_before,
@@ -159,38 +173,6 @@ pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_
         ops,
         greatest_keyspace,
     })
-}
-
-/// The first good record at or after `from` whose sequence number is `sequence` or higher.
-///
-/// It tries every offset, since the lengths on the way cannot be trusted. The sequence number of a
-/// later record of the same file is higher by less than the file's length in bytes; this check
-/// rejects nearly all offsets at once.
-pub(crate) fn find(segment: &[u8], from: usize, salt: u32, sequence: u64) -> Option<Record<'_>> {
-    let plausible = sequence..=sequence.saturating_add(segment.len() as u64);
-    (from..segment.len().saturating_sub(HEADER_BYTES)).find_map(|offset| {
-        if !plausible.contains(&u64_at(&segment[offset..], 8)) {
-            return None;
-        }
-        read(segment, offset, salt).ok()
-    })
-}
-
-/// Whether a good record at or after `from` says that everything before it was durable.
-pub(crate) fn proves_durable(
-    segment: &[u8],
-    mut from: usize,
-    salt: u32,
-    mut sequence: u64,
-) -> bool {
-    while let Some(record) = find(segment, from, salt, sequence) {
-        if record.synced_before {
-            return true;
-        }
-        from = record.end;
-        sequence = record.last_sequence() + 1;
-    }
-    false
 }
 
 fn checksum(payload_checksum: u32, header: &[u8], salt: u32, offset: u64) -> u32 {
@@ -203,6 +185,7 @@ fn checksum(payload_checksum: u32, header: &[u8], salt: u32, offset: u64) -> u32
 
 #[cfg(test)]
 mod tests {
+    use super::super::record_search::RecordSearch;
     use super::*;
     use crate::{Op, WriteBatch};
 
@@ -290,7 +273,7 @@ mod tests {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
                 assert!(read(&bad, 32, SALT).is_err(), "bit {bit} of byte {at}");
-                let next = find(&bad, 33, SALT, 10).unwrap();
+                let next = RecordSearch::new(&bad, SALT).find(33, 10).unwrap();
                 assert_eq!((next.offset, next.first_sequence), (end, 11));
             }
         }
@@ -305,7 +288,7 @@ mod tests {
         );
         let moved = [vec![0; 33], segment[32..].to_vec()].concat();
         assert!(read(&moved, 33, SALT).is_err(), "another offset");
-        assert!(find(&moved, 0, SALT, 1).is_none());
+        assert!(RecordSearch::new(&moved, SALT).find(0, 1).is_none());
     }
 
     #[test]
@@ -313,20 +296,20 @@ mod tests {
         let mut bytes = segment();
         let first_end = read(&bytes, 32, SALT).unwrap().end;
         assert!(
-            proves_durable(&bytes, 32, SALT, 10),
+            RecordSearch::new(&bytes, SALT).proves_durable(32, 10),
             "the first record is flagged"
         );
         assert!(
-            !proves_durable(&bytes, first_end, SALT, 11),
+            !RecordSearch::new(&bytes, SALT).proves_durable(first_end, 11),
             "none after it is"
         );
         bytes[40] ^= 1;
         assert!(
-            !proves_durable(&bytes, 32, SALT, 10),
+            !RecordSearch::new(&bytes, SALT).proves_durable(32, 10),
             "a bad record proves nothing"
         );
         assert!(
-            find(&bytes, 32, SALT, 14).is_none(),
+            RecordSearch::new(&bytes, SALT).find(32, 14).is_none(),
             "no record is that late"
         );
     }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use super::clean_shutdown::CleanShutdown;
 use super::log_file::{self, Header};
 use super::record::{self, Record};
+use super::record_search::RecordSearch;
 use super::recovery_report::{CorruptRange, RecoveryReport};
 use crate::io::{Io, IoFile, OpenMode, read_all};
 use crate::planted::{self, Defect};
@@ -261,6 +262,7 @@ impl Replay<'_> {
     /// Applies the records of a segment and returns the offset where its good part ends.
     fn records(&mut self, path: &Path, bytes: &[u8], salt: u32, is_last: bool) -> Result<u64> {
         let mut offset = log_file::HEADER_BYTES;
+        let mut search = RecordSearch::new(bytes, salt);
         while offset < bytes.len() {
             let reason = match record::read(bytes, offset, salt) {
                 Ok(record) if record.first_sequence == self.next_sequence => {
@@ -274,12 +276,12 @@ impl Replay<'_> {
                 Ok(_) => "the record's sequence number does not continue",
                 Err(reason) => reason,
             };
-            let later = record::find(bytes, offset, salt, self.next_sequence);
+            let later = search.find(offset, self.next_sequence);
             let is_damage = !is_last
                 || self.is_closed_at(path, offset as u64)
                 || later.as_ref().is_some_and(|later| {
                     !self.circumstances.power_lost
-                        || record::proves_durable(bytes, later.offset, salt, self.next_sequence)
+                        || search.proves_durable(later.offset, self.next_sequence)
                 });
             if !is_damage {
                 self.drop_tail(path, offset as u64, bytes.len() as u64, reason)?;
