@@ -10,6 +10,7 @@
 //! The table in `docs/internals/format-log.md` says which is which. Recovery changes nothing on
 //! disk before it has read and accepted the whole log; then it cuts off what it dropped.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,8 +55,9 @@ pub(crate) struct RecoveryContext {
     pub(crate) recovery: Recovery,
     /// The contents of `CLOSED`, if it exists.
     pub(crate) clean_shutdown: Option<CleanShutdown>,
-    /// Whether unsynced bytes may have been lost, in any order. They are not lost if only the
-    /// process died.
+    /// Whether the machine has started again since, so that unsynced bytes may have been lost, in
+    /// any order. Otherwise they were lost only if the disk did not keep what the system was to
+    /// write to it.
     pub(crate) power_lost: bool,
     /// The part of the log that the runs hold.
     pub(crate) flushed: Flushed,
@@ -280,8 +282,9 @@ impl Replay<'_> {
             let is_damage = !is_last
                 || self.is_closed_at(path, offset as u64)
                 || later.as_ref().is_some_and(|later| {
-                    !self.circumstances.power_lost
-                        || search.proves_durable(later.offset, self.next_sequence)
+                    let may_be_lost =
+                        self.circumstances.power_lost || was_unwritten(bytes, offset..later.offset);
+                    !may_be_lost || search.proves_durable(later.offset, self.next_sequence)
                 });
             if !is_damage {
                 self.drop_tail(path, offset as u64, bytes.len() as u64, reason)?;
@@ -447,4 +450,16 @@ impl Replay<'_> {
         };
         Ok((tail, self.report))
     }
+}
+
+/// Whether a sector that holds some of these bytes was never written. A segment only grows, so such
+/// a sector reads as zeros.
+fn was_unwritten(segment: &[u8], range: Range<usize>) -> bool {
+    /// The least that a disk writes or does not write as a whole.
+    const SECTOR_BYTES: usize = 512;
+    let first = range.start / SECTOR_BYTES * SECTOR_BYTES;
+    segment[first..]
+        .chunks(SECTOR_BYTES)
+        .take((range.end - first).div_ceil(SECTOR_BYTES))
+        .any(|sector| sector.iter().all(|&byte| byte == 0))
 }
