@@ -119,6 +119,7 @@ struct Member {
 }
 
 /// A thread's registrations with collectors.
+#[expect(clippy::vec_box, reason = "`LAST` points to one of them")]
 struct Members(RefCell<Vec<Box<Member>>>);
 
 thread_local! {
