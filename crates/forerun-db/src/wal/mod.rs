@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   record.rs           a batch and its checksum: begun, sealed, read
+//!   segment_bytes.rs    the bytes of such a file, read in pieces
 //!   record_search.rs    finds good records among any bytes
 //!   log_file.rs         a file of records: its name and its header
 //!   clean_shutdown.rs   where the log ended at a clean close
@@ -16,4 +17,5 @@ pub(crate) mod record;
 pub(crate) mod record_search;
 pub(crate) mod recovery;
 pub(crate) mod recovery_report;
+mod segment_bytes;
 pub(crate) mod writer;
