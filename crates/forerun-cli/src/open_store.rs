@@ -58,7 +58,7 @@ pub struct StoreOptions {
         long,
         value_name = "SIZE",
         value_parser = parse_size,
-        default_value = "1GiB",
+        default_value = "1280MiB",
         help_heading = "Store options"
     )]
     pub memory_limit: usize,

@@ -1,10 +1,19 @@
-//! Epoch-based reclamation, with one collector per process.
+//! Epoch-based reclamation, with one collector per process, and others for structures whose work
+//! must not wait for everyone's pins.
 //!
 //! ```text
 //!   thread ──> its participant ──> collector of this process ──> deferred work
 //!                     │
 //!                     └ inherited from the parent process: abandoned and replaced
+//!
+//!   thread ──> its participants ──> Collector ──> deferred work of one structure
+//!                     │
+//!                     └ of a collector that is gone: freed when the thread joins another one
 //! ```
+//!
+//! A pin holds up all work that is deferred to its collector, whoever deferred it. Whoever pins
+//! the process's collector may wait for a disk meanwhile, or be a user's code. So a structure that
+//! cannot go on without its deferred work has a [`Collector`] of its own.
 //!
 //! A child process inherits the default collector of `crossbeam_epoch` together with the pins of
 //! the parent's other threads. Those threads do not exist in the child, so their pins are never
@@ -12,10 +21,12 @@
 //! which would run on the parent's tables. A child therefore starts with a new collector and leaves
 //! the inherited one alone.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::ptr;
+use std::sync::{Arc, Weak};
 
-use crossbeam_epoch::{Collector, Guard, LocalHandle};
+use crossbeam_epoch::{Collector as Epochs, Guard, LocalHandle};
 
 use crate::{Owner, PerProcess};
 
@@ -85,8 +96,132 @@ fn register() -> LocalHandle {
     if let Some(handle) = crate::sync::sim::register_in_epochs() {
         return handle;
     }
-    static COLLECTOR: PerProcess<Collector> = PerProcess::new();
-    COLLECTOR.get_or_init(Collector::new).register()
+    static COLLECTOR: PerProcess<Epochs> = PerProcess::new();
+    COLLECTOR.get_or_init(Epochs::new).register()
+}
+
+/// A collector of its own, for one structure or a few: its deferred work waits only for those who
+/// pin this collector. Clones are the same collector.
+///
+/// It belongs to the process that made it: a child process that inherits it can pin it but cannot
+/// count on its deferred work.
+#[derive(Clone)]
+pub struct Collector {
+    epochs: Epochs,
+    /// Shows the threads' participants whether the collector still exists.
+    alive: Arc<()>,
+}
+
+/// A thread's registration with a [`Collector`].
+struct Member {
+    participant: Participant,
+    collector: Weak<()>,
+}
+
+/// A thread's registrations with collectors.
+#[expect(clippy::vec_box, reason = "`LAST` points to one of them")]
+struct Members(RefCell<Vec<Box<Member>>>);
+
+thread_local! {
+    /// The collector that this thread pinned last.
+    static LAST: Cell<*const Participant> = const { Cell::new(ptr::null()) };
+    static MEMBERS: Members = const { Members(RefCell::new(Vec::new())) };
+}
+
+impl Collector {
+    /// A collector without participants.
+    pub fn new() -> Collector {
+        Collector {
+            epochs: Epochs::new(),
+            alive: Arc::new(()),
+        }
+    }
+
+    /// [`pin`](fn@pin) for this collector.
+    #[inline]
+    pub fn pin(&self) -> Guard {
+        // SAFETY: `MEMBERS` owns the participant. Before it frees one, it sets this pointer to null
+        // or to another.
+        match unsafe { LAST.get().as_ref() } {
+            Some(last) if self.has(last) => last.handle.pin(),
+            _ => self.pin_other(),
+        }
+    }
+
+    #[inline]
+    fn has(&self, participant: &Participant) -> bool {
+        *participant.handle.collector() == self.epochs && participant.owner.is_this_process()
+    }
+
+    /// [`Collector::pin`] for a thread that pinned another collector last.
+    #[cold]
+    fn pin_other(&self) -> Guard {
+        let pinned = MEMBERS.try_with(|members| members.pin(self));
+        // A thread that is ending is registered for this pin only.
+        pinned.unwrap_or_else(|_| self.epochs.register().pin())
+    }
+}
+
+impl Default for Collector {
+    fn default() -> Collector {
+        Collector::new()
+    }
+}
+
+impl fmt::Debug for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collector").finish_non_exhaustive()
+    }
+}
+
+impl Members {
+    fn pin(&self, collector: &Collector) -> Guard {
+        let mut members = self.0.borrow_mut();
+        let known = members
+            .iter()
+            .find(|member| collector.has(&member.participant));
+        if let Some(member) = known {
+            LAST.set(&raw const member.participant);
+            return member.participant.handle.pin();
+        }
+        LAST.set(ptr::null());
+        let is_gone = |member: &mut Box<Member>| member.collector.strong_count() == 0;
+        let gone: Vec<Box<Member>> = members.extract_if(.., is_gone).collect();
+        let handle = collector.epochs.register();
+        let guard = handle.pin();
+        let member = Box::new(Member {
+            participant: Participant {
+                owner: Owner::this_process(),
+                handle,
+            },
+            collector: Arc::downgrade(&collector.alive),
+        });
+        LAST.set(&raw const member.participant);
+        members.push(member);
+        // What is freed now runs the collector's last deferred work, which may pin.
+        drop(members);
+        gone.into_iter().for_each(Member::free);
+        guard
+    }
+}
+
+impl Member {
+    fn free(self: Box<Member>) {
+        // A participant of the parent process is left alone.
+        if self.participant.owner.is_this_process() {
+            drop(self);
+        } else {
+            std::mem::forget(self);
+        }
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        LAST.set(ptr::null());
+        let members = std::mem::take(self.0.get_mut());
+        members.into_iter().for_each(Member::free);
+    }
 }
 
 #[cfg(test)]
@@ -109,6 +244,53 @@ mod tests {
             );
             pin().flush();
         }
+    }
+
+    #[test]
+    fn a_pin_holds_up_only_the_work_of_its_own_collector() {
+        let (one, other) = (Collector::new(), Collector::new());
+        let counted = Arc::new(());
+        let also = counted.clone();
+        let of_process = pin();
+        let of_other = other.pin();
+        let of_one = one.clone().pin();
+        one.pin().defer(move || drop(also));
+        let flush = || {
+            for _ in 0..100 {
+                one.pin().flush();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| one.pin().flush());
+                });
+            }
+        };
+        flush();
+        assert_eq!(
+            Arc::strong_count(&counted),
+            2,
+            "a clone is the same collector"
+        );
+        drop(of_one);
+        flush();
+        assert_eq!(Arc::strong_count(&counted), 1);
+        drop((of_process, of_other));
+    }
+
+    #[test]
+    fn a_thread_forgets_collectors_that_are_gone() {
+        let members = || MEMBERS.with(|members| members.0.borrow().len());
+        let before = members();
+        let kept = Collector::new();
+        for _ in 0..100 {
+            let collector = Collector::new();
+            let (held, again) = (collector.pin(), collector.clone());
+            drop(kept.pin());
+            // Deferred work that joins a collector while others are left.
+            collector.pin().defer(|| drop(Collector::new().pin()));
+            drop((collector, again));
+            drop(held);
+        }
+        drop(Collector::new().pin());
+        assert!(members() <= before + 3, "{} participants", members());
     }
 
     #[test]

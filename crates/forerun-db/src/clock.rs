@@ -16,8 +16,8 @@
 //! Marks older than every time to live become one with the second 0: the entries that they date
 //! have expired, whatever the clock says later. A year of writing every second would still leave 32
 //! million marks, so marks that only a long time to live needs are merged to a 2^20th of it, which
-//! is one second for up to twelve days. Merged marks, and a system clock that is set back, make
-//! entries live longer, never shorter.
+//! is one second for up to twelve days. Merged marks make entries live longer, never shorter. So does
+//! a system clock that is set back: see `steady_clock.rs`.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::io::Io;
 use crate::planted::{self, Defect};
+use crate::steady_clock::SteadyClock;
 
 /// The maximum number of marks for one time to live.
 const MARKS_MAX: u64 = 1 << 20;
@@ -44,7 +45,7 @@ pub(crate) struct Mark {
 /// The system clock, and when entries that may expire were written.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    io: Arc<dyn Io>,
+    seconds: SteadyClock,
     /// Whether entries of any keyspace expire. If not, no marks are kept.
     is_on: AtomicBool,
     /// The second of the last mark.
@@ -65,15 +66,17 @@ struct Marks {
 impl Clock {
     /// A clock with these marks, for keyspaces with these times to live.
     pub(crate) fn new(io: Arc<dyn Io>, marks: Vec<Mark>, ttls: impl Iterator<Item = u64>) -> Clock {
+        let last_second = marks.last().map_or(0, |mark| mark.second);
         let clock = Clock {
-            io,
+            seconds: SteadyClock::new(io),
             is_on: AtomicBool::new(false),
-            last_second: AtomicU64::new(marks.last().map_or(0, |mark| mark.second)),
+            last_second: AtomicU64::new(last_second),
             state: Mutex::new(Marks {
                 marks,
                 ..Marks::default()
             }),
         };
+        clock.seconds.reach(last_second);
         ttls.for_each(|ttl| clock.expect(ttl));
         clock
     }
@@ -93,9 +96,23 @@ impl Clock {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Seconds since 1970.
+    /// Seconds since 1970, to tell what has expired.
     pub(crate) fn now(&self) -> u64 {
-        self.io.unix_time_s()
+        self.seconds.now()
+    }
+
+    /// Seconds since 1970, to date a write. A write is never dated too early.
+    pub(crate) fn write_second(&self) -> u64 {
+        match self.is_on() {
+            true => self.seconds.now_at_most(),
+            false => self.now(),
+        }
+    }
+
+    /// [`note`](Self::note) for a record of the log that is applied again.
+    pub(crate) fn note_recovered(&self, second: u64, first_sequence: u64) {
+        self.note(second, first_sequence);
+        self.seconds.reach(second);
     }
 
     /// Records that numbers from `first_sequence` on are written in this second or later. Called in
@@ -116,7 +133,7 @@ impl Clock {
         }
         let mut state = self.lock();
         let first_sequence = take();
-        self.add(&mut state, self.now(), first_sequence);
+        self.add(&mut state, self.seconds.now_at_most(), first_sequence);
         first_sequence
     }
 
@@ -322,7 +339,7 @@ mod tests {
         assert_eq!(clock.marks_up_to(40).len(), 2);
         // A store that is opened with these marks knows that 20 has expired.
         let marks = clock.marks_up_to(20);
-        let reopened = Clock::new(Arc::clone(&clock.io), marks, [1].into_iter());
+        let reopened = Clock::new(Arc::new(io.clone()), marks, [1].into_iter());
         assert_eq!(reopened.expired(150, 1, 20).sequence, 20);
     }
 
@@ -334,7 +351,7 @@ mod tests {
         }
         io.set_unix_time_s(Some(109));
         let marks = clock.marks_up_to(30);
-        let reopened = Clock::new(Arc::clone(&clock.io), marks.clone(), [3].into_iter());
+        let reopened = Clock::new(Arc::new(io.clone()), marks.clone(), [3].into_iter());
         // At 104 the entries of 100 had expired, and those of 101 expired before the clock was set
         // back to it.
         assert_eq!(reopened.expired(104, 3, 30).sequence, 8);

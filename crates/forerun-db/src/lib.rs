@@ -15,7 +15,7 @@
 //!
 //! `options.rs`, `error.rs`, `limits.rs`, `ops.rs`, `values.rs` and `comparator.rs` define the
 //! types of the interface. `versions/` has what memtables and runs share, `ranges/` range
-//! deletions, `clock.rs` expiry, `sealed.rs` small checksummed files, and `bytes.rs` numbers in
+//! deletions, `clock.rs` expiry, `steady_clock.rs` the time, `sealed.rs` small checksummed files, and `bytes.rs` numbers in
 //! files.
 //!
 //! Start with [`Db`], which is opened with [`Options`]. [`WriteBatch`] has atomic writes,
@@ -55,6 +55,7 @@ mod ranges;
 #[doc(hidden)]
 pub mod run;
 mod sealed;
+mod steady_clock;
 mod store_dir;
 // Hidden: see `run`.
 #[doc(hidden)]

@@ -3,7 +3,8 @@
 /// The maximum length of a key in bytes: 64 KiB. A key may be empty.
 pub const KEY_BYTES_MAX: usize = 65_536;
 
-/// The maximum length of a value in bytes: 1 GiB. A value may be empty.
+/// The maximum length of a value in bytes: 1 GiB. A value may be empty. A store takes a value only
+/// if it also fits under [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
 pub const VALUE_BYTES_MAX: usize = 1 << 30;
 
 /// The maximum number of keyspaces in a store, including its own.

@@ -14,7 +14,7 @@ use crate::memtable::MemoryChecks;
 use crate::run::RunOptions;
 use crate::store_dir::Create;
 use crate::wal::recovery::Recovery;
-use crate::{Error, KEYSPACE_NAME_BYTES_MAX, Result};
+use crate::{Error, KEYSPACE_NAME_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 /// Which failures a write survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,7 +210,8 @@ pub struct Options {
     /// iterators hold the memory, a write waits for a second and then returns
     /// [`Error::MemoryLimit`]; drop the iterators and write again. A batch that does not fit on its
     /// own, plus an eighth for overhead, is an error at once. A batch's copy on its way to the log,
-    /// and up to four bytes per entry while an index is built, do not count. Default: 1 GiB.
+    /// and up to four bytes per entry while an index is built, do not count. Default: 1.25 GiB, for
+    /// a value of the maximum length and its overhead.
     pub memory_limit_bytes: usize,
     /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
     /// one, at least 1 KiB, at most half of `memory_limit_bytes`. A memtable reserves address space
@@ -247,7 +248,7 @@ pub struct Options {
     /// whenever the store was opened. A snapshot or an iterator uses the time of its creation, so
     /// nothing expires while it is in use. Flushes and compactions drop expired entries. With a
     /// time to live of more than twelve days, an entry may live longer by a millionth of it. If the
-    /// clock is set back, entries live until it has caught up.
+    /// system clock is set back, the store counts on from the time before.
     ///
     /// A store keeps the time to live that it was created with; opening it with another one returns
     /// [`Error::KeyspaceTtl`](crate::Error::KeyspaceTtl). Default: none, so in a new store entries
@@ -286,7 +287,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             comparator: Arc::new(Bytewise),
-            memory_limit_bytes: 1 << 30,
+            memory_limit_bytes: VALUE_BYTES_MAX + VALUE_BYTES_MAX / 4,
             memtable_bytes: 64 << 20,
             memtable_index: true,
             cache_bytes: 256 << 20,

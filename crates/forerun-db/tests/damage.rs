@@ -470,3 +470,49 @@ fn damage_to_synced_records_is_found_after_a_power_loss_too() {
         }
     }
 }
+
+/// A volume may lose what was not synced without a restart of the machine: a snapshot of it is
+/// restored, or it is detached and attached again.
+#[test]
+fn a_tail_with_sectors_that_were_never_written_is_dropped_in_the_same_boot_too() {
+    const SECTOR: usize = 512;
+    let io = FaultIo::new();
+    let options = small_options().wal_segment_bytes(1 << 20);
+    let db = open(&io, &options).unwrap();
+    let value = |n: u8| vec![n + 1; 1_000];
+    for n in 0..20 {
+        db.put(&[n], &value(n)).unwrap();
+    }
+    let path = Path::new("/store/wal-000001.log");
+    let left = io.kill();
+    let good = left.read(path).unwrap();
+    let end = |n: usize| good.len() - (19 - n) * (good.len() / 20);
+    for lost in [2, 3, 17, 30] {
+        let mut bad = good.clone();
+        bad[lost * SECTOR..(lost + 1) * SECTOR].fill(0);
+        let opened = |bad: &[u8], recovery| {
+            let io = left.kill();
+            io.write(path, bad);
+            open(&io, &options.clone().recovery(recovery))
+        };
+        let db = opened(&bad, Recovery::DropTail).unwrap();
+        let kept = db.iter().count();
+        assert!(
+            end(kept.max(1) - 1) <= (lost + 1) * SECTOR + 100,
+            "{kept} kept"
+        );
+        assert!(end(kept) > lost * SECTOR, "sector {lost}: {kept} kept");
+        for (n, entry) in db.iter().enumerate() {
+            assert_eq!(entry.unwrap(), (vec![n as u8], value(n as u8)));
+        }
+        let dropped = db.recovery().dropped_tail.clone().unwrap();
+        assert_eq!(dropped.offset + dropped.len_bytes, good.len() as u64);
+        assert!(opened(&bad, Recovery::Strict).is_err());
+        // Other damage is not what a lost write leaves.
+        bad[lost * SECTOR..(lost + 1) * SECTOR].fill(1);
+        assert!(matches!(
+            opened(&bad, Recovery::DropTail),
+            Err(Error::CorruptFile { .. })
+        ));
+    }
+}

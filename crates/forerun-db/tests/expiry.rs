@@ -307,6 +307,45 @@ fn entries_of_a_quiet_keyspace_expire_across_flushes_of_others_and_reopening() {
 }
 
 #[test]
+fn an_entry_written_while_the_clock_is_behind_lives_its_time_when_the_clock_is_set_right() {
+    let right = 1_000_000;
+    for wal in [WalMode::On, WalMode::Off] {
+        for reopens in [false, true] {
+            let io = FaultIo::new();
+            let case = format!("{wal:?}, {reopens}");
+            io.set_unix_time_s(Some(right));
+            let options = options().wal(wal);
+            let db = open(&io, &options).unwrap();
+            let mortal = db.keyspace("mortal").unwrap();
+            mortal.put(&key(1), b"first").unwrap();
+            db.flush().unwrap();
+
+            io.set_unix_time_s(Some(right - 86_400));
+            drop(mortal);
+            let db = if reopens {
+                drop(db);
+                open(&io, &options).unwrap()
+            } else {
+                db
+            };
+            let mortal = db.keyspace("mortal").unwrap();
+            io.pass_time_s(TTL + 2);
+            assert_eq!(read(&mortal, &case), [], "the store's clock does not stand");
+            mortal.put(&key(2), b"second").unwrap();
+            assert_eq!(read(&mortal, &case).len(), 1, "{case}");
+
+            io.set_unix_time_s(Some(right + TTL + 2));
+            assert_eq!(read(&mortal, &case).len(), 1, "{case}: set right");
+            io.pass_time_s(TTL);
+            assert_eq!(read(&mortal, &case).len(), 1, "{case}: at its time to live");
+            // It was dated to the second while the clock was behind.
+            io.pass_time_s(2);
+            assert_eq!(read(&mortal, &case), [], "{case}: later");
+        }
+    }
+}
+
+#[test]
 fn the_first_ttl_in_a_store_with_runs_is_exact_to_the_second() {
     let io = FaultIo::new();
     io.set_unix_time_s(Some(900));

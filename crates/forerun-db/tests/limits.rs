@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Background, Db, Durability, Error, Options, ReadBackend, Result, RunOptions, TreeOptions,
-    Values, WriteBatch,
+    Access, Background, Db, Durability, Error, KEY_BYTES_MAX, Options, ReadBackend, Result,
+    RunOptions, TreeOptions, VALUE_BYTES_MAX, Values, WriteBatch,
 };
 use testing::hook_io::{Change, HookIo};
 use testing::{STORE, open, run_files, small_options, tiny_options};
@@ -253,6 +253,45 @@ fn batches_that_need_most_of_the_memory_take_turns() {
         "{too_large:?}"
     );
     db.put(b"more", b"").unwrap();
+}
+
+/// The default limit and the longest value have the ratio of the ones that this test uses.
+#[test]
+fn a_value_of_the_maximum_length_is_taken_under_the_default_memory_limit() {
+    const SCALE: usize = 256;
+    let limit = Options::default().memory_limit_bytes / SCALE;
+    let memtable = Options::default().memtable_bytes / SCALE;
+    let value = vec![7; VALUE_BYTES_MAX / SCALE];
+    let key = vec![b'k'; KEY_BYTES_MAX];
+    let io = FaultIo::new();
+    let options = limited(limit, memtable);
+    let db = open(&io, &options).unwrap();
+    for other in ["of another length", "k"] {
+        db.put(other.as_bytes(), &vec![1; memtable / 2]).unwrap();
+        db.put(&key, &value).unwrap();
+        assert!(db.stats().memtables_used_bytes <= limit);
+    }
+    let keyspace = db.keyspace("other").unwrap();
+    keyspace.put(&key, &value).unwrap();
+    let killed = io.kill();
+    let read_only = options.clone().access(Access::ReadOnly);
+    for options in [&read_only, &options] {
+        let db = open(&killed, options).unwrap();
+        let keyspace = db.find_keyspace("other").unwrap();
+        assert!(keyspace.get(&key).unwrap().as_ref() == Some(&value));
+        assert!(db.get(&key).unwrap().as_ref() == Some(&value));
+    }
+
+    let longer = vec![7; limit * 9 / 10];
+    let error = db.put(&key, &longer).unwrap_err();
+    match error {
+        Error::MemoryLimit {
+            needed_bytes,
+            limit_bytes,
+            ..
+        } => assert!(needed_bytes > limit_bytes, "{error}"),
+        error => panic!("{error}"),
+    }
 }
 
 #[test]

@@ -89,6 +89,7 @@ mod table;
 #[cfg(all(test, feature = "gpu"))]
 mod testing;
 mod typed;
+mod update;
 mod weak_table;
 mod write;
 mod write_once;

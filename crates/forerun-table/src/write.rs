@@ -1,4 +1,4 @@
-//! Writes: insert, update, erase, import.
+//! Writes: insert, erase, import.
 //!
 //! ```text
 //!   insert   reserve ──> lock ──> invalidate on the device ──> store (write-through) ──> index ──> bump versions
@@ -14,10 +14,9 @@ use forerun_db::Background;
 
 use crate::clients::Mark;
 use crate::disk_tier::{Rows, Store};
-use crate::find_scratch::Scratch;
 use crate::host::{Reservation, RowMeta};
 use crate::inner::Inner;
-use crate::options::{Update, WhenFull};
+use crate::options::WhenFull;
 use crate::{Error, Failures, Result};
 
 impl Inner {
@@ -159,7 +158,7 @@ impl Inner {
 
     /// Puts a row into the host tier. The caller holds the key's lock, has written to the store
     /// first if the table is write-through, and calls [`changed`](Inner::changed) next.
-    fn put_above(
+    pub(crate) fn put_above(
         &self,
         key: u64,
         row: &[u8],
@@ -190,7 +189,7 @@ impl Inner {
     }
 
     /// Evicts the rows beyond the capacity, or queues that work.
-    fn after_write(&self) {
+    pub(crate) fn after_write(&self) {
         if self.host.linked() > self.host.capacity() {
             if self.policies.background == Background::Caller {
                 self.trim();
@@ -198,44 +197,6 @@ impl Inner {
                 self.queue_trim();
             }
         }
-    }
-
-    pub(crate) fn update(
-        &self,
-        keys: &[u64],
-        rows: &[u8],
-        how: Update,
-        found: &mut [bool],
-    ) -> Result<usize> {
-        self.check_takes_writes()?;
-        self.check_rows(keys, rows.len())?;
-        self.check_found(keys, found)?;
-        let start = time::now();
-        let (mut failures, mut order) = (Failures::default(), Vec::new());
-        let chunk = self.host.chunk();
-        for from in (0..keys.len()).step_by(chunk) {
-            let to = keys.len().min(from + chunk);
-            self.interrupt.check()?;
-            // Sorts equal keys together, in batch order.
-            order.clear();
-            order.extend(from..to);
-            order.sort_by_key(|&at| keys[at]);
-            let update = Updating {
-                inner: self,
-                keys,
-                rows,
-                how,
-                mark: None,
-                groups: order.chunk_by(|&a, &b| keys[a] == keys[b]).collect(),
-            };
-            update.run(found, &mut failures);
-            self.after_write();
-        }
-        let updated = found.iter().filter(|&&found| found).count();
-        self.counters.written_rows.add(updated);
-        self.counters.failed_keys.add(failures.len());
-        self.clocks.write.count(time::elapsed(start));
-        failures.into_result(updated)
     }
 
     pub(crate) fn erase(&self, keys: &[u64]) -> Result<()> {
@@ -296,33 +257,6 @@ impl Inner {
         store.write(&rows)
     }
 
-    pub(crate) fn update_marked(
-        &self,
-        keys: &[u64],
-        rows: &[u8],
-        how: Update,
-        found: &mut [bool],
-        mark: &Mark<'_>,
-    ) -> Result<()> {
-        let mut order: Vec<usize> = (0..keys.len()).collect();
-        order.sort_by_key(|&at| keys[at]);
-        let update = Updating {
-            inner: self,
-            keys,
-            rows,
-            how,
-            mark: Some(mark),
-            groups: order.chunk_by(|&a, &b| keys[a] == keys[b]).collect(),
-        };
-        let mut failures = Failures::default();
-        update.run(found, &mut failures);
-        self.after_write();
-        match failures.iter().next() {
-            None => Ok(()),
-            Some((.., error)) => Err(error.clone()),
-        }
-    }
-
     pub(crate) fn erase_marked(
         &self,
         keys: &[u64],
@@ -380,194 +314,6 @@ impl<'p> Part<'p> {
     fn fail(self, error: &Error, failures: &mut Failures) {
         for (at, &key) in self.keys.iter().enumerate() {
             failures.push(self.from + at, key, error.clone());
-        }
-    }
-}
-
-/// An update of some keys.
-struct Updating<'u> {
-    inner: &'u Inner,
-    keys: &'u [u64],
-    rows: &'u [u8],
-    how: Update,
-    /// A record for the batch of the store. With one, all keys are updated or none.
-    mark: Option<&'u Mark<'u>>,
-    /// The positions of each key, in batch order.
-    groups: Vec<&'u [usize]>,
-}
-
-impl Updating<'_> {
-    fn run(&self, found: &mut [bool], failures: &mut Failures) {
-        let inner = self.inner;
-        let mut reservation = match inner.reserve(self.groups.len()) {
-            Ok(reservation) => reservation,
-            Err(error) => {
-                return self.groups.iter().for_each(|group| {
-                    self.fail(group, &error, found, failures);
-                });
-            }
-        };
-        let keys: Vec<u64> = self
-            .groups
-            .iter()
-            .map(|group| self.keys[group[0]])
-            .collect();
-        let guard = match inner.lock_to_write(keys.iter().copied()) {
-            Ok(guard) => guard,
-            Err(error) => {
-                return self.groups.iter().for_each(|group| {
-                    self.fail(group, &error, found, failures);
-                });
-            }
-        };
-        let row_bytes = inner.row.bytes();
-        let mut old = vec![0; keys.len() * row_bytes];
-        let mut scores = vec![0; keys.len()];
-        let mut present = vec![false; keys.len()];
-        self.read(&keys, &mut old, &mut scores, &mut present, found, failures);
-        if self.mark.is_some() && !failures.is_empty() {
-            return;
-        }
-        for ((group, row), _) in self
-            .groups
-            .iter()
-            .zip(old.chunks_exact_mut(row_bytes))
-            .zip(&present)
-            .filter(|(_, present)| **present)
-        {
-            let given = group
-                .iter()
-                .map(|&at| &self.rows[at * row_bytes..][..row_bytes]);
-            match self.how {
-                Update::Assign => given.for_each(|given| row.copy_from_slice(given)),
-                Update::Add => inner.row.dtype.add(row, given),
-            }
-        }
-        let invalidated = inner.invalidate(&keys);
-        let written = self.write_below(&keys, &old, &scores, &present);
-        let rows = old.chunks_exact(row_bytes);
-        for (nth, (group, row)) in self.groups.iter().zip(rows).enumerate() {
-            if !present[nth] {
-                continue;
-            }
-            let put = written
-                .clone()
-                .and_then(|()| inner.put_above(keys[nth], row, scores[nth], &mut reservation));
-            match put {
-                Ok(()) => group.iter().for_each(|&at| found[at] = true),
-                Err(error) => self.fail(group, &error, found, failures),
-            }
-        }
-        if let (Some(_), Err(error), true) = (self.mark, &written, failures.is_empty()) {
-            // No key had a row, but the record is not written.
-            failures.push(0, 0, error.clone());
-        }
-        inner.changed(&keys);
-        drop((guard, reservation));
-        inner.repromote(invalidated);
-    }
-
-    /// Reads the present rows and their scores.
-    fn read(
-        &self,
-        keys: &[u64],
-        old: &mut [u8],
-        scores: &mut [u64],
-        present: &mut [bool],
-        found: &mut [bool],
-        failures: &mut Failures,
-    ) {
-        let inner = self.inner;
-        let mut scratch = Scratch::take();
-        let slots = &mut scratch.slots;
-        inner.host.find(keys, old, |at| at, present, slots);
-        for (nth, &key) in keys.iter().enumerate().filter(|&(nth, _)| present[nth]) {
-            // The caller holds the lock, so the slot keeps its key.
-            scores[nth] = inner
-                .host
-                .slot(key)
-                .map_or(0, |slot| inner.host.score(slot));
-        }
-        for &at in self.groups.iter().copied().flatten() {
-            found[at] = false;
-        }
-        self.read_copies(keys, old, scores, present);
-        if let Some(store) = &inner.store {
-            let open: Vec<usize> = (0..keys.len()).filter(|&nth| !present[nth]).collect();
-            let asked: Vec<_> = open.iter().map(|&nth| keys[nth].to_be_bytes()).collect();
-            let answered = store.find(&asked, &mut scratch.values);
-            for (at, &nth) in open.iter().enumerate() {
-                let row = answered
-                    .clone()
-                    .and_then(|()| store.format().row(&scratch.values, at, keys[nth]));
-                match row {
-                    Ok(Some((row, score))) => {
-                        old[nth * row.len()..][..row.len()].copy_from_slice(row);
-                        (scores[nth], present[nth]) = (score, true);
-                    }
-                    Ok(None) => {}
-                    Err(error) => self.fail(self.groups[nth], &error, found, failures),
-                }
-            }
-        }
-        scratch.keep();
-    }
-
-    /// Reads rows that the device has and the host tier does not. They equal the store's rows and
-    /// are faster to read.
-    fn read_copies(&self, keys: &[u64], old: &mut [u8], scores: &mut [u64], present: &mut [bool]) {
-        let Some(device) = self.inner.device() else {
-            return;
-        };
-        let open: Vec<usize> = (0..keys.len()).filter(|&nth| !present[nth]).collect();
-        let asked: Vec<u64> = open.iter().map(|&nth| keys[nth]).collect();
-        let row_bytes = self.inner.row.bytes();
-        let mut rows = vec![0; asked.len() * row_bytes];
-        let mut given = vec![0; asked.len()];
-        let Some(there) = device.find_scored(&asked, &mut rows, &mut given) else {
-            return;
-        };
-        let copies = rows.chunks_exact(row_bytes).zip(given).zip(there);
-        for (&nth, ((row, score), there)) in open.iter().zip(copies) {
-            if there {
-                old[nth * row_bytes..][..row_bytes].copy_from_slice(row);
-                (scores[nth], present[nth]) = (score, true);
-            }
-        }
-    }
-
-    /// Writes the new rows to the store if the table is write-through.
-    fn write_below(
-        &self,
-        keys: &[u64],
-        new: &[u8],
-        scores: &[u64],
-        present: &[bool],
-    ) -> Result<()> {
-        let Some(store) = self.inner.through() else {
-            return Ok(());
-        };
-        let mut rows = store.rows();
-        let news = new.chunks_exact(self.inner.row.bytes());
-        for (nth, (&key, row)) in keys.iter().zip(news).enumerate() {
-            if present[nth] {
-                store.add(&mut rows, key, row, scores[nth])?;
-            }
-        }
-        if let Some(mark) = self.mark {
-            let mut flags = vec![false; self.keys.len()];
-            for (group, &present) in self.groups.iter().zip(present) {
-                group.iter().for_each(|&at| flags[at] = present);
-            }
-            mark.add_to(&mut rows, &flags)?;
-        }
-        store.write(&rows)
-    }
-
-    fn fail(&self, group: &[usize], error: &Error, found: &mut [bool], failures: &mut Failures) {
-        for &at in group {
-            found[at] = false;
-            failures.push(at, self.keys[at], error.clone());
         }
     }
 }

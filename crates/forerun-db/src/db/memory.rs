@@ -96,7 +96,7 @@ impl Inner {
                 .memory_limit_bytes
                 .saturating_sub(RESERVE_BYTES)
         {
-            return Err(self.memory_limit_error(needed_bytes, 0));
+            return Err(self.memory_limit_error(size.least, 0));
         }
         self.switch_memtables(full, size, FailOn::Repeated)?;
         match self.options.background {

@@ -325,7 +325,7 @@ struct Replay<'a> {
 impl Replay<'_> {
     fn apply(&mut self, record: &Record<'_>) -> Result<()> {
         self.clock
-            .note(u64::from(record.written), record.first_sequence);
+            .note_recovered(u64::from(record.written), record.first_sequence);
         if let Some(needed_bytes) = self.insert(record)? {
             self.make_room_for_write(record.first_sequence, needed_bytes)?;
             if let Some(needed_bytes) = self.insert(record)? {

@@ -9,6 +9,9 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
+
+use forerun_core::sync::time;
 
 use super::{Io, IoFile, OpenMode};
 
@@ -73,6 +76,10 @@ impl Io for GuardedIo {
 
     fn unix_time_s(&self) -> u64 {
         guard("unix_time_s", || Ok(self.0.unix_time_s())).unwrap_or_else(|_| super::system_time_s())
+    }
+
+    fn monotonic(&self) -> Instant {
+        guard("monotonic", || Ok(self.0.monotonic())).unwrap_or_else(|_| time::now())
     }
 }
 

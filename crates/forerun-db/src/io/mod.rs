@@ -21,6 +21,9 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
+
+use forerun_core::sync::time;
 
 pub use os::OsIo;
 pub use reads::{ReadBackend, UnknownReadBackend};
@@ -71,14 +74,21 @@ pub trait Io: Send + Sync + fmt::Debug {
 
     /// A number that identifies this boot of the machine, if the system has one.
     ///
-    /// Two equal numbers mean that everything written in between was kept: the process may have
-    /// died, but the machine did not.
+    /// Two equal numbers mean that the process may have died, but the machine did not, so what was
+    /// written in between should be there. Recovery reports what is not as damage, except for
+    /// sectors that were never written.
     fn boot_id(&self) -> Option<u128>;
 
     /// Seconds since 1970; 0 if the clock is set to an earlier time. Entries expire by this time.
     /// It is called once per batch, so it must be cheap.
     fn unix_time_s(&self) -> u64 {
         system_time_s()
+    }
+
+    /// The time of a clock that is never set. It counts the seconds while `unix_time_s` shows less
+    /// than before.
+    fn monotonic(&self) -> Instant {
+        time::now()
     }
 
     /// The absolute path of an existing file or directory, without symbolic links. By default the

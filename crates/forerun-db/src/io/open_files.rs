@@ -22,6 +22,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
@@ -318,6 +319,10 @@ impl Io for OpenFiles {
 
     fn unix_time_s(&self) -> u64 {
         self.0.io.unix_time_s()
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.0.io.monotonic()
     }
 }
 

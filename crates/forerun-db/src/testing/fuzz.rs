@@ -3,9 +3,12 @@
 
 use crate::WriteBatch;
 use crate::backup::backup_record::{self, Record};
+use crate::io::fault::FaultIo;
+use crate::io::{Io, OpenMode};
 use crate::sealed::put_bytes;
 use crate::tree::manifest::{self, Manifest};
-use crate::wal::{log_file, record};
+use crate::wal::log_file;
+use crate::wal::record_search::RecordSearch;
 
 /// Decodes `encoded` as a batch of `ops` operations. Whatever decodes must encode to the same
 /// bytes. Returns the number of operations.
@@ -27,12 +30,22 @@ pub fn log_segment(bytes: &[u8]) -> usize {
         Ok(header) => (header.salt, header.first_sequence),
         Err(_) => (0, 1),
     };
+    let io = FaultIo::new();
+    io.write("/segment", bytes);
+    let file = io.open("/segment".as_ref(), OpenMode::Read);
+    let file = file.expect("it was just written");
+    let mut search = RecordSearch::new(&*file, salt).expect("it has a length");
     let (mut offset, mut records) = (log_file::HEADER_BYTES, 0);
     while offset < bytes.len() {
-        let found = record::read(bytes, offset, salt)
-            .ok()
-            .or_else(|| record::find(bytes, offset + 1, salt, sequence));
-        let Some(record) = found else { break };
+        let is_good = search.record(offset).expect("it is read").is_ok();
+        let found = if is_good {
+            Some(offset)
+        } else {
+            search.find(offset + 1, sequence).expect("it is read")
+        };
+        let Some(found) = found else { break };
+        let record = search.record(found).expect("it is read");
+        let record = record.expect("it was found");
         let numbered = record.ops.len() + usize::from(record.is_ingestion);
         assert_eq!(numbered, record.count as usize);
         assert_eq!(record.ops.clone().count(), record.ops.len());

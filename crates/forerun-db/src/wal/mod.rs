@@ -1,7 +1,9 @@
 //! The write-ahead log. Its bytes are defined in `docs/internals/format-log.md`.
 //!
 //! ```text
-//!   record.rs           a batch and its checksum: begun, sealed, read, searched for
+//!   record.rs           a batch and its checksum: begun, sealed, read
+//!   segment_bytes.rs    the bytes of such a file, read in pieces
+//!   record_search.rs    finds good records among any bytes
 //!   log_file.rs         a file of records: its name and its header
 //!   clean_shutdown.rs   where the log ended at a clean close
 //!   writer.rs           appends groups of records, begins files, undoes failed appends
@@ -12,6 +14,8 @@
 pub(crate) mod clean_shutdown;
 pub(crate) mod log_file;
 pub(crate) mod record;
+pub(crate) mod record_search;
 pub(crate) mod recovery;
 pub(crate) mod recovery_report;
+mod segment_bytes;
 pub(crate) mod writer;

@@ -113,84 +113,102 @@ pub(crate) fn seal(
     sequence
 }
 
-/// Reads the record at `offset` of a segment, or reports what is wrong with it.
-pub(crate) fn read(segment: &[u8], offset: usize, salt: u32) -> Result<Record<'_>, &'static str> {
-    let bytes = segment.get(offset..).unwrap_or(&[]);
-    if bytes.len() < HEADER_BYTES {
-        return Err("the record's header is incomplete");
+/// What precedes the payload of a record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    checksum: u32,
+    payload_bytes: usize,
+    pub(crate) first_sequence: u64,
+    count: u32,
+    flags: u32,
+    written: u32,
+}
+
+impl Header {
+    /// Reads the header at the beginning of `bytes`, or reports what is wrong with it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Header, &'static str> {
+        if bytes.len() < HEADER_BYTES {
+            return Err("the record's header is incomplete");
+        }
+        let header = Header {
+            checksum: u32_at(bytes, 0),
+            payload_bytes: u32_at(bytes, 4) as usize,
+            first_sequence: u64_at(bytes, 8),
+            count: u32_at(bytes, 16),
+            flags: u32_at(bytes, 20),
+            written: u32_at(bytes, 24),
+        };
+        let is_sound = match header.is_ingestion() {
+            true => header.payload_bytes == 0 && header.count == 1,
+            false => header.payload_bytes <= BATCH_BYTES_MAX && header.count > 0,
+        };
+        let unknown = header.flags & !(SYNCED_BEFORE | INGESTION);
+        if !is_sound || header.first_sequence == 0 || unknown != 0 {
+            return Err("the record's header makes no sense");
+        }
+        if header
+            .first_sequence
+            .checked_add(u64::from(header.count))
+            .is_none_or(|end| end > SEQUENCE_END)
+        {
+            return Err("the record's sequence number is too large");
+        }
+        Ok(header)
     }
-    let (len, count) = (u32_at(bytes, 4) as usize, u32_at(bytes, 16));
-    let (first_sequence, flags) = (u64_at(bytes, 8), u32_at(bytes, 20));
-    let is_ingestion = flags & INGESTION != 0;
-    let is_sound = match is_ingestion {
-        true => len == 0 && count == 1,
-        false => len <= BATCH_BYTES_MAX && count > 0,
-    };
-    if !is_sound || first_sequence == 0 || flags & !(SYNCED_BEFORE | INGESTION) != 0 {
-        return Err("the record's header makes no sense");
+
+    /// The length of the record.
+    pub(crate) fn record_bytes(&self) -> usize {
+        HEADER_BYTES + self.payload_bytes
     }
-    if first_sequence
-        .checked_add(u64::from(count))
-        .is_none_or(|end| end > SEQUENCE_END)
-    {
-        return Err("the record's sequence number is too large");
+
+    /// Whether the checksum is that of this header, which begins `bytes`, and of a payload with
+    /// this checksum, at this place.
+    pub(crate) fn matches(
+        &self,
+        bytes: &[u8],
+        payload_checksum: u32,
+        salt: u32,
+        offset: usize,
+    ) -> bool {
+        checksum(payload_checksum, bytes, salt, offset as u64) == self.checksum
+            || planted::is(Defect::TornRecordAccepted)
     }
-    let Some(payload) = bytes[HEADER_BYTES..].get(..len) else {
+
+    fn is_ingestion(&self) -> bool {
+        self.flags & INGESTION != 0
+    }
+}
+
+/// Reads the record at the beginning of `bytes`, which is at `offset` of its segment, or reports
+/// what is wrong with it.
+pub(crate) fn read(bytes: &[u8], offset: usize, salt: u32) -> Result<Record<'_>, &'static str> {
+    let header = Header::decode(bytes)?;
+    let Some(payload) = bytes.get(HEADER_BYTES..header.record_bytes()) else {
         return Err("the record is incomplete");
     };
-    let is_whole =
-        checksum(crc32c::crc32c(payload), bytes, salt, offset as u64) == u32_at(bytes, 0);
-    if !is_whole && !planted::is(Defect::TornRecordAccepted) {
+    if !header.matches(bytes, crc32c::crc32c(payload), salt, offset) {
         return Err("the record's checksum does not match");
     }
-    let ops = if is_ingestion { 0 } else { count as usize };
+    let is_ingestion = header.is_ingestion();
+    let ops = if is_ingestion {
+        0
+    } else {
+        header.count as usize
+    };
     let Ok((ops, greatest_keyspace)) = Ops::checked(payload, ops) else {
         return Err("the record's batch is malformed");
     };
-    let synced_before = flags & SYNCED_BEFORE != 0;
     Ok(Record {
         offset,
-        end: offset + HEADER_BYTES + len,
-        first_sequence,
-        count,
-        synced_before,
+        end: offset + header.record_bytes(),
+        first_sequence: header.first_sequence,
+        count: header.count,
+        synced_before: header.flags & SYNCED_BEFORE != 0,
         is_ingestion,
-        written: u32_at(bytes, 24),
+        written: header.written,
         ops,
         greatest_keyspace,
     })
-}
-
-/// The first good record at or after `from` whose sequence number is `sequence` or higher.
-///
-/// It tries every offset, since the lengths on the way cannot be trusted. The sequence number of a
-/// later record of the same file is higher by less than the file's length in bytes; this check
-/// rejects nearly all offsets at once.
-pub(crate) fn find(segment: &[u8], from: usize, salt: u32, sequence: u64) -> Option<Record<'_>> {
-    let plausible = sequence..=sequence.saturating_add(segment.len() as u64);
-    (from..segment.len().saturating_sub(HEADER_BYTES)).find_map(|offset| {
-        if !plausible.contains(&u64_at(&segment[offset..], 8)) {
-            return None;
-        }
-        read(segment, offset, salt).ok()
-    })
-}
-
-/// Whether a good record at or after `from` says that everything before it was durable.
-pub(crate) fn proves_durable(
-    segment: &[u8],
-    mut from: usize,
-    salt: u32,
-    mut sequence: u64,
-) -> bool {
-    while let Some(record) = find(segment, from, salt, sequence) {
-        if record.synced_before {
-            return true;
-        }
-        from = record.end;
-        sequence = record.last_sequence() + 1;
-    }
-    false
 }
 
 fn checksum(payload_checksum: u32, header: &[u8], salt: u32, offset: u64) -> u32 {
@@ -203,6 +221,7 @@ fn checksum(payload_checksum: u32, header: &[u8], salt: u32, offset: u64) -> u32
 
 #[cfg(test)]
 mod tests {
+    use super::super::record_search::find_in;
     use super::*;
     use crate::{Op, WriteBatch};
 
@@ -236,7 +255,7 @@ mod tests {
         let segment = segment();
         let mut offset = 32;
         for (first, count, synced_before) in [(10, 1, true), (11, 2, false), (13, 1, false)] {
-            let record = read(&segment, offset, SALT).unwrap();
+            let record = read(&segment[offset..], offset, SALT).unwrap();
             assert_eq!(
                 (record.first_sequence, record.count, record.synced_before),
                 (first, count, synced_before)
@@ -246,7 +265,7 @@ mod tests {
             offset = record.end;
         }
         assert_eq!(offset, segment.len());
-        let first = read(&segment, 32, SALT).unwrap().ops.next();
+        let first = read(&segment[32..], 32, SALT).unwrap().ops.next();
         assert_eq!(
             first,
             Some(Op::Put {
@@ -263,7 +282,7 @@ mod tests {
         begin_ingestion(&mut group);
         assert_eq!(seal(&mut group, 0, SALT, 7, true, 1_000), 9);
         for (offset, first, synced_before) in [(0, 7, true), (HEADER_BYTES, 8, false)] {
-            let record = read(&group, offset, SALT).unwrap();
+            let record = read(&group[offset..], offset, SALT).unwrap();
             assert_eq!(
                 (
                     record.first_sequence,
@@ -284,14 +303,16 @@ mod tests {
     #[test]
     fn any_changed_bit_makes_the_record_bad() {
         let good = segment();
-        let end = read(&good, 32, SALT).unwrap().end;
+        let end = read(&good[32..], 32, SALT).unwrap().end;
         for at in 32..end {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
-                assert!(read(&bad, 32, SALT).is_err(), "bit {bit} of byte {at}");
-                let next = find(&bad, 33, SALT, 10).unwrap();
-                assert_eq!((next.offset, next.first_sequence), (end, 11));
+                assert!(
+                    read(&bad[32..], 32, SALT).is_err(),
+                    "bit {bit} of byte {at}"
+                );
+                assert_eq!(find_in(&bad, SALT, 33, 10), Some((end, 11)));
             }
         }
     }
@@ -300,34 +321,11 @@ mod tests {
     fn a_record_is_valid_only_at_its_position() {
         let segment = segment();
         assert!(
-            read(&segment, 32, SALT + 1).is_err(),
+            read(&segment[32..], 32, SALT + 1).is_err(),
             "another segment's salt"
         );
         let moved = [vec![0; 33], segment[32..].to_vec()].concat();
-        assert!(read(&moved, 33, SALT).is_err(), "another offset");
-        assert!(find(&moved, 0, SALT, 1).is_none());
-    }
-
-    #[test]
-    fn later_records_prove_what_was_durable() {
-        let mut bytes = segment();
-        let first_end = read(&bytes, 32, SALT).unwrap().end;
-        assert!(
-            proves_durable(&bytes, 32, SALT, 10),
-            "the first record is flagged"
-        );
-        assert!(
-            !proves_durable(&bytes, first_end, SALT, 11),
-            "none after it is"
-        );
-        bytes[40] ^= 1;
-        assert!(
-            !proves_durable(&bytes, 32, SALT, 10),
-            "a bad record proves nothing"
-        );
-        assert!(
-            find(&bytes, 32, SALT, 14).is_none(),
-            "no record is that late"
-        );
+        assert!(read(&moved[33..], 33, SALT).is_err(), "another offset");
+        assert_eq!(find_in(&moved, SALT, 0, 1), None);
     }
 }

@@ -10,14 +10,18 @@
 //! The table in `docs/internals/format-log.md` says which is which. Recovery changes nothing on
 //! disk before it has read and accepted the whole log; then it cuts off what it dropped.
 
+use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::clean_shutdown::CleanShutdown;
 use super::log_file::{self, Header};
-use super::record::{self, Record};
+use super::record::Record;
+use super::record_search::RecordSearch;
 use super::recovery_report::{CorruptRange, RecoveryReport};
-use crate::io::{Io, IoFile, OpenMode, read_all};
+use super::segment_bytes::SegmentBytes;
+use crate::io::{Io, IoFile, OpenMode};
 use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
@@ -53,8 +57,9 @@ pub(crate) struct RecoveryContext {
     pub(crate) recovery: Recovery,
     /// The contents of `CLOSED`, if it exists.
     pub(crate) clean_shutdown: Option<CleanShutdown>,
-    /// Whether unsynced bytes may have been lost, in any order. They are not lost if only the
-    /// process died.
+    /// Whether the machine has started again since, so that unsynced bytes may have been lost, in
+    /// any order. Otherwise they were lost only if the disk did not keep what the system was to
+    /// write to it.
     pub(crate) power_lost: bool,
     /// The part of the log that the runs hold.
     pub(crate) flushed: Flushed,
@@ -208,19 +213,19 @@ impl Replay<'_> {
             .io
             .open(&path, self.mode)
             .map_err(|error| Error::io("open", &path, error))?;
-        let bytes = read_all(&*file).map_err(|error| Error::io("read", &path, error))?;
-
-        let header = match Header::decode(&bytes) {
+        let failed = |error| Error::io("read", &path, error);
+        let mut bytes = SegmentBytes::new(&*file).map_err(failed)?;
+        let len = bytes.len();
+        let header = bytes
+            .get(0..len.min(log_file::HEADER_BYTES))
+            .map_err(failed)?;
+        let header = match Header::decode(header) {
             Ok(header) if header.number == number => header,
             Ok(_) => {
-                return self.bad_header(
-                    &path,
-                    &bytes,
-                    is_last,
-                    "the segment's name does not match its header",
-                );
+                let reason = "the segment's name does not match its header";
+                return self.bad_header(&path, len, is_last, reason);
             }
-            Err(reason) => return self.bad_header(&path, &bytes, is_last, reason),
+            Err(reason) => return self.bad_header(&path, len, is_last, reason),
         };
         self.next_number = number + 1;
         self.report.segments += 1;
@@ -239,7 +244,7 @@ impl Replay<'_> {
             self.damage(&path, 0, 0, reason)?;
             self.next_sequence = self.next_sequence.max(first);
         }
-        let len = self.records(&path, &bytes, header.salt, is_last)?;
+        let len = self.records(&path, &*file, header.salt, is_last)?;
         self.check_closed(&path, number, len)?;
         // After a clean close, the whole segment is on stable storage. Otherwise even its name may
         // not be.
@@ -259,12 +264,14 @@ impl Replay<'_> {
     }
 
     /// Applies the records of a segment and returns the offset where its good part ends.
-    fn records(&mut self, path: &Path, bytes: &[u8], salt: u32, is_last: bool) -> Result<u64> {
-        let mut offset = log_file::HEADER_BYTES;
-        while offset < bytes.len() {
-            let reason = match record::read(bytes, offset, salt) {
+    fn records(&mut self, path: &Path, file: &dyn IoFile, salt: u32, is_last: bool) -> Result<u64> {
+        let failed = |error| Error::io("read", path, error);
+        let mut search = RecordSearch::new(file, salt).map_err(failed)?;
+        let (mut offset, len) = (log_file::HEADER_BYTES, search.segment().len());
+        while offset < len {
+            let reason = match search.record(offset).map_err(failed)? {
                 Ok(record) if record.first_sequence == self.next_sequence => {
-                    if planted::is(Defect::LastRecordDropped) && record.end == bytes.len() {
+                    if planted::is(Defect::LastRecordDropped) && record.end == len {
                         break;
                     }
                     self.apply(path, &record)?;
@@ -274,26 +281,36 @@ impl Replay<'_> {
                 Ok(_) => "the record's sequence number does not continue",
                 Err(reason) => reason,
             };
-            let later = record::find(bytes, offset, salt, self.next_sequence);
-            let is_damage = !is_last
-                || self.is_closed_at(path, offset as u64)
-                || later.as_ref().is_some_and(|later| {
-                    !self.circumstances.power_lost
-                        || record::proves_durable(bytes, later.offset, salt, self.next_sequence)
-                });
+            let later = search.find(offset, self.next_sequence).map_err(failed)?;
+            let must_be_whole = !is_last || self.is_closed_at(path, offset as u64);
+            let is_damage = must_be_whole
+                || match later {
+                    None => false,
+                    Some(later) => self.is_damage(&mut search, offset..later).map_err(failed)?,
+                };
             if !is_damage {
-                self.drop_tail(path, offset as u64, bytes.len() as u64, reason)?;
+                self.drop_tail(path, offset as u64, len as u64, reason)?;
                 return Ok(offset as u64);
             }
-            let end = later.as_ref().map_or(bytes.len(), |later| later.offset);
+            let end = later.unwrap_or(len);
             self.damage(path, offset as u64, (end - offset) as u64, reason)?;
             offset = end;
-            if let Some(later) = later {
+            if later.is_some()
+                && let Ok(later) = search.record(offset).map_err(failed)?
+            {
                 self.apply(path, &later)?;
                 offset = later.end;
             }
         }
         Ok(offset as u64)
+    }
+
+    /// Whether bad bytes of the last segment, before a good record, are damage and not the traces of
+    /// lost writes.
+    fn is_damage(&self, search: &mut RecordSearch<'_>, bad: Range<usize>) -> io::Result<bool> {
+        let may_be_lost =
+            self.circumstances.power_lost || was_unwritten(search.segment(), bad.clone())?;
+        Ok(!may_be_lost || search.proves_durable(bad.end, self.next_sequence)?)
     }
 
     fn apply(&mut self, path: &Path, record: &Record<'_>) -> Result<()> {
@@ -316,14 +333,13 @@ impl Replay<'_> {
 
     /// A segment without a good header. Its creation was interrupted if it can hold no record;
     /// otherwise it is damaged.
-    fn bad_header(&mut self, path: &Path, bytes: &[u8], is_last: bool, reason: &str) -> Result<()> {
-        let len = bytes.len() as u64;
-        if is_last && bytes.len() <= log_file::HEADER_BYTES && !self.is_closed_at(path, 0) {
-            self.drop_tail(path, 0, len, reason)?;
+    fn bad_header(&mut self, path: &Path, len: usize, is_last: bool, reason: &str) -> Result<()> {
+        if is_last && len <= log_file::HEADER_BYTES && !self.is_closed_at(path, 0) {
+            self.drop_tail(path, 0, len as u64, reason)?;
             self.cut = Some(Truncation::Segment(path.to_owned()));
             return Ok(());
         }
-        self.damage(path, 0, len, reason)?;
+        self.damage(path, 0, len as u64, reason)?;
         // Without the salt, a record cannot be distinguished from random bytes. The log continues
         // in a new segment.
         self.next_number += 1;
@@ -445,4 +461,19 @@ impl Replay<'_> {
         };
         Ok((tail, self.report))
     }
+}
+
+/// Whether a sector that holds some of these bytes was never written. A segment only grows, so such
+/// a sector reads as zeros.
+fn was_unwritten(segment: &mut SegmentBytes<'_>, range: Range<usize>) -> io::Result<bool> {
+    /// The least that a disk writes or does not write as a whole.
+    const SECTOR_BYTES: usize = 512;
+    let first = range.start / SECTOR_BYTES * SECTOR_BYTES;
+    for sector in (first..range.end).step_by(SECTOR_BYTES) {
+        let bytes = segment.get(sector..segment.len().min(sector + SECTOR_BYTES))?;
+        if bytes.iter().all(|&byte| byte == 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -147,7 +147,7 @@ impl LogWriter {
         let Some(segment) = &mut self.tail.segment else {
             return Ok(());
         };
-        let second = self.clock.now();
+        let second = self.clock.write_second();
         let next_sequence = record::seal(
             group,
             segment.len,

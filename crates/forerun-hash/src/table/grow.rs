@@ -16,8 +16,8 @@ use super::place::selector;
 use super::segment::{LockedSegment, Segment};
 use super::{Error, HashTable};
 use crossbeam_epoch::{Guard, Owned};
+use forerun_core::Pages;
 use forerun_core::sync::PoisonError;
-use forerun_core::{Pages, epoch};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -150,7 +150,7 @@ impl HashTable {
 
     /// Copies the table into segments of equal size, for at least `capacity` entries.
     fn rebuild(&self, capacity: usize) -> Result<(), Error> {
-        let guard = epoch::pin();
+        let guard = self.pin_epoch();
         let old = self.lock_all(&guard);
         let entries: u64 = old.iter().map(|locked| locked.segment.entries()).sum();
         let mut capacity = entries.max(capacity as u64);

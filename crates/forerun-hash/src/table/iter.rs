@@ -9,7 +9,6 @@
 
 use super::HashTable;
 use super::place::{selector, selector_hash};
-use forerun_core::epoch;
 use std::fmt;
 
 /// The entries of a table: see [`HashTable::iter`].
@@ -32,7 +31,7 @@ impl<'t> Iter<'t> {
 
     /// Copies the entries of a selector's segment that have not been returned yet.
     fn copy(&mut self, from: u64) {
-        let guard = epoch::pin();
+        let guard = self.table.pin_epoch();
         let locked = self.table.lock(selector_hash(from), &guard);
         let segment = locked.segment;
         let mut entries = Vec::with_capacity(segment.entries() as usize);

@@ -37,7 +37,10 @@ use directory::Directory;
 use forerun_core::arch::{self, dispatch};
 use forerun_core::hashing::Permutation;
 use forerun_core::sync::Mutex;
-use forerun_core::{Pages, RegionError, epoch};
+use forerun_core::{
+    Pages, RegionError,
+    epoch::{self, Collector},
+};
 use lookup::Batch;
 use segment::LockedSegment;
 use std::fmt;
@@ -135,6 +138,8 @@ pub struct HashTable {
     directory: Atomic<Directory>,
     /// Held while the directory is replaced.
     exchange: Mutex<()>,
+    /// `None`: the process's.
+    collector: Option<Collector>,
 }
 
 impl HashTable {
@@ -171,7 +176,20 @@ impl HashTable {
             pages: options.pages,
             directory: Atomic::new(Directory::new(&segments)),
             exchange: Mutex::new(()),
+            collector: None,
         })
+    }
+
+    /// [`HashTable::with_options`] with a collector other than the process's. Memory that growth
+    /// retires then waits only for those who pin this collector, and pins of the table hold up only
+    /// this collector.
+    ///
+    /// # Errors
+    /// See [`HashTable::with_options`].
+    pub fn with_collector(options: Options, collector: Collector) -> Result<HashTable, Error> {
+        let mut table = HashTable::with_options(options)?;
+        table.collector = Some(collector);
+        Ok(table)
     }
 
     /// The value of a key.
@@ -198,8 +216,11 @@ impl HashTable {
 
     /// Pins the table for many reads, so that each of them need not pin it on its own.
     ///
-    /// This is not a snapshot: reads see every write. Memory that growth retires while the handle
-    /// exists is freed only after the handle is dropped, so do not keep it longer than needed.
+    /// This is not a snapshot: reads see every write. While the handle exists, no memory that is
+    /// retired anywhere in the process is freed: neither what growing hash tables replace, nor
+    /// pages that the cache of a store evicts, so stores cache fewer pages. Keep the handle for a
+    /// batch of reads, not while you wait for something. The pin of a table [with a
+    /// collector](HashTable::with_collector) holds up only that collector's memory.
     ///
     /// ```
     /// use forerun_hash::HashTable;
@@ -213,7 +234,7 @@ impl HashTable {
     pub fn pin(&self) -> Guard<'_> {
         Guard {
             table: self,
-            guard: epoch::pin(),
+            guard: self.pin_epoch(),
         }
     }
 
@@ -257,7 +278,7 @@ impl HashTable {
     /// # Errors
     /// See [`HashTable::insert`].
     pub fn upsert(&self, key: u64, value: impl FnOnce(Option<u64>) -> u64) -> Result<u64, Error> {
-        self.upsert_hash(self.permutation.hash(key), value, &epoch::pin())
+        self.upsert_hash(self.permutation.hash(key), value, &self.pin_epoch())
     }
 
     /// Inserts many entries, `keys[i]` with `values[i]`, and prefetches their buckets. If the
@@ -269,7 +290,7 @@ impl HashTable {
     pub fn insert_batch(&self, keys: &[u64], values: &[u64]) -> Result<usize, Error> {
         /// How many entries ahead buckets are prefetched.
         const AHEAD: usize = 8;
-        let guard = epoch::pin();
+        let guard = self.pin_epoch();
         let mut added = 0;
         for (at, (&key, &value)) in keys.iter().zip(values).enumerate() {
             if let Some(&next) = keys.get(at + AHEAD) {
@@ -293,7 +314,7 @@ impl HashTable {
     /// Removes a key and returns its value, if it was present.
     pub fn remove(&self, key: u64) -> Option<u64> {
         let hash = self.permutation.hash(key);
-        let guard = epoch::pin();
+        let guard = self.pin_epoch();
         let mut locked = self.lock(hash, &guard);
         let slot_ref = locked.find(hash)?;
         let value = locked.value(slot_ref);
@@ -303,7 +324,7 @@ impl HashTable {
 
     /// Removes all entries and keeps the memory.
     pub fn clear(&self) {
-        let guard = epoch::pin();
+        let guard = self.pin_epoch();
         for mut locked in self.lock_all(&guard) {
             locked.clear();
         }
@@ -312,7 +333,7 @@ impl HashTable {
     /// The number of entries. With concurrent writers it is approximate, because the segments are
     /// counted one at a time.
     pub fn len(&self) -> usize {
-        let guard = epoch::pin();
+        let guard = self.pin_epoch();
         let segments = self.directory(&guard).segments();
         segments.map(|segment| segment.entries()).sum::<u64>() as usize
     }
@@ -324,7 +345,7 @@ impl HashTable {
 
     /// The number of slots in the current buckets.
     pub fn slots(&self) -> usize {
-        let guard = epoch::pin();
+        let guard = self.pin_epoch();
         let segments = self.directory(&guard).segments();
         segments.map(|segment| segment.slots()).sum::<u64>() as usize
     }
@@ -336,7 +357,7 @@ impl HashTable {
 
     /// The memory use of the table, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        let guard = epoch::pin();
+        let guard = self.pin_epoch();
         size_of::<HashTable>() + self.directory(&guard).memory_bytes()
     }
 
@@ -358,6 +379,14 @@ impl HashTable {
     /// ```
     pub fn iter(&self) -> Iter<'_> {
         Iter::new(self)
+    }
+
+    /// Keeps every directory and segment that is current now, until the guard is dropped.
+    #[inline]
+    fn pin_epoch(&self) -> crossbeam_epoch::Guard {
+        self.collector
+            .as_ref()
+            .map_or_else(epoch::pin, Collector::pin)
     }
 
     fn upsert_hash(

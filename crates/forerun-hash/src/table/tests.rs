@@ -19,7 +19,7 @@ fn table(capacity: usize) -> HashTable {
 /// The share of entries in their second bucket, and the share of absent keys whose lookup reads a
 /// second line.
 fn second_lines(table: &HashTable) -> (f64, f64) {
-    let guard = epoch::pin();
+    let guard = table.pin_epoch();
     let (mut entries, mut second, mut nonzero, mut counters) = (0, 0, 0, 0);
     for segment in table.directory(&guard).segments() {
         for bucket in segment.buckets() {
@@ -104,7 +104,7 @@ fn overflow_counters_return_to_zero_when_displaced_entries_are_removed() {
 #[test]
 fn every_segment_holds_the_hashes_of_its_prefix_and_grows_on_its_own() {
     let table = table(0);
-    let guard = epoch::pin();
+    let guard = table.pin_epoch();
     for key in 0..200_000 {
         table.insert(key, !key).unwrap();
     }

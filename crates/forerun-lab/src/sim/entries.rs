@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::key_order::KeyOrder;
 use super::wall_clock::{Span, WallClock};
@@ -77,9 +78,9 @@ pub enum Visibility {
 }
 
 impl Value {
-    /// Whether a reader at that time sees it. The store records a second only if it is later than
-    /// the last recorded one; otherwise the last one counts. So an entry lives at least for its
-    /// time to live, counted from when the clock last showed less than its time of writing.
+    /// Whether a reader at that time sees it. The store's clock goes on when the system's is set
+    /// back, and stands while the store is closed. So an entry lives at least for its time to live,
+    /// and longer if the system's clock has not caught up.
     pub fn visibility(&self, ttl_s: Option<u64>, read: Span, clock: &WallClock) -> Visibility {
         let Some(ttl) = ttl_s else {
             return Visibility::Required;
@@ -88,9 +89,15 @@ impl Value {
         let (_, highest_written) = clock.extremes(self.written.and_before());
         let (_, highest_since) = clock.extremes(self.written.until(read));
         let (lowest_read, _) = clock.extremes(read);
-        if highest_since <= lowest_written + ttl {
+        let (is_exact, lasted) = (!clock.was_set_back(), read.end - self.written.start);
+        let latest_date = match is_exact {
+            true => highest_written,
+            false => WallClock::latest_date(self.written.end),
+        };
+        if highest_since <= lowest_written + ttl && (is_exact || lasted <= Duration::from_secs(ttl))
+        {
             Visibility::Required
-        } else if lowest_read > highest_written + ttl {
+        } else if lowest_read > latest_date + ttl {
             Visibility::Forbidden
         } else {
             Visibility::Allowed

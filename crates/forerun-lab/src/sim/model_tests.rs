@@ -134,13 +134,13 @@ fn setting_the_clock_back_extends_lives_and_never_shortens_them() {
     let clock = WallClock::default();
     clock.set_back(Duration::from_secs(20), 15);
     let read = |written, at| value(written).visibility(Some(5), seconds(at, at), &clock);
-    // At 21 the clock shows 6 again. What was written at 18 lives until 38, and what was written at
-    // 21 lives at most that long.
-    assert_eq!(read(18, 37), Visibility::Required);
-    assert_eq!(read(18, 39), Visibility::Forbidden);
+    // At 21 the clock shows 6 again, and the store's 21, if it was open all the time.
+    assert_eq!(read(18, 23), Visibility::Required);
+    assert_eq!(read(18, 24), Visibility::Allowed);
+    assert_eq!(read(18, 40), Visibility::Forbidden);
     assert_eq!(read(21, 26), Visibility::Required);
     assert_eq!(read(21, 27), Visibility::Allowed);
-    assert_eq!(read(21, 41), Visibility::Forbidden);
+    assert_eq!(read(21, 43), Visibility::Forbidden);
     // It may have been seen to expire before.
     assert_eq!(read(10, 21), Visibility::Allowed);
 }

@@ -67,6 +67,12 @@ impl WallClock {
         (START_S + moment.as_secs()).saturating_sub(late_s)
     }
 
+    /// The latest date that a store may give to what it writes at a moment, if the clock was set
+    /// back before.
+    pub fn latest_date(moment: Duration) -> u64 {
+        START_S + moment.as_secs() + 1
+    }
+
     /// The lowest and the highest time that it showed in a span, both ends included.
     pub fn extremes(&self, span: Span) -> (u64, u64) {
         let settings = self.lock();

@@ -23,14 +23,14 @@
 //!   slot to the index, whose store of a value is a release and whose loads are acquires.
 //! - **(C) A slot that a reader got from the index under a guard is not written until the guard is
 //!   dropped.** It must be unlinked first, then retired, and the closure that frees it runs when
-//!   all threads that were pinned at the time of `defer`, which is after the unlinking, have
-//!   unpinned (crossbeam-epoch's guarantee). A reader that pins later no longer finds the slot in
-//!   the index. Growth of the index changes nothing: a reader of an older directory was pinned
-//!   before the directory was replaced.
+//!   all threads that had pinned the slab's collector at the time of `defer`, which is after the
+//!   unlinking, have unpinned (crossbeam-epoch's guarantee). The index's guards pin this collector.
+//!   A reader that pins later no longer finds the slot in the index. Growth of the index changes
+//!   nothing: a reader of an older directory was pinned before the directory was replaced.
 
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read, prefetch_read_l2};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
-use forerun_core::{Pages, Region, epoch};
+use forerun_core::{Pages, Region, epoch::Collector};
 use forerun_hash::HashTable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,6 +55,8 @@ pub(crate) struct RowSlab {
 /// The memory of the rows, and the slots that are free.
 #[derive(Debug)]
 struct Arena {
+    /// The slab's own, so that its slots come free whatever other parts of the process wait for.
+    collector: Collector,
     region: Region,
     row_bytes: usize,
     stride_bytes: usize,
@@ -122,9 +124,11 @@ impl RowSlab {
             .capacity(index_rows)
             .pages(pages)
             .seed(None);
+        let collector = Collector::new();
         Ok(RowSlab {
-            index: HashTable::with_options(options)?,
+            index: HashTable::with_collector(options, collector.clone())?,
             arena: Arc::new(Arena {
+                collector,
                 region: Region::new(len_bytes, pages)?,
                 row_bytes,
                 stride_bytes,
@@ -165,7 +169,7 @@ impl RowSlab {
 
     /// Tries to free retired slots, whichever thread retired them.
     pub(crate) fn reclaim(&self) {
-        epoch::pin().flush();
+        self.arena.collector.pin().flush();
     }
 
     /// Stores a row under a key in a vacant slot; there must be one. Lookups find this row from now
@@ -395,7 +399,7 @@ impl Drop for Retired {
         // pool to return the slots to.
         let arena = Arc::downgrade(&self.arena);
         let mut slots = std::mem::take(&mut self.slots);
-        let guard = epoch::pin();
+        let guard = self.arena.collector.pin();
         guard.defer(move || {
             if let Some(arena) = arena.upgrade() {
                 arena.return_slots(&mut slots);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use forerun_core::split_mix64;
 
@@ -203,8 +204,15 @@ pub(super) struct Disk {
     pub(super) has_links: bool,
     /// Whether a failed sync loses what it should have synced.
     pub(super) is_forgetful: bool,
-    /// The time; `None` for the system's.
-    pub(super) unix_time_s: Option<u64>,
+    /// `None` for the system's.
+    pub(super) stopped_clocks: Option<StoppedClocks>,
+}
+
+/// What the clocks show.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoppedClocks {
+    pub(super) unix_time_s: u64,
+    pub(super) monotonic: Instant,
 }
 
 impl Default for Disk {
@@ -222,7 +230,7 @@ impl Default for Disk {
             boots: 0,
             has_links: true,
             is_forgetful: false,
-            unix_time_s: None,
+            stopped_clocks: None,
         }
     }
 }
@@ -373,7 +381,7 @@ impl Disk {
             capacity_bytes: self.capacity_bytes,
             has_links: self.has_links,
             is_forgetful: self.is_forgetful,
-            unix_time_s: self.unix_time_s,
+            stopped_clocks: self.stopped_clocks,
             ..Disk::default()
         }
     }

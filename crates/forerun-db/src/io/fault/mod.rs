@@ -19,14 +19,14 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 // A simulation's scheduler must not switch threads inside a call of the disk.
 use forerun_core::sync::unscheduled::{Mutex, MutexGuard};
 use forerun_core::sync::{PoisonError, time};
 
 use super::{Io, IoFile, OpenMode};
-use disk::{Change, Disk, Lock, NameChange, Node};
+use disk::{Change, Disk, Lock, NameChange, Node, StoppedClocks};
 mod disk;
 
 /// Error number of a failed device (`EIO`).
@@ -119,10 +119,23 @@ impl FaultIo {
         self.lock().is_forgetful = is_forgetful;
     }
 
-    /// Stops the clock at a time, in seconds since 1970; a crash does not change it. With `None`,
-    /// the default, the clock is the system's.
+    /// Stops the clocks, and sets the one that can be set to a time in seconds since 1970; a crash
+    /// changes neither. With `None`, the default, the clocks are the system's.
     pub fn set_unix_time_s(&self, unix_time_s: Option<u64>) {
-        self.lock().unix_time_s = unix_time_s;
+        let mut disk = self.lock();
+        let at = |stopped: Option<StoppedClocks>| stopped.map_or_else(time::now, |of| of.monotonic);
+        disk.stopped_clocks = unix_time_s.map(|unix_time_s| StoppedClocks {
+            unix_time_s,
+            monotonic: at(disk.stopped_clocks),
+        });
+    }
+
+    /// Lets seconds pass on the clocks, which stay stopped. Does nothing if they are the system's.
+    pub fn pass_time_s(&self, seconds: u64) {
+        if let Some(clocks) = &mut self.lock().stopped_clocks {
+            clocks.unix_time_s += seconds;
+            clocks.monotonic += Duration::from_secs(seconds);
+        }
     }
 
     /// The file system after the power was lost and returned. This file system stays without power.
@@ -325,12 +338,20 @@ impl Io for FaultIo {
     }
 
     fn unix_time_s(&self) -> u64 {
-        let stopped = self.lock().unix_time_s;
+        let stopped = self.lock().stopped_clocks;
         // Read through the facade, so that a simulation sees simulated time.
-        stopped.unwrap_or_else(|| {
-            let since = time::system_now().duration_since(UNIX_EPOCH);
-            since.map_or(0, |since| since.as_secs())
-        })
+        stopped.map_or_else(
+            || {
+                let since = time::system_now().duration_since(UNIX_EPOCH);
+                since.map_or(0, |since| since.as_secs())
+            },
+            |clocks| clocks.unix_time_s,
+        )
+    }
+
+    fn monotonic(&self) -> Instant {
+        let stopped = self.lock().stopped_clocks;
+        stopped.map_or_else(time::now, |clocks| clocks.monotonic)
     }
 
     fn boot_id(&self) -> Option<u128> {

@@ -105,6 +105,26 @@ fn every_backend(mut body: impl FnMut(ReadBackend)) {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_ring_refused_for_lack_of_descriptors_is_asked_for_again_after_a_second() {
+    use rustix::io::Errno;
+    let _alone = REFUSAL.lock().unwrap_or_else(|error| error.into_inner());
+    let before = Ring::refuse(false);
+    for lack in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN] {
+        assert!(Ring::answer(lack.raw_os_error()), "{lack}");
+        assert!(!Ring::answer(lack.raw_os_error()), "at once: {lack}");
+        std::thread::sleep(std::time::Duration::from_millis(1_010));
+    }
+    for refusal in [Errno::NOSYS, Errno::PERM] {
+        assert!(Ring::answer(refusal.raw_os_error()), "{refusal}");
+        std::thread::sleep(std::time::Duration::from_millis(1_010));
+        assert!(!Ring::answer(refusal.raw_os_error()), "later: {refusal}");
+        Ring::refuse(false);
+    }
+    Ring::refuse(before);
+}
+
+#[test]
 fn names_read_back_and_an_unknown_one_lists_the_known() {
     for backend in ReadBackend::ALL {
         assert_eq!(backend.name().parse(), Ok(backend));

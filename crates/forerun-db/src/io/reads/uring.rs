@@ -26,11 +26,13 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use forerun_core::sync::thread;
-use forerun_core::{Owner, Wait};
+use forerun_core::sync::{thread, time};
+use forerun_core::{Owner, PerProcess, Wait};
 use io_uring::{IoUring, opcode, types};
+use rustix::io::Errno;
 
 use super::{Done, Engine, Progress};
 
@@ -45,8 +47,27 @@ thread_local! {
     static KEPT: RefCell<Option<Inner>> = const { RefCell::new(None) };
 }
 
-/// Set once the kernel has refused a ring, so that later batches do not ask again.
-static REFUSED: AtomicBool = AtomicBool::new(false);
+/// What the kernel has said to requests for rings.
+struct Refusals {
+    begun: Instant,
+    /// It has refused one for good, so later batches do not ask again.
+    for_good: AtomicBool,
+    /// It lacked descriptors or memory for one, so batches do not ask again before this time, in
+    /// milliseconds from the beginning; 0 if it has granted the last one.
+    lacks_until_ms: AtomicU64,
+}
+
+fn refusals() -> &'static Refusals {
+    static REFUSALS: PerProcess<Refusals> = PerProcess::new();
+    REFUSALS.get_or_init(|| Refusals {
+        begun: time::now(),
+        for_good: AtomicBool::new(false),
+        lacks_until_ms: AtomicU64::new(0),
+    })
+}
+
+/// How long batches use the pool before they ask again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A ring, taken from its thread; dropping it returns it.
 pub(super) struct Ring {
@@ -78,25 +99,72 @@ impl Ring {
         // does not affect it there.
         let inner = match kept.filter(|inner| inner.owner.is_this_process()) {
             Some(inner) => inner,
-            // Relaxed: the flag publishes nothing but itself.
-            None if REFUSED.load(Ordering::Relaxed) => return None,
-            None => match Inner::new() {
-                Ok(inner) => inner,
-                Err(_) => {
-                    REFUSED.store(true, Ordering::Relaxed);
-                    return None;
-                }
-            },
+            None => Ring::ask(Inner::new)?,
         };
         Some(Ring { inner: Some(inner) })
+    }
+
+    /// Asks the kernel for a ring with `make`, unless it has just refused one.
+    fn ask(make: impl FnOnce() -> io::Result<Inner>) -> Option<Inner> {
+        let refusals = refusals();
+        let now_ms = time::elapsed(refusals.begun).as_millis() as u64;
+        // Relaxed, here and below: the words publish nothing but themselves. Threads that ask at
+        // the same time may each log the answer.
+        let lacks_until_ms = refusals.lacks_until_ms.load(Ordering::Relaxed);
+        if refusals.for_good.load(Ordering::Relaxed) || now_ms < lacks_until_ms {
+            return None;
+        }
+        match make() {
+            Ok(inner) => {
+                if lacks_until_ms > 0 {
+                    refusals.lacks_until_ms.store(0, Ordering::Relaxed);
+                    tracing::info!("reads use io_uring again");
+                }
+                Some(inner)
+            }
+            Err(error) if is_temporary(&error) => {
+                if lacks_until_ms == 0 {
+                    tracing::warn!(%error, "no ring for io_uring now: reads use a pool of threads");
+                }
+                let until_ms = now_ms + RETRY_AFTER.as_millis() as u64;
+                refusals.lacks_until_ms.store(until_ms, Ordering::Relaxed);
+                None
+            }
+            Err(error) => {
+                refusals.for_good.store(true, Ordering::Relaxed);
+                tracing::info!(%error, "the kernel refuses io_uring: reads use a pool of threads");
+                None
+            }
+        }
+    }
+
+    /// Makes the kernel seem to answer the next request for a ring with this error. Returns whether
+    /// it was asked.
+    #[cfg(test)]
+    pub(super) fn answer(error: i32) -> bool {
+        let mut is_asked = false;
+        let ring = Ring::ask(|| {
+            is_asked = true;
+            Err(io::Error::from_raw_os_error(error))
+        });
+        assert!(ring.is_none());
+        is_asked
     }
 
     /// Makes the kernel seem to refuse rings, or to grant them again. Returns the previous setting.
     #[cfg(test)]
     pub(super) fn refuse(refused: bool) -> bool {
         let _ = KEPT.try_with(|kept| kept.borrow_mut().take());
-        REFUSED.swap(refused, Ordering::Relaxed)
+        refusals().for_good.swap(refused, Ordering::Relaxed)
     }
+}
+
+/// Whether the kernel lacks something that it may have later.
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR)
+    )
 }
 
 impl Drop for Ring {

@@ -1,0 +1,221 @@
+//! A disk that does not answer delays those who wait for it, and nobody else.
+
+use forerun_db::io::fault::FaultIo;
+use forerun_db::io::{Io, IoFile, OpenMode};
+use forerun_db::{Background, Db, Options, ReadBackend};
+use forerun_table::{Dtype, Table, Update, WritePolicy};
+use std::ffi::OsString;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Whether reads stop, and how many have.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn stop_reads(&self, stop: bool) {
+        self.state.lock().unwrap().0 = stop;
+        self.changed.notify_all();
+    }
+
+    fn wait_for_a_read(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |(_, waiting)| *waiting == 0));
+    }
+
+    fn read(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        state = self.changed.wait_while(state, |(stop, _)| *stop).unwrap();
+        state.1 -= 1;
+    }
+}
+
+/// A disk whose reads can be stopped.
+#[derive(Clone, Debug)]
+struct SlowIo(FaultIo, Arc<Gate>);
+
+#[derive(Debug)]
+struct SlowFile(Box<dyn IoFile>, Arc<Gate>);
+
+impl Io for SlowIo {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        let file = self.0.open(path, mode)?;
+        Ok(Box::new(SlowFile(file, Arc::clone(&self.1))))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        self.0.list(dir)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.create_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.remove(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.0.sync_dir(dir)
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        self.0.boot_id()
+    }
+}
+
+impl IoFile for SlowFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.1.read();
+        self.0.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(bytes, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        self.0.try_lock()
+    }
+}
+
+const ROW: usize = 64;
+
+/// Writes each key of the table a few times, so that all spare slots are used several times.
+fn overwrite(table: &Table, keys: &[u64]) {
+    for version in 0..20 {
+        table
+            .insert(keys, &vec![version; keys.len() * ROW])
+            .unwrap();
+    }
+    let (mut rows, mut found) = (vec![0; keys.len() * ROW], vec![false; keys.len()]);
+    let hits = table.find(keys, &mut rows, &mut found).unwrap();
+    assert_eq!(hits, keys.len());
+    assert!(rows.iter().all(|&byte| byte == 19));
+}
+
+/// The rows on the disk of a table: 1 in each byte of each.
+const ROWS: u64 = 20_000;
+
+/// A table of many rows on a slow disk, with little memory.
+fn on_disk(gate: &Arc<Gate>) -> Table {
+    let io = SlowIo(FaultIo::new(), Arc::clone(gate));
+    let options = Options::default()
+        .memtable_bytes(64 << 10)
+        .cache_bytes(64 << 10)
+        .background(Background::Caller)
+        .reads(ReadBackend::Sync);
+    let db = Db::open_with_io(Arc::new(io), "store", options).unwrap();
+    let table = Table::builder(Dtype::U8, ROW as u32)
+        .host_capacity(300)
+        .db(db)
+        .writes(WritePolicy::WriteBack)
+        .open()
+        .unwrap();
+    let keys: Vec<u64> = (0..ROWS).collect();
+    table
+        .import_rows(&keys, &vec![1; keys.len() * ROW])
+        .unwrap();
+    table
+}
+
+#[test]
+fn a_table_is_written_while_another_tables_lookup_waits_for_the_disk() {
+    let gate = Arc::new(Gate::default());
+    let on_disk = on_disk(&gate);
+    let many: Vec<u64> = (0..ROWS).collect();
+    let in_memory = Table::builder(Dtype::U8, ROW as u32)
+        .host_capacity(1000)
+        .open()
+        .unwrap();
+    let keys: Vec<u64> = (0..1000).collect();
+
+    gate.stop_reads(true);
+    std::thread::scope(|scope| {
+        let lookup = scope.spawn(|| {
+            let (mut rows, mut found) = (vec![0; many.len() * ROW], vec![false; many.len()]);
+            on_disk.find(&many, &mut rows, &mut found).unwrap()
+        });
+        gate.wait_for_a_read();
+        let started = Instant::now();
+        let written = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            overwrite(&in_memory, &keys);
+            // The table that waits has rows in memory, too.
+            let few: Vec<u64> = (1_000_000..1_000_100).collect();
+            overwrite(&on_disk, &few);
+        }));
+        let took = started.elapsed();
+        gate.stop_reads(false);
+        assert_eq!(lookup.join().unwrap(), many.len());
+        assert!(written.is_ok());
+        assert!(took < Duration::from_secs(9), "{took:?}");
+    });
+}
+
+#[test]
+fn writers_of_other_keys_do_not_wait_while_an_update_reads_the_disk() {
+    let gate = Arc::new(Gate::default());
+    let on_disk = on_disk(&gate);
+    let cold: Vec<u64> = (0..1_000).collect();
+    let hot: Vec<u64> = (1_000_000..1_000_100).collect();
+    overwrite(&on_disk, &hot);
+
+    gate.stop_reads(true);
+    std::thread::scope(|scope| {
+        let update = scope.spawn(|| {
+            let (rows, mut found) = (vec![1; cold.len() * ROW], vec![false; cold.len()]);
+            on_disk
+                .update(&cold, &rows, Update::Add, &mut found)
+                .unwrap()
+        });
+        gate.wait_for_a_read();
+        let (written, wait) = std::sync::mpsc::channel();
+        let on_disk = &on_disk;
+        scope.spawn(move || {
+            overwrite(on_disk, &hot);
+            // It replaces a row that the update has read, or is about to read.
+            on_disk.insert(&[7], &[40; ROW]).unwrap();
+            written.send(()).unwrap();
+        });
+        let written = wait.recv_timeout(Duration::from_secs(30));
+        gate.stop_reads(false);
+        assert_eq!(update.join().unwrap(), cold.len());
+        assert!(
+            written.is_ok(),
+            "the locks of the update are held while it reads"
+        );
+    });
+    let (mut rows, mut found) = (vec![0; cold.len() * ROW], vec![false; cold.len()]);
+    assert_eq!(
+        on_disk.find(&cold, &mut rows, &mut found).unwrap(),
+        cold.len()
+    );
+    for (key, row) in cold.iter().zip(rows.chunks(ROW)) {
+        let wanted = if *key == 7 { 41 } else { 2 };
+        assert!(row.iter().all(|&byte| byte == wanted), "key {key}: {row:?}");
+    }
+}
