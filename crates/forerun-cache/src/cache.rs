@@ -13,7 +13,7 @@ use crate::index::Index;
 use crate::index::item_bucket::{ItemRef, SLOTS};
 use crate::index::key_buckets::{BUCKETS, KeyBuckets};
 use crate::limbo::Limbo;
-use crate::options::{CacheOptions, Error};
+use crate::options::{CacheOptions, Error, WhenFull};
 use crate::page_runs::PageRuns;
 use crate::stats::{CacheStats, Count, sum, sum_items};
 use crate::value::LargeValue;
@@ -22,6 +22,10 @@ use forerun_core::{LeakedInFork, Owner};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
+
+/// A cache that refuses new items keeps one block in this many free. Replacements fill them, and the
+/// more there are, the fewer live bytes have to be moved to win back the bytes of replaced items.
+const RESERVE_SHARE_IF_REFUSING: usize = 256;
 
 /// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. See the
 /// crate's front page for an example.
@@ -75,9 +79,13 @@ impl Cache {
     fn reserve(options: CacheOptions) -> Result<Cache, Error> {
         let limit_bytes = options.memory_limit_bytes;
         let budget = Arc::new(Budget::new(limit_bytes));
-        let policy = Policy::new(limit_bytes);
+        let policy = Policy::new(limit_bytes, options.pages)?;
         let max_bytes = options.memory_limit_max_bytes;
-        let blocks = Blocks::new(options.pages, &budget, max_bytes)?;
+        let reserve_share = match options.when_full {
+            WhenFull::Evict => usize::MAX,
+            WhenFull::Refuse => RESERVE_SHARE_IF_REFUSING,
+        };
+        let blocks = Blocks::new(options.pages, &budget, max_bytes, reserve_share)?;
         let index = Index::new(options.pages, &budget, max_bytes)?;
         let epochs = Epochs::new();
         let fixed_bytes = size_of::<Cache>()

@@ -113,6 +113,8 @@ pub enum WhenFull {
     #[default]
     Evict,
     /// Refuse the new item with [`StoreResult::OutOfMemory`](crate::StoreResult::OutOfMemory).
+    /// Nothing is evicted. An item that replaces one that is no shorter, such as a counter, still
+    /// finds memory, unless its value is a [large one](crate::Item::to_shared).
     Refuse,
 }
 

@@ -1,12 +1,9 @@
 //! Tracks which blocks are free, returned to the system, or in use.
 
-use super::{Blocks, Requester};
+use super::Blocks;
 use crate::budget::Purpose;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-
-/// Free blocks that only the evictor may take, for the items that it keeps.
-pub(super) const EVICTOR_RESERVE: usize = 2;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Every block is in one of these places, except a victim that is being emptied.
 #[derive(Debug, Default)]
@@ -22,12 +19,9 @@ pub(super) struct Pool {
 }
 
 impl Blocks {
-    pub(super) fn allocate_block(&self, pool: &mut Pool, requester: Requester) -> Option<u32> {
-        let reserve = match requester {
-            Requester::Writer => EVICTOR_RESERVE,
-            Requester::Evictor => 0,
-        };
-        let block = if pool.free.len() > reserve {
+    /// Takes a free block if at least `free_min` stay free, or else charges another one.
+    pub(super) fn allocate_block(&self, pool: &mut Pool, free_min: usize) -> Option<u32> {
+        let block = if pool.free.len() > free_min {
             pool.free.pop()
         } else {
             self.charge_one(pool)
@@ -61,7 +55,7 @@ impl Blocks {
             // A block was released because something else needed its memory. Taking it back would
             // repeat that.
             let is_fresh = pool.released.is_empty();
-            if !is_in_use || !is_fresh || pool.free.len() >= EVICTOR_RESERVE + ahead {
+            if !is_in_use || !is_fresh || pool.free.len() >= self.reserve + ahead {
                 return false;
             }
             match self.charge_one(&mut pool) {
@@ -77,7 +71,7 @@ impl Blocks {
 
     fn update_available(&self, pool: &Pool) {
         // Relaxed: a hint.
-        let available = pool.free.len().saturating_sub(EVICTOR_RESERVE);
+        let available = pool.free.len().saturating_sub(self.reserve);
         self.available.store(available, Ordering::Relaxed);
     }
 
@@ -98,7 +92,7 @@ impl Blocks {
     /// `false`: no block is free, or the system refused and the block stays charged.
     pub(crate) fn release_one(&self) -> bool {
         let mut pool = self.pool();
-        if pool.free.len() <= EVICTOR_RESERVE {
+        if pool.free.len() <= self.reserve {
             return false;
         }
         let Some(block) = pool.free.pop() else {
@@ -123,6 +117,20 @@ impl Blocks {
     /// Whether blocks are free whose memory the system refuses to take back.
     pub(crate) fn has_unreleasable(&self) -> bool {
         self.is_release_refused.load(Ordering::Relaxed) && self.available() > 0
+    }
+
+    /// Whether a replacement of this many bytes finds memory now.
+    pub(crate) fn has_room_for_replacement(&self, bytes: usize) -> bool {
+        let free = self.pool().free.len();
+        let has_room = |open: &AtomicU32| {
+            // Relaxed: a guess. The replacement asks again if another writer is faster.
+            let meta = self.metas.get(open.load(Ordering::Relaxed) as usize);
+            meta.is_some_and(|meta| meta.has_room(bytes, self.block_bytes))
+        };
+        free > 1
+            || self.can_charge_one()
+            || has_room(&self.reserve_open)
+            || self.open.iter().flatten().any(has_room)
     }
 
     /// Whether another block could be charged now.
