@@ -186,8 +186,9 @@ impl<'c> Guard<'c> {
         (!record.is_gone(self.cache.moment())).then(|| Item::untouched(record))
     }
 
-    /// Looks up one key and gives its item a new expiry. This never waits: if moving the item to
-    /// others that expire at about the same time would need memory, the item stays where it is.
+    /// Looks up one key and gives the item that it returns a new expiry. This never waits: if moving
+    /// the item to others that expire at about the same time would need memory, the item stays where
+    /// it is.
     ///
     /// ```
     /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
@@ -201,8 +202,13 @@ impl<'c> Guard<'c> {
     /// ```
     pub fn get_and_touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Option<Item<'_>> {
         let key = key.as_ref();
-        self.cache.touch(key, expiry);
-        self.get(key)
+        loop {
+            let item = self.get(key)?;
+            // Otherwise another thread has just replaced it.
+            if self.cache.touch_item(&item, expiry) {
+                return Some(item);
+            }
+        }
     }
 
     /// Visits all items of one part of the cache, in no particular order, and returns where to
