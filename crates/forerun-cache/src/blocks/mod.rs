@@ -20,6 +20,7 @@
 
 mod block_state;
 pub(crate) mod item_layout;
+mod metas;
 mod pool;
 mod ttl_class;
 pub(crate) mod victim;
@@ -35,6 +36,7 @@ use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 use forerun_core::sync::{Mutex, MutexGuard};
 use forerun_core::{Pages, Region, RegionError};
 use item_layout::{NewRecord, Record};
+use metas::Metas;
 use pool::Pool;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -52,7 +54,7 @@ const RESERVE_MIN: usize = 2;
 pub(crate) struct Blocks {
     region: Region,
     block_bytes: usize,
-    metas: Box<[Meta]>,
+    metas: Metas,
     ttl_classes: TtlClasses,
     open: [Box<[AtomicU32]>; 2],
     /// The open block for items of all kinds that only the evictor and replacements fill.
@@ -108,7 +110,7 @@ impl Blocks {
         let blocks = Blocks {
             region: Region::new(len * block_bytes, pages)?,
             block_bytes,
-            metas: (0..len).map(|_| Meta::default()).collect(),
+            metas: Metas::new(len)?,
             ttl_classes: TtlClasses::for_blocks((budget.limit_bytes() / block_bytes).min(reach)),
             open: Queue::ALL.map(|_| (0..TTL_CLASSES_MAX).map(|_| AtomicU32::new(NONE)).collect()),
             reserve_open: AtomicU32::new(NONE),
