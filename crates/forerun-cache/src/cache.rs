@@ -13,9 +13,10 @@ use crate::index::Index;
 use crate::index::item_bucket::{ItemRef, SLOTS};
 use crate::index::key_buckets::{BUCKETS, KeyBuckets};
 use crate::limbo::Limbo;
-use crate::options::{CacheOptions, Error, WhenFull};
+use crate::options::{CacheOptions, Clock, Error, WhenFull};
 use crate::page_runs::PageRuns;
 use crate::stats::{CacheStats, Count, sum, sum_items};
+use crate::ticker::Ticker;
 use crate::value::LargeValue;
 use forerun_core::sync::{Mutex, time};
 use forerun_core::{LeakedInFork, Owner};
@@ -48,7 +49,9 @@ pub struct Cache {
     /// Blocks that are kept free ahead of writers.
     pub(crate) blocks_ahead: usize,
     last_cas: AtomicU64,
-    pub(crate) now: AtomicU32,
+    pub(crate) now: Arc<AtomicU32>,
+    /// The second for which everything that was due is done.
+    pub(crate) caught_up: AtomicU32,
     pub(crate) flushes: LeakedInFork<Flushes>,
     /// The second of the scheduled flush; 0 if none is scheduled.
     pub(crate) flush_at: AtomicU32,
@@ -56,6 +59,8 @@ pub struct Cache {
     pub(crate) last_evicted_idle_s: AtomicU32,
     pub(crate) eviction_hook: EvictionHook,
     pub(crate) started: Instant,
+    /// Advances the clock. `None`: the caller does.
+    _ticker: LeakedInFork<Option<Ticker>>,
 }
 
 impl Cache {
@@ -63,7 +68,8 @@ impl Cache {
     /// the limit of the new cache cannot be raised.
     ///
     /// # Errors
-    /// [`Error`] if the options are invalid or the system gives no memory.
+    /// [`Error`] if the options are invalid or the system gives no memory, or no thread for the
+    /// clock.
     pub fn new(mut options: CacheOptions) -> Result<Cache, Error> {
         options.complete()?;
         let limit_bytes = options.memory_limit_bytes;
@@ -96,6 +102,16 @@ impl Cache {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
         }
         let runs = PageRuns::new(&budget, max_bytes, LargeValue::OVERHEAD_BYTES);
+        let (now, started) = (Arc::new(AtomicU32::new(1)), time::now());
+        let ticker = match options.clock {
+            Clock::Manual => None,
+            Clock::Automatic => {
+                let ticker = Ticker::start(Arc::clone(&now), started);
+                Some(ticker.map_err(|error| Error::Thread {
+                    reason: error.to_string(),
+                })?)
+            }
+        };
         let blocks_ahead = (limit_bytes / blocks.len_bytes() / 256).clamp(1, 8);
         Ok(Cache {
             owner: Owner::this_process(),
@@ -111,12 +127,14 @@ impl Cache {
             runs: Arc::new(runs),
             blocks_ahead,
             last_cas: AtomicU64::new(0),
-            now: AtomicU32::new(1),
+            now,
+            caught_up: AtomicU32::new(1),
             flushes: LeakedInFork::new(Flushes::new()),
             flush_at: AtomicU32::new(0),
             last_evicted_idle_s: AtomicU32::new(0),
             eviction_hook: EvictionHook::default(),
-            started: time::now(),
+            started,
+            _ticker: LeakedInFork::new(ticker),
         })
     }
 

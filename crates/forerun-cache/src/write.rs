@@ -118,6 +118,7 @@ struct Attempts {
 impl Cache {
     /// Carries out an operation.
     pub(crate) fn update<D: Operation>(&self, key: &[u8], operation: &D) -> Outcome<D::Answer> {
+        self.catch_up();
         let hash = self.hasher.hash(key);
         let mut attempts = Attempts::default();
         loop {

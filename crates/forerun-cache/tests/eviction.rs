@@ -122,6 +122,7 @@ fn set(cache: &Cache, key: u32, value: &[u8]) {
 /// cache uses for them.
 fn hit_ratios(limit_bytes: usize, trace: &[u32], len_of: impl Fn(u32) -> usize) -> (f64, f64) {
     let options = CacheOptions::default()
+        .clock(forerun_cache::Clock::Manual)
         .memory_limit_bytes(limit_bytes)
         .seed(1);
     let cache = Cache::new(options).unwrap();

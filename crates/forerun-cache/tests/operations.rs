@@ -396,6 +396,7 @@ fn get_and_touch_touches_the_item_that_it_returns_and_no_other() {
 fn a_touch_does_not_evict_the_item_that_it_touches() {
     let cache = Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(1 << 20)
             .max_item_bytes(250_000)
             .seed(1),
@@ -405,7 +406,7 @@ fn a_touch_does_not_evict_the_item_that_it_touches() {
     for n in 0..20_000u32 {
         let len = [20, 300, 3000][n as usize % 3];
         let expiry = [Expiry::Never, Expiry::At(100), Expiry::At(50_000)][n as usize / 3 % 3];
-        cache.store(Store {
+        let _ = cache.store(Store {
             expiry,
             ..Store::set(&(n % 2000).to_be_bytes(), &vec![1; len][..])
         });
@@ -421,17 +422,22 @@ fn a_touch_does_not_evict_the_item_that_it_touches() {
 
 #[test]
 fn evictions_and_sweeps_are_counted_with_what_they_found() {
-    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(8 << 20)).unwrap();
+    let cache = Cache::new(
+        CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
+            .memory_limit_bytes(8 << 20),
+    )
+    .unwrap();
     let value = vec![7; 1_000];
     let expiry = Expiry::At(cache.now() + 1_000);
     for number in 0..2_000_u32 {
-        cache.store(Store::set(&number.to_be_bytes(), &value));
+        let _ = cache.store(Store::set(&number.to_be_bytes(), &value));
     }
     cache.advance(cache.now() + 50);
     assert_eq!(cache.stats().evicted_with_ttl, 0);
     for number in 0..30_000_u32 {
         let key = [b"t".as_slice(), &number.to_be_bytes()].concat();
-        cache.store(Store {
+        let _ = cache.store(Store {
             expiry,
             ..Store::set(&key, &value)
         });
@@ -442,7 +448,7 @@ fn evictions_and_sweeps_are_counted_with_what_they_found() {
     cache.advance(cache.now() + 7);
     for number in 0..30_000_u32 {
         let key = [b"u".as_slice(), &number.to_be_bytes()].concat();
-        cache.store(Store::set(&key, &value));
+        let _ = cache.store(Store::set(&key, &value));
     }
     // Items of this second have displaced all others, and some of them each other.
     assert!(
@@ -454,11 +460,11 @@ fn evictions_and_sweeps_are_counted_with_what_they_found() {
 
 #[test]
 fn a_sweep_counts_the_items_it_checks_and_reclaims() {
-    let cache = Cache::new(CacheOptions::default()).unwrap();
+    let cache = Cache::new(CacheOptions::default().clock(forerun_cache::Clock::Manual)).unwrap();
     for number in 0..10_u32 {
         // Blocks whose items have all expired are reclaimed without a sweep.
         let expiry = Expiry::At(cache.now() + 3 + number % 2);
-        cache.store(Store {
+        let _ = cache.store(Store {
             expiry,
             ..Store::set(&number.to_be_bytes(), "v")
         });

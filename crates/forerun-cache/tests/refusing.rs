@@ -11,6 +11,7 @@ use testing::stored;
 
 fn cache(memory_limit_bytes: usize) -> Cache {
     let options = CacheOptions::default()
+        .clock(forerun_cache::Clock::Manual)
         .memory_limit_bytes(memory_limit_bytes)
         .when_full(WhenFull::Refuse);
     Cache::new(options).unwrap()

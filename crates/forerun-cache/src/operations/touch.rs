@@ -54,7 +54,7 @@ impl Cache {
         if self.is_forked() {
             return false;
         }
-        let expiry = expiry.to_word();
+        let expiry = expiry.to_word(self.now());
         let Some(touched) = self.touch_in_place(key, cas, expiry) else {
             return false;
         };
