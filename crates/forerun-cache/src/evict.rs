@@ -22,11 +22,6 @@ use crate::options::WhenFull;
 use crate::stats::Count;
 use crate::unlink::RemovalCause;
 
-/// A block with a smaller live share than this is worth compacting while the cache may evict.
-const SPARSE_BELOW: f64 = 0.75;
-/// The same in a cache that refuses new items instead.
-const SPARSE_BELOW_IF_REFUSING: f64 = 0.94;
-
 /// How many items ahead the index is prefetched.
 const AHEAD: usize = 8;
 
@@ -45,11 +40,11 @@ impl Cache {
     /// Goes through about `quantum_bytes` of blocks. `false`: no block could be emptied. The caller
     /// is not pinned.
     pub(crate) fn evict(&self, current: &mut Option<Evacuation>, quantum_bytes: usize) -> bool {
-        let (sparse, policy) = match self.options().when_full {
-            WhenFull::Evict => (Sparse::Below(SPARSE_BELOW), Some(&self.policy)),
-            WhenFull::Refuse => (Sparse::Below(SPARSE_BELOW_IF_REFUSING), None),
+        let policy = match self.options().when_full {
+            WhenFull::Evict => Some(&self.policy),
+            WhenFull::Refuse => None,
         };
-        self.empty_some(current, sparse, policy, quantum_bytes)
+        self.empty_some(current, Sparse::Below, policy, quantum_bytes)
             // No block could be compacted. The policy may still evict.
             || (policy.is_some()
                 && self.empty_some(current, Sparse::None, policy, quantum_bytes))

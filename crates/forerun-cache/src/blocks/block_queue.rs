@@ -97,7 +97,10 @@ mod tests {
             if block % 100 == 0 {
                 let blocks = (0..queue.places()).filter_map(|place| queue.get(place));
                 assert!(blocks.eq(model.iter().copied()));
-                assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
+                assert_eq!(
+                    (queue.len(), queue.is_empty()),
+                    (model.len(), model.is_empty())
+                );
             }
         }
     }

@@ -129,10 +129,11 @@ impl Meta {
         }
     }
 
-    /// Uncounts an item that leaves the index.
+    /// Uncounts an item that leaves the index. Returns how many live bytes are left.
     #[inline]
-    pub(super) fn remove_live(&self, bytes: usize) {
-        self.live_bytes.fetch_sub(bytes as u32, Ordering::Relaxed);
+    pub(super) fn remove_live(&self, bytes: usize) -> usize {
+        let before = self.live_bytes.fetch_sub(bytes as u32, Ordering::Relaxed);
+        (before as usize).saturating_sub(bytes)
     }
 
     pub(super) fn live_bytes(&self) -> usize {

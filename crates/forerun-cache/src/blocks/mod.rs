@@ -18,6 +18,7 @@
     reason = "the mapping's bytes are read and written as items"
 )]
 
+mod block_queue;
 mod block_state;
 pub(crate) mod item_layout;
 mod metas;
@@ -64,6 +65,10 @@ pub(crate) struct Blocks {
     large_bytes: [AtomicUsize; 2],
     /// Free blocks that are kept for the evictor and for replacements.
     reserve: usize,
+    /// A block with fewer live bytes is worth compacting.
+    sparse_bytes: usize,
+    /// Whether a sealed block may have fewer live bytes than that.
+    has_sparse: AtomicBool,
     /// How many free blocks writers can take, readable without the lock.
     available: AtomicUsize,
     /// Whether the system refused to take back the last block that it was offered.
@@ -96,13 +101,15 @@ impl Blocks {
         1 << share_bytes.ilog2()
     }
 
-    /// Creates the structure with a reserve of one block in `reserve_share`. The budget's limit may
-    /// later be raised to `max_bytes`.
+    /// Creates the structure with a reserve of one block in `reserve_share`. A block with a smaller
+    /// live share than `sparse_share` is worth compacting. The budget's limit may later be raised to
+    /// `max_bytes`.
     pub(crate) fn new(
         pages: Pages,
         budget: &Arc<Budget>,
         max_bytes: usize,
         reserve_share: usize,
+        sparse_share: f64,
     ) -> Result<Blocks, RegionError> {
         let block_bytes = Blocks::block_bytes(budget.limit_bytes());
         let reach = ItemRef::ADDRESSABLE_BYTES / block_bytes - 1;
@@ -117,6 +124,8 @@ impl Blocks {
             pool: Mutex::default(),
             large_bytes: Default::default(),
             reserve: (budget.limit_bytes() / block_bytes / reserve_share).max(RESERVE_MIN),
+            sparse_bytes: (sparse_share * block_bytes as f64) as usize,
+            has_sparse: AtomicBool::new(false),
             available: AtomicUsize::new(0),
             is_release_refused: AtomicBool::new(false),
             budget: Arc::clone(budget),
@@ -302,6 +311,9 @@ impl Blocks {
         self.metas[block as usize].reset(queue, ttl_class);
         if let Some(full) = self.metas.get(full as usize) {
             full.seal();
+            if full.live_bytes() < self.sparse_bytes {
+                self.note_sparse();
+            }
         }
         pool.queues[queue as usize].push_back(block);
         // Release: a thread that finds the block open finds it reset.
@@ -327,10 +339,21 @@ impl Blocks {
     /// a large value.
     pub(crate) fn mark_dead(&self, item: ItemRef, record: Record<'_>) {
         let (meta, large_bytes) = (self.meta_of(item), record.large_len());
-        meta.remove_live(record.size_bytes());
+        let live_bytes = meta.remove_live(record.size_bytes());
+        if live_bytes < self.sparse_bytes && meta.is_sealed() {
+            self.note_sparse();
+        }
         if large_bytes > 0 {
             // Relaxed: a count.
             self.large_bytes[meta.queue() as usize].fetch_sub(large_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a sealed block is worth compacting.
+    fn note_sparse(&self) {
+        // Relaxed: a hint. It is read first, because writers share it.
+        if !self.has_sparse.load(Ordering::Relaxed) {
+            self.has_sparse.store(true, Ordering::Relaxed);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Tracks which blocks are free, returned to the system, or in use.
 
 use super::Blocks;
+use super::block_queue::BlockQueue;
 use crate::budget::Purpose;
-use std::collections::VecDeque;
+use crate::eviction::Queue;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Every block is in one of these places, except a victim that is being emptied.
@@ -15,7 +16,27 @@ pub(super) struct Pool {
     /// This block and all blocks after it have never been used.
     unused: u32,
     /// In use.
-    pub(super) queues: [VecDeque<u32>; 2],
+    pub(super) queues: [BlockQueue; 2],
+    /// The place, counted over both queues, at which the next search for a victim begins.
+    pub(super) cursor: usize,
+    /// The second and the flush count at which no block's items were all gone.
+    pub(super) none_gone_at: Option<(u32, u64)>,
+}
+
+impl Pool {
+    /// The places of both queues.
+    pub(super) fn places(&self) -> usize {
+        self.queues.iter().map(BlockQueue::places).sum()
+    }
+
+    /// A place, counted over both queues.
+    pub(super) fn position(&self, place: usize) -> (Queue, usize) {
+        let small = self.queues[Queue::Small as usize].places();
+        match place.checked_sub(small) {
+            None => (Queue::Small, place),
+            Some(place) => (Queue::Main, place),
+        }
+    }
 }
 
 impl Blocks {
@@ -140,6 +161,6 @@ impl Blocks {
 
     /// Blocks in use.
     pub(crate) fn in_use_len(&self) -> usize {
-        self.pool().queues.iter().map(VecDeque::len).sum()
+        self.pool().queues.iter().map(BlockQueue::len).sum()
     }
 }
