@@ -121,7 +121,7 @@ impl ToAttribute for forerun::Backup {
     }
 }
 
-impl ToAttribute for forerun::Error {
+impl ToAttribute for forerun::DbError {
     type Attribute = String;
 
     fn to_attribute(&self) -> String {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use forerun::ProcessBound;
 use forerun::cache::{
-    Arithmetic, ArithmeticResult, CacheOptions, Crawler, Delete, DeleteResult, Expiry, Store,
+    Arithmetic, ArithmeticResult, CacheOptions, Clock, Crawler, Delete, DeleteResult, Expiry, Store,
     StoreMode, StoreResult,
 };
 use numpy::PyArray1;
@@ -84,11 +84,11 @@ impl Cache {
         match stored {
             StoreResult::Stored { cas } => Ok(Some(cas)),
             StoreResult::NotStored | StoreResult::Exists | StoreResult::NotFound => Ok(None),
+            StoreResult::InvalidKey => Err(invalid_key(key.as_ref())),
             StoreResult::TooLarge => Err(invalid(format!(
-                "the item is too large for this cache: it may have at most {} bytes, and its key \
-                 at most {} (value: {}, key: {})",
+                "the item is too large for this cache: it may have at most {} bytes (value: {}, \
+                 key: {})",
                 cache.options().max_item_bytes,
-                forerun::cache::KEY_BYTES_MAX,
                 value.as_ref().len(),
                 key.as_ref().len(),
             ))),
@@ -104,6 +104,7 @@ impl Cache {
         match counted {
             ArithmeticResult::Changed { value, .. } => Ok(Some(value)),
             ArithmeticResult::NotFound | ArithmeticResult::Exists => Ok(None),
+            ArithmeticResult::InvalidKey => Err(invalid_key(arithmetic.key)),
             ArithmeticResult::NotANumber => Err(invalid(
                 "the value is not a decimal number that fits 64 bits",
             )),
@@ -119,6 +120,14 @@ impl Drop for Cache {
         let cache = self.cache.get_mut();
         drop_detached(cache.unwrap_or_else(PoisonError::into_inner).take());
     }
+}
+
+fn invalid_key(key: &[u8]) -> PyErr {
+    invalid(format!(
+        "a key has 1 to {} bytes, and this one has {}",
+        forerun::cache::KEY_BYTES_MAX,
+        key.len()
+    ))
 }
 
 /// When an entry with this time to live expires.
@@ -144,6 +153,8 @@ impl Cache {
         let default = CacheOptions::default();
         let options = CacheOptions::default()
             .memory_limit_bytes(memory_limit_bytes.0)
+            // Each call advances it. A thread would make Python warn of every fork.
+            .clock(Clock::Manual)
             .max_item_bytes(bytes_of(max_item_bytes).unwrap_or(default.max_item_bytes));
         let cache = py.detach(|| forerun::cache::Cache::new(options));
         let cache = Arc::new(ProcessBound::new(cache.map_err(cache_exception)?));

@@ -16,7 +16,8 @@ impl FoundValues {
     pub(crate) fn of(cache: &Cache, keys: &[&[u8]]) -> FoundValues {
         let guard = cache.pin();
         let mut items = vec![None; keys.len()];
-        guard.multi_get(keys, &mut items);
+        let looked_up = guard.multi_get(keys, &mut items);
+        debug_assert!(looked_up.is_ok(), "there are as many items as keys");
         let mut values = FoundValues::default();
         for item in items {
             let value = item.map(|item| item.value());

@@ -22,9 +22,9 @@ mod exceptions {
 }
 
 /// The exception for an error of the engine, with its message.
-pub(crate) fn exception(error: forerun::Error) -> PyErr {
+pub(crate) fn exception(error: forerun::DbError) -> PyErr {
     use exceptions::*;
-    use forerun::Error as E;
+    use forerun::DbError as E;
     let words = error.to_string();
     match error {
         E::KeyTooLong { .. }

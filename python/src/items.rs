@@ -87,7 +87,7 @@ impl Items {
         }
     }
 
-    fn fetch(&mut self) -> forerun::Result<()> {
+    fn fetch(&mut self) -> Result<(), forerun::DbError> {
         let Some(snapshot) = &self.snapshot else {
             return Ok(());
         };

@@ -240,7 +240,7 @@ impl Keyspace {
     fn clear(slf: &Bound<'_, Keyspace>) -> PyResult<()> {
         let (py, (db, keyspace)) = (slf.py(), Keyspace::handles(slf)?);
         let durability = slf.get().durability;
-        let clear = || -> forerun::Result<()> {
+        let clear = || -> Result<(), forerun::DbError> {
             let mut entries = keyspace.iter();
             let Some((first, _)) = entries.next().transpose()? else {
                 return Ok(());

@@ -25,7 +25,7 @@ pub(crate) enum ReadSource {
 
 impl ReadSource {
     /// Rejects every process except the one that opened the store.
-    pub(crate) fn check_process(&self) -> forerun::Result<()> {
+    pub(crate) fn check_process(&self) -> Result<(), forerun::DbError> {
         match self {
             ReadSource::Keyspace(db, _) => db.check_process(),
             ReadSource::Snapshot(snapshot, _) => snapshot.check_process(),
@@ -42,14 +42,14 @@ impl ReadSource {
         }
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> forerun::Result<Option<Vec<u8>>> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, forerun::DbError> {
         match self {
             ReadSource::Keyspace(_, keyspace) => keyspace.get(key),
             ReadSource::Snapshot(snapshot, keyspace) => snapshot.keyspace(keyspace).get(key),
         }
     }
 
-    pub(crate) fn multi_get(&self, keys: &[&[u8]], values: &mut Values) -> forerun::Result<()> {
+    pub(crate) fn multi_get(&self, keys: &[&[u8]], values: &mut Values) -> Result<(), forerun::DbError> {
         match self {
             ReadSource::Keyspace(_, keyspace) => keyspace.multi_get(keys, values),
             ReadSource::Snapshot(snapshot, keyspace) => {
@@ -141,7 +141,7 @@ impl ReadSource {
         }
     }
 
-    pub(crate) fn has_any(&self) -> forerun::Result<bool> {
+    pub(crate) fn has_any(&self) -> Result<bool, forerun::DbError> {
         let mut entries = self.range((End::Unbounded, End::Unbounded));
         Ok(entries.next_entry()?.is_some())
     }

@@ -56,13 +56,13 @@ impl<'py> Rows<'py> {
         &mut self,
         py: Python<'_>,
         first: usize,
-        values: impl Iterator<Item = forerun::Result<Option<&'v [u8]>>> + Send,
+        values: impl Iterator<Item = Result<Option<&'v [u8]>, forerun::DbError>> + Send,
     ) -> PyResult<()> {
         let row_bytes = self.bytes.shape()[1];
         let bytes = self.bytes.as_slice_mut()?;
         let noted = self.noted.as_slice_mut()?;
         // Returns the position and the length of a value that does not fit a row.
-        let copy = || -> forerun::Result<Option<(usize, usize)>> {
+        let copy = || -> Result<Option<(usize, usize)>, forerun::DbError> {
             for (position, value) in (first..).zip(values) {
                 let value = value?;
                 noted[position] = value.is_some();

@@ -13,15 +13,25 @@ use crate::index::Index;
 use crate::index::item_bucket::{ItemRef, SLOTS};
 use crate::index::key_buckets::{BUCKETS, KeyBuckets};
 use crate::limbo::Limbo;
-use crate::options::{CacheOptions, Error};
+use crate::options::{CacheOptions, Clock, Error, WhenFull};
 use crate::page_runs::PageRuns;
 use crate::stats::{CacheStats, Count, sum, sum_items};
+use crate::ticker::Ticker;
 use crate::value::LargeValue;
 use forerun_core::sync::{Mutex, time};
 use forerun_core::{LeakedInFork, Owner};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
+
+/// A block with a smaller live share than this is worth compacting while the cache may evict.
+const SPARSE_SHARE: f64 = 0.75;
+/// The same in a cache that refuses new items instead.
+const SPARSE_SHARE_IF_REFUSING: f64 = 0.94;
+
+/// A cache that refuses new items keeps one block in this many free. Replacements fill them, and the
+/// more there are, the fewer live bytes have to be moved to win back the bytes of replaced items.
+const RESERVE_SHARE_IF_REFUSING: usize = 256;
 
 /// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. See the
 /// crate's front page for an example.
@@ -44,7 +54,9 @@ pub struct Cache {
     /// Blocks that are kept free ahead of writers.
     pub(crate) blocks_ahead: usize,
     last_cas: AtomicU64,
-    pub(crate) now: AtomicU32,
+    pub(crate) now: Arc<AtomicU32>,
+    /// The second for which everything that was due is done.
+    pub(crate) caught_up: AtomicU32,
     pub(crate) flushes: LeakedInFork<Flushes>,
     /// The second of the scheduled flush; 0 if none is scheduled.
     pub(crate) flush_at: AtomicU32,
@@ -52,6 +64,8 @@ pub struct Cache {
     pub(crate) last_evicted_idle_s: AtomicU32,
     pub(crate) eviction_hook: EvictionHook,
     pub(crate) started: Instant,
+    /// Advances the clock. `None`: the caller does.
+    _ticker: LeakedInFork<Option<Ticker>>,
 }
 
 impl Cache {
@@ -59,7 +73,8 @@ impl Cache {
     /// the limit of the new cache cannot be raised.
     ///
     /// # Errors
-    /// [`Error`] if the options are invalid or the system gives no memory.
+    /// [`Error`] if the options are invalid or the system gives no memory, or no thread for the
+    /// clock.
     pub fn new(mut options: CacheOptions) -> Result<Cache, Error> {
         options.complete()?;
         let limit_bytes = options.memory_limit_bytes;
@@ -75,9 +90,19 @@ impl Cache {
     fn reserve(options: CacheOptions) -> Result<Cache, Error> {
         let limit_bytes = options.memory_limit_bytes;
         let budget = Arc::new(Budget::new(limit_bytes));
-        let policy = Policy::new(limit_bytes);
+        let policy = Policy::new(limit_bytes, options.pages)?;
         let max_bytes = options.memory_limit_max_bytes;
-        let blocks = Blocks::new(options.pages, &budget, max_bytes)?;
+        let (reserve_share, sparse_share) = match options.when_full {
+            WhenFull::Evict => (usize::MAX, SPARSE_SHARE),
+            WhenFull::Refuse => (RESERVE_SHARE_IF_REFUSING, SPARSE_SHARE_IF_REFUSING),
+        };
+        let blocks = Blocks::new(
+            options.pages,
+            &budget,
+            max_bytes,
+            reserve_share,
+            sparse_share,
+        )?;
         let index = Index::new(options.pages, &budget, max_bytes)?;
         let epochs = Epochs::new();
         let fixed_bytes = size_of::<Cache>()
@@ -88,6 +113,16 @@ impl Cache {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
         }
         let runs = PageRuns::new(&budget, max_bytes, LargeValue::OVERHEAD_BYTES);
+        let (now, started) = (Arc::new(AtomicU32::new(1)), time::now());
+        let ticker = match options.clock {
+            Clock::Manual => None,
+            Clock::Automatic => {
+                let ticker = Ticker::start(Arc::clone(&now), started);
+                Some(ticker.map_err(|error| Error::Thread {
+                    reason: error.to_string(),
+                })?)
+            }
+        };
         let blocks_ahead = (limit_bytes / blocks.len_bytes() / 256).clamp(1, 8);
         Ok(Cache {
             owner: Owner::this_process(),
@@ -103,12 +138,14 @@ impl Cache {
             runs: Arc::new(runs),
             blocks_ahead,
             last_cas: AtomicU64::new(0),
-            now: AtomicU32::new(1),
+            now,
+            caught_up: AtomicU32::new(1),
             flushes: LeakedInFork::new(Flushes::new()),
             flush_at: AtomicU32::new(0),
             last_evicted_idle_s: AtomicU32::new(0),
             eviction_hook: EvictionHook::default(),
-            started: time::now(),
+            started,
+            _ticker: LeakedInFork::new(ticker),
         })
     }
 

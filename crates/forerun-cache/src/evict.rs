@@ -7,12 +7,14 @@
 //!               └─▶ evicted: unlinked
 //! ```
 //!
-//! Writers empty a block in small steps. Any writer may do the next step.
+//! Writers empty a block in small steps. Any writer may do the next step. A block may point to large
+//! values of many times its own length, so the policy is asked again after every block's length of
+//! items.
 
-use crate::blocks::victim::{Evacuation, Reason, Victim};
+use crate::blocks::victim::{Evacuation, Reason, Sparse, Victim};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
-use crate::eviction::EvictionDecision;
+use crate::eviction::{EvictionDecision, Policy};
 use crate::index::item_bucket::ItemRef;
 use crate::index::key_buckets::KeyBuckets;
 use crate::limbo::Garbage;
@@ -20,36 +22,71 @@ use crate::options::WhenFull;
 use crate::stats::Count;
 use crate::unlink::RemovalCause;
 
-/// A block with a smaller live share than this is worth compacting while the cache may evict.
-const SPARSE_BELOW: f64 = 0.75;
-/// The same in a cache that refuses new items instead.
-const SPARSE_BELOW_IF_REFUSING: f64 = 0.94;
-
 /// How many items ahead the index is prefetched.
 const AHEAD: usize = 8;
+
+/// How far a step has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The block is empty and retired.
+    Done,
+    /// The quantum ended at this offset, after this many bytes.
+    Paused { offset: usize, bytes: usize },
+    /// There is no memory for an item that must not be evicted.
+    Stuck,
+}
 
 impl Cache {
     /// Goes through about `quantum_bytes` of blocks. `false`: no block could be emptied. The caller
     /// is not pinned.
     pub(crate) fn evict(&self, current: &mut Option<Evacuation>, quantum_bytes: usize) -> bool {
-        let (sparse_below, policy) = match self.options().when_full {
-            WhenFull::Evict => (SPARSE_BELOW, Some(&self.policy)),
-            WhenFull::Refuse => (SPARSE_BELOW_IF_REFUSING, None),
+        let policy = match self.options().when_full {
+            WhenFull::Evict => Some(&self.policy),
+            WhenFull::Refuse => None,
         };
+        self.empty_some(current, Sparse::Below, policy, quantum_bytes)
+            // No block could be compacted. The policy may still evict.
+            || (policy.is_some()
+                && self.empty_some(current, Sparse::None, policy, quantum_bytes))
+    }
+
+    /// Goes through about `quantum_bytes` of a block that has dead bytes, however few. `false`: no
+    /// block could be compacted. Nothing is evicted.
+    pub(crate) fn compact(&self, current: &mut Option<Evacuation>, quantum_bytes: usize) -> bool {
+        self.empty_some(current, Sparse::WithDeadBytes, None, quantum_bytes)
+    }
+
+    fn empty_some(
+        &self,
+        current: &mut Option<Evacuation>,
+        sparse: Sparse,
+        policy: Option<&Policy>,
+        quantum_bytes: usize,
+    ) -> bool {
         let choose = || {
-            let moment = self.moment();
-            let victim = self.blocks.choose_victim(moment, sparse_below, policy)?;
-            Some(Evacuation { victim, offset: 0 })
+            let victim = self.blocks.choose_victim(self.moment(), sparse, policy)?;
+            Some(Evacuation::new(victim))
         };
-        let Some(Evacuation { victim, offset }) = current.take().or_else(choose) else {
+        let Some(mut evacuation) = current.take().or_else(choose) else {
             return false;
         };
-        let end = self.empty(victim, offset, quantum_bytes);
-        if end < victim.tail {
-            *current = Some(Evacuation {
-                victim,
-                offset: end,
-            });
+        let victim = evacuation.victim;
+        match self.empty(victim, evacuation.offset, quantum_bytes) {
+            Step::Done => {}
+            Step::Paused { offset, bytes } => {
+                evacuation.offset = offset;
+                evacuation.bytes += bytes;
+                let is_over = evacuation.bytes >= self.blocks.len_bytes();
+                if victim.reason == Reason::Evicted && is_over {
+                    self.blocks.put_back(victim, offset);
+                } else {
+                    *current = Some(evacuation);
+                }
+            }
+            Step::Stuck => {
+                self.blocks.put_back(victim, victim.head);
+                return false;
+            }
         }
         true
     }
@@ -57,10 +94,9 @@ impl Cache {
     /// Empties at most `blocks_max` blocks whose items have all expired or were flushed.
     pub(crate) fn reclaim_expired(&self, blocks_max: usize) {
         for _ in 0..blocks_max {
-            let Some(victim) = self.blocks.choose_victim(self.moment(), 0.0, None) else {
+            if !self.empty_some(&mut None, Sparse::None, None, usize::MAX) {
                 break;
-            };
-            self.empty(victim, 0, usize::MAX);
+            }
         }
     }
 
@@ -70,18 +106,11 @@ impl Cache {
         let Some(mut current) = self.try_lock_evacuation() else {
             return;
         };
-        if current.is_none() {
-            let victim = self.blocks.choose_victim(self.moment(), 0.0, None);
-            *current = victim.map(|victim| Evacuation { victim, offset: 0 });
-        }
-        if current.is_some() {
-            self.evict(&mut current, quantum_bytes);
-        }
+        self.empty_some(&mut current, Sparse::None, None, quantum_bytes);
     }
 
-    /// Goes through a part of a victim and returns where it stopped. At the victim's tail the block
-    /// is retired.
-    fn empty(&self, victim: Victim, from: usize, quantum_bytes: usize) -> usize {
+    /// Goes through a part of a victim. At the victim's tail the block is retired.
+    fn empty(&self, victim: Victim, from: usize, quantum_bytes: usize) -> Step {
         let pinned = self.epochs.pin();
         let mut end = from;
         // A block may point to many large values. They count too, so that no more of them are
@@ -95,19 +124,24 @@ impl Cache {
             if let Some(later) = upcoming.next() {
                 self.prefetch_home(&pinned, later);
             }
-            large_bytes += self.evict_or_move(&pinned, victim, item);
+            match self.evict_or_move(&pinned, victim, item) {
+                Some(bytes) => large_bytes += bytes,
+                None => return Step::Stuck,
+            }
             end = next;
             if end - from + large_bytes >= quantum_bytes {
                 break;
             }
         }
-        if end >= victim.tail {
-            pinned.counters().add(Count::BlocksReclaimed, 1);
-            let garbage = Garbage::Block(victim.block);
-            self.limbo
-                .push(&self.epochs, garbage, self.blocks.len_bytes());
+        if end < victim.tail {
+            let bytes = end - from + large_bytes;
+            return Step::Paused { offset: end, bytes };
         }
-        end
+        pinned.counters().add(Count::BlocksReclaimed, 1);
+        let garbage = Garbage::Block(victim.block);
+        self.limbo
+            .push(&self.epochs, garbage, self.blocks.len_bytes());
+        Step::Done
     }
 
     /// Prefetches the index line that most likely holds an item of a victim.
@@ -118,23 +152,25 @@ impl Cache {
     }
 
     /// Removes an item of a victim or moves it to another block, unless it is dead already. Returns
-    /// the bytes of its large value if the item was live.
-    fn evict_or_move(&self, pinned: &Pinned<'_>, victim: Victim, item: ItemRef) -> usize {
+    /// the bytes of its large value if the item was live. `None`: the item must not be evicted, and
+    /// there is no memory to move it.
+    fn evict_or_move(&self, pinned: &Pinned<'_>, victim: Victim, item: ItemRef) -> Option<usize> {
         let record = self.record(pinned, item);
         let hash = self.hasher.hash(record.key());
         let mut locked = self.index.lock(pinned, hash);
         let matches = |candidate| candidate == item;
         let Some((slot_ref, _)) = locked.segment().find(KeyBuckets::new(hash), matches) else {
             // The item is dead. If it had a large value, that is gone too.
-            return 0;
+            return Some(0);
         };
         let large_bytes = record.large_len();
         // Read under the lock, so that it is no earlier than the moment of the item's writer.
         let moment = self.moment();
         if record.is_gone(moment) {
             self.unlink(pinned, &mut locked, slot_ref, item, RemovalCause::Expired);
-            return large_bytes;
+            return Some(large_bytes);
         }
+        let bytes = record.size_bytes();
         let decision = match victim.reason {
             // Nothing is evicted here: the block is compacted, or the item's expiry was extended.
             Reason::Sparse | Reason::Expired => EvictionDecision::Move {
@@ -151,19 +187,22 @@ impl Cache {
             }
         };
         let Some(moved) = moved else {
-            self.policy.on_evict(victim.queue, hash);
+            if victim.reason != Reason::Evicted {
+                return None;
+            }
+            self.policy
+                .on_evict(victim.queue, hash, bytes + large_bytes);
             let cause = RemovalCause::Evicted;
             self.unlink(pinned, &mut locked, slot_ref, item, cause);
-            return large_bytes;
+            return Some(large_bytes);
         };
         let copy = self.record(pinned, moved.item);
         self.blocks.mark_live(moved.item, copy, moment.flushes);
         locked.replace(slot_ref, moved.item);
-        let bytes = record.size_bytes();
-        self.blocks.mark_dead(item, bytes);
+        self.blocks.mark_dead(item, record);
         self.blocks.finish_write(moved);
         pinned.counters().add(Count::MovedBytes, bytes as u64);
-        large_bytes
+        Some(large_bytes)
     }
 
     /// Evicts the least frequently read item from the home bucket of a hash that finds no slot in

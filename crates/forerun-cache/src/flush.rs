@@ -21,6 +21,9 @@ const LAG_MAX: u64 = 1 << (Generation::BITS - 1);
 /// left.
 const PARTS: u64 = 1 << (Generation::BITS - 2);
 
+/// Maximum number of blocks of expired items that are emptied when the clock has advanced.
+const EXPIRED_BLOCKS_MAX: usize = 4;
+
 /// Bytes of blocks that each flush goes through.
 const QUANTUM_BYTES: usize = 16 << 10;
 
@@ -44,7 +47,7 @@ impl Cache {
         if self.is_forked() {
             return;
         }
-        // Relaxed: a number that the next tick reads.
+        // Relaxed: a number that the next guard or write reads.
         if at > self.now() {
             self.flush_at.store(at, Relaxed);
             return;
@@ -71,11 +74,40 @@ impl Cache {
         self.collect();
     }
 
-    /// Flushes the cache if a scheduled flush is due.
+    /// Does what has become due since the clock advanced. Called by every write.
+    #[inline]
+    pub(crate) fn catch_up(&self) {
+        // Relaxed: a guess, checked below.
+        if self.caught_up.load(Relaxed) != self.now() {
+            self.catch_up_to(self.now());
+        }
+    }
+
+    #[cold]
+    fn catch_up_to(&self, now: u32) {
+        // Relaxed: one thread finds the earlier second, and nothing else is published.
+        if self.caught_up.fetch_max(now, Relaxed) < now {
+            self.flush_if_due();
+            self.reclaim_expired(EXPIRED_BLOCKS_MAX);
+            self.collect();
+        }
+    }
+
+    /// Flushes the cache if a scheduled flush is due. Called by every guard, which must not find
+    /// flushed items.
+    #[inline]
     pub(crate) fn flush_if_due(&self) {
+        // Relaxed: a number that is checked below.
+        if self.flush_at.load(Relaxed) != 0 {
+            self.flush_if_second_has_come();
+        }
+    }
+
+    #[cold]
+    fn flush_if_second_has_come(&self) {
         let at = self.flush_at.load(Relaxed);
         // Another thread may schedule a later flush at this moment; that flush stays scheduled.
-        let is_due = at != 0 && at <= self.now();
+        let is_due = at != 0 && at <= self.now() && !self.is_forked();
         if is_due && (self.flush_at.compare_exchange(at, 0, Relaxed, Relaxed)).is_ok() {
             self.flush_now();
         }

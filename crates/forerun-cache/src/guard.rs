@@ -5,6 +5,7 @@ use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::item::Item;
 use crate::lookup::{Batch, GROUP};
+use crate::options::Error;
 use crate::request::Expiry;
 use crate::stats::Count;
 use forerun_core::arch::{self, dispatch};
@@ -50,6 +51,7 @@ impl Cache {
     /// ```
     #[inline]
     pub fn pin(&self) -> Guard<'_> {
+        self.flush_if_due();
         Guard::new(self)
     }
 
@@ -66,6 +68,14 @@ impl Cache {
     /// ```
     pub fn get(&self, key: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         Some(self.pin().get(key)?.value().to_vec())
+    }
+}
+
+fn check_lengths(keys: usize, items: usize) -> Result<(), Error> {
+    if keys == items {
+        Ok(())
+    } else {
+        Err(Error::Length { keys, items })
     }
 }
 
@@ -89,34 +99,44 @@ impl<'c> Guard<'c> {
     /// let cache = Cache::new(CacheOptions::default())?;
     /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
     /// let (guard, mut items) = (cache.pin(), [None; 2]);
-    /// guard.multi_get(&["CH/Bern", "FR/Lyon"], &mut items);
+    /// guard.multi_get(&["CH/Bern", "FR/Lyon"], &mut items)?;
     /// assert_eq!(items[0].unwrap().value(), b"46.948,7.447");
     /// assert!(items[1].is_none());
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
     ///
-    /// # Panics
-    /// If `items` is not as long as `keys`.
-    pub fn multi_get<'g, K: AsRef<[u8]>>(&'g self, keys: &[K], items: &mut [Option<Item<'g>>]) {
-        assert_eq!(keys.len(), items.len(), "`items` must be as long as `keys`");
+    /// # Errors
+    /// [`Error::Length`] if `items` is not as long as `keys`.
+    pub fn multi_get<'g, K: AsRef<[u8]>>(
+        &'g self,
+        keys: &[K],
+        items: &mut [Option<Item<'g>>],
+    ) -> Result<(), Error> {
+        check_lengths(keys.len(), items.len())?;
         // A group of slices at a time, so that the lookup is compiled once for all types of keys.
         for (keys, items) in keys.chunks(GROUP).zip(items.chunks_mut(GROUP)) {
             let mut group: [&[u8]; GROUP] = [&[]; GROUP];
             for (slice, key) in group.iter_mut().zip(keys) {
                 *slice = key.as_ref();
             }
-            self.multi_get_slices(&group[..keys.len()], items);
+            self.multi_get_slices(&group[..keys.len()], items)?;
         }
+        Ok(())
     }
 
     /// [`multi_get`](Guard::multi_get) of keys that are slices already. Nothing is copied.
     ///
-    /// # Panics
-    /// If `items` is not as long as `keys`.
-    pub fn multi_get_slices<'g>(&'g self, keys: &[&[u8]], items: &mut [Option<Item<'g>>]) {
-        assert_eq!(keys.len(), items.len(), "`items` must be as long as `keys`");
+    /// # Errors
+    /// [`Error::Length`] if `items` is not as long as `keys`.
+    pub fn multi_get_slices<'g>(
+        &'g self,
+        keys: &[&[u8]],
+        items: &mut [Option<Item<'g>>],
+    ) -> Result<(), Error> {
+        check_lengths(keys.len(), items.len())?;
         if self.cache.is_forked() {
-            return items.fill(None);
+            items.fill(None);
+            return Ok(());
         }
         let batch = Batch {
             cache: self.cache,
@@ -129,6 +149,7 @@ impl<'c> Guard<'c> {
         counters.add(Count::GetHits, counts.hits);
         counters.add(Count::GetMisses, keys.len() as u64 - counts.hits);
         counters.add(Count::GetExpired, counts.expired);
+        Ok(())
     }
 
     /// Looks up one key.
@@ -186,8 +207,9 @@ impl<'c> Guard<'c> {
         (!record.is_gone(self.cache.moment())).then(|| Item::untouched(record))
     }
 
-    /// Looks up one key and gives its item a new expiry. This never waits: if moving the item to
-    /// others that expire at about the same time would need memory, the item stays where it is.
+    /// Looks up one key and gives the item that it returns a new expiry. This never waits: if moving
+    /// the item to others that expire at about the same time would need memory, the item stays where
+    /// it is.
     ///
     /// ```
     /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
@@ -201,8 +223,13 @@ impl<'c> Guard<'c> {
     /// ```
     pub fn get_and_touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Option<Item<'_>> {
         let key = key.as_ref();
-        self.cache.touch(key, expiry);
-        self.get(key)
+        loop {
+            let item = self.get(key)?;
+            // Otherwise another thread has just replaced it.
+            if self.cache.touch_item(&item, expiry) {
+                return Some(item);
+            }
+        }
     }
 
     /// Visits all items of one part of the cache, in no particular order, and returns where to

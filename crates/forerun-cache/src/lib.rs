@@ -2,19 +2,21 @@
 //!
 //! ```
 //! use forerun_cache::{Cache, CacheOptions, Expiry, Store, StoreResult};
+//! use std::time::Duration;
 //!
 //! let cache = Cache::new(CacheOptions::default().memory_limit_bytes(32 << 20))?;
-//! let expiry = Expiry::At(cache.now() + 60);
-//! cache.store(Store { expiry, ..Store::set(b"CH/Bern", b"46.948,7.447") });
-//! cache.store(Store::set(b"CH/Biel", b"47.137,7.246"));
+//! let stored = cache.set("CH/Biel", "47.137,7.246");
+//! assert!(matches!(stored, StoreResult::Stored { .. }));
+//! let expiry = Expiry::In(Duration::from_secs(60));
+//! let stored = cache.store(Store { expiry, ..Store::set("CH/Bern", "46.948,7.447") });
+//! assert!(matches!(stored, StoreResult::Stored { .. }));
 //!
 //! // A guard keeps items in place while they are read. Hold it briefly, never for a slow client.
 //! let guard = cache.pin();
 //! let mut found = [None; 3];
-//! guard.multi_get(&[b"CH/Biel", b"FR/Lyon", b"CH/Bern"], &mut found);
+//! guard.multi_get(&["CH/Biel", "FR/Lyon", "CH/Bern"], &mut found)?;
 //! assert_eq!(found[0].unwrap().value(), b"47.137,7.246");
 //! assert!(found[1].is_none());
-//! assert_eq!(found[2].unwrap().expiry(), Expiry::At(cache.now() + 60));
 //! # Ok::<(), forerun_cache::Error>(())
 //! ```
 //!
@@ -22,9 +24,9 @@
 //! that they write belong to the items they find.
 //!
 //! # The types
-//! - [`Cache`] makes guards and does all writing: [`Cache::store`], [`Cache::delete`],
-//!   [`Cache::touch`], [`Cache::arithmetic`], [`Cache::invalidate`], [`Cache::flush_all`],
-//!   [`Cache::set_memory_limit`].
+//! - [`Cache`] makes guards and does all writing: [`Cache::set`], [`Cache::store`], [`Cache::delete`],
+//!   [`Cache::touch`], [`Cache::touch_item`], [`Cache::arithmetic`], [`Cache::invalidate`],
+//!   [`Cache::flush_all`], [`Cache::set_memory_limit`].
 //! - [`Guard`] reads: [`Guard::multi_get`], [`Guard::get`], [`Guard::peek`],
 //!   [`Guard::get_and_touch`], [`Guard::scan`].
 //! - [`Item`] is the result of a lookup, valid while its guard is borrowed. A large value is also
@@ -33,9 +35,9 @@
 //! - [`ValueBuffer`] receives a value that arrives in pieces.
 //!
 //! # Time
-//! The clock counts seconds from 1 and advances only when the caller advances it: [`Cache::tick`]
-//! sets it to the time since the cache was made, [`Cache::advance`] to any later second. Expired
-//! items are never found and are reclaimed over time.
+//! The clock counts seconds from 1. A thread of the cache advances it, unless
+//! [`CacheOptions::clock`] leaves that to the caller. Expired items are never found and are
+//! reclaimed over time.
 
 #![deny(unsafe_code)]
 
@@ -47,7 +49,7 @@
 //   items       evict  sweep  unlink  lookup
 //   the cache   cache
 //   its parts   limbo  blocks  index  item  request  value  page_runs  epoch  generation  eviction
-//   basics      budget  hasher  options  stats  sync
+//   basics      budget  hasher  options  stats  sync  ticker
 
 mod blocks;
 mod budget;
@@ -75,6 +77,7 @@ mod request;
 mod stats;
 mod sweep;
 mod sync;
+mod ticker;
 mod unlink;
 mod value;
 mod value_buffer;
@@ -86,8 +89,8 @@ pub use eviction_hook::Evicted;
 pub use guard::{Cursor, Guard};
 pub use item::Item;
 pub use options::{
-    CacheOptions, Error, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, MEMORY_BYTES_MIN,
-    WhenFull,
+    CacheOptions, Clock, Error, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX,
+    MEMORY_BYTES_MIN, WhenFull,
 };
 pub use request::{
     Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, Expiry, Invalidate, Store,

@@ -47,6 +47,8 @@ pub struct CacheOptions {
     pub when_full: WhenFull,
     /// The kind of memory pages to request from the system. Default: huge pages.
     pub pages: Pages,
+    /// What advances the clock by which items expire. Default: [`Clock::Automatic`].
+    pub clock: Clock,
     /// The seed of the hash function. The default `None` draws a random seed. Set one only in
     /// tests, because anyone who knows the seed can craft keys that collide.
     pub seed: Option<u64>,
@@ -60,6 +62,7 @@ impl Default for CacheOptions {
             max_item_bytes: 0,
             when_full: WhenFull::Evict,
             pages: Pages::default(),
+            clock: Clock::default(),
             seed: None,
         }
     }
@@ -72,6 +75,7 @@ forerun_core::setters! {
         max_item_bytes: usize,
         when_full: WhenFull,
         pages: Pages,
+        clock: Clock,
     } into {
         seed: Option<u64>,
     }
@@ -113,7 +117,22 @@ pub enum WhenFull {
     #[default]
     Evict,
     /// Refuse the new item with [`StoreResult::OutOfMemory`](crate::StoreResult::OutOfMemory).
+    /// Nothing is evicted. An item that replaces one that is no shorter, such as a counter, still
+    /// finds memory, unless its value is a [large one](crate::Item::to_shared).
     Refuse,
+}
+
+/// What advances a cache's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum Clock {
+    /// A thread of the cache, every second. It ends when the cache is dropped.
+    #[default]
+    Automatic,
+    /// The caller: see [`Cache::tick`](crate::Cache::tick) and
+    /// [`Cache::advance`](crate::Cache::advance).
+    Manual,
 }
 
 /// Why a call failed.
@@ -170,6 +189,20 @@ pub enum Error {
     BuffersFull {
         /// The memory limit of these buffers.
         max_bytes: usize,
+    },
+    /// The answers of a batch have other places than its keys. Nothing was looked up.
+    #[error("{items} places for the items of {keys} keys")]
+    Length {
+        /// The number of keys.
+        keys: usize,
+        /// The number of places for items.
+        items: usize,
+    },
+    /// The system gave no thread for the [clock](CacheOptions::clock).
+    #[error("cannot start the thread of the clock: {reason}")]
+    Thread {
+        /// The system's error.
+        reason: String,
     },
     /// Another cache made the buffer.
     #[error("the buffer belongs to another cache")]

@@ -17,6 +17,8 @@ use forerun_core::sync::{MutexGuard, TryLockError, thread, time};
 pub(crate) enum Shortage {
     /// A block for small items.
     Block,
+    /// This many bytes in any block, for an item that replaces one that is no shorter.
+    Replacement(usize),
     /// This many bytes for something else.
     Bytes(usize),
     /// Pages for a value of this many bytes.
@@ -34,6 +36,9 @@ const QUANTUM_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=16 << 10;
 const PREFAULT_SHARE: usize = 32;
 const PREFAULT_BYTES_MAX: usize = 64 << 20;
 
+/// The number of blocks that a replacement compacts before it gives up.
+const COMPACTIONS_MAX: usize = 64;
+
 /// How long a writer waits for other threads' readers before it gives up, and how often it checks
 /// before it sleeps between checks. A guard lives for microseconds, but the thread that holds it
 /// may be descheduled for much longer.
@@ -49,15 +54,19 @@ impl Cache {
         let held = self.epochs.held_by_this_thread();
         let mut checks = 0;
         let mut waiting_since = None;
-        // Each item survives at most as many rounds as its frequency.
-        let steps_max = 64 * (self.blocks.in_use_len() + 1);
+        let steps_max = match need {
+            Shortage::Replacement(_) => COMPACTIONS_MAX,
+            // Each item survives at most as many rounds as its frequency.
+            _ => 64 * (self.budget.used_bytes() / self.blocks.len_bytes() + 1),
+        };
         let mut steps_left = steps_max;
         loop {
             self.collect();
             if self.is_available(need) {
                 return true;
             }
-            if need != Shortage::Block && self.blocks.has_unreleasable() {
+            let is_in_blocks = matches!(need, Shortage::Block | Shortage::Replacement(_));
+            if !is_in_blocks && self.blocks.has_unreleasable() {
                 // The system takes no memory back, so emptying blocks would not help.
                 return false;
             }
@@ -74,7 +83,12 @@ impl Cache {
                 }
                 steps_left -= 1;
                 let mut current = unpoisoned(self.evacuation.lock());
-                if self.evict(&mut current, self.blocks.len_bytes()) {
+                let quantum_bytes = self.blocks.len_bytes();
+                let is_some_emptied = match need {
+                    Shortage::Replacement(_) => self.compact(&mut current, quantum_bytes),
+                    _ => self.evict(&mut current, quantum_bytes),
+                };
+                if is_some_emptied {
                     continue;
                 }
             }
@@ -96,7 +110,7 @@ impl Cache {
 
     fn bytes_of(&self, need: Shortage) -> usize {
         match need {
-            Shortage::Block => self.blocks.len_bytes(),
+            Shortage::Block | Shortage::Replacement(_) => self.blocks.len_bytes(),
             // Blocks are returned to the system as a whole.
             Shortage::Bytes(bytes) => bytes + self.blocks.len_bytes(),
             Shortage::Large(len_bytes) => {
@@ -108,6 +122,7 @@ impl Cache {
     fn is_available(&self, need: Shortage) -> bool {
         let fits = || match need {
             Shortage::Block => self.blocks.available() > 0 || self.blocks.can_charge_one(),
+            Shortage::Replacement(bytes) => self.blocks.has_room_for_replacement(bytes),
             Shortage::Bytes(bytes) => bytes <= self.budget.left_bytes(),
             Shortage::Large(len_bytes) => self.runs.fits(len_bytes),
         };
@@ -115,9 +130,8 @@ impl Cache {
             if fits() {
                 break true;
             }
-            if need == Shortage::Block
-                || !(self.blocks.release_one() || self.runs.release_retained())
-            {
+            let is_in_blocks = matches!(need, Shortage::Block | Shortage::Replacement(_));
+            if is_in_blocks || !(self.blocks.release_one() || self.runs.release_retained()) {
                 break false;
             }
         }
@@ -154,6 +168,14 @@ impl Cache {
             }
         }
         self.collect();
+    }
+
+    /// Finishes the evacuation of the block that is being emptied. None begins until the result is
+    /// dropped.
+    pub(crate) fn settle_evacuation(&self) -> MutexGuard<'_, Option<Evacuation>> {
+        let mut current = unpoisoned(self.evacuation.lock());
+        while current.is_some() && self.evict(&mut current, usize::MAX) {}
+        current
     }
 
     /// The block that is being emptied, unless another thread is emptying it.

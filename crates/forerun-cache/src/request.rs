@@ -1,6 +1,7 @@
 //! The requests of writers, and their results.
 
 use crate::value_buffer::ValueBuffer;
+use std::time::Duration;
 
 /// When an item expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -11,16 +12,39 @@ pub enum Expiry {
     /// At this second of the cache's clock ([`Cache::now`](crate::Cache::now)). If that second has
     /// already come, the item expires at once.
     At(u32),
+    /// After this time from now, rounded up to seconds of the cache's clock. The first of them has
+    /// begun already, so an item may expire up to a second earlier. Zero expires at once.
+    In(Duration),
 }
 
 impl Expiry {
-    /// The word that items store: the second, or 0 for never.
-    pub(crate) fn to_word(self) -> u32 {
+    /// The second of the clock at which an item that is stored in second `now` expires; `None`
+    /// means never.
+    ///
+    /// ```
+    /// use forerun_cache::Expiry;
+    /// use std::time::Duration;
+    ///
+    /// assert_eq!(Expiry::In(Duration::from_millis(1500)).second(10), Some(12));
+    /// assert_eq!(Expiry::Never.second(10), None);
+    /// ```
+    pub fn second(self, now: u32) -> Option<u32> {
         match self {
-            Expiry::Never => 0,
-            // The clock begins at 1, so second 1 is always past.
-            Expiry::At(second) => second.max(1),
+            Expiry::Never => None,
+            Expiry::At(second) => Some(second),
+            Expiry::In(time) => {
+                let has_rest = time.subsec_nanos() > 0;
+                let seconds = time.as_secs().saturating_add(u64::from(has_rest));
+                let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+                Some(now.saturating_add(seconds))
+            }
         }
+    }
+
+    /// The word that items store: the second, or 0 for never.
+    pub(crate) fn to_word(self, now: u32) -> u32 {
+        // The clock begins at 1, so second 1 is always past.
+        self.second(now).map_or(0, |second| second.max(1))
     }
 
     pub(crate) fn from_word(word: u32) -> Expiry {
@@ -164,6 +188,7 @@ impl<'a> Store<'a> {
 }
 
 /// The result of a [`Store`].
+#[must_use = "a refused store changes nothing"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreResult {
     /// The item is stored.
@@ -177,9 +202,10 @@ pub enum StoreResult {
     Exists,
     /// `compare_cas` was given, but there is no item.
     NotFound,
-    /// The key is empty or longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX), or the item is
-    /// larger than [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). The old
-    /// item stays.
+    /// The key is empty or longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX). Nothing was done.
+    InvalidKey,
+    /// The item is larger than
+    /// [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). The old item stays.
     TooLarge,
     /// No memory could be reclaimed, or the calling thread holds a [`Guard`](crate::Guard) and the
     /// store would have to evict. The old item stays.
@@ -235,6 +261,12 @@ impl<'a> Invalidate<'a> {
             mark_stale: true,
             drop_value: false,
         }
+    }
+}
+
+impl<'a, K: AsRef<[u8]> + ?Sized> From<&'a K> for Delete<'a> {
+    fn from(key: &'a K) -> Delete<'a> {
+        Delete::key(key)
     }
 }
 
@@ -307,6 +339,7 @@ impl<'a> Arithmetic<'a> {
 }
 
 /// The result of an [`Arithmetic`].
+#[must_use = "a refused change changes nothing"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ArithmeticResult {
     /// The number was changed, or the initial number stored.
@@ -322,7 +355,9 @@ pub enum ArithmeticResult {
     },
     /// The key has no item, and no initial number was given.
     NotFound,
-    /// The value is not a decimal number below 2^64.
+    /// The key is empty or longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX). Nothing was done.
+    InvalidKey,
+    /// The value is not a decimal number below 2^64, or it is longer than 512 KiB.
     NotANumber,
     /// The item has another CAS number.
     Exists,

@@ -50,10 +50,9 @@ impl Cache {
                 now: self.now(),
             });
         }
-        let block_bytes = record.size_bytes();
         // Measured while the item still has its share of a large value.
-        let item_bytes = block_bytes + record.large_len();
-        self.blocks.mark_dead(item, block_bytes);
+        let item_bytes = record.size_bytes() + record.large_len();
+        self.blocks.mark_dead(item, record);
         if let Some(value) = self.blocks.take_large(record) {
             let garbage = Garbage::Large(value);
             self.limbo

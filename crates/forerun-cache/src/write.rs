@@ -87,6 +87,12 @@ enum Obstacle {
     /// Another thread changed the item.
     Changed,
     NoMemory(Shortage),
+    /// There is no memory for an item in a block. The item replaces one that has
+    /// `replaced_bytes` there, or none.
+    NoBlock {
+        bytes: usize,
+        replaced_bytes: usize,
+    },
     /// The index has no free slot, in a segment of this depth.
     NoSlot {
         depth: u32,
@@ -105,31 +111,47 @@ struct Attempts {
     large: Option<(Option<Version>, Arc<LargeValue>)>,
     /// Bytes that the item took in a block.
     written_bytes: usize,
+    /// Whether there is no memory for an item that is new or longer than the one that it replaces.
+    is_full: bool,
 }
 
 impl Cache {
     /// Carries out an operation.
     pub(crate) fn update<D: Operation>(&self, key: &[u8], operation: &D) -> Outcome<D::Answer> {
+        self.catch_up();
         let hash = self.hasher.hash(key);
         let mut attempts = Attempts::default();
         loop {
-            let obstacle = {
+            let attempt = {
+                // A replacement may take memory that an evacuation counts on.
+                let _settled = attempts.is_full.then(|| self.settle_evacuation());
                 let pinned = self.epochs.pin();
-                match self.try_update(&pinned, key, hash, operation, &mut attempts) {
-                    Ok(outcome) => {
-                        drop(pinned);
-                        self.reclaim_ahead(attempts.written_bytes);
-                        return outcome;
-                    }
-                    Err(obstacle) => obstacle,
+                self.try_update(&pinned, key, hash, operation, &mut attempts)
+            };
+            let obstacle = match attempt {
+                Ok(outcome) => {
+                    self.reclaim_ahead(attempts.written_bytes);
+                    return outcome;
                 }
+                Err(obstacle) => obstacle,
             };
             match obstacle {
                 Obstacle::Changed => {}
                 _ if D::ON_SHORTAGE == OnShortage::GiveUp => return Outcome::OutOfMemory,
                 Obstacle::NoSlot { depth } if self.grow_index(hash, depth) => {}
                 Obstacle::NoMemory(need) if self.reclaim(need) => {}
-                Obstacle::NoSlot { .. } | Obstacle::NoMemory(_) | Obstacle::NoMapping => {
+                Obstacle::NoBlock { .. } if !attempts.is_full && self.reclaim(Shortage::Block) => {}
+                // The item itself may have been evicted in the meantime.
+                Obstacle::NoBlock {
+                    bytes,
+                    replaced_bytes,
+                } if bytes <= replaced_bytes
+                    && (!std::mem::replace(&mut attempts.is_full, true)
+                        || self.reclaim(Shortage::Replacement(bytes))) => {}
+                Obstacle::NoSlot { .. }
+                | Obstacle::NoMemory(_)
+                | Obstacle::NoBlock { .. }
+                | Obstacle::NoMapping => {
                     self.epochs.pin().counters().add(Count::OutOfMemory, 1);
                     return Outcome::OutOfMemory;
                 }
@@ -191,11 +213,20 @@ impl Cache {
             generation: moment.generation(),
         };
         let class = self.blocks.ttl_class(new.expiry, now);
-        let no_block = Obstacle::NoMemory(Shortage::Block);
-        let allocation = self
-            .blocks
-            .write(queue, class, &record, Requester::Writer)
-            .ok_or(no_block)?;
+        let bytes = record.size_bytes();
+        let replaced_bytes = live.map_or(0, |(_, replaced)| replaced.size_bytes());
+        let requester = if attempts.is_full && bytes <= replaced_bytes {
+            Requester::Replacement
+        } else {
+            Requester::Writer
+        };
+        let allocation =
+            self.blocks
+                .write(queue, class, &record, requester)
+                .ok_or(Obstacle::NoBlock {
+                    bytes,
+                    replaced_bytes,
+                })?;
         let (item, written) = (allocation.item, self.record(pinned, allocation.item));
 
         let key_buckets = KeyBuckets::new(hash);

@@ -13,6 +13,7 @@ fn invalid_options_are_refused_with_a_message() {
     let new = |memory_limit_bytes, max_item_bytes| {
         Cache::new(
             CacheOptions::default()
+                .clock(forerun_cache::Clock::Manual)
                 .memory_limit_bytes(memory_limit_bytes)
                 .max_item_bytes(max_item_bytes),
         )
@@ -38,7 +39,9 @@ fn the_largest_item_is_by_default_at_most_half_of_the_memory() {
         (2 << 20, 1 << 20),
         (64 << 20, 1 << 20),
     ] {
-        let options = CacheOptions::default().memory_limit_bytes(memory_limit_bytes);
+        let options = CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
+            .memory_limit_bytes(memory_limit_bytes);
         let cache = Cache::new(options).unwrap();
         assert_eq!(cache.options().max_item_bytes, max_item_bytes);
         set(&cache, b"k", b"v");
@@ -51,7 +54,7 @@ fn keys_and_items_out_of_bounds_are_refused_and_change_nothing() {
     let cache = cache(16 << 20);
     set(&cache, b"k", b"v");
     for key in [&[b'k'; 251][..], b""] {
-        assert_eq!(cache.store(Store::set(key, b"v")), StoreResult::TooLarge);
+        assert_eq!(cache.store(Store::set(key, b"v")), StoreResult::InvalidKey);
         assert_eq!(cache.get(key), None);
     }
     let limit = cache.options().max_item_bytes;
@@ -79,14 +82,14 @@ fn keys_and_items_out_of_bounds_are_refused_and_change_nothing() {
 
 #[test]
 fn remove_expired_removes_expired_items_and_nothing_else() {
-    let cache = Cache::new(CacheOptions::default()).unwrap();
+    let cache = Cache::new(CacheOptions::default().clock(forerun_cache::Clock::Manual)).unwrap();
     for n in 0..3000u32 {
         let expiry = match n % 3 {
             0 => Expiry::Never,
             1 => Expiry::At(cache.now() + 2),
             _ => Expiry::At(cache.now() + 100),
         };
-        cache.store(Store {
+        let _ = cache.store(Store {
             expiry,
             ..Store::set(&n.to_be_bytes(), b"v")
         });
@@ -107,6 +110,7 @@ fn remove_expired_removes_expired_items_and_nothing_else() {
 fn a_refusing_cache_keeps_all_items_and_accepts_more_after_deletions() {
     let cache = Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(8 << 20)
             .when_full(WhenFull::Refuse),
     )

@@ -10,6 +10,7 @@ use forerun_cache::{Cache, CacheOptions, Crawler, Cursor, Delete};
 fn cache(memory_limit_bytes: usize) -> Cache {
     Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(memory_limit_bytes)
             .seed(3),
     )

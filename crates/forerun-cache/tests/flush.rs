@@ -14,6 +14,7 @@ use testing::{set, visited};
 fn cache(when_full: WhenFull) -> Cache {
     Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(8 << 20)
             .when_full(when_full),
     )
@@ -78,7 +79,7 @@ fn no_operation_finds_a_flushed_item() {
     let mut items = [None; 16];
     let guard = cache.pin();
     let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-    guard.multi_get(&slices, &mut items);
+    guard.multi_get(&slices, &mut items).unwrap();
     assert!(items.iter().all(Option::is_none));
     assert!(guard.get(&keys[0]).is_none() && guard.peek(&keys[0]).is_none());
     drop(guard);

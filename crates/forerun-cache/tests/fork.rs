@@ -16,7 +16,12 @@ use fork::Ending::{AtOnce, Exit};
 const LARGE: usize = 600 << 10;
 
 fn cache() -> Cache {
-    Cache::new(CacheOptions::default().memory_limit_bytes(16 << 20)).unwrap()
+    Cache::new(
+        CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
+            .memory_limit_bytes(16 << 20),
+    )
+    .unwrap()
 }
 
 fn use_all(cache: &Cache) {
@@ -46,7 +51,7 @@ fn use_all(cache: &Cache) {
     assert_eq!(cache.get(b"key"), None);
     let guard = cache.pin();
     let mut items = [None; 1];
-    guard.multi_get(&[b"key"], &mut items);
+    guard.multi_get(&[b"key"], &mut items).unwrap();
     assert!(items[0].is_none() && guard.peek(b"key").is_none());
     assert!(guard.get_and_touch(b"key", Expiry::Never).is_none());
     assert_eq!(guard.scan(Cursor::default(), |_| panic!("an item")), None);
@@ -56,8 +61,8 @@ fn use_all(cache: &Cache) {
 fn a_child_finds_nothing_and_its_drops_do_not_affect_the_parent() {
     for ending in [AtOnce, Exit] {
         let cache = cache();
-        cache.store(Store::set(b"key", &b"value"[..]));
-        cache.store(Store::set(b"large", &vec![7; LARGE][..]));
+        let _ = cache.store(Store::set(b"key", &b"value"[..]));
+        let _ = cache.store(Store::set(b"large", &vec![7; LARGE][..]));
         let shared = cache.pin().get(b"large").unwrap().to_shared().unwrap();
         let memory_bytes = cache.stats().memory_bytes;
         let mut handles = Some((cache, shared));
@@ -67,7 +72,7 @@ fn a_child_finds_nothing_and_its_drops_do_not_affect_the_parent() {
             drop(shared);
             drop(cache);
             let own = self::cache();
-            own.store(Store::set(b"key", &b"own"[..]));
+            let _ = own.store(Store::set(b"key", &b"own"[..]));
             assert_eq!(own.get(b"key").as_deref(), Some(&b"own"[..]));
         });
         let (cache, shared) = handles.unwrap();
@@ -96,7 +101,7 @@ fn a_child_never_waits_for_a_lock_that_a_parent_thread_held() {
                     } else {
                         &large[..300]
                     };
-                    cache.store(Store::set(&key, value));
+                    let _ = cache.store(Store::set(&key, value));
                 }
             });
         }

@@ -6,7 +6,12 @@ use forerun_cache::{Cache, CacheOptions, Expiry, Store, StoreResult};
 
 #[test]
 fn a_thread_that_holds_a_guard_never_waits_for_itself() {
-    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(2 << 20)).unwrap();
+    let cache = Cache::new(
+        CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
+            .memory_limit_bytes(2 << 20),
+    )
+    .unwrap();
     let fill = |from: u32| {
         let store = |n: u32| cache.store(Store::set(&n.to_be_bytes(), &[1; 1000]));
         (from..from + 4000)

@@ -23,6 +23,7 @@ fn expect_equal(cache: &Cache) {
 #[test]
 fn item_bytes_includes_values_of_all_sizes_until_their_items_leave() {
     let options = CacheOptions::default()
+        .clock(forerun_cache::Clock::Manual)
         .memory_limit_bytes(64 << 20)
         .max_item_bytes(16 << 20);
     let cache = Cache::new(options).unwrap();
@@ -50,7 +51,7 @@ fn item_bytes_includes_values_of_all_sizes_until_their_items_leave() {
     expect_equal(&cache);
     for mode in [StoreMode::Append, StoreMode::Prepend] {
         let more = vec![8; 100_000];
-        cache.store(Store {
+        let _ = cache.store(Store {
             mode,
             ..Store::set("1", &more)
         });
@@ -73,11 +74,16 @@ fn item_bytes_includes_values_of_all_sizes_until_their_items_leave() {
 
 #[test]
 fn item_bytes_stays_right_while_items_are_evicted_and_moved() {
-    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(16 << 20)).unwrap();
+    let cache = Cache::new(
+        CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
+            .memory_limit_bytes(16 << 20),
+    )
+    .unwrap();
     let value = vec![7; 400_000];
     for number in 0..5_000_u32 {
         let len = [20, 3_000, 90_000, 400_000][number as usize % 4];
-        cache.store(Store::set(&number.to_be_bytes(), &value[..len]));
+        let _ = cache.store(Store::set(&number.to_be_bytes(), &value[..len]));
         let _ = cache.get(&(number / 2).to_be_bytes());
     }
     assert!(cache.stats().evictions > 1_000, "{:?}", cache.stats());

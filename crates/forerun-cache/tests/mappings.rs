@@ -13,7 +13,12 @@ fn mappings() -> usize {
 
 #[test]
 fn turnover_of_large_values_leaves_no_mappings_behind() {
-    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(32 << 20)).unwrap();
+    let cache = Cache::new(
+        CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
+            .memory_limit_bytes(32 << 20),
+    )
+    .unwrap();
     let len = |n: u32| 33_000 + n as usize % 7 * 5000;
     let set = |n: u32| {
         let stored = cache.store(Store::set(&n.to_be_bytes(), &vec![n as u8; len(n)][..]));

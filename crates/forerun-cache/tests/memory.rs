@@ -47,6 +47,7 @@ fn resident_memory_stays_within_the_limit_whatever_is_stored() {
     let before = resident_bytes();
     let cache = Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(LIMIT)
             // The kernel grants huge pages in units of two MiB, which would blur the measurement.
             .pages(Pages::Small),

@@ -13,6 +13,7 @@ const MIB: usize = 1 << 20;
 fn cache(when_full: WhenFull) -> Cache {
     Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(8 * MIB)
             .memory_limit_max_bytes(64 * MIB)
             .when_full(when_full)
@@ -104,7 +105,7 @@ fn refusals(cache: &Cache) {
         Err(Error::ItemLimitTooLarge { .. })
     ));
     assert_eq!(cache.stats().limit_bytes, 8 * MIB as u64);
-    let fixed = Cache::new(CacheOptions::default()).unwrap();
+    let fixed = Cache::new(CacheOptions::default().clock(forerun_cache::Clock::Manual)).unwrap();
     let limit_bytes = fixed.options().memory_limit_bytes;
     assert!(fixed.set_memory_limit(limit_bytes + 1).is_err());
     assert!(fixed.set_memory_limit(limit_bytes - 1).is_ok());

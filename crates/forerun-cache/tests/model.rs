@@ -315,7 +315,7 @@ impl Pair {
                 {
                     let guard = self.cache.pin();
                     let mut items = vec![None; batch.len()];
-                    guard.multi_get(&batch, &mut items);
+                    guard.multi_get(&batch, &mut items).unwrap();
                     for (item, key) in items.iter().zip(&batch) {
                         assert_eq!(
                             item.map(|item| item.cas()),
@@ -367,6 +367,7 @@ fn pair(
 ) -> Pair {
     let cache = Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(memory_limit_bytes)
             .max_item_bytes(memory_limit_bytes / 4)
             .when_full(when_full)

@@ -8,7 +8,9 @@ use forerun_cache::{Cache, CacheOptions, Expiry, MEMORY_BYTES_MIN, Store};
 
 #[test]
 fn an_observer_sees_each_evicted_item_once() {
-    let options = CacheOptions::default().memory_limit_bytes(MEMORY_BYTES_MIN);
+    let options = CacheOptions::default()
+        .clock(forerun_cache::Clock::Manual)
+        .memory_limit_bytes(MEMORY_BYTES_MIN);
     let cache = Cache::new(options).expect("a cache");
     let (count, keys) = (
         Arc::new(AtomicU64::new(0)),
@@ -27,12 +29,12 @@ fn an_observer_sees_each_evicted_item_once() {
     assert!(!cache.observe_evictions(|_| {}), "a second observer");
     let items = 2 * MEMORY_BYTES_MIN / 1000;
     for item in 0..items {
-        cache.store(Store {
+        let _ = cache.store(Store {
             expiry: Expiry::At(900),
             ..Store::set(format!("key{item}").as_bytes(), vec![0; 1000].as_slice())
         });
     }
-    cache.store(Store {
+    let _ = cache.store(Store {
         expiry: Expiry::At(900),
         ..Store::set(b"deleted", vec![0; 1000].as_slice())
     });

@@ -323,9 +323,80 @@ fn items_expire_in_their_second_and_a_touch_extends_it() {
 }
 
 #[test]
+fn touching_an_item_that_was_replaced_changes_nothing() {
+    let cache = cache(16 << 20);
+    let with_expiry = |second, value| Store {
+        expiry: Expiry::At(second),
+        ..Store::set(b"k", value)
+    };
+    stored(cache.store(with_expiry(50, b"old")));
+    let guard = cache.pin();
+    let old = guard.get(b"k").unwrap();
+    // To a block of another TTL class and back.
+    for second in [1_000_000, 60, 61] {
+        assert!(cache.touch_item(&old, Expiry::At(second)));
+        let now_there = guard.get(b"k").unwrap();
+        assert_eq!(
+            (now_there.expiry(), now_there.cas()),
+            (Expiry::At(second), old.cas())
+        );
+    }
+    stored(cache.store(with_expiry(5, b"new")));
+    assert!(!cache.touch_item(&old, Expiry::At(3600)));
+    assert_eq!(guard.get(b"k").unwrap().expiry(), Expiry::At(5));
+    cache.delete(Delete::key(b"k"));
+    assert!(!cache.touch_item(&old, Expiry::At(3600)));
+}
+
+#[test]
+fn get_and_touch_touches_the_item_that_it_returns_and_no_other() {
+    const ROUNDS: u32 = 2000;
+    let cache = cache(16 << 20);
+    let barrier = std::sync::Barrier::new(2);
+    let keys: Vec<[u8; 1]> = (0..24).map(|n| [n]).collect();
+    let mut wrong = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                barrier.wait();
+                for key in &keys {
+                    let expiry = Expiry::At(5);
+                    stored(cache.store(Store {
+                        expiry,
+                        ..Store::set(key, &round.to_be_bytes())
+                    }));
+                }
+                barrier.wait();
+            }
+        });
+        for _ in 0..ROUNDS {
+            barrier.wait();
+            let got: Vec<_> = keys
+                .iter()
+                .map(|key| {
+                    let guard = cache.pin();
+                    let item = guard.get_and_touch(key, Expiry::At(3600));
+                    item.map(|item| item.value().to_vec())
+                })
+                .collect();
+            barrier.wait();
+            for (key, got) in keys.iter().zip(got) {
+                let guard = cache.pin();
+                let item = guard.peek(key).unwrap();
+                let is_returned = got.as_deref() == Some(item.value());
+                let expected = if is_returned { 3600 } else { 5 };
+                wrong += u32::from(item.expiry() != Expiry::At(expected));
+            }
+        }
+    });
+    assert_eq!(wrong, 0);
+}
+
+#[test]
 fn a_touch_does_not_evict_the_item_that_it_touches() {
     let cache = Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(1 << 20)
             .max_item_bytes(250_000)
             .seed(1),
@@ -335,7 +406,7 @@ fn a_touch_does_not_evict_the_item_that_it_touches() {
     for n in 0..20_000u32 {
         let len = [20, 300, 3000][n as usize % 3];
         let expiry = [Expiry::Never, Expiry::At(100), Expiry::At(50_000)][n as usize / 3 % 3];
-        cache.store(Store {
+        let _ = cache.store(Store {
             expiry,
             ..Store::set(&(n % 2000).to_be_bytes(), &vec![1; len][..])
         });
@@ -351,17 +422,22 @@ fn a_touch_does_not_evict_the_item_that_it_touches() {
 
 #[test]
 fn evictions_and_sweeps_are_counted_with_what_they_found() {
-    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(8 << 20)).unwrap();
+    let cache = Cache::new(
+        CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
+            .memory_limit_bytes(8 << 20),
+    )
+    .unwrap();
     let value = vec![7; 1_000];
     let expiry = Expiry::At(cache.now() + 1_000);
     for number in 0..2_000_u32 {
-        cache.store(Store::set(&number.to_be_bytes(), &value));
+        let _ = cache.store(Store::set(&number.to_be_bytes(), &value));
     }
     cache.advance(cache.now() + 50);
     assert_eq!(cache.stats().evicted_with_ttl, 0);
     for number in 0..30_000_u32 {
         let key = [b"t".as_slice(), &number.to_be_bytes()].concat();
-        cache.store(Store {
+        let _ = cache.store(Store {
             expiry,
             ..Store::set(&key, &value)
         });
@@ -372,7 +448,7 @@ fn evictions_and_sweeps_are_counted_with_what_they_found() {
     cache.advance(cache.now() + 7);
     for number in 0..30_000_u32 {
         let key = [b"u".as_slice(), &number.to_be_bytes()].concat();
-        cache.store(Store::set(&key, &value));
+        let _ = cache.store(Store::set(&key, &value));
     }
     // Items of this second have displaced all others, and some of them each other.
     assert!(
@@ -384,11 +460,11 @@ fn evictions_and_sweeps_are_counted_with_what_they_found() {
 
 #[test]
 fn a_sweep_counts_the_items_it_checks_and_reclaims() {
-    let cache = Cache::new(CacheOptions::default()).unwrap();
+    let cache = Cache::new(CacheOptions::default().clock(forerun_cache::Clock::Manual)).unwrap();
     for number in 0..10_u32 {
         // Blocks whose items have all expired are reclaimed without a sweep.
         let expiry = Expiry::At(cache.now() + 3 + number % 2);
-        cache.store(Store {
+        let _ = cache.store(Store {
             expiry,
             ..Store::set(&number.to_be_bytes(), "v")
         });

@@ -14,6 +14,7 @@ const KEYS: usize = 3000;
 fn cache(memory_limit_bytes: usize) -> Cache {
     Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(memory_limit_bytes)
             .max_item_bytes(memory_limit_bytes / 4),
     )
@@ -118,7 +119,7 @@ fn stress(memory_limit_bytes: usize, len_max: usize, rounds: usize) {
                     let guard = cache.pin();
                     let mut items = vec![None; keys.len()];
                     if reader == 0 {
-                        guard.multi_get(&keys, &mut items);
+                        guard.multi_get(&keys, &mut items).unwrap();
                     } else {
                         items
                             .iter_mut()
@@ -161,7 +162,7 @@ fn readers_get_whole_values_even_when_almost_nothing_fits() {
 #[test]
 fn no_increment_is_lost() {
     let cache = cache(4 << 20);
-    cache.store(Store::set(b"n", b"0"));
+    let _ = cache.store(Store::set(b"n", b"0"));
     forerun_core::sync::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -210,7 +211,7 @@ fn no_item_is_missed_while_the_index_grows() {
     forerun_core::sync::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 0..100_000 {
-                cache.store(Store::set(&key(n), &value(n, 1, 10)[..]));
+                let _ = cache.store(Store::set(&key(n), &value(n, 1, 10)[..]));
                 written.store(n as u64 + 1, Ordering::Release);
             }
         });

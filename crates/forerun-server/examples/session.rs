@@ -126,7 +126,9 @@ impl Bench {
                 let guard = self.cache.pin();
                 let mut items: [Option<Item<'_>>; 128] = [None; 128];
                 let items = &mut items[..batch.len()];
-                guard.multi_get(batch, items);
+                guard
+                    .multi_get(batch, items)
+                    .expect("there are as many items as keys");
                 // Read one byte of each value to fetch its cache line.
                 bytes += items
                     .iter()

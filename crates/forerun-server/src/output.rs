@@ -226,7 +226,7 @@ mod tests {
     /// A value shared with a cache.
     fn shared(byte: u8, len: usize) -> SharedValue {
         let cache = Cache::new(CacheOptions::default()).expect("valid options");
-        cache.store(Store::set(b"key", vec![byte; len].as_slice()));
+        let _ = cache.store(Store::set(b"key", vec![byte; len].as_slice()));
         let guard = cache.pin();
         guard
             .get(b"key")

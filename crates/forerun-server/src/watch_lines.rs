@@ -33,10 +33,9 @@ impl fmt::Display for Uri<'_> {
 
 /// Seconds from `now_s` until `expiry`, as memcached reports them; `never` if there are none.
 fn ttl(expiry: Expiry, now_s: u32, never: i64) -> i64 {
-    match expiry {
-        Expiry::Never => never,
-        Expiry::At(second) => i64::from(second) - i64::from(now_s),
-    }
+    expiry
+        .second(now_s)
+        .map_or(never, |second| i64::from(second) - i64::from(now_s))
 }
 
 /// The outcome of a storage command.

@@ -13,7 +13,7 @@ const ITEMS: usize = 30_000;
 fn filled() -> Client {
     let client = Client::new();
     for n in 0..ITEMS {
-        client
+        let _ = client
             .cache
             .store(Store::set(format!("key {n}").as_bytes(), b"v"));
     }
@@ -79,7 +79,7 @@ fn a_line_has_the_key_uri_encoded_and_times_in_unix_seconds() {
 #[test]
 fn mgdump_lines_are_valid_commands() {
     let mut client = filled();
-    client.cache.store(Store::set(b"plain", b"v"));
+    let _ = client.cache.store(Store::set(b"plain", b"v"));
     let dump = client.send(b"lru_crawler mgdump hash\r\n");
     let commands = dump.strip_suffix(b"EN\r\n").unwrap();
     let answer = client.send(commands);

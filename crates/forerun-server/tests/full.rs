@@ -11,7 +11,10 @@ const EXPIRATIONS: [&str; 6] = ["30", "300", "3000", "30000", "300000", "2000000
 
 /// A client of an 8 MiB cache that has already evicted items.
 fn client(value_bytes: usize) -> Client {
-    let options = CacheOptions::default().memory_limit_bytes(8 << 20).seed(7);
+    let options = CacheOptions::default()
+        .clock(forerun_cache::Clock::Manual)
+        .memory_limit_bytes(8 << 20)
+        .seed(7);
     let mut client = Client::with(options, Settings::default());
     let value = "v".repeat(value_bytes);
     for n in 0..(10 << 20) / value_bytes {

@@ -47,7 +47,9 @@ impl Connection {
 
 /// A cache of 64 MiB with this many items of 1 KB.
 fn filled(items: u32) -> (Arc<Cache>, Context) {
-    let options = CacheOptions::default().memory_limit_bytes(LIMIT_BYTES);
+    let options = CacheOptions::default()
+        .clock(forerun_cache::Clock::Manual)
+        .memory_limit_bytes(LIMIT_BYTES);
     let cache = Arc::new(Cache::new(options).expect("a cache"));
     for n in 0..items {
         let stored = cache.store(Store::set(&n.to_be_bytes(), &[7; 1000][..]));
@@ -128,6 +130,7 @@ fn unfinished_values_have_a_limit_together() {
 fn a_value_of_the_largest_size_fits_however_small_the_limit_is() {
     for (limit_bytes, item_bytes) in [(8 << 20, 4 << 20), (64 << 20, 30 << 20)] {
         let options = CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(limit_bytes)
             .max_item_bytes(item_bytes);
         let cache = Arc::new(Cache::new(options).expect("a cache"));

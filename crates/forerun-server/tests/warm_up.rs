@@ -225,7 +225,7 @@ fn a_warm_up_begins_only_before_the_first_write_and_only_once() {
     }
     // Items of a snapshot may be out of date.
     let mut client = Client::new();
-    client.cache.store(Store::set("a", "x"));
+    let _ = client.cache.store(Store::set("a", "x"));
     expect(
         &mut client,
         "warm_up begin 60\r\n",

@@ -69,6 +69,15 @@ pub enum Error {
         /// The size of the type in bytes.
         type_bytes: usize,
     },
+    /// The elements of a [`TypedTable`](crate::TypedTable)'s rows are of another type than the
+    /// table's.
+    #[error("{type_name} is not a row of {row}: its elements are of another type")]
+    TypeElements {
+        /// The table's rows.
+        row: RowType,
+        /// The type.
+        type_name: &'static str,
+    },
     /// The host tier cannot have this size.
     #[error("a host tier of {asked} {unit} is impossible: {reason}")]
     HostCapacity {

@@ -117,7 +117,7 @@ pub use row_type::{Dtype, RowType, UnknownDtype};
 pub use snapshot::{Export, Rows, Snapshot};
 pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;
-pub use typed::TypedTable;
+pub use typed::{TypedRow, TypedTable};
 pub use weak_table::WeakTable;
 pub use write_once::{Write, WriteId};
 // The types of a `TypedTable`'s rows implement its traits.

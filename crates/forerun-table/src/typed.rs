@@ -1,13 +1,65 @@
 //! A table whose rows are values of a Rust type instead of bytes.
 
 use crate::options::Update;
-use crate::{Error, Result, Table};
+use crate::{Dtype, Error, Result, Table};
 use std::fmt;
 use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A [`Table`] whose rows are values of type `T`: an array such as `[f32; 64]`, or a struct that
-/// derives the traits of [`zerocopy`](crate::zerocopy). Rows are copied as bytes and never
+/// A type whose values are rows of a [`TypedTable`]: a number, or an array of numbers, or a struct of
+/// your own that derives the traits of [`zerocopy`](crate::zerocopy).
+///
+/// ```
+/// use forerun_table::zerocopy::{FromBytes, Immutable, IntoBytes};
+/// use forerun_table::{Dtype, Table, TypedRow};
+///
+/// #[derive(FromBytes, IntoBytes, Immutable)]
+/// #[repr(C)]
+/// struct Point {
+///     x: f32,
+///     y: f32,
+/// }
+///
+/// impl TypedRow for Point {
+///     const DTYPE: Option<Dtype> = Some(Dtype::F32);
+/// }
+///
+/// let points = Table::builder(Dtype::F32, 2).open()?.typed::<Point>()?;
+/// assert!(Table::builder(Dtype::I32, 2).open()?.typed::<Point>().is_err());
+/// # Ok::<(), forerun_table::Error>(())
+/// ```
+pub trait TypedRow: FromBytes + IntoBytes + Immutable {
+    /// The type of the elements. `None`, the default and the value for unsigned integers, accepts
+    /// the bits of a row of any type.
+    const DTYPE: Option<Dtype> = None;
+}
+
+macro_rules! typed_rows {
+    ($($element:ty: $dtype:expr,)*) => {
+        $(impl TypedRow for $element {
+            const DTYPE: Option<Dtype> = $dtype;
+        })*
+    };
+}
+
+typed_rows! {
+    f32: Some(Dtype::F32),
+    f64: Some(Dtype::F64),
+    i8: Some(Dtype::I8),
+    i32: Some(Dtype::I32),
+    i64: Some(Dtype::I64),
+    u8: None,
+    u16: None,
+    u32: None,
+    u64: None,
+}
+
+impl<T: TypedRow, const N: usize> TypedRow for [T; N] {
+    const DTYPE: Option<Dtype> = T::DTYPE;
+}
+
+/// A [`Table`] whose rows are values of type `T`: an array such as `[f32; 64]`, or another
+/// [`TypedRow`]. Rows are copied as bytes and never
 /// converted, so the elements of `T` have the machine's byte order.
 ///
 /// A handle, made by [`Table::typed`]. Clones share the open table. For operations that it lacks,
@@ -31,18 +83,24 @@ pub struct TypedTable<T> {
 }
 
 impl Table {
-    /// Returns a handle for rows that are values of type `T`. Only the size of `T` is checked:
-    /// [`Update::Add`](crate::Update::Add) adds elements of the table's own type.
+    /// Returns a handle for rows that are values of type `T`.
     ///
     /// # Errors
-    /// [`Error::TypeSize`]: `T` is not as long as a row.
-    pub fn typed<T: FromBytes + IntoBytes + Immutable>(&self) -> Result<TypedTable<T>> {
+    /// [`Error::TypeSize`]: `T` is not as long as a row. [`Error::TypeElements`]: its elements are
+    /// of another type than the row's.
+    pub fn typed<T: TypedRow>(&self) -> Result<TypedTable<T>> {
         let row = self.row();
         if size_of::<T>() != row.bytes() {
             return Err(Error::TypeSize {
                 row,
                 type_name: std::any::type_name::<T>(),
                 type_bytes: size_of::<T>(),
+            });
+        }
+        if T::DTYPE.is_some_and(|dtype| dtype != row.dtype) {
+            return Err(Error::TypeElements {
+                row,
+                type_name: std::any::type_name::<T>(),
             });
         }
         Ok(TypedTable {
@@ -52,7 +110,7 @@ impl Table {
     }
 }
 
-impl<T: FromBytes + IntoBytes + Immutable> TypedTable<T> {
+impl<T: TypedRow> TypedTable<T> {
     /// The untyped table, for operations on rows as bytes.
     pub fn table(&self) -> &Table {
         &self.table
@@ -143,7 +201,6 @@ impl<T> fmt::Debug for TypedTable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Dtype;
 
     #[test]
     fn a_type_of_another_length_than_a_row_is_refused() {
@@ -154,6 +211,17 @@ mod tests {
             "{error}"
         );
         assert!(table.typed::<[u8; 16]>().is_ok());
+    }
+
+    #[test]
+    fn a_type_of_other_elements_than_a_row_is_refused() {
+        let table = Table::builder(Dtype::F32, 4).open().unwrap();
+        let error = table.typed::<[i32; 4]>().unwrap_err();
+        assert!(error.to_string().contains("[i32; 4]"), "{error}");
+        assert!(matches!(error, Error::TypeElements { .. }), "{error}");
+        assert!(table.typed::<[[f32; 2]; 2]>().is_ok());
+        let table = Table::builder(Dtype::Bf16, 4).open().unwrap();
+        assert!(table.typed::<[f32; 2]>().is_err() && table.typed::<[u16; 4]>().is_ok());
     }
 
     #[test]

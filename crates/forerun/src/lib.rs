@@ -74,9 +74,9 @@
 //! only while its closure runs; copy a value that must live longer.
 //!
 //! # Errors
-//! Each part has one error type: [`Error`], `cache::Error`, `client::Error`, [`hash::Error`],
+//! Each part has one error type: [`DbError`], `cache::Error`, `client::Error`, [`hash::Error`],
 //! `table::Error`. They own what they contain, are `Send`, `Sync` and `'static`, and convert with
-//! `?` to `anyhow::Error` and `Box<dyn std::error::Error>`. The message names the cause.
+//! `?` to [`Error`], `anyhow::Error` and `Box<dyn std::error::Error>`. The message names the cause.
 //!
 //! # Extensibility
 //! Options, most of their choices (such as [`Compression`] or [`Create`]), statistics, reports and
@@ -104,6 +104,9 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
+
+pub use error::{Error, Result};
 pub use forerun_core::arch::{Isa, UnknownIsa, isa};
 pub use forerun_core::size::{SizeError, format_size, parse_size};
 pub use forerun_core::{
@@ -113,15 +116,14 @@ pub use forerun_core::{
 pub use forerun_db::{
     Access, BATCH_BYTES_MAX, Background, Backup, BackupList, BackupProgress, BackupVerifyReport,
     Backups, Bytewise, CacheStats, CheckReport, Comparator, Compression, CorruptRange, Create,
-    DataLoss, Db, DescribeOptions, Description, Durability, Entry, Error, Ingestion, Iter,
-    KEY_BYTES_MAX, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, KeyRange, Keyspace, KeyspaceBatch,
+    DataLoss, Db, DescribeOptions, Description, Durability, Entry, Error as DbError, Ingestion,
+    Iter, KEY_BYTES_MAX, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, KeyRange, Keyspace, KeyspaceBatch,
     KeyspaceDescription, KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats,
     ManifestDescription, MemTableStats, MemoryChecks, Op, Ops, Options, PageDescription,
-    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport, Result,
-    ReverseBytewise, RowContent, RowDescription, RunDescription, RunOptions, RunSummary, Snapshot,
-    Stats, Strategy, TreeOptions, TreeStats, UnknownStrategy, VALUE_BYTES_MAX, Values,
-    VerifyReport, ViewId, WalMode, WriteBatch, WriteStalls, check, check_with_io, describe, repair,
-    repair_with_io,
+    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport, ReverseBytewise,
+    RowContent, RowDescription, RunDescription, RunOptions, RunSummary, Snapshot, Stats, Strategy,
+    TreeOptions, TreeStats, UnknownStrategy, VALUE_BYTES_MAX, Values, VerifyReport, ViewId,
+    WalMode, WriteBatch, WriteStalls, check, check_with_io, describe, repair, repair_with_io,
 };
 
 /// The file system of a store, which [`Db::open_with_io`] replaces.
@@ -159,17 +161,19 @@ pub mod hash {
 /// lookups.
 ///
 /// ```
-/// use forerun::cache::{Cache, CacheOptions, Expiry, Store};
+/// use forerun::cache::{Cache, CacheOptions, Expiry, Store, StoreResult};
+/// use std::time::Duration;
 ///
-/// # fn main() -> Result<(), forerun::cache::Error> {
+/// # fn main() -> Result<(), forerun::Error> {
 /// let cache = Cache::new(CacheOptions::default().memory_limit_bytes(64 << 20))?;
-/// let in_a_minute = Expiry::At(cache.now() + 60);
-/// cache.store(Store { expiry: in_a_minute, ..Store::set("CH/Bern", "46.948,7.447") });
+/// let expiry = Expiry::In(Duration::from_secs(60));
+/// let stored = cache.store(Store { expiry, ..Store::set("CH/Bern", "46.948,7.447") });
+/// assert!(matches!(stored, StoreResult::Stored { .. }));
 ///
 /// // Values are read in place while the guard lives.
 /// let guard = cache.pin();
 /// let mut items = [None; 2];
-/// guard.multi_get(&["CH/Bern", "FR/Lyon"], &mut items);
+/// guard.multi_get(&["CH/Bern", "FR/Lyon"], &mut items)?;
 /// assert_eq!(items[0].unwrap().value(), b"46.948,7.447");
 /// assert!(items[1].is_none());
 /// # Ok(())
@@ -252,9 +256,9 @@ pub mod table {
         Admission, Applied, Bags, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy,
         EvictionCallback, Export, Failures, HostCapacity, Latency, PooledDtype, Pooling,
         PoolingError, PoolingOptions, Promotion, Result, RowFormat, RowType, Rows, Snapshot, Stats,
-        Table, TypedTable, UnknownDtype, UnknownEvictStrategy, UnknownPooledDtype, UnknownPooling,
-        UnknownRowFormat, Update, WeakTable, WhenFull, Write, WriteId, WritePolicy, partition,
-        zerocopy,
+        Table, TypedRow, TypedTable, UnknownDtype, UnknownEvictStrategy, UnknownPooledDtype,
+        UnknownPooling, UnknownRowFormat, Update, WeakTable, WhenFull, Write, WriteId, WritePolicy,
+        partition, zerocopy,
     };
     #[cfg(feature = "gpu")]
     pub use forerun_table::{Destination, DeviceChoice, Pointers};

@@ -41,7 +41,7 @@ each!(is_shared:
 each!(is_sent: forerun::Iter, table::Export);
 
 each!(is_owned_error:
-    forerun::Error, forerun::Forked, forerun::UnknownIsa, forerun::RegionError,
+    forerun::DbError, forerun::Error, forerun::Forked, forerun::UnknownIsa, forerun::RegionError,
     forerun::SizeError, forerun::UnknownStrategy, cache::Error, hash::Error,
     io::UnknownReadBackend, table::Error, table::UnknownDtype,
 );

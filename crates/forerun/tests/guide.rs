@@ -138,19 +138,22 @@ fn table() -> anyhow::Result<()> {
 
 fn cache() -> anyhow::Result<()> {
     use forerun::cache::{Cache, CacheOptions, Expiry, Store, StoreResult};
+    use std::time::Duration;
 
     let cache = Cache::new(CacheOptions::default().memory_limit_bytes(256 << 20))?;
-    cache.store(Store::set("CH/Bern", "46.948,7.447"));
-    let expiry = Expiry::At(cache.now() + 60);
-    cache.store(Store {
+    let stored = cache.set("CH/Bern", "46.948,7.447");
+    assert!(matches!(stored, StoreResult::Stored { .. }));
+    let expiry = Expiry::In(Duration::from_secs(60));
+    let stored = cache.store(Store {
         expiry,
         ..Store::set("CH/Biel", "47.137,7.246")
     });
+    assert!(matches!(stored, StoreResult::Stored { .. }));
     assert_eq!(cache.get("CH/Bern").as_deref(), Some(&b"46.948,7.447"[..]));
     {
         let guard = cache.pin();
         let mut found = [None; 3];
-        guard.multi_get(&["CH/Biel", "FR/Lyon", "CH/Bern"], &mut found);
+        guard.multi_get(&["CH/Biel", "FR/Lyon", "CH/Bern"], &mut found)?;
         assert_eq!(found[2].unwrap().value(), b"46.948,7.447");
     }
     let cas = cache.pin().get("CH/Bern").unwrap().cas();

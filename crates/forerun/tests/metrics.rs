@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forerun::cache::{Cache, CacheOptions, Store};
+use forerun::cache::{Cache, CacheOptions};
 use forerun::table::{Dtype, Table};
 use forerun::{Db, MetricKind, Metrics, Options};
 use serde_json::{Value, to_value};
@@ -88,7 +88,7 @@ fn the_figures_of_a_store_are_the_numbers_of_its_json() {
 #[test]
 fn the_figures_of_a_cache_are_the_numbers_of_its_json() {
     let cache = Cache::new(CacheOptions::default()).unwrap();
-    cache.store(Store::set(b"key", b"value"));
+    let _ = cache.set("key", "value");
     assert!(cache.pin().get(b"key").is_some());
     let stats = cache.stats();
     check(&stats, to_value(stats).unwrap(), &[], &[]);

@@ -118,12 +118,13 @@ impl SimulatedCache for ForerunCache<'_> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let guard = self.0.pin();
         let mut items = vec![None; keys.len()];
-        guard.multi_get(&keys, &mut items);
+        guard.multi_get(&keys, &mut items)?;
         Ok(items.iter().map(Option::is_some).collect())
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.0.store(Store::set(key, value));
+        // A value that is too large for the cache stays missing.
+        let _ = self.0.store(Store::set(key, value));
         Ok(())
     }
 }

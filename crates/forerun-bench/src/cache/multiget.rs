@@ -170,7 +170,7 @@ pub(super) fn measure_all(args: &Args, progress: &Progress) -> Result<Vec<Multig
                     let keys = next(&mut at);
                     let guard = cache.pin();
                     let mut found = vec![None; keys.len()];
-                    guard.multi_get(keys, &mut found);
+                    guard.multi_get(keys, &mut found)?;
                     for item in found.iter().flatten() {
                         out.extend_from_slice(item.value());
                     }
@@ -221,7 +221,7 @@ fn check(
         let guard = cache.pin();
         let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let mut found = vec![None; keys.len()];
-        guard.multi_get(&slices, &mut found);
+        guard.multi_get(&slices, &mut found)?;
         for ((&n, key), item) in batch.iter().zip(&slices).zip(found) {
             let value = value(n, args.value);
             let answers = [

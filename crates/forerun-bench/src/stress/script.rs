@@ -112,7 +112,7 @@ impl Write {
     }
 
     /// Applies the write to the store: as a single write, a batch, or an ingestion.
-    pub fn perform(&self, db: &Db, batch: &mut WriteBatch) -> Result<(), forerun::Error> {
+    pub fn perform(&self, db: &Db, batch: &mut WriteBatch) -> Result<(), forerun::DbError> {
         match &self.ops[..] {
             ops if self.is_ingested => {
                 let mut ingestion = db.ingest();
@@ -134,7 +134,7 @@ impl Write {
     }
 
     /// The write as a batch.
-    pub fn fill(&self, batch: &mut WriteBatch) -> Result<(), forerun::Error> {
+    pub fn fill(&self, batch: &mut WriteBatch) -> Result<(), forerun::DbError> {
         batch.clear();
         for (key, value) in &self.ops {
             match value {

@@ -28,6 +28,8 @@ pub(crate) struct Meta {
     expiry_last: AtomicU32,
     /// The flush count of its youngest item; 0 if it has had no item yet.
     flushes_last: AtomicU64,
+    /// Bytes at the front whose items the eviction policy has already gone through.
+    head: AtomicU32,
     ttl_class: AtomicU8,
     queue: AtomicU8,
 }
@@ -39,6 +41,7 @@ impl Meta {
         self.live_bytes.store(0, Ordering::Relaxed);
         self.expiry_last.store(0, Ordering::Relaxed);
         self.flushes_last.store(0, Ordering::Relaxed);
+        self.head.store(0, Ordering::Relaxed);
         self.ttl_class.store(ttl_class as u8, Ordering::Relaxed);
         self.queue.store(queue as u8, Ordering::Relaxed);
         self.state.store(0, Ordering::Relaxed);
@@ -67,6 +70,12 @@ impl Meta {
         }
     }
 
+    /// Whether [`Meta::try_allocate`] would find this many bytes.
+    pub(super) fn has_room(&self, bytes: usize, block_bytes: usize) -> bool {
+        let state = self.state.load(Ordering::Relaxed);
+        state & SEALED == 0 && tail(state) + bytes <= block_bytes && state & PENDING != PENDING
+    }
+
     /// Ends a write. The item is in the index or abandoned; in either case its bytes are written.
     #[inline]
     pub(super) fn finish_write(&self) {
@@ -84,6 +93,11 @@ impl Meta {
     pub(super) fn is_complete(&self) -> bool {
         // Acquire: pairs with the release of the last pending writer.
         self.state.load(Ordering::Acquire) & (SEALED | PENDING) == SEALED
+    }
+
+    /// Whether an item is being written in the block.
+    pub(super) fn is_pending(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & PENDING != 0
     }
 
     pub(super) fn is_sealed(&self) -> bool {
@@ -115,14 +129,32 @@ impl Meta {
         }
     }
 
-    /// Uncounts an item that leaves the index.
+    /// Uncounts an item that leaves the index. Returns how many live bytes are left.
     #[inline]
-    pub(super) fn remove_live(&self, bytes: usize) {
-        self.live_bytes.fetch_sub(bytes as u32, Ordering::Relaxed);
+    pub(super) fn remove_live(&self, bytes: usize) -> usize {
+        let before = self.live_bytes.fetch_sub(bytes as u32, Ordering::Relaxed);
+        (before as usize).saturating_sub(bytes)
     }
 
     pub(super) fn live_bytes(&self) -> usize {
         self.live_bytes.load(Ordering::Relaxed) as usize
+    }
+
+    /// Bytes of the items that have left the index, or never entered it.
+    pub(super) fn dead_bytes(&self) -> usize {
+        self.tail().saturating_sub(self.live_bytes())
+    }
+
+    /// Where the items begin that the eviction policy has not gone through.
+    pub(super) fn head(&self) -> usize {
+        // Relaxed: it only changes while the block's only user owns it, and the pool's lock orders
+        // the users.
+        self.head.load(Ordering::Relaxed) as usize
+    }
+
+    pub(super) fn set_head(&self, offset: usize) {
+        // Relaxed, as above.
+        self.head.store(offset as u32, Ordering::Relaxed);
     }
 
     /// Whether the block has items and all of them have expired or were flushed.

@@ -6,7 +6,7 @@
 //!
 //!   open        [small | main] x [TTL class]  ─▶ the block that takes such items now
 //!   queues      small ▶ 7 ▶ 3 ▶ 9      main ▶ 1 ▶ 4 ▶ …        in the order in which blocks were opened
-//!   free        empty blocks; blocks returned to the system; blocks never used
+//!   free        empty blocks, of which a few are kept for the evictor; blocks returned to the system; blocks never used
 //! ```
 //!
 //! Overwriting and deleting leave dead bytes behind. A writer that needs memory empties a block
@@ -18,8 +18,10 @@
     reason = "the mapping's bytes are read and written as items"
 )]
 
+mod block_queue;
 mod block_state;
 pub(crate) mod item_layout;
+mod metas;
 mod pool;
 mod ttl_class;
 pub(crate) mod victim;
@@ -35,7 +37,8 @@ use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 use forerun_core::sync::{Mutex, MutexGuard};
 use forerun_core::{Pages, Region, RegionError};
 use item_layout::{NewRecord, Record};
-use pool::{EVICTOR_RESERVE, Pool};
+use metas::Metas;
+use pool::Pool;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -44,15 +47,28 @@ use ttl_class::{TTL_CLASSES_MAX, TtlClasses};
 /// The entry of `open` when no block is open.
 const NONE: u32 = u32::MAX;
 
+/// The smallest reserve: one block for replacements, and one to compact others into.
+const RESERVE_MIN: usize = 2;
+
 /// The blocks of a cache.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     region: Region,
     block_bytes: usize,
-    metas: Box<[Meta]>,
+    metas: Metas,
     ttl_classes: TtlClasses,
     open: [Box<[AtomicU32]>; 2],
+    /// The open block for items of all kinds that only the evictor and replacements fill.
+    reserve_open: AtomicU32,
     pool: Mutex<Pool>,
+    /// Bytes of the large values that live items of each queue point to.
+    large_bytes: [AtomicUsize; 2],
+    /// Free blocks that are kept for the evictor and for replacements.
+    reserve: usize,
+    /// A block with fewer live bytes is worth compacting.
+    sparse_bytes: usize,
+    /// Whether a sealed block may have fewer live bytes than that.
+    has_sparse: AtomicBool,
     /// How many free blocks writers can take, readable without the lock.
     available: AtomicUsize,
     /// Whether the system refused to take back the last block that it was offered.
@@ -64,6 +80,9 @@ pub(crate) struct Blocks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requester {
     Writer,
+    /// A writer whose item takes the place of one that is no shorter. It holds the lock of the
+    /// evacuation, and no block is being emptied.
+    Replacement,
     Evictor,
 }
 
@@ -82,12 +101,15 @@ impl Blocks {
         1 << share_bytes.ilog2()
     }
 
-    /// Creates the structure without any blocks. The budget's limit may later be raised to
+    /// Creates the structure with a reserve of one block in `reserve_share`. A block with a smaller
+    /// live share than `sparse_share` is worth compacting. The budget's limit may later be raised to
     /// `max_bytes`.
     pub(crate) fn new(
         pages: Pages,
         budget: &Arc<Budget>,
         max_bytes: usize,
+        reserve_share: usize,
+        sparse_share: f64,
     ) -> Result<Blocks, RegionError> {
         let block_bytes = Blocks::block_bytes(budget.limit_bytes());
         let reach = ItemRef::ADDRESSABLE_BYTES / block_bytes - 1;
@@ -95,17 +117,22 @@ impl Blocks {
         let blocks = Blocks {
             region: Region::new(len * block_bytes, pages)?,
             block_bytes,
-            metas: (0..len).map(|_| Meta::default()).collect(),
+            metas: Metas::new(len)?,
             ttl_classes: TtlClasses::for_blocks((budget.limit_bytes() / block_bytes).min(reach)),
             open: Queue::ALL.map(|_| (0..TTL_CLASSES_MAX).map(|_| AtomicU32::new(NONE)).collect()),
+            reserve_open: AtomicU32::new(NONE),
             pool: Mutex::default(),
+            large_bytes: Default::default(),
+            reserve: (budget.limit_bytes() / block_bytes / reserve_share).max(RESERVE_MIN),
+            sparse_bytes: (sparse_share * block_bytes as f64) as usize,
+            has_sparse: AtomicBool::new(false),
             available: AtomicUsize::new(0),
             is_release_refused: AtomicBool::new(false),
             budget: Arc::clone(budget),
         };
         {
             let mut pool = blocks.pool();
-            for _ in 0..EVICTOR_RESERVE {
+            for _ in 0..blocks.reserve {
                 if let Some(block) = blocks.charge_one(&mut pool) {
                     pool.free.push(block);
                 }
@@ -217,38 +244,76 @@ impl Blocks {
         bytes: usize,
         requester: Requester,
     ) -> Option<Allocation> {
-        let open = &self.open[queue as usize][ttl_class];
+        let allocate = |open, free_min| self.allocate_in(open, (queue, ttl_class), bytes, free_min);
+        let own = &self.open[queue as usize][ttl_class];
+        let (own_free_min, reserve_free_min) = match requester {
+            Requester::Writer => return allocate(own, self.reserve),
+            // A block is left for the evictor.
+            Requester::Replacement => (self.reserve, 1),
+            // With one block, it can compact any other.
+            Requester::Evictor => (1, 0),
+        };
+        allocate(own, own_free_min)
+            .or_else(|| allocate(&self.reserve_open, reserve_free_min))
+            .or_else(|| self.allocate_anywhere(bytes))
+    }
+
+    /// Allocates memory in any open block. An item among others that expire at another time is
+    /// better than none.
+    fn allocate_anywhere(&self, bytes: usize) -> Option<Allocation> {
+        self.open.iter().flatten().find_map(|open| {
+            // Acquire: the block was reset before it was opened.
+            self.try_allocate_in(open.load(Ordering::Acquire), bytes)
+        })
+    }
+
+    fn try_allocate_in(&self, block: u32, bytes: usize) -> Option<Allocation> {
+        let meta = self.metas.get(block as usize)?;
+        let offset = meta.try_allocate(bytes, self.block_bytes)?;
+        let item = ItemRef::from_offset(block as usize * self.block_bytes + offset);
+        Some(Allocation { item, block })
+    }
+
+    /// Allocates memory in an open block, or in another block that is opened in its place, if at
+    /// least `free_min` stay free.
+    fn allocate_in(
+        &self,
+        open: &AtomicU32,
+        queue_and_class: (Queue, usize),
+        bytes: usize,
+        free_min: usize,
+    ) -> Option<Allocation> {
         loop {
             // Acquire: the block was reset before it was opened.
             let block = open.load(Ordering::Acquire);
-            if let Some(meta) = self.metas.get(block as usize)
-                && let Some(offset) = meta.try_allocate(bytes, self.block_bytes)
-            {
-                let item = ItemRef::from_offset(block as usize * self.block_bytes + offset);
-                return Some(Allocation { item, block });
+            let allocation = self.try_allocate_in(block, bytes);
+            if allocation.is_some() {
+                return allocation;
             }
-            self.open_another(queue, ttl_class, block, requester)?;
+            self.open_another(open, queue_and_class, block, free_min)?;
         }
     }
 
     /// Opens a block in place of `full`, unless another thread already has.
     fn open_another(
         &self,
-        queue: Queue,
-        ttl_class: usize,
+        open: &AtomicU32,
+        (queue, ttl_class): (Queue, usize),
         full: u32,
-        requester: Requester,
+        free_min: usize,
     ) -> Option<()> {
-        let open = &self.open[queue as usize][ttl_class];
         let mut pool = self.pool();
         // Relaxed: it only changes under the pool's lock.
         if open.load(Ordering::Relaxed) != full {
             return Some(());
         }
-        let block = self.allocate_block(&mut pool, requester)?;
+        let block = self.allocate_block(&mut pool, free_min)?;
         self.metas[block as usize].reset(queue, ttl_class);
         if let Some(full) = self.metas.get(full as usize) {
             full.seal();
+            if full.live_bytes() < self.sparse_bytes {
+                self.note_sparse();
+            }
         }
         pool.queues[queue as usize].push_back(block);
         // Release: a thread that finds the block open finds it reset.
@@ -262,13 +327,40 @@ impl Blocks {
 
     /// Counts the bytes of an item that is about to enter the index as live.
     pub(crate) fn mark_live(&self, item: ItemRef, record: Record<'_>, flushes: u64) {
-        self.meta_of(item)
-            .add_live(record.size_bytes(), record.expiry(), flushes);
+        let (meta, large_bytes) = (self.meta_of(item), record.large_len());
+        meta.add_live(record.size_bytes(), record.expiry(), flushes);
+        if large_bytes > 0 {
+            // Relaxed: a count.
+            self.large_bytes[meta.queue() as usize].fetch_add(large_bytes, Ordering::Relaxed);
+        }
     }
 
-    /// Counts the bytes of an item that has left the index as dead.
-    pub(crate) fn mark_dead(&self, item: ItemRef, bytes: usize) {
-        self.meta_of(item).remove_live(bytes);
+    /// Counts the bytes of an item that has left the index as dead. The item still has its share of
+    /// a large value.
+    pub(crate) fn mark_dead(&self, item: ItemRef, record: Record<'_>) {
+        let (meta, large_bytes) = (self.meta_of(item), record.large_len());
+        let live_bytes = meta.remove_live(record.size_bytes());
+        if live_bytes < self.sparse_bytes && meta.is_sealed() {
+            self.note_sparse();
+        }
+        if large_bytes > 0 {
+            // Relaxed: a count.
+            self.large_bytes[meta.queue() as usize].fetch_sub(large_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a sealed block is worth compacting.
+    fn note_sparse(&self) {
+        // Relaxed: a hint. It is read first, because writers share it.
+        if !self.has_sparse.load(Ordering::Relaxed) {
+            self.has_sparse.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of a queue's blocks and of the large values that their items point to.
+    fn queue_bytes(&self, pool: &Pool, queue: Queue) -> usize {
+        pool.queues[queue as usize].len() * self.block_bytes
+            + self.large_bytes[queue as usize].load(Ordering::Relaxed)
     }
 
     /// Records that one of the block's items now expires at `expiry`.

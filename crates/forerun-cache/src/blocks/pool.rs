@@ -1,12 +1,10 @@
 //! Tracks which blocks are free, returned to the system, or in use.
 
-use super::{Blocks, Requester};
+use super::Blocks;
+use super::block_queue::BlockQueue;
 use crate::budget::Purpose;
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-
-/// Free blocks that only the evictor may take, for the items that it keeps.
-pub(super) const EVICTOR_RESERVE: usize = 2;
+use crate::eviction::Queue;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Every block is in one of these places, except a victim that is being emptied.
 #[derive(Debug, Default)]
@@ -18,16 +16,33 @@ pub(super) struct Pool {
     /// This block and all blocks after it have never been used.
     unused: u32,
     /// In use.
-    pub(super) queues: [VecDeque<u32>; 2],
+    pub(super) queues: [BlockQueue; 2],
+    /// The place, counted over both queues, at which the next search for a victim begins.
+    pub(super) cursor: usize,
+    /// The second and the flush count at which no block's items were all gone.
+    pub(super) none_gone_at: Option<(u32, u64)>,
+}
+
+impl Pool {
+    /// The places of both queues.
+    pub(super) fn places(&self) -> usize {
+        self.queues.iter().map(BlockQueue::places).sum()
+    }
+
+    /// A place, counted over both queues.
+    pub(super) fn position(&self, place: usize) -> (Queue, usize) {
+        let small = self.queues[Queue::Small as usize].places();
+        match place.checked_sub(small) {
+            None => (Queue::Small, place),
+            Some(place) => (Queue::Main, place),
+        }
+    }
 }
 
 impl Blocks {
-    pub(super) fn allocate_block(&self, pool: &mut Pool, requester: Requester) -> Option<u32> {
-        let reserve = match requester {
-            Requester::Writer => EVICTOR_RESERVE,
-            Requester::Evictor => 0,
-        };
-        let block = if pool.free.len() > reserve {
+    /// Takes a free block if at least `free_min` stay free, or else charges another one.
+    pub(super) fn allocate_block(&self, pool: &mut Pool, free_min: usize) -> Option<u32> {
+        let block = if pool.free.len() > free_min {
             pool.free.pop()
         } else {
             self.charge_one(pool)
@@ -61,7 +76,7 @@ impl Blocks {
             // A block was released because something else needed its memory. Taking it back would
             // repeat that.
             let is_fresh = pool.released.is_empty();
-            if !is_in_use || !is_fresh || pool.free.len() >= EVICTOR_RESERVE + ahead {
+            if !is_in_use || !is_fresh || pool.free.len() >= self.reserve + ahead {
                 return false;
             }
             match self.charge_one(&mut pool) {
@@ -77,7 +92,7 @@ impl Blocks {
 
     fn update_available(&self, pool: &Pool) {
         // Relaxed: a hint.
-        let available = pool.free.len().saturating_sub(EVICTOR_RESERVE);
+        let available = pool.free.len().saturating_sub(self.reserve);
         self.available.store(available, Ordering::Relaxed);
     }
 
@@ -98,7 +113,7 @@ impl Blocks {
     /// `false`: no block is free, or the system refused and the block stays charged.
     pub(crate) fn release_one(&self) -> bool {
         let mut pool = self.pool();
-        if pool.free.len() <= EVICTOR_RESERVE {
+        if pool.free.len() <= self.reserve {
             return false;
         }
         let Some(block) = pool.free.pop() else {
@@ -125,6 +140,20 @@ impl Blocks {
         self.is_release_refused.load(Ordering::Relaxed) && self.available() > 0
     }
 
+    /// Whether a replacement of this many bytes finds memory now.
+    pub(crate) fn has_room_for_replacement(&self, bytes: usize) -> bool {
+        let free = self.pool().free.len();
+        let has_room = |open: &AtomicU32| {
+            // Relaxed: a guess. The replacement asks again if another writer is faster.
+            let meta = self.metas.get(open.load(Ordering::Relaxed) as usize);
+            meta.is_some_and(|meta| meta.has_room(bytes, self.block_bytes))
+        };
+        free > 1
+            || self.can_charge_one()
+            || has_room(&self.reserve_open)
+            || self.open.iter().flatten().any(has_room)
+    }
+
     /// Whether another block could be charged now.
     pub(crate) fn can_charge_one(&self) -> bool {
         self.has_uncharged(&self.pool()) && self.budget.left_bytes() >= self.block_bytes
@@ -132,6 +161,6 @@ impl Blocks {
 
     /// Blocks in use.
     pub(crate) fn in_use_len(&self) -> usize {
-        self.pool().queues.iter().map(VecDeque::len).sum()
+        self.pool().queues.iter().map(BlockQueue::len).sum()
     }
 }

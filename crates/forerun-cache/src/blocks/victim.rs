@@ -27,12 +27,31 @@ pub(crate) enum Reason {
     Evicted,
 }
 
+/// Which blocks are worth compacting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sparse {
+    None,
+    /// Those with less than [`Blocks::sparse_bytes`] live bytes.
+    Below,
+    /// All that have dead bytes.
+    WithDeadBytes,
+}
+
+/// What a search for a victim accepts.
+#[derive(Clone, Copy, Debug)]
+struct Search {
+    moment: Moment,
+    sparse: Sparse,
+}
+
 /// A block that is being emptied. No writer uses it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Victim {
     pub(crate) block: u32,
     pub(crate) queue: Queue,
     pub(crate) reason: Reason,
+    /// Offset of the first item that the policy has not gone through.
+    pub(crate) head: usize,
     /// Offset of the end of its items.
     pub(crate) tail: usize,
 }
@@ -42,70 +61,156 @@ pub(crate) struct Victim {
 pub(crate) struct Evacuation {
     pub(crate) victim: Victim,
     pub(crate) offset: usize,
+    /// Bytes of the items before the offset, with their large values.
+    pub(crate) bytes: usize,
 }
 
-/// A block's queue and its position there.
+impl Evacuation {
+    pub(crate) fn new(victim: Victim) -> Evacuation {
+        Evacuation {
+            victim,
+            offset: victim.head,
+            bytes: 0,
+        }
+    }
+}
+
+/// A block's queue and its place there.
 type Position = (Queue, usize);
 
+/// The number of blocks that a decision examines.
+const WINDOW: usize = 512;
+/// How many times that many are examined for items that are gone, when no writer waits.
+const WINDOWS_IN_BACKGROUND: usize = 8;
+/// The youngest blocks of a queue, which are examined for dead bytes in any case: items that are
+/// replaced again and again die there.
+const YOUNGEST: usize = 16;
+
 impl Blocks {
-    /// Chooses a victim and takes it out of its queue. A block with a smaller live share than
-    /// `sparse_below` is preferred to the one that `policy` selects. Without a policy, no live
-    /// items are evicted.
+    /// Chooses a victim and takes it out of its queue. A `sparse` block is preferred to the one
+    /// that `policy` selects. Without a policy, no live items are evicted.
+    ///
+    /// Only some blocks are examined; the next decision examines the next ones. If a writer is about
+    /// to be refused, all are examined, unless nothing has changed since they last were.
     pub(crate) fn choose_victim(
         &self,
         moment: Moment,
-        sparse_below: f64,
+        sparse: Sparse,
         policy: Option<&Policy>,
     ) -> Option<Victim> {
         let mut pool = self.pool();
-        let ((queue, nth), reason) = self
-            .expired(&pool, moment)
-            .map(|at| (at, Reason::Expired))
-            .or_else(|| Some((self.sparsest(&pool, sparse_below)?, Reason::Sparse)))
-            .or_else(|| Some((self.oldest(&pool, policy?)?, Reason::Evicted)))?;
-        let block = pool.queues[queue as usize].remove(nth)?;
+        let all = pool.places().div_ceil(WINDOW);
+        let windows = match (policy, sparse) {
+            (Some(_), _) => 1,
+            (None, Sparse::None) => all.min(WINDOWS_IN_BACKGROUND),
+            (None, _) => all,
+        };
+        let search = Search { moment, sparse };
+        let found = if self.is_in_vain(&pool, search) {
+            None
+        } else {
+            let found = (0..windows).find_map(|_| self.search_window(&mut pool, search));
+            if found.is_none() && windows >= all {
+                self.note_in_vain(&mut pool, search);
+            }
+            found
+        };
+        let ((queue, place), reason) =
+            found.or_else(|| Some((self.oldest(&pool, policy?)?, Reason::Evicted)))?;
+        let block = pool.queues[queue as usize].take(place)?;
+        let meta = &self.metas[block as usize];
         Some(Victim {
             block,
             queue,
             reason,
-            tail: self.metas[block as usize].tail(),
+            head: meta.head(),
+            tail: meta.tail(),
         })
     }
 
-    fn in_queue<'p>(
-        &'p self,
-        pool: &'p Pool,
-        queue: Queue,
-    ) -> impl Iterator<Item = (&'p Meta, Position)> {
-        let blocks = pool.queues[queue as usize].iter().enumerate();
-        blocks.map(move |(nth, &block)| (&self.metas[block as usize], (queue, nth)))
+    /// Returns a victim to the front of its queue. The policy has gone through the items before
+    /// `head`.
+    pub(crate) fn put_back(&self, victim: Victim, head: usize) {
+        let mut pool = self.pool();
+        self.metas[victim.block as usize].set_head(head);
+        pool.queues[victim.queue as usize].push_front(victim.block);
     }
 
-    fn in_use<'p>(&'p self, pool: &'p Pool) -> impl Iterator<Item = (&'p Meta, Position)> {
-        let queues = Queue::ALL.into_iter();
-        queues.flat_map(move |queue| self.in_queue(pool, queue))
+    /// Whether all blocks were searched like this before, and nothing has changed since.
+    fn is_in_vain(&self, pool: &Pool, search: Search) -> bool {
+        let is_too_early = pool.none_gone_at == Some((search.moment.now, search.moment.flushes));
+        is_too_early
+            && match search.sparse {
+                Sparse::None => true,
+                // Relaxed: a block that becomes sparse at this moment is found the next time.
+                Sparse::Below => !self.has_sparse.load(Ordering::Relaxed),
+                Sparse::WithDeadBytes => false,
+            }
     }
 
-    fn expired(&self, pool: &Pool, moment: Moment) -> Option<Position> {
-        let gone = self.in_use(pool).filter(|(meta, _)| meta.is_gone(moment));
-        let closed = gone.filter(|(meta, at)| self.close(pool, meta, *at));
-        // Each of these frees a whole block; this one takes the least work.
-        closed.min_by_key(|(meta, _)| meta.tail()).map(|(_, at)| at)
+    /// Notes that a search of all blocks has found nothing.
+    fn note_in_vain(&self, pool: &mut Pool, search: Search) {
+        pool.none_gone_at = Some((search.moment.now, search.moment.flushes));
+        if search.sparse == Sparse::Below {
+            // Relaxed, as above. A block that had a pending writer is noted again when it loses its
+            // next item.
+            self.has_sparse.store(false, Ordering::Relaxed);
+        }
     }
 
-    fn sparsest(&self, pool: &Pool, below: f64) -> Option<Position> {
-        let complete = self.in_use(pool).filter(|(meta, _)| meta.is_complete());
-        let (meta, at) = complete.min_by_key(|(meta, _)| meta.live_bytes())?;
-        let is_sparse = (meta.live_bytes() as f64) < below * self.block_bytes as f64;
-        is_sparse.then_some(at)
+    /// Searches the next blocks.
+    fn search_window(&self, pool: &mut Pool, search: Search) -> Option<(Position, Reason)> {
+        let total = pool.places();
+        let from = pool.cursor;
+        pool.cursor = (from + WINDOW.min(total)).checked_rem(total).unwrap_or(0);
+        let pool = &*pool;
+        let window = (from..from + WINDOW.min(total)).map(|at| pool.position(at % total));
+        let youngest = Queue::ALL.into_iter().flat_map(|queue| {
+            let places = pool.queues[queue as usize].places();
+            (places.saturating_sub(YOUNGEST)..places).map(move |place| (queue, place))
+        });
+        let positions = window.chain(youngest);
+        let blocks = || {
+            positions.clone().filter_map(|(queue, place)| {
+                let block = pool.queues[queue as usize].get(place)?;
+                Some((&self.metas[block as usize], (queue, place)))
+            })
+        };
+        let expired = blocks()
+            .filter(|(meta, _)| meta.is_gone(search.moment))
+            .filter(|(meta, at)| self.close(pool, meta, *at))
+            // Each of these frees a whole block; this one takes the least work.
+            .min_by_key(|(meta, _)| meta.tail());
+        if let Some((_, at)) = expired {
+            return Some((at, Reason::Expired));
+        }
+        // The policy is going through a block with a head. If its items moved, they would be the
+        // youngest of their queue.
+        let whole = blocks().filter(|(meta, _)| meta.head() == 0);
+        let sparse = match search.sparse {
+            Sparse::None => None,
+            Sparse::Below => whole
+                .filter(|(meta, _)| meta.is_complete())
+                .min_by_key(|(meta, _)| meta.live_bytes())
+                .filter(|(meta, _)| meta.live_bytes() < self.sparse_bytes),
+            Sparse::WithDeadBytes => whole
+                .filter(|(meta, _)| !meta.is_pending() && meta.dead_bytes() > 0)
+                .max_by_key(|(meta, _)| meta.dead_bytes())
+                .filter(|(meta, at)| self.close(pool, meta, *at)),
+        };
+        sparse.map(|(_, at)| (at, Reason::Sparse))
     }
 
     /// The oldest block of the queue that the policy prefers, if no writer is pending in it.
     fn oldest(&self, pool: &Pool, policy: &Policy) -> Option<Position> {
-        let lens = Queue::ALL.map(|queue| pool.queues[queue as usize].len());
-        policy.eviction_order(lens).into_iter().find_map(|queue| {
-            let mut blocks = self.in_queue(pool, queue);
-            blocks.find_map(|(meta, at)| self.close(pool, meta, at).then_some(at))
+        let bytes = Queue::ALL.map(|queue| self.queue_bytes(pool, queue));
+        policy.eviction_order(bytes).into_iter().find_map(|queue| {
+            let blocks = &pool.queues[queue as usize];
+            (0..blocks.places()).find_map(|place| {
+                let meta = &self.metas[blocks.get(place)? as usize];
+                self.close(pool, meta, (queue, place))
+                    .then_some((queue, place))
+            })
         })
     }
 
@@ -115,11 +220,13 @@ impl Blocks {
             meta.seal();
             let block = (std::ptr::from_ref(meta) as usize - self.metas.as_ptr() as usize)
                 / size_of::<Meta>();
-            let open = &self.open[queue as usize][meta.ttl_class()];
-            // Relaxed: it only changes under the pool's lock, which is held, and NONE publishes
-            // nothing.
-            if open.load(Ordering::Relaxed) == block as u32 {
-                open.store(NONE, Ordering::Relaxed);
+            let own = &self.open[queue as usize][meta.ttl_class()];
+            for open in [own, &self.reserve_open] {
+                // Relaxed: it only changes under the pool's lock, which is held, and NONE publishes
+                // nothing.
+                if open.load(Ordering::Relaxed) == block as u32 {
+                    open.store(NONE, Ordering::Relaxed);
+                }
             }
         }
         meta.is_complete()
@@ -128,7 +235,7 @@ impl Blocks {
     /// Seals the open blocks, so that later items go to other blocks.
     pub(crate) fn close_open(&self) {
         let _pool = self.pool();
-        for open in self.open.iter().flatten() {
+        for open in self.open.iter().flatten().chain([&self.reserve_open]) {
             // Relaxed: it only changes under the pool's lock, which is held, and NONE publishes
             // nothing.
             let block = open.load(Ordering::Relaxed);
@@ -157,5 +264,80 @@ impl Blocks {
                 (offset, item)
             })
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+    use forerun_core::Pages;
+    use std::sync::Arc;
+
+    /// Blocks in use, all sealed and full of live items.
+    fn full_blocks(count: u32) -> Blocks {
+        let budget = Arc::new(Budget::new(64 << 30));
+        let blocks = Blocks::new(Pages::Small, &budget, 64 << 30, usize::MAX, 0.75).unwrap();
+        let mut pool = blocks.pool();
+        for block in 0..count {
+            let queue = Queue::ALL[block as usize % 2];
+            let meta = &blocks.metas[block as usize];
+            meta.reset(queue, 0);
+            meta.try_allocate(1 << 20, 1 << 20);
+            meta.add_live(1 << 20, 0, 1);
+            meta.finish_write();
+            meta.seal();
+            pool.queues[queue as usize].push_back(block);
+        }
+        drop(pool);
+        blocks
+    }
+
+    fn moment(now: u32) -> Moment {
+        Moment { now, flushes: 1 }
+    }
+
+    #[test]
+    fn a_decision_examines_a_window_and_a_round_of_them_every_block() {
+        const BLOCKS: u32 = 60_000;
+        let blocks = full_blocks(BLOCKS);
+        let policy = Policy::new(1 << 20, Pages::Small).unwrap();
+        // Sparse, and far from the beginning of the first search.
+        blocks.metas[BLOCKS as usize / 3].remove_live(1 << 19);
+        blocks.note_sparse();
+        let mut decisions = 0;
+        let sparse = loop {
+            let before = blocks.pool().cursor;
+            let victim = blocks.choose_victim(moment(decisions), Sparse::Below, Some(&policy));
+            let victim = victim.unwrap();
+            decisions += 1;
+            if victim.reason == Reason::Sparse {
+                break victim.block;
+            }
+            let examined = blocks.pool().cursor.wrapping_sub(before);
+            assert_eq!(examined, WINDOW);
+            assert!(decisions < BLOCKS / WINDOW as u32 + 2);
+        };
+        assert_eq!(sparse, BLOCKS / 3);
+        assert!(decisions > 10, "{decisions}");
+    }
+
+    #[test]
+    fn all_blocks_are_examined_for_a_refused_writer_once_until_something_changes() {
+        let blocks = full_blocks(20_000);
+        let choose = |now| blocks.choose_victim(moment(now), Sparse::Below, None);
+        assert!(choose(1).is_none());
+        let cursor = blocks.pool().cursor;
+        assert!(choose(1).is_none());
+        assert_eq!(blocks.pool().cursor, cursor, "nothing is examined");
+        blocks.metas[777].remove_live(1 << 19);
+        blocks.note_sparse();
+        assert_eq!(choose(1).map(|victim| victim.block), Some(777));
+        assert!(choose(1).is_none());
+        // Another second has come, in which a block may be gone.
+        blocks.metas[888].reset(Queue::Small, 0);
+        blocks.metas[888].add_live(100, 2, 1);
+        assert!(choose(1).is_none());
+        assert_eq!(choose(2).map(|victim| victim.block), Some(888));
     }
 }

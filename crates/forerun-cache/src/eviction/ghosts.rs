@@ -2,54 +2,99 @@
 //! while it is remembered goes straight to the main queue.
 //!
 //! ```text
-//!   hash ─▶ set │ newest │ … │ … 32 fingerprints of 16 bits, a line … │ oldest │
+//!   hash ─▶ set │ newest │ … 31 fingerprints … │ oldest │ age │      16 bits each, a line in all
 //! ```
 //!
-//! A full set forgets its oldest fingerprint when a new one arrives. The answer is approximate:
-//! fingerprints may collide, and two threads that write one set at once may lose an entry.
+//! A full set forgets its oldest fingerprint when a new one arrives. A set also forgets all of them
+//! once as many bytes as the cache holds were evicted after the newest, so that keys of large
+//! values are not remembered longer than S3-FIFO would. The answer is approximate: fingerprints may
+//! collide, and two threads that write one set at once may lose an entry.
 
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use forerun_core::{Atomics, Pages, RegionError};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
-const WAYS: usize = 32;
+/// The 16-bit words of a set: the fingerprints, and the time of the newest.
+const SET_WORDS: usize = 32;
+const WAYS: usize = SET_WORDS - 1;
+
+/// The age at which a set is forgotten, in units of [`Ghosts::age_unit_bytes`].
+const AGE_MAX: u16 = 64;
 
 /// Fingerprints of evicted keys.
 #[derive(Debug)]
 pub(super) struct Ghosts {
-    sets: Box<[Set]>,
+    words: Atomics<AtomicU16>,
+    /// Bytes of all items evicted so far.
+    evicted_bytes: AtomicU64,
+    /// The evicted bytes by which a set gets one older.
+    age_unit_bytes: u64,
 }
 
-#[repr(align(64))]
-#[derive(Debug, Default)]
-struct Set([AtomicU16; WAYS]);
+/// The words of a set.
+#[derive(Clone, Copy)]
+struct Set<'g> {
+    fingerprints: &'g [AtomicU16],
+    newest: &'g AtomicU16,
+}
+
+impl Set<'_> {
+    /// Whether the newest fingerprint is too old at `time`.
+    fn is_old(self, time: u16) -> bool {
+        time.wrapping_sub(self.newest.load(Relaxed)) > AGE_MAX
+    }
+}
 
 impl Ghosts {
-    /// Remembers about `len_bytes` / 2 keys.
-    pub(super) fn new(len_bytes: usize) -> Ghosts {
-        let sets = (len_bytes / size_of::<Set>()).max(1);
-        Ghosts {
-            sets: (0..sets).map(|_| Set::default()).collect(),
-        }
+    /// Remembers about `len_bytes` / 2 keys, and those of items with `history_bytes` together.
+    pub(super) fn new(
+        len_bytes: usize,
+        history_bytes: usize,
+        pages: Pages,
+    ) -> Result<Ghosts, RegionError> {
+        let words = len_bytes / size_of::<AtomicU16>();
+        let sets = (words / SET_WORDS).max(1);
+        Ok(Ghosts {
+            words: Atomics::new(sets * SET_WORDS, pages)?,
+            evicted_bytes: AtomicU64::new(0),
+            age_unit_bytes: (history_bytes as u64 / u64::from(AGE_MAX)).max(1),
+        })
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.sets)
+        size_of_val(&*self.words)
     }
 
-    fn find(&self, hash: u64) -> (&Set, u16) {
-        let at = forerun_core::hashing::scale(hash, self.sets.len() as u64);
+    fn find(&self, hash: u64) -> (Set<'_>, u16) {
+        let sets = (self.words.len() / SET_WORDS) as u64;
+        let at = forerun_core::hashing::scale(hash, sets) as usize * SET_WORDS;
+        let set = Set {
+            fingerprints: &self.words[at..at + WAYS],
+            newest: &self.words[at + WAYS],
+        };
         // The low bits: the high ones choose the set. 0 marks an empty entry.
-        (&self.sets[at as usize], (hash as u16).max(1))
+        (set, (hash as u16).max(1))
     }
 
-    /// Remembers a key.
-    pub(super) fn insert(&self, hash: u64) {
+    /// The time after this many evicted bytes. It wraps around, so a set that was left alone for
+    /// very long may seem new again: it then remembers some keys too long.
+    fn time(&self, evicted_bytes: u64) -> u16 {
+        (evicted_bytes / self.age_unit_bytes) as u16
+    }
+
+    /// Remembers the key of an item that had this many bytes.
+    pub(super) fn insert(&self, hash: u64, bytes: usize) {
+        // Relaxed, here and below: a count and fingerprints, which stand alone and publish nothing
+        // else.
+        let evicted_bytes = self.evicted_bytes.fetch_add(bytes as u64, Relaxed);
+        let time = self.time(evicted_bytes + bytes as u64);
         let (set, mut incoming) = self.find(hash);
-        for slot in &set.0 {
-            // Relaxed: each fingerprint stands alone and publishes nothing else.
+        let is_old = set.is_old(time);
+        set.newest.store(time, Relaxed);
+        for slot in set.fingerprints {
             let displaced = slot.load(Relaxed);
             slot.store(incoming, Relaxed);
-            incoming = displaced;
-            if incoming == 0 {
+            incoming = if is_old { 0 } else { displaced };
+            if displaced == 0 {
                 break;
             }
         }
@@ -58,7 +103,11 @@ impl Ghosts {
     /// Whether a key is remembered. Forgets it.
     pub(super) fn take(&self, hash: u64) -> bool {
         let (set, wanted) = self.find(hash);
-        let found = set.0.iter().find(|slot| slot.load(Relaxed) == wanted);
+        let found = set
+            .fingerprints
+            .iter()
+            .find(|slot| slot.load(Relaxed) == wanted)
+            .filter(|_| !set.is_old(self.time(self.evicted_bytes.load(Relaxed))));
         found.inspect(|slot| slot.store(0, Relaxed)).is_some()
     }
 }
@@ -67,11 +116,17 @@ impl Ghosts {
 mod tests {
     use super::*;
 
+    /// One set.
+    fn ghosts(history_bytes: usize) -> Ghosts {
+        let len_bytes = SET_WORDS * size_of::<AtomicU16>();
+        Ghosts::new(len_bytes, history_bytes, Pages::Small).unwrap()
+    }
+
     #[test]
     fn recent_keys_are_remembered_and_old_ones_forgotten() {
-        let ghosts = Ghosts::new(size_of::<Set>());
+        let ghosts = ghosts(1000);
         for hash in 1..=100 {
-            ghosts.insert(hash);
+            ghosts.insert(hash, 1);
         }
         assert!(ghosts.take(100) && !ghosts.take(100));
         assert!(ghosts.take(70));
@@ -80,10 +135,21 @@ mod tests {
 
     #[test]
     fn a_claimed_key_keeps_its_entry_for_the_next_claim() {
-        let ghosts = Ghosts::new(size_of::<Set>());
-        (1..=32).for_each(|hash| ghosts.insert(hash));
+        let ghosts = ghosts(1000);
+        (1..=WAYS as u64).for_each(|hash| ghosts.insert(hash, 1));
         assert!(ghosts.take(30));
-        ghosts.insert(33);
+        ghosts.insert(33, 1);
         assert!(ghosts.take(1), "the oldest stays: an entry was free");
+    }
+
+    #[test]
+    fn keys_are_forgotten_once_larger_items_than_the_history_were_evicted() {
+        let ghosts = ghosts(64_000);
+        ghosts.insert(1 << 32 | 1, 10_000);
+        ghosts.insert(1 << 32 | 2, 50_000);
+        assert!(ghosts.take(1 << 32 | 1), "60,000 bytes");
+        ghosts.insert(1 << 32 | 3, 200_000);
+        assert!(!ghosts.take(1 << 32 | 2), "250,000 bytes later");
+        assert!(ghosts.take(1 << 32 | 3), "the newest is remembered");
     }
 }

@@ -8,6 +8,7 @@
 mod ghosts;
 mod s3_fifo;
 
+use forerun_core::{Pages, RegionError};
 use s3_fifo::S3Fifo;
 
 /// The two queues of blocks, in the order in which the blocks were opened.
@@ -38,14 +39,14 @@ pub(crate) trait EvictionPolicy {
     /// The queue that a new item joins. Asked once per store.
     fn admit(&self, hash: u64) -> Queue;
 
-    /// The queues to take the next block from, preferred first, given how many blocks each holds.
-    fn eviction_order(&self, queue_lens: [usize; 2]) -> [Queue; 2];
+    /// The queues to take the next items from, preferred first, given how many bytes each holds.
+    fn eviction_order(&self, queue_bytes: [usize; 2]) -> [Queue; 2];
 
     /// Decides the fate of a live item in a block that is evicted, given how often it was read.
     fn decision(&self, queue: Queue, frequency: u8) -> EvictionDecision;
 
-    /// Called after an item of this queue was evicted.
-    fn on_evict(&self, queue: Queue, hash: u64);
+    /// Called after an item of this queue and of this many bytes was evicted.
+    fn on_evict(&self, queue: Queue, hash: u64, bytes: usize);
 
     /// Bytes that the policy holds for as long as the cache exists.
     fn memory_bytes(&self) -> usize;
@@ -58,9 +59,9 @@ pub(crate) enum Policy {
 }
 
 impl Policy {
-    /// The policy of a cache with this memory limit.
-    pub(crate) fn new(limit_bytes: usize) -> Policy {
-        Policy::S3Fifo(S3Fifo::new(limit_bytes))
+    /// The policy of a cache with this memory limit, with its memory in such pages.
+    pub(crate) fn new(limit_bytes: usize, pages: Pages) -> Result<Policy, RegionError> {
+        Ok(Policy::S3Fifo(S3Fifo::new(limit_bytes, pages)?))
     }
 }
 

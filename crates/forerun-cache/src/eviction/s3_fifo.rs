@@ -12,6 +12,7 @@
 
 use super::ghosts::Ghosts;
 use super::{EvictionDecision, EvictionPolicy, Queue};
+use forerun_core::{Pages, RegionError};
 
 /// One byte in this many of the memory limit stores fingerprints of evicted keys.
 const GHOSTS_SHARE: usize = 128;
@@ -23,10 +24,10 @@ pub(crate) struct S3Fifo {
 }
 
 impl S3Fifo {
-    pub(super) fn new(limit_bytes: usize) -> S3Fifo {
-        S3Fifo {
-            ghosts: Ghosts::new(limit_bytes / GHOSTS_SHARE),
-        }
+    pub(super) fn new(limit_bytes: usize, pages: Pages) -> Result<S3Fifo, RegionError> {
+        Ok(S3Fifo {
+            ghosts: Ghosts::new(limit_bytes / GHOSTS_SHARE, limit_bytes, pages)?,
+        })
     }
 }
 
@@ -39,9 +40,9 @@ impl EvictionPolicy for S3Fifo {
         }
     }
 
-    /// The small queue while it holds more than a tenth of all blocks, otherwise the main queue.
+    /// The small queue while it holds more than a tenth of all bytes, otherwise the main queue.
     fn eviction_order(&self, [small, main]: [usize; 2]) -> [Queue; 2] {
-        if small * 10 > small + main || main < 2 {
+        if small * 10 > small + main {
             [Queue::Small, Queue::Main]
         } else {
             [Queue::Main, Queue::Small]
@@ -61,9 +62,9 @@ impl EvictionPolicy for S3Fifo {
         }
     }
 
-    fn on_evict(&self, queue: Queue, hash: u64) {
+    fn on_evict(&self, queue: Queue, hash: u64, bytes: usize) {
         if queue == Queue::Small {
-            self.ghosts.insert(hash);
+            self.ghosts.insert(hash, bytes);
         }
     }
 
@@ -76,9 +77,13 @@ impl EvictionPolicy for S3Fifo {
 mod tests {
     use super::*;
 
+    fn policy() -> S3Fifo {
+        S3Fifo::new(1 << 20, Pages::Small).unwrap()
+    }
+
     #[test]
     fn a_read_item_moves_to_main_and_loses_one_count_each_time_around() {
-        let policy = S3Fifo::new(1 << 20);
+        let policy = policy();
         let to_main = |frequency| EvictionDecision::Move {
             queue: Queue::Main,
             frequency,
@@ -91,18 +96,17 @@ mod tests {
 
     #[test]
     fn only_a_key_that_left_the_small_queue_is_a_ghost() {
-        let policy = S3Fifo::new(1 << 20);
-        policy.on_evict(Queue::Small, 1 << 40 | 7);
-        policy.on_evict(Queue::Main, 1 << 41 | 8);
+        let policy = policy();
+        policy.on_evict(Queue::Small, 1 << 40 | 7, 100);
+        policy.on_evict(Queue::Main, 1 << 41 | 8, 100);
         assert_eq!(policy.admit(1 << 40 | 7), Queue::Main);
         assert_eq!(policy.admit(1 << 41 | 8), Queue::Small);
     }
 
     #[test]
     fn the_small_queue_is_evicted_first_while_it_exceeds_a_tenth() {
-        let policy = S3Fifo::new(1 << 20);
+        let policy = policy();
         assert_eq!(policy.eviction_order([11, 89])[0], Queue::Small);
         assert_eq!(policy.eviction_order([10, 90])[0], Queue::Main);
-        assert_eq!(policy.eviction_order([0, 1])[0], Queue::Small);
     }
 }

@@ -7,6 +7,10 @@ use crate::request::{Arithmetic, ArithmeticResult, Direction, Expiry};
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
 use std::cell::Cell;
 
+/// The longest value that is taken for a number, with the white space around it. Memcached's limit is
+/// the same by default. A change copies the value, outside the memory limit.
+const NUMBER_BYTES_MAX: usize = 512 << 10;
+
 impl Cache {
     /// Adds to or subtracts from a value that is a decimal number.
     ///
@@ -27,10 +31,11 @@ impl Cache {
             return ArithmeticResult::Forked;
         }
         if !is_key(arithmetic.key) {
-            return ArithmeticResult::NotFound;
+            return ArithmeticResult::InvalidKey;
         }
         let request = ArithmeticOperation {
             arithmetic,
+            now: self.now(),
             sum: Cell::default(),
         };
         match self.update(arithmetic.key, &request) {
@@ -52,6 +57,8 @@ impl Cache {
 /// [`Cache::arithmetic`].
 struct ArithmeticOperation<'a> {
     arithmetic: Arithmetic<'a>,
+    /// The second of the clock.
+    now: u32,
     /// The result of the last decision.
     sum: Cell<Sum>,
 }
@@ -80,7 +87,7 @@ impl Operation for ArithmeticOperation<'_> {
             let Some((value, expiry)) = initial else {
                 return Decision::Answer(ArithmeticResult::NotFound);
             };
-            let expiry = expiry.to_word();
+            let expiry = expiry.to_word(self.now);
             self.sum.set(Sum {
                 value,
                 expiry,
@@ -102,7 +109,8 @@ impl Operation for ArithmeticOperation<'_> {
         if compares_unequal(compare_cas, old) {
             return Decision::Answer(ArithmeticResult::Exists);
         }
-        let Some(number) = number(old.value()) else {
+        let number = (old.value().len() <= NUMBER_BYTES_MAX).then(|| number(old.value()));
+        let Some(number) = number.flatten() else {
             return Decision::Answer(ArithmeticResult::NotANumber);
         };
         let value = match direction {
@@ -121,7 +129,7 @@ impl Operation for ArithmeticOperation<'_> {
         };
         let new = NewItem {
             value: NewBody::Owned(digits),
-            expiry: expiry.map_or(old.expiry(), Expiry::to_word),
+            expiry: expiry.map_or(old.expiry(), |expiry| expiry.to_word(self.now)),
             cas: new_cas,
             marks: old.marks() & kept,
             ..rewritten(old)

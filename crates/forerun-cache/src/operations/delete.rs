@@ -5,27 +5,33 @@ use crate::blocks::item_layout::{CLAIMED, FETCHED, Record, STALE};
 use crate::cache::Cache;
 use crate::index::key_buckets::KeyBuckets;
 use crate::item::Item;
-use crate::request::{Delete, DeleteResult, Expiry, Invalidate};
+use crate::request::{Delete, DeleteResult, Invalidate};
 use crate::unlink::RemovalCause;
 use crate::write::{Decision, NewBody, Operation, Outcome};
 use std::borrow::Cow;
 
 impl Cache {
-    /// Deletes an item.
+    /// Deletes the item of a key, or carries out a [`Delete`].
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Delete, DeleteResult, Store};
+    /// use forerun_cache::{Cache, CacheOptions, Delete, DeleteResult};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
-    /// assert_eq!(cache.delete(Delete::key("CH/Bern")), DeleteResult::Deleted);
-    /// assert_eq!(cache.delete(Delete::key("CH/Bern")), DeleteResult::NotFound);
+    /// let _ = cache.set("CH/Bern", "46.948,7.447");
+    /// assert_eq!(cache.delete("CH/Bern"), DeleteResult::Deleted);
+    /// let delete = Delete { compare_cas: Some(7), ..Delete::key("CH/Bern") };
+    /// assert_eq!(cache.delete(delete), DeleteResult::NotFound);
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
-    pub fn delete(&self, delete: Delete<'_>) -> DeleteResult {
+    pub fn delete<'a>(&self, delete: impl Into<Delete<'a>>) -> DeleteResult {
+        self.delete_item(delete.into())
+    }
+
+    fn delete_item(&self, delete: Delete<'_>) -> DeleteResult {
         if self.is_forked() {
             return DeleteResult::Forked;
         }
+        self.catch_up();
         let hash = self.hasher.hash(delete.key);
         let deleted = {
             let pinned = self.epochs.pin();
@@ -60,11 +66,14 @@ impl Cache {
     }
 
     /// Marks an item as stale or empties it, without removing it.
+    #[must_use = "in a full cache the item may be unchanged"]
     pub fn invalidate(&self, invalidate: Invalidate<'_>) -> DeleteResult {
         if self.is_forked() {
             return DeleteResult::Forked;
         }
-        match self.update(invalidate.key, &invalidate) {
+        let expiry = invalidate.expiry.map(|expiry| expiry.to_word(self.now()));
+        let operation = InvalidateOperation { invalidate, expiry };
+        match self.update(invalidate.key, &operation) {
             Outcome::Answer(answer) => answer,
             Outcome::Written { .. } => DeleteResult::Deleted,
             Outcome::OutOfMemory => DeleteResult::OutOfMemory,
@@ -105,27 +114,35 @@ impl Cache {
     }
 }
 
-impl Operation for Invalidate<'_> {
+/// [`Cache::invalidate`].
+struct InvalidateOperation<'a> {
+    invalidate: Invalidate<'a>,
+    /// The new expiry, if there is one.
+    expiry: Option<u32>,
+}
+
+impl Operation for InvalidateOperation<'_> {
     type Answer = DeleteResult;
 
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, DeleteResult> {
         let Some(old) = found else {
             return Decision::Answer(DeleteResult::NotFound);
         };
-        if compares_unequal(self.compare_cas, old) {
+        let invalidate = &self.invalidate;
+        if compares_unequal(invalidate.compare_cas, old) {
             return Decision::Answer(DeleteResult::Exists);
         }
         let mut new = rewritten(old);
-        if self.drop_value {
+        if invalidate.drop_value {
             new.value = NewBody::Parts(Cow::Borrowed(&[]));
             new.flags = 0;
         }
-        if self.mark_stale {
+        if invalidate.mark_stale {
             // The next reader may claim it.
             new.marks = STALE | old.marks() & FETCHED;
         }
-        new.expiry = self.expiry.map_or(new.expiry, Expiry::to_word);
-        new.cas = self.new_cas;
+        new.expiry = self.expiry.unwrap_or(new.expiry);
+        new.cas = invalidate.new_cas;
         Decision::Write(new)
     }
 }

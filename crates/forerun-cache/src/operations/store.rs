@@ -18,6 +18,23 @@ use std::sync::Arc;
 const BUFFERS_SHARE: usize = 4;
 
 impl Cache {
+    /// Stores a value unconditionally. It never expires, unless it is stored by [`Cache::store`].
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, StoreResult};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// assert!(matches!(cache.set("CH/Bern", "46.948,7.447"), StoreResult::Stored { .. }));
+    /// assert_eq!(cache.set("", "0,0"), StoreResult::InvalidKey);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
+    pub fn set<'a, K>(&self, key: &'a K, value: impl Into<Value<'a>>) -> StoreResult
+    where
+        K: AsRef<[u8]> + ?Sized,
+    {
+        self.store(Store::set(key, value))
+    }
+
     /// Stores an item if its conditions hold.
     pub fn store(&self, store: Store<'_>) -> StoreResult {
         if self.is_forked() {
@@ -38,7 +55,10 @@ impl Cache {
             Value::Bytes(bytes) => Source::Bytes([bytes]),
             Value::Parts(parts) => Source::Parts(parts),
         };
-        if !is_key(store.key) || self.is_too_large(store.key, value.len()) {
+        if !is_key(store.key) {
+            return StoreResult::InvalidKey;
+        }
+        if self.is_too_large(store.key, value.len()) {
             return StoreResult::TooLarge;
         }
         let request = StoreOperation {
@@ -159,7 +179,7 @@ impl Operation for StoreOperation<'_> {
         let mut new = NewItem {
             value: self.value.body(),
             flags: store.flags,
-            expiry: store.expiry.to_word(),
+            expiry: store.expiry.to_word(self.cache.now()),
             marks: if store.claimed { CLAIMED } else { 0 },
             cas: store.new_cas,
             is_unconditional: store.mode == StoreMode::Set && store.compare_cas.is_none(),
@@ -168,7 +188,7 @@ impl Operation for StoreOperation<'_> {
             return match (store.mode, store.vivify) {
                 // There is no number to compare. Memcached continues as if none were given.
                 (StoreMode::Append | StoreMode::Prepend, Some(expiry)) => {
-                    new.expiry = expiry.to_word();
+                    new.expiry = expiry.to_word(self.cache.now());
                     Decision::Write(new)
                 }
                 (StoreMode::Append | StoreMode::Prepend, None) => {

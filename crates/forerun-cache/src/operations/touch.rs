@@ -1,11 +1,12 @@
 //! Gives items a new expiry.
 
-use super::rewritten;
+use super::{compares_unequal, rewritten};
 use crate::blocks::item_layout::Record;
 use crate::cache::Cache;
 use crate::index::key_buckets::KeyBuckets;
+use crate::item::Item;
 use crate::request::Expiry;
-use crate::write::{Decision, NewItem, OnShortage, Operation, Outcome};
+use crate::write::{Decision, OnShortage, Operation};
 
 impl Cache {
     /// Gives an item a new expiry. Returns whether the item exists.
@@ -26,69 +27,98 @@ impl Cache {
     }
 
     fn touch_slice(&self, key: &[u8], expiry: Expiry) -> bool {
+        self.touch_version(key, None, expiry)
+    }
+
+    /// Gives an item that was found a new expiry, unless it has been replaced or deleted since.
+    /// Returns whether it has the new expiry. Like a lookup, this never waits.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// cache.store(Store::set("session", "Ada"));
+    /// let guard = cache.pin();
+    /// let item = guard.get("session").unwrap();
+    /// assert!(cache.touch_item(&item, Expiry::At(cache.now() + 60)));
+    /// cache.store(Store::set("session", "Grace"));
+    /// assert!(!cache.touch_item(&item, Expiry::At(cache.now() + 3600)));
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
+    pub fn touch_item(&self, item: &Item<'_>, expiry: Expiry) -> bool {
+        self.touch_version(item.key(), Some(item.cas()), expiry)
+    }
+
+    /// Touches the item of a key if it has this CAS number, or any number.
+    fn touch_version(&self, key: &[u8], cas: Option<u64>, expiry: Expiry) -> bool {
         if self.is_forked() {
             return false;
         }
-        let expiry = expiry.to_word();
-        match self.touch_in_place(key, expiry, false) {
-            Some(is_there) => is_there,
-            None => match self.update(key, &TouchOperation { expiry }) {
-                Outcome::Answer(Missing) => false,
-                Outcome::Written { .. } => true,
-                // The item stays among items that expire at another time.
-                Outcome::OutOfMemory => self.touch_in_place(key, expiry, true).unwrap_or(false),
-            },
+        let expiry = expiry.to_word(self.now());
+        let Some(touched) = self.touch_in_place(key, cas, expiry) else {
+            return false;
+        };
+        if !touched.is_at_home {
+            // If there is no memory for it, the item stays among items that expire at another time.
+            let cas = touched.cas;
+            let _ = self.update(key, &MoveOperation { cas, expiry });
         }
+        true
     }
 
-    /// Changes the expiry in place. `None`: the item's new TTL class differs from its block's, and
-    /// it may not stay `anywhere`.
-    fn touch_in_place(&self, key: &[u8], expiry: u32, anywhere: bool) -> Option<bool> {
+    /// Changes the expiry in place. `None`: there is no such item.
+    fn touch_in_place(&self, key: &[u8], cas: Option<u64>, expiry: u32) -> Option<Touched> {
         let hash = self.hasher.hash(key);
         let pinned = self.epochs.pin();
+        // Under the lock, so that no thread copies the item at the same time.
         let locked = self.index.lock(&pinned, hash);
         let matches = |item| self.record(&pinned, item).key() == key;
-        let Some((_, item)) = locked.segment().find(KeyBuckets::new(hash), matches) else {
-            return Some(false);
-        };
+        let (_, item) = locked.segment().find(KeyBuckets::new(hash), matches)?;
         let record = self.record(&pinned, item);
-        if record.is_gone(self.moment()) {
-            return Some(false);
+        let now = self.now();
+        if record.is_gone(self.moment()) || compares_unequal(cas, record) {
+            return None;
         }
+        self.blocks.extend(item, expiry);
+        record.set_expiry(expiry);
         let (class, _) = self.blocks.class_and_queue(item);
-        // An item that expires at once may stay anywhere: its memory is reclaimed either way.
-        let stays = anywhere
-            || class == self.blocks.ttl_class(expiry, self.now())
-            || (expiry != 0 && expiry <= self.now());
-        stays.then(|| {
-            self.blocks.extend(item, expiry);
-            record.set_expiry(expiry);
-            true
+        Some(Touched {
+            cas: record.cas(),
+            // An item that expires at once may stay anywhere: its memory is reclaimed either way.
+            is_at_home: class == self.blocks.ttl_class(expiry, now)
+                || (expiry != 0 && expiry <= now),
         })
     }
 }
 
-/// [`Cache::touch`] that moves the item to a block of its new TTL class.
-struct TouchOperation {
+/// An item whose expiry was changed in place.
+struct Touched {
+    cas: u64,
+    /// Whether it is in a block of its new TTL class.
+    is_at_home: bool,
+}
+
+/// Moves an item that was touched to a block of its new TTL class.
+struct MoveOperation {
+    cas: u64,
     expiry: u32,
 }
 
-/// The key has no item.
-struct Missing;
+/// The item was replaced, touched again or deleted.
+struct Changed;
 
-impl Operation for TouchOperation {
-    type Answer = Missing;
+impl Operation for MoveOperation {
+    type Answer = Changed;
 
     /// The item stays where it is, instead of being evicted for its own copy.
     const ON_SHORTAGE: OnShortage = OnShortage::GiveUp;
 
-    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Missing> {
+    fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Changed> {
         match found {
-            None => Decision::Answer(Missing),
-            Some(old) => Decision::Write(NewItem {
-                expiry: self.expiry,
-                ..rewritten(old)
-            }),
+            Some(old) if (old.cas(), old.expiry()) == (self.cas, self.expiry) => {
+                Decision::Write(rewritten(old))
+            }
+            _ => Decision::Answer(Changed),
         }
     }
 }

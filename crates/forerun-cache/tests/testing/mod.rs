@@ -6,7 +6,12 @@ use forerun_cache::{Cache, CacheOptions, Cursor, Store, StoreResult};
 
 /// A cache with this memory limit and default options.
 pub fn cache(memory_limit_bytes: usize) -> Cache {
-    Cache::new(CacheOptions::default().memory_limit_bytes(memory_limit_bytes)).unwrap()
+    Cache::new(
+        CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
+            .memory_limit_bytes(memory_limit_bytes),
+    )
+    .unwrap()
 }
 
 /// The CAS number of a store that succeeded.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use forerun_cache::{Cache, CacheOptions};
+use forerun_cache::{Cache, CacheOptions, Clock};
 use forerun_server::{Listen, Server, ServerOptions};
 
 use super::counters::number;
@@ -122,6 +122,7 @@ impl Peer {
         let socket = dir.join("forerun.sock");
         let cache = Cache::new(
             CacheOptions::default()
+                .clock(Clock::Manual)
                 .memory_limit_bytes(MEMORY_MIB << 20)
                 .max_item_bytes(4 << 20),
         )?;

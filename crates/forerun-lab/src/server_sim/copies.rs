@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forerun_cache::{Cache, CacheOptions};
+use forerun_cache::{Cache, CacheOptions, Clock};
 use forerun_server::simulation::read_snapshot;
 
 use super::checks::Failure;
@@ -197,6 +197,7 @@ impl Copies {
 /// Loads a snapshot into a cache that is large enough for it.
 fn load(sim: &SimSystem, path: &Path) -> Result<Cache, String> {
     let options = CacheOptions::default()
+        .clock(Clock::Manual)
         .memory_limit_bytes(256 << 20)
         .max_item_bytes(1 << 20);
     let cache = Cache::new(options).map_err(|error| error.to_string())?;

@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn every_metric_is_in_the_documentation_and_has_its_value() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
-        cache.store(Store::set(b"key", b"value"));
+        let _ = cache.store(Store::set(b"key", b"value"));
         let shared = Shared::new(Default::default(), cache, Box::new(NoServer));
         shared.register().get_hits.add(3);
         let text = Exporter::new(Arc::new(shared)).text().expect("a text");

@@ -51,6 +51,9 @@ impl<S: System> ServerParts<S> {
         options.check()?;
         // The cache may be older than its server, so set its clock now.
         system.tick(&cache);
+        // Clients may hold numbers of an earlier server, which counted from its own start and took
+        // more than a microsecond for each. A snapshot may hold higher ones.
+        cache.advance_cas_past(system.unix_s().saturating_mul(1_000_000));
         let tls = options
             .tls
             .as_ref()

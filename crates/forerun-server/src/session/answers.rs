@@ -10,7 +10,7 @@
 //! When the output is full, the rest of the input stays. The session reads it again later, from the
 //! first key without an answer. Chunks are then smaller for a while, to waste fewer lookups.
 
-use forerun_cache::{Expiry, Item};
+use forerun_cache::{Cache, Expiry, Item};
 
 use crate::planted::{self, Defect};
 use crate::protocol::multi_get;
@@ -167,8 +167,7 @@ impl Session {
     }
 }
 
-/// Answers a line of keys and sets the expiry of each item. A touch is a write, which may wait
-/// until readers are done. The loop therefore drops an item's guard before it touches the item.
+/// Answers a line of keys and sets the expiry of each item that it returns.
 fn answer_touching(
     batch: &Batch<'_>,
     line: KeyLine,
@@ -191,12 +190,9 @@ fn answer_touching(
                     asked += 1;
                     let cache = context.cache_for_write(key);
                     // The answer includes the item even if its new expiry has already passed.
-                    let is_hit = answer_key(context, key, line.with_cas);
+                    let is_hit = answer_key(context, cache, key, line.with_cas, expiry);
                     context.count_prefix(key, is_hit);
-                    if is_hit {
-                        hits += 1;
-                        cache.touch(key, expiry);
-                    }
+                    hits += u64::from(is_hit);
                 }
             }
             Span::Text(text) => context.push(text),
@@ -213,15 +209,23 @@ fn answer_touching(
     stop
 }
 
-/// Answers one key, if the cache has its item.
-fn answer_key(context: &mut CommandContext<'_>, key: &[u8], with_cas: bool) -> bool {
-    let guard = context.cache.pin();
+/// Answers one key and touches its item, if the cache has one.
+fn answer_key(
+    context: &mut CommandContext<'_>,
+    cache: &Cache,
+    key: &[u8],
+    with_cas: bool,
+    expiry: Expiry,
+) -> bool {
+    let guard = cache.pin();
     let item = guard.get(key);
     context.log_fetch(key, item.as_ref());
     let Some(item) = item else {
         return false;
     };
     push_item(context, key, &item, with_cas);
+    // Another thread may have replaced the item. Its value keeps its own expiry.
+    cache.touch_item(&item, expiry);
     true
 }
 

@@ -122,9 +122,9 @@ impl<'a> CommandContext<'a> {
 
     /// Seconds until `expiry`, as the flag `t` reports them; -1 means never.
     pub(super) fn seconds_left(&self, expiry: Expiry) -> i64 {
-        match expiry {
-            Expiry::Never => -1,
-            Expiry::At(second) => i64::from(second.saturating_sub(self.cache.now())),
-        }
+        let now = self.cache.now();
+        expiry
+            .second(now)
+            .map_or(-1, |second| second.saturating_sub(now).into())
     }
 }

@@ -1,8 +1,6 @@
 //! One-line commands that are not batched: everything except reads and storage.
 
-use forerun_cache::{
-    Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, Expiry, StoreMode,
-};
+use forerun_cache::{Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, StoreMode};
 
 use crate::planted_warm_up::{self, Defect};
 use crate::prefix_counts::KeyEvent;
@@ -194,7 +192,9 @@ fn arithmetic(tokens: &Tokens<'_>, direction: Direction, context: &mut CommandCo
         }
         ArithmeticResult::NotANumber => replies::NOT_A_NUMBER,
         ArithmeticResult::OutOfMemory | ArithmeticResult::Forked => replies::OUT_OF_MEMORY,
-        ArithmeticResult::NotFound | ArithmeticResult::Exists => replies::NOT_FOUND,
+        ArithmeticResult::NotFound | ArithmeticResult::Exists | ArithmeticResult::InvalidKey => {
+            replies::NOT_FOUND
+        }
     };
     context.push_unless(quiet, reply);
 }
@@ -247,10 +247,10 @@ fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
         None => return context.push_unless(quiet, replies::BAD_EXPTIME),
         Some(Expiration::Never | Expiration::Past) => now,
         Some(Expiration::AtUnix(unix_s)) if context.shared.was_before_start(unix_s) => NEVER_S,
-        Some(delay) => match context.shared.expiry(delay) {
-            Expiry::At(second) => second - 1,
-            Expiry::Never => now,
-        },
+        Some(delay) => {
+            let flush = context.shared.expiry(delay);
+            flush.second(now).map_or(now, |second| second - 1)
+        }
     };
     context.shared.warm_up.note_flush();
     context.cache.flush_all(at);

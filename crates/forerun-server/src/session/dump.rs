@@ -14,7 +14,7 @@
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cursor, Expiry, Item};
+use forerun_cache::{Cursor, Item};
 
 use crate::protocol::meta_keys::push_base64;
 use crate::protocol::numbers::parse_u32;
@@ -110,9 +110,9 @@ pub(super) fn check_classes(classes: &[u8], is_dump: bool) -> Result<(), &'stati
 fn push_metadump(out: &mut Vec<u8>, item: &Item<'_>, unix_zero_s: u64) {
     out.extend_from_slice(b"key=");
     push_percent(out, item.key());
-    let expires = match item.expiry() {
-        Expiry::Never => -1,
-        Expiry::At(second) => (unix_zero_s + u64::from(second)) as i64,
+    let expires = match item.expiry().second(0) {
+        None => -1,
+        Some(second) => (unix_zero_s + u64::from(second)) as i64,
     };
     let accessed = unix_zero_s + u64::from(item.last_access());
     let fetched = if item.was_fetched() { "yes" } else { "no" };
@@ -178,9 +178,9 @@ pub(super) fn cachedump(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
             if left == 0 || !is_plain(item.key()) {
                 return;
             }
-            let expires = match item.expiry() {
-                Expiry::Never => 0,
-                Expiry::At(second) => unix_zero_s + u64::from(second),
+            let expires = match item.expiry().second(0) {
+                None => 0,
+                Some(second) => unix_zero_s + u64::from(second),
             };
             let length = dump.len();
             dump.extend_from_slice(b"ITEM ");

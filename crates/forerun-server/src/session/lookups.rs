@@ -94,8 +94,9 @@ impl<'b, 'g> Lookups<'b, 'g> {
         self.first = self.next;
         self.items.clear();
         self.items.resize(count, None);
-        self.guard
-            .multi_get_slices(&self.keys[self.next..self.next + count], &mut self.items);
+        let keys = &self.keys[self.next..self.next + count];
+        let looked_up = self.guard.multi_get_slices(keys, &mut self.items);
+        debug_assert!(looked_up.is_ok(), "there are as many items as keys");
         for position in 0..FETCH_AHEAD {
             self.fetch(position);
         }

@@ -150,7 +150,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
         ArithmeticResult::OutOfMemory | ArithmeticResult::Forked => {
             return context.push(replies::OUT_OF_MEMORY);
         }
-        ArithmeticResult::NotFound => b"NF",
+        ArithmeticResult::NotFound | ArithmeticResult::InvalidKey => b"NF",
         ArithmeticResult::Exists => b"EX",
     };
     context.push(code);

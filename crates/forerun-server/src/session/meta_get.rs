@@ -198,9 +198,8 @@ pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Fla
         context.push_value(&item);
     }
     if is_touch {
-        // A touch is a write too, so it comes after the answer and after the guard is dropped.
-        drop(guard);
-        cache.touch(key, expiry);
+        // Another thread may have replaced the item. Its value keeps its own expiry.
+        cache.touch_item(&item, expiry);
     }
 }
 

@@ -279,8 +279,14 @@ impl StoreCommand<'_> {
             StoreResult::NotStored => b"NS",
             StoreResult::Exists => b"EX",
             StoreResult::NotFound => b"NF",
-            StoreResult::TooLarge | StoreResult::OutOfMemory if is_extension => b"NS",
-            StoreResult::TooLarge => return self.refuse_value(context, replies::TOO_LARGE),
+            StoreResult::InvalidKey | StoreResult::TooLarge | StoreResult::OutOfMemory
+                if is_extension =>
+            {
+                b"NS"
+            }
+            StoreResult::InvalidKey | StoreResult::TooLarge => {
+                return self.refuse_value(context, replies::TOO_LARGE);
+            }
             StoreResult::OutOfMemory | StoreResult::Forked => {
                 return self.refuse_value(context, replies::OUT_OF_MEMORY_STORING);
             }
@@ -321,7 +327,7 @@ impl StoreCommand<'_> {
                 context.counters.warm_fill_stored.add(1);
                 return context.push(replies::FILLED);
             }
-            Ok(StoreResult::TooLarge) => replies::TOO_LARGE,
+            Ok(StoreResult::InvalidKey | StoreResult::TooLarge) => replies::TOO_LARGE,
             Ok(StoreResult::OutOfMemory | StoreResult::Forked) => replies::OUT_OF_MEMORY_STORING,
             // An earlier copy. A client's item would have set the key's bit.
             Ok(_) => replies::EXISTS,
@@ -344,7 +350,7 @@ impl StoreCommand<'_> {
             StoreResult::NotStored => "not_stored",
             StoreResult::Exists => "exists",
             StoreResult::NotFound => "not_found",
-            StoreResult::TooLarge => "too_large",
+            StoreResult::InvalidKey | StoreResult::TooLarge => "too_large",
             StoreResult::OutOfMemory | StoreResult::Forked => "no_memory",
         };
         let command = match self.mode {

@@ -111,8 +111,9 @@ fn begin(seconds: u32, context: &mut CommandContext<'_>) {
         return context.push(b"CLIENT_ERROR the server is not empty\r\n");
     }
     if is_untouched {
-        // Clients may hold versions from the other servers, which count from 1 and take more than
-        // a microsecond for each: a version from there is never one from here. This comes before
+        // Clients may hold versions from the other servers, which count the microseconds from 1970
+        // to their start and take more than one for each version: a version from there is never one
+        // from here. This comes before
         // the beginning, because the first client may write right after it.
         cache.advance_cas_past(context.shared.unix_now_s().saturating_mul(1_000_000));
     }

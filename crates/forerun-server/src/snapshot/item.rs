@@ -24,10 +24,9 @@ const HEAD_BYTES: usize = 1 + 4 + 8 + 8 + 4;
 /// Appends a record up to its value. `now_s` (cache clock) and `now_unix_s` (wall clock) are the
 /// same moment.
 pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, now_s: u32, now_unix_s: u64) {
-    let expires_at = match item.expiry() {
-        Expiry::Never => 0,
-        Expiry::At(second) => now_unix_s + u64::from(second.saturating_sub(now_s)),
-    };
+    let expires_at = item.expiry().second(now_s).map_or(0, |second| {
+        now_unix_s + u64::from(second.saturating_sub(now_s))
+    });
     // Keys have at most KEY_BYTES_MAX = 250 bytes, values at most 1 GiB.
     head.push(item.key().len() as u8);
     head.extend_from_slice(&item.flags().to_le_bytes());

@@ -43,7 +43,8 @@ const HEADER_BYTES: usize = 24;
 
 /// Each start skips this many CAS numbers, so that it never reuses a number that a client may hold.
 const CAS_GAP: u64 = 1 << 32;
-/// Upper limit for the CAS numbers in a file, so that enough unused numbers remain.
+/// Higher CAS numbers in a file were chosen by clients: the server would take longer than a century
+/// to count this far. They are not taken for the server's own, so that enough unused numbers remain.
 const CAS_MAX: u64 = u64::MAX >> 1;
 
 /// Metrics of a snapshot that was written or read.
@@ -332,7 +333,9 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
         match read_record(&mut frames, cache, &mut value, now_s, now_unix_s)? {
             Record::Stored { cas } => {
                 stats.items += 1;
-                last_cas = last_cas.max(cas);
+                if cas <= CAS_MAX {
+                    last_cas = last_cas.max(cas);
+                }
             }
             Record::Expired => stats.expired += 1,
             Record::Refused => stats.refused += 1,
@@ -344,7 +347,7 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
                 stats.bytes = frames.offset();
                 // Deleted items may have had higher numbers, but the gap is larger than the
                 // difference.
-                cache.advance_cas_past(last_cas.saturating_add(CAS_GAP).min(CAS_MAX));
+                cache.advance_cas_past(last_cas + CAS_GAP);
                 return Ok(stats);
             }
         }

@@ -10,6 +10,7 @@ const NOW_UNIX_S: u64 = 1_800_000_000;
 fn cache() -> Cache {
     Cache::new(
         CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
             .memory_limit_bytes(64 << 20)
             .max_item_bytes(8 << 20),
     )
@@ -28,10 +29,8 @@ fn written(cache: &Cache) -> Vec<u8> {
 fn item(cache: &Cache, key: &[u8]) -> Option<(Vec<u8>, u32, u64, Option<u32>)> {
     let guard = cache.pin();
     let item = guard.peek(key)?;
-    let left = match item.expiry() {
-        Expiry::Never => None,
-        Expiry::At(second) => Some(second - cache.now()),
-    };
+    let now = cache.now();
+    let left = item.expiry().second(now).map(|second| second - now);
     Some((item.value().to_vec(), item.flags(), item.cas(), left))
 }
 
@@ -54,7 +53,7 @@ proptest! {
                 0 => Expiry::Never,
                 live_s => Expiry::At(50 + live_s),
             };
-            before.store(Store { flags: *flags, expiry, ..Store::set(key, value.as_slice()) });
+            let _ = before.store(Store { flags: *flags, expiry, ..Store::set(key, value.as_slice()) });
         }
         let bytes = written(&before);
         let after = cache();
@@ -76,7 +75,7 @@ proptest! {
     fn a_changed_byte_is_found(at in any::<prop::sample::Index>(), mask in 1_u8..) {
         let before = cache();
         for number in 0..100_u32 {
-            before.store(Store::set(&number.to_le_bytes(), b"a value of some length"));
+            let _ = before.store(Store::set(&number.to_le_bytes(), b"a value of some length"));
         }
         let mut bytes = written(&before);
         let at = at.index(bytes.len());
@@ -128,7 +127,7 @@ fn slow_writes_and_reads_do_not_shift_expiry() {
     let value = vec![b'x'; 100_000];
     for number in 0..20_u32 {
         let expiry = Expiry::At(1_000 + number);
-        before.store(Store {
+        let _ = before.store(Store {
             expiry,
             ..Store::set(&number.to_le_bytes(), value.as_slice())
         });
@@ -156,10 +155,35 @@ fn slow_writes_and_reads_do_not_shift_expiry() {
 }
 
 #[test]
+fn a_client_that_chooses_the_highest_number_does_not_make_later_runs_reuse_numbers() {
+    let mut last = 0;
+    let mut bytes = None;
+    for run in 0..4 {
+        let cache = cache();
+        if let Some(bytes) = &bytes {
+            read_from(&cache, Vec::as_slice(bytes), NOW_UNIX_S).expect("a valid snapshot");
+        }
+        let chosen = Store {
+            new_cas: Some(u64::MAX),
+            ..Store::set("chosen", "v")
+        };
+        assert_eq!(cache.store(chosen), StoreResult::Stored { cas: u64::MAX });
+        for key in ["a", "b"] {
+            let StoreResult::Stored { cas } = cache.set(key, "v") else {
+                panic!("run {run}");
+            };
+            assert!(cas > last, "run {run}: {cas} after {last}");
+            last = cas;
+        }
+        bytes = Some(written(&cache));
+    }
+}
+
+#[test]
 fn every_cut_is_found() {
     let before = cache();
     for number in 0..20_u32 {
-        before.store(Store::set(&number.to_le_bytes(), b"value"));
+        let _ = before.store(Store::set(&number.to_le_bytes(), b"value"));
     }
     let bytes = written(&before);
     for end in 0..bytes.len() {
@@ -177,15 +201,16 @@ fn every_cut_is_found() {
 fn a_value_of_many_frames_comes_back_and_one_too_large_is_counted() {
     let before = cache();
     let value: Vec<u8> = (0..3_000_000_u32).map(|byte| (byte % 251) as u8).collect();
-    before.store(Store::set(b"large", value.as_slice()));
-    before.store(Store::set(b"small", b"x"));
+    let _ = before.store(Store::set(b"large", value.as_slice()));
+    let _ = before.store(Store::set(b"small", b"x"));
     let bytes = written(&before);
     let after = cache();
     let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S).expect("a valid snapshot");
     assert_eq!(stats.items, 2);
     assert_eq!(item(&after, b"large").expect("the item exists").0, value);
 
-    let small = Cache::new(CacheOptions::default()).expect("a cache");
+    let small =
+        Cache::new(CacheOptions::default().clock(forerun_cache::Clock::Manual)).expect("a cache");
     let stats = read_from(&small, bytes.as_slice(), NOW_UNIX_S).expect("a valid snapshot");
     assert_eq!((stats.items, stats.refused), (1, 1));
     assert!(item(&small, b"small").is_some());
@@ -263,9 +288,14 @@ impl Write for Busy<'_> {
 
 #[test]
 fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
-    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(16 << 20)).expect("a cache");
+    let cache = Cache::new(
+        CacheOptions::default()
+            .clock(forerun_cache::Clock::Manual)
+            .memory_limit_bytes(16 << 20),
+    )
+    .expect("a cache");
     for n in 0..1000_u32 {
-        cache.store(Store::set(&(n + 1_000_000).to_be_bytes(), &[2; 100_000]));
+        let _ = cache.store(Store::set(&(n + 1_000_000).to_be_bytes(), &[2; 100_000]));
     }
     let mut to = Busy {
         cache: &cache,

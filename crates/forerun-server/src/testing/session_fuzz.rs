@@ -71,6 +71,7 @@ fn expand(bytes: &[u8]) -> Vec<u8> {
 /// repeated; without cuts it is one piece. The client reads `step` bytes at a time.
 pub(super) fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     let options = CacheOptions::default()
+        .clock(forerun_cache::Clock::Manual)
         .memory_limit_bytes(8 << 20)
         .max_item_bytes(400_000)
         .seed(1);
@@ -84,7 +85,7 @@ pub(super) fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
         (b"big", 30_000),
         (b"huge", 300_000),
     ] {
-        cache.store(Store::set(key, vec![b'1'; len].as_slice()));
+        let _ = cache.store(Store::set(key, vec![b'1'; len].as_slice()));
     }
     let shared = Shared::new(Settings::default(), cache, Box::new(NoServer));
     let mut context = Context::new(Arc::new(shared));

@@ -14,7 +14,7 @@ use forerun_server::{
     Error, Listen, Server, ServerOptions, SnapshotError, SnapshotOptions, write_snapshot,
 };
 
-use super::test_server::{ask, cache, connect, expect, options, start, stat, until};
+use super::test_server::{ask, cache, connect, expect, options, rest, start, stat, until};
 
 fn with_snapshot(path: &Path, ignore_bad: bool) -> ServerOptions {
     options().snapshot(
@@ -59,6 +59,29 @@ fn a_server_starts_with_its_predecessors_items() {
     // A version that a client held before must not be assigned to a new value.
     ask(&mut stream, "set new 0 0 1\r\nx\r\n", "STORED\r\n");
     ask(&mut stream, "cas new 0 0 1 1\r\ny\r\n", "EXISTS\r\n");
+}
+
+/// The version of a new item.
+fn version_of_new_item(server: &Server) -> u64 {
+    let mut stream = connect(server);
+    ask(&mut stream, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
+    stream
+        .write_all(b"gets k\r\nquit\r\n")
+        .expect("it is sent");
+    expect(&mut stream, "VALUE k 0 1 ");
+    let rest = String::from_utf8(rest(&mut stream)).expect("text");
+    let version = rest.lines().next().expect("a line");
+    version.parse().expect("a number")
+}
+
+#[test]
+fn a_server_without_a_snapshot_assigns_no_version_of_its_predecessor() {
+    let earlier = {
+        let server = start(options());
+        (0..3).map(|_| version_of_new_item(&server)).max()
+    };
+    std::thread::sleep(Duration::from_millis(1100));
+    assert!(Some(version_of_new_item(&start(options()))) > earlier);
 }
 
 #[test]
@@ -182,7 +205,7 @@ fn a_bad_snapshot_keeps_a_server_from_starting_unless_asked() {
 /// Writes a snapshot that contains `k`, as an earlier server would.
 fn left_behind(path: &Path) {
     let cache = cache();
-    cache.store(Store::set(b"k", b"old"));
+    let _ = cache.store(Store::set(b"k", b"old"));
     write_snapshot(&cache, path).expect("it is written");
 }
 

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use forerun_cache::{Cache, CacheOptions};
+use forerun_cache::{Cache, CacheOptions, Clock};
 use forerun_server::{Context, Input, NoServer, Output, Session, SessionState, Settings, Shared};
 
 /// A request and its answer.
@@ -174,6 +174,7 @@ impl Client {
     }
 
     pub fn with(options: CacheOptions, settings: Settings) -> Self {
+        let options = options.clock(Clock::Manual);
         let cache = Arc::new(Cache::new(options).expect("the options are fine"));
         let shared = Shared::new(settings, Arc::clone(&cache), Box::new(NoServer));
         Self {

@@ -160,7 +160,9 @@ fn old_server() -> Client {
 }
 
 fn new_server() -> Client {
-    let options = CacheOptions::default().memory_limit_bytes(forerun_cache::MEMORY_BYTES_MIN);
+    let options = CacheOptions::default()
+        .clock(forerun_cache::Clock::Manual)
+        .memory_limit_bytes(forerun_cache::MEMORY_BYTES_MIN);
     let new = Client::with(options, Settings::default());
     // The servers' clocks need not agree.
     new.cache.advance(500);

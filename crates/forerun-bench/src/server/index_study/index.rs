@@ -308,7 +308,8 @@ impl Index for Cached {
         let guard = self.cache.pin();
         let mut found = vec![None; keys.len()];
         for (keys, found) in keys.chunks(CHUNK_KEYS).zip(found.chunks_mut(CHUNK_KEYS)) {
-            guard.multi_get_slices(keys, found);
+            let looked_up = guard.multi_get_slices(keys, found);
+            debug_assert!(looked_up.is_ok(), "both chunks have the same length");
         }
         answer(&found.iter().map(value_of).collect::<Vec<_>>());
     }

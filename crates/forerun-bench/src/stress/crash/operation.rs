@@ -145,7 +145,7 @@ impl Operation {
                     match open_copy(&path) {
                         Ok(db) => check(&db, is_done)?,
                         // Without its last file it is not a store, and the error says so.
-                        Err(forerun::Error::NotAStore { .. }) if !is_done => {}
+                        Err(forerun::DbError::NotAStore { .. }) if !is_done => {}
                         Err(error) if !is_done && !path.exists() => drop(error),
                         Err(error) => {
                             let what = if is_done { "done" } else { "begun" };
@@ -203,7 +203,7 @@ fn checkpoint_path(store: &Path, n: u64) -> PathBuf {
     name_beside(store, &format!("checkpoint-{n}"))
 }
 
-fn open_copy(path: &Path) -> Result<Db, forerun::Error> {
+fn open_copy(path: &Path) -> Result<Db, forerun::DbError> {
     let options = options().create(Create::Never);
     Db::open(path, options)
 }
@@ -282,7 +282,7 @@ fn check_backups(
     }
     let backups = match Backups::open(&path) {
         // The process was killed before the directory became a directory of backups.
-        Err(forerun::Error::NotBackups { .. }) if done.is_none() => return remove_dir(&path),
+        Err(forerun::DbError::NotBackups { .. }) if done.is_none() => return remove_dir(&path),
         opened => opened.context("cannot open the backups")?,
     };
     if let Some(problem) = backups.verify()?.problems.first() {

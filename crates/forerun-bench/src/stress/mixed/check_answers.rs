@@ -96,7 +96,7 @@ mod tests {
         assert!(check_others(b"t01/1", Some(b"t01/10\0zz"), "it").is_err());
         assert!(check_others(b"", Some(b"\0"), "it").is_err());
 
-        type Entries = Vec<Result<(Vec<u8>, Vec<u8>), forerun::Error>>;
+        type Entries = Vec<Result<(Vec<u8>, Vec<u8>), forerun::DbError>>;
         let whole = || -> Entries { model.clone().into_iter().map(Ok).collect() };
         assert!(compare(whole().into_iter(), model.iter(), "it").is_ok());
         assert!(

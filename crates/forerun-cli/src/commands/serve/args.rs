@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use forerun_cache::{CacheOptions, WhenFull};
+use forerun_cache::{CacheOptions, Clock, WhenFull};
 use forerun_core::size::parse_size;
 use forerun_server::{
     Address, Listen, MinVersion, ServerOptions, Settings, SnapshotOptions, TlsOptions, UNIX_MODE,
@@ -299,6 +299,8 @@ impl Args {
             .memory_limit_bytes(self.memory_limit)
             .memory_limit_max_bytes(self.memory_limit.saturating_mul(RAISE_FACTOR_MAX))
             .max_item_bytes(max_item_bytes)
+            // The server advances it.
+            .clock(Clock::Manual)
             .when_full(match self.disable_evictions {
                 true => WhenFull::Refuse,
                 false => WhenFull::Evict,

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_cache::{Cache, CacheOptions};
+use forerun_cache::{Cache, CacheOptions, Clock};
 use forerun_server::simulation::SteppedServer;
 use forerun_server::{Listen, ServerOptions, SnapshotOptions};
 use rand::rngs::SmallRng;
@@ -493,6 +493,7 @@ impl<'p> Simulation<'p> {
 fn new_cache(plan: &Plan) -> Result<Arc<Cache>, Failure> {
     let cache = Cache::new(
         CacheOptions::default()
+            .clock(Clock::Manual)
             .memory_limit_bytes(plan.memory_mib << 20)
             .memory_limit_max_bytes(plan.memory_max_mib() << 20)
             .max_item_bytes(plan.max_item_bytes)
