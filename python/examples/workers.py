@@ -3,15 +3,15 @@
     pip install './python[torch]'                # this example needs PyTorch
     python python/examples/workers.py --start fork|forkserver|spawn
 
-A table belongs to the process that opened it, and only one process at a time can open a store.
-There are two ways to use one with workers:
+A table belongs to the process that opened it, and while one process writes to a store no other can
+open it. There are two ways to use one with workers:
 
 1. The workers produce the keys, and the main process looks up the rows of each batch. One lookup of
    many keys is what a table does best, and it sees every row that was written. Prefer this unless
    the workers need the rows.
-2. Each worker opens its own checkpoint. A checkpoint shares its files with the store, so it is made
-   in an instant and takes almost no space. Only paths are pickled or inherited by a fork; a worker
-   opens its table on first use.
+2. The workers read one checkpoint, which any number of processes can open with `read_only=True`. A
+   checkpoint shares its files with the store, so it is made in an instant and takes almost no space.
+   Only its path is pickled or inherited by a fork; a worker opens the table on first use.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 try:
     import torch
-    from torch.utils.data import DataLoader, Dataset, get_worker_info
+    from torch.utils.data import DataLoader, Dataset
 except ModuleNotFoundError as missing:
     raise SystemExit(f"this example needs PyTorch ({missing}): pip install torch") from None
 
@@ -45,11 +45,11 @@ class Keys(Dataset[int]):
 
 
 class Rows(Dataset[tuple[int, NDArray[np.float32]]]):
-    """Rows that a worker looks up in its own checkpoint."""
+    """Rows that a worker looks up in a checkpoint."""
 
-    def __init__(self, rows: int, checkpoints: list[Path]) -> None:
+    def __init__(self, rows: int, checkpoint: Path) -> None:
         self.rows = rows
-        self.checkpoints = checkpoints
+        self.checkpoint = checkpoint
         self._table: forerun.Table | None = None
 
     def __len__(self) -> int:
@@ -58,8 +58,7 @@ class Rows(Dataset[tuple[int, NDArray[np.float32]]]):
     def __getitems__(self, positions: list[int]) -> list[tuple[int, NDArray[np.float32]]]:
         """A whole batch at a time, so that it is one lookup."""
         if self._table is None:
-            worker = get_worker_info()
-            self._table = forerun.Table(DIM, path=self.checkpoints[worker.id if worker else 0])
+            self._table = forerun.Table(DIM, path=self.checkpoint, read_only=True)
         keys = np.array(positions) * 7 % self.rows
         return list(zip(keys.tolist(), self._table.find(keys)[0]))
 
@@ -89,11 +88,10 @@ def main() -> None:
                 seen += len(keys)
             print(f"{seen} rows looked up by the main process")
 
-            checkpoints = [Path(directory, f"worker-{number}") for number in range(options.workers)]
-            for checkpoint in checkpoints:
-                table.checkpoint(checkpoint)
+            checkpoint = Path(directory, "checkpoint")
+            table.checkpoint(checkpoint)
             seen = 0
-            for keys, rows in DataLoader(Rows(options.rows, checkpoints), **loading):
+            for keys, rows in DataLoader(Rows(options.rows, checkpoint), **loading):
                 assert torch.equal(rows[:, 0], keys.to(rows.dtype))
                 seen += len(keys)
             print(f"{seen} rows looked up by the workers")

@@ -43,7 +43,7 @@ Bytes = bytes | bytearray | str
 # big-endian.
 ByteKeys = Iterable[Bytes] | NDArray[np.integer[Any]]
 # Many values: objects, arrays, or the rows of an array of any type, as they are in memory.
-Values = Iterable[Bytes | Array] | Array
+Values = Iterable[Bytes | Array | Tensor] | Array | Tensor
 
 class HasItems(Protocol):
     """A mapping, a store or a cache."""
@@ -62,7 +62,12 @@ StrPath = str | PathLike[str]
 Memory = Array | Tensor
 Rows = Memory | Sequence[float] | Sequence[Sequence[float]]
 Indices = NDArray[np.int32] | NDArray[np.int64]
-Pairs = Indices | Tensor | tuple[Indices | Tensor, Indices | Tensor]
+Pairs = (
+    Indices
+    | Tensor
+    | Sequence[Sequence[int]]
+    | tuple[Indices | Tensor | Sequence[int], Indices | Tensor | Sequence[int]]
+)
 
 # Integers of any width from 0 to 2**64 - 1, in any shape, or a tensor through DLPack. A negative
 # integer is the key with the same 64 bits. Floats, text and booleans are refused.

@@ -18,7 +18,11 @@ class AlreadyExistsError(Error, FileExistsError):
 
 
 class LockedError(Error):
-    """The store is already open, in this process or in another."""
+    """The store is already open, in this process or in another.
+
+    One process at a time writes to a store, and none while others read it. A checkpoint can be read
+    meanwhile, by any number of processes that open it with `read_only=True`.
+    """
 
 
 class ClosedError(Error):
@@ -28,7 +32,7 @@ class ClosedError(Error):
 class ForkedError(Error, RuntimeError):
     """Another process opened the handle, and this one is a fork of it.
 
-    Open the path again in this process.
+    Open the path again in this process. What has no path stays in the other process.
     """
 
 

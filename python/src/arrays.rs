@@ -4,7 +4,7 @@
 //!   ndarray of the table's type      borrowed without a call into Python
 //!   ndarray of another plain type,   a view of it as bytes, where bytes are accepted
 //!     or not aligned
-//!   an object with __dlpack__        numpy.from_dlpack if its memory is on the CPU; then as above
+//!   an object with __dlpack__        a view of its memory (dlpack.rs) if that is on the CPU; then as above
 //! ```
 //!
 //! Arrays are not copied, so they must be contiguous. A list of rows is first converted to an
@@ -12,22 +12,20 @@
 
 use forerun::table::Dtype;
 use numpy::{
-    BorrowError, PyArray1, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn,
-    PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
+    BorrowError, PyArray1, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods,
+    PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::basic::CompareOp;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use zerocopy::IntoBytes;
 
 use crate::borrows::{Access, Borrow, Memory};
 use crate::dlpack::in_host_memory;
-use crate::errors::invalid;
-use crate::versions::Changed;
-
-/// From this size on, NumPy itself allocates new arrays, because it raises `MemoryError` when
-/// memory is short.
-const LARGE_BYTES: usize = 1 << 20;
+use crate::errors::{accepted, invalid, reworded};
+use crate::new_objects;
+use crate::python_calls::{call_method, call_numpy};
 
 /// NumPy's name of a type. For types that NumPy lacks, an integer type of the same size.
 pub(crate) fn numpy_name(dtype: Dtype) -> &'static str {
@@ -43,6 +41,7 @@ pub(crate) fn as_array<'py>(
     what: &str,
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
+        expect_unmasked(array, what)?;
         return Ok(array.clone());
     }
     if object.hasattr("__dlpack__")? {
@@ -52,6 +51,33 @@ pub(crate) fn as_array<'py>(
         "`{what}` must be an array, or a tensor that supports DLPack, not {}",
         object.get_type().name()?
     )))
+}
+
+/// Refuses a masked array: its masked elements would count like the others.
+pub(crate) fn expect_unmasked(array: &Bound<'_, PyUntypedArray>, what: &str) -> PyResult<()> {
+    if array.is_exact_instance_of::<PyUntypedArray>() {
+        return Ok(());
+    }
+    let py = array.py();
+    let masked = py.import(intern!(py, "numpy.ma"))?;
+    if !array.is_instance(&masked.getattr(intern!(py, "MaskedArray"))?)? {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "`{what}` is a masked array: pass `{what}.compressed()`, or `{what}.filled(...)`"
+    )))
+}
+
+/// The name of an array's type. A type that NumPy lacks is a record of one field with its name.
+pub(crate) fn type_name(array: &Bound<'_, PyUntypedArray>) -> PyResult<String> {
+    let dtype = array.dtype();
+    if dtype.kind() == b'V'
+        && let Some(names) = dtype.names()
+        && let [name] = &names[..]
+    {
+        return Ok(name.clone());
+    }
+    Ok(dtype.str()?.to_string())
 }
 
 /// The memory of an array that this call is going to use.
@@ -115,7 +141,6 @@ macro_rules! elements {
         pub(crate) struct Written<'py> {
             elements: WrittenElements<'py>,
             borrow: Borrow,
-            _changed: Changed<'py>,
         }
 
         enum WrittenElements<'py> {
@@ -166,7 +191,6 @@ macro_rules! elements {
                 dtype: Dtype,
                 what: &'static str,
                 borrowed: Option<Borrow>,
-                changed: Changed<'py>,
             ) -> PyResult<Written<'py>> {
                 use WrittenElements as E;
                 let wrong = |error| refused(what, "written", error);
@@ -190,7 +214,7 @@ macro_rules! elements {
                         (E::Bytes(bytes.try_readwrite().map_err(wrong)?), borrow)
                     }
                 };
-                Ok(Written { elements, borrow, _changed: changed })
+                Ok(Written { elements, borrow })
             }
 
             /// The array's memory.
@@ -220,17 +244,11 @@ macro_rules! elements {
             dtype: Dtype,
             shape: &[usize],
         ) -> PyResult<Bound<'py, PyAny>> {
-            let bytes = shape
-                .iter()
-                .try_fold(dtype.bytes(), |bytes, &extent| bytes.checked_mul(extent));
-            let is_small = bytes.is_some_and(|bytes| bytes <= LARGE_BYTES);
-            Ok(match dtype {
-                $(Dtype::$dtype if is_small => PyArrayDyn::<$element>::zeros(py, shape, false)
-                    .into_any(),)*
-                other => py
-                    .import("numpy")?
-                    .call_method1("zeros", (shape, numpy_name(other)))?,
-            })
+            let dtype = match dtype {
+                $(Dtype::$dtype => numpy::dtype::<$element>(py),)*
+                other => PyArrayDescr::new(py, numpy_name(other))?,
+            };
+            Ok(new_objects::zeros(py, dtype, shape)?.into_any())
         }
     };
 }
@@ -252,7 +270,7 @@ pub(crate) fn bytes_of<'py>(
     dtype: Dtype,
     what: &str,
 ) -> PyResult<Bound<'py, PyArrayDyn<u8>>> {
-    let given = array.dtype().str()?.to_string();
+    let given = type_name(array)?;
     let is_stand_in = dtype == Dtype::Bf16 && given == "int16";
     let is_named = given == numpy_name(dtype) || given == dtype.name();
     if !is_named && given != "uint8" && !is_stand_in {
@@ -263,7 +281,11 @@ pub(crate) fn bytes_of<'py>(
     }
     let view = array.call_method1("view", ("uint8",));
     let bytes = view.and_then(|view| Ok(view.cast_into::<PyArrayDyn<u8>>()?));
-    bytes.map_err(|error| invalid(format!("`{what}` cannot be viewed as bytes: {error}")))
+    bytes.map_err(|error| {
+        reworded(array.py(), error, |error| {
+            invalid(format!("`{what}` cannot be viewed as bytes: {error}"))
+        })
+    })
 }
 
 /// Checks that an array is C-contiguous, as every array that is used in place must be.
@@ -290,11 +312,8 @@ pub(crate) fn no_flags<'py>(
     py: Python<'py>,
     shape: &[usize],
 ) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
-    if shape.iter().product::<usize>() <= LARGE_BYTES {
-        return Ok(PyArrayDyn::zeros(py, shape, false));
-    }
-    let zeros = py.import("numpy")?.call_method1("zeros", (shape, "bool"))?;
-    Ok(zeros.cast_into()?)
+    let flags = new_objects::zeros(py, numpy::dtype::<bool>(py), shape)?;
+    Ok(flags.cast_into()?)
 }
 
 /// The array of rows. A list or tuple of rows is converted to one if its numbers fit the type.
@@ -313,12 +332,14 @@ pub(crate) fn as_rows<'py>(
             dtype.name()
         ))
     };
-    let numpy = object.py().import("numpy")?;
-    let given = numpy.call_method1("array", (object,));
-    let given = given.map_err(|error| wrong(error.value(object.py()).to_string()))?;
+    let py = object.py();
+    let given = call_numpy(py, intern!(py, "array"), (object,));
+    let given =
+        given.map_err(|error| reworded(py, error, |error| wrong(error.value(py).to_string())))?;
     let kind: char = given.getattr("dtype")?.getattr("kind")?.extract()?;
     let is_integer = matches!(dtype, Dtype::U8 | Dtype::I8 | Dtype::I32 | Dtype::I64);
-    let is_empty = given.len().is_ok_and(|rows| rows == 0);
+    // A number of NumPy has no length.
+    let is_empty = accepted(py, given.len())? == Some(0);
     match kind {
         _ if is_empty => {}
         'i' | 'u' => {}
@@ -328,10 +349,10 @@ pub(crate) fn as_rows<'py>(
     if dtype == Dtype::Bf16 {
         return bf16_bits(&given);
     }
-    let rows = given.call_method1("astype", (numpy_name(dtype),))?;
+    let rows = call_method(&given, intern!(py, "astype"), (numpy_name(dtype),))?;
     if is_integer {
         let equal = rows.rich_compare(&given, CompareOp::Eq)?;
-        if !equal.call_method0("all")?.is_truthy()? {
+        if !call_method(&equal, intern!(py, "all"), ())?.is_truthy()? {
             return Err(wrong("a number is out of the type's range".to_owned()));
         }
     }
@@ -340,7 +361,7 @@ pub(crate) fn as_rows<'py>(
 
 /// The upper halves of single-precision numbers, rounded to nearest, ties to even.
 fn bf16_bits<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
-    let singles = given.call_method1("astype", ("float32",))?;
+    let singles = call_method(given, intern!(given.py(), "astype"), ("float32",))?;
     let singles = singles.cast_into::<PyArrayDyn<f32>>()?;
     let bits = singles.try_readonly()?;
     let bits = bits.as_slice()?.iter().map(|number| {

@@ -10,7 +10,7 @@ use forerun::cache::{
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::cache_handle::{CacheInUse, SharedCache};
 use crate::cache_items::{CacheItems, take_any};
@@ -19,6 +19,7 @@ use crate::engine_handle::drop_detached;
 use crate::errors::{cache_exception, closed, forked, invalid, is_forked, too_large};
 use crate::items::{Shown, default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
+use crate::new_objects::{bytes, list_of_bytes, out_of_memory};
 use crate::numeric_arguments;
 use crate::rows::{Rows, expect_no_found};
 use crate::stats;
@@ -59,7 +60,8 @@ impl Cache {
 
     fn look_up(&self, py: Python<'_>, keys: &[&[u8]]) -> PyResult<FoundValues> {
         let cache = self.open()?;
-        Ok(py.detach(|| FoundValues::of(&cache, keys)))
+        py.detach(|| FoundValues::of(&cache, keys))
+            .map_err(out_of_memory)
     }
 
     fn store(
@@ -175,9 +177,10 @@ impl Cache {
         let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
         let guard = cache.pin();
         let item = guard.get(key.as_ref());
-        Ok(item
-            .map(|item| PyBytes::new(py, item.value()).into_any())
-            .or(default))
+        match item {
+            Some(item) => Ok(Some(bytes(py, item.value())?.into_any())),
+            None => Ok(default),
+        }
     }
 
     /// Returns the value of a key and its version, for `compare_and_set`; `None` if the key is
@@ -190,7 +193,8 @@ impl Cache {
         let (cache, key) = (self.open()?, Bytes::new(key, "key")?);
         let guard = cache.pin();
         let item = guard.get(key.as_ref());
-        Ok(item.map(|item| (PyBytes::new(py, item.value()), item.cas())))
+        item.map(|item| Ok((bytes(py, item.value())?, item.cas())))
+            .transpose()
     }
 
     /// Looks up a batch of keys: returns a list of their values, in order, with `None` for each
@@ -216,9 +220,7 @@ impl Cache {
         }
         expect_no_found(found.as_ref())?;
         let values = self.look_up(py, &keys)?;
-        let values = values.iter();
-        let values = values.map(|value| value.map(|value| PyBytes::new(py, value)));
-        Ok(PyList::new(py, values.collect::<Vec<_>>())?.into_any())
+        Ok(list_of_bytes(py, keys.len(), values.iter())?.into_any())
     }
 
     /// Stores a value and returns its version. With `ttl_seconds` it expires after that time.
@@ -348,7 +350,7 @@ impl Cache {
             take_any(&mut crawler.unwrap_or_else(PoisonError::into_inner), &cache)
         };
         match py.detach(take) {
-            Some((key, value)) => Ok((PyBytes::new(py, &key), PyBytes::new(py, &value))),
+            Some((key, value)) => Ok((bytes(py, &key)?, bytes(py, &value)?)),
             None => Err(PyKeyError::new_err("the cache is empty")),
         }
     }
@@ -370,7 +372,7 @@ impl Cache {
             let stored = self.store(py, (key, default), ttl_seconds, StoreMode::Add, None)?;
             if stored.is_some() {
                 let default = Bytes::new(default, "value")?;
-                return Ok(PyBytes::new(py, default.as_ref()).into_any());
+                return Ok(bytes(py, default.as_ref())?.into_any());
             }
             // Another thread stored the key in between.
             py.check_signals()?;
@@ -512,7 +514,7 @@ impl Cache {
     /// An object that cannot be a key is not in the cache.
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let cache = self.open()?;
-        let Some(key) = Bytes::key_in_question(key) else {
+        let Some(key) = Bytes::key_in_question(key)? else {
             return Ok(false);
         };
         Ok(cache.pin().peek(key.as_ref()).is_some())

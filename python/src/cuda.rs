@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   stream       given, or the current one of the tensor's library
-//!   tensor       tensor.__dlpack__(stream=...)  ->  capsule "dltensor"  ->  address, shape, type
+//!   tensor       exported with DLPack (dlpack.rs) for that stream;
 //!                the producer orders its pending work on the tensor before work on this stream
 //!   rows         checked; the driver locates all memory; one kernel is put on the stream and waited for
 //!   lookup       waits for the stream; when the call returns, all rows are in the tensor
@@ -11,61 +11,30 @@
 //! Errors in a request are reported before a device is opened. The capsules, and with them the
 //! memory, are kept until the copy is done. They keep their name, so the producer gets the memory
 //! back when they are dropped.
-//!
-//! This file and `transfer.rs` are the only ones of the package with `unsafe`: DLPack passes a C
-//! structure, and the device an address.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 use forerun::PerProcess;
 use forerun::gpu::gather::{CopySpec, Direction, IndexType, PairsAt, Request, RowCopy};
 use forerun::gpu::{DeviceBuffer, DeviceSlice, Gpu, GpuError, Stream};
 use forerun::table::{Dtype, Table};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
-
 use zerocopy::IntoBytes;
 
 use crate::borrows::{Access, Borrow};
-use crate::errors::{device_exception, gather_exception, invalid, table_exception};
-
-/// `DLTensor` of DLPack's header.
-#[repr(C)]
-struct DlTensor {
-    data: *mut c_void,
-    device_kind: i32,
-    device_number: i32,
-    dimensions: i32,
-    code: u8,
-    bits: u8,
-    lanes: u16,
-    shape: *const i64,
-    strides: *const i64,
-    byte_offset: u64,
-}
-
-/// The name of a capsule whose pointer is a `DLManagedTensor`, which begins with a `DLTensor`.
-const DLTENSOR: &CStr = c"dltensor";
-
-/// The maximum number of dimensions that is accepted.
-const DIMENSIONS_MAX: i32 = 64;
-
-/// DLPack's type codes.
-const SIGNED: u8 = 0;
-const UNSIGNED: u8 = 1;
-const FLOAT: u8 = 2;
-const BFLOAT: u8 = 4;
+use crate::dlpack::{BFLOAT, Exported, FLOAT, SIGNED, UNSIGNED};
+use crate::errors::{accepted, device_exception, gather_exception, invalid, table_exception};
+use crate::python_calls::call_method;
 
 /// A contiguous tensor's memory on a device. It stays valid as long as this exists.
 pub(crate) struct Tensor<'py> {
-    _capsule: Bound<'py, PyCapsule>,
+    exported: Exported<'py>,
     /// The device's number.
     pub(crate) device: usize,
     pub(crate) address: u64,
-    pub(crate) shape: Vec<u64>,
     element_bytes: u64,
-    code: u8,
 }
 
 impl<'py> Tensor<'py> {
@@ -75,64 +44,39 @@ impl<'py> Tensor<'py> {
         what: &str,
         stream: CallersStream,
     ) -> PyResult<Self> {
-        let keywords = PyDict::new(object.py());
-        keywords.set_item("stream", stream.0)?;
-        let capsule = object.call_method("__dlpack__", (), Some(&keywords));
-        let capsule = capsule
-            .and_then(|capsule| Ok(capsule.cast_into::<PyCapsule>()?))
-            .map_err(|error| {
-                invalid(format!("`{what}` cannot be imported with DLPack: {error}"))
-            })?;
-        let pointer = capsule.pointer_checked(Some(DLTENSOR)).map_err(|_| {
-            invalid(format!(
-                "__dlpack__ of `{what}` did not return a capsule \"dltensor\""
-            ))
-        })?;
-        // SAFETY: by the contract of DLPack, a capsule with this name holds a `DLManagedTensor`,
-        // whose first member is a `DLTensor`. It lives as long as the capsule, and no Python code
-        // runs while it is read.
-        let tensor = unsafe { pointer.cast::<DlTensor>().as_ref() };
+        let exported = Exported::new(object, what, Some(stream.0))?;
         let wrong = |why: String| Err(invalid(format!("`{what}`: {why}")));
-        let dimensions = match tensor.dimensions {
-            0..=DIMENSIONS_MAX => tensor.dimensions as usize,
-            other => return wrong(format!("a tensor of {other} dimensions")),
-        };
-        if dimensions > 0 && tensor.shape.is_null() {
-            return wrong("a tensor without a shape".to_owned());
-        }
-        let extents = |from: *const i64| match dimensions {
-            0 => &[][..],
-            // SAFETY: as above. There are as many extents as dimensions, and as many strides if
-            // they are not null.
-            _ => unsafe { std::slice::from_raw_parts(from, dimensions) },
-        };
-        let shape: Option<Vec<u64>> = extents(tensor.shape)
-            .iter()
-            .map(|&extent| u64::try_from(extent).ok())
-            .collect();
-        let Some(shape) = shape else {
-            return wrong("a tensor with a negative extent".to_owned());
-        };
-        if !tensor.strides.is_null() && !is_contiguous(&shape, extents(tensor.strides)) {
+        if !exported.is_contiguous() {
             return wrong("it is used in place but is not contiguous".to_owned());
         }
-        let element_bits = u64::from(tensor.bits) * u64::from(tensor.lanes);
-        let Ok(device) = usize::try_from(tensor.device_number) else {
-            return wrong(format!("a device numbered {}", tensor.device_number));
+        let Ok(device) = usize::try_from(exported.device_number) else {
+            return wrong(format!("a device numbered {}", exported.device_number));
         };
         Ok(Tensor {
             device,
-            address: (tensor.data as u64).wrapping_add(tensor.byte_offset),
-            shape,
-            element_bytes: element_bits.div_ceil(8),
-            code: tensor.code,
-            _capsule: capsule,
+            address: exported.address(),
+            element_bytes: exported.element_bits.div_ceil(8),
+            exported,
         })
+    }
+
+    /// Checks that its memory may be written.
+    pub(crate) fn expect_writable(&self, what: &str) -> PyResult<()> {
+        match self.exported.is_read_only {
+            true => Err(invalid(format!(
+                "`{what}` cannot be written: it is read-only"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    fn shape(&self) -> &[u64] {
+        &self.exported.shape
     }
 
     /// Number of rows along the first dimension, and bytes per row.
     pub(crate) fn rows(&self, what: &str) -> PyResult<(u64, u64)> {
-        let Some((&rows, rest)) = self.shape.split_first() else {
+        let Some((&rows, rest)) = self.shape().split_first() else {
             return Err(invalid(format!(
                 "`{what}` has 0 dimensions, so it has no rows"
             )));
@@ -150,19 +94,20 @@ impl<'py> Tensor<'py> {
             _ => FLOAT,
         };
         // Libraries without bfloat16 hold its bits as integers, as NumPy does.
-        let fits = self.code == code || dtype == Dtype::Bf16 && self.code == UNSIGNED;
+        let given = self.exported.code;
+        let fits = given == code || dtype == Dtype::Bf16 && given == UNSIGNED;
         if fits && self.element_bytes == dtype.bytes() as u64 {
             return Ok(());
         }
         Err(invalid(format!(
             "`{what}` has elements of {} bytes of DLPack's type {}, but the table's are {dtype}",
-            self.element_bytes, self.code
+            self.element_bytes, given
         )))
     }
 
     /// Its size in bytes.
     pub(crate) fn bytes(&self, what: &str) -> PyResult<usize> {
-        Ok(self.bytes_of(&self.shape, what)? as usize)
+        Ok(self.bytes_of(self.shape(), what)? as usize)
     }
 
     fn bytes_of(&self, extents: &[u64], what: &str) -> PyResult<u64> {
@@ -175,7 +120,7 @@ impl<'py> Tensor<'py> {
 
     /// Its integer type, if the elements can be indices.
     pub(crate) fn integer(&self) -> PyResult<IndexType> {
-        match (self.code, self.element_bytes) {
+        match (self.exported.code, self.element_bytes) {
             (SIGNED, 4) => Ok(IndexType::I32),
             (SIGNED, 8) => Ok(IndexType::I64),
             (code, bytes) => Err(invalid(format!(
@@ -183,18 +128,6 @@ impl<'py> Tensor<'py> {
             ))),
         }
     }
-}
-
-/// Whether strides, in elements, are those of a contiguous tensor.
-fn is_contiguous(shape: &[u64], strides: &[i64]) -> bool {
-    let mut expected = 1;
-    let is_empty = shape.contains(&0);
-    is_empty
-        || shape.iter().zip(strides).rev().all(|(&extent, &stride)| {
-            let fits = extent == 1 || u64::try_from(stride) == Ok(expected);
-            expected = expected.saturating_mul(extent);
-            fits
-        })
 }
 
 /// A handle of the caller's stream. The default stream is 1, as in DLPack, because 0 would be
@@ -227,20 +160,24 @@ pub(crate) fn stream_of(
 ) -> PyResult<CallersStream> {
     let handle: i64 = match argument {
         Some(stream) => {
-            let refuse = |_| {
+            let py = stream.py();
+            let number = match accepted(py, stream.extract())? {
+                Some(number) => Some(number),
+                None => {
+                    let handle = match stream.getattr_opt("cuda_stream")? {
+                        Some(handle) => Some(handle),
+                        None => stream.getattr_opt("ptr")?,
+                    };
+                    let number = handle.map(|handle| accepted(py, handle.extract()));
+                    number.transpose()?.flatten()
+                }
+            };
+            number.ok_or_else(|| {
                 invalid(
                     "`stream` must be a number, or have one as `cuda_stream` (PyTorch) or `ptr` \
                      (CuPy)",
                 )
-            };
-            if let Ok(handle) = stream.extract() {
-                handle
-            } else if stream.hasattr("cuda_stream")? {
-                stream.getattr("cuda_stream")?.extract().map_err(refuse)?
-            } else {
-                let handle = stream.getattr("ptr").and_then(|handle| handle.extract());
-                handle.map_err(refuse)?
-            }
+            })?
         }
         None => current_stream(tensor)?.unwrap_or(0),
     };
@@ -255,19 +192,21 @@ pub(crate) fn stream_of(
 fn current_stream(tensor: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     let module = tensor.get_type().module()?;
     let library = module.to_str()?.split('.').next().unwrap_or_default();
+    let py = tensor.py();
     let cuda = match library {
-        "torch" => tensor.py().import("torch.cuda")?,
-        "cupy" => tensor.py().import("cupy.cuda")?,
+        "torch" => py.import("torch.cuda")?,
+        "cupy" => py.import("cupy.cuda")?,
         _ => return Ok(None),
     };
     let (stream, handle) = if library == "torch" {
         let device = tensor.getattr("device")?;
         (
-            cuda.call_method1("current_stream", (device,))?,
+            call_method(&cuda, intern!(py, "current_stream"), (device,))?,
             "cuda_stream",
         )
     } else {
-        (cuda.call_method0("get_current_stream")?, "ptr")
+        let name = intern!(py, "get_current_stream");
+        (call_method(&cuda, name, ())?, "ptr")
     };
     stream.getattr(handle)?.extract().map(Some)
 }
@@ -301,7 +240,7 @@ impl Indices<'_, '_> {
 
     /// The addresses of indices that are in tensors.
     fn on_device(&self) -> PyResult<Option<PairsAt>> {
-        let length = |tensor: &Tensor<'_>| match tensor.shape[..] {
+        let length = |tensor: &Tensor<'_>| match *tensor.shape() {
             [length] => Ok(length),
             _ => Err(invalid(
                 "two tensors of indices must have one dimension each",
@@ -310,7 +249,7 @@ impl Indices<'_, '_> {
         let at = match self {
             Indices::Host(_) => return Ok(None),
             Indices::Pairs(pairs) => {
-                PairsAt::interleaved(pairs.address, pairs.integer()?, &pairs.shape)
+                PairsAt::interleaved(pairs.address, pairs.integer()?, pairs.shape())
             }
             Indices::Split(sources, destinations) => {
                 let integer = sources.integer()?;

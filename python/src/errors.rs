@@ -1,6 +1,7 @@
 //! Converts the engine's errors to the exceptions of `forerun.errors`.
 
-use pyo3::{PyErr, Python};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::{PyErr, PyResult, Python};
 
 mod exceptions {
     //! The classes are defined in Python, where they can have two base classes.
@@ -43,7 +44,10 @@ pub(crate) fn exception(error: forerun::DbError) -> PyErr {
         | E::NotBackups { .. }
         | E::NoBackup { .. } => NotFoundError::new_err(words),
         E::AlreadyExists { .. } | E::KeyspaceExists { .. } => AlreadyExistsError::new_err(words),
-        E::Locked { .. } => LockedError::new_err(words),
+        E::Locked { .. } => LockedError::new_err(format!(
+            "{words}: close it there, or read a checkpoint of it, which any number of processes \
+             can open with read_only=True"
+        )),
         E::Closed => ClosedError::new_err(words),
         E::Interrupted => crate::interrupt::raised(),
         E::Forked(_) => ForkedError::new_err(words),
@@ -168,6 +172,35 @@ pub(crate) fn device_exception(error: forerun::gpu::GpuError) -> PyErr {
 /// The error for data that does not fit in memory.
 pub(crate) fn too_large(words: &str) -> PyErr {
     exceptions::MemoryLimitError::new_err(words.to_owned())
+}
+
+/// Whether an exception of Python says that it cannot use a value. Any other, such as an interrupt or
+/// a lack of memory, is not about the value and must reach the caller.
+fn is_refusal(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyTypeError>(py)
+        || error.is_instance_of::<PyValueError>(py)
+        || error.is_instance_of::<PyOverflowError>(py)
+}
+
+/// What Python made of a value; `None` if it cannot use the value.
+pub(crate) fn accepted<T>(py: Python<'_>, result: PyResult<T>) -> PyResult<Option<T>> {
+    match result {
+        Ok(made) => Ok(Some(made)),
+        Err(error) if is_refusal(py, &error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A better error for a value that Python cannot use. Any other exception stays as it is.
+pub(crate) fn reworded(
+    py: Python<'_>,
+    error: PyErr,
+    worded: impl FnOnce(&PyErr) -> PyErr,
+) -> PyErr {
+    match is_refusal(py, &error) {
+        true => worded(&error),
+        false => error,
+    }
 }
 
 /// The error for an invalid argument.

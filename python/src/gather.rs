@@ -14,7 +14,7 @@ use crate::errors::{gather_exception, invalid, unknown};
 use crate::numeric_arguments;
 use crate::pairs::{Given, two_of};
 use crate::rows::{readable_rows, writable_rows};
-use crate::versions::Changed;
+use crate::versions::count_change;
 
 /// The result of a row copy.
 #[pyclass(frozen, get_all, eq, module = "forerun")]
@@ -147,10 +147,10 @@ impl<'py> Copy<'_, 'py> {
             }
         };
         indices.expect_device(tensor.device)?;
-        let _changed = match self.direction {
-            Direction::Gather => Some(Changed::new(self.device)?),
-            Direction::Scatter => None,
-        };
+        if self.direction == Direction::Gather {
+            tensor.expect_writable("device")?;
+            count_change(self.device)?;
+        }
         let device_shape = [rows, bytes];
         match self.direction {
             Direction::Gather => {

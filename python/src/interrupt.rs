@@ -12,8 +12,10 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::intern;
 use pyo3::prelude::*;
 
+use crate::python_calls::call_method;
 use crate::spinner::{SHOWN_AFTER, Spinner};
 
 /// How often handlers may run: each time takes the interpreter's lock.
@@ -93,10 +95,12 @@ pub(crate) fn is_raised() -> bool {
     ASKED.set(Some(now));
     show(now);
     let raised = Python::try_attach(|py| {
+        py.check_signals()?;
         if IS_MAIN.get().is_none() {
-            IS_MAIN.set(is_main(py).ok());
+            // This runs Python code, in which a handler may raise.
+            IS_MAIN.set(Some(is_main(py)?));
         }
-        py.check_signals()
+        PyResult::Ok(())
     });
     match raised {
         Some(Err(error)) => {
@@ -108,9 +112,10 @@ pub(crate) fn is_raised() -> bool {
 }
 
 fn is_main(py: Python<'_>) -> PyResult<bool> {
-    let threading = py.import("threading")?;
-    let current = threading.call_method0("current_thread")?;
-    Ok(current.is(threading.call_method0("main_thread")?))
+    let threading = py.import(intern!(py, "threading"))?;
+    let current = call_method(&threading, intern!(py, "current_thread"), ())?;
+    let main = call_method(&threading, intern!(py, "main_thread"), ())?;
+    Ok(current.is(main))
 }
 
 /// The exception that ended a call.

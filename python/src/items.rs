@@ -5,11 +5,12 @@ use std::ops::Bound as End;
 
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::PyTuple;
 
 use crate::engine_handle::drop_detached;
 use crate::errors::{exception, invalid, unknown};
 use crate::key_range::Range;
+use crate::new_objects::bytes;
 use crate::read_source::ReadSource;
 
 /// Entries fetched at a time.
@@ -52,11 +53,13 @@ impl Shown {
         key: &[u8],
         value: &[u8],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let bytes = |bytes: &[u8]| PyBytes::new(py, bytes);
         Ok(match self {
-            Shown::Items => (bytes(key), bytes(value)).into_pyobject(py)?.into_any(),
-            Shown::Keys => bytes(key).into_any(),
-            Shown::Values => bytes(value).into_any(),
+            Shown::Items => {
+                let entry = (bytes(py, key)?, bytes(py, value)?);
+                entry.into_pyobject(py)?.into_any()
+            }
+            Shown::Keys => bytes(py, key)?.into_any(),
+            Shown::Values => bytes(py, value)?.into_any(),
         })
     }
 }

@@ -5,20 +5,23 @@
 //!   array of uint8, shape (n, k)          n keys of k bytes
 //!   array of integers, shape (n,)         n keys of 8 bytes, big-endian, so that keys sort like the numbers
 //!   array of any type, shape (n, ...)     n values: the bytes of its rows as they are in memory
-//!   [row, row, ...]                       values: the bytes of each array
+//!   [row, row, ...]                       values: the bytes of each array or tensor
 //! ```
 //!
 //! Only integer keys and arrays that are not contiguous are copied.
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyAnyMethods, PyByteArray, PyBytes, PyList, PyString, PyTuple};
 
-use crate::arrays::{as_array, expect_bytes};
-use crate::errors::invalid;
+use crate::arrays::{as_array, expect_bytes, type_name};
+use crate::errors::{accepted, invalid};
+use crate::new_objects::{collected, push, with_room_for};
 use crate::numbers::Numbers;
+use crate::python_calls::{call, call_method, call_numpy, iterate, next};
 use crate::rows::{ReadRows, readable_rows};
 
 /// The bytes of one Python object, which stays alive while they are borrowed.
@@ -41,33 +44,53 @@ impl AsRef<[u8]> for Bytes {
 impl Bytes {
     /// Accepts `bytes`, `bytearray` or `str`.
     pub(crate) fn new(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Bytes> {
-        if let Ok(bytes) = object.extract::<PyBackedBytes>() {
-            return Ok(Bytes::Bytes(bytes));
+        Bytes::of(object)?.ok_or_else(|| unusable(object, what))
+    }
+
+    /// `None` if it is something else, or text that has no UTF-8.
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Option<Bytes>> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Some(Bytes::Bytes(bytes.clone().into())));
         }
-        match object.extract::<PyBackedStr>() {
-            Ok(text) => Ok(Bytes::Text(text)),
-            Err(_) => Err(invalid(format!(
-                "a {what} must be bytes, bytearray or str, not {}",
-                object.get_type().name()?
-            ))),
+        if object.is_instance_of::<PyByteArray>() {
+            return Ok(Some(Bytes::Bytes(object.extract()?)));
         }
+        if !object.is_instance_of::<PyString>() {
+            return Ok(None);
+        }
+        let text = accepted(object.py(), object.extract::<PyBackedStr>())?;
+        Ok(text.map(Bytes::Text))
     }
 
     /// The bytes of an object in a question such as `key in db`. `None` if it cannot be a key: by
     /// its type, as text that has no UTF-8, or by its length.
-    pub(crate) fn key_in_question(object: &Bound<'_, PyAny>) -> Option<Bytes> {
-        let key = Bytes::new(object, "key").ok()?;
-        (key.as_ref().len() <= forerun::KEY_BYTES_MAX).then_some(key)
+    pub(crate) fn key_in_question(object: &Bound<'_, PyAny>) -> PyResult<Option<Bytes>> {
+        let key = Bytes::of(object)?;
+        Ok(key.filter(|key| key.as_ref().len() <= forerun::KEY_BYTES_MAX))
     }
 
-    /// Like [`Bytes::new`]. For an array, the bytes of its elements.
+    /// Like [`Bytes::new`]. For an array or a tensor, the bytes of its elements.
     fn of_value(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
-        if let Ok(array) = object.cast::<PyUntypedArray>() {
-            expect_bytes(array, "values")?;
-            let bytes = object.call_method0("tobytes")?;
-            return Ok(Bytes::Bytes(bytes.extract::<PyBackedBytes>()?));
+        if let Some(bytes) = Bytes::of(object)? {
+            return Ok(bytes);
         }
-        Bytes::new(object, "value")
+        if !is_array(object)? {
+            return Err(unusable(object, "value"));
+        }
+        let array = as_array(object, "values")?;
+        expect_bytes(&array, "values")?;
+        let bytes = call_method(&array, intern!(object.py(), "tobytes"), ())?;
+        Ok(Bytes::Bytes(bytes.extract::<PyBackedBytes>()?))
+    }
+}
+
+/// The error for an object that is no key or value.
+fn unusable(object: &Bound<'_, PyAny>, what: &str) -> PyErr {
+    match object.get_type().name() {
+        Ok(class) => invalid(format!(
+            "a {what} must be bytes, bytearray or str, not {class}"
+        )),
+        Err(error) => error,
     }
 }
 
@@ -92,13 +115,13 @@ impl<'py> Batch<'py> {
             (b'u' | b'i', 2.., 1) => {
                 let numbers = Numbers::unsigned(&array, "keys")?;
                 let bytes = numbers.as_slice()?.iter().map(|key| key.to_be_bytes());
-                Ok(Batch::Numbers(bytes.collect()))
+                Ok(Batch::Numbers(collected(bytes)?))
             }
             _ => Err(invalid(format!(
                 "an array of keys must have one dimension of integers of 16 bits or more, or two \
                  of uint8, not {} of {}",
                 array.ndim(),
-                array.dtype()
+                type_name(&array)?
             ))),
         }
     }
@@ -120,8 +143,8 @@ impl<'py> Batch<'py> {
     /// The rows of an array as they are in memory. An array that is not contiguous is copied.
     fn of_rows(array: &Bound<'py, PyUntypedArray>, name: &'static str) -> PyResult<Batch<'py>> {
         expect_bytes(array, name)?;
-        let numpy = array.py().import("numpy")?;
-        let contiguous = numpy.call_method1("ascontiguousarray", (array,))?;
+        let py = array.py();
+        let contiguous = call_numpy(py, intern!(py, "ascontiguousarray"), (array,))?;
         Ok(Batch::Rows(readable_rows(&contiguous, name)?))
     }
 
@@ -140,10 +163,10 @@ impl<'py> Batch<'py> {
                 object.get_type().name()?
             )));
         }
-        let objects = object.try_iter()?;
-        let mut bytes = Vec::with_capacity(object.cast::<PyList>().map_or(0, |list| list.len()));
-        for item in objects {
-            bytes.push(bytes_of(&item?)?);
+        let objects = iterate(object)?;
+        let mut bytes = with_room_for(object.cast::<PyList>().map_or(0, |list| list.len()))?;
+        while let Some(item) = next(&objects)? {
+            push(&mut bytes, bytes_of(&item)?)?;
         }
         Ok(Batch::Objects(bytes))
     }
@@ -175,24 +198,24 @@ impl<'py> Batch<'py> {
         values: &'a Batch<'_>,
     ) -> PyResult<Vec<(&'a [u8], &'a [u8])>> {
         Batch::expect_pairs(keys, values)?;
-        Ok(keys.slices()?.into_iter().zip(values.slices()?).collect())
+        collected(keys.slices()?.into_iter().zip(values.slices()?))
     }
 
     /// Their bytes, in order. They may be used while other Python threads run.
     pub(crate) fn slices(&self) -> PyResult<Vec<&[u8]>> {
-        Ok(match self {
-            Batch::Objects(objects) => objects.iter().map(AsRef::as_ref).collect(),
-            Batch::Numbers(numbers) => numbers.iter().map(|number| &number[..]).collect(),
+        match self {
+            Batch::Objects(objects) => collected(objects.iter().map(AsRef::as_ref)),
+            Batch::Numbers(numbers) => collected(numbers.iter().map(|number| &number[..])),
             Batch::Rows(rows) => {
                 let [count, width] = [rows.shape()[0], rows.shape()[1]];
                 let bytes = rows.as_slice()?;
                 if width == 0 {
-                    vec![&bytes[..0]; count]
+                    collected(std::iter::repeat_n(&bytes[..0], count))
                 } else {
-                    bytes.chunks_exact(width).collect()
+                    collected(bytes.chunks_exact(width))
                 }
             }
-        })
+        }
     }
 }
 
@@ -210,12 +233,13 @@ pub(crate) fn entries_of<'py>(
     let (keys, values) = (PyList::empty(py), PyList::empty(py));
     // One pass, also over a store or a cache, because a key may disappear between two separate
     // lookups.
-    let entries = match object.hasattr("items")? {
-        true => object.call_method0("items")?,
-        false => object.clone(),
+    let entries = match object.getattr_opt(intern!(py, "items"))? {
+        Some(items) => call(&items, (), None)?,
+        None => object.clone(),
     };
-    for entry in entries.try_iter()? {
-        let entry = py.get_type::<PyTuple>().call1((entry?,))?;
+    let entries = iterate(&entries)?;
+    while let Some(entry) = next(&entries)? {
+        let entry = call(&py.get_type::<PyTuple>(), (entry,), None)?;
         let entry = entry.cast_into::<PyTuple>()?;
         if entry.len() != 2 {
             let len = entry.len();

@@ -10,6 +10,7 @@ use crate::background_call::{run_in_pieces, run_long, write_batch};
 use crate::errors::{exception, invalid, unknown};
 use crate::items::{default_of, key_error};
 use crate::keys::{Batch, Bytes, entries_of};
+use crate::new_objects::bytes;
 use crate::read_source::ReadSource;
 use crate::reader::Reader;
 
@@ -184,13 +185,13 @@ impl Keyspace {
     ) -> PyResult<Bound<'py, PyAny>> {
         let default = default_of(default)?;
         let (py, (_, keyspace)) = (slf.py(), Keyspace::handles(slf)?);
-        let bytes = Bytes::new(key, "key")?;
-        let value = py.detach(|| match keyspace.get(bytes.as_ref())? {
-            Some(value) => keyspace.delete(bytes.as_ref()).map(|()| Some(value)),
+        let removed = Bytes::new(key, "key")?;
+        let value = py.detach(|| match keyspace.get(removed.as_ref())? {
+            Some(value) => keyspace.delete(removed.as_ref()).map(|()| Some(value)),
             None => Ok(None),
         });
         match value.map_err(exception)? {
-            Some(value) => Ok(PyBytes::new(py, &value).into_any()),
+            Some(value) => Ok(bytes(py, &value)?.into_any()),
             None => default.ok_or_else(|| key_error(key)),
         }
     }
@@ -208,7 +209,7 @@ impl Keyspace {
             None => Ok(None),
         });
         match last.map_err(exception)? {
-            Some((key, value)) => Ok((PyBytes::new(py, &key), PyBytes::new(py, &value))),
+            Some((key, value)) => Ok((bytes(py, &key)?, bytes(py, &value)?)),
             None => Err(PyKeyError::new_err("the keyspace is empty")),
         }
     }
@@ -230,7 +231,7 @@ impl Keyspace {
             None => keyspace.put(key, default).map(|()| None),
         });
         let value = value.map_err(exception)?;
-        Ok(PyBytes::new(py, value.as_deref().unwrap_or(default)))
+        bytes(py, value.as_deref().unwrap_or(default))
     }
 
     /// Deletes all entries: reads the first and the last key, and deletes that range in one batch.

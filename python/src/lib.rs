@@ -26,12 +26,10 @@ mod cache_handle;
 mod cache_items;
 mod cache_lookup;
 mod client;
-#[allow(
-    unsafe_code,
-    reason = "DLPack hands over a C structure, and a GPU's tensor is an address"
-)]
+#[allow(unsafe_code, reason = "a GPU's tensor is an address")]
 mod cuda;
 mod db;
+#[allow(unsafe_code, reason = "DLPack hands over a C structure")]
 mod dlpack;
 mod engine_handle;
 mod errors;
@@ -43,9 +41,16 @@ mod key_range;
 mod keys;
 mod keyspace;
 mod measure;
+#[allow(
+    unsafe_code,
+    reason = "functions of C whose errors PyO3 and the numpy crate ignore"
+)]
+mod new_objects;
 mod numbers;
 mod numeric_arguments;
 mod pairs;
+#[allow(unsafe_code, reason = "functions of C that end a thread")]
+mod python_calls;
 mod read_source;
 mod reader;
 mod rows;
@@ -64,7 +69,8 @@ mod versions;
 mod views;
 
 /// The module `forerun._forerun`.
-#[pyo3::pymodule(name = "_forerun")]
+// Nothing was tested with an interpreter that has no lock.
+#[pyo3::pymodule(name = "_forerun", gil_used = true)]
 mod module {
     #[pymodule_export]
     use crate::backup_results::{Backup, BackupList, BackupVerifyReport, RemovedBackups};
@@ -98,6 +104,8 @@ mod module {
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::PyAnyMethods as _;
+
+        crate::new_objects::import_numpy(module.py())?;
 
         // For the package's benchmark. It is not in `__all__`.
         let find_seconds = pyo3::wrap_pyfunction!(crate::measure::_find_seconds, module)?;

@@ -15,14 +15,19 @@ use numpy::{
     PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray,
     PyUntypedArrayMethods,
 };
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PyList, PyTuple};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::arrays::{as_array, expect_contiguous, is_aligned, memory, no_flags, refused};
+use crate::arrays::{
+    as_array, expect_contiguous, expect_unmasked, is_aligned, memory, no_flags, refused, type_name,
+};
 use crate::borrows::{Access, Borrow, Memory};
-use crate::errors::invalid;
-use crate::versions::Changed;
+use crate::errors::{accepted, invalid, reworded};
+use crate::new_objects::with_room_for;
+use crate::python_calls::{call_method, call_numpy};
+use crate::versions::count_change;
 
 /// Keys, in their original shape.
 pub(crate) struct Numbers<'py> {
@@ -52,10 +57,11 @@ impl<'py> FromPyObject<'_, 'py> for Key {
 /// The key for an integer.
 fn key_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     if !object.is_instance_of::<PyBool>() {
-        if let Ok(key) = object.extract::<u64>() {
+        let py = object.py();
+        if let Some(key) = accepted(py, object.extract::<u64>())? {
             return Ok(key);
         }
-        if let Ok(key) = object.extract::<i64>() {
+        if let Some(key) = accepted(py, object.extract::<i64>())? {
             return Ok(key as u64);
         }
     }
@@ -119,10 +125,10 @@ impl<'py> Numbers<'py> {
         let array = if is_array {
             as_array(object, what)?.into_any()
         } else {
-            let numpy = object.py().import("numpy")?;
+            let py = object.py();
             // What it rejects (lists of unequal lengths), the next attempt rejects too.
-            match numpy.call_method1("array", (object,)) {
-                Ok(array) if is_exact(&array)? && !has_booleans(object)? => array,
+            match accepted(py, call_numpy(py, intern!(py, "array"), (object,)))? {
+                Some(array) if is_exact(&array)? && !has_booleans(object)? => array,
                 _ => one_by_one(object)?,
             }
         };
@@ -135,13 +141,15 @@ impl<'py> Numbers<'py> {
             'u' => "uint64",
             'i' => "int64",
             _ => {
+                let given = type_name(array.cast::<PyUntypedArray>()?)?;
                 return Err(invalid(format!(
-                    "`{what}` is an array of {dtype}: {what} must be integers"
+                    "`{what}` is an array of {given}: {what} must be integers"
                 )));
             }
         };
         // Contiguous, in native byte order, and with the same dimensions, even if there are none.
-        let array = array.call_method1("astype", (wide, "C"))?;
+        let astype = intern!(object.py(), "astype");
+        let array = call_method(&array, astype, (wide, "C"))?;
         Numbers::borrow(&array, what)?.ok_or_else(|| {
             invalid(format!(
                 "`{what}` cannot be converted to an array of {wide}"
@@ -152,6 +160,9 @@ impl<'py> Numbers<'py> {
     /// Borrows an object that already is an array of keys.
     fn borrow(object: &Bound<'py, PyAny>, what: &'static str) -> PyResult<Option<Numbers<'py>>> {
         let wrong = |error| refused(what, "read", error);
+        if let Ok(array) = object.cast::<PyUntypedArray>() {
+            expect_unmasked(array, what)?;
+        }
         let elements = if let Ok(array) = object.cast::<PyArrayDyn<u64>>() {
             if !array.is_c_contiguous() || !is_aligned(array) {
                 return Ok(None);
@@ -263,33 +274,39 @@ fn has_booleans(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     } else if let Ok(tuple) = object.cast::<PyTuple>() {
         is_any(Box::new(tuple.iter()))
     } else {
-        Ok(object.is_instance_of::<PyBool>() || is_of_booleans(object))
+        Ok(object.is_instance_of::<PyBool>() || is_of_booleans(object)?)
     }
 }
 
 /// Whether it is a NumPy boolean or an array of them.
-fn is_of_booleans(object: &Bound<'_, PyAny>) -> bool {
-    let dtype = object.getattr("dtype");
-    let kind = dtype.and_then(|dtype| dtype.getattr("kind")?.extract::<char>());
-    kind.is_ok_and(|kind| kind == 'b')
+fn is_of_booleans(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Some(dtype) = object.getattr_opt("dtype")? else {
+        return Ok(false);
+    };
+    let Some(kind) = dtype.getattr_opt("kind")? else {
+        return Ok(false);
+    };
+    Ok(accepted(object.py(), kind.extract::<char>())? == Some('b'))
 }
 
 /// An array of keys from a list that NumPy converts to another type: to floats if it has large
 /// numbers of both signs, although none is a float.
 fn one_by_one<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
-    let objects = py
-        .import("numpy")?
-        .call_method1("array", (object, "object"));
+    let objects = call_numpy(py, intern!(py, "array"), (object, "object"));
     let objects = objects.map_err(|error| {
-        let error = error.value(py);
-        invalid(format!(
-            "this cannot be converted to an array of keys: {error}"
-        ))
+        reworded(py, error, |error| {
+            let error = error.value(py);
+            invalid(format!(
+                "this cannot be converted to an array of keys: {error}"
+            ))
+        })
     })?;
-    let keys = objects.getattr("flat")?.try_iter()?;
-    let keys = keys.map(|object| key_of(&object?));
-    let keys = keys.collect::<PyResult<Vec<u64>>>()?;
+    let flat = objects.getattr("flat")?.try_iter()?;
+    let mut keys = with_room_for(objects.getattr("size")?.extract()?)?;
+    for object in flat {
+        keys.push(key_of(&object?)?);
+    }
     PyArray1::from_vec(py, keys).call_method1("reshape", (objects.getattr("shape")?,))
 }
 
@@ -304,7 +321,6 @@ pub(crate) struct Flags<'py> {
 pub(crate) struct WrittenFlags<'py> {
     flags: PyReadwriteArrayDyn<'py, bool>,
     _borrow: Borrow,
-    _changed: Option<Changed<'py>>,
 }
 
 impl<'py> Flags<'py> {
@@ -321,11 +337,13 @@ impl<'py> Flags<'py> {
 
     /// Borrows the flags if the use of their memory is already recorded.
     pub(crate) fn write_in(&self, borrow: Borrow) -> PyResult<WrittenFlags<'py>> {
+        if let Some(given) = &self.given {
+            count_change(given)?;
+        }
         let flags = self.array.try_readwrite();
         Ok(WrittenFlags {
             flags: flags.map_err(|error| refused("found", "written", error))?,
             _borrow: borrow,
-            _changed: self.given.as_ref().map(Changed::new).transpose()?,
         })
     }
 }

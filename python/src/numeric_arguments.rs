@@ -3,8 +3,9 @@
 
 use std::fmt::Display;
 
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::errors::invalid;
 
@@ -55,7 +56,6 @@ pub(crate) mod backup {
 }
 
 optional_integers! {
-    host_capacity: usize,
     number: u64,
     ttl_seconds: u32,
 }
@@ -64,6 +64,20 @@ optional_integers! {
 pub(crate) fn store_ttl_seconds(object: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
     let extracted = object.extract();
     extracted.map_err(|error| worded(object, error, "ttl_seconds", (1, u64::MAX)))
+}
+
+/// A number of rows. A size in bytes is another argument.
+pub(crate) fn host_capacity(object: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    if object.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(format!(
+            "`host_capacity` is a number of rows, not {}; `memory` takes a size such as \"2GiB\"",
+            object.repr()?
+        )));
+    }
+    let range = (usize::MIN, usize::MAX);
+    object
+        .extract()
+        .map_err(|error| worded(object, error, "host_capacity", range))
 }
 
 fn worded(

@@ -1,14 +1,19 @@
 //! Pairs of row numbers as Python passes them: an array of shape (n, 2), or a tuple of two arrays
-//! of shape (n,).
+//! of shape (n,). Lists are converted to arrays.
 
 use forerun::gpu::gather::cpu::{Indices, Pairs};
-use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::{
+    PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
+};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::arrays::{as_array, borrow, expect_contiguous, is_aligned};
 use crate::borrows::{Access, Borrow};
-use crate::errors::{gather_exception, invalid};
+use crate::errors::{gather_exception, invalid, reworded};
+use crate::new_objects::{collected, with_room_for};
+use crate::python_calls::{call_method, call_numpy};
 
 /// An array of indices with 32 or 64 bits.
 pub(crate) enum IndexArray<'py> {
@@ -24,7 +29,7 @@ pub(crate) enum IndexArray<'py> {
 
 impl<'py> IndexArray<'py> {
     fn new(object: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
-        let array = as_array(object, "pairs")?;
+        let array = as_indices(object)?;
         expect_contiguous(&array, Access::Read, "pairs")?;
         if let Ok(narrow) = array.cast::<PyArray1<i32>>() {
             expect_aligned(narrow)?;
@@ -39,10 +44,7 @@ impl<'py> IndexArray<'py> {
                 let array = wide.try_readonly()?;
                 Ok(IndexArray::Wide { array, _borrow })
             }
-            Err(_) => Err(invalid(
-                "indices must be an array of int32 or int64: pairs of shape (n, 2), or two arrays \
-                 of shape (n,)",
-            )),
+            Err(_) => Err(not_indices()),
         }
     }
 
@@ -56,11 +58,35 @@ impl<'py> IndexArray<'py> {
     fn wide(&self) -> PyResult<Vec<i64>> {
         Ok(match self {
             IndexArray::Narrow { array, .. } => {
-                array.as_slice()?.iter().copied().map(i64::from).collect()
+                collected(array.as_slice()?.iter().copied().map(i64::from))?
             }
-            IndexArray::Wide { array, .. } => array.as_slice()?.to_vec(),
+            IndexArray::Wide { array, .. } => collected(array.as_slice()?.iter().copied())?,
         })
     }
+}
+
+/// The array of indices. A list or tuple of integers is converted to one.
+fn as_indices<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if !object.is_instance_of::<PyList>() && !object.is_instance_of::<PyTuple>() {
+        return as_array(object, "pairs");
+    }
+    let py = object.py();
+    let given = call_numpy(py, intern!(py, "array"), (object,));
+    let given = given.map_err(|error| reworded(py, error, |_| not_indices()))?;
+    let given = given.cast_into::<PyUntypedArray>()?;
+    if given.is_empty() {
+        // NumPy takes the elements of an empty list for floats.
+        let integers = call_method(&given, intern!(py, "astype"), ("int64",))?;
+        return Ok(integers.cast_into()?);
+    }
+    Ok(given)
+}
+
+fn not_indices() -> PyErr {
+    invalid(
+        "indices must be an array of int32 or int64: pairs of shape (n, 2), or two arrays of shape \
+         (n,)",
+    )
 }
 
 fn expect_aligned<T: numpy::Element>(array: &Bound<'_, PyArray1<T>>) -> PyResult<()> {
@@ -82,7 +108,7 @@ impl<'py> Given<'py> {
             let both = [IndexArray::new(&sources)?, IndexArray::new(&destinations)?];
             return Ok(Given::Split(both));
         }
-        let array = as_array(object, "pairs")?;
+        let array = as_indices(object)?;
         let is_pairs = array.shape().get(1) == Some(&2) && array.is_c_contiguous();
         let is_integer =
             array.cast::<PyArray2<i32>>().is_ok() || array.cast::<PyArray2<i64>>().is_ok();
@@ -114,10 +140,12 @@ impl<'py> Given<'py> {
         match self {
             Given::Interleaved(both) => both.wide(),
             Given::Split([sources, destinations]) => {
-                let pairs = sources.wide()?.into_iter().zip(destinations.wide()?);
-                Ok(pairs
-                    .flat_map(|(source, destination)| [source, destination])
-                    .collect())
+                let (sources, destinations) = (sources.wide()?, destinations.wide()?);
+                let mut pairs = with_room_for(2 * sources.len())?;
+                for (source, destination) in sources.into_iter().zip(destinations) {
+                    pairs.extend([source, destination]);
+                }
+                Ok(pairs)
             }
         }
     }

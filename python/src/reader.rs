@@ -14,6 +14,7 @@ use crate::errors::{closed, exception, invalid};
 use crate::items::{Items, Shown};
 use crate::key_range::range_of;
 use crate::keys::{Batch, Bytes};
+use crate::new_objects::bytes;
 use crate::read_source::ReadSource;
 use crate::rows::{Rows, expect_no_found};
 use crate::views;
@@ -147,7 +148,7 @@ impl Reader {
         let (source, key) = (self.source()?, Bytes::new(key, "key")?);
         let value = py.detach(|| source.get(key.as_ref())).map_err(exception)?;
         Ok(match value {
-            Some(value) => Some(PyBytes::new(py, &value).into_any()),
+            Some(value) => Some(bytes(py, &value)?.into_any()),
             None => default,
         })
     }
@@ -174,7 +175,7 @@ impl Reader {
         self.look_up(py, &Batch::keys(keys)?, |_, values| {
             for value in values.iter() {
                 let value = value.map_err(exception)?;
-                list.append(value.map(|value| PyBytes::new(py, value)))?;
+                list.append(value.map(|value| bytes(py, value)).transpose()?)?;
             }
             Ok(())
         })?;
@@ -242,7 +243,7 @@ impl Reader {
     /// An object that cannot be a key is not in the store.
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let source = self.source()?;
-        let Some(key) = Bytes::key_in_question(key) else {
+        let Some(key) = Bytes::key_in_question(key)? else {
             return Ok(false);
         };
         let value = py.detach(|| source.get(key.as_ref())).map_err(exception)?;
@@ -274,7 +275,7 @@ impl Reader {
     /// Whether an object is a key, present or not, within the range of a view.
     fn _covers(&self, key: &Bound<'_, PyAny>, range: views::Range) -> PyResult<bool> {
         let source = self.source()?;
-        let Some(key) = Bytes::key_in_question(key) else {
+        let Some(key) = Bytes::key_in_question(key)? else {
             return Ok(false);
         };
         let keys = source.range_of(range)?;

@@ -1,15 +1,17 @@
 //! Values of a batch, copied into the rows of the caller's array.
 
 use numpy::{
-    PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyReadwriteArray1, PyReadwriteArray2,
-    PyUntypedArrayMethods,
+    PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray2, PyReadwriteArray1,
+    PyReadwriteArray2, PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
 
-use crate::arrays::{as_array, borrow, expect_bytes, expect_contiguous, refused};
+use crate::arrays::{
+    as_array, borrow, expect_bytes, expect_contiguous, expect_unmasked, no_flags, refused,
+};
 use crate::borrows::{Access, Borrow};
 use crate::errors::{exception, invalid};
-use crate::versions::Changed;
+use crate::versions::count_change;
 
 /// An array's rows, and which of them were filled.
 pub(crate) struct Rows<'py> {
@@ -28,7 +30,11 @@ impl<'py> Rows<'py> {
         found: Option<Bound<'py, PyArray1<bool>>>,
     ) -> PyResult<Rows<'py>> {
         let bytes = writable_rows(out, "out")?;
-        let found = found.unwrap_or_else(|| PyArray1::zeros(out.py(), keys, false));
+        let found = match found {
+            Some(found) => found,
+            None => no_flags(out.py(), &[keys])?.cast_into()?,
+        };
+        expect_unmasked(found.as_untyped(), "found")?;
         expect_contiguous(found.as_untyped(), Access::Write, "found")?;
         let borrow = borrow(&found, Access::Write, "found")?;
         let noted = found
@@ -102,7 +108,6 @@ impl<'py> Rows<'py> {
 pub(crate) struct WrittenRows<'py> {
     rows: PyReadwriteArray2<'py, u8>,
     _borrow: Borrow,
-    _changed: Changed<'py>,
 }
 
 impl WrittenRows<'_> {
@@ -138,11 +143,11 @@ pub(crate) fn writable_rows<'py>(
 ) -> PyResult<WrittenRows<'py>> {
     let rows = byte_rows(array, Access::Write, name)?;
     let borrow = borrow(&rows, Access::Write, name)?;
+    count_change(array)?;
     let rows = rows.try_readwrite();
     Ok(WrittenRows {
         rows: rows.map_err(|error| refused(name, "written", error))?,
         _borrow: borrow,
-        _changed: Changed::new(array)?,
     })
 }
 
@@ -170,18 +175,24 @@ fn byte_rows<'py>(
     let array = as_array(array, name)?;
     expect_contiguous(&array, access, name)?;
     expect_bytes(&array, name)?;
-    let Some(&rows) = array.shape().first() else {
+    let Some((&rows, rest)) = array.shape().split_first() else {
         return Err(invalid(format!("`{name}` has 0 dimensions: give it rows")));
     };
-    let bytes: usize = array.getattr("nbytes")?.extract()?;
+    // Also of an array that has no row. Such an array may have extents of any size.
+    let row_bytes = rest
+        .iter()
+        .try_fold(array.dtype().itemsize(), |bytes, &extent| {
+            bytes.checked_mul(extent)
+        });
+    let row_bytes =
+        row_bytes.ok_or_else(|| invalid(format!("a row of `{name}` is larger than memory")))?;
     // The array is contiguous, so both are views of its memory.
-    let shape = (rows, bytes.checked_div(rows).unwrap_or(0));
+    let shape = (rows, row_bytes);
     let view = array
         .call_method1("reshape", (-1,))?
         .call_method1("view", ("uint8",))?
         .call_method1("reshape", (shape,))?;
-    view.cast_into::<PyArray2<u8>>()
-        .map_err(|error| invalid(format!("`{name}` cannot be viewed as bytes: {error}")))
+    Ok(view.cast_into::<PyArray2<u8>>()?)
 }
 
 /// Rejects `found` without `out`.

@@ -21,11 +21,12 @@ use crate::borrows::{Access, Borrow};
 use crate::dlpack::is_on_cuda;
 use crate::errors::invalid;
 use crate::interrupt;
+use crate::new_objects::collected;
 use crate::numbers::Numbers;
 use crate::numeric_arguments;
 use crate::table::access::{expect_rows, expect_shape};
 use crate::table::options;
-use crate::versions::Changed;
+use crate::versions::count_change;
 
 /// Keys, their positions in the batch, and where each shard's keys begin.
 type Parts<'py> = (
@@ -120,7 +121,9 @@ impl ShardBatch {
             .ok_or_else(|| invalid("`rows` is missing"))?;
         let rows = rows.bind(py).try_readonly();
         let rows = rows.map_err(|error| refused("rows", "read", error))?;
-        let (rows, mut part) = (rows.as_slice()?, vec![0; positions.len() * self.row_bytes]);
+        let rows = rows.as_slice()?;
+        let part_bytes = positions.len().saturating_mul(self.row_bytes);
+        let mut part = collected(std::iter::repeat_n(0, part_bytes))?;
         py.detach(|| partition::gather(positions, rows, self.row_bytes, &mut part));
         Ok(PyArray1::from_vec(py, part))
     }
@@ -175,9 +178,9 @@ impl ShardBatch {
     ) -> PyResult<(Option<Bound<'py, PyAny>>, Bound<'py, PyAny>)> {
         let out = self.out.as_ref().map(|out| out.bind(py).clone());
         // PyTorch counts changes of a tensor in place.
-        out.as_ref().map(Changed::new).transpose()?;
-        let given = self.given_found.as_ref().map(|found| found.bind(py));
-        given.map(Changed::new).transpose()?;
+        for written in [&self.out, &self.given_found].into_iter().flatten() {
+            count_change(written.bind(py))?;
+        }
         Ok((out, self.found.bind(py).clone().into_any()))
     }
 }
@@ -231,7 +234,7 @@ impl ShardBatch {
             None => Borrow::all([found_array.memory()])?,
         };
         Ok(ShardBatch {
-            keys: numbers.as_slice()?.to_vec(),
+            keys: collected(numbers.as_slice()?.iter().copied())?,
             row_bytes,
             rows: bytes.map(Bound::unbind),
             out: out.map(Bound::unbind),

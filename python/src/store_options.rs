@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use pyo3::{Borrowed, FromPyObject};
 
-use crate::errors::{invalid, unknown};
+use crate::errors::{accepted, invalid, unknown};
 
 /// A number of bytes: an integer, or a text such as "2GiB".
 #[derive(Clone, Copy)]
@@ -15,12 +15,13 @@ impl<'py> FromPyObject<'_, 'py> for Size {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Size> {
-        if let Ok(text) = object.extract::<String>() {
+        let py = object.py();
+        if let Some(text) = accepted(py, object.extract::<String>())? {
             let bytes = parse_size(&text).map_err(|error| invalid(error.to_string()))?;
             return Ok(Size(bytes));
         }
         if !object.is_instance_of::<PyBool>()
-            && let Ok(bytes) = object.extract()
+            && let Some(bytes) = accepted(py, object.extract())?
         {
             return Ok(Size(bytes));
         }
@@ -61,7 +62,7 @@ impl<'py> FromPyObject<'_, 'py> for CreateStore {
                 false => Create::Never,
             }));
         }
-        let Ok(name) = object.extract::<String>() else {
+        let Some(name) = accepted(object.py(), object.extract::<String>())? else {
             return Err(unknown("create", &object.repr()?.to_string(), KNOWN));
         };
         Ok(CreateStore(match name.as_str() {

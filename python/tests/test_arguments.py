@@ -53,6 +53,27 @@ def test_keys_must_be_integers(table, keys):
     assert len(table) == 10
 
 
+def test_masked_arrays_are_refused(table, tmp_path):
+    keys = np.ma.masked_array([1, 2, 3], mask=[False, True, False])
+    rows = np.ma.masked_array(np.ones((3, 2), np.float32), mask=np.eye(3, 2))
+    db = forerun.Db(tmp_path / "store")
+    for call in (
+        lambda: table.find(keys),
+        lambda: table.erase(keys),
+        lambda: table.insert(keys.data, rows),
+        lambda: table.find(keys.data, rows),
+        lambda: db.put_many(keys, keys.data),
+        lambda: db.put_many(keys.data, rows),
+        lambda: db.put_many(["a"], [rows[0]]),
+        lambda: db.get_many(keys.data, out=rows),
+        lambda: forerun.gather(rows, rows.data.copy(), ([0], [1])),
+        lambda: forerun.gather(rows.data, rows.data.copy(), (keys, keys)),
+    ):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="is a masked array"):
+            call()
+    assert table.contains(keys.compressed()).tolist() == [True, True]
+
+
 @pytest.mark.parametrize("key", [3.0, "3", True, None, 1 << 64, -(1 << 63) - 1], ids=repr)
 def test_keys_of_a_dict_of_rows_must_be_integers(table, key):
     for call in (

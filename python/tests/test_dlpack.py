@@ -14,7 +14,8 @@ import forerun
 import numpy as np
 import pytest
 
-CUDA, CODES = 2, {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
+CPU, CUDA = 1, 2
+CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 
 
 class DlTensor(ctypes.Structure):
@@ -32,6 +33,17 @@ class DlTensor(ctypes.Structure):
         # The rest of a `DLManagedTensor`.
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
+    ]
+
+
+class VersionedTensor(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DlTensor),
     ]
 
 
@@ -75,6 +87,17 @@ class CudaTensor:
         return new_capsule(ctypes.addressof(self.tensor), b"dltensor", self.destructor)
 
 
+class ReadOnlyCudaTensor(CudaTensor):
+    """One that must not be written."""
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        assert max_version == (1, 0)
+        self.versioned = VersionedTensor(1, 0, None, None, 1, self.tensor)
+        return new_capsule(
+            ctypes.addressof(self.versioned), b"dltensor_versioned", self.destructor
+        )
+
+
 class Tensor:
     """A tensor in CPU memory that is not an array."""
 
@@ -86,6 +109,42 @@ class Tensor:
 
     def __dlpack_device__(self):
         return self.array.__dlpack_device__()
+
+
+class Described:
+    """A tensor in CPU memory of a type that NumPy may lack. `array` holds its bits."""
+
+    def __init__(self, array, dtype, is_read_only=False, version=1):
+        self.array, self.version, self.released = array, version, 0
+        kind, bits = dtype, array.itemsize * 8
+        if dtype not in CODES:
+            kind = dtype.rstrip("0123456789")
+        axes = max(array.ndim, 1)
+        shape = (ctypes.c_int64 * axes)(*array.shape)
+        strides = (ctypes.c_int64 * axes)(*(step // array.itemsize for step in array.strides))
+        tensor = DlTensor(array.ctypes.data, CPU, 0, array.ndim, CODES[kind], bits, 1, shape, strides)
+        self.keep = shape, strides
+        self.versioned = VersionedTensor(version, 0, None, None, int(is_read_only), tensor)
+        self.destructor = Destructor(self.release)
+
+    def release(self, _capsule):
+        self.released += 1
+
+    def __dlpack_device__(self):
+        return CPU, 0
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        described, name = self.versioned.tensor, b"dltensor"
+        if max_version is not None:
+            described, name = self.versioned, b"dltensor_versioned"
+        return new_capsule(ctypes.addressof(described), name, self.destructor)
+
+
+class Unversioned(Described):
+    """Of a library from before DLPack 1.0."""
+
+    def __dlpack__(self, stream=None):
+        return super().__dlpack__()
 
 
 refused = forerun.errors.InvalidArgumentError
@@ -100,6 +159,111 @@ def test_cpu_tensors_are_used_in_place():
     given, flags = table.find(Tensor(keys[::-1].copy().reshape(2, 3)), out, found)
     assert given is out and (out.array.reshape(6, 4) == rows[::-1]).all()
     assert found.array.all() and flags.all()
+
+
+def bits_of(numbers):
+    """The bits of numbers in bfloat16, whose fraction has 7 bits."""
+    return (np.asarray(numbers, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize("kind", [Described, Unversioned])
+def test_tensors_of_bfloat16_are_rows(kind):
+    keys = np.arange(6)
+    rows = bits_of(np.arange(24).reshape(6, 4))
+    table, tensor = forerun.Table(4, "bfloat16"), kind(rows, "bfloat")
+    table.insert(keys, tensor)
+    out = kind(np.zeros((6, 4), np.uint16), "bfloat")
+    given, found = table.find(keys, out)
+    assert given is out and found.all() and (out.array == rows).all()
+    table.add_at(keys, tensor)
+    assert (table.find(keys)[0] == bits_of(2 * np.arange(24).reshape(6, 4))).all()
+    table.assign(keys, tensor)
+    assert (table.find(keys)[0] == rows).all()
+    del given
+    gc.collect()
+    assert tensor.released == 3 and out.released == 1
+    pooled = kind(np.zeros((2, 4), np.uint16), "bfloat")
+    table.find_pooled(keys, [0, 1, 6], dtype="bfloat16", out=pooled)
+    assert (pooled.array[0] == rows[0]).all()
+
+
+def test_a_type_that_numpy_lacks_is_not_taken_for_another():
+    halves, table = Described(bits_of([[1, 2, 3, 4]]), "bfloat"), forerun.Table(4)
+    with pytest.raises(refused, match="array of bfloat16, but the rows are of float32"):
+        table.insert([1], halves)
+    for dtype in "float16", "float32":
+        with pytest.raises(refused, match="array of bfloat16"):
+            forerun.Table(4, dtype).find([1], halves)
+    keys = Described(bits_of([1, 2]), "bfloat")
+    with pytest.raises(refused, match="array of bfloat16: keys must be integers"):
+        table.contains(keys)
+    with pytest.raises(refused, match="of bfloat16"):
+        forerun.Cache().get_many(keys)
+    with pytest.raises(refused, match="array of float8_e5m2, but the rows are of uint8"):
+        forerun.Table(4, "uint8").insert([1], Described(np.ones((1, 4), np.uint8), "float8_e5m2"))
+
+
+@pytest.mark.parametrize(
+    "dtype, bits", [("bfloat", np.uint16), ("float8_e4m3fn", np.uint8), ("float8_e5m2", np.uint8)]
+)
+def test_rows_of_a_type_that_numpy_lacks_are_copied_and_stored(tmp_path, dtype, bits):
+    rows = np.arange(24, dtype=bits).reshape(6, 4)
+    source, target = Described(rows, dtype), Described(np.zeros((3, 4), bits), dtype)
+    forerun.gather(source, target, ([5, 0], [0, 2]))
+    assert (target.array == [rows[5], [0] * 4, rows[0]]).all()
+    forerun.scatter(source, target, ([1], [1]))
+    assert (target.array[1] == rows[1]).all()
+    with forerun.Db(tmp_path / "store") as db, forerun.Cache() as cache:
+        keys = np.arange(6)
+        for write, look_up in (
+            (db.put_many, db.get_many),
+            (cache.set_many, cache.get_many),
+        ):
+            write(keys, source)
+            out = Described(np.zeros((6, 4), bits), dtype)
+            assert look_up(keys, out=out).all() and (out.array == rows).all()
+            write(["a", "b"], [Described(row, dtype) for row in rows[:2]])
+            assert look_up(["a", "b"]) == [row.tobytes() for row in rows[:2]]
+
+
+def test_tensors_may_be_empty_or_have_gaps_or_no_dimension():
+    table = forerun.Table(4)
+    table.insert(Described(np.zeros(0, np.int64), "int"), np.zeros((0, 4), np.float32))
+    keys = np.arange(12, dtype=np.int32)[::-3]
+    table.insert(keys, np.ones((4, 4), np.float32))
+    assert table.contains(Described(keys, "int")).all()
+    assert table.contains(Described(np.array(11), "int")).all()
+    assert not table.contains(Described(np.array([[0, 10]]), "int")).any()
+    with pytest.raises(refused, match="not C-contiguous"):
+        table.insert([1, 2], Described(np.ones((4, 4), np.float32)[::2], "float"))
+
+
+def test_a_read_only_tensor_is_not_written():
+    table, rows = forerun.Table(4), np.ones((2, 4), np.float32)
+    table.insert([1, 2], Described(rows, "float", is_read_only=True))
+    for out in Described(rows, "float", is_read_only=True), ReadOnlyCudaTensor([2, 4]):
+        with pytest.raises(refused, match="`out` cannot be written.*read-?only|not writeable"):
+            table.find([3, 4], out)
+    with pytest.raises(refused, match="`device` cannot be written.*read-only"):
+        forerun.gather(HOST, ReadOnlyCudaTensor([2, 4]), PAIRS)
+    with pytest.raises(refused, match="`out` cannot be written"):
+        forerun.Cache().get_many(["a", "b"], out=Described(rows, "float", is_read_only=True))
+
+
+def test_a_tensor_of_another_dlpack_is_refused():
+    with pytest.raises(refused, match="version 2 of DLPack"):
+        forerun.Table(4).insert([1], Described(np.ones((1, 4), np.float32), "float", version=2))
+
+
+def test_the_memory_of_a_tensor_outlives_the_tensor():
+    table, numbers = forerun.Table(4), np.zeros(2, bool)
+    found = Described(numbers.view(np.uint8), "uint")
+    found.versioned.tensor.code = 6  # a boolean
+    flags = table.find([1, 2], None, found)[1]
+    assert found.released == 0 and flags.base is not None
+    del flags
+    gc.collect()
+    assert found.released == 1
 
 
 def test_a_lookup_names_the_device_of_an_unusable_tensor():

@@ -41,6 +41,36 @@ def test_an_index_that_names_no_row_is_skipped_zeroed_and_counted():
     assert device.tolist() == [[5, 6], [0, 0], [0, 0]]
 
 
+@pytest.mark.parametrize("copy", [forerun.gather, forerun.scatter])
+@pytest.mark.parametrize("first, second", [(100, 0), (0, 100), (0, 0)])
+def test_arrays_without_rows_are_copied(copy, first, second):
+    for shape in (16,), (4, 4), (0,):
+        arrays = np.ones((first, *shape), np.float32), np.zeros((second, *shape), np.float32)
+        if 0 in shape:
+            with pytest.raises(forerun.errors.InvalidArgumentError, match="0 bytes"):
+                copy(*arrays, np.zeros((0, 2), np.int32))
+            continue
+        assert copy(*arrays, np.zeros((0, 2), np.int32)).rows == 0
+        # No row of an empty array exists.
+        empty = (first == 0) + (second == 0)
+        assert copy(*arrays, np.zeros((1, 2), np.int32)).out_of_range == empty
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="64 bytes.*68|68 bytes.*64"):
+            copy(arrays[0], np.zeros((second, 17), np.float32), np.zeros((0, 2), np.int32))
+
+
+def test_pairs_may_be_lists():
+    host = np.arange(8.0).reshape(4, 2)
+    for pairs in ([3, 0], [0, 1]), [(3, 0), (0, 1)], [np.array([3, 0]), (0, 1)]:
+        device = np.zeros((2, 2))
+        assert forerun.gather(host, device, pairs).rows == 2
+        assert (device == host[[3, 0]]).all()
+    for pairs in ([], []), np.zeros((0, 2), np.int64):
+        assert forerun.gather(host, np.zeros((2, 2)), pairs).rows == 0
+    for pairs in ([1.0], [0]), ([True], [0]), (["1"], [0]), ([1], [[0]]), [1, 0], [(1, 0, 1)]:
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="int32 or int64"):
+            forerun.gather(host, np.zeros((2, 2)), pairs)
+
+
 def test_dlpack_memory_is_used_in_place():
     class Tensor:
         def __init__(self, array):

@@ -38,6 +38,41 @@ def test_a_table_that_is_open_at_exit_loses_no_row(tmp_path):
         assert table.contains(np.arange(5000)).all()
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        "db.items()",
+        "table.find(keys)",
+        "table.contains([5])",
+        "table.insert([5], [[1.0] * 4])",
+        "db.put_many((b'%d' % key for key in range(9)), map(bytes, range(9)))",
+        "db.update({b'a': b'b'}.items())",
+        "db.put_many(keys[::2], rows[::2])",
+        "client.get('a')",
+    ],
+)
+def test_a_process_ends_well_while_daemon_threads_make_calls(tmp_path, work):
+    program = """
+        import sys, threading, time, forerun, numpy as np
+        db, table = forerun.Db(sys.argv[1]), forerun.Table(4)
+        keys, rows = np.arange(300), np.ones((300, 4), np.float32)
+        client = forerun.Client("127.0.0.1:1", on_failure="miss")
+        begun = threading.Semaphore(0)
+        def work():
+            begun.release()
+            while True:
+                WORK
+        for _ in range(3):
+            threading.Thread(target=work, daemon=True).start()
+        for _ in range(3):
+            begun.acquire()
+        time.sleep(0.05)
+    """
+    for attempt in range(2):
+        code, _, errors = run(program.replace("WORK", work), tmp_path / f"store-{attempt}")
+        assert code == 0, errors
+
+
 def test_a_forked_child_flushes_nothing_at_its_exit(tmp_path):
     program = """
         import os, sys, forerun, numpy as np

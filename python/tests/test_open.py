@@ -89,6 +89,34 @@ def test_a_budget_excludes_the_sizes_of_its_parts(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_number_of_rows_is_not_a_size():
+    for given in "10%", "2GiB":
+        with pytest.raises(TypeError, match=f"number of rows, not '{given}'; `memory` takes a size"):
+            forerun.Table(4, host_capacity=given)
+    with pytest.raises(errors.InvalidArgumentError, match="`host_capacity` must be an integer"):
+        forerun.Table(4, host_capacity=-1)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_open_store_says_how_to_read_it(tmp_path, read_only):
+    path, copy = tmp_path / "rows", tmp_path / "checkpoint"
+    with forerun.Table(4, path=path) as table:
+        table[7] = [1, 2, 3, 4]
+        with pytest.raises(errors.LockedError, match="already open.* checkpoint .*read_only=True"):
+            forerun.Table(4, path=path, read_only=read_only)
+        table.checkpoint(copy)
+        with (
+            forerun.Table(4, path=copy, read_only=True) as one,
+            forerun.Table(4, path=copy, read_only=True) as other,
+        ):
+            assert one[7].tolist() == other[7].tolist() == [1, 2, 3, 4]
+    with (
+        forerun.Table(4) as table,
+        pytest.raises(errors.InvalidArgumentError, match="give the table a `path`"),
+    ):
+        table.checkpoint(copy)
+
+
 def test_a_mistyped_path_is_an_error_if_nothing_is_to_be_created(tmp_path):
     forerun.Db(tmp_path / "store").close()
     forerun.Table(4, path=tmp_path / "rows").close()

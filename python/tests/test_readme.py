@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 import re
+import textwrap
 
 import forerun
 import pytest
@@ -21,11 +22,12 @@ PAGES = ["python/README.md", "README.md"] + sorted(
 
 
 def blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^( *)```python\n(.*?)^\1```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(block) for _, block in found]
 
 
 def can_run(block):
-    needs_torch = "torch" in block or "forerun.kvcacheio" in block
+    needs_torch = any(name in block for name in ("torch", "forerun.kvcacheio", "DataLoader"))
     if needs_torch and importlib.util.find_spec("torch") is None:
         return False
     return 'device="cuda"' not in block or bool(forerun.device_info()["gpus"])
@@ -73,7 +75,7 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(page, tmp_path, monkeypatch
 
 def test_blocks_were_found():
     assert {page: len(blocks(ROOT / page)) for page in PAGES if blocks(ROOT / page)} == {
-        "python/README.md": 10,
+        "python/README.md": 12,
         "README.md": 1,
         "docs/guide/cache.md": 3,
         "docs/guide/client.md": 2,

@@ -33,8 +33,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 /// A handle was used in a process other than the one that opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this handle belongs to process {opened_by}, and process {} is a fork of it; open the path \
-     again in this process",
+    "this handle belongs to process {opened_by}, and process {} is a fork of it, which has to open \
+     a path again, and to make its own of what has no path",
     std::process::id()
 )]
 pub struct Forked {

@@ -359,7 +359,7 @@ impl Builder {
         }
         if !has_store && self.policies.writes == WritePolicy::WriteBack {
             return Err(Error::Conflict(
-                "write-back needs a store: set a path in the builder",
+                "write-back needs a store: give the table a `path`",
             ));
         }
         let is_read_only = match &self.below {

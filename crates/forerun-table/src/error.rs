@@ -123,7 +123,7 @@ pub enum Error {
         reason: GpuError,
     },
     /// The operation needs a device tier, and the table has none.
-    #[error("{op} needs a device tier; set a device capacity in the builder")]
+    #[error("{op} needs a device tier; give the table a `device_capacity`")]
     NoDeviceTier {
         /// The operation.
         op: &'static str,
@@ -147,7 +147,7 @@ pub enum Error {
     #[error("{0}")]
     Conflict(&'static str),
     /// The operation needs a store, and the table has none.
-    #[error("{op} needs a store on disk; set a path in the builder")]
+    #[error("{op} needs a store on disk; give the table a `path`")]
     NoStore {
         /// The operation.
         op: &'static str,
@@ -236,7 +236,7 @@ pub enum Error {
     #[error("cannot start the thread that moves rows: {0}")]
     Thread(String),
     /// The system refused memory.
-    #[error("cannot allocate the rows of the host tier: {0}")]
+    #[error("cannot allocate memory for rows: {0}")]
     Memory(RegionError),
     /// The host tier's index failed.
     #[error(transparent)]
@@ -270,19 +270,30 @@ impl From<RegionError> for Error {
 pub struct Failures {
     /// In batch order, or nearly so.
     failed: Vec<(usize, u64, Error)>,
+    /// Number of keys that failed and are not in the list, because memory is short.
+    unlisted: usize,
     /// Number of keys that were served. For a lookup: found.
     served: usize,
 }
 
 impl Failures {
     pub(crate) fn push(&mut self, position: usize, key: u64, error: Error) {
-        self.failed.push((position, key, error));
+        // Memory is often what the keys failed for.
+        match self.failed.try_reserve(1) {
+            Ok(()) => self.failed.push((position, key, error)),
+            Err(_) => self.unlisted += 1,
+        }
     }
 
-    /// Returns `served` if nothing failed, and the failures otherwise.
+    /// Returns `served` if nothing failed, and the failures otherwise: if there is no memory for a
+    /// list of them, [`Error::Memory`].
     pub(crate) fn into_result(mut self, served: usize) -> Result<usize> {
-        if self.failed.is_empty() {
+        if self.is_empty() {
             return Ok(served);
+        }
+        if self.unlisted > 0 {
+            let len_bytes = self.len() * size_of::<(usize, u64, Error)>();
+            return Err(RegionError::OutOfMemory { len_bytes }.into());
         }
         self.served = served;
         Err(Error::Keys(Box::new(self)))
@@ -290,12 +301,12 @@ impl Failures {
 
     /// Number of keys that failed.
     pub fn len(&self) -> usize {
-        self.failed.len()
+        self.failed.len() + self.unlisted
     }
 
     /// Whether no key failed.
     pub fn is_empty(&self) -> bool {
-        self.failed.is_empty()
+        self.len() == 0
     }
 
     /// Number of keys that were served nevertheless: what the call would have returned.

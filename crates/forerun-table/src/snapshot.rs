@@ -2,8 +2,8 @@
 
 use crate::disk_tier::{Format, Store, rows_of};
 use crate::inner::Inner;
-use crate::{Failures, Result, RowType};
-use forerun_core::ProcessBound;
+use crate::{Error, Failures, Result, RowType};
+use forerun_core::{ProcessBound, RegionError};
 use forerun_db::Values;
 use std::fmt;
 use std::sync::Arc;
@@ -126,13 +126,26 @@ impl Export {
     /// Exports a table without a store: each key that is present throughout appears once, with any
     /// row that it had during the export.
     pub(crate) fn of_host(inner: Arc<Inner>, batch: usize) -> Export {
-        let keys: Vec<u64> = inner.host.iter().collect();
+        let mut keys = Vec::new();
+        for key in inner.host.iter() {
+            if keys.try_reserve(1).is_err() {
+                let len_bytes = 2 * keys.len() * size_of::<u64>();
+                let error = Error::Memory(RegionError::OutOfMemory { len_bytes });
+                return Export::new(std::iter::once(Err(error)));
+            }
+            keys.push(key);
+        }
         let (mut next, batch) = (0, batch.max(1));
         Export::new(std::iter::from_fn(move || {
             let to = keys.len().min(next + batch);
             let part = keys.get(next..to).filter(|part| !part.is_empty())?;
             next = to;
             let mut rows = Rows::default();
+            let len_bytes = part.len() * inner.row.bytes();
+            let room = rows.keys.try_reserve_exact(part.len());
+            if room.and(rows.rows.try_reserve_exact(len_bytes)).is_err() {
+                return Some(Err(RegionError::OutOfMemory { len_bytes }.into()));
+            }
             for &key in part {
                 // The row was erased or evicted since, so there is none.
                 inner.host.read(key, |slot, row| {

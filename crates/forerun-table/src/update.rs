@@ -81,10 +81,8 @@ impl Inner {
         let mut failures = Failures::default();
         update.run(found, &mut failures);
         self.after_write();
-        match failures.iter().next() {
-            None => Ok(()),
-            Some((.., error)) => Err(error.clone()),
-        }
+        let first = failures.iter().next().map(|(.., error)| error.clone());
+        first.map_or_else(|| failures.into_result(0).map(drop), Err)
     }
 }
 

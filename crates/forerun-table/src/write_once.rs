@@ -116,7 +116,9 @@ impl Inner {
         self.counters.failed_keys.add(keys.len() - done);
         self.clocks.write.count(time::elapsed(start));
         let cause = failures.iter().next().map(|(.., error)| error.clone());
-        let Some(cause) = cause else { return Ok(()) };
+        let Some(cause) = cause else {
+            return failures.into_result(done).map(drop);
+        };
         let mut undone = Failures::default();
         for (at, &key) in keys.iter().enumerate().skip(done) {
             found[at] = false;

@@ -9,12 +9,12 @@ use forerun::client::{
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::errors::{client_exception, invalid, unknown};
+use crate::errors::{accepted, client_exception, invalid, unknown};
 
 /// The addresses: one text, or an iterable of texts.
 pub(crate) fn servers(object: &Bound<'_, PyAny>) -> PyResult<Vec<ServerAddress>> {
     let parse = |text: &Bound<'_, PyAny>| {
-        let Ok(text) = text.extract::<String>() else {
+        let Some(text) = accepted(text.py(), text.extract::<String>())? else {
             let shown = text.repr()?;
             return Err(invalid(format!("a server must be a str, not {shown}")));
         };

@@ -12,13 +12,14 @@ use std::time::Duration;
 use forerun::client::{CasResult, ClientOptions, Error, NewValue, Values};
 use numpy::PyArray1;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::background_call::run_long;
 use crate::engine_handle::drop_detached;
 use crate::errors::{client_exception, closed, invalid, is_forked};
 use crate::interrupt;
 use crate::keys::{Batch, Bytes};
+use crate::new_objects::{bytes, collected, list_of_bytes};
 use crate::numeric_arguments;
 use crate::rows::{Rows, expect_no_found};
 use crate::stats;
@@ -202,8 +203,10 @@ impl Client {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let key = Bytes::new(key, "key")?;
         let found = self.look_up(py, |client| client.get(&key))?;
-        let found = found.map(|value| PyBytes::new(py, &value.data).into_any());
-        Ok(found.or(default))
+        match found {
+            Some(value) => Ok(Some(bytes(py, &value.data)?.into_any())),
+            None => Ok(default),
+        }
     }
 
     /// Returns the value of a key and its version, for `compare_and_set`; `None` if the key is
@@ -215,7 +218,9 @@ impl Client {
     ) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
         let key = Bytes::new(key, "key")?;
         let found = self.look_up(py, |client| client.gets(&key))?;
-        Ok(found.map(|value| (PyBytes::new(py, &value.data), value.cas.unwrap_or(0))))
+        found
+            .map(|value| Ok((bytes(py, &value.data)?, value.cas.unwrap_or(0))))
+            .transpose()
     }
 
     /// Returns the value of a key and makes it expire after `ttl_seconds`, or never if that is
@@ -229,7 +234,7 @@ impl Client {
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let key = Bytes::new(key, "key")?;
         let found = self.look_up(py, |client| client.gat(&key, expiry(ttl_seconds)))?;
-        Ok(found.map(|value| PyBytes::new(py, &value.data)))
+        found.map(|value| bytes(py, &value.data)).transpose()
     }
 
     /// Looks up a batch of keys on all servers at once: returns a list of their values, in order,
@@ -264,9 +269,8 @@ impl Client {
         let report = self.ask(py, |client| client.get_many_into(&keys, &mut values))?;
         let unanswered = unanswered_of(&values, &report);
         check_answered(&report, unanswered, keys.len(), self.misses_on_failure)?;
-        let values = values.iter();
-        let values = values.map(|value| value.map(|value| PyBytes::new(py, value.data)));
-        Ok(PyList::new(py, values)?.into_any())
+        let found = values.iter().map(|value| value.map(|value| value.data));
+        Ok(list_of_bytes(py, values.len(), found)?.into_any())
     }
 
     /// Stores a value. With `ttl_seconds` it expires after that time.
@@ -364,7 +368,7 @@ impl Client {
         let pairs = Batch::pairs(&keys, &values)?;
         let expiry = expiry(ttl_seconds);
         let entry = |(key, value)| (key, NewValue::new(value).expiry(expiry));
-        let entries: Vec<(&[u8], NewValue<'_>)> = pairs.into_iter().map(entry).collect();
+        let entries: Vec<(&[u8], NewValue<'_>)> = collected(pairs.into_iter().map(entry))?;
         let report = self.ask(py, |client| client.set_many(&entries))?;
         check_written(report, entries.len())
     }

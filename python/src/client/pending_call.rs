@@ -20,7 +20,6 @@ use forerun::client::{
 use numpy::PyArray1;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
 
 use super::Client;
 use super::arguments::expiry;
@@ -28,6 +27,7 @@ use super::outcome::{check_answered, check_cleared, check_written, unanswered_of
 use super::row_sink::RowSink;
 use crate::errors::{client_exception, closed, invalid, system_error};
 use crate::keys::{Batch, Bytes};
+use crate::new_objects::{bytes, list_of_bytes, with_room_for};
 use crate::numeric_arguments;
 use crate::rows::Rows;
 
@@ -128,10 +128,12 @@ impl PendingCall {
             Reply::Flag(flag) => flag.into_bound_py_any(py),
             Reply::Number(number) => number.into_bound_py_any(py),
             Reply::Value(value) => value
-                .map(|value| PyBytes::new(py, &value))
+                .map(|value| bytes(py, &value))
+                .transpose()?
                 .into_bound_py_any(py),
             Reply::Versioned(found) => found
-                .map(|(value, version)| (PyBytes::new(py, &value), version))
+                .map(|(value, version)| PyResult::Ok((bytes(py, &value)?, version)))
+                .transpose()?
                 .into_bound_py_any(py),
             Reply::Written(report, keys) => {
                 check_written(report, keys)?;
@@ -161,9 +163,8 @@ impl PendingCall {
                     return Ok(rows.into_found().into_any());
                 }
                 check_answered(&report, unanswered, values.len(), misses)?;
-                let values = values.iter();
-                let values = values.map(|value| value.map(|value| PyBytes::new(py, value.data)));
-                Ok(PyList::new(py, values)?.into_any())
+                let found = values.iter().map(|value| value.map(|value| value.data));
+                Ok(list_of_bytes(py, values.len(), found)?.into_any())
             }
         }
     }
@@ -224,15 +225,14 @@ struct Copied {
 }
 
 impl Copied {
-    fn of(slices: &[&[u8]]) -> Copied {
-        let ends = slices.iter().scan(0, |end, slice| {
-            *end += slice.len();
-            Some(*end)
-        });
-        Copied {
-            ends: ends.collect(),
-            bytes: slices.concat(),
+    fn of(slices: &[&[u8]]) -> PyResult<Copied> {
+        let mut ends = with_room_for(slices.len())?;
+        let mut bytes = with_room_for(slices.iter().map(|slice| slice.len()).sum())?;
+        for slice in slices {
+            bytes.extend_from_slice(slice);
+            ends.push(bytes.len());
         }
+        Ok(Copied { bytes, ends })
     }
 
     fn slices(&self) -> Vec<&[u8]> {
@@ -283,7 +283,7 @@ impl ClientCalls {
     }
 
     fn get_many(&self, keys: &Bound<'_, PyAny>) -> PyResult<PendingCall> {
-        let keys = Copied::of(&Batch::keys(keys)?.slices()?);
+        let keys = Copied::of(&Batch::keys(keys)?.slices()?)?;
         self.start(move |calls| async move {
             let mut values = Values::new();
             let report = calls.get_many_into(&keys.slices(), &mut values).await?;
@@ -369,7 +369,8 @@ impl ClientCalls {
     ) -> PyResult<PendingCall> {
         let (keys, values) = (Batch::keys(keys)?, Batch::values(values)?);
         Batch::expect_pairs(&keys, &values)?;
-        let (keys, values) = (Copied::of(&keys.slices()?), Copied::of(&values.slices()?));
+        let keys = Copied::of(&keys.slices()?)?;
+        let values = Copied::of(&values.slices()?)?;
         self.start(move |calls| async move {
             let expiry = expiry(ttl_seconds);
             let entry = |(key, value)| (key, NewValue::new(value).expiry(expiry));
@@ -386,7 +387,7 @@ impl ClientCalls {
     }
 
     fn delete_many(&self, keys: &Bound<'_, PyAny>) -> PyResult<PendingCall> {
-        let keys = Copied::of(&Batch::keys(keys)?.slices()?);
+        let keys = Copied::of(&Batch::keys(keys)?.slices()?)?;
         self.start(move |calls| async move {
             let keys = keys.slices();
             let report = calls.delete_many(&keys).await?;

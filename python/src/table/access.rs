@@ -16,7 +16,7 @@ use crate::export::TableItems;
 use crate::interrupt;
 use crate::items::Shown;
 use crate::numbers::Numbers;
-use crate::versions::Changed;
+use crate::versions::count_change;
 
 /// Up to this many keys, a call that waits for nothing ends sooner than another Python thread could
 /// start.
@@ -111,8 +111,8 @@ impl Table {
         let array = as_array(rows, what)?;
         expect_contiguous(&array, Access::Write, what)?;
         self.expect_shape(&array, what)?;
-        let changed = Changed::new(rows)?;
-        Written::new(&array, self.dtype, what, borrowed, changed)
+        count_change(rows)?;
+        Written::new(&array, self.dtype, what, borrowed)
     }
 
     /// Checks that this many bytes are the rows of these keys.

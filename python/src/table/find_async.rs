@@ -10,12 +10,14 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::{RowsAndFound, Table};
 use crate::borrows::Borrow;
 use crate::cuda::stream_of;
 use crate::dlpack::is_on_cuda;
+use crate::python_calls::call_method;
 
 /// A pending lookup.
 #[pyclass(frozen, module = "forerun")]
@@ -49,7 +51,8 @@ pub(super) fn find<'py>(
     stream: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = table.py();
-    let event_loop = py.import("asyncio")?.call_method0("get_running_loop")?;
+    let asyncio = py.import(intern!(py, "asyncio"))?;
+    let event_loop = call_method(&asyncio, intern!(py, "get_running_loop"), ())?;
     let (stream, borrowed) = match &out {
         Some(out) if is_on_cuda(out, "out")? => {
             let stream = stream_of(stream.as_ref(), out)?.number();
@@ -69,5 +72,6 @@ pub(super) fn find<'py>(
         borrowed: Mutex::new(borrowed),
     };
     let lookup = Bound::new(py, lookup)?;
-    event_loop.call_method1("run_in_executor", (py.None(), lookup))
+    let run = intern!(py, "run_in_executor");
+    call_method(&event_loop, run, (py.None(), lookup))
 }

@@ -8,8 +8,9 @@ use super::{Table, options};
 use crate::arrays::{Read, Written, as_array, expect_contiguous, zeros};
 use crate::borrows::Access;
 use crate::errors::{invalid, table_exception, unknown};
+use crate::new_objects::{self, collected};
 use crate::numbers::Numbers;
-use crate::versions::Changed;
+use crate::versions::count_change;
 
 /// The pooled rows, and how many keys of each bag were found.
 pub(super) type PooledAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArray1<u32>>);
@@ -55,10 +56,11 @@ impl Table {
                 array.shape()
             )));
         }
-        let found = PyArray1::zeros(py, bags.len(), false);
+        let found = new_objects::zeros(py, numpy::dtype::<u32>(py), &[bags.len()])?;
+        let found = found.cast_into::<PyArray1<u32>>()?;
         {
-            let changed = Changed::new(&rows)?;
-            let mut written = Written::new(&array, output, "out", None, changed)?;
+            count_change(&rows)?;
+            let mut written = Written::new(&array, output, "out", None)?;
             let mut counts = found.try_readwrite()?;
             let (bytes, counts) = (written.bytes()?, counts.as_slice_mut()?);
             self.aside(py, bags.keys.len(), || {
@@ -110,5 +112,5 @@ fn weights_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
     expect_contiguous(&array, Access::Read, "weights")?;
     let read = Read::new(&array, Dtype::F32, "weights")?;
     let numbers = read.bytes()?.as_chunks().0.iter();
-    Ok(numbers.map(|number| f32::from_le_bytes(*number)).collect())
+    collected(numbers.map(|number| f32::from_le_bytes(*number)))
 }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use super::Table;
 use crate::cuda::{Tensor, find_rows, stream_of};
 use crate::numbers::Numbers;
-use crate::versions::Changed;
+use crate::versions::count_change;
 
 impl Table {
     /// Looks up keys. The rows go to `out`, after the work on the given stream, by default the
@@ -20,10 +20,11 @@ impl Table {
     ) -> PyResult<()> {
         let stream = stream_of(stream, out)?;
         let tensor = Tensor::new(out, "out", stream)?;
+        tensor.expect_writable("out")?;
         tensor.expect_elements(self.dtype, "out")?;
         self.expect_rows(keys, tensor.bytes("out")?, "out")?;
         let keys = keys.as_slice()?;
-        let _changed = Changed::new(out)?;
+        count_change(out)?;
         find_rows(out.py(), table, keys, &tensor, flags, stream).map(drop)
     }
 }

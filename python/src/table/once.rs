@@ -10,6 +10,7 @@ use pyo3::types::PyBytes;
 use super::Table;
 use crate::errors::{invalid, table_exception, unknown};
 use crate::interrupt;
+use crate::new_objects::collected;
 use crate::numbers::Numbers;
 
 /// Sequence, keys, flags of the keys that are applied, keys of all writes of the client.
@@ -37,7 +38,7 @@ pub(super) fn write<'py>(
     let client = client_of(client)?;
     let id = WriteId { client, sequence };
     let (open, keys) = (table.open()?, Numbers::new(keys)?);
-    let mut found = vec![false; keys.len()];
+    let mut found = collected(std::iter::repeat_n(false, keys.len()))?;
     match (op, rows) {
         ("erase", None) => {
             let keys = keys.as_slice()?;

@@ -6,11 +6,13 @@ use forerun::table::{
     Admission, Builder, DeviceChoice, Dtype, EvictStrategy, UnknownDtype, WhenFull, WritePolicy,
 };
 use forerun::{Access, Create};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, FromPyObject};
 
-use crate::errors::{invalid, unknown};
+use crate::errors::{accepted, invalid, reworded, unknown};
 use crate::numeric_arguments;
+use crate::python_calls::call_numpy;
 use crate::store_options::{CreateStore, Size, bytes_of};
 
 /// The device of the device tier: "any" (the first GPU, or the CPU without one), "cpu", or a GPU's
@@ -24,9 +26,9 @@ impl<'py> FromPyObject<'_, 'py> for Device {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Device> {
-        match object.extract() {
-            Ok(name) => Ok(Device::Name(name)),
-            Err(_) => numeric_arguments::device(&object).map(Device::Number),
+        match accepted(object.py(), object.extract())? {
+            Some(name) => Ok(Device::Name(name)),
+            None => numeric_arguments::device(&object).map(Device::Number),
         }
     }
 }
@@ -80,9 +82,9 @@ pub(crate) fn dtype(object: &Bound<'_, PyAny>) -> PyResult<Dtype> {
         return Ok(dtype);
     }
     let unknown = || invalid(UnknownDtype(shown.to_owned()).to_string());
-    let numpy = object.py().import("numpy")?;
-    let dtype = numpy.call_method1("dtype", (object,));
-    let dtype = dtype.map_err(|_| unknown())?;
+    let py = object.py();
+    let dtype = call_numpy(py, intern!(py, "dtype"), (object,));
+    let dtype = dtype.map_err(|error| reworded(py, error, |_| unknown()))?;
     if !dtype.getattr("isnative")?.is_truthy()? {
         return Err(invalid(format!(
             "elements of {dtype} do not have this machine's byte order"

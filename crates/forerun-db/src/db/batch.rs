@@ -90,8 +90,8 @@ impl WriteBatch {
     /// Adds an operation that sets `key` to `value`.
     ///
     /// # Errors
-    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`]. The batch is then
-    /// unchanged.
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`],
+    /// [`Error::OutOfMemory`]. The batch is then unchanged.
     #[inline]
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
@@ -101,7 +101,8 @@ impl WriteBatch {
     /// Adds an operation that removes `key`.
     ///
     /// # Errors
-    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]. The batch is then unchanged.
+    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`], [`Error::OutOfMemory`]. The batch is then
+    /// unchanged.
     #[inline]
     pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         let key = key.as_ref();
@@ -131,8 +132,8 @@ impl WriteBatch {
     /// ```
     ///
     /// # Errors
-    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`]. The batch is then unchanged. Whether the
-    /// range is empty is checked when the batch is written.
+    /// [`Error::KeyTooLong`], [`Error::BatchTooLong`], [`Error::OutOfMemory`]. The batch is then
+    /// unchanged. Whether the range is empty is checked when the batch is written.
     #[inline]
     pub fn delete_range(&mut self, start: impl AsRef<[u8]>, end: impl AsRef<[u8]>) -> Result<()> {
         let (start, end) = (start.as_ref(), end.as_ref());
@@ -198,7 +199,12 @@ impl WriteBatch {
                 limit_bytes: BATCH_BYTES_MAX,
             });
         }
-        self.encoded.reserve(needed);
+        self.encoded
+            .try_reserve(needed)
+            .map_err(|error| Error::OutOfMemory {
+                needed_bytes: len_bytes,
+                reason: error.to_string(),
+            })?;
         ops::encode(&mut self.encoded, self.last_keyspace, keyspace, &op);
         self.note_keyspace(keyspace);
         self.ranges += usize::from(matches!(op, Op::DeleteRange { .. }));

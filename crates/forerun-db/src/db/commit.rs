@@ -106,23 +106,39 @@ impl Commit {
         // The long part of the checksum needs no lock.
         let payload_checksum = crc32c::crc32c(payload);
         self.append(ops, sync, |records| {
+            let needed_bytes = record::HEADER_BYTES + payload.len();
+            records
+                .try_reserve(needed_bytes)
+                .map_err(|error| Error::OutOfMemory {
+                    needed_bytes,
+                    reason: error.to_string(),
+                })?;
             record::begin(records, payload, payload_checksum, ops);
+            Ok(())
         })
     }
 
     /// Takes a sequence number for an ingestion and makes it durable in the log.
     pub(super) fn log_ingestion(&self) -> Result<u64> {
-        self.append(1, true, record::begin_ingestion)
+        self.append(1, true, |records| {
+            record::begin_ingestion(records);
+            Ok(())
+        })
     }
 
     /// Adds a record that takes `numbers` sequence numbers, possibly 0. Returns the first of them
     /// once the record is written.
-    fn append(&self, numbers: u32, sync: bool, begin: impl FnOnce(&mut Vec<u8>)) -> Result<u64> {
+    fn append(
+        &self,
+        numbers: u32,
+        sync: bool,
+        begin: impl FnOnce(&mut Vec<u8>) -> Result<()>,
+    ) -> Result<u64> {
         let mut queue = self.lock();
         queue.check()?;
         let ahead = queue.pending.ops;
         if numbers > 0 {
-            begin(&mut queue.pending.records);
+            begin(&mut queue.pending.records)?;
             queue.pending.batches += 1;
         }
         queue.pending.ops += u64::from(numbers);
