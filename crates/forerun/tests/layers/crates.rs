@@ -80,6 +80,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "budget",
             "stats",
             "sync",
+            "ticker",
             "epoch",
             "eviction",
             "generation",
