@@ -138,7 +138,7 @@ pub enum Error {
     #[error("{0}")]
     Conflict(&'static str),
     /// The operation needs a store, and the table has none.
-    #[error("{op} needs a store on disk; set a path in the builder")]
+    #[error("{op} needs a store on disk: give the table a path")]
     NoStore {
         /// The operation.
         op: &'static str,

@@ -170,6 +170,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "flush",
             "host_moves",
             "ingest",
+            "metadata",
             "write",
             "write_once",
         ],
