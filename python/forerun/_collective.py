@@ -163,11 +163,11 @@ class CollectiveCalls:
         text = rest[:text_bytes].tobytes().decode(errors="replace")
         if status == 0:
             if other != call or text != self.table:
-                of, here = (" of " + each if text != self.table else "" for each in (text, self.table))
+                there, here = _name(other), call.words
+                if text != self.table:
+                    there, here = f"{there} of {text}", f"{here} of {self.table}"
                 raise GroupError(
-                    f"process {rank} calls {_name(other)}{of} while this one calls "
-                    f"{call.words}{here}",
-                    rank,
+                    f"process {rank} calls {there} while this one calls {here}", rank
                 )
             if digest != self._digest:
                 raise InvalidArgumentError(

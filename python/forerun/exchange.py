@@ -20,8 +20,8 @@ changed, they raise `PartialError`. Its positions are those of this process's ke
 which may be none.
 
 The store of each process records which rows of the group it has, in the metadata
-`forerun.exchange` (JSON: `process`, `processes`, `seed`, `name`). Other processes would not find
-its rows, and would begin new ones, so a store with another record is refused.
+`forerun.exchange` (JSON: `version` 1, `process`, `processes`, `seed`, `name`). Other processes
+would not find its rows, and would begin new ones, so a store with another record is refused.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ from forerun._files import sync_directory
 from forerun._forerun import _buckets, _ShardBatch
 from forerun.errors import (
     AlreadyExistsError,
+    CorruptionError,
     GroupError,
     InvalidArgumentError,
     NotFoundError,
     PartialError,
     ReadOnlyError,
+    VersionError,
 )
 
 __all__ = ["GroupTable"]
@@ -126,21 +128,23 @@ class GroupTable:
         if self._is_checked:
             return
         record = {
+            "version": 1,
             "process": self.rank,
             "processes": self.processes,
             "seed": self.seed,
             "name": self.name,
         }
-        path = self.table.path
+        path, is_new = self.table.path, self.table.path is not None
 
         def read() -> None:
+            nonlocal is_new
             before = self.table._metadata(METADATA) if path is not None else None
             if before is not None:
-                _check_record(path, json.loads(before), record)
+                is_new = _check_record(path, before, record)
                 self.is_resumed = True
 
         def write() -> None:
-            if path is not None and not self.is_resumed:
+            if is_new:
                 try:
                     self.table._put_metadata(METADATA, json.dumps(record).encode())
                 except ReadOnlyError:
@@ -316,18 +320,23 @@ class GroupTable:
 
         def begin() -> None:
             if self.table:
-                raise InvalidArgumentError("the table has rows, but a checkpoint needs empty tables")
+                raise InvalidArgumentError(
+                    "the table has rows, but a checkpoint needs empty tables"
+                )
             parts.extend(_parts_of_checkpoint(Path(directory), tag))
 
-        def insert() -> None:
+        # The store needs no memory for rows that are imported.
+        insert = self.table.insert if self.table.path is None else self.table.import_rows
+
+        def copy() -> None:
             for part in parts:
                 with Table(self.dim, self.dtype, path=part, read_only=True) as table:
                     for keys, rows in table.export():
                         is_own = self._map[_buckets(keys, self.seed)] == self.rank
-                        self.table.insert(keys[is_own], rows[is_own])
+                        insert(keys[is_own], rows[is_own])
 
         self._agree_on_tag(Call.LOAD, begin, tag)
-        self._calls.agree(Call.LOAD, insert)
+        self._calls.agree(Call.LOAD, copy)
 
     def _agree_on_tag(self, call: Call, act: Callable[[], None], tag: str) -> None:
         for rank, other in enumerate(self._calls.agree(call, act, tag.encode())):
@@ -336,21 +345,31 @@ class GroupTable:
                 raise InvalidArgumentError(f"process {rank} has the tag {words!r}, not {tag!r}")
 
 
-def _check_record(path: Path | None, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Checks that the rows of a store are those of this process."""
+def _check_record(path: Path | None, found: bytes, now: dict[str, Any]) -> bool:
+    """Checks that the rows of a store are those of this process. Returns whether its record lacks
+    the name."""
+    try:
+        before = json.loads(found)
+        version = before["version"]
+        parts = {part: before[part] for part in now} if version == 1 else {}
+    except (ValueError, KeyError, TypeError):
+        raise CorruptionError(f"the store at {path} has a damaged record of its group") from None
+    if version != 1:
+        raise VersionError(f"a newer release wrote the record of its group to the store at {path}")
     # A table may get a name later.
-    names = {"name"} if not (before["name"] and now["name"]) else set()
-    if any(before[part] != now[part] for part in now.keys() - names):
+    names = {"name"} if not (parts["name"] and now["name"]) else set()
+    if any(parts[part] != now[part] for part in now.keys() - names):
         was, is_now = (
             f"process {each['process']} of {each['processes']} with seed {each['seed']}"
             + (f" and name {each['name']!r}" if each["name"] else "")
-            for each in (before, now)
+            for each in (parts, now)
         )
         raise InvalidArgumentError(
             f"the store at {path} has the rows of {was}, but this is {is_now}: give each process "
             "the store that it had, or `load` a checkpoint of the group into empty tables, which "
             "any number of processes can"
         )
+    return bool(now["name"]) and not parts["name"]
 
 
 def _parts_of_checkpoint(directory: Path, tag: str) -> list[Path]:

@@ -20,8 +20,8 @@ to the table:
     autograd_anchor  the only parameter of each module, one zero that is never used
 
 `rows` is what `SGD` optimizes, not a parameter of the module. So the optimizers of `torch.optim`
-may be given all parameters of a model, and `DistributedDataParallel` may wrap it. `GradScaler` works
-with each optimizer. `clip_grad_norm_` needs the rows besides the parameters:
+may be given all parameters of a model, and `DistributedDataParallel` may wrap it. `GradScaler`
+works with each optimizer. `clip_grad_norm_` needs the rows besides the parameters:
 `clip_grad_norm_([*model.parameters(), words.rows], 1.0)`. `zero_grad` of the model, of `SGD`, or of
 another optimizer that has the model's parameters, clears the rows' gradients; so step both
 optimizers before it.
@@ -273,10 +273,10 @@ class ShardedEmbeddingBag(EmbeddingBag):
     `load` are collective: all processes of the group make the same calls, each with its own bags.
     Keys go to the processes that own them, and rows come back; at a step gradients go the same way,
     and a row moves by the mean of those of all processes, as a parameter does in
-    `DistributedDataParallel`, which may wrap the model. `group` must carry tensors in CPU memory, as
-    gloo does. All processes need the same `seed`, which places the keys, and rows of the same size
-    and type. Give each of several modules a `name`, the same in all processes: it tells them apart
-    if processes make them in different orders. Other arguments are those of `EmbeddingBag`;
+    `DistributedDataParallel`, which may wrap the model. `group` must carry tensors in CPU memory,
+    as gloo does. All processes need the same `seed`, which places the keys, and rows of the same
+    size and type. Give each of several modules a `name`, the same in all processes: it tells them
+    apart if processes make them in different orders. Other arguments are those of `EmbeddingBag`;
     `initialize` is called by the owner of a new key.
 
     The store of a table records whose rows it has. A table of another process, of another number of

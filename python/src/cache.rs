@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use forerun::ProcessBound;
 use forerun::cache::{
-    Arithmetic, ArithmeticResult, CacheOptions, Clock, Crawler, Delete, DeleteResult, Expiry, Store,
-    StoreMode, StoreResult,
+    Arithmetic, ArithmeticResult, CacheOptions, Clock, Crawler, Delete, DeleteResult, Expiry,
+    Store, StoreMode, StoreResult,
 };
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyTypeError};

@@ -49,7 +49,11 @@ impl ReadSource {
         }
     }
 
-    pub(crate) fn multi_get(&self, keys: &[&[u8]], values: &mut Values) -> Result<(), forerun::DbError> {
+    pub(crate) fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        values: &mut Values,
+    ) -> Result<(), forerun::DbError> {
         match self {
             ReadSource::Keyspace(_, keyspace) => keyspace.multi_get(keys, values),
             ReadSource::Snapshot(snapshot, keyspace) => {

@@ -362,6 +362,15 @@ def test_a_store_of_another_process_or_group_is_refused(tmp_path):
     tables = stores(tmp_path, 2)
     assert outcomes(tables, begin, names=["user"] * 2) == [None, None]
     assert outcomes(tables, find) == [True, True], "a process may leave the name out"
+    record = tables[0]._metadata("forerun.exchange")
+    for damaged, kind in (
+        (b"{}", errors.CorruptionError),
+        (b"\xff", errors.CorruptionError),
+        (b'{"version": 2}', errors.VersionError),
+    ):
+        tables[0]._put_metadata("forerun.exchange", damaged)
+        assert type(outcomes(tables, find)[0]) is kind
+    tables[0]._put_metadata("forerun.exchange", record)
     rows = [len(table) for table in tables]
     for mixed, seeds, names, words in [
         (tables[::-1], None, None, "process 1 of 2 with seed 3 and name 'user', but this is"),

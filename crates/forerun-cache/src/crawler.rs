@@ -15,10 +15,10 @@ use crate::item::Item;
 /// An item that is in the cache during the whole crawl is visited at least once, in some version.
 ///
 /// ```
-/// use forerun_cache::{Cache, CacheOptions, Store, Crawler};
+/// use forerun_cache::{Cache, CacheOptions, Crawler};
 ///
 /// let cache = Cache::new(CacheOptions::default())?;
-/// cache.store(Store::set(b"CH/Bern", b"46.948,7.447"));
+/// let _ = cache.set(b"CH/Bern", b"46.948,7.447");
 /// let mut crawler = Crawler::default();
 /// let mut copied = Vec::new();
 /// while crawler.step(&cache, 256 << 10, |item| copied.push(item.value().to_vec())) {

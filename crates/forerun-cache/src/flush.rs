@@ -35,10 +35,10 @@ impl Cache {
     /// reused as it is needed; [`Cache::remove_expired`] frees it at once.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Store};
+    /// use forerun_cache::{Cache, CacheOptions};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// let _ = cache.set("CH/Bern", "46.948,7.447");
     /// cache.flush_all(cache.now());
     /// assert!(cache.get("CH/Bern").is_none());
     /// # Ok::<(), forerun_cache::Error>(())

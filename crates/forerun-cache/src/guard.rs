@@ -40,10 +40,10 @@ impl Cache {
     /// Pins the calling thread for reading.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Store};
+    /// use forerun_cache::{Cache, CacheOptions};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// let _ = cache.set("CH/Bern", "46.948,7.447");
     /// let guard = cache.pin();
     /// let item = guard.get("CH/Bern").unwrap();
     /// assert_eq!(item.value(), b"46.948,7.447"); // in place: nothing is copied
@@ -59,10 +59,10 @@ impl Cache {
     /// [`Cache::pin`].
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Store};
+    /// use forerun_cache::{Cache, CacheOptions};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// let _ = cache.set("CH/Bern", "46.948,7.447");
     /// assert_eq!(cache.get("CH/Bern").as_deref(), Some(&b"46.948,7.447"[..]));
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
@@ -94,10 +94,10 @@ impl<'c> Guard<'c> {
     /// one batch is several times faster than one by one.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Store};
+    /// use forerun_cache::{Cache, CacheOptions};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// let _ = cache.set("CH/Bern", "46.948,7.447");
     /// let (guard, mut items) = (cache.pin(), [None; 2]);
     /// guard.multi_get(&["CH/Bern", "FR/Lyon"], &mut items)?;
     /// assert_eq!(items[0].unwrap().value(), b"46.948,7.447");
@@ -183,10 +183,10 @@ impl<'c> Guard<'c> {
     /// access.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Store};
+    /// use forerun_cache::{Cache, CacheOptions};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("town", "Oslo"));
+    /// let _ = cache.set("town", "Oslo");
     /// let guard = cache.pin();
     /// assert_eq!(guard.peek("town").unwrap().value(), b"Oslo");
     /// assert!(!guard.peek("town").unwrap().was_fetched());
@@ -212,10 +212,10 @@ impl<'c> Guard<'c> {
     /// it is.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
+    /// use forerun_cache::{Cache, CacheOptions, Expiry};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("session", "Ada"));
+    /// let _ = cache.set("session", "Ada");
     /// let in_an_hour = Expiry::At(cache.now() + 3600);
     /// let guard = cache.pin();
     /// assert_eq!(guard.get_and_touch("session", in_an_hour).unwrap().expiry(), in_an_hour);
@@ -238,10 +238,10 @@ impl<'c> Guard<'c> {
     /// in some version.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Cursor, Store};
+    /// use forerun_cache::{Cache, CacheOptions, Cursor};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("CH/Bern", "46.948,7.447"));
+    /// let _ = cache.set("CH/Bern", "46.948,7.447");
     /// let (mut next, mut keys) = (Some(Cursor::default()), Vec::new());
     /// while let Some(from) = next {
     ///     next = cache.pin().scan(from, |item| keys.push(item.key().to_vec()));

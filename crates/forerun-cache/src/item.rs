@@ -94,10 +94,10 @@ impl<'g> Item<'g> {
     /// own. `None` for small values, which have to be copied.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Store};
+    /// use forerun_cache::{Cache, CacheOptions};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("picture", &vec![7; 512 << 10]));
+    /// let _ = cache.set("picture", &vec![7; 512 << 10]);
     /// let shared = cache.pin().get("picture").and_then(|item| item.to_shared());
     /// cache.flush_all(cache.now());
     /// // The guard is gone, and so is the item. The bytes are still there, for a slow client.

@@ -18,8 +18,8 @@ impl Cache {
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
     /// let expiry = Expiry::At(cache.now() + 60);
-    /// cache.store(Store { expiry, ..Store::set("session", "Ada") });
-    /// cache.store(Store::set("town", "Oslo"));
+    /// let _ = cache.store(Store { expiry, ..Store::set("session", "Ada") });
+    /// let _ = cache.set("town", "Oslo");
     ///
     /// cache.advance(cache.now() + 61);
     /// assert!(cache.get("session").is_none());

@@ -8,14 +8,14 @@ use std::sync::Arc;
 /// store it as [`Value::Buffer`](crate::Value::Buffer) or drop it.
 ///
 /// ```
-/// use forerun_cache::{Cache, CacheOptions, Store};
+/// use forerun_cache::{Cache, CacheOptions};
 ///
 /// let cache = Cache::new(CacheOptions::default())?;
 /// let mut buffer = cache.value_buffer(11)?;
 /// assert_eq!(buffer.put(&cache, b"hello ")?, 6);
 /// assert_eq!(buffer.put(&cache, b"world, and more")?, 5);
 /// assert!(buffer.is_full());
-/// cache.store(Store::set(b"key", buffer));
+/// let _ = cache.set(b"key", buffer);
 /// assert_eq!(cache.pin().get(b"key").unwrap().value(), b"hello world");
 /// # Ok::<(), forerun_cache::Error>(())
 /// ```

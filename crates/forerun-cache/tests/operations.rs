@@ -285,6 +285,12 @@ fn a_number_followed_by_much_white_space_is_changed_and_keeps_its_length() {
         assert_eq!(item.value().len(), len);
         assert!(item.value().starts_with(b"9  "));
     }
+    // As in memcached, which stores such a value in chunks.
+    let mut value = vec![b' '; (512 << 10) + 1];
+    value[0] = b'1';
+    set(&cache, b"n", &value);
+    let counted = cache.arithmetic(Arithmetic::increment(b"n", 1));
+    assert_eq!(counted, ArithmeticResult::NotANumber);
 }
 
 #[test]

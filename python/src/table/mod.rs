@@ -175,12 +175,7 @@ impl Table {
     #[getter]
     fn device(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let table = self.open()?;
-        let device = py.detach(|| table.device_stats());
-        Ok(device.map(|device| match device.failure {
-            None if device.is_gpu => device.name,
-            None => "cpu".to_owned(),
-            Some(failure) => format!("{}, disabled after a failure: {failure}", device.name),
-        }))
+        Ok(py.detach(|| table.device_stats()).map(stats::device))
     }
 
     /// The number of the device tier's GPU; `None` without a GPU, or after it failed.
@@ -382,9 +377,8 @@ impl Table {
         Ok(Export::new(export, self.dtype, self.dim))
     }
 
-    /// For the optimizer of `forerun.torch`: `add_at` for keys whose mark is 0. It sets the mark of
-    /// each key that is done to 1, or to 2 if the key has no row. Whatever this raises, another
-    /// call with the same marks adds the rest.
+    /// For the optimizer of `forerun.torch`: `add_at` that sets the mark of each key that is done to
+    /// 1, or to 2 if the key has no row. Whatever this raises, a mark of 0 says that the key is left.
     fn _add_marked<'py>(
         &self,
         keys: &Bound<'py, PyAny>,
@@ -394,7 +388,7 @@ impl Table {
         add_marked::add(self, keys, rows, marks)
     }
 
-    /// For `forerun.exchange`: a value that is in the store, beside the rows.
+    /// For `forerun.exchange`: a value in the store, beside the rows.
     fn _metadata(&self, py: Python<'_>, name: &str) -> PyResult<Option<Vec<u8>>> {
         let table = self.open()?;
         py.detach(|| table.metadata(name)).map_err(table_exception)
@@ -576,21 +570,7 @@ impl Table {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let (dim, dtype) = (self.dim, self.dtype.name());
-        let mut parts = vec![format!("dim={dim}"), format!("dtype={dtype:?}")];
-        if let Some(path) = &self.path {
-            parts.push(format!("path={path:?}"));
-        }
-        match self.open() {
-            Ok(table) => {
-                let stats = py.detach(|| table.stats());
-                parts.extend(stats::shown(&stats, self.limit));
-            }
-            Err(_) if self.is_closed() => parts.push("closed".to_owned()),
-            // A forked child cannot use its parent's table.
-            Err(_) => parts.push("of another process".to_owned()),
-        }
-        format!("forerun.Table({})", parts.join(", "))
+        stats::repr(self, py)
     }
 
     fn __reduce__(&self) -> PyResult<()> {

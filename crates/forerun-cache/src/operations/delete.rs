@@ -85,11 +85,11 @@ impl Cache {
     /// and use the old value.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Invalidate, Store};
+    /// use forerun_cache::{Cache, CacheOptions, Invalidate};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("page", "old"));
-    /// cache.invalidate(Invalidate::key("page"));
+    /// let _ = cache.set("page", "old");
+    /// let _ = cache.invalidate(Invalidate::key("page"));
     /// let guard = cache.pin();
     /// let item = guard.get("page").unwrap();
     /// assert!(item.is_stale());

@@ -12,10 +12,10 @@ impl Cache {
     /// Gives an item a new expiry. Returns whether the item exists.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
+    /// use forerun_cache::{Cache, CacheOptions, Expiry};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("session", "Ada"));
+    /// let _ = cache.set("session", "Ada");
     /// assert!(cache.touch("session", Expiry::At(cache.now() + 60)));
     /// cache.advance(cache.now() + 60);
     /// assert!(cache.get("session").is_none());
@@ -34,14 +34,14 @@ impl Cache {
     /// Returns whether it has the new expiry. Like a lookup, this never waits.
     ///
     /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
+    /// use forerun_cache::{Cache, CacheOptions, Expiry};
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
-    /// cache.store(Store::set("session", "Ada"));
+    /// let _ = cache.set("session", "Ada");
     /// let guard = cache.pin();
     /// let item = guard.get("session").unwrap();
     /// assert!(cache.touch_item(&item, Expiry::At(cache.now() + 60)));
-    /// cache.store(Store::set("session", "Grace"));
+    /// let _ = cache.set("session", "Grace");
     /// assert!(!cache.touch_item(&item, Expiry::At(cache.now() + 3600)));
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```

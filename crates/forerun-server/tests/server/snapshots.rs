@@ -65,9 +65,7 @@ fn a_server_starts_with_its_predecessors_items() {
 fn version_of_new_item(server: &Server) -> u64 {
     let mut stream = connect(server);
     ask(&mut stream, "set k 0 0 1\r\nv\r\n", "STORED\r\n");
-    stream
-        .write_all(b"gets k\r\nquit\r\n")
-        .expect("it is sent");
+    stream.write_all(b"gets k\r\nquit\r\n").expect("it is sent");
     expect(&mut stream, "VALUE k 0 1 ");
     let rest = String::from_utf8(rest(&mut stream)).expect("text");
     let version = rest.lines().next().expect("a line");
