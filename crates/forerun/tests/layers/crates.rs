@@ -224,6 +224,9 @@ pub(crate) const CRATES: &[Layers] = &[
             "error",
             "address",
             "regular_file",
+            "health",
+            "log_limit",
+            "waiting_values",
             "system",
             "watch",
             "watch_lines",
@@ -296,6 +299,7 @@ pub(crate) const CRATES: &[Layers] = &[
         modules: &[
             "exit",
             "output",
+            "login",
             "input",
             "measure",
             "open_store",
