@@ -264,11 +264,18 @@ fn a_binary_client_is_logged_and_verbosity_changes_what_is_logged() {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    let mut stream = TcpStream::connect(&server.address).expect("it accepts");
-    stream.write_all(&[0x80; 24]).expect("it is sent");
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("it is closed");
+    let send_binary = || {
+        let mut stream = TcpStream::connect(&server.address).expect("it accepts");
+        stream.write_all(&[0x80; 24]).expect("it is sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("it is closed");
+    };
+    send_binary();
     until("speaks the binary protocol", 1);
+    for _ in 0..50 {
+        send_binary();
+    }
+    assert_eq!(logged("speaks the binary protocol"), 10, "lines per minute");
 
     server.ask("version\r\nmn\r\n", "VERSION ");
     assert_eq!(logged("opened a connection"), 0);

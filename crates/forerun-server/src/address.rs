@@ -24,8 +24,8 @@ pub struct Listen {
     pub address: Address,
     /// Whether connections use TLS, if the server has a certificate.
     pub tls: bool,
-    /// Whether `::` accepts connections over IPv6 only, and not over IPv4 too. A server sets this if
-    /// it also listens at an IPv4 address with the same port.
+    /// Whether `::` accepts connections over IPv6 only, and not over IPv4 too. A server sets this
+    /// if it also listens at an IPv4 address with the same port.
     pub ipv6_only: bool,
     /// How connections over UCX are made, for the addresses of UCX.
     pub ucx: UcxOptions,

@@ -19,8 +19,8 @@ struct Interval {
 }
 
 impl LogLimit {
-    /// Whether to log a line at `now_s`, in seconds on any clock. The first line of an interval also
-    /// gets the number of lines that were left out before it, if there are any.
+    /// Whether to log a line at `now_s`, in seconds on any clock. The first line of an interval
+    /// also gets the number of lines that were left out before it, if there are any.
     pub(crate) fn admit(&self, now_s: u64) -> Option<Option<u64>> {
         // A panic under this lock leaves nothing half done.
         let mut interval = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,16 +37,17 @@ impl LogLimit {
     }
 }
 
-/// Logs a warning within a [`LogLimit`]. What exceeds it is logged at the level of `-v`.
-macro_rules! warn_within {
-    ($limit:expr, $now_s:expr, $($line:tt)+) => {
+/// Logs a line at a level (`info`, `warn`, `error`) within a [`LogLimit`]. What exceeds the limit
+/// is logged at the level of `-v`.
+macro_rules! log_within {
+    ($level:ident, $limit:expr, $now_s:expr, $($line:tt)+) => {
         match $limit.admit($now_s) {
-            Some(left_out) => tracing::warn!(left_out, $($line)+),
+            Some(left_out) => tracing::$level!(left_out, $($line)+),
             None => tracing::debug!($($line)+),
         }
     };
 }
-pub(crate) use warn_within;
+pub(crate) use log_within;
 
 #[cfg(test)]
 mod tests {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Sessions compose replies into one buffer. A large value is not copied: a separate queue holds a
-//! reference to the value and its position. The reference keeps the value alive until it is sent. If
-//! an answer waits for its reader, its large values are counted, or copied into the buffer.
+//! reference to the value and its position. The reference keeps the value alive until it is sent.
+//! If an answer waits for its reader, its large values are counted, or copied into the buffer.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -265,8 +265,10 @@ impl Connection {
     }
 }
 
-const PATHS: &str = "Metrics are at /metrics, and the state of the server at /health, /health/live, \
-                     /health/ready and /health/started.\n";
+const PATHS: &str = "\
+Metrics are at /metrics, and the state of the server at /health, /health/live, /health/ready and
+/health/started.
+";
 
 /// The answer of a health check. `None` for another path.
 fn is_healthy(path: &[u8], health: &Health) -> Option<bool> {

@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
-use crate::log_limit::{LogLimit, warn_within};
+use crate::log_limit::{LogLimit, log_within};
 use crate::system::{Carrier, Listening};
 
 use super::ucx_socket::{Control, UcxServer, UcxSocket};
@@ -165,7 +165,7 @@ impl Listening for Listener {
                 if ucx.checks_user() && !forerun_ucx::is_own_user(&stream) {
                     let now_s = time::elapsed(self.opened).as_secs();
                     let text = "refused a connection over UCX from another user";
-                    warn_within!(self.refused_users, now_s, "{text}");
+                    log_within!(warn, self.refused_users, now_s, "{text}");
                     return Err(ErrorKind::ConnectionAborted.into());
                 }
                 Ok((over_ucx(Control::Unix(stream), ucx), Peer::UcxUnix))
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_listener_leaves_ipv4_to_others_if_it_is_told_to() {
+    fn an_ipv6_listener_leaves_ipv4_to_others_if_it_must() {
         let mut loopback = Listen::tcp((std::net::Ipv6Addr::LOCALHOST, 0).into());
         for ipv6_only in [true, false] {
             loopback.ipv6_only = ipv6_only;

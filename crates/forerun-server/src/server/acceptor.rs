@@ -19,6 +19,7 @@ use forerun_core::sync::thread::JoinHandle;
 
 use crate::auth::UserFile;
 use crate::health::Phase;
+use crate::log_limit::log_within;
 use crate::net::{TlsFiles, retry};
 use crate::planted::{self, Defect};
 use crate::system::{Listening, Readiness, System};
@@ -325,7 +326,10 @@ impl<S: System> Acceptor<S> {
                             // Log this only once per pause, even if the pause is extended.
                             if !self.maintenance.paused && !refused {
                                 self.connections.paused();
-                                tracing::warn!(
+                                log_within!(
+                                    warn,
+                                    self.connections.log_limits.accept,
+                                    now_s,
                                     listener = %state.name,
                                     %error,
                                     "cannot accept connections for now"

@@ -13,7 +13,7 @@ use forerun_cache::SharedValue;
 
 use crate::auth::Authentication;
 use crate::input::Input;
-use crate::log_limit::warn_within;
+use crate::log_limit::log_within;
 use crate::net::{TLS_BUFFER_BYTES, Transport};
 use crate::output::{FULL_BYTES, Output};
 use crate::planted::{self, Defect};
@@ -27,7 +27,7 @@ use super::buffers::{BufferMemory, PROGRESS_BYTES, Shortage};
 use super::connections::{ConnectionState, Ticket};
 use super::linger::Linger;
 use super::queued::Queued;
-use super::turn::{TurnResult, Turns};
+use super::turn::{Arrived, Phase, TurnResult, Turns};
 
 /// Maximum number of reads per turn, each of up to the size of an input buffer. Then other
 /// connections get their turn.
@@ -73,32 +73,6 @@ pub(crate) struct Connection<K> {
     has_failed: bool,
     /// What the connection waits for in its worker.
     pub(crate) queued: Queued,
-}
-
-/// A connection's phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Requests are read as they arrive.
-    Serving,
-    /// The server drains. Requests that have arrived are still answered, even if earlier answers
-    /// wait for a slow reader.
-    Draining { turns_left: u32 },
-    /// The server drains. A command that has partly arrived is still answered.
-    LastCommand,
-    /// The output is written, then the connection closes.
-    Closing,
-    /// The client was refused, and everything is sent. What still arrives is discarded.
-    Lingering(Linger),
-}
-
-/// The result of a read.
-enum Arrived {
-    Bytes,
-    Nothing,
-    /// The peer sends no more bytes.
-    End,
-    /// The peer breaks the rules of TLS. The alert that says so is sent, or will be.
-    Refused,
 }
 
 impl<K: Carrier> Connection<K> {
@@ -506,7 +480,8 @@ impl<K: Carrier> Connection<K> {
                 if self.transport.is_handshaking() {
                     connections.tls_refused();
                 }
-                warn_within!(
+                log_within!(
+                    warn,
                     connections.log_limits.tls,
                     turns.now_s,
                     peer = %self.ticket.peer(),
@@ -544,7 +519,8 @@ impl<K: Carrier> Connection<K> {
     /// Logs that the client was refused, if it speaks the binary protocol.
     fn log_binary(&self, now_s: u64) {
         if self.session.error() == Some(SessionError::Binary) {
-            warn_within!(
+            log_within!(
+                warn,
                 self.ticket.connections().log_limits.binary,
                 now_s,
                 peer = %self.ticket.peer(),

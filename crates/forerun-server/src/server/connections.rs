@@ -58,6 +58,12 @@ pub(crate) struct LogLimits {
     pub(crate) memory: LogLimit,
     /// Connections that could not be set up.
     pub(crate) lost: LogLimit,
+    /// Pauses in accepting.
+    pub(crate) accept: LogLimit,
+    /// The command `refresh_certs`.
+    pub(crate) certificates: LogLimit,
+    /// The command `lru_crawler crawl`.
+    pub(crate) crawl: LogLimit,
 }
 
 /// All connections of a server.

@@ -5,7 +5,7 @@
 //!   worker           one thread, one poll, many connections; never blocks on one of them
 //!   worker_handle    the acceptor's side of a worker
 //!   connection       transport, input, session, output
-//!   turn             what a worker lends to a connection, and what the connection returns
+//!   turn             the phases of a connection, and what it returns after a turn
 //!   authenticate     the first commands of a connection that must authenticate
 //!   queued           what a connection waits for in its worker
 //!   handshakes       which connections have yet to complete TLS or authentication

@@ -41,9 +41,9 @@ pub struct ServerOptions {
     /// The server closes idle connections after this time; zero means never. Fractions of a second
     /// are ignored. Default: zero.
     pub idle_timeout: Duration,
-    /// The server closes a connection that has not completed the handshake of TLS or UCX, or has not
-    /// authenticated, this long after it was accepted; zero means never. Fractions of a second are
-    /// ignored. Default: 60 seconds.
+    /// The server closes a connection that has not completed the handshake of TLS or UCX, or has
+    /// not authenticated, this long after it was accepted; zero means never. Fractions of a second
+    /// are ignored. Default: 60 seconds.
     pub handshake_timeout: Duration,
     /// The limit on the memory of all connections' own buffers, in addition to the cache's limit.
     /// Near the limit, the server does not read from connections whose readers are slow, and closes

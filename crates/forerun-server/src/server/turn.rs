@@ -1,9 +1,36 @@
-//! What a worker lends to a connection for a turn, and what the connection returns.
+//! The turns of a connection: its phase, what its worker lends to it, and what it returns.
 
 use crate::auth::UserFile;
 use crate::session::Context;
 
 use super::buffers::Spare;
+use super::linger::Linger;
+
+/// A connection's phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Requests are read as they arrive.
+    Serving,
+    /// The server drains. Requests that have arrived are still answered, even if earlier answers
+    /// wait for a slow reader.
+    Draining { turns_left: u32 },
+    /// The server drains. A command that has partly arrived is still answered.
+    LastCommand,
+    /// The output is written, then the connection closes.
+    Closing,
+    /// The client was refused, and everything is sent. What still arrives is discarded.
+    Lingering(Linger),
+}
+
+/// The result of a read.
+pub(super) enum Arrived {
+    Bytes,
+    Nothing,
+    /// The peer sends no more bytes.
+    End,
+    /// The peer breaks the rules of TLS. The alert that says so is sent, or will be.
+    Refused,
+}
 
 /// The result of a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use slab::Slab;
 
 use crate::auth::UserFile;
 use crate::latency::{Latencies, Progress};
-use crate::log_limit::warn_within;
+use crate::log_limit::log_within;
 use crate::net::{TlsFiles, Transport};
 use crate::planted::{self, Defect};
 use crate::session::Context;
@@ -362,7 +362,8 @@ impl<S: System> Worker<S> {
     fn close_for_memory(&mut self, key: usize) {
         if let Some(connection) = self.connections.get(key) {
             let connections = &self.setup.connections;
-            warn_within!(
+            log_within!(
+                warn,
                 connections.log_limits.memory,
                 self.now_s(),
                 peer = %connection.ticket.peer(),
@@ -417,7 +418,7 @@ impl<S: System> Worker<S> {
                 } => {
                     if let Err(error) = self.take(socket, ticket, tls) {
                         let lost = &self.setup.connections.log_limits.lost;
-                        warn_within!(lost, self.now_s(), %error, "a new connection was lost");
+                        log_within!(warn, lost, self.now_s(), %error, "a new connection was lost");
                     }
                 }
                 Message::CloseStalled => self.close_stalled(),
@@ -511,7 +512,8 @@ impl<S: System> Worker<S> {
         for key in late {
             let connections = &self.setup.connections;
             connections.handshake_timed_out();
-            warn_within!(
+            log_within!(
+                warn,
                 connections.log_limits.handshake_timeout,
                 now_s,
                 peer = %self.connections[key].ticket.peer(),
