@@ -56,6 +56,12 @@ impl Cache {
         self.flush_now();
     }
 
+    /// The second of the clock at which [`Cache::flush_all`] is to remove all items, if it has been
+    /// called for a second to come.
+    pub fn scheduled_flush(&self) -> Option<u32> {
+        Some(self.flush_at.load(Relaxed)).filter(|at| *at != 0)
+    }
+
     fn flush_now(&self) {
         let mut sweep = unpoisoned(self.flushes.sweep.lock());
         let stored = sum(self.epochs.pins().map(|pin| &pin.counters), Count::Stored);

@@ -26,6 +26,7 @@ mod cli;
 mod commands;
 pub mod exit;
 mod input;
+mod login;
 mod measure;
 mod open_store;
 pub mod output;

@@ -72,6 +72,70 @@ fn each_signal_writes_a_snapshot_that_the_next_start_loads() {
     server.end("-INT");
 }
 
+/// Starts a server whose snapshot arrives through a pipe, sends it a signal in the middle, and lets
+/// the rest arrive.
+fn signalled_while_it_loads(workspace: &Workspace, signal: &str) -> Child {
+    let server = Server::start(workspace, &["--snapshot", "whole"]);
+    server.ask("set k 0 0 5\r\nvalue\r\n", "STORED\r\n");
+    server.end("-TERM");
+    let bytes = std::fs::read(workspace.path("whole")).expect("it was written");
+    let pipe = workspace.path("cache.snapshot");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("there is mkfifo").success());
+    let args = [
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--snapshot",
+        "cache.snapshot",
+    ];
+    let child = workspace
+        .command(&args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("forerun can be started");
+    // Opening waits until the server reads.
+    let opened = std::fs::File::options().write(true).open(&pipe);
+    let mut opened = opened.expect("the server reads");
+    opened.write_all(&bytes[..30]).expect("it is read");
+    let sent = Command::new("kill")
+        .args([signal, &child.id().to_string()])
+        .status();
+    assert!(sent.expect("there is kill").success());
+    // The signal has its own thread.
+    std::thread::sleep(Duration::from_millis(300));
+    // This fails if the signal has ended the process.
+    let _ = opened.write_all(&bytes[30..]);
+    child
+}
+
+#[test]
+fn a_signal_that_ends_a_server_while_it_loads_keeps_the_snapshot() {
+    for signal in ["-TERM", "-INT", "-USR1"] {
+        let workspace = Workspace::new();
+        let mut child = signalled_while_it_loads(&workspace, signal);
+        let ended = child.wait().expect("it ends");
+        assert_eq!(ended.code(), Some(0), "{signal}");
+        assert!(workspace.path("cache.snapshot").exists(), "{signal}");
+    }
+}
+
+#[test]
+fn a_request_for_a_copy_while_a_server_loads_is_served_afterwards() {
+    let workspace = Workspace::new();
+    let mut child = signalled_while_it_loads(&workspace, "-USR2");
+    let live = workspace.path("cache.snapshot.live");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !live.exists() {
+        let ended = child.try_wait().expect("it can be asked");
+        assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+}
+
 #[test]
 fn a_server_that_was_killed_does_not_bring_back_what_was_deleted_or_replaced() {
     let workspace = Workspace::new();
@@ -135,7 +199,8 @@ fn a_startup_error_is_one_line() {
     };
     assert!(reported(3, &with(&["--snapshot", "bad.snapshot"])).contains("bad.snapshot"));
     assert!(reported(3, &with(&["--auth-file", "none"])).contains("none"));
-    assert!(reported(3, &with(&["--max-item-size", "1g"])).contains("too large"));
+    assert!(reported(2, &with(&["--max-item-size", "1g"])).contains("too large"));
+    assert!(reported(2, &with(&["--memory-limit", "1KiB"])).contains("too small"));
     assert!(reported(2, &["serve", "--listen", "nowhere:x"]).contains("nowhere"));
     assert!(reported(2, &["serve", "--unix-socket", "s", "--unix-mask", "9"]).contains("octal"));
     assert!(reported(2, &with(&["--memory-limit", "lots"])).contains("lots"));
@@ -199,11 +264,18 @@ fn a_binary_client_is_logged_and_verbosity_changes_what_is_logged() {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    let mut stream = TcpStream::connect(&server.address).expect("it accepts");
-    stream.write_all(&[0x80; 24]).expect("it is sent");
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("it is closed");
+    let send_binary = || {
+        let mut stream = TcpStream::connect(&server.address).expect("it accepts");
+        stream.write_all(&[0x80; 24]).expect("it is sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("it is closed");
+    };
+    send_binary();
     until("speaks the binary protocol", 1);
+    for _ in 0..50 {
+        send_binary();
+    }
+    assert_eq!(logged("speaks the binary protocol"), 10, "lines per minute");
 
     server.ask("version\r\nmn\r\n", "VERSION ");
     assert_eq!(logged("opened a connection"), 0);

@@ -51,6 +51,32 @@ fn a_server_is_shown_with_its_rates() {
 }
 
 #[test]
+fn a_server_with_users_is_watched_by_one_of_them() {
+    let workspace = Workspace::new();
+    workspace.file("users", "alice:s3cret\n");
+    workspace.file("password", "s3cret\n").file("wrong", "x\n");
+    let args = ["--threads", "1", "--auth-file", "users"];
+    let (mut server, address) = workspace.serve("127.0.0.1:0", &args, Stdio::null());
+    let top = |more: &[&str]| {
+        let ran = workspace.run(&[&["top", &address, "--count", "1"], more].concat());
+        (ran.code, String::from_utf8(ran.stdout).expect("it is text"))
+    };
+    let (code, text) = top(&["--user", "alice", "--password-file", "password"]);
+    let (no_user, without) = top(&[]);
+    let (no_password, wrong) = top(&["--user", "alice", "--password-file", "wrong"]);
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    assert!(code == 0 && text.contains("\n  memory  "), "{text}");
+    assert!(no_user == 1 && without.contains("use --user"), "{without}");
+    assert!(
+        no_password == 1 && wrong.contains("authentication failure"),
+        "{wrong}"
+    );
+    let ran = workspace.run(&["top", &address, "--user", "alice"]);
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+}
+
+#[test]
 fn a_server_needs_a_port() {
     let ran = Workspace::new().run(&["top", "localhost"]);
     assert_eq!(ran.code, 2, "{}", ran.stderr);

@@ -501,3 +501,32 @@ fn clients_that_change_keys_during_the_copy_never_see_an_old_value_again() {
         }
     });
 }
+
+#[test]
+fn servers_with_users_are_warmed_up_as_one_of_them() {
+    let workspace = Workspace::new();
+    workspace.file("users", "alice:s3cret\n");
+    workspace.file("password", "s3cret\n");
+    let start = || CacheServer::forerun(&workspace, &["--auth-file", "users"]);
+    let (old, new) = (start(), start());
+    let log_in = |server: &CacheServer| {
+        let mut client = server.connect();
+        let answer = client.ask(b"set auth 0 0 12\r\nalice s3cret\r\n");
+        assert_eq!(answer, "STORED");
+        client
+    };
+    let mut client = log_in(&old);
+    for n in 0..100 {
+        let request = format!("set key{n} 0 0 1\r\nx\r\n");
+        assert_eq!(client.ask(request.as_bytes()), "STORED");
+    }
+    let (from, to) = (old.address.as_str(), new.address.as_str());
+    let said = workspace.fails(3, &["warm", "--begin", "--to", to]);
+    assert!(said.contains("use --user and --password-file"), "{said}");
+    let user = ["--user", "alice", "--password-file", "password"];
+    workspace.succeeds(&[&["warm", "--begin", "--to", to][..], &user].concat());
+    let args = ["warm", "--from", from, "--leaving", from, "--to", to];
+    let said = workspace.succeeds(&[&args[..], &user].concat());
+    assert!(said.contains("100 copied"), "{said}");
+    assert!(log_in(&new).item("key7", "v").is_some());
+}

@@ -24,6 +24,9 @@ pub struct Listen {
     pub address: Address,
     /// Whether connections use TLS, if the server has a certificate.
     pub tls: bool,
+    /// Whether `::` accepts connections over IPv6 only, and not over IPv4 too. A server sets this
+    /// if it also listens at an IPv4 address with the same port.
+    pub ipv6_only: bool,
     /// How connections over UCX are made, for the addresses of UCX.
     pub ucx: UcxOptions,
 }
@@ -77,6 +80,7 @@ impl Listen {
         Listen {
             address: Address::Tcp(address),
             tls: true,
+            ipv6_only: false,
             ucx: UcxOptions::default(),
         }
     }
@@ -89,8 +93,25 @@ impl Listen {
                 mode,
             },
             tls: false,
+            ipv6_only: false,
             ucx: UcxOptions::default(),
         }
+    }
+
+    /// The same addresses, so that no two of them accept the same connections.
+    pub(crate) fn apart(listens: &[Listen]) -> Vec<Listen> {
+        let tcp = |listen: &Listen| match listen.address {
+            Address::Tcp(at) | Address::UcxTcp(at) => Some(at).filter(|at| at.port() != 0),
+            _ => None,
+        };
+        let ipv4 = listens.iter().filter_map(tcp).filter(SocketAddr::is_ipv4);
+        let ipv4_ports: Vec<u16> = ipv4.map(|at| at.port()).collect();
+        let mut apart = listens.to_vec();
+        for listen in &mut apart {
+            let ipv6 = tcp(listen).filter(SocketAddr::is_ipv6);
+            listen.ipv6_only |= ipv6.is_some_and(|at| ipv4_ports.contains(&at.port()));
+        }
+        apart
     }
 
     /// The same place for connections over UCX, which never use TLS.
@@ -104,6 +125,7 @@ impl Listen {
             address,
             tls: false,
             ucx,
+            ..self
         }
     }
 
@@ -251,6 +273,23 @@ mod tests {
             assert_eq!(read(text), [(address.to_owned(), tls)], "{text}");
         }
         assert!(read("localhost").iter().all(|(_, tls)| *tls));
+    }
+
+    #[test]
+    fn an_ipv6_address_leaves_ipv4_to_a_listener_of_its_own_at_the_port() {
+        let ipv6_only = |texts: &[&str]| -> Vec<bool> {
+            let parse = |text: &&str| Listen::parse(text, 11211).expect("an address");
+            let listens: Vec<Listen> = texts.iter().flat_map(parse).collect();
+            let apart = Listen::apart(&listens);
+            apart.iter().map(|listen| listen.ipv6_only).collect()
+        };
+        assert_eq!(ipv6_only(&["::"]), [false]);
+        assert_eq!(ipv6_only(&["::", "0.0.0.0"]), [true, false]);
+        assert_eq!(
+            ipv6_only(&["127.0.0.1", "::", "[::]:7"]),
+            [false, true, false]
+        );
+        assert_eq!(ipv6_only(&["0.0.0.0:0", "[::]:0"]), [false, false]);
     }
 
     #[test]

@@ -64,6 +64,10 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// The server was asked to end before it had started. The snapshot, if there is one, is
+    /// unchanged.
+    #[error("the server was asked to end before it had started")]
+    Interrupted,
     /// The system cannot provide another thread or poll.
     #[error("cannot start {what}")]
     Start {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Sessions compose replies into one buffer. A large value is not copied: a separate queue holds a
-//! reference to the value and its position. The reference keeps the item alive until the value is
-//! sent.
+//! reference to the value and its position. The reference keeps the value alive until it is sent.
+//! If an answer waits for its reader, its large values are counted, or copied into the buffer.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,6 +18,7 @@ use std::ops::Range;
 use forerun_cache::SharedValue;
 
 use crate::planted::{self, Defect};
+use crate::waiting_values::WaitingValue;
 
 /// The output counts as full when this many bytes wait to be sent.
 pub(crate) const FULL_BYTES: usize = 64 << 10;
@@ -31,6 +32,9 @@ const PARKED_BYTES_MIN: usize = 1 << 10;
 struct Large {
     /// Its position: the value goes before byte `at` of `bytes`.
     at: usize,
+    /// Its part in the limit of such values, if the answer has had to wait. Before `value`, because
+    /// it must be dropped first.
+    waiting: Option<WaitingValue>,
     value: SharedValue,
     /// Bytes of the value that are already sent.
     sent: usize,
@@ -59,7 +63,7 @@ impl Output {
         Self::default()
     }
 
-    /// Memory used by the buffer. Large values belong to the cache and do not count.
+    /// Memory used by the buffer, without large values that are shared.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
     }
@@ -185,6 +189,50 @@ impl Output {
         }
     }
 
+    /// Whether large values wait that are shared.
+    pub(crate) fn has_values(&self) -> bool {
+        !self.large.is_empty()
+    }
+
+    /// Counts the large values that are not counted yet by `add`. Returns the bytes to be sent of
+    /// those that it refuses.
+    pub(crate) fn count_values(
+        &mut self,
+        mut add: impl FnMut(&SharedValue) -> Option<WaitingValue>,
+    ) -> usize {
+        let mut refused_bytes = 0;
+        for large in &mut self.large {
+            if large.waiting.is_none() {
+                large.waiting = add(&large.value);
+            }
+            if large.waiting.is_none() {
+                refused_bytes += large.value.len() - large.sent;
+            }
+        }
+        refused_bytes
+    }
+
+    /// Copies what is left of the large values that are not counted, and gives up their shares.
+    pub(crate) fn copy_uncounted_values(&mut self) {
+        let mut bytes = Vec::new();
+        let mut at = self.start;
+        for mut large in std::mem::take(&mut self.large) {
+            bytes.extend_from_slice(&self.bytes[at..large.at]);
+            at = large.at;
+            if large.waiting.is_some() {
+                large.at = bytes.len();
+                self.large.push_back(large);
+            } else {
+                let rest = &large.value[large.sent..];
+                bytes.extend_from_slice(rest);
+                self.large_bytes -= rest.len();
+            }
+        }
+        bytes.extend_from_slice(&self.bytes[at..]);
+        self.bytes = bytes;
+        self.start = 0;
+    }
+
     /// Removes sent bytes from the buffer.
     fn drop_sent(&mut self) {
         self.bytes.drain(..self.start);
@@ -211,6 +259,7 @@ impl Output {
         self.large_bytes += value.len();
         self.large.push_back(Large {
             at: self.bytes.len(),
+            waiting: None,
             value,
             sent: 0,
         });
@@ -219,9 +268,12 @@ impl Output {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use forerun_cache::{Cache, CacheOptions, Store};
 
     use super::*;
+    use crate::waiting_values::WaitingValues;
 
     /// A value shared with a cache.
     fn shared(byte: u8, len: usize) -> SharedValue {
@@ -283,6 +335,33 @@ mod tests {
             assert_eq!(output.len(), expected.len());
             assert!(send(&mut output, step) == expected, "step {step}");
             assert!(output.large.is_empty());
+        }
+    }
+
+    #[test]
+    fn values_that_are_copied_while_they_are_sent_stay_where_they_were() {
+        let values = Arc::new(WaitingValues::default());
+        for step in [997, 200_000, 301_000] {
+            let mut output = Output::new();
+            let mut expected = Vec::new();
+            for byte in 0..4 {
+                let value = shared(byte, 300_000);
+                output.bytes_mut().extend_from_slice(b"VALUE\r\n");
+                expected.extend_from_slice(b"VALUE\r\n");
+                expected.extend_from_slice(&value);
+                output.push_large(value);
+            }
+            output.advance(step);
+            // There is room for one.
+            let waiting = output.large.len();
+            let refused_bytes = output.count_values(|value| values.add(value, 300_000));
+            assert_eq!(values.bytes(), 300_000);
+            assert_eq!(refused_bytes, 300_000 * (waiting - 1), "step {step}");
+            output.copy_uncounted_values();
+            assert_eq!(output.large.len(), 1);
+            assert_eq!(output.len(), expected.len() - step);
+            assert!(send(&mut output, 70_001) == expected[step..], "step {step}");
+            assert_eq!(values.bytes(), 0);
         }
     }
 

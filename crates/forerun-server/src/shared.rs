@@ -37,10 +37,16 @@ pub struct ConnectionStats {
     pub conn_yields: u64,
     pub idle_kicks: u64,
     pub listen_disabled_num: u64,
+    /// Connections closed because their handshake took too long.
+    pub handshake_timeouts: u64,
+    pub ssl_handshake_errors: u64,
     pub accepting_conns: bool,
     pub response_obj_oom: u64,
     pub response_obj_count: u64,
     pub response_obj_bytes: u64,
+    /// Large values that answers waiting for their readers share with the cache. They are part of
+    /// the cache's memory.
+    pub response_value_bytes: u64,
     pub read_buf_count: u64,
     pub read_buf_bytes: u64,
     pub read_buf_oom: u64,

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// Version of the format.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Why a snapshot cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +36,22 @@ pub enum SnapshotError {
         path: PathBuf,
         /// Its version.
         version: u32,
+    },
+    /// The file is older than [`max_age`](crate::SnapshotOptions::max_age).
+    #[error("snapshot: {} is {age_s} s old, and the limit is {max_age_s} s", path.display())]
+    TooOld {
+        /// The file.
+        path: PathBuf,
+        /// Its age, in seconds.
+        age_s: u64,
+        /// The limit, in seconds.
+        max_age_s: u64,
+    },
+    /// Reading the file was interrupted. The file is unchanged.
+    #[error("snapshot: reading {} was interrupted", path.display())]
+    Interrupted {
+        /// The file.
+        path: PathBuf,
     },
     /// The file is damaged.
     #[error("snapshot: {} is damaged: {what} near byte {offset}", path.display())]

@@ -90,6 +90,11 @@ pub trait Carrier: Read + Write + fmt::Debug + Send {
         true
     }
 
+    /// Whether the peer has yet to say something before its bytes are carried.
+    fn is_handshaking(&self) -> bool {
+        false
+    }
+
     /// Memory of this process for bytes that were received and not read, and for bytes that were
     /// written and not sent.
     fn buffered_bytes(&self) -> (usize, usize) {

@@ -8,6 +8,7 @@ mod server {
     #[allow(dead_code, reason = "each test uses its part")]
     mod multi_get_frames;
     mod snapshots;
+    mod starting;
     mod test_server;
     mod tls_and_users;
 }

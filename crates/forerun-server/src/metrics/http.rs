@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1 server for scrapers and health checks: `GET /metrics`, `GET /health`, one
-//! request per connection.
+//! A minimal HTTP/1.1 server for scrapers and health checks: `GET /metrics`, `GET /health` and the
+//! paths below it, one request per connection.
 //!
 //! ```text
 //!   Reading ── empty line ──► Writing ── all is sent ──► Lingering ── client closes ──► closed
@@ -28,6 +28,7 @@ use slab::Slab;
 
 use super::text::Exporter;
 use crate::error::Error;
+use crate::health::{self, Health};
 use crate::net::retry;
 
 /// Maximum size of a request's head.
@@ -264,6 +265,31 @@ impl Connection {
     }
 }
 
+const PATHS: &str = "\
+Metrics are at /metrics, and the state of the server at /health, /health/live, /health/ready and
+/health/started.
+";
+
+/// The answer of a health check. `None` for another path.
+fn is_healthy(path: &[u8], health: &Health) -> Option<bool> {
+    match path {
+        b"/health" => Some(health.is_accepting()),
+        // It answers.
+        b"/health/live" => Some(true),
+        b"/health/ready" => Some(health.is_ready()),
+        b"/health/started" => Some(health.is_started()),
+        _ => None,
+    }
+}
+
+fn phase_name(health: &Health) -> &'static str {
+    match health.phase() {
+        health::Phase::Starting => "starting\n",
+        health::Phase::Serving => "serving\n",
+        health::Phase::DrainDelay | health::Phase::Draining => "shutting down\n",
+    }
+}
+
 /// The answer to a request with this head.
 fn answer(head: &[u8], metrics: &Exporter) -> io::Result<Vec<u8>> {
     let mut words = head.split(|byte| *byte == b' ');
@@ -275,17 +301,13 @@ fn answer(head: &[u8], metrics: &Exporter) -> io::Result<Vec<u8>> {
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
             metrics.text().map_err(io::Error::other)?,
         ),
-        (Some(b"GET" | b"HEAD"), Some(b"/health")) => {
-            let (status, body) = match metrics.is_serving() {
-                true => ("200 OK", "serving\n"),
-                false => ("503 Service Unavailable", "shutting down\n"),
+        (Some(b"GET" | b"HEAD"), Some(path)) => {
+            let (status, body) = match is_healthy(path, metrics.health()) {
+                Some(true) => ("200 OK", phase_name(metrics.health())),
+                Some(false) => ("503 Service Unavailable", phase_name(metrics.health())),
+                None => ("404 Not Found", PATHS),
             };
             (status, "text/plain", body.to_owned())
-        }
-        (Some(b"GET" | b"HEAD"), Some(_)) => {
-            let body = "Metrics are at /metrics, and the state of the server at /health.\n";
-            let body = body.to_owned();
-            ("404 Not Found", "text/plain", body)
         }
         (_, Some(_)) => ("405 Method Not Allowed", "text/plain", String::new()),
         (_, None) => ("400 Bad Request", "text/plain", String::new()),

@@ -4,7 +4,8 @@ use std::fmt;
 use std::iter::zip;
 use std::sync::Arc;
 
-use forerun_core::sync::time;
+use forerun_cache::Cache;
+use forerun_core::sync::{OnceLock, time};
 use forerun_core::{MetricKind, Metrics};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -16,32 +17,54 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::counters::SessionStats;
+use crate::health::Health;
 use crate::latency::{BOUNDS_NS, Requests};
 use crate::process::ResidentMemory;
 use crate::shared::Shared;
 
-/// The metrics of one server. Each scrape reads the current values.
+/// What only a server that has started has.
+pub(crate) type Started = Arc<OnceLock<Arc<Shared>>>;
+
+/// The metrics of one server. Each scrape reads the current values. Until the server has started,
+/// these are the cache's only.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     registry: Registry,
-    shared: Arc<Shared>,
+    started: Started,
+    health: Arc<Health>,
 }
 
 #[derive(Debug)]
-struct ServerCollector(Arc<Shared>);
+struct ServerCollector {
+    cache: Arc<Cache>,
+    started: Started,
+}
 
 impl Exporter {
-    pub(crate) fn new(shared: Arc<Shared>) -> Exporter {
+    pub(crate) fn new(cache: Arc<Cache>, health: Arc<Health>) -> Exporter {
         let mut registry = Registry::with_prefix("forerun");
         let version = vec![("version", env!("CARGO_PKG_VERSION"))];
         registry.register("build", "The version of the server", Info::new(version));
-        registry.register_collector(Box::new(ServerCollector(shared.clone())));
-        Exporter { registry, shared }
+        let started = Started::default();
+        registry.register_collector(Box::new(ServerCollector {
+            cache,
+            started: started.clone(),
+        }));
+        Exporter {
+            registry,
+            started,
+            health,
+        }
     }
 
-    /// Whether the server accepts connections. A draining server does not.
-    pub(crate) fn is_serving(&self) -> bool {
-        self.shared.server.connection_stats().accepting_conns
+    /// Where to put the server's state once it has started.
+    pub(crate) fn started(&self) -> Started {
+        self.started.clone()
+    }
+
+    /// The phase of the server.
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
     }
 
     /// Returns the metrics as OpenMetrics text.
@@ -58,10 +81,12 @@ impl Exporter {
 impl Collector for ServerCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut encoder = MetricsEncoder(encoder);
-        sessions(&mut encoder, &self.0.session_stats())?;
-        latencies(&mut encoder, &self.0)?;
-        connections(&mut encoder, &self.0)?;
-        cache(&mut encoder, &self.0)
+        if let Some(shared) = self.started.get() {
+            sessions(&mut encoder, &shared.session_stats())?;
+            latencies(&mut encoder, shared)?;
+            connections(&mut encoder, shared)?;
+        }
+        cache(&mut encoder, &self.cache)
     }
 }
 
@@ -131,6 +156,16 @@ fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result
             stats.idle_kicks,
         ),
         (
+            "handshake_timeouts",
+            "Connections closed because their handshake took too long",
+            stats.handshake_timeouts,
+        ),
+        (
+            "tls_handshake_errors",
+            "Handshakes of TLS that were refused",
+            stats.ssl_handshake_errors,
+        ),
+        (
             "connection_yields",
             "Times a busy connection yielded to others",
             stats.conn_yields,
@@ -173,6 +208,11 @@ fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result
             "Limit of both together",
             stats.read_buf_limit_bytes,
         ),
+        (
+            "connection_value_bytes",
+            "Large values of the cache that answers waiting for slow readers share",
+            stats.response_value_bytes,
+        ),
     ] {
         encoder.gauge(name, help, value)?;
     }
@@ -210,9 +250,9 @@ fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result
 }
 
 /// Every metric of the cache's statistics, under its name in [`forerun_cache::CacheStats`].
-fn cache(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
+fn cache(encoder: &mut MetricsEncoder<'_>, cache: &Cache) -> fmt::Result {
     let mut result = Ok(());
-    shared.cache.stats().each(&mut |metric, value| {
+    cache.stats().each(&mut |metric, value| {
         let (name, help) = (format!("cache_{}", metric.name), metric.help());
         result = result.and_then(|()| match metric.kind {
             MetricKind::Counter => encoder.counter(&name, &help, value),
@@ -268,16 +308,19 @@ impl<'a> MetricsEncoder<'a> {
 mod tests {
     use super::*;
     use crate::shared::NoServer;
-    use forerun_cache::{Cache, CacheOptions, Store};
+    use forerun_cache::{CacheOptions, Store};
+
+    /// The metrics of a server that has started.
+    fn exporter(shared: Arc<Shared>) -> Exporter {
+        let exporter = Exporter::new(shared.cache.clone(), Arc::new(Health::starting()));
+        exporter.started().set(shared).expect("it is new");
+        exporter
+    }
 
     #[test]
     fn every_figure_of_the_cache_is_a_metric() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
-        let metrics = Exporter::new(Arc::new(Shared::new(
-            Default::default(),
-            cache.clone(),
-            Box::new(NoServer),
-        )));
+        let metrics = Exporter::new(cache.clone(), Arc::new(Health::starting()));
         let text = metrics.text().expect("a text");
         cache.stats().each(&mut |metric, _| {
             let kind = match metric.kind {
@@ -293,7 +336,7 @@ mod tests {
     fn every_counter_of_the_sessions_is_a_metric() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
         let shared = Arc::new(Shared::new(Default::default(), cache, Box::new(NoServer)));
-        let metrics = Exporter::new(shared.clone());
+        let metrics = exporter(shared.clone());
         let mut value = 1_000_000;
         shared.register().each(&mut |name, counter| {
             value += 1;
@@ -312,7 +355,7 @@ mod tests {
     fn the_dashboard_and_the_alerts_use_metrics_that_exist() {
         let cache = Arc::new(Cache::new(CacheOptions::default()).expect("a cache"));
         let shared = Shared::new(Default::default(), cache, Box::new(NoServer));
-        let text = Exporter::new(Arc::new(shared)).text().expect("a text");
+        let text = exporter(Arc::new(shared)).text().expect("a text");
         for (file, uses) in [
             (
                 include_str!("../../../../packaging/grafana-dashboard.json"),
@@ -341,7 +384,7 @@ mod tests {
         let _ = cache.store(Store::set(b"key", b"value"));
         let shared = Shared::new(Default::default(), cache, Box::new(NoServer));
         shared.register().get_hits.add(3);
-        let text = Exporter::new(Arc::new(shared)).text().expect("a text");
+        let text = exporter(Arc::new(shared)).text().expect("a text");
         assert!(
             text.contains("forerun_outcomes_total{command=\"get\",outcome=\"hit\"} 3\n"),
             "{text}"

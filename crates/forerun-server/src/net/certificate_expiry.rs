@@ -10,7 +10,8 @@
 //!
 //! Source: RFC 5280, sections 4.1 and 4.1.2.5.
 
-const SEQUENCE: u8 = 0x30;
+use super::der::{Der, SEQUENCE};
+
 const VERSION: u8 = 0xA0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
@@ -39,38 +40,6 @@ pub(crate) fn not_after_unix_s(certificate: &[u8]) -> Option<u64> {
             unix_s(number(year)?, rest)
         }
         _ => None,
-    }
-}
-
-/// DER values that follow each other.
-struct Der<'a>(&'a [u8]);
-
-impl<'a> Der<'a> {
-    /// The content of the next value. `None` if its tag differs.
-    fn next(&mut self, tag: u8) -> Option<&'a [u8]> {
-        self.next_any()
-            .filter(|(found, _)| *found == tag)
-            .map(|(_, content)| content)
-    }
-
-    /// The tag and the content of the next value.
-    fn next_any(&mut self) -> Option<(u8, &'a [u8])> {
-        let (&[tag, first], rest) = self.0.split_first_chunk()?;
-        let (len, rest) = match first {
-            0..=0x7F => (usize::from(first), rest),
-            // The low bits count the bytes of the length. No certificate needs more than three.
-            0x81..=0x83 => {
-                let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7F))?;
-                let len = bytes
-                    .iter()
-                    .fold(0, |len, byte| len << 8 | usize::from(*byte));
-                (len, rest)
-            }
-            _ => return None,
-        };
-        let (content, rest) = rest.split_at_checked(len)?;
-        self.0 = rest;
-        Some((tag, content))
     }
 }
 

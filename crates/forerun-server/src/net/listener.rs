@@ -2,15 +2,17 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr, TcpListener as StdTcpListener};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use forerun_cache::SharedValue;
+use forerun_core::sync::time;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -18,6 +20,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
+use crate::log_limit::{LogLimit, log_within};
 use crate::system::{Carrier, Listening};
 
 use super::ucx_socket::{Control, UcxServer, UcxSocket};
@@ -32,6 +35,9 @@ pub struct Listener {
     tls: bool,
     /// What its connections over UCX share.
     ucx: Option<Arc<UcxServer>>,
+    /// Limits what is logged about refused users.
+    refused_users: LogLimit,
+    opened: Instant,
 }
 
 #[derive(Debug)]
@@ -102,8 +108,7 @@ impl Listener {
         };
         let (socket, address) = match &listen.address {
             Address::Tcp(address) | Address::UcxTcp(address) => {
-                let socket = TcpListener::bind(*address).map_err(failed)?;
-                queue(&socket, backlog).map_err(failed)?;
+                let socket = bind_tcp(*address, listen.ipv6_only, backlog).map_err(failed)?;
                 // Accepted connections inherit keepalive, as in memcached. The server notices that
                 // a client has vanished even if it never sends that client anything.
                 let keepalive = rustix::net::sockopt::set_socket_keepalive(&socket, true);
@@ -125,6 +130,8 @@ impl Listener {
             address,
             tls: listen.tls,
             ucx: ucx.map(Arc::new),
+            refused_users: LogLimit::default(),
+            opened: time::now(),
         })
     }
 
@@ -156,7 +163,9 @@ impl Listening for Listener {
                     return Ok((Socket::Unix(stream), Peer::Unix));
                 };
                 if ucx.checks_user() && !forerun_ucx::is_own_user(&stream) {
-                    tracing::warn!("refused a connection over UCX from another user");
+                    let now_s = time::elapsed(self.opened).as_secs();
+                    let text = "refused a connection over UCX from another user";
+                    log_within!(warn, self.refused_users, now_s, "{text}");
                     return Err(ErrorKind::ConnectionAborted.into());
                 }
                 Ok((over_ucx(Control::Unix(stream), ucx), Peer::UcxUnix))
@@ -173,11 +182,33 @@ impl Listening for Listener {
     }
 }
 
+/// Binds a TCP socket. If `ipv6_only`, a listener at the same port may accept IPv4.
+fn bind_tcp(address: SocketAddr, ipv6_only: bool, backlog: u32) -> io::Result<TcpListener> {
+    use rustix::net::sockopt;
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    // Connections of an earlier server that the system still remembers do not hinder this one.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() && ipv6_only {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    queue(&socket, backlog)?;
+    let socket = StdTcpListener::from(socket);
+    socket.set_nonblocking(true)?;
+    Ok(TcpListener::from_std(socket))
+}
+
 fn over_ucx(control: Control, server: &Arc<UcxServer>) -> Socket {
     Socket::Ucx(UcxSocket::new(control, server.clone()))
 }
 
-/// Sets the length of a listening socket's queue. The default of 128 is too short if a thousand
+/// Listens, with a queue of this length. The usual default of 128 is too short if a thousand
 /// clients connect at once: the system drops connections that do not fit, and resets some of them
 /// after the client has sent data.
 fn queue(socket: &impl AsFd, backlog: u32) -> io::Result<()> {
@@ -307,6 +338,10 @@ impl Carrier for Socket {
         matches!(self, Socket::Ucx(_))
     }
 
+    fn is_handshaking(&self) -> bool {
+        matches!(self, Socket::Ucx(stream) if stream.is_handshaking())
+    }
+
     fn end_writes(&mut self) -> io::Result<bool> {
         match self {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Write)?,
@@ -374,6 +409,24 @@ mod tests {
         rustix::net::bind(&socket, &address).expect("the path is free");
         let mode = fs::metadata(&path).expect("it is there").mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn an_ipv6_listener_leaves_ipv4_to_others_if_it_must() {
+        let mut loopback = Listen::tcp((std::net::Ipv6Addr::LOCALHOST, 0).into());
+        for ipv6_only in [true, false] {
+            loopback.ipv6_only = ipv6_only;
+            let listener = match Listener::bind(&loopback, 1024) {
+                Ok(listener) => listener,
+                // A machine without IPv6.
+                Err(error) => return eprintln!("skipped: {}", reason(error)),
+            };
+            let Bound::Tcp(socket) = &listener.socket else {
+                panic!("a TCP socket");
+            };
+            let is_only = rustix::net::sockopt::ipv6_v6only(socket).expect("an option");
+            assert!(is_only || !ipv6_only);
+        }
     }
 
     #[test]

@@ -7,15 +7,16 @@ use std::time::Instant;
 
 use forerun_core::sync::{PoisonError, RwLock};
 
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{CertificateError, RootCertStore, ServerConfig};
 
 use crate::error::Error;
 use crate::regular_file;
 
 use super::certificate_expiry::not_after_unix_s;
+use super::private_key;
 
 /// Whether clients must show a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,8 +98,8 @@ impl TlsOptions {
         let builder = match self.verify_client {
             VerifyClient::No => builder.with_no_client_auth(),
             verify => {
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(self.roots()?.into(), provider);
+                let roots = self.roots()?.into();
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
                 let verifier = if verify == VerifyClient::Request {
                     verifier.allow_unauthenticated()
                 } else {
@@ -112,7 +113,7 @@ impl TlsOptions {
         let chain = certificates(&self.certificates)?;
         let not_after_unix_s = chain.iter().filter_map(|one| not_after_unix_s(one)).min();
         let key =
-            PrivateKeyDer::from_pem_file(&self.key).map_err(|error| wrong(&self.key, error))?;
+            private_key::read(&self.key, &provider).map_err(|reason| wrong(&self.key, reason))?;
         let config = builder
             .with_single_cert(chain, key)
             .map_err(|error| wrong(&self.certificates, error))?;
@@ -199,6 +200,21 @@ impl TlsFiles {
     pub(crate) fn not_after_unix_s(&self) -> Option<u64> {
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
         loaded.not_after_unix_s
+    }
+}
+
+/// Why the server refuses a client, in words.
+pub(crate) fn refusal(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(other))
+            if matches!(
+                other.0.downcast_ref(),
+                Some(webpki::Error::UnsupportedCertVersion)
+            ) =>
+        {
+            "the client's certificate has version 1 of X.509; version 3 is required".to_owned()
+        }
+        error => error.to_string(),
     }
 }
 

@@ -22,6 +22,8 @@ use rustls::{ServerConfig, ServerConnection};
 use crate::planted::{self, Defect};
 use crate::system::Carrier;
 
+use super::tls::refusal;
+
 /// Maximum number of bytes that rustls buffers for a socket that is full.
 pub(crate) const TLS_BUFFER_BYTES: usize = 64 << 10;
 
@@ -94,12 +96,18 @@ impl<K: Carrier> Transport<K> {
             // full socket does not take stay pending.
             let sent = send(tls, &mut self.socket, &mut self.moved);
             self.has_refused = processed.is_err();
-            processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            let refused = |error| io::Error::new(ErrorKind::InvalidData, refusal(&error));
+            processed.map_err(refused)?;
             match sent {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 sent => sent?,
             }
         }
+    }
+
+    /// Whether the handshake of TLS, or of what carries the bytes, is not complete.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.socket.is_handshaking() || self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
     /// Whether a read has failed because the peer breaks the rules of TLS, which an alert tells it.

@@ -166,6 +166,11 @@ impl UcxSocket {
         }
     }
 
+    /// Whether the hello is not complete.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        matches!(self.state, State::Hello { .. })
+    }
+
     /// Memory of this process for the connection's bytes: received, and to be sent.
     pub(crate) fn buffered_bytes(&self) -> (usize, usize) {
         match &self.state {

@@ -7,7 +7,7 @@
 //!               ──> write a copy of the cache if one is due
 //!               ──> close connections that make no progress and hold memory that others need
 //!   now and then ──> prefault memory before the workers need it
-//!   drain requested ──> close listeners ──> workers finish ──> snapshot ──> end
+//!   drain requested ──> drain delay ──> close listeners ──> workers finish ──> snapshot ──> end
 //! ```
 
 use std::io::{self, ErrorKind, Write};
@@ -18,6 +18,8 @@ use forerun_cache::Cache;
 use forerun_core::sync::thread::JoinHandle;
 
 use crate::auth::UserFile;
+use crate::health::Phase;
+use crate::log_limit::log_within;
 use crate::net::{TlsFiles, retry};
 use crate::planted::{self, Defect};
 use crate::system::{Listening, Readiness, System};
@@ -26,7 +28,7 @@ use super::connections::Connections;
 use super::linger::RefusedSockets;
 use super::server_handle::ServerHandle;
 use super::snapshot_writer::SnapshotWriter;
-use super::worker::{Message, WorkerHandle, are_uploads_crowded};
+use super::worker_handle::{Message, WorkerHandle};
 
 /// Maximum number of listener events that one poll reports.
 pub(crate) const EVENTS: usize = 64;
@@ -58,6 +60,10 @@ pub(crate) struct Acceptor<S: System> {
     pub(crate) snapshot_writer: Option<SnapshotWriter<S>>,
     pub(crate) tls: Option<Arc<TlsFiles>>,
     pub(crate) users: Option<Arc<UserFile>>,
+    /// How long the listeners stay open after a drain was requested.
+    pub(crate) drain_delay: Duration,
+    /// When that time is over, once a drain was requested.
+    pub(crate) drain_at: Option<Instant>,
     pub(crate) drain_timeout: Duration,
     pub(crate) next_worker: usize,
     pub(crate) maintenance: Maintenance,
@@ -153,10 +159,27 @@ impl<S: System> Acceptor<S> {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        while !self.handle.is_drain_requested() {
+        while !self.is_drain_due() {
             self.step()?;
         }
         Ok(())
+    }
+
+    /// Whether a drain was requested and the drain delay is over.
+    pub(crate) fn is_drain_due(&mut self) -> bool {
+        if !self.handle.is_drain_requested() {
+            return false;
+        }
+        let now = self.system.now();
+        let due = *self.drain_at.get_or_insert_with(|| {
+            self.connections.health().enter(Phase::DrainDelay);
+            if !self.drain_delay.is_zero() {
+                let s = self.drain_delay.as_secs();
+                tracing::info!(s, "waits for the drain delay");
+            }
+            now + self.drain_delay
+        });
+        now >= due
     }
 
     /// Polls once, accepts connections, and does the work that is due.
@@ -228,8 +251,17 @@ impl<S: System> Acceptor<S> {
             _ if maintenance.paused || maintenance.shrinks => PAUSE.min(until_tick),
             _ => maintenance.prefault_interval.min(until_tick),
         };
-        let refused = self.refused.timeout(self.system.now());
-        refused.map_or(wait, |refused| wait.min(refused))
+        let now = self.system.now();
+        let drain = match self.drain_at {
+            None => self.handle.is_drain_requested().then_some(Duration::ZERO),
+            Some(due) => Some(due.saturating_duration_since(now)),
+        };
+        let refused = self.refused.timeout(now);
+        [Some(wait), drain, refused]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(wait)
     }
 
     /// Sets the cache's clock, and returns memory to the system or prefaults it.
@@ -241,9 +273,7 @@ impl<S: System> Acceptor<S> {
             self.system.tick(&self.cache);
             maintenance.next_tick = now + TICK;
         }
-        let is_crowded =
-            || self.connections.buffers().is_crowded() || are_uploads_crowded(&self.cache);
-        if ticks && is_crowded() {
+        if ticks && self.connections.buffers().shortage(&self.cache).is_some() {
             for worker in &self.workers {
                 worker.send(Message::CloseStalled);
             }
@@ -296,7 +326,10 @@ impl<S: System> Acceptor<S> {
                             // Log this only once per pause, even if the pause is extended.
                             if !self.maintenance.paused && !refused {
                                 self.connections.paused();
-                                tracing::warn!(
+                                log_within!(
+                                    warn,
+                                    self.connections.log_limits.accept,
+                                    now_s,
                                     listener = %state.name,
                                     %error,
                                     "cannot accept connections for now"

@@ -5,17 +5,25 @@
 //!   4/5 of the limit (crowded)  ──> connections that have had to wait for their reader are not read
 //!                               ──> connections that hold memory and make no progress are closed
 //!   the limit (full)            ──> a connection whose turn takes more memory is closed
+//!
+//!   an answer waits with a large value ──> WaitingValues ──> counted once for all answers
+//!   the limit of uploads        ──> the value is copied into the connection's buffer, if that has room
+//!   4/5 of it                   ──> connections with such values that make no progress are closed
 //! ```
 //!
 //! A connection that waits with empty buffers holds no memory: see
 //! [`Spare`]. The server reads such a connection no matter how full the
 //! buffers are, so deliberately slow readers never stop the service for others.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use forerun_cache::Cache;
 
 use crate::input::Input;
 use crate::output::Output;
 use crate::shared::ConnectionStats;
+use crate::waiting_values::WaitingValues;
 
 /// While memory is short, a connection that holds some of it and has made no progress for this long
 /// is closed.
@@ -43,7 +51,7 @@ pub(crate) struct Spare {
 pub(crate) struct BufferMemory {
     /// An incomplete command, or commands that wait for a slow reader.
     pub(crate) input_bytes: usize,
-    /// Answers that wait for a slow reader. Large values belong to the cache and do not count.
+    /// Answers that wait for a slow reader, without the large values that they share.
     pub(crate) output_bytes: usize,
 }
 
@@ -53,7 +61,27 @@ pub(crate) struct Buffers {
     limit_bytes: usize,
     input: Side,
     output: Side,
+    /// The large values that waiting answers share with the cache.
+    values: Arc<WaitingValues>,
     pauses: AtomicU64,
+}
+
+/// Which memory of connections is so scarce that those that hold it must make progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    /// Their own buffers.
+    pub(crate) buffers: bool,
+    /// Values that have not arrived in full.
+    pub(crate) uploads: bool,
+    /// Large values that wait for their readers.
+    pub(crate) values: bool,
+}
+
+impl Shortage {
+    /// Whether any memory is scarce.
+    pub(crate) fn is_some(self) -> bool {
+        self != Shortage::default()
+    }
 }
 
 /// The input buffers of all connections, or their output buffers.
@@ -97,6 +125,7 @@ impl Buffers {
             limit_bytes,
             input: Side::default(),
             output: Side::default(),
+            values: Arc::default(),
             pauses: AtomicU64::new(0),
         }
     }
@@ -104,7 +133,28 @@ impl Buffers {
     /// Whether the limit is near: connections that hold memory must give it back before they get
     /// more.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.bytes() >= self.limit_bytes / 5 * 4
+        !self.has_room(1)
+    }
+
+    /// Whether the limit is not near even if some bytes are added.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.bytes().saturating_add(bytes) <= self.limit_bytes / 5 * 4
+    }
+
+    /// Which memory is scarce. Uploads and the values of answers may each take as much as the cache
+    /// allows uploads. The cache refuses uploads above that, so they are scarce from half of it.
+    pub(crate) fn shortage(&self, cache: &Cache) -> Shortage {
+        let limit_bytes = cache.value_buffer_limit_bytes();
+        Shortage {
+            buffers: self.is_crowded(),
+            uploads: cache.stats().buffer_bytes as usize > limit_bytes / 2,
+            values: self.values.bytes() > limit_bytes / 5 * 4,
+        }
+    }
+
+    /// The large values that waiting answers share with the cache.
+    pub(crate) fn values(&self) -> &Arc<WaitingValues> {
+        &self.values
     }
 
     /// Whether the limit is reached.
@@ -127,11 +177,12 @@ impl Buffers {
         self.pauses.fetch_add(1, RELAXED);
     }
 
-    /// Counts a connection that is closed because of its buffers.
-    pub(crate) fn closed(&self, held: BufferMemory) {
-        let side = match held.output_bytes {
-            0 => &self.input,
-            _ => &self.output,
+    /// Counts a connection that is closed because of its memory.
+    pub(crate) fn closed(&self, has_answers: bool) {
+        let side = if has_answers {
+            &self.output
+        } else {
+            &self.input
         };
         side.closed.fetch_add(1, RELAXED);
     }
@@ -141,6 +192,7 @@ impl Buffers {
         stats.response_obj_oom = self.output.closed.load(RELAXED);
         stats.response_obj_count = self.output.connections.load(RELAXED) as u64;
         stats.response_obj_bytes = self.output.bytes.load(RELAXED) as u64;
+        stats.response_value_bytes = self.values.bytes() as u64;
         stats.read_buf_count = self.input.connections.load(RELAXED) as u64;
         stats.read_buf_bytes = self.input.bytes.load(RELAXED) as u64;
         stats.read_buf_oom = self.input.closed.load(RELAXED);

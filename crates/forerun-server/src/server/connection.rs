@@ -9,20 +9,25 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::take;
 
-use crate::auth::{Authentication, Entry, UserFile};
+use forerun_cache::SharedValue;
+
+use crate::auth::Authentication;
 use crate::input::Input;
+use crate::log_limit::log_within;
 use crate::net::{TLS_BUFFER_BYTES, Transport};
 use crate::output::{FULL_BYTES, Output};
 use crate::planted::{self, Defect};
-use crate::session::{Context, Session, SessionError, SessionState};
+use crate::session::{Session, SessionError, SessionState};
 use crate::system::{Carrier, Ready};
 use crate::watch::Watcher;
 use crate::watch_lines::CloseReason;
 
-use super::buffers::{BufferMemory, PROGRESS_BYTES, Spare};
+use super::authenticate::authenticate;
+use super::buffers::{BufferMemory, PROGRESS_BYTES, Shortage};
 use super::connections::{ConnectionState, Ticket};
 use super::linger::Linger;
 use super::queued::Queued;
+use super::turn::{Arrived, Phase, TurnResult, Turns};
 
 /// Maximum number of reads per turn, each of up to the size of an input buffer. Then other
 /// connections get their turn.
@@ -59,7 +64,8 @@ pub(crate) struct Connection<K> {
     has_waited: bool,
     /// Bytes sent to or received from the client since the connection last made progress.
     moved_bytes: u64,
-    /// When it last made progress (see [`PROGRESS_BYTES`]), in seconds on the server's clock.
+    /// When it last made progress (see [`PROGRESS_BYTES`]), or began to hold memory, in seconds on
+    /// the server's clock.
     progress_s: u64,
     /// Set once the client watches.
     watcher: Option<Watcher>,
@@ -67,60 +73,6 @@ pub(crate) struct Connection<K> {
     has_failed: bool,
     /// What the connection waits for in its worker.
     pub(crate) queued: Queued,
-}
-
-/// A connection's phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Requests are read as they arrive.
-    Serving,
-    /// The server drains. Requests that have arrived are still answered, even if earlier answers
-    /// wait for a slow reader.
-    Draining { turns_left: u32 },
-    /// The server drains. A command that has partly arrived is still answered.
-    LastCommand,
-    /// The output is written, then the connection closes.
-    Closing,
-    /// The client was refused, and everything is sent. What still arrives is discarded.
-    Lingering(Linger),
-}
-
-/// The result of a connection's turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TurnResult {
-    /// Wait until the poll reports the connection.
-    Wait,
-    /// The connection has more to do after the buffers of all connections have room again.
-    Pause,
-    /// The connection has more to do. Other connections get their turns first.
-    Again,
-    /// The connection has ended.
-    Close,
-    /// The connection has ended, but its last error may not have arrived. It has more to do, and
-    /// must be closed after [`LINGER`](super::linger::LINGER).
-    Linger,
-    /// The client sent `shutdown`, so the server must end. The connection itself has more to do.
-    Shutdown,
-}
-
-/// The result of a read.
-enum Arrived {
-    Bytes,
-    Nothing,
-    /// The peer sends no more bytes.
-    End,
-    /// The peer breaks the rules of TLS. The alert that says so is sent, or will be.
-    Refused,
-}
-
-/// State that a worker lends to a connection for one turn.
-pub(crate) struct Turns<'a> {
-    pub(crate) context: &'a mut Context,
-    pub(crate) users: Option<&'a UserFile>,
-    pub(crate) spare: &'a mut Spare,
-    pub(crate) now_s: u64,
-    /// Whether the server drains.
-    pub(crate) is_draining: bool,
 }
 
 impl<K: Carrier> Connection<K> {
@@ -155,10 +107,30 @@ impl<K: Carrier> Connection<K> {
         self.transport.socket()
     }
 
-    /// Whether the connection holds memory that others may need: its own buffers, or a value that
-    /// has not arrived in full.
+    /// Whether the connection holds memory that others may need.
     pub(crate) fn holds_memory(&self) -> bool {
-        self.ticket.held().is_some() || self.session.is_receiving_value()
+        self.holds(Shortage {
+            buffers: true,
+            uploads: true,
+            values: true,
+        })
+    }
+
+    /// Whether the connection holds memory of a kind that is scarce.
+    pub(crate) fn holds(&self, scarce: Shortage) -> bool {
+        (scarce.buffers && self.ticket.held().is_some())
+            || (scarce.uploads && self.session.is_receiving_value())
+            || (scarce.values && self.output.has_values())
+    }
+
+    /// Whether answers wait for their reader.
+    pub(crate) fn has_answers(&self) -> bool {
+        self.ticket.held().output_bytes > 0 || self.output.has_values()
+    }
+
+    /// Whether the client has yet to complete the handshake of TLS or UCX, or to authenticate.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.authentication.is_some() || self.transport.is_handshaking()
     }
 
     /// When it last made progress, in seconds on the server's clock.
@@ -224,6 +196,9 @@ impl<K: Carrier> Connection<K> {
 
     /// Does everything that is possible now.
     pub(crate) fn turn(&mut self, turns: &mut Turns<'_>) -> TurnResult {
+        if !self.holds_memory() {
+            self.progress_s = turns.now_s;
+        }
         if self.input.is_empty() {
             self.input = take(&mut turns.spare.input);
         } else if self.input.is_parked() {
@@ -239,7 +214,7 @@ impl<K: Carrier> Connection<K> {
             false => SENT_BYTES_PER_TURN,
         };
         let mut failed = false;
-        let turn = self.try_turn(turns).unwrap_or_else(|error| {
+        let mut turn = self.try_turn(turns).unwrap_or_else(|error| {
             // A vanishing peer is normal, so this is not worth a warning.
             tracing::debug!(peer = %self.ticket.peer(), %error, "a connection failed");
             failed = true;
@@ -253,6 +228,9 @@ impl<K: Carrier> Connection<K> {
             turns.spare.input = take(&mut self.input);
         } else if let Some(large) = self.input.park() {
             turns.spare.input = large;
+        }
+        if turn == TurnResult::Wait && !self.keep_values(turns) {
+            turn = TurnResult::OutOfMemory;
         }
         if self.output.is_empty() {
             turns.spare.output = take(&mut self.output);
@@ -273,6 +251,25 @@ impl<K: Carrier> Connection<K> {
             self.progress_s = turns.now_s;
         }
         turn
+    }
+
+    /// Counts the large values of answers that wait for their reader. Copies those for which the
+    /// limit leaves no room. Returns false if there is no room for the copies either.
+    fn keep_values(&mut self, turns: &Turns<'_>) -> bool {
+        if !self.output.has_values() || turns.is_draining {
+            return true;
+        }
+        let buffers = self.ticket.connections().buffers();
+        let limit_bytes = turns.context.shared.cache.value_buffer_limit_bytes();
+        let add = |value: &SharedValue| buffers.values().add(value, limit_bytes);
+        let refused_bytes = self.output.count_values(add);
+        if refused_bytes > 0 {
+            if !buffers.has_room(refused_bytes) {
+                return false;
+            }
+            self.output.copy_uncounted_values();
+        }
+        true
     }
 
     /// Memory of the connection's own buffers, between turns.
@@ -365,7 +362,7 @@ impl<K: Carrier> Connection<K> {
                     (Arrived::End, _) => {
                         // Send the session's last answer first.
                         self.session.end(&mut self.input, &mut self.output);
-                        self.log_binary();
+                        self.log_binary(turns.now_s);
                         self.phase = Phase::Closing;
                         continue;
                     }
@@ -479,7 +476,18 @@ impl<K: Carrier> Connection<K> {
                 Ok(Arrived::Nothing)
             }
             Err(error) if self.transport.has_refused() => {
-                tracing::debug!(peer = %self.ticket.peer(), %error, "refused a client");
+                let connections = self.ticket.connections();
+                if self.transport.is_handshaking() {
+                    connections.tls_refused();
+                }
+                log_within!(
+                    warn,
+                    connections.log_limits.tls,
+                    turns.now_s,
+                    peer = %self.ticket.peer(),
+                    %error,
+                    "refused a client of TLS"
+                );
                 self.has_failed = true;
                 Ok(Arrived::Refused)
             }
@@ -490,35 +498,11 @@ impl<K: Carrier> Connection<K> {
     /// Passes the input to the session.
     fn answer(&mut self, turns: &mut Turns<'_>) -> SessionState {
         if let (Some(authentication), Some(users)) = (&mut self.authentication, turns.users) {
-            loop {
-                match authentication.read(self.input.bytes(), users) {
-                    Entry::More => return SessionState::NeedsInput,
-                    // The session has not read anything yet. It will see the connection's first
-                    // byte and close.
-                    Entry::Binary => break,
-                    Entry::Close => {
-                        self.has_failed = true;
-                        return SessionState::Closed;
-                    }
-                    Entry::Answered {
-                        consumed,
-                        answer,
-                        open,
-                        tried,
-                    } => {
-                        self.input.consume(consumed);
-                        self.output.bytes_mut().extend_from_slice(answer.as_bytes());
-                        let counters = turns.context.counters();
-                        counters.auth_cmds.add(u64::from(tried));
-                        counters.auth_errors.add(u64::from(tried && !open));
-                        if open {
-                            break;
-                        }
-                        if self.output.is_full() {
-                            return SessionState::OutputFull;
-                        }
-                    }
-                }
+            let (input, output) = (&mut self.input, &mut self.output);
+            let counters = turns.context.counters();
+            if let Some(next) = authenticate(authentication, users, input, output, counters) {
+                self.has_failed |= next == SessionState::Closed;
+                return next;
             }
             self.authentication = None;
         }
@@ -527,15 +511,18 @@ impl<K: Carrier> Connection<K> {
             .session
             .receive(&mut self.input, &mut self.output, turns.context);
         if next == SessionState::Closed {
-            self.log_binary();
+            self.log_binary(turns.now_s);
         }
         next
     }
 
     /// Logs that the client was refused, if it speaks the binary protocol.
-    fn log_binary(&self) {
+    fn log_binary(&self, now_s: u64) {
         if self.session.error() == Some(SessionError::Binary) {
-            tracing::warn!(
+            log_within!(
+                warn,
+                self.ticket.connections().log_limits.binary,
+                now_s,
                 peer = %self.ticket.peer(),
                 "closed a connection that speaks the binary protocol, which is not supported"
             );

@@ -7,12 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::address::Peer;
+use crate::health::{Health, Phase};
+use crate::log_limit::LogLimit;
 use crate::shared::ConnectionStats;
 
 use super::buffers::{BufferMemory, Buffers};
@@ -43,6 +45,27 @@ pub(crate) enum ConnectionState {
 /// Memcached's names of the [`ConnectionState`]s, in their order.
 const STATE_NAMES: [&str; 3] = ["conn_read", "conn_nread", "conn_mwrite"];
 
+/// Limits on lines of the log that clients can cause.
+#[derive(Debug, Default)]
+pub(crate) struct LogLimits {
+    /// Clients that speak the binary protocol.
+    pub(crate) binary: LogLimit,
+    /// Handshakes of TLS that were refused.
+    pub(crate) tls: LogLimit,
+    /// Connections that were closed because their handshake took too long.
+    pub(crate) handshake_timeout: LogLimit,
+    /// Connections that were closed for lack of memory.
+    pub(crate) memory: LogLimit,
+    /// Connections that could not be set up.
+    pub(crate) lost: LogLimit,
+    /// Pauses in accepting.
+    pub(crate) accept: LogLimit,
+    /// The command `refresh_certs`.
+    pub(crate) certificates: LogLimit,
+    /// The command `lru_crawler crawl`.
+    pub(crate) crawl: LogLimit,
+}
+
 /// All connections of a server.
 #[derive(Debug)]
 pub(crate) struct Connections {
@@ -55,8 +78,12 @@ pub(crate) struct Connections {
     idle_kicks: AtomicU64,
     yields: AtomicU64,
     accept_pauses: AtomicU64,
-    accepting: AtomicBool,
+    handshake_timeouts: AtomicU64,
+    tls_handshake_errors: AtomicU64,
+    health: Arc<Health>,
     buffers: Buffers,
+    /// Limits on lines of the log.
+    pub(crate) log_limits: LogLimits,
     infos: Mutex<BTreeMap<u64, Arc<ConnectionInfo>>>,
     /// The addresses of the listeners while they are open.
     listeners: Mutex<Vec<Arc<str>>>,
@@ -80,7 +107,12 @@ pub(crate) struct Ticket {
 const RELAXED: Ordering = Ordering::Relaxed;
 
 impl Connections {
-    pub(crate) fn new(limit: usize, buffers: Buffers, now: Instant) -> Connections {
+    pub(crate) fn new(
+        limit: usize,
+        buffers: Buffers,
+        health: Arc<Health>,
+        now: Instant,
+    ) -> Connections {
         Connections {
             started: now,
             limit,
@@ -91,8 +123,11 @@ impl Connections {
             idle_kicks: AtomicU64::new(0),
             yields: AtomicU64::new(0),
             accept_pauses: AtomicU64::new(0),
-            accepting: AtomicBool::new(true),
+            handshake_timeouts: AtomicU64::new(0),
+            tls_handshake_errors: AtomicU64::new(0),
+            health,
             buffers,
+            log_limits: LogLimits::default(),
             infos: Mutex::default(),
             listeners: Mutex::default(),
             first: AtomicU64::new(0),
@@ -152,7 +187,12 @@ impl Connections {
     /// Records that the listeners are closed.
     pub(crate) fn closed(&self) {
         self.listeners().clear();
-        self.accepting.store(false, RELAXED);
+        self.health.enter(Phase::Draining);
+    }
+
+    /// The phase of the server.
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
     }
 
     /// Counts a turn that ended with more to do, so that other connections could go first.
@@ -163,6 +203,16 @@ impl Connections {
     /// Counts a connection that was closed because it was idle.
     pub(crate) fn kicked(&self) {
         self.idle_kicks.fetch_add(1, RELAXED);
+    }
+
+    /// Counts a connection that was closed because its handshake took too long.
+    pub(crate) fn handshake_timed_out(&self) {
+        self.handshake_timeouts.fetch_add(1, RELAXED);
+    }
+
+    /// Counts a TLS handshake that was refused.
+    pub(crate) fn tls_refused(&self) {
+        self.tls_handshake_errors.fetch_add(1, RELAXED);
     }
 
     pub(crate) fn stats(&self) -> ConnectionStats {
@@ -176,7 +226,9 @@ impl Connections {
             conn_yields: self.yields.load(RELAXED),
             idle_kicks: self.idle_kicks.load(RELAXED),
             listen_disabled_num: self.accept_pauses.load(RELAXED),
-            accepting_conns: self.accepting.load(RELAXED),
+            handshake_timeouts: self.handshake_timeouts.load(RELAXED),
+            ssl_handshake_errors: self.tls_handshake_errors.load(RELAXED),
+            accepting_conns: self.health.is_accepting(),
             ..ConnectionStats::default()
         };
         self.buffers.describe(&mut stats);
@@ -305,7 +357,9 @@ mod tests {
 
     #[test]
     fn closing_a_connection_frees_its_slot() {
-        let connections = Arc::new(Connections::new(2, Buffers::new(1 << 20), time::now()));
+        let health = Arc::new(Health::starting());
+        let buffers = Buffers::new(1 << 20);
+        let connections = Arc::new(Connections::new(2, buffers, health, time::now()));
         let listener: Arc<str> = "unix:/s".into();
         let first = connections
             .admit(Peer::Unix, &listener, 0)

@@ -3,8 +3,12 @@
 //! ```text
 //!   acceptor         accepts connections for the workers; cache clock, snapshots, shutdown
 //!   worker           one thread, one poll, many connections; never blocks on one of them
+//!   worker_handle    the acceptor's side of a worker
 //!   connection       transport, input, session, output
+//!   turn             the phases of a connection, and what it returns after a turn
+//!   authenticate     the first commands of a connection that must authenticate
 //!   queued           what a connection waits for in its worker
+//!   handshakes       which connections have yet to complete TLS or authentication
 //!   linger           how a connection ends after an error, so that the client can read it
 //!   connections      the open connections: limit, counts, list
 //!   buffers          the memory of their buffers, and its limit
@@ -15,9 +19,11 @@
 //! ```
 
 mod acceptor;
+mod authenticate;
 mod buffers;
 mod connection;
 mod connections;
+mod handshakes;
 mod linger;
 mod options;
 mod queued;
@@ -27,7 +33,9 @@ mod server_parts;
 mod snapshot_writer;
 #[cfg(feature = "simulation")]
 mod stepped_server;
+mod turn;
 mod worker;
+mod worker_handle;
 
 use forerun_core::sync::{
     mpsc::channel,
@@ -43,10 +51,12 @@ use forerun_core::ProcessBound;
 
 use crate::address::Address;
 use crate::error::Error;
+use crate::health::{Health, Phase};
 use crate::metrics::{Endpoint, Exporter};
 use crate::os_system::OsSystem;
 use crate::shared::Shared;
 use crate::snapshot_error::SnapshotError;
+use crate::system::System;
 
 pub use options::{OnVerbosity, ServerOptions, SnapshotOptions};
 pub use server_handle::ServerHandle;
@@ -54,7 +64,7 @@ use server_parts::ServerParts;
 pub(crate) use snapshot_writer::SnapshotWriter;
 #[cfg(feature = "simulation")]
 pub use stepped_server::SteppedServer;
-use worker::Message;
+use worker_handle::Message;
 
 /// A running server with its own threads.
 ///
@@ -108,19 +118,38 @@ impl Server {
     /// Any [`Error`]. In that case nothing stays bound, no thread is left, and the snapshot is
     /// unchanged.
     pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
+        Server::start_with_handle(options, cache, ServerHandle::new())
+    }
+
+    /// Like [`start`](Self::start), with a handle that was made before. A drain that it requests
+    /// while the snapshot is loaded ends the start soon; other requests wait until the server has
+    /// started. A handle is for one server.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), and [`Error::Interrupted`].
+    pub fn start_with_handle(
+        options: ServerOptions,
+        cache: Arc<Cache>,
+        handle: ServerHandle,
+    ) -> Result<Server, Error> {
+        options.check()?;
+        let health = Arc::new(Health::starting());
+        // A load of the snapshot takes minutes if the cache is large. Health checks need answers
+        // meanwhile.
+        let exporter = Exporter::new(cache.clone(), health.clone());
+        let started = exporter.started();
+        let metrics = match options.metrics {
+            Some(address) => Some(Endpoint::start(address, exporter)?),
+            None => None,
+        };
         let ServerParts {
             mut acceptor,
             workers,
             snapshot_writer,
             shared,
-            handle,
             addresses,
-        } = ServerParts::assemble(OsSystem, &options, cache)?;
+        } = ServerParts::assemble(OsSystem, &options, cache, &handle, health.clone())?;
         let start = |what| move |source| Error::Start { what, source };
-        let metrics = match options.metrics {
-            Some(address) => Some(Endpoint::start(address, Exporter::new(shared.clone()))?),
-            None => None,
-        };
         for (number, worker) in workers.into_iter().enumerate() {
             let handle = handle.clone();
             let run = move || {
@@ -157,12 +186,15 @@ impl Server {
         // This is the last step that can fail, and the server accepts no connection before it. A
         // failed start therefore leaves the snapshot in place, and the server answers no command
         // while the snapshot exists.
-        if let Some(Err(error)) = snapshot_writer.as_ref().map(SnapshotWriter::invalidate) {
+        if let Err(error) = invalidate(snapshot_writer.as_ref(), &handle) {
             drop(accept);
             // The only possible failure is a worker's panic, and no worker has done anything yet.
             let _ = acceptor.join();
-            return Err(error.into());
+            return Err(error);
         }
+        // Set only once, here.
+        let _ = started.set(shared.clone());
+        health.enter(Phase::Serving);
         // This fails only if the acceptor is gone. The acceptor's handle reports that.
         let _ = accept.send(());
         for address in &addresses {
@@ -235,6 +267,21 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.handle.drain();
+    }
+}
+
+/// Removes the snapshot that was read, unless the server was asked to end: it then stays for the
+/// next start.
+fn invalidate<S: System>(
+    snapshot_writer: Option<&SnapshotWriter<S>>,
+    handle: &ServerHandle,
+) -> Result<(), Error> {
+    if handle.is_drain_requested() {
+        return Err(Error::Interrupted);
+    }
+    match snapshot_writer {
+        Some(snapshot_writer) => Ok(snapshot_writer.invalidate()?),
+        None => Ok(()),
     }
 }
 

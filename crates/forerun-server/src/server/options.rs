@@ -41,6 +41,10 @@ pub struct ServerOptions {
     /// The server closes idle connections after this time; zero means never. Fractions of a second
     /// are ignored. Default: zero.
     pub idle_timeout: Duration,
+    /// The server closes a connection that has not completed the handshake of TLS or UCX, or has
+    /// not authenticated, this long after it was accepted; zero means never. Fractions of a second
+    /// are ignored. Default: 60 seconds.
+    pub handshake_timeout: Duration,
     /// The limit on the memory of all connections' own buffers, in addition to the cache's limit.
     /// Near the limit, the server does not read from connections whose readers are slow, and closes
     /// connections that hold memory and make no progress. At the limit, it closes a connection that
@@ -54,6 +58,10 @@ pub struct ServerOptions {
     pub auth_file: Option<PathBuf>,
     /// The file that keeps the cache's content while the server is down. Default: none.
     pub snapshot: Option<SnapshotOptions>,
+    /// How long the listeners stay open after a drain was requested, while `/health/ready` of the
+    /// metrics server already answers 503. A load balancer needs this time to send clients
+    /// elsewhere. Default: zero.
+    pub drain_delay: Duration,
     /// How long a drain waits for clients to read their last answers. Default: 5 seconds.
     pub drain_timeout: Duration,
     /// The address where metrics are served over HTTP. Default: none.
@@ -95,6 +103,10 @@ pub struct SnapshotOptions {
     /// If the file cannot be used, start with an empty cache instead of failing. The server renames
     /// the file: it appends `.bad`. Default: `false`.
     pub ignore_bad: bool,
+    /// If the file is older than this, the server logs so and starts with an empty cache. Clients
+    /// cannot delete anything while the server is down, so an old file may hold values that were
+    /// changed since. Default: any age.
+    pub max_age: Option<Duration>,
     /// The maximum rate, in bytes per second, at which a running server writes a copy. The default
     /// `None` means as fast as possible without delaying the workers. The server always writes the
     /// file at shutdown at the speed of the disk.
@@ -111,6 +123,8 @@ forerun_core::setters! {
         connection_limit: usize,
         listen_backlog: u32,
         idle_timeout: Duration,
+        handshake_timeout: Duration,
+        drain_delay: Duration,
         drain_timeout: Duration,
         settings: Settings,
         buffer_limit_bytes: Option<usize>,
@@ -125,17 +139,20 @@ forerun_core::setters! {
 forerun_core::setters! {
     SnapshotOptions { ignore_bad: bool } into {
         path: PathBuf,
+        max_age: Option<Duration>,
         live_bytes_per_s: Option<NonZeroU64>,
         live_interval: Option<Duration>,
     }
 }
 
 impl SnapshotOptions {
-    /// Options for this file: a bad file is an error, and the server writes copies at full speed.
+    /// Options for this file: a bad file is an error, the file may have any age, and the server
+    /// writes copies at full speed.
     pub fn new(path: impl Into<PathBuf>) -> SnapshotOptions {
         SnapshotOptions {
             path: path.into(),
             ignore_bad: false,
+            max_age: None,
             live_bytes_per_s: None,
             live_interval: None,
         }
@@ -151,10 +168,12 @@ impl ServerOptions {
             connection_limit: 1024,
             listen_backlog: 1024,
             idle_timeout: Duration::ZERO,
+            handshake_timeout: Duration::from_secs(60),
             buffer_limit_bytes: None,
             tls: None,
             auth_file: None,
             snapshot: None,
+            drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(5),
             metrics: None,
             on_verbosity: None,

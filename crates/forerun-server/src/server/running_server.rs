@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_cache::Cache;
 
+use crate::log_limit::log_within;
 use crate::net::TlsFiles;
 use crate::shared::{ConnectionStats, RefreshError, ServerControl};
 use crate::system::System;
@@ -54,12 +55,15 @@ impl<S: System> ServerControl for RunningServer<S> {
 
     fn refresh_certificates(&self) -> Result<(), RefreshError> {
         let tls = self.tls.as_ref().ok_or(RefreshError::NoTls)?;
-        tls.reload(self.system.now()).map_err(|error| {
+        let now = self.system.now();
+        let now_s = self.connections.seconds(now);
+        let limit = &self.connections.log_limits.certificates;
+        tls.reload(now).map_err(|error| {
             // The error names files of the server, which clients need not know.
-            tracing::error!(%error, "cannot reload the certificates");
+            log_within!(error, limit, now_s, %error, "cannot reload the certificates");
             RefreshError::Unusable
         })?;
-        tracing::info!("reloaded the certificates");
+        log_within!(info, limit, now_s, "reloaded the certificates");
         Ok(())
     }
 
@@ -77,10 +81,13 @@ impl<S: System> ServerControl for RunningServer<S> {
         }
         let over = ClearOnDrop(self.crawling.clone());
         let cache = cache.clone();
+        let connections = self.connections.clone();
+        let now_s = connections.seconds(self.system.now());
         let crawl = move || {
             let _over = over;
             let removed = cache.remove_expired();
-            tracing::info!(removed, "removed expired items");
+            let limit = &connections.log_limits.crawl;
+            log_within!(info, limit, now_s, removed, "removed expired items");
         };
         // If no thread can be started, the closure is dropped, and with it the marker that a crawl
         // is running.

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::system::Wake;
 use forerun_core::Owner;
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::system::Wake;
 
 /// A handle to a server that any thread can use. [`Server::handle`](crate::Server::handle) makes
-/// one.
+/// one for a running server. One that is made before the server, by [`ServerHandle::new`], also
+/// reaches the server while it starts.
 ///
 /// ```
 /// use forerun_cache::{Cache, CacheOptions};
@@ -29,7 +32,6 @@ pub struct ServerHandle {
     /// A fork of the server's process shares the waker, so requests from a fork are ignored.
     owner: Owner,
     requests: Arc<Requests>,
-    waker: Arc<dyn Wake>,
 }
 
 #[derive(Debug, Default)]
@@ -37,20 +39,35 @@ struct Requests {
     drain: AtomicBool,
     snapshot: AtomicBool,
     reload_files: AtomicBool,
+    /// Wakes the acceptor, once there is one.
+    waker: Mutex<Option<Arc<dyn Wake>>>,
+}
+
+impl Default for ServerHandle {
+    fn default() -> ServerHandle {
+        ServerHandle::new()
+    }
 }
 
 // The flags carry no data, and the wake-up after each store orders them, so relaxed would suffice.
 // With release and acquire, correctness does not depend on the kernel.
 impl ServerHandle {
-    pub(crate) fn new(waker: Arc<dyn Wake>) -> ServerHandle {
+    /// Makes a handle for [`Server::start_with_handle`](crate::Server::start_with_handle).
+    pub fn new() -> ServerHandle {
         ServerHandle {
             owner: Owner::this_process(),
             requests: Arc::default(),
-            waker,
         }
     }
 
-    /// Like [`Server::drain`](crate::Server::drain).
+    /// Lets requests wake the acceptor. Requests that came before must be looked for after this
+    /// call.
+    pub(crate) fn wake_with(&self, waker: Arc<dyn Wake>) {
+        *self.waker() = Some(waker);
+    }
+
+    /// Like [`Server::drain`](crate::Server::drain). A server that is still starting does not
+    /// start: [`Error::Interrupted`](crate::Error::Interrupted).
     pub fn drain(&self) {
         self.request(&self.requests.drain);
     }
@@ -84,8 +101,16 @@ impl ServerHandle {
             return;
         }
         flag.store(true, Ordering::Release);
-        // This fails only if the acceptor's poll is gone. Then no thread is left to serve the
-        // request.
-        let _ = self.waker.wake();
+        if let Some(waker) = &*self.waker() {
+            // This fails only if the acceptor's poll is gone. Then no thread is left to serve the
+            // request.
+            let _ = waker.wake();
+        }
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Arc<dyn Wake>>> {
+        // The value is replaced as a whole, so a panic elsewhere cannot leave half of it.
+        let waker = &self.requests.waker;
+        waker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use forerun_cache::Cache;
 
-use crate::address::{Address, UNIX_MODE};
+use crate::address::{Address, Listen, UNIX_MODE};
 use crate::auth::UserFile;
 use crate::error::Error;
+use crate::health::Health;
 use crate::net::TlsFiles;
 use crate::settings::Settings;
 use crate::shared::Shared;
@@ -36,7 +37,6 @@ pub(crate) struct ServerParts<S: System> {
     pub(crate) workers: Vec<Worker<S>>,
     pub(crate) snapshot_writer: Option<SnapshotWriter<S>>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) handle: ServerHandle,
     pub(crate) addresses: Vec<Address>,
 }
 
@@ -47,8 +47,9 @@ impl<S: System> ServerParts<S> {
         system: S,
         options: &ServerOptions,
         cache: Arc<Cache>,
+        handle: &ServerHandle,
+        health: Arc<Health>,
     ) -> Result<ServerParts<S>, Error> {
-        options.check()?;
         // The cache may be older than its server, so set its clock now.
         system.tick(&cache);
         // Clients may hold numbers of an earlier server, which counted from its own start and took
@@ -70,10 +71,9 @@ impl<S: System> ServerParts<S> {
         let snapshot_writer =
             snapshot.map(|snapshot| SnapshotWriter::new(system.clone(), snapshot));
         if let Some(snapshot_writer) = &snapshot_writer {
-            snapshot_writer.restore(&cache)?;
+            snapshot_writer.restore(&cache, handle)?;
         }
-        let listeners = options
-            .listen
+        let listeners = Listen::apart(&options.listen)
             .iter()
             .map(|listen| system.bind(listen, options.listen_backlog))
             .collect::<Result<Vec<_>, _>>()?;
@@ -85,6 +85,7 @@ impl<S: System> ServerParts<S> {
         let connections = Arc::new(Connections::new(
             options.connection_limit,
             Buffers::new(buffer_limit_bytes),
+            health,
             system.now(),
         ));
         let names = addresses.iter().map(|address| address.to_string().into());
@@ -109,7 +110,7 @@ impl<S: System> ServerParts<S> {
             source,
         };
         let (poll, waker) = system.poll(acceptor::EVENTS).map_err(start)?;
-        let handle = ServerHandle::new(waker);
+        handle.wake_with(waker);
         let setup = Setup {
             system: system.clone(),
             shared: shared.clone(),
@@ -118,6 +119,7 @@ impl<S: System> ServerParts<S> {
             tls: tls.clone(),
             users: users.clone(),
             idle_timeout_s: options.idle_timeout.as_secs(),
+            handshake_timeout_s: options.handshake_timeout.as_secs(),
         };
         let mut acceptor = Acceptor {
             refused: RefusedSockets::new(),
@@ -138,6 +140,8 @@ impl<S: System> ServerParts<S> {
             snapshot_writer: snapshot_writer.clone(),
             tls,
             users,
+            drain_delay: options.drain_delay,
+            drain_at: None,
             drain_timeout: options.drain_timeout,
             next_worker: 0,
         };
@@ -156,7 +160,6 @@ impl<S: System> ServerParts<S> {
             workers,
             snapshot_writer,
             shared,
-            handle,
             addresses,
         })
     }

@@ -21,12 +21,13 @@ use forerun_core::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
 use crate::snapshot::{
-    Pace, probe, read_from_system, remove, set_aside, with_suffix, write_to_system,
+    LoadLimits, Pace, load_from_system, probe, remove, set_aside, with_suffix, write_to_system,
 };
 use crate::snapshot_error::SnapshotError;
 use crate::system::System;
 
 use super::options::SnapshotOptions;
+use super::server_handle::ServerHandle;
 
 /// Reads the file at the start and writes it on request.
 #[derive(Clone, Debug)]
@@ -49,13 +50,17 @@ impl<S: System> SnapshotWriter<S> {
         }
     }
 
-    /// Fills the cache from the file, if it exists. Fails if the file could not be written at
-    /// shutdown.
-    pub(crate) fn restore(&self, cache: &Cache) -> Result<(), Error> {
+    /// Fills the cache from the file, if it exists and is not too old. Fails if the file could not
+    /// be written at shutdown, or if a drain is requested.
+    pub(crate) fn restore(&self, cache: &Cache, handle: &ServerHandle) -> Result<(), Error> {
         let path = &self.options.path;
         probe(&self.system, path)?;
         let start = self.system.now();
-        match read_from_system(&self.system, cache, path) {
+        let limits = LoadLimits {
+            max_age_s: self.options.max_age.map(|age| age.as_secs()),
+            is_interrupted: Some(&|| handle.is_drain_requested()),
+        };
+        match load_from_system(&self.system, cache, path, &limits) {
             Ok(None) => tracing::info!(path = %path.display(), "no snapshot, the cache is empty"),
             Ok(Some(read)) => tracing::info!(
                 path = %path.display(),
@@ -66,6 +71,10 @@ impl<S: System> SnapshotWriter<S> {
                 ms = self.ms_since(start),
                 "loaded the snapshot"
             ),
+            Err(error @ SnapshotError::TooOld { .. }) => {
+                tracing::warn!(%error, "the snapshot is not loaded, the cache starts empty");
+            }
+            Err(SnapshotError::Interrupted { .. }) => return Err(Error::Interrupted),
             Err(error) if self.options.ignore_bad => {
                 cache.flush_all(cache.now());
                 // If the file cannot be renamed, it is removed like a file that was read.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use forerun_cache::Cache;
 
 use crate::error::Error;
+use crate::health::{Health, Phase};
 use crate::shared::Shared;
 use crate::system::System;
 
@@ -15,7 +16,7 @@ use super::options::ServerOptions;
 use super::server_handle::ServerHandle;
 use super::server_parts::ServerParts;
 use super::worker::Worker;
-use super::{ServerError, SnapshotWriter};
+use super::{ServerError, invalidate};
 
 /// A server that the caller runs step by step. It uses the product's acceptor, workers, sessions
 /// and snapshots on the caller's system.
@@ -35,16 +36,17 @@ impl<S: System> SteppedServer<S> {
     /// # Errors
     /// Any [`Error`].
     pub fn start(system: S, options: &ServerOptions, cache: Arc<Cache>) -> Result<Self, Error> {
-        let parts = ServerParts::assemble(system, options, cache)?;
-        parts
-            .snapshot_writer
-            .as_ref()
-            .map_or(Ok(()), SnapshotWriter::invalidate)?;
+        options.check()?;
+        let handle = ServerHandle::new();
+        let health = Arc::new(Health::starting());
+        let parts = ServerParts::assemble(system, options, cache, &handle, health.clone())?;
+        invalidate(parts.snapshot_writer.as_ref(), &handle)?;
+        health.enter(Phase::Serving);
         Ok(SteppedServer {
             acceptor: parts.acceptor,
             workers: parts.workers.into_iter().map(Some).collect(),
             shared: parts.shared,
-            handle: parts.handle,
+            handle,
             draining: false,
         })
     }
@@ -73,7 +75,7 @@ impl<S: System> SteppedServer<S> {
         if self.draining {
             return Ok(());
         }
-        if self.handle.is_drain_requested() {
+        if self.acceptor.is_drain_due() {
             self.draining = true;
             self.acceptor.begin_drain();
             return Ok(());
@@ -84,11 +86,7 @@ impl<S: System> SteppedServer<S> {
     /// Maximum time that the acceptor's next poll waits. `None` when the acceptor is only waiting
     /// for the workers to end.
     pub fn acceptor_timeout(&self) -> Option<Duration> {
-        match (self.draining, self.handle.is_drain_requested()) {
-            (true, _) => None,
-            (false, true) => Some(Duration::ZERO),
-            (false, false) => Some(self.acceptor.timeout()),
-        }
+        (!self.draining).then(|| self.acceptor.timeout())
     }
 
     /// Runs one step of a worker: it polls once and gives its connections their turns. Does nothing

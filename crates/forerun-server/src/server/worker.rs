@@ -13,26 +13,29 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forerun_cache::Cache;
-use forerun_core::sync::mpsc::{Receiver, Sender, channel};
+use forerun_core::sync::mpsc::{Receiver, channel};
 use slab::Slab;
 
 use crate::auth::UserFile;
 use crate::latency::{Latencies, Progress};
+use crate::log_limit::log_within;
 use crate::net::{TlsFiles, Transport};
 use crate::planted::{self, Defect};
 use crate::session::Context;
 use crate::shared::Shared;
-use crate::system::{Readiness, System, WAKE, Wake};
+use crate::system::{Readiness, System, WAKE};
 use crate::watch::WatchKinds;
 use crate::watch_lines::CloseReason;
 
 use super::buffers::{STALL_S, Spare};
-use super::connection::{Connection, TurnResult, Turns};
+use super::connection::Connection;
 use super::connections::{Connections, Ticket};
+use super::handshakes::Handshakes;
 use super::linger::LINGER;
 use super::queued::Queued;
 use super::server_handle::ServerHandle;
+use super::turn::{TurnResult, Turns};
+use super::worker_handle::{Message, WorkerHandle};
 
 /// Maximum number of connections that one poll reports. The next poll reports the others.
 const EVENTS: usize = 1024;
@@ -42,49 +45,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often the worker sets the cache's clock while the server drains.
 const TICK: Duration = Duration::from_secs(1);
-
-/// A message from the acceptor to a worker.
-pub(crate) enum Message<K> {
-    /// The worker takes over a connection.
-    Take {
-        /// Its socket.
-        socket: K,
-        /// Its slot.
-        ticket: Ticket,
-        /// Whether it uses TLS.
-        tls: bool,
-    },
-    /// Close connections that hold memory and make no progress, until there is room for others.
-    CloseStalled,
-    /// Answer the requests that have arrived, close all connections by this time, then end.
-    Drain(Instant),
-}
-
-/// The acceptor's handle to a worker.
-pub(crate) struct WorkerHandle<K> {
-    inbox: Sender<Message<K>>,
-    waker: Arc<dyn Wake>,
-}
-
-impl<K> Clone for WorkerHandle<K> {
-    fn clone(&self) -> WorkerHandle<K> {
-        WorkerHandle {
-            inbox: self.inbox.clone(),
-            waker: self.waker.clone(),
-        }
-    }
-}
-
-impl<K> WorkerHandle<K> {
-    /// Sends a message. A worker that has ended ignores it; if the message holds a connection, that
-    /// connection is dropped, which closes it.
-    pub(crate) fn send(&self, message: Message<K>) {
-        if self.inbox.send(message).is_ok() {
-            // This fails only if the poll is gone, and then the worker is gone too.
-            let _ = self.waker.wake();
-        }
-    }
-}
 
 /// A connection whose client was refused.
 struct Lingering {
@@ -104,6 +64,7 @@ pub(crate) struct Setup<S> {
     pub(crate) tls: Option<Arc<TlsFiles>>,
     pub(crate) users: Option<Arc<UserFile>>,
     pub(crate) idle_timeout_s: u64,
+    pub(crate) handshake_timeout_s: u64,
 }
 
 /// A worker's state. [`Worker::run`] is its thread.
@@ -128,6 +89,7 @@ pub(crate) struct Worker<S: System> {
     /// Connections whose clients were refused, and when each is closed at the latest, in order. One
     /// that has ended earlier stays in the list until then.
     lingering: VecDeque<Lingering>,
+    handshakes: Handshakes,
     /// Set by a drain: at this time the worker closes all connections, even busy ones.
     deadline: Option<Instant>,
     swept: Instant,
@@ -161,12 +123,10 @@ impl<S: System> Worker<S> {
             heard: Vec::new(),
             watching: Vec::new(),
             lingering: VecDeque::new(),
+            handshakes: Handshakes::default(),
             deadline: None,
         };
-        let handle = WorkerHandle {
-            inbox: sender,
-            waker,
-        };
+        let handle = WorkerHandle::new(sender, waker);
         Ok((worker, handle))
     }
 
@@ -267,8 +227,8 @@ impl<S: System> Worker<S> {
             .lingering
             .front()
             .map(|one| one.until.saturating_duration_since(now));
-        let sweeps = self.setup.idle_timeout_s > 0 && !self.connections.is_empty();
-        let sweeps = sweeps.then_some(SWEEP);
+        let is_idle_limited = self.setup.idle_timeout_s > 0 && !self.connections.is_empty();
+        let sweeps = (is_idle_limited || !self.handshakes.is_empty()).then_some(SWEEP);
         [drain, sweeps, paused, linger].into_iter().flatten().min()
     }
 
@@ -315,6 +275,7 @@ impl<S: System> Worker<S> {
             TurnResult::Wait => {}
             TurnResult::Again => self.queue(key),
             TurnResult::Pause => self.pause(key),
+            TurnResult::OutOfMemory => self.close_for_memory(key),
             TurnResult::Linger => {
                 let number = connection.ticket.number();
                 let until = self.setup.system.now() + LINGER;
@@ -377,29 +338,38 @@ impl<S: System> Worker<S> {
             .iter()
             .filter(|(_, connection)| connection.holds_memory())
             .map(|(key, connection)| (connection.progress_s(), key))
-            .filter(|(progress_s, _)| now_s.saturating_sub(*progress_s) >= STALL_S)
+            .filter(|(progress_s, _)| now_s.saturating_sub(*progress_s) > STALL_S)
             .collect();
         stalled.sort_unstable();
         for (_, key) in stalled {
             let setup = &self.setup;
-            if !setup.connections.buffers().is_crowded()
-                && !are_uploads_crowded(&setup.shared.cache)
-            {
+            let scarce = setup.connections.buffers().shortage(&setup.shared.cache);
+            if !scarce.is_some() {
                 break;
             }
-            self.close_for_memory(key);
+            // To close the others would give nothing back that is scarce.
+            if self
+                .connections
+                .get(key)
+                .is_some_and(|one| one.holds(scarce))
+            {
+                self.close_for_memory(key);
+            }
         }
     }
 
     /// Closes a connection because memory is short.
     fn close_for_memory(&mut self, key: usize) {
         if let Some(connection) = self.connections.get(key) {
-            let ticket = &connection.ticket;
-            tracing::warn!(
-                peer = %ticket.peer(),
+            let connections = &self.setup.connections;
+            log_within!(
+                warn,
+                connections.log_limits.memory,
+                self.now_s(),
+                peer = %connection.ticket.peer(),
                 "closed a connection because the memory of connections is at its limit"
             );
-            self.setup.connections.buffers().closed(ticket.held());
+            connections.buffers().closed(connection.has_answers());
         }
         self.close(key, CloseReason::Error);
     }
@@ -447,7 +417,8 @@ impl<S: System> Worker<S> {
                     tls,
                 } => {
                     if let Err(error) = self.take(socket, ticket, tls) {
-                        tracing::warn!(%error, "a new connection was lost");
+                        let lost = &self.setup.connections.log_limits.lost;
+                        log_within!(warn, lost, self.now_s(), %error, "a new connection was lost");
                     }
                 }
                 Message::CloseStalled => self.close_stalled(),
@@ -476,12 +447,18 @@ impl<S: System> Worker<S> {
             _ => Transport::plain(socket),
         };
         ticket.occupy(size_of::<Connection<S::Socket>>() + transport.tls_bytes());
+        let opened_s = self.now_s();
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         self.poll.register(transport.socket(), key)?;
         let authenticates = self.setup.users.is_some();
         tracing::debug!(peer = %ticket.peer(), tls, "opened a connection");
-        entry.insert(Connection::new(transport, ticket, authenticates));
+        let connection = Connection::new(transport, ticket, authenticates);
+        if self.setup.handshake_timeout_s > 0 && connection.is_handshaking() {
+            self.handshakes
+                .add(key, connection.ticket.number(), opened_s);
+        }
+        entry.insert(connection);
         self.log_connection(&self.connections[key].ticket, None);
         Ok(())
     }
@@ -522,14 +499,45 @@ impl<S: System> Worker<S> {
         }
     }
 
-    /// Closes the connections that have been idle for too long.
+    /// Closes the connections whose handshake has taken too long, and forgets those that have
+    /// completed it.
+    fn close_late_handshakes(&mut self) {
+        let now_s = self.now_s();
+        let opened_by_s = now_s.checked_sub(self.setup.handshake_timeout_s);
+        let open = &self.connections;
+        let late = self.handshakes.take_late(opened_by_s, |key, number| {
+            let connection = open.get(key);
+            connection.is_some_and(|one| one.ticket.number() == number && one.is_handshaking())
+        });
+        for key in late {
+            let connections = &self.setup.connections;
+            connections.handshake_timed_out();
+            log_within!(
+                warn,
+                connections.log_limits.handshake_timeout,
+                now_s,
+                peer = %self.connections[key].ticket.peer(),
+                "closed a connection that did not complete TLS or authentication in time"
+            );
+            self.close(key, CloseReason::Idle);
+        }
+    }
+
+    /// Closes the connections that have been idle, or in their handshake, for too long.
     fn sweep(&mut self) {
         let limit_s = self.setup.idle_timeout_s;
+        if limit_s == 0 && self.handshakes.is_empty() {
+            return;
+        }
         let now = self.setup.system.now();
-        if limit_s == 0 || now.saturating_duration_since(self.swept) < SWEEP {
+        if now.saturating_duration_since(self.swept) < SWEEP {
             return;
         }
         self.swept = now;
+        self.close_late_handshakes();
+        if limit_s == 0 {
+            return;
+        }
         if planted::is(Defect::DrainKeepsSilent) && self.deadline.is_some() {
             return;
         }
@@ -548,11 +556,6 @@ impl<S: System> Worker<S> {
             self.close(key, CloseReason::Idle);
         }
     }
-}
-
-/// Whether incomplete values take so much memory that the cache may refuse others.
-pub(crate) fn are_uploads_crowded(cache: &Cache) -> bool {
-    cache.stats().buffer_bytes as usize > cache.value_buffer_limit_bytes() / 2
 }
 
 #[cfg(test)]

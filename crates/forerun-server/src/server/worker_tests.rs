@@ -14,9 +14,10 @@ use super::super::buffers::Buffers;
 use super::*;
 use crate::address::{Address, Listen, Peer};
 use crate::error::Error;
+use crate::health::Health;
 use crate::settings::Settings;
 use crate::shared::NoServer;
-use crate::system::{Carrier, Listening, Ready};
+use crate::system::{Carrier, Listening, Ready, Wake};
 
 /// Maximum number of bytes that a connection may read in one turn, and that it may write: eight
 /// buffers.
@@ -46,6 +47,8 @@ enum Client {
     Stores,
     /// Asks for the same large value again and again.
     Gets,
+    /// Sends this once.
+    Sends(&'static [u8]),
 }
 
 #[derive(Debug)]
@@ -61,6 +64,13 @@ impl Read for BusySocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // The value is too large to store, so receiving it costs little.
         const REQUEST: &[u8] = b"set k 0 0 1000000000\r\n";
+        if let Client::Sends(bytes) = self.client {
+            if self.read.swap(bytes.len() as u64, Ordering::Relaxed) > 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            into[..bytes.len()].copy_from_slice(bytes);
+            return Ok(bytes.len());
+        }
         if let Client::Gets = self.client {
             const GET: &[u8] = b"get large\r\n";
             let at = self.read.fetch_add(into.len() as u64, Ordering::Relaxed) as usize;
@@ -229,7 +239,9 @@ fn worker_with(
     cache: Arc<Cache>,
 ) -> (Worker<BusySystem>, WorkerHandle<BusySocket>) {
     let shared = Shared::new(Settings::default(), cache, Box::new(NoServer));
-    let connections = Arc::new(Connections::new(1, Buffers::new(1 << 20), time::now()));
+    let health = Arc::new(Health::starting());
+    let buffers = Buffers::new(1 << 20);
+    let connections = Arc::new(Connections::new(1, buffers, health, time::now()));
     let system = BusySystem {
         start: time::now(),
         polls: Arc::default(),
@@ -238,10 +250,11 @@ fn worker_with(
         system,
         shared: Arc::new(shared),
         connections: connections.clone(),
-        handle: ServerHandle::new(Arc::new(Waker)),
+        handle: ServerHandle::new(),
         tls: None,
         users: None,
         idle_timeout_s: 0,
+        handshake_timeout_s: 0,
     };
     let (mut worker, handle) = Worker::new(setup).expect("a worker needs no resources");
     let ticket = connections
@@ -331,6 +344,56 @@ fn a_drain_does_not_serve_one_connection_for_long_while_others_wait() {
             "a client that never stops sending keeps the server from ending"
         );
     }
+}
+
+/// A worker with a connection whose client has sent this and stops, in a server whose uploads take
+/// more than half of their limit.
+fn worker_with_stopped_client(
+    sent: &'static [u8],
+) -> (
+    Worker<BusySystem>,
+    WorkerHandle<BusySocket>,
+    forerun_cache::ValueBuffer,
+) {
+    let options = CacheOptions::default()
+        .memory_limit_bytes(64 << 20)
+        .max_item_bytes(16 << 20);
+    let cache = Arc::new(Cache::new(options).expect("a cache"));
+    let mut upload = cache.value_buffer(15 << 20).expect("there is room");
+    upload
+        .put(&cache, &vec![0; 10 << 20])
+        .expect("there is room");
+    let socket = BusySocket {
+        client: Client::Sends(sent),
+        read: Arc::default(),
+        written: Arc::default(),
+    };
+    let (mut worker, handle) = worker_with(socket, cache);
+    // The server has been up for a while when the bytes arrive.
+    worker.step().expect("the poll works");
+    assert!(worker.now_s() > STALL_S);
+    (worker, handle, upload)
+}
+
+#[test]
+fn a_new_upload_has_as_long_as_any_other_to_make_progress() {
+    let (mut worker, handle, _upload) = worker_with_stopped_client(b"set v 0 0 1000000\r\nxx");
+    worker.close_stalled();
+    assert_eq!(worker.connections.len(), 1, "it has just begun");
+    handle.send(Message::CloseStalled);
+    // A step takes ten seconds.
+    worker.step().expect("the poll works");
+    assert_eq!(worker.connections.len(), 0);
+}
+
+#[test]
+fn a_lack_of_memory_for_uploads_closes_no_connection_without_one() {
+    let (mut worker, handle, _upload) = worker_with_stopped_client(b"get par");
+    for _ in 0..3 {
+        handle.send(Message::CloseStalled);
+        worker.step().expect("the poll works");
+    }
+    assert_eq!(worker.connections.len(), 1);
 }
 
 #[test]

@@ -112,6 +112,7 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("response_obj_oom", connections.response_obj_oom);
     lines.put("response_obj_count", connections.response_obj_count);
     lines.put("response_obj_bytes", connections.response_obj_bytes);
+    lines.put("response_value_bytes", connections.response_value_bytes);
     lines.put("read_buf_count", connections.read_buf_count);
     lines.put("read_buf_bytes", connections.read_buf_bytes);
     lines.put("read_buf_bytes_free", 0);
@@ -139,7 +140,9 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("accepting_conns", u8::from(connections.accepting_conns));
     lines.put("listen_disabled_num", connections.listen_disabled_num);
     lines.put("time_in_listen_disabled_us", 0);
+    lines.put("handshake_timeouts", connections.handshake_timeouts);
     if let Some(age_s) = connections.time_since_server_cert_refresh {
+        lines.put("ssl_handshake_errors", connections.ssl_handshake_errors);
         lines.put("time_since_server_cert_refresh", age_s);
     }
     lines.put("threads", settings.threads);

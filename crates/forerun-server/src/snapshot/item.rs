@@ -5,10 +5,10 @@
 //!         │ key_len │ flags │ expires_at │ cas │ value_len │ key │ value │
 //!         │ 1, > 0  │ 4     │ 8          │ 8   │ 4         │     │       │
 //!         └─────────┴───────┴────────────┴─────┴───────────┴─────┴───────┘
-//!   end   ┌─────────┬───────┐
-//!         │ 0       │ items │      number of items; nothing follows
-//!         │ 1       │ 8     │
-//!         └─────────┴───────┘
+//!   end   ┌─────────┬───────┬──────────┐
+//!         │ 0       │ items │ flush_at │      number of items, time of a scheduled flush; nothing follows
+//!         │ 1       │ 8     │ 8        │
+//!         └─────────┴───────┴──────────┘
 //! ```
 
 use std::io::{self, Write};
@@ -36,10 +36,12 @@ pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, now_s: u32, now_uni
     head.extend_from_slice(item.key());
 }
 
-/// Writes the record that follows the last item.
-pub(super) fn write_end(to: &mut impl Write, items: u64) -> io::Result<()> {
+/// Writes the record that follows the last item. `flush_at` is the time of a scheduled flush, in
+/// seconds since 1970; 0 if there is none.
+pub(super) fn write_end(to: &mut impl Write, items: u64, flush_at: u64) -> io::Result<()> {
     to.write_all(&[0])?;
-    to.write_all(&items.to_le_bytes())
+    to.write_all(&items.to_le_bytes())?;
+    to.write_all(&flush_at.to_le_bytes())
 }
 
 /// The result of reading a record.
@@ -57,6 +59,8 @@ pub(super) enum Read {
     End {
         /// The number of items.
         items: u64,
+        /// The time of a scheduled flush, in seconds since 1970; 0 if there is none.
+        flush_at: u64,
     },
 }
 
@@ -73,10 +77,12 @@ pub(super) fn read_record<R: io::Read>(
     from.take(&mut key_len)?;
     let key_len = usize::from(key_len[0]);
     if key_len == 0 {
-        let mut items = [0; 8];
-        from.take(&mut items)?;
-        let items = u64::from_le_bytes(items);
-        return Ok(Read::End { items });
+        let mut numbers = [[0; 8]; 2];
+        for number in &mut numbers {
+            from.take(number)?;
+        }
+        let [items, flush_at] = numbers.map(u64::from_le_bytes);
+        return Ok(Read::End { items, flush_at });
     }
     if key_len > KEY_BYTES_MAX {
         return Err(from.damaged("a key is too long"));

@@ -183,6 +183,28 @@ pub fn read_from_system(
     cache: &Cache,
     path: &Path,
 ) -> Result<Option<SnapshotStats>, SnapshotError> {
+    load_from_system(system, cache, path, &LoadLimits::default())
+}
+
+/// Which file is loaded, and for how long.
+#[derive(Default)]
+pub(crate) struct LoadLimits<'a> {
+    /// The maximum age of the file.
+    pub(crate) max_age_s: Option<u64>,
+    /// Asked before each item is read; `true` ends the load.
+    pub(crate) is_interrupted: Option<&'a dyn Fn() -> bool>,
+}
+
+/// Like [`read_from_system`], within limits.
+///
+/// # Errors
+/// Any [`SnapshotError`].
+pub(crate) fn load_from_system(
+    system: &impl System,
+    cache: &Cache,
+    path: &Path,
+    limits: &LoadLimits<'_>,
+) -> Result<Option<SnapshotStats>, SnapshotError> {
     let failed = failed("read", path);
     let file = match system.open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -191,7 +213,7 @@ pub fn read_from_system(
     };
     system.tick(cache);
     let from = BufReader::with_capacity(1 << 20, file);
-    match read_from(cache, from, system.unix_s()) {
+    match load_from(cache, from, system.unix_s(), limits) {
         Ok(stats) => Ok(Some(stats)),
         Err(Fault::Io(source)) => Err(failed(source)),
         Err(Fault::NotASnapshot) => Err(SnapshotError::NotASnapshot {
@@ -200,6 +222,14 @@ pub fn read_from_system(
         Err(Fault::Version(version)) => Err(SnapshotError::Version {
             path: path.to_owned(),
             version,
+        }),
+        Err(Fault::TooOld { age_s, max_age_s }) => Err(SnapshotError::TooOld {
+            path: path.to_owned(),
+            age_s,
+            max_age_s,
+        }),
+        Err(Fault::Interrupted) => Err(SnapshotError::Interrupted {
+            path: path.to_owned(),
         }),
         Err(Fault::Damaged { what, offset }) => Err(SnapshotError::Damaged {
             path: path.to_owned(),
@@ -222,6 +252,8 @@ enum Fault {
     Io(io::Error),
     NotASnapshot,
     Version(u32),
+    TooOld { age_s: u64, max_age_s: u64 },
+    Interrupted,
     Damaged { what: &'static str, offset: u64 },
 }
 
@@ -269,7 +301,11 @@ fn write_to<W: Write>(
         piece.write(&mut frames)?;
         rest(frames.to(), frames.written())?;
     }
-    write_end(&mut frames, items)?;
+    let flush_at = match cache.scheduled_flush() {
+        None => 0,
+        Some(at) => now_unix_s + u64::from(at.saturating_sub(now_s)),
+    };
+    write_end(&mut frames, items, flush_at)?;
     let bytes = frames.finish()? + HEADER_BYTES as u64;
     Ok(SnapshotStats {
         items,
@@ -301,7 +337,16 @@ impl Piece {
     }
 }
 
-fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
+fn read_from(cache: &Cache, from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
+    load_from(cache, from, now_unix_s, &LoadLimits::default())
+}
+
+fn load_from(
+    cache: &Cache,
+    mut from: impl Read,
+    now_unix_s: u64,
+    limits: &LoadLimits<'_>,
+) -> Result<SnapshotStats, Fault> {
     // Read both clocks at the same moment, so that items expire on time no matter how long reading
     // takes.
     let now_s = cache.now();
@@ -325,11 +370,22 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
             offset: 0,
         });
     }
+    let written_at = u64::from(word(12)) | u64::from(word(16)) << 32;
+    let age_s = now_unix_s.saturating_sub(written_at);
+    if let Some(max_age_s) = limits.max_age_s.filter(|max_age_s| age_s > *max_age_s) {
+        return Err(Fault::TooOld { age_s, max_age_s });
+    }
     let mut frames = FrameReader::new(from, HEADER_BYTES as u64);
     let mut stats = SnapshotStats::default();
     let mut value = Vec::new();
     let mut last_cas = 0;
     loop {
+        if limits
+            .is_interrupted
+            .is_some_and(|is_interrupted| is_interrupted())
+        {
+            return Err(Fault::Interrupted);
+        }
         match read_record(&mut frames, cache, &mut value, now_s, now_unix_s)? {
             Record::Stored { cas } => {
                 stats.items += 1;
@@ -339,7 +395,7 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
             }
             Record::Expired => stats.expired += 1,
             Record::Refused => stats.refused += 1,
-            Record::End { items } => {
+            Record::End { items, flush_at } => {
                 let read = stats.items + stats.expired + stats.refused;
                 if items != read || !frames.is_at_end()? {
                     return Err(frames.damaged("the number of items is wrong"));
@@ -348,6 +404,12 @@ fn read_from(cache: &Cache, mut from: impl Read, now_unix_s: u64) -> Result<Snap
                 // Deleted items may have had higher numbers, but the gap is larger than the
                 // difference.
                 cache.advance_cas_past(last_cas + CAS_GAP);
+                if flush_at != 0 {
+                    // A flush that was due while no server ran happens now.
+                    let left_s = flush_at.saturating_sub(now_unix_s);
+                    let left_s = u32::try_from(left_s).unwrap_or(u32::MAX);
+                    cache.flush_all(now_s.saturating_add(left_s));
+                }
                 return Ok(stats);
             }
         }

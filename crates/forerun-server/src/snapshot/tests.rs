@@ -93,6 +93,56 @@ proptest! {
     }
 }
 
+#[test]
+fn a_scheduled_flush_happens_at_its_time_or_at_the_load_if_it_was_due_before() {
+    let before = cache();
+    before.advance(50);
+    before.store(Store::set(b"k", b"v"));
+    before.flush_all(60);
+    let bytes = written(&before);
+    for (later_s, is_there) in [(0, true), (9, true), (10, false), (1000, false)] {
+        let after = cache();
+        after.advance(7);
+        read_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s).expect("a valid file");
+        let found = || after.pin().peek(b"k").is_some();
+        assert_eq!(found(), is_there, "{later_s} s later");
+        after.advance(7 + 10);
+        assert!(!found(), "{later_s} s later");
+        after.store(Store::set(b"k", b"new"));
+        after.advance(2000);
+        assert!(found(), "the flush happens once");
+    }
+}
+
+#[test]
+fn a_file_above_the_maximum_age_is_not_loaded() {
+    let before = cache();
+    before.store(Store::set(b"k", b"v"));
+    let bytes = written(&before);
+    let load = |later_s| {
+        let after = cache();
+        let limits = LoadLimits {
+            max_age_s: Some(60),
+            is_interrupted: None,
+        };
+        let loaded = load_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s, &limits);
+        assert_eq!(after.pin().peek(b"k").is_some(), loaded.is_ok());
+        loaded
+    };
+    load(60).expect("it is young enough");
+    let error = load(61).expect_err("it is too old");
+    assert!(
+        matches!(
+            error,
+            Fault::TooOld {
+                age_s: 61,
+                max_age_s: 60
+            }
+        ),
+        "{error:?}"
+    );
+}
+
 /// A slow stream: each read or write advances the cache's clock by one second.
 struct Slow<'a, T>(&'a Cache, T);
 
@@ -232,10 +282,10 @@ fn faults_are_distinguished_and_name_the_file() {
         SnapshotError::NotASnapshot { .. }
     ));
     let mut other = header(NOW_UNIX_S);
-    other[8] = 2;
+    other[8] = 1;
     assert!(matches!(
         reported(&other),
-        SnapshotError::Version { version: 2, .. }
+        SnapshotError::Version { version: 1, .. }
     ));
     assert!(matches!(
         reported(&header(NOW_UNIX_S)),
@@ -402,7 +452,7 @@ fn a_bad_snapshot_that_is_set_aside_does_not_come_back_after_a_crash() {
     let options = crate::SnapshotOptions::new(&path).ignore_bad(true);
     let writer = crate::server::SnapshotWriter::new(system.clone(), options);
     writer
-        .restore(&cache())
+        .restore(&cache(), &crate::ServerHandle::new())
         .expect("the bad snapshot is ignored");
     assert!(!path.exists());
     let bad = fs::read(with_suffix(&path, ".bad")).expect("it was kept");

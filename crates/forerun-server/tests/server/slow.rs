@@ -254,6 +254,76 @@ fn an_upload_without_progress_does_not_keep_the_memory_of_uploads() {
     assert_eq!(stat(&mut other, "read_buf_oom"), "1");
 }
 
+/// Stores small items and then large ones. If `sleepers`, a client asks for each large one and does
+/// not read it. Returns how many small items are left, the server, and the clients.
+fn store_beside_sleepers(sleepers: bool) -> (usize, Server, Vec<TcpStream>) {
+    const SMALL: usize = 20_000;
+    let server = start(options());
+    let mut stream = connect(&server);
+    let value = "x".repeat(1000);
+    for first in (0..SMALL).step_by(100) {
+        let stores: String = (first..first + 100)
+            .map(|n| format!("set s{n} 0 0 1000\r\n{value}\r\n"))
+            .collect();
+        ask(&mut stream, &stores, &"STORED\r\n".repeat(100));
+    }
+    let large = "b".repeat(1_000_000);
+    let mut asleep = Vec::new();
+    for n in 0..60 {
+        let store = format!("set big{n} 0 0 1000000\r\n{large}\r\n");
+        ask(&mut stream, &store, "STORED\r\n");
+        if sleepers {
+            let mut sleeper = connect(&server);
+            // More than the sockets take.
+            let request = format!("get big{n}\r\n").repeat(8);
+            sleeper.write_all(request.as_bytes()).expect("it is sent");
+            asleep.push(sleeper);
+        }
+    }
+    let left = (0..SMALL).filter(|n| is_found(&mut stream, &format!("s{n}")));
+    (left.count(), server, asleep)
+}
+
+fn is_found(stream: &mut TcpStream, key: &str) -> bool {
+    stream
+        .write_all(format!("mg {key}\r\n").as_bytes())
+        .expect("it is sent");
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).expect("it answers");
+    assert!(answer == *b"HD\r\n" || answer == *b"EN\r\n");
+    answer == *b"HD\r\n"
+}
+
+#[test]
+fn sleeping_readers_of_large_values_take_no_more_memory_than_uploads() {
+    let _alone = alone();
+    const LIMIT: u64 = (64 << 20) / 4;
+    let (without, ..) = store_beside_sleepers(false);
+    let (left, server, asleep) = store_beside_sleepers(true);
+    let mut stream = connect(&server);
+    let number = |stream: &mut _, name: &str| stat(stream, name).parse::<u64>().expect("a number");
+    let waits = |stream: &mut _| number(stream, "response_value_bytes");
+    assert!((1..=LIMIT).contains(&waits(&mut stream)));
+    assert!(2 * left > without, "{left} of {without} are left");
+    // What is stored can be read, as soon as the cache has found which memory it gets back.
+    let value = "y".repeat(10_000);
+    until("what is stored is lost", || {
+        for n in 0..100 {
+            let store = format!("set n{n} 0 0 10000\r\n{value}\r\n");
+            ask(&mut stream, &store, "STORED\r\n");
+        }
+        (0..100).all(|n| is_found(&mut stream, &format!("n{n}")))
+    });
+    // Above four fifths of the limit, those that never read are closed, and counted.
+    until("they keep the memory", || {
+        waits(&mut stream) <= LIMIT / 5 * 4
+    });
+    assert!(number(&mut stream, "response_obj_oom") > 0);
+    assert_eq!(number(&mut stream, "read_buf_oom"), 0);
+    drop(asleep);
+    until("the memory never comes back", || waits(&mut stream) == 0);
+}
+
 #[test]
 fn one_request_for_100_000_keys_streams_out() {
     let _alone = alone();

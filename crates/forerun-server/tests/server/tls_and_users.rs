@@ -3,11 +3,12 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use forerun_server::{Error, Listen, Server, TlsOptions, VerifyClient};
 
 use super::certificates::Certificates;
-use super::test_server::{ask, cache, connect, options, rest, start, stat, until};
+use super::test_server::{TIMEOUT, ask, cache, connect, options, rest, start, stat, until};
 
 #[test]
 fn commands_go_through_tls_whatever_their_size() {
@@ -159,11 +160,115 @@ fn bad_files_are_named() {
         good.clone().key(certificates.path("client.key")),
         "server.pem",
     );
+    fs::write(certificates.path("weak.key"), WEAK_KEY).expect("a file");
+    fails(
+        good.clone().key(certificates.path("weak.key")),
+        "weak.key: an RSA key has 2048 to 4096 bits, and this one has 1024",
+    );
     fails(
         good.clone().authorities(certificates.path("client.key")),
         "client.key",
     );
     fails(good.authorities(None), "no file of authorities");
+}
+
+/// An RSA key of 1024 bits.
+const WEAK_KEY: &str = "\
+-----BEGIN RSA PRIVATE KEY-----
+MIICXgIBAAKBgQDo0Talt3x0aGTiXOh8mLrvcbEVwz7+n85IUe0DQDxW8pHcEGir
+ayVnGD/BySpKwxZeqM+m7x5JjrWAZwu29rthcR+FqJtFwyQ70uBVxyZu/7JBP9v+
+rTeihPH/VG6yTUWmSN7QgrAHQJMGBLLo8JCs+JkelQ1evsBBfTdox55EawIDAQAB
+AoGBALMCGbh1SjXfBqKduQwECseMbRJEmy0ABoXIqCn1u+9GdyvzWedjbNDF7k+7
+ss7lDVAfD/pUpL7+AUQG9xToxM0BkIZt0zR5S2PbE2Yi7xM+44kFtHH8tCeq85ZT
+ms3985NRA6k3+UeQNRGH1G2CBcrMegm8RxiTrr8/blMO+rVBAkEA/ay40uZJLBW5
+DjNLTgTJL4OhGAAclrDB6F4/UhLOTVDH6VLaTGZezvKeMAhRSsNTbCLNo7qFDfpe
+s3NwhtIG2wJBAOrzjAccQkznfNozP4AbEAipaJSNFo/6QDLEVQ0X1gPKEK0UEu2d
+k/PFujMHiTzIw1x/y4pmtdRMY52HHVKzxbECQBuULJ/ZI3lkfzL5BqXbxVeiEuB+
+Gp2TZ/FwVagBnWYwcxt9w3fs5T/QhrwoG1Zqd+ZYvkyfmZmUb7lIwqIVsWMCQQCP
+QPX08+b86vv2Mt8Z5eZN0bUhNjE2kjgIfCr7c7ga0V5/mUi9NqIaNUoFiSfFNwfe
+41CgT2W4TudCCjr3zQLRAkEAytyfG9ex1GQXv4AQcpmcxLBLUJUyUUDl7SAdwz4I
+Gb3L+llg9WNyds86LJxfvyTteF9iAF42B/AWEjZSo2fSwQ==
+-----END RSA PRIVATE KEY-----
+";
+
+#[test]
+fn a_key_may_have_the_label_of_another_format() {
+    let certificates = Certificates::new();
+    let path = certificates.path("server.key");
+    let key = fs::read_to_string(&path).expect("a file");
+    assert!(key.contains("BEGIN PRIVATE KEY"));
+    let labelled = key.replace(" PRIVATE KEY", " RSA PRIVATE KEY");
+    fs::write(&path, labelled).expect("a file");
+    let server = start(options().tls(certificates.options(VerifyClient::No)));
+    ask(&mut certificates.client(None, &server), "mn\r\n", "MN\r\n");
+}
+
+#[test]
+fn refused_handshakes_are_counted() {
+    let certificates = Certificates::new();
+    let mut options = options();
+    let plain = Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address");
+    options.listen.extend(plain);
+    let server = start(options.tls(certificates.options(VerifyClient::Require)));
+    let plain = server.addresses()[1].to_string();
+    let mut operator = TcpStream::connect(&plain).expect("it accepts");
+    ask(
+        &mut certificates.client(Some("client"), &server),
+        "mn\r\n",
+        "MN\r\n",
+    );
+    assert_eq!(stat(&mut operator, "ssl_handshake_errors"), "0");
+    let mut noise = connect(&server);
+    noise.write_all(b"get key\r\n").expect("it is sent");
+    rest(&mut noise);
+    assert_eq!(stat(&mut operator, "ssl_handshake_errors"), "1");
+    for shows in [None, Some("stranger")] {
+        let mut stream = certificates.client(shows, &server);
+        let said = stream
+            .write_all(b"mn\r\n")
+            .and_then(|()| stream.read_exact(&mut [0; 4]));
+        said.expect_err("it is refused");
+    }
+    assert_eq!(stat(&mut operator, "ssl_handshake_errors"), "3");
+}
+
+#[test]
+fn connections_that_do_not_complete_tls_or_authentication_are_closed() {
+    let certificates = Certificates::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("users");
+    fs::write(&file, "alice:s3cret\n").expect("a file");
+    let limit = Duration::from_secs(2);
+    let mut options = options().auth_file(file).handshake_timeout(limit);
+    let plain = Listen::parse("notls:127.0.0.1:0", 0).expect("it is an address");
+    options.listen.extend(plain);
+    let server = start(options.tls(certificates.options(VerifyClient::No)));
+    let plain = || TcpStream::connect(server.addresses()[1].to_string()).expect("it accepts");
+    let log_in = "set x 0 0 12\r\nalice s3cret\r\n";
+    let mut served = certificates.client(None, &server);
+    ask(&mut served, log_in, "STORED\r\n");
+    let mut operator = plain();
+    ask(&mut operator, log_in, "STORED\r\n");
+
+    let begun = Instant::now();
+    let silent_tls = connect(&server);
+    let silent = plain();
+    let mut wrong = plain();
+    let refused = "CLIENT_ERROR authentication failure\r\n";
+    ask(&mut wrong, "set x 0 0 9\r\nalice bob\r\n", refused);
+    let mut unknown = certificates.client(None, &server);
+    ask(&mut unknown, "mn\r\n", "CLIENT_ERROR unauthenticated\r\n");
+    for mut stream in [silent_tls, silent, wrong, unknown.sock] {
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
+        rest(&mut stream);
+        assert!(
+            begun.elapsed() + Duration::from_secs(1) >= limit,
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+    assert_eq!(stat(&mut operator, "handshake_timeouts"), "4");
+    ask(&mut served, "mn\r\n", "MN\r\n");
 }
 
 #[test]

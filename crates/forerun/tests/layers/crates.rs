@@ -228,6 +228,9 @@ pub(crate) const CRATES: &[Layers] = &[
             "error",
             "address",
             "regular_file",
+            "health",
+            "log_limit",
+            "waiting_values",
             "system",
             "watch",
             "watch_lines",
@@ -302,6 +305,7 @@ pub(crate) const CRATES: &[Layers] = &[
         modules: &[
             "exit",
             "output",
+            "login",
             "input",
             "measure",
             "open_store",

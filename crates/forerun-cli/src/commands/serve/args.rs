@@ -87,6 +87,12 @@ pub struct Args {
     /// Close connections that are idle for longer; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
+    /// Close connections that have not completed TLS or authentication after this time; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    handshake_timeout: u32,
+    /// Time for which the server goes on serving after SIGTERM, while /health/ready answers 503
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    drain_delay: u32,
     /// Time that clients have to read their last answers at shutdown; with 0, the server answers
     /// what it can in one turn and closes
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
@@ -126,6 +132,9 @@ pub struct Args {
     /// If the snapshot cannot be used, start with an empty cache and keep the file as FILE.bad
     #[arg(long, requires = "snapshot")]
     snapshot_ignore_bad: bool,
+    /// If the snapshot is older than this, start with an empty cache
+    #[arg(long, value_name = "SECONDS", requires = "snapshot")]
+    snapshot_max_age: Option<u32>,
     /// Maximum rate, in bytes per second, of copying the running cache (SIGUSR2)
     #[arg(long, value_name = "SIZE", requires = "snapshot", value_parser = parse_rate)]
     snapshot_rate: Option<NonZeroU64>,
@@ -140,7 +149,8 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     snapshot_interval: Option<u32>,
-    /// Address of the metrics for Prometheus, over HTTP, and of /health
+    /// Address of the metrics for Prometheus, over HTTP, and of /health, /health/live,
+    /// /health/ready and /health/started
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
     /// Format of the log
@@ -323,18 +333,19 @@ impl Args {
             .connection_limit(self.conn_limit as usize)
             .listen_backlog(self.listen_backlog)
             .idle_timeout(Duration::from_secs(self.idle_timeout.into()))
+            .handshake_timeout(Duration::from_secs(self.handshake_timeout.into()))
+            .drain_delay(Duration::from_secs(self.drain_delay.into()))
             .drain_timeout(Duration::from_secs(self.drain_timeout.into()))
             .buffer_limit_bytes(self.buffer_limit)
             .tls(self.tls.options())
             .auth_file(self.auth_file.clone())
             .snapshot(self.snapshot.clone().map(|path| {
+                let time = |seconds: u32| Duration::from_secs(seconds.into());
                 SnapshotOptions::new(path)
                     .ignore_bad(self.snapshot_ignore_bad)
+                    .max_age(self.snapshot_max_age.map(time))
                     .live_bytes_per_s(self.snapshot_rate)
-                    .live_interval(
-                        self.snapshot_interval
-                            .map(|seconds| Duration::from_secs(seconds.into())),
-                    )
+                    .live_interval(self.snapshot_interval.map(time))
             }))
             .metrics(self.metrics)
             .settings(

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use anyhow::Context;
-use forerun_cache::Cache;
-use forerun_server::{Server, ServerHandle};
+use anyhow::{Context, anyhow};
+use forerun_cache::{Cache, Error as CacheError};
+use forerun_server::{Error as ServerError, Server, ServerHandle, ServerOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
@@ -22,7 +22,7 @@ use tracing_subscriber::{Registry, reload};
 pub use args::Args;
 use args::LogFormat;
 
-use crate::exit::Outcome;
+use crate::exit::{Outcome, UsageError};
 use crate::output::Out;
 
 /// Runs the command until a signal ends it.
@@ -42,11 +42,34 @@ pub fn run_with(
         let _ = levels.reload(targets(level));
     });
     raise_descriptor_limit(args.descriptors());
-    // SIGHUP from a terminal that closes must not end the process while the snapshot is loaded.
-    signal_hook::flag::register(SIGHUP, Arc::default()).context("cannot handle signals")?;
-    let cache = Cache::new(args.cache()).context("cannot create the cache")?;
-    let server = Server::start(options, Arc::new(cache)).context("cannot start the server")?;
-    let signals = obey_signals(server.handle()).context("cannot handle signals")?;
+    // Before the snapshot is loaded: no signal may end the process once the file is removed.
+    let handle = ServerHandle::new();
+    let signals = obey_signals(handle.clone()).context("cannot handle signals")?;
+    let ended = serve(args, options, handle, started);
+    signals.close();
+    ended
+}
+
+/// Starts the server and waits for its end.
+fn serve(
+    args: &Args,
+    options: ServerOptions,
+    handle: ServerHandle,
+    started: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Outcome> {
+    let cache = Cache::new(args.cache()).map_err(|error| match error {
+        CacheError::ItemLimitTooLarge { .. } | CacheError::MemoryLimitTooSmall { .. } => {
+            anyhow!(UsageError(error.to_string()))
+        }
+        error => anyhow!(error).context("cannot create the cache"),
+    })?;
+    let server = match Server::start_with_handle(options, Arc::new(cache), handle) {
+        Err(ServerError::Interrupted) => {
+            tracing::info!("ended before the server had started");
+            return Ok(Outcome::Done);
+        }
+        started => started.context("cannot start the server")?,
+    };
     // Removed when this function returns.
     let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
 
@@ -59,9 +82,7 @@ pub fn run_with(
     }
     out.finish()?;
     started()?;
-    let ended = server.wait();
-    signals.close();
-    ended.context("the server failed")?;
+    server.wait().context("the server failed")?;
     Ok(Outcome::Done)
 }
 

@@ -14,6 +14,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use crate::exit::{Outcome, UsageError};
+use crate::login::{Login, LoginArgs};
 use crate::output::Out;
 use sample::{Connection, Sample};
 
@@ -32,9 +33,10 @@ const CLEAR: &[u8] = b"\x1b[2J\x1b[H";
 Examples:
   forerun top 127.0.0.1:11211
   forerun top cache1:11211 cache2:11211 --interval 5
-  forerun top 127.0.0.1:11211 --count 1                one view, for scripts")]
+  forerun top 127.0.0.1:11211 --count 1                one view, for scripts
+  forerun top cache1:11211 --user alice --password-file password")]
 pub struct Args {
-    /// The servers, as HOST:PORT; without TLS and users
+    /// The servers, as HOST:PORT; without TLS
     #[arg(required = true, value_name = "HOST:PORT")]
     servers: Vec<String>,
     /// Seconds between two views
@@ -48,11 +50,14 @@ pub struct Args {
     /// End after this number of views
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
+    #[command(flatten)]
+    login: LoginArgs,
 }
 
 /// A server, its connection while it has one, and its last sample.
 struct Watched<'a> {
     name: &'a str,
+    login: &'a Login,
     connection: Option<Connection>,
     last: Option<Sample>,
 }
@@ -62,7 +67,7 @@ impl Watched<'_> {
     fn view(&mut self) -> String {
         let sampled = match self.connection.take() {
             Some(connection) => Ok(connection),
-            None => Connection::open(self.name),
+            None => Connection::open(self.name, self.login),
         }
         .and_then(|mut connection| {
             let sample = connection.sample()?;
@@ -92,11 +97,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             return Err(UsageError(format!("{server:?} is not HOST:PORT")).into());
         }
     }
+    let login = args.login.read()?;
     let mut servers: Vec<Watched<'_>> = args
         .servers
         .iter()
         .map(|name| Watched {
             name,
+            login: &login,
             connection: None,
             last: None,
         })

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use crate::login::{self, Login};
+
 /// Maximum time to connect, and to wait for bytes of an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of an answer: a line of `stats conns` has less than 200 bytes.
@@ -42,8 +44,9 @@ impl Sample {
 }
 
 impl Connection {
-    /// Connects to `HOST:PORT`. The error is a text for the view.
-    pub fn open(server: &str) -> Result<Connection, String> {
+    /// Connects to `HOST:PORT`, and authenticates if there is a user. The error is a text for the
+    /// view.
+    pub fn open(server: &str, login: &Login) -> Result<Connection, String> {
         let mut addresses = server
             .to_socket_addrs()
             .map_err(|error| format!("unknown: {error}"))?;
@@ -55,9 +58,17 @@ impl Connection {
             Ok(stream)
         });
         let stream = opened.map_err(|error| format!("does not answer: {error}"))?;
-        Ok(Connection {
+        let mut connection = Connection {
             stream: BufReader::new(stream),
-        })
+        };
+        if let Some(request) = login.request() {
+            connection.ask(request)?;
+            let line = connection.line()?;
+            if line != login::ACCEPTED {
+                return Err(format!("cannot authenticate: it answers {line:?}"));
+            }
+        }
+        Ok(connection)
     }
 
     /// Asks for all statistics. The error is a text for the view.
@@ -70,7 +81,7 @@ impl Connection {
         let mut answers = Vec::with_capacity(PROBES);
         for _ in 0..PROBES {
             let asked = Instant::now();
-            self.ask("version\r\n")?;
+            self.ask(b"version\r\n")?;
             self.line()?;
             answers.push(asked.elapsed());
         }
@@ -84,7 +95,7 @@ impl Connection {
     }
 
     fn stats(&mut self, request: &str) -> Result<Vec<(String, String)>, String> {
-        self.ask(request)?;
+        self.ask(request.as_bytes())?;
         let mut stats = Vec::new();
         let mut bytes = 0;
         loop {
@@ -92,6 +103,9 @@ impl Connection {
             bytes += line.len() as u64;
             if line == "END" {
                 return Ok(stats);
+            }
+            if line == login::UNAUTHENTICATED {
+                return Err(login::NEEDS_USER.to_owned());
             }
             let pair = line
                 .strip_prefix("STAT ")
@@ -105,8 +119,8 @@ impl Connection {
         }
     }
 
-    fn ask(&mut self, request: &str) -> Result<(), String> {
-        let sent = self.stream.get_mut().write_all(request.as_bytes());
+    fn ask(&mut self, request: &[u8]) -> Result<(), String> {
+        let sent = self.stream.get_mut().write_all(request);
         sent.map_err(|error| format!("does not answer: {error}"))
     }
 

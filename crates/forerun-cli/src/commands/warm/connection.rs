@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use forerun_client::{Endpoint, ServerAddress};
 
+use crate::login::{self, Login};
 use crate::output::Named;
 
 /// Maximum time to connect, to wait for bytes, and for a whole line.
@@ -103,16 +104,26 @@ impl Limit {
 }
 
 impl Connection {
-    pub(super) fn open(server: &ServerAddress) -> anyhow::Result<Connection> {
+    /// Connects, and authenticates if there is a user.
+    pub(super) fn open(server: &ServerAddress, login: &Login) -> anyhow::Result<Connection> {
         let name = server.to_string();
         let stream = connect(server)
             .map_err(worded)
             .with_context(|| format!("cannot connect to {name}"))?;
-        Ok(Connection {
+        let mut connection = Connection {
             name,
             stream: BufReader::with_capacity(64 << 10, stream),
             line: Vec::new(),
-        })
+        };
+        if let Some(request) = login.request() {
+            connection.send(request)?;
+            let line = connection.line()?;
+            if line != login::ACCEPTED.as_bytes() {
+                let line = line.to_vec();
+                return Err(connection.unexpected(&line).context("cannot authenticate"));
+            }
+        }
+        Ok(connection)
     }
 
     /// The server's address.
@@ -190,6 +201,9 @@ impl Connection {
 
     /// An error: the server has answered something unexpected.
     pub(super) fn unexpected(&self, line: &[u8]) -> anyhow::Error {
+        if line == login::UNAUTHENTICATED.as_bytes() {
+            return anyhow!("{}: {}", self.name, login::NEEDS_USER);
+        }
         anyhow!("{}: it answered {}", self.name, Named(line))
     }
 }

@@ -14,6 +14,7 @@ use super::connection::Connection;
 use super::moved_keys::MovedKeys;
 use super::source::{Item, ItemReader, KeyList, ListedKey, ReadItems, push_key};
 use super::target::{Filled, Target};
+use crate::login::Login;
 
 /// A batch has at most this many keys,
 const BATCH_KEYS: usize = 200;
@@ -64,6 +65,7 @@ impl Pace {
 /// What one run does.
 pub(super) struct Run<'a> {
     pub moved: &'a MovedKeys,
+    pub login: &'a Login,
     pub pace: Pace,
     pub bar: &'a RateBar,
     /// Keys of the servers before this one, for the progress bar.
@@ -74,7 +76,7 @@ impl Run<'_> {
     /// Counts the keys of an old server that move.
     pub(super) fn count(&self, at: usize, server: &ServerAddress) -> anyhow::Result<Copied> {
         let mut copied = Copied::default();
-        let mut keys = KeyList::open(server)?;
+        let mut keys = KeyList::open(server, self.login)?;
         while let Some(key) = keys.next()? {
             self.note(at, &key, &mut copied);
         }
@@ -89,8 +91,8 @@ impl Run<'_> {
         target: &mut Target,
     ) -> anyhow::Result<Copied> {
         let mut copied = Copied::default();
-        let mut reader = ItemReader::open(server)?;
-        let mut keys = KeyList::open(server)?;
+        let mut reader = ItemReader::open(server, self.login)?;
+        let mut keys = KeyList::open(server, self.login)?;
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         while let Some(key) = keys.next()? {
             if !self.note(at, &key, &mut copied) {
@@ -162,8 +164,8 @@ impl Run<'_> {
 
     /// Deletes the keys of an old server that belong to another one by now.
     pub(super) fn delete_moved(&self, at: usize, server: &ServerAddress) -> anyhow::Result<u64> {
-        let mut connection = Connection::open(server)?;
-        let mut keys = KeyList::open(server)?;
+        let mut connection = Connection::open(server, self.login)?;
+        let mut keys = KeyList::open(server, self.login)?;
         let (mut request, mut waiting, mut deleted) = (Vec::new(), 0, 0);
         loop {
             let key = keys.next()?;

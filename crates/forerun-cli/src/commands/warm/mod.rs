@@ -24,6 +24,7 @@ use forerun_core::size::parse_size;
 use forerun_measure::progress::Progress;
 
 use crate::exit::{Outcome, UsageError};
+use crate::login::{Login, LoginArgs};
 use crate::output::{self, Out};
 use copy::{Copied, Pace, Run};
 use moved_keys::MovedKeys;
@@ -47,7 +48,7 @@ const DAY_S: u32 = 24 * 60 * 60;
 ///
 /// If the copy fails, run it again. If the new server is restarted after the first step, or its
 /// warm-up is over for another reason, do not copy anything: clients will fill it. The servers must
-/// be reachable without TLS and users.
+/// be reachable without TLS. If they have users, all must have the one of --user.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -94,6 +95,8 @@ pub struct Args {
     /// that a return to the old ring finds no old values
     #[arg(long)]
     delete_moved: bool,
+    #[command(flatten)]
+    login: LoginArgs,
 }
 
 /// How keys are placed, under the names that Python's `forerun.Client` uses.
@@ -145,11 +148,12 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let login = args.login.read()?;
     if args.begin {
-        return begin(args);
+        return begin(args, &login);
     }
     if args.end {
-        Target::open(&args.to)?.end()?;
+        Target::open(&args.to, &login)?.end()?;
         return Ok(Outcome::Done);
     }
     if args.from.is_empty() {
@@ -164,11 +168,11 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     // Fail before anything is read if the new server accepts no copies.
     let mut target = match args.dry_run {
         true => None,
-        false => Some(Target::open(&args.to)?),
+        false => Some(Target::open(&args.to, &login)?),
     };
     if let Some(target) = &target {
         for server in &args.from {
-            if target.is_at(server)? {
+            if target.is_at(server, &login)? {
                 bail!(UsageError(format!(
                     "{server} is in --from, but leads to the new server, {}",
                     args.to
@@ -178,12 +182,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let mut total = 0_u64;
     for server in &args.from {
-        total = total.saturating_add(source::item_count(server)?);
+        total = total.saturating_add(source::item_count(server, &login)?);
     }
     let what = if args.dry_run { "counting" } else { "copying" };
     let bar = Progress::on_terminal().rate(what, Some(total), "keys");
     let mut run = Run {
         moved: &moved,
+        login: &login,
         pace: Pace::new(args.rate),
         bar: &bar,
         listed_before: 0,
@@ -216,8 +221,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::partial_if(all.iter().any(is_partial)))
 }
 
-fn begin(args: &Args) -> anyhow::Result<Outcome> {
-    let left_s = Target::begin(&args.to, args.within)?;
+fn begin(args: &Args, login: &Login) -> anyhow::Result<Outcome> {
+    let left_s = Target::begin(&args.to, login, args.within)?;
     let mut out = Out::stdout();
     out.line(format_args!(
         "{}: keeps track of the keys that clients change, for {left_s} s at most; now change all \

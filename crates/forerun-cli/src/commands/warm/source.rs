@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use forerun_client::ServerAddress;
 
 use super::connection::{Connection, number};
+use crate::login::Login;
 
 /// Maximum size of the values of a batch: the largest value, and a batch of small ones. A server
 /// that sends more has not listed its items as they are.
@@ -61,8 +62,8 @@ pub(super) struct KeyList {
 }
 
 impl KeyList {
-    pub(super) fn open(server: &ServerAddress) -> anyhow::Result<KeyList> {
-        let mut connection = Connection::open(server)?;
+    pub(super) fn open(server: &ServerAddress, login: &Login) -> anyhow::Result<KeyList> {
+        let mut connection = Connection::open(server, login)?;
         connection.send(b"lru_crawler metadump all\r\n")?;
         Ok(KeyList {
             connection,
@@ -136,8 +137,8 @@ pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) -> Option<&'static [u8]> {
 }
 
 /// The number of items on a server, for the progress bar; 0 if it does not say.
-pub(super) fn item_count(server: &ServerAddress) -> anyhow::Result<u64> {
-    let mut connection = Connection::open(server)?;
+pub(super) fn item_count(server: &ServerAddress, login: &Login) -> anyhow::Result<u64> {
+    let mut connection = Connection::open(server, login)?;
     connection.send(b"stats\r\n")?;
     read_item_count(&mut connection)
 }
@@ -178,9 +179,9 @@ pub(super) struct ReadItems {
 }
 
 impl ItemReader {
-    pub(super) fn open(server: &ServerAddress) -> anyhow::Result<ItemReader> {
+    pub(super) fn open(server: &ServerAddress, login: &Login) -> anyhow::Result<ItemReader> {
         Ok(ItemReader {
-            connection: Connection::open(server)?,
+            connection: Connection::open(server, login)?,
             request: Vec::new(),
         })
     }

@@ -7,6 +7,7 @@ use forerun_client::ServerAddress;
 
 use super::connection::{Connection, number};
 use super::source::{Item, push_key};
+use crate::login::Login;
 use crate::output::Named;
 
 /// The new server.
@@ -39,8 +40,12 @@ pub(super) struct Filled {
 
 impl Target {
     /// Begins the warm-up of a server that no client has used, and returns its time limit.
-    pub(super) fn begin(server: &ServerAddress, seconds: u32) -> anyhow::Result<u32> {
-        let mut connection = Connection::open(server)?;
+    pub(super) fn begin(
+        server: &ServerAddress,
+        login: &Login,
+        seconds: u32,
+    ) -> anyhow::Result<u32> {
+        let mut connection = Connection::open(server, login)?;
         connection.send(format!("warm_up begin {seconds}\r\n").as_bytes())?;
         let line = connection.line()?.to_vec();
         match status(&line) {
@@ -50,8 +55,8 @@ impl Target {
     }
 
     /// Connects to a server that is being warmed up.
-    pub(super) fn open(server: &ServerAddress) -> anyhow::Result<Target> {
-        let mut connection = Connection::open(server)?;
+    pub(super) fn open(server: &ServerAddress, login: &Login) -> anyhow::Result<Target> {
+        let mut connection = Connection::open(server, login)?;
         connection.send(b"warm_up status\r\n")?;
         let line = connection.line()?.to_vec();
         match status(&line) {
@@ -67,8 +72,8 @@ impl Target {
     }
 
     /// Whether this address leads to the new server, too.
-    pub(super) fn is_at(&self, server: &ServerAddress) -> anyhow::Result<bool> {
-        let mut connection = Connection::open(server)?;
+    pub(super) fn is_at(&self, server: &ServerAddress, login: &Login) -> anyhow::Result<bool> {
+        let mut connection = Connection::open(server, login)?;
         connection.send(b"warm_up status\r\n")?;
         let line = connection.line()?;
         Ok(status(line).is_some_and(|(token, ..)| token == self.token))

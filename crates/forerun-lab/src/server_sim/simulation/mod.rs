@@ -188,6 +188,8 @@ impl<'p> Simulation<'p> {
         options.threads = self.plan.threads;
         options.connection_limit = self.plan.connection_limit;
         options.idle_timeout = Duration::from_secs(self.plan.idle_timeout_s);
+        // A client may take any time for its handshake.
+        options.handshake_timeout = Duration::ZERO;
         options.drain_timeout = Duration::from_secs(self.plan.drain_timeout_s);
         let certificates = &self.certificates.server;
         options.tls = listeners.have_tls().then(|| certificates.clone());
