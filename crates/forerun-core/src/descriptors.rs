@@ -4,6 +4,7 @@
 //! standard streams, or that closed them, this is 0, 1 or 2, and whatever anyone prints would be
 //! written into the file.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -31,4 +32,21 @@ where
         return Ok(file);
     }
     Ok(F::from(rustix::io::fcntl_dupfd_cloexec(&file, FIRST)?))
+}
+
+/// Calls `open` while the descriptors of the standard streams are in use. For what cannot be moved
+/// to another descriptor, such as an io_uring ring.
+///
+/// # Errors
+/// That of `open`, or the process has no descriptor left.
+pub fn open_above_standard_streams<T>(open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let mut below = Vec::new();
+    loop {
+        let any = File::open("/")?;
+        if any.as_raw_fd() >= FIRST {
+            break;
+        }
+        below.push(any);
+    }
+    open()
 }

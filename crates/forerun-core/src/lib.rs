@@ -41,7 +41,7 @@ mod touch;
 
 pub use arch::CACHE_LINE_BYTES;
 pub use cache_padded::CachePadded;
-pub use descriptors::above_standard_streams;
+pub use descriptors::{above_standard_streams, open_above_standard_streams};
 pub use interleave::{
     Driver, MemoryOnly, Wait, block_on, block_on_with, interleave, interleave_with,
 };

@@ -3,14 +3,25 @@
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use forerun_core::sync::{Arc, Mutex, PoisonError, thread};
+use rustix::net::SocketAddrUnix;
 
 use super::plain_socket::Place;
 use super::socket::Peer;
 use super::ucx::UcxClient;
 use crate::server_address::{Endpoint, ServerAddress};
+
+/// The path of a socket, absolute, so that a client still finds it when the process changes its
+/// directory. As it is if the absolute path is too long for a socket's address.
+fn socket_path(path: &Path) -> PathBuf {
+    match std::path::absolute(path) {
+        Ok(absolute) if SocketAddrUnix::new(&absolute).is_ok() => absolute,
+        _ => path.to_owned(),
+    }
+}
 
 /// The addresses of a server.
 #[derive(Debug)]
@@ -47,7 +58,7 @@ impl Resolver {
 
     fn resolve(&self) {
         let found: Vec<Place> = match &self.endpoint {
-            Endpoint::Unix(path) | Endpoint::UcxUnix(path) => vec![Place::Unix(path.clone())],
+            Endpoint::Unix(path) | Endpoint::UcxUnix(path) => vec![Place::Unix(socket_path(path))],
             Endpoint::Tcp { host, port } | Endpoint::UcxTcp { host, port } => {
                 let found = (host.as_str(), *port).to_socket_addrs();
                 found.into_iter().flatten().map(Place::Tcp).collect()

@@ -170,6 +170,11 @@ impl Backups {
         })
     }
 
+    /// Returns the directory, as an absolute path.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
     /// Sets a function that is called with the progress of long work, every few hundred kilobytes.
     /// If it panics, that work ends with [`Error::Panicked`].
     ///

@@ -450,7 +450,7 @@ impl Db {
         self.open.constant(|open| &open.inner.recovery)
     }
 
-    /// Returns the store's directory.
+    /// Returns the store's directory, as an absolute path.
     pub fn path(&self) -> &Path {
         self.open.constant(|open| &*open.inner.path)
     }

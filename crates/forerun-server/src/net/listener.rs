@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forerun_cache::SharedValue;
+use forerun_core::above_standard_streams;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -55,7 +56,8 @@ struct SocketFile {
 impl SocketFile {
     fn at(path: &Path) -> io::Result<SocketFile> {
         Ok(SocketFile {
-            path: path.to_owned(),
+            // The process may change its directory.
+            path: std::path::absolute(path)?,
             identity: identity(path)?,
         })
     }
@@ -102,7 +104,8 @@ impl Listener {
         };
         let (socket, address) = match &listen.address {
             Address::Tcp(address) | Address::UcxTcp(address) => {
-                let socket = TcpListener::bind(*address).map_err(failed)?;
+                let socket = TcpListener::bind(*address).and_then(above_standard_streams);
+                let socket = socket.map_err(failed)?;
                 queue(&socket, backlog).map_err(failed)?;
                 // Accepted connections inherit keepalive, as in memcached. The server notices that
                 // a client has vanished even if it never sends that client anything.
@@ -143,6 +146,7 @@ impl Listening for Listener {
         match &self.socket {
             Bound::Tcp(socket) => {
                 let (stream, peer) = socket.accept()?;
+                let stream = above_standard_streams(stream)?;
                 // Send answers without delay: each answer is already one write.
                 stream.set_nodelay(true)?;
                 Ok(match &self.ucx {
@@ -152,6 +156,7 @@ impl Listening for Listener {
             }
             Bound::Unix(socket, _) => {
                 let (stream, _) = socket.accept()?;
+                let stream = above_standard_streams(stream)?;
                 let Some(ucx) = &self.ucx else {
                     return Ok((Socket::Unix(stream), Peer::Unix));
                 };
@@ -219,7 +224,7 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let socket = unix_socket(mode)?;
+    let socket = above_standard_streams(unix_socket(mode)?)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let file = SocketFile::at(path)?;
     let set_mode = || fs::set_permissions(path, fs::Permissions::from_mode(mode));

@@ -108,6 +108,7 @@ impl Server {
     /// Any [`Error`]. In that case nothing stays bound, no thread is left, and the snapshot is
     /// unchanged.
     pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
+        let options = options.with_absolute_paths();
         let ServerParts {
             mut acceptor,
             workers,
