@@ -6,10 +6,10 @@ mod testing;
 
 use std::fs;
 
-use forerun_client::{Client, Endpoint, ServerAddress};
+use forerun_client::{Client, Credentials, Endpoint, ServerAddress};
 use forerun_server::{Listen, ServerOptions, SnapshotOptions};
-use fork::Ending::{AtOnce, Exit};
-use testing::{client_of, forerun, options, start};
+use fork::Ending::AtOnce;
+use testing::{client_of, forerun, options, start, until};
 
 #[test]
 fn a_server_and_a_client_keep_their_files_when_the_process_changes_its_directory() {
@@ -20,15 +20,26 @@ fn a_server_and_a_client_keep_their_files_when_the_process_changes_its_directory
         fs::write(path.join("cache.snapshot"), "another server's").expect("a file");
     }
     fs::remove_file(here.join("cache.snapshot")).expect("it is there");
+    fs::write(here.join("users"), "alice:old").expect("a file");
     std::env::set_current_dir(&here).expect("it is there");
 
     let listen = Listen::parse("unix:socket", 0).expect("an address");
     let snapshot = SnapshotOptions::new("cache.snapshot");
-    let server = start(ServerOptions::new(listen).snapshot(snapshot));
-    let address = ServerAddress::new(Endpoint::Unix("socket".into()));
-    let client = Client::new([address], options()).expect("a client");
+    let options = ServerOptions::new(listen).snapshot(snapshot);
+    let server = start(options.auth_file(std::path::PathBuf::from("users")));
+    let client = |password| {
+        let address = ServerAddress::new(Endpoint::Unix("socket".into()));
+        let alice = Credentials::new("alice", password);
+        Client::new([address], testing::options().credentials(alice)).expect("a client")
+    };
+    let clients = ["old", "new"].map(client);
     std::env::set_current_dir(&there).expect("it is there");
-    client.set("k", "v").expect("it finds the server");
+    clients[0].set("k", "v").expect("it finds the server");
+    fs::write(here.join("users"), "alice:new").expect("a file");
+    until("the server has read the users again", || {
+        server.reload_files();
+        clients[1].get("k").is_ok()
+    });
     server.drain();
     server.wait().expect("it ends");
 
@@ -41,7 +52,7 @@ fn a_server_and_a_client_keep_their_files_when_the_process_changes_its_directory
 
 #[test]
 fn no_socket_has_the_descriptor_of_a_standard_stream() {
-    let work = || {
+    fork::in_child(AtOnce, || {
         for descriptor in 0..3 {
             // SAFETY: nothing in this child uses the standard streams.
             unsafe { libc::close(descriptor) };
@@ -55,6 +66,5 @@ fn no_socket_has_the_descriptor_of_a_standard_stream() {
             // SAFETY: the call only asks about the descriptor.
             assert_eq!(unsafe { libc::fcntl(descriptor, libc::F_GETFD) }, -1);
         }
-    };
-    [AtOnce, Exit].map(|ending| fork::in_child(ending, work));
+    });
 }

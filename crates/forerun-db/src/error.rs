@@ -386,10 +386,7 @@ pub enum Error {
     Forked(#[from] forerun_core::Forked),
     /// The directory of a store or of backups was removed, or emptied, while it was open; another
     /// process may have created a store there since. Nothing more is written there.
-    #[error(
-        "{} was removed while it was open, or its files were; nothing more is written there",
-        .path.display()
-    )]
+    #[error("{} was removed or emptied while open; nothing more is written there", .path.display())]
     DirectoryGone {
         /// The directory.
         path: PathBuf,

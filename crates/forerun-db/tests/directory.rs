@@ -39,7 +39,7 @@ fn is_gone<T>(result: Result<T>) {
                 Error::Poisoned { cause } => cause.to_string(),
                 other => other.to_string(),
             };
-            let is_worded = error.contains("was removed while it was open, or its files were");
+            let is_worded = error.contains("was removed or emptied while open");
             assert!(is_worded, "another error: {error}");
         }
         Ok(_) => panic!("it was let through"),

@@ -2,8 +2,8 @@
 //! lock file is gone.
 //!
 //! ```text
-//!   create, rename, remove, link, sync ──> does LOCK still lead to the file that is locked? ─┬─ yes ──> the file system
-//!                                                                                            └─ no ───> refused from now on
+//!   create, rename, remove, link, sync ──> is LOCK still the locked file? ─┬─ yes ──> the file system
+//!                                                                          └─ no ───> refused from now on
 //! ```
 //!
 //! Someone may remove the files of an open store, or its whole directory, and another process may
