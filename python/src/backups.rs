@@ -76,9 +76,9 @@ impl Backups {
         text_signature = "(path, *, create='if_missing')"
     )]
     fn new(py: Python<'_>, path: PathBuf, create: CreateStore) -> PyResult<Backups> {
-        let opened = path.clone();
-        let open = move || forerun::Backups::open_with_io(Arc::new(OsIo), opened, create.0);
+        let open = move || forerun::Backups::open_with_io(Arc::new(OsIo), path, create.0);
         let backups = run_long(py, "opening a directory of backups", open)?.map_err(exception)?;
+        let path = backups.path().to_owned();
         let handle = Handle {
             backups: Mutex::new(Some(backups)),
             is_closed: AtomicBool::new(false),
@@ -89,7 +89,7 @@ impl Backups {
         })
     }
 
-    /// The directory.
+    /// The directory, as an absolute path.
     #[getter]
     fn path(&self) -> PathBuf {
         self.path.clone()

@@ -75,15 +75,14 @@ impl Db {
                 true => Access::ReadOnly,
                 false => Access::ReadWrite,
             });
-        let opened = path.clone();
         let open =
-            move || options.in_stored_order(|options| forerun::Db::open(&opened, options.clone()));
+            move || options.in_stored_order(|options| forerun::Db::open(&path, options.clone()));
         let db = run_long(py, "opening a store", open)?.map_err(exception)?;
-        let own = db.default_keyspace();
+        let (own, path) = (db.default_keyspace(), db.path().to_owned());
         Ok(Keyspace::layers("store", db, own, durability).add_subclass(Db { path }))
     }
 
-    /// The directory.
+    /// The directory, as an absolute path.
     #[getter]
     fn path(&self) -> PathBuf {
         self.path.clone()

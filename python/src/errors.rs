@@ -67,7 +67,7 @@ pub(crate) fn exception(error: forerun::DbError) -> PyErr {
         E::CompactionFailed { cause, .. } if matches!(*cause, E::Io { .. }) => {
             IoError::new_err(words)
         }
-        E::Io { .. } => IoError::new_err(words),
+        E::Io { .. } | E::DirectoryGone { .. } => IoError::new_err(words),
         _ => Error::new_err(words),
     }
 }

@@ -96,7 +96,7 @@ impl EventLoop {
     pub(crate) fn new() -> io::Result<EventLoop> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(EventLoop {
-            epoll: Arc::new(epoll),
+            epoll: Arc::new(forerun_core::above_standard_streams(epoll)?),
         })
     }
 

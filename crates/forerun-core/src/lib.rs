@@ -5,6 +5,7 @@
 //! - [`prefetch_ahead`]: the keys of a batch, prefetched before their turn;
 //! - [`arch`]: prefetch, the cache line size, and the instruction set, which is chosen at run time;
 //! - [`CachePadded`]: a value in cache lines of its own;
+//! - [`above_standard_streams`]: open files that nothing printed can reach;
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;
 //! - [`epoch`]: epoch-based reclamation that survives a fork;
@@ -18,6 +19,7 @@
 
 pub mod arch;
 mod cache_padded;
+mod descriptors;
 pub mod epoch;
 // Hidden because the macro `metrics!` names its items; users see those that are exported below.
 pub mod hashing;
@@ -39,6 +41,7 @@ mod touch;
 
 pub use arch::CACHE_LINE_BYTES;
 pub use cache_padded::CachePadded;
+pub use descriptors::{above_standard_streams, open_above_standard_streams};
 pub use interleave::{
     Driver, MemoryOnly, Wait, block_on, block_on_with, interleave, interleave_with,
 };

@@ -384,6 +384,13 @@ pub enum Error {
     /// touched.
     #[error(transparent)]
     Forked(#[from] forerun_core::Forked),
+    /// The directory of a store or of backups was removed, or emptied, while it was open; another
+    /// process may have created a store there since. Nothing more is written there.
+    #[error("{} was removed or emptied while open; nothing more is written there", .path.display())]
+    DirectoryGone {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The operating system failed a call.
     #[error("cannot {op} {}: {cause}", .path.display())]
     Io {
@@ -396,9 +403,18 @@ pub enum Error {
     },
 }
 
+/// The cause of a call that a file system refused, because the directory is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the directory is gone")]
+pub(crate) struct DirectoryGone(pub(crate) PathBuf);
+
 impl Error {
     /// Wraps a failed call with its operation and path.
     pub(crate) fn io(op: &'static str, path: &Path, cause: io::Error) -> Error {
+        let inner = cause.get_ref().and_then(|inner| inner.downcast_ref());
+        if let Some(DirectoryGone(path)) = inner {
+            return Error::DirectoryGone { path: path.clone() };
+        }
         Error::Io {
             op,
             path: path.to_owned(),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use forerun_cache::Cache;
 use forerun_core::sync::{thread, time};
+use forerun_core::{above_standard_streams, open_above_standard_streams};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::address::Listen;
@@ -46,8 +47,11 @@ impl System for OsSystem {
     }
 
     fn poll(&self, events: usize) -> io::Result<(OsPoll, Arc<dyn Wake>)> {
-        let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), Token(WAKE))?;
+        let (poll, waker) = open_above_standard_streams(|| {
+            let poll = Poll::new()?;
+            let waker = Waker::new(poll.registry(), Token(WAKE))?;
+            Ok((poll, waker))
+        })?;
         let events = Events::with_capacity(events);
         let ucx = RefCell::default();
         Ok((OsPoll { poll, events, ucx }, Arc::new(waker)))
@@ -69,11 +73,12 @@ impl System for OsSystem {
 
     fn create(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(MODE).open(path)
+        options.write(true).create_new(true).mode(MODE);
+        above_standard_streams(options.open(path)?)
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
-        File::open(path)
+        above_standard_streams(File::open(path)?)
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {

@@ -113,6 +113,8 @@ impl Table {
         read_only: bool,
     ) -> PyResult<Table> {
         let dtype = dtype.map_or(Ok(Dtype::F32), options::dtype)?;
+        // The process may change its directory. Opening the store refuses an empty path.
+        let path = path.map(|path| std::path::absolute(&path).unwrap_or(path));
         let waits = path.is_some() || device_capacity > 0;
         let sizes = Sizes {
             device_capacity,
@@ -159,7 +161,7 @@ impl Table {
         })
     }
 
-    /// The directory of the store; `None` without one.
+    /// The directory of the store, as an absolute path; `None` without one.
     #[getter]
     fn path(&self) -> Option<PathBuf> {
         self.path.clone()

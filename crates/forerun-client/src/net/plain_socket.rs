@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use forerun_core::above_standard_streams;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt};
 
 /// An address of a socket.
@@ -74,7 +75,7 @@ fn stream_socket(
         SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
         protocol,
     )?;
-    Ok(socket)
+    above_standard_streams(socket)
 }
 
 impl AsFd for PlainSocket {

@@ -10,10 +10,12 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError, thread, time};
+use rustix::net::SocketAddrUnix;
 
 use super::plain_socket::Place;
 use super::resolution::Resolution;
@@ -27,6 +29,15 @@ pub(crate) type Lookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 /// Asks the system's resolver.
 pub(crate) fn system_lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok((host, port).to_socket_addrs()?.collect())
+}
+
+/// The path of a socket, absolute, so that a client still finds it when the process changes its
+/// directory. As it is if the absolute path is too long for a socket's address.
+fn socket_path(path: &Path) -> PathBuf {
+    match std::path::absolute(path) {
+        Ok(absolute) if SocketAddrUnix::new(&absolute).is_ok() => absolute,
+        _ => path.to_owned(),
+    }
 }
 
 /// The addresses of a server.
@@ -117,7 +128,7 @@ impl Resolver {
     fn resolve(&self) {
         let start = time::now();
         let found: Vec<Place> = match &self.endpoint {
-            Endpoint::Unix(path) | Endpoint::UcxUnix(path) => vec![Place::Unix(path.clone())],
+            Endpoint::Unix(path) | Endpoint::UcxUnix(path) => vec![Place::Unix(socket_path(path))],
             Endpoint::Tcp { host, port } | Endpoint::UcxTcp { host, port } => {
                 let found = (self.lookup)(host, *port);
                 found.into_iter().flatten().map(Place::Tcp).collect()

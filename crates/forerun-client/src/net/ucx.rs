@@ -100,6 +100,7 @@ impl UcxSocket {
     /// `control` is connected or connecting.
     pub(crate) fn new(control: PlainSocket, client: Arc<UcxClient>) -> io::Result<UcxSocket> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = forerun_core::above_standard_streams(epoll)?;
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
         epoll::add(&epoll, &control, epoll::EventData::new_u64(0), both)?;
         Ok(UcxSocket {

@@ -15,6 +15,7 @@ pub enum Ending {
     /// At once, without dropping anything.
     AtOnce,
     /// By `exit`, which runs the destructors of thread locals and `atexit` handlers.
+    #[allow(dead_code, reason = "not every test binary uses it")]
     Exit,
 }
 

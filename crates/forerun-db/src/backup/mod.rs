@@ -42,6 +42,7 @@ use crate::planted::{self, Defect};
 use crate::sealed::Kind;
 use crate::store_dir::{self, Lock, Mark};
 use crate::tree::checkpoint::make_store;
+use crate::tree::manifest::RunRecord;
 use crate::{Create, Error, Result};
 
 use copy::Meter;
@@ -142,7 +143,7 @@ impl Backups {
         create: Create,
     ) -> Result<Backups> {
         let io: Arc<dyn Io> = Arc::new(GuardedIo(io));
-        let dir = path.as_ref().to_owned();
+        let dir = store_dir::absolute(&*io, path.as_ref())?;
         // `open` takes such a directory too, so that its backups can be restored.
         let is_created = create != Create::Never;
         if let Some(store) = is_created
@@ -151,13 +152,14 @@ impl Backups {
         {
             return Err(Error::InsideStore { path: dir, store });
         }
-        let check = |dir: &Path| {
+        let check = |io: &dyn Io, dir: &Path| {
             let path = dir.join(MARK.name);
-            let bytes = store_dir::read(&*io, &path)?;
+            let bytes = store_dir::read(io, &path)?;
             let unsealed = KIND.unseal(&bytes, |_| Ok(()));
             unsealed.map_err(|bad| bad.of(&KIND, &path, dir))
         };
-        let mut lock = store_dir::take(&*io, &dir, create, &MARK, &KIND.seal(|_| ()), &check)?;
+        let mark = KIND.seal(|_| ());
+        let (io, mut lock) = store_dir::take(&io, &dir, create, &MARK, &mark, &check)?;
         lock.note_boot();
         Ok(Backups {
             io,
@@ -166,6 +168,11 @@ impl Backups {
             interrupt: None,
             lock,
         })
+    }
+
+    /// Returns the directory, as an absolute path.
+    pub fn path(&self) -> &Path {
+        &self.dir
     }
 
     /// Sets a function that is called with the progress of long work, every few hundred kilobytes.
@@ -306,7 +313,8 @@ impl Backups {
     /// [`Error::Panicked`]: a function of the caller panicked. In all cases, no store is left in
     /// `into`.
     pub fn restore(&self, number: Option<u64>, into: impl AsRef<Path>) -> Result<Backup> {
-        let (into, found) = (into.as_ref(), self.look()?);
+        let into = &store_dir::absolute(&*self.io, into.as_ref())?;
+        let found = self.look()?;
         let wanted = number.unwrap_or(found.last_number());
         let record = found.records.get(&wanted);
         let record = record.ok_or_else(|| self.no_backup(number))?;
@@ -315,21 +323,21 @@ impl Backups {
         let total_bytes = record.runs().map(|(run, _)| run.bytes).sum();
         let mut meter = Meter::new(self, None, total_bytes);
         let mut checksums = record.checksums.iter();
-        let put_run = |run: &_| {
+        let put_run = |io: &dyn Io, run: &RunRecord| {
             let path = self.dir.join(run_name(run));
-            let file = copy::open(&*self.io, &path, run.bytes)?;
+            let file = copy::open(io, &path, run.bytes)?;
             let to = crate::run::path(into, run.number);
             let from = (&*file, &*path);
             let checksum = match planted::is(Defect::RestoreUnsynced) {
-                true => copy::write_copy(from, &*self.io, &to, run.bytes, &mut meter)?.1,
-                false => copy::copy(from, &*self.io, &to, run.bytes, &mut meter)?,
+                true => copy::write_copy(from, io, &to, run.bytes, &mut meter)?.1,
+                false => copy::copy(from, io, &to, run.bytes, &mut meter)?,
             };
             match checksums.next() == Some(&checksum) {
                 true => Ok(()),
                 false => Err(changed(&path)),
             }
         };
-        make_store(&*self.io, into, &record.manifest, put_run, || Ok(()))?;
+        make_store(&self.io, into, &record.manifest, put_run, |_| Ok(()))?;
         Ok(backup)
     }
 

@@ -60,6 +60,7 @@ impl Inner {
 
     /// Makes a copy of the store, as it is now, in `into`. Reads and writes continue.
     pub(super) fn checkpoint(&self, into: &Path) -> Result<()> {
+        let into = &store_dir::absolute(&*self.io, into)?;
         self.check_outside(into)?;
         // After a flush, little of the log is left to copy. Without a log, only the flush makes the
         // entries durable.

@@ -124,12 +124,16 @@ impl Drop for DirGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::io::Io;
     use crate::io::fault::FaultIo;
     use crate::{Create, Error};
 
     fn open(io: &FaultIo) -> Result<StoreDir> {
-        StoreDir::open(io, "/store".as_ref(), Create::IfMissing, "order")
+        let io: Arc<dyn Io> = Arc::new(io.clone());
+        StoreDir::open(&io, "/store".as_ref(), Create::IfMissing, "order")
     }
 
     #[test]

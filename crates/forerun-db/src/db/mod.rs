@@ -249,17 +249,12 @@ impl Db {
     }
 
     fn open_on(io: Arc<dyn Io>, path: &Path, options: Options) -> Result<Db> {
-        Db::start(|| open::open(io, path, options))
+        Db::start(|| open::open(&io, path, options))
     }
 
     /// Opens the store in a directory whose lock the caller already holds.
-    pub(crate) fn open_in(
-        io: Arc<dyn Io>,
-        path: &Path,
-        options: Options,
-        dir: StoreDir,
-    ) -> Result<Db> {
-        Db::start(|| open::open_in(Arc::new(GuardedIo(io)), path, options, dir))
+    pub(crate) fn open_in(options: Options, dir: StoreDir) -> Result<Db> {
+        Db::start(|| open::open_in(options, dir))
     }
 
     fn start(open: impl FnOnce() -> Result<Inner>) -> Result<Db> {
@@ -455,7 +450,7 @@ impl Db {
         self.open.constant(|open| &open.inner.recovery)
     }
 
-    /// Returns the store's directory.
+    /// Returns the store's directory, as an absolute path.
     pub fn path(&self) -> &Path {
         self.open.constant(|open| &*open.inner.path)
     }

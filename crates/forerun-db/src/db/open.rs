@@ -44,30 +44,26 @@ use crate::wal::writer::LogWriter;
 use crate::{Access, Error, Op, Options, Recovery, Result, WalMode};
 
 /// Locks a store's directory, or creates one, and opens the store in it.
-pub(super) fn open(io: Arc<dyn Io>, path: &Path, options: Options) -> Result<Inner> {
+pub(super) fn open(io: &Arc<dyn Io>, path: &Path, options: Options) -> Result<Inner> {
     options.check()?;
     let comparator = options.comparator.name();
     let dir = match options.access {
-        Access::ReadWrite => StoreDir::open(&*io, path, options.create, comparator)?,
-        Access::ReadOnly => StoreDir::open_read_only(&*io, path, comparator)?,
+        Access::ReadWrite => StoreDir::open(io, path, options.create, comparator)?,
+        Access::ReadOnly => StoreDir::open_read_only(io, path, comparator)?,
     };
-    open_in(io, path, options, dir)
+    open_in(options, dir)
 }
 
 /// Opens the store in a directory whose lock the caller already holds.
-pub(super) fn open_in(
-    io: Arc<dyn Io>,
-    path: &Path,
-    mut options: Options,
-    mut dir: StoreDir,
-) -> Result<Inner> {
+pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> {
     // Leaves memory for the next memtable while one is flushed.
     options.memtable_bytes = options.memtable_bytes.min(options.memory_limit_bytes / 2);
     options.check()?;
     let max_open = options
         .max_open_files
         .unwrap_or_else(open_files::default_limit);
-    let io: Arc<dyn Io> = Arc::new(OpenFiles::new(io, max_open));
+    let io: Arc<dyn Io> = Arc::new(OpenFiles::new(Arc::clone(&dir.io), max_open));
+    let path = &*dir.path.clone();
     let cache = PageCache::new(CacheOptions {
         capacity_bytes: options.cache_bytes,
         page_bytes: options.run.page_limit_bytes(),

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use forerun_core::sync::time;
 
-use super::{Io, IoFile, OpenMode};
+use super::{FileId, Io, IoFile, OpenMode};
 
 /// Calls another file system.
 #[derive(Debug)]
@@ -66,6 +66,19 @@ impl Io for GuardedIo {
         guard("boot_id", || Ok(self.0.boot_id())).unwrap_or(None)
     }
 
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        guard("absolute", || self.0.absolute(path))
+    }
+
+    fn open_dir(&self, dir: &Path) -> io::Result<Option<Arc<dyn Io>>> {
+        let opened = guard("open_dir", || self.0.open_dir(dir))?;
+        Ok(opened.map(|io| -> Arc<dyn Io> { Arc::new(GuardedIo(io)) }))
+    }
+
+    fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
+        guard("file_id", || self.0.file_id(path))
+    }
+
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
         guard("canonicalize", || self.0.canonicalize(path))
     }
@@ -110,6 +123,10 @@ impl IoFile for GuardedFile {
 
     fn try_lock_shared(&self) -> io::Result<bool> {
         guard("try_lock_shared", || self.0.try_lock_shared())
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        guard("id", || self.0.id())
     }
 
     fn shared(&self) -> Option<Arc<File>> {

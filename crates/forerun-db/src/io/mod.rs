@@ -10,8 +10,11 @@
 
 pub mod fault;
 pub(crate) mod guarded;
+pub(crate) mod locked_dir;
+mod open_dirs;
 pub(crate) mod open_files;
 mod os;
+mod os_file;
 pub(crate) mod reads;
 pub(crate) mod replace;
 
@@ -42,6 +45,15 @@ pub enum OpenMode {
     Create,
     /// For reading and writing. The file is created, or truncated to zero bytes.
     CreateEmpty,
+}
+
+/// Distinguishes a file from all others that exist: the device and the number of the file on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    /// The device.
+    pub device: u64,
+    /// The number of the file on the device.
+    pub number: u64,
 }
 
 /// A file system. Any number of threads may call its methods at once.
@@ -89,6 +101,28 @@ pub trait Io: Send + Sync + fmt::Debug {
     /// than before.
     fn monotonic(&self) -> Instant {
         time::now()
+    }
+
+    /// The absolute form of a path, which need not exist: it leads to the same place when the
+    /// process changes its directory. By default the path as it is.
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        Ok(path.to_owned())
+    }
+
+    /// Opens a directory. The returned file system finds the directory's files through the open
+    /// directory and not by its name, so it still finds them after a rename, and never finds those
+    /// of another directory that has the name now. It finds everything else as this one does.
+    /// `None`, the default: this file system finds everything by name.
+    fn open_dir(&self, dir: &Path) -> io::Result<Option<Arc<dyn Io>>> {
+        let _ = dir;
+        Ok(None)
+    }
+
+    /// The identity of the file that has a name now. `None`, the default: files have none. A store
+    /// on such a file system does not notice when its directory is replaced.
+    fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
+        let _ = path;
+        Ok(None)
     }
 
     /// The absolute path of an existing file or directory, without symbolic links. By default the
@@ -148,11 +182,24 @@ pub trait IoFile: Send + Sync + fmt::Debug {
         self.try_lock()
     }
 
+    /// The identity of this file, if files have one: see [`Io::file_id`].
+    fn id(&self) -> io::Result<Option<FileId>> {
+        Ok(None)
+    }
+
     /// The operating system's file behind this one, if reads may bypass [`IoFile::read_at`]. Other
     /// threads or the kernel then read it, several at once, and it stays open for them when this
     /// handle is dropped.
     fn shared(&self) -> Option<Arc<File>> {
         None
+    }
+}
+
+/// Whether a name still leads to a file with this identity. Yes if files have none.
+pub(crate) fn leads_to(io: &dyn Io, path: &Path, id: Option<FileId>) -> io::Result<bool> {
+    match io.file_id(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => Ok(found?.zip(id).is_none_or(|(found, id)| found == id)),
     }
 }
 

@@ -27,7 +27,7 @@ use std::time::Instant;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
-use super::{Io, IoFile, OpenMode};
+use super::{FileId, Io, IoFile, OpenMode};
 
 /// A file system that keeps a bounded number of immutable files open. It opens all other files
 /// directly.
@@ -307,6 +307,19 @@ impl Io for OpenFiles {
 
     fn boot_id(&self) -> Option<u128> {
         self.0.io.boot_id()
+    }
+
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        self.0.io.absolute(path)
+    }
+
+    fn open_dir(&self, dir: &Path) -> io::Result<Option<Arc<dyn Io>>> {
+        let opened = self.0.io.open_dir(dir)?;
+        Ok(opened.map(|io| -> Arc<dyn Io> { Arc::new(OpenFiles::new(io, self.0.limit)) }))
+    }
+
+    fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
+        self.0.io.file_id(path)
     }
 
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {

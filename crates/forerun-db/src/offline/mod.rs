@@ -105,11 +105,12 @@ fn guarded(io: Arc<dyn Io>, options: &Options) -> Arc<dyn Io> {
 
 fn check_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<CheckReport> {
     let store = ClosedStore::open(&io, path, options, Access::ReadOnly)?;
-    store.check(&io, path, options)
+    store.check(options)
 }
 
 impl ClosedStore {
-    fn check(&self, io: &Arc<dyn Io>, path: &Path, options: &Options) -> Result<CheckReport> {
+    fn check(&self, options: &Options) -> Result<CheckReport> {
+        let (io, path) = self.place();
         let mut checked = CheckReport::default();
         let found = run_files(&**io, path)?;
         let manifest = match Manifest::read(&**io, path) {
@@ -158,7 +159,7 @@ impl ClosedStore {
         checked
             .problems
             .extend(checked.runs.problems.iter().cloned());
-        self.check_log(io, path, &manifest, &mut checked)?;
+        self.check_log(&manifest, &mut checked)?;
         Ok(checked)
     }
 }
@@ -213,8 +214,9 @@ pub fn repair_with_io(
 
 fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairReport> {
     let store = ClosedStore::open(&io, path, options, Access::ReadWrite)?;
+    let (io, path) = store.place();
     let build = Build {
-        io: &*io,
+        io: &**io,
         dir: path,
         order: &KeyOrder::new(Arc::clone(&options.comparator)),
         comparator: options.comparator.name(),
@@ -228,9 +230,9 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairRe
     };
     let mut repaired = repair::repair(&build, options)?;
     if repaired.rebuilt_manifest {
-        store.name_unknown_keyspaces(&io, path, &mut repaired)?;
+        store.name_unknown_keyspaces(&mut repaired)?;
     }
-    let checked = store.check(&io, path, options)?;
+    let checked = store.check(options)?;
     if !checked.problems.is_empty() {
         // The runs are sound now, so the damage is in the log. Flush its readable part to runs, and
         // start a new log.
@@ -240,20 +242,21 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairRe
             ..options.clone()
         };
         // The lock is held throughout, so no other process can write between two steps.
-        let db = Db::open_in(Arc::clone(&io), path, options, store.dir)?;
+        let db = Db::open_in(options, store.dir)?;
         let skipped = db.recovery().skipped.iter();
         repaired.losses.extend(skipped.map(Into::into));
         db.flush()?;
         let last_sequence = db.stats().last_sequence;
         let mut dir = db.close_and_keep_lock()?;
-        dir.look(&*io, path)?;
-        start_new_log(&*io, path, &dir, last_sequence)?;
+        dir.look()?;
+        start_new_log(&dir, last_sequence)?;
     }
     Ok(repaired)
 }
 
 /// Abandons the log: everything readable up to `last_sequence` is in runs.
-fn start_new_log(io: &dyn Io, path: &Path, dir: &StoreDir, last_sequence: u64) -> Result<()> {
+fn start_new_log(dir: &StoreDir, last_sequence: u64) -> Result<()> {
+    let (io, path) = (&*dir.io, &*dir.path);
     let (Some(last), Some(mut manifest)) = (dir.segments.last(), Manifest::read(io, path)?) else {
         return Ok(());
     };
@@ -280,8 +283,8 @@ impl ClosedStore {
         let comparator = options.comparator.name();
         Ok(ClosedStore {
             dir: match access {
-                Access::ReadWrite => StoreDir::open(&**io, path, Create::Never, comparator)?,
-                Access::ReadOnly => StoreDir::open_read_only(&**io, path, comparator)?,
+                Access::ReadWrite => StoreDir::open(io, path, Create::Never, comparator)?,
+                Access::ReadOnly => StoreDir::open_read_only(io, path, comparator)?,
             },
             cache: PageCache::new(CacheOptions {
                 capacity_bytes: CACHE_BYTES,
@@ -291,13 +294,13 @@ impl ClosedStore {
         })
     }
 
-    fn check_log(
-        &self,
-        io: &Arc<dyn Io>,
-        path: &Path,
-        manifest: &Manifest,
-        checked: &mut CheckReport,
-    ) -> Result<()> {
+    /// The file system that finds the store's files, and their directory.
+    fn place(&self) -> (&Arc<dyn Io>, &Path) {
+        (&self.dir.io, &self.dir.path)
+    }
+
+    fn check_log(&self, manifest: &Manifest, checked: &mut CheckReport) -> Result<()> {
+        let path = &self.dir.path;
         let clean_shutdown = match &self.dir.clean_shutdown {
             Some(Ok(shutdown)) => Some(*shutdown),
             Some(Err(reason)) => {
@@ -311,14 +314,7 @@ impl ClosedStore {
             None => None,
         };
         let mut apply = |_: &Record<'_>| Ok(());
-        match self.inspect_log(
-            io,
-            path,
-            manifest,
-            clean_shutdown,
-            manifest.next_keyspace,
-            &mut apply,
-        ) {
+        match self.inspect_log(manifest, clean_shutdown, manifest.next_keyspace, &mut apply) {
             Ok(report) => {
                 let skipped = report.skipped.iter();
                 let skipped = skipped
@@ -337,8 +333,6 @@ impl ClosedStore {
     /// Reads the log that a manifest needs. Changes nothing.
     fn inspect_log(
         &self,
-        io: &Arc<dyn Io>,
-        path: &Path,
         manifest: &Manifest,
         clean_shutdown: Option<CleanShutdown>,
         next_keyspace: u32,
@@ -362,17 +356,14 @@ impl ClosedStore {
             },
             next_keyspace,
         };
+        let (io, path) = self.place();
         inspect(io, path, &numbers, &circumstances, apply)
     }
 
     /// Names keyspaces that were in a lost manifest but are in no run, so that their names are
     /// unknown.
-    fn name_unknown_keyspaces(
-        &self,
-        io: &Arc<dyn Io>,
-        path: &Path,
-        repaired: &mut RepairReport,
-    ) -> Result<()> {
+    fn name_unknown_keyspaces(&self, repaired: &mut RepairReport) -> Result<()> {
+        let (io, path) = self.place();
         let Some(mut manifest) = Manifest::read(&**io, path)? else {
             return Ok(());
         };
@@ -381,7 +372,7 @@ impl ClosedStore {
             unknown.extend(record.ops.clone().with_keyspaces().map(|(id, _)| id));
             Ok(())
         };
-        match self.inspect_log(io, path, &manifest, None, u32::MAX, &mut note) {
+        match self.inspect_log(&manifest, None, u32::MAX, &mut note) {
             // Checking the log reports what is wrong with it.
             Ok(_) | Err(Error::CorruptFile { .. }) => {}
             Err(other) => return Err(other),

@@ -9,11 +9,12 @@
 //! The text always has the same length, so one write replaces it. It names the boot in which the
 //! log was last known to be complete. In any other boot, recovery decides whether it is.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use forerun_core::Owner;
 
-use crate::io::{Io, IoFile, OpenMode, read_all, write_all_at};
+use crate::io::{FileId, Io, IoFile, OpenMode, leads_to, read_all, write_all_at};
 use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
@@ -41,9 +42,14 @@ impl Lock {
         let is_ours = file
             .try_lock()
             .map_err(|error| Error::io("lock", &path, error))?;
+        // Its holder may have removed it since it was opened: see `store_dir::empty`.
+        let is_there = file
+            .id()
+            .and_then(|id| leads_to(io, &path, id))
+            .map_err(|error| Error::io("find", &path, error))?;
         let text = read_all(&*file).map_err(|error| Error::io("read", &path, error))?;
         let (process, last_boot) = parse(&text).unwrap_or_default();
-        if !is_ours && !planted::is(Defect::LockNotExclusive) {
+        if !(is_ours && is_there) && !planted::is(Defect::LockNotExclusive) {
             return Err(Error::Locked {
                 path: dir.to_owned(),
                 holder: holder(process, &io.opened_by(&path)),
@@ -68,7 +74,7 @@ impl Lock {
         let path = dir.join(name);
         let file = match io.open(&path, OpenMode::Read) {
             Ok(file) => Some(file),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(Error::io("open", &path, error)),
         };
         let mut last_boot = None;
@@ -93,6 +99,17 @@ impl Lock {
             last_boot,
             boot: io.boot_id(),
         })
+    }
+
+    /// The path of the lock file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The identity of the lock file, if files have one.
+    pub(super) fn file_id(&self) -> Result<Option<FileId>> {
+        let id = self.file.as_ref().map_or(Ok(None), |file| file.id());
+        id.map_err(|error| Error::io("find", &self.path, error))
     }
 
     /// Returns an error in any process but the one that took the lock.

@@ -15,8 +15,10 @@ mod lock;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::bytes::u32_at;
+use crate::io::locked_dir::LockedDir;
 use crate::io::replace::replace_file;
 use crate::io::{Io, OpenMode, read_all};
 use crate::planted::{self, Defect};
@@ -64,6 +66,10 @@ pub enum Create {
 /// The directory of an open store. It stays locked until this is dropped.
 #[derive(Debug)]
 pub(crate) struct StoreDir {
+    /// Its absolute path when it was opened.
+    pub(crate) path: PathBuf,
+    /// Finds the files of the directory, wherever it is moved, and changes none once they are gone.
+    pub(crate) io: Arc<dyn Io>,
     /// Numbers of the log's segments, ascending.
     pub(crate) segments: Vec<u64>,
     /// The contents of `CLOSED`, or what is wrong with them; `None` if there is no such file.
@@ -74,38 +80,54 @@ pub(crate) struct StoreDir {
 impl StoreDir {
     /// Opens or creates a store's directory.
     pub(crate) fn open(
-        io: &dyn Io,
+        io: &Arc<dyn Io>,
         path: &Path,
         create: Create,
         comparator: &str,
     ) -> Result<StoreDir> {
-        let check = |path: &Path| check_format(io, path, comparator);
-        let lock = take(io, path, create, &STORE, &encode_format(comparator), &check)?;
+        let path = absolute(&**io, path)?;
+        let check = |io: &dyn Io, path: &Path| check_format(io, path, comparator);
+        let (io, lock) = take(
+            io,
+            &path,
+            create,
+            &STORE,
+            &encode_format(comparator),
+            &check,
+        )?;
+        StoreDir::new(io, path, lock)
+    }
+
+    /// Opens a store's directory read-only and changes nothing in it.
+    pub(crate) fn open_read_only(
+        io: &Arc<dyn Io>,
+        path: &Path,
+        comparator: &str,
+    ) -> Result<StoreDir> {
+        let path = absolute(&**io, path)?;
+        let check = |io: &dyn Io, path: &Path| check_format(io, path, comparator);
+        look(&**io, &path, Create::Never, &STORE, &check)?;
+        let io = open_dir(io, &path)?;
+        let lock = Lock::share(&*io, &path, LOCK)?;
+        look(&*io, &path, Create::Never, &STORE, &check)?;
+        StoreDir::new(io, path, lock)
+    }
+
+    fn new(io: Arc<dyn Io>, path: PathBuf, lock: Lock) -> Result<StoreDir> {
         let mut dir = StoreDir {
+            path,
+            io,
             segments: Vec::new(),
             clean_shutdown: None,
             lock,
         };
-        dir.look(io, path)?;
-        Ok(dir)
-    }
-
-    /// Opens a store's directory read-only and changes nothing in it.
-    pub(crate) fn open_read_only(io: &dyn Io, path: &Path, comparator: &str) -> Result<StoreDir> {
-        let check = |path: &Path| check_format(io, path, comparator);
-        look(io, path, Create::Never, &STORE, &check)?;
-        let mut dir = StoreDir {
-            segments: Vec::new(),
-            clean_shutdown: None,
-            lock: Lock::share(io, path, LOCK)?,
-        };
-        dir.look(io, path)?;
+        dir.look()?;
         Ok(dir)
     }
 
     /// Lists the files of the log again.
-    pub(crate) fn look(&mut self, io: &dyn Io, path: &Path) -> Result<()> {
-        let names = names(io, path, &STORE)?.unwrap_or_default();
+    pub(crate) fn look(&mut self) -> Result<()> {
+        let names = names(&*self.io, &self.path, &STORE)?.unwrap_or_default();
         let mut segments: Vec<u64> = names
             .iter()
             .filter_map(|name| log_file::number(name))
@@ -114,8 +136,8 @@ impl StoreDir {
         self.segments = segments;
         self.clean_shutdown = match names.iter().any(|name| name == clean_shutdown::NAME) {
             true => Some(CleanShutdown::decode(&read(
-                io,
-                &path.join(clean_shutdown::NAME),
+                &*self.io,
+                &self.path.join(clean_shutdown::NAME),
             )?)),
             false => None,
         };
@@ -147,29 +169,33 @@ const STORE: Mark = Mark {
     stranger: |path, reason| Error::NotAStore { path, reason },
 };
 
-/// Locks a directory whose mark `check` accepts, or creates one with a mark of these bytes.
+/// Checks the mark of a directory, which is there.
+type Check<'a> = dyn Fn(&dyn Io, &Path) -> Result<()> + 'a;
+
+/// Locks a directory whose mark `check` accepts, or creates one with a mark of these bytes. The
+/// returned file system finds the files of the directory and watches the lock.
 pub(crate) fn take(
-    io: &dyn Io,
+    io: &Arc<dyn Io>,
     path: &Path,
     create: Create,
     mark: &Mark,
     bytes: &[u8],
-    check: &dyn Fn(&Path) -> Result<()>,
-) -> Result<Lock> {
-    let mut is_there = look(io, path, create, mark, check)?;
+    check: &Check<'_>,
+) -> Result<(Arc<dyn Io>, Lock)> {
+    let mut is_there = look(&**io, path, create, mark, check)?;
     if !is_there {
-        create_dirs(io, path)?;
+        create_dirs(&**io, path)?;
     }
-    let lock = Lock::take(io, path, LOCK)?;
-    if !is_there && !planted::is(Defect::CreatedTwice) {
-        // Another process may have created it between the check and the lock.
-        is_there = look(io, path, create, mark, check)?;
+    let (io, lock) = lock_dir(io, path)?;
+    if !planted::is(Defect::CreatedTwice) {
+        // Another process may have created or replaced it between the check and the lock.
+        is_there = look(&*io, path, create, mark, check)?;
     }
     if !is_there {
         let parent = parent(path);
         io.sync_dir(parent)
             .map_err(|error| Error::io("sync", parent, error))?;
-        replace_file(io, path, mark.name, bytes)?;
+        replace_file(&*io, path, mark.name, bytes)?;
     } else {
         // A process that died may have left names here that are visible but not yet on disk, such
         // as those of its last log segment or manifest. Everything written from now on relies on
@@ -177,18 +203,75 @@ pub(crate) fn take(
         io.sync_dir(path)
             .map_err(|error| Error::io("sync", path, error))?;
     }
-    Ok(lock)
+    Ok((io, lock))
+}
+
+/// Locks a directory that does not exist or is empty, so that the caller can create a store there.
+/// As long as the caller holds the lock, no one else creates or opens one.
+///
+/// # Errors
+/// [`Error::AlreadyExists`]: it is not empty. [`Error::Locked`].
+pub(crate) fn take_empty(io: &Arc<dyn Io>, path: &Path) -> Result<(Arc<dyn Io>, Lock)> {
+    match io.create_dir(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => check_empty(&**io, path)?,
+        created => created.map_err(|error| Error::io("create", path, error))?,
+    }
+    let (io, lock) = lock_dir(io, path)?;
+    // Another process may have created a store between the check and the lock.
+    check_empty(&*io, path)?;
+    Ok((io, lock))
+}
+
+/// A lock file without another file is left by a process that died before it created a store, or
+/// belongs to one that is about to create it.
+fn check_empty(io: &dyn Io, path: &Path) -> Result<()> {
+    let names = io
+        .list(path)
+        .map_err(|error| Error::io("list", path, error))?;
+    match names.iter().all(|name| name == LOCK) {
+        true => Ok(()),
+        false => Err(Error::AlreadyExists {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// Removes all files of a locked directory, as far as possible.
+pub(crate) fn empty(io: &dyn Io, path: &Path) {
+    let mut names = io.list(path).unwrap_or_default();
+    // The lock comes last, since it admits no one as long as it has its name.
+    names.sort_by_key(|name| name == LOCK);
+    for name in names {
+        let _ = io.remove(&path.join(name));
+    }
+}
+
+/// Locks a directory, which exists. The returned file system finds the files of the directory and
+/// watches the lock.
+fn lock_dir(io: &Arc<dyn Io>, path: &Path) -> Result<(Arc<dyn Io>, Lock)> {
+    let io = open_dir(io, path)?;
+    let lock = Lock::take(&*io, path, LOCK)?;
+    let locked = LockedDir::new(&io, path, lock.path(), lock.file_id()?);
+    Ok((Arc::new(locked), lock))
+}
+
+/// A file system that finds the files of a directory, which exists, wherever it is moved.
+fn open_dir(io: &Arc<dyn Io>, path: &Path) -> Result<Arc<dyn Io>> {
+    let opened = io
+        .open_dir(path)
+        .map_err(|error| Error::io("open", path, error))?;
+    Ok(opened.unwrap_or_else(|| Arc::clone(io)))
+}
+
+/// The path independent of the process's directory, which may change while a store is open.
+pub(crate) fn absolute(io: &dyn Io, path: &Path) -> Result<PathBuf> {
+    io.absolute(path)
+        .map_err(|error| Error::io("find", path, error))
 }
 
 /// Returns whether there is a directory of this kind that may be opened (`true`) or one can be
 /// created (`false`). Changes nothing.
-fn look(
-    io: &dyn Io,
-    path: &Path,
-    create: Create,
-    mark: &Mark,
-    check: &dyn Fn(&Path) -> Result<()>,
-) -> Result<bool> {
+fn look(io: &dyn Io, path: &Path, create: Create, mark: &Mark, check: &Check<'_>) -> Result<bool> {
     let stranger = |reason: String| Err((mark.stranger)(path.to_owned(), reason));
     let file = mark.name;
     let has_mark = |names: &[String]| names.iter().any(|name| name == file);
@@ -204,7 +287,7 @@ fn look(
                 path: path.to_owned(),
             });
         }
-        check(path)?;
+        check(io, path)?;
         return Ok(true);
     }
     let is_begun = |name: &String| name == LOCK || name.strip_suffix(".new") == Some(file);

@@ -360,7 +360,7 @@ impl Catalog {
     /// # Errors
     /// As [`checkpoint`].
     pub(crate) fn checkpoint(&self, into: &Path, log: &LogEnd, stop: &AtomicBool) -> Result<()> {
-        checkpoint(&*self.io, &self.dir, into, &self.manifest, log, stop)
+        checkpoint(&self.io, &self.dir, into, &self.manifest, log, stop)
     }
 }
 

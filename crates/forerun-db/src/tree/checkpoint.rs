@@ -15,6 +15,7 @@
 use forerun_core::sync::atomic::AtomicBool;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::io::replace::replace_file;
 use crate::io::{Io, Linked, OpenMode, link, read_pieces, write_all_at};
@@ -41,7 +42,7 @@ pub(crate) struct LogEnd {
 /// # Errors
 /// As [`make_store`]; [`Error::Closed`] soon after `stop` is set.
 pub(crate) fn checkpoint(
-    io: &dyn Io,
+    io: &Arc<dyn Io>,
     dir: &Path,
     into: &Path,
     manifest: &Manifest,
@@ -52,7 +53,7 @@ pub(crate) fn checkpoint(
         io,
         into,
         manifest,
-        |run| {
+        |io, run| {
             let (from, to) = (run::path(dir, run.number), run::path(into, run.number));
             limiter::check(stop)?;
             match link(io, &from, &to).map_err(|error| Error::io("link", &from, error))? {
@@ -60,7 +61,7 @@ pub(crate) fn checkpoint(
                 Linked::Unsupported => copy_start(io, &from, &to, run.bytes, stop),
             }
         },
-        || {
+        |io| {
             for (number, len) in &log.segments {
                 let (from, to) = (log_file::path(dir, *number), log_file::path(into, *number));
                 if planted::is(Defect::CheckpointSharesLog) {
@@ -87,36 +88,26 @@ pub(crate) fn checkpoint(
     )
 }
 
-/// Creates the store of a manifest in a directory that does not exist or is empty. `put_run`
-/// creates a run's file there, durably, and `put_log` the whole log. This function makes the names
-/// durable.
+/// Creates the store of a manifest in a directory that does not exist or is empty, and holds its
+/// lock until the store is complete. `put_run` creates a run's file there, durably, and `put_log`
+/// the whole log, through the given file system. This function makes the names durable.
 ///
 /// # Errors
-/// [`Error::AlreadyExists`] if the directory is not empty. [`Error::Io`], or the errors of
-/// `put_run` and `put_log`: removes what was written, as far as possible; the rest is not a store.
+/// [`Error::AlreadyExists`] if the directory is not empty; [`Error::Locked`] if another call or
+/// process is creating a store there. [`Error::Io`], or the errors of `put_run` and `put_log`:
+/// removes what was written, as far as possible; the rest is not a store.
 pub(crate) fn make_store(
-    io: &dyn Io,
+    io: &Arc<dyn Io>,
     into: &Path,
     manifest: &Manifest,
-    put_run: impl FnMut(&RunRecord) -> Result<()>,
-    put_log: impl FnOnce() -> Result<()>,
+    mut put_run: impl FnMut(&dyn Io, &RunRecord) -> Result<()>,
+    put_log: impl FnOnce(&dyn Io) -> Result<()>,
 ) -> Result<()> {
-    match io.create_dir(into) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let names = io
-                .list(into)
-                .map_err(|error| Error::io("list", into, error))?;
-            if !names.is_empty() {
-                return Err(Error::AlreadyExists {
-                    path: into.to_owned(),
-                });
-            }
-        }
-        created => created.map_err(|error| Error::io("create", into, error))?,
-    }
+    let (io, _lock) = store_dir::take_empty(io, into)?;
+    let io = &*io;
     let fill = || {
-        manifest.runs().try_for_each(put_run)?;
-        put_log()?;
+        manifest.runs().try_for_each(|run| put_run(io, run))?;
+        put_log(io)?;
         manifest.write(io, into)?;
         // All names become durable before the one that makes the directory a store.
         io.sync_dir(into)
@@ -135,9 +126,7 @@ pub(crate) fn make_store(
             Err(error) => error.kind() == ErrorKind::NotFound,
         };
         if is_no_store {
-            for name in io.list(into).unwrap_or_default() {
-                let _ = io.remove(&into.join(name));
-            }
+            store_dir::empty(io, into);
         }
     }
     made

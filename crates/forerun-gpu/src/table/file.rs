@@ -14,6 +14,7 @@ use super::batch::Entries;
 use super::error::TableError;
 use super::evict_strategy::EvictStrategy;
 use super::gpu_table::GpuTable;
+use forerun_core::above_standard_streams;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -40,7 +41,8 @@ impl GpuTable {
             path: path.to_owned(),
             cause,
         };
-        let file = File::create(path).map_err(io)?;
+        let file = File::create(path).and_then(above_standard_streams);
+        let file = file.map_err(io)?;
         let mut out = BufWriter::new(file);
         let row_bytes = self.options().row_bytes;
         let mut header = Vec::with_capacity(HEADER_BYTES);
@@ -77,7 +79,8 @@ impl GpuTable {
     /// The file is not a saved table, is damaged or truncated (earlier entries stay inserted); the
     /// system's error; the device's.
     pub fn load(&mut self, path: &Path) -> Result<u64, TableError> {
-        let file = File::open(path).map_err(|cause| TableError::Io {
+        let file = File::open(path).and_then(above_standard_streams);
+        let file = file.map_err(|cause| TableError::Io {
             path: path.to_owned(),
             cause,
         })?;

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use forerun_core::{above_standard_streams, open_above_standard_streams};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
@@ -92,15 +93,17 @@ impl Endpoint {
             address: address.to_string(),
             source,
         };
-        let mut listener = TcpListener::bind(address).map_err(failed)?;
+        let listener = TcpListener::bind(address).and_then(above_standard_streams);
+        let mut listener = listener.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let cannot = |what| move |source| Error::Start { what, source };
-        let poll = Poll::new().map_err(cannot("a poll"))?;
+        let poll = open_above_standard_streams(Poll::new).map_err(cannot("a poll"))?;
         let registry = poll.registry();
         registry
             .register(&mut listener, LISTENER, Interest::READABLE)
             .map_err(cannot("a poll"))?;
-        let waker = Waker::new(registry, WAKER).map_err(cannot("a poll"))?;
+        let waker = open_above_standard_streams(|| Waker::new(registry, WAKER));
+        let waker = waker.map_err(cannot("a poll"))?;
         let over = Arc::new(AtomicBool::new(false));
         let is_over = over.clone();
         let mut connections = Connections {
@@ -188,7 +191,8 @@ impl Connections {
         }
     }
 
-    fn admit(&mut self, mut stream: TcpStream) -> io::Result<()> {
+    fn admit(&mut self, stream: TcpStream) -> io::Result<()> {
+        let mut stream = above_standard_streams(stream)?;
         if self.open.len() == CONNECTIONS_MAX {
             let oldest = self.open.iter().min_by_key(|(_, one)| one.deadline);
             if let Some((key, _)) = oldest {

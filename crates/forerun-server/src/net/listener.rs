@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forerun_cache::SharedValue;
+use forerun_core::above_standard_streams;
 use forerun_core::sync::time;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -61,7 +62,8 @@ struct SocketFile {
 impl SocketFile {
     fn at(path: &Path) -> io::Result<SocketFile> {
         Ok(SocketFile {
-            path: path.to_owned(),
+            // The process may change its directory.
+            path: std::path::absolute(path)?,
             identity: identity(path)?,
         })
     }
@@ -150,6 +152,7 @@ impl Listening for Listener {
         match &self.socket {
             Bound::Tcp(socket) => {
                 let (stream, peer) = socket.accept()?;
+                let stream = above_standard_streams(stream)?;
                 // Send answers without delay: each answer is already one write.
                 stream.set_nodelay(true)?;
                 Ok(match &self.ucx {
@@ -159,6 +162,7 @@ impl Listening for Listener {
             }
             Bound::Unix(socket, _) => {
                 let (stream, _) = socket.accept()?;
+                let stream = above_standard_streams(stream)?;
                 let Some(ucx) = &self.ucx else {
                     return Ok((Socket::Unix(stream), Peer::Unix));
                 };
@@ -190,7 +194,7 @@ fn bind_tcp(address: SocketAddr, ipv6_only: bool, backlog: u32) -> io::Result<Tc
     } else {
         AddressFamily::INET6
     };
-    let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+    let socket = above_standard_streams(rustix::net::socket(family, SocketType::STREAM, None)?)?;
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
     // Connections of an earlier server that the system still remembers do not hinder this one.
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -250,7 +254,7 @@ fn bind_unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Bound> {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let socket = unix_socket(mode)?;
+    let socket = above_standard_streams(unix_socket(mode)?)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let file = SocketFile::at(path)?;
     let set_mode = || fs::set_permissions(path, fs::Permissions::from_mode(mode));

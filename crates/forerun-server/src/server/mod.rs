@@ -132,6 +132,7 @@ impl Server {
         cache: Arc<Cache>,
         handle: ServerHandle,
     ) -> Result<Server, Error> {
+        let options = options.with_absolute_paths();
         options.check()?;
         let health = Arc::new(Health::starting());
         // A load of the snapshot takes minutes if the cache is large. Health checks need answers

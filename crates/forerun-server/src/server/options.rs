@@ -188,6 +188,25 @@ impl ServerOptions {
         self
     }
 
+    /// The same options, with absolute paths of the files that a running server reads or writes: it
+    /// finds them when the process changes its directory.
+    pub(crate) fn with_absolute_paths(&self) -> ServerOptions {
+        let mut options = self.clone();
+        let tls = options.tls.iter_mut();
+        let tls = tls.flat_map(|tls| {
+            let authorities = tls.authorities.iter_mut();
+            authorities.chain([&mut tls.certificates, &mut tls.key])
+        });
+        let snapshot = options.snapshot.iter_mut().map(|of| &mut of.path);
+        for path in tls.chain(options.auth_file.iter_mut()).chain(snapshot) {
+            // For an empty path, or without a current directory, opening the file fails.
+            if let Ok(absolute) = std::path::absolute(&*path) {
+                *path = absolute;
+            }
+        }
+        options
+    }
+
     /// Returns an error if an option is invalid.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |option, reason: &str| {

@@ -238,9 +238,7 @@ impl Default for Disk {
 impl Disk {
     /// Counts a call and returns the fault planned for it.
     pub(super) fn count(&mut self, op: &str, path: &Path) -> io::Result<Option<Fault>> {
-        if self.powered_off {
-            return Err(io::Error::other("the power is off"));
-        }
+        self.check_power()?;
         let call = self.calls;
         self.calls += 1;
         let fault = self.faults.remove(&call);
@@ -248,6 +246,13 @@ impl Disk {
             self.hit = Some(format!("{op} {}", path.display()));
         }
         Ok(fault)
+    }
+
+    pub(super) fn check_power(&self) -> io::Result<()> {
+        if self.powered_off {
+            return Err(io::Error::other("the power is off"));
+        }
+        Ok(())
     }
 
     pub(super) fn power_off(&mut self) -> io::Error {

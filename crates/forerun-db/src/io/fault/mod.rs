@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use forerun_core::sync::unscheduled::{Mutex, MutexGuard};
 use forerun_core::sync::{PoisonError, time};
 
-use super::{Io, IoFile, OpenMode};
+use super::{FileId, Io, IoFile, OpenMode};
 use disk::{Change, Disk, Lock, NameChange, Node, StoppedClocks};
 mod disk;
 
@@ -337,6 +337,17 @@ impl Io for FaultIo {
         Ok(())
     }
 
+    // Has no number, as it neither reads nor changes bytes or names.
+    fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
+        let disk = self.lock();
+        disk.check_power()?;
+        match disk.names.get(path) {
+            Some(Node::File(inode)) => Ok(Some(file_id(*inode))),
+            Some(Node::Dir) => Ok(None),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
     fn unix_time_s(&self) -> u64 {
         let stopped = self.lock().stopped_clocks;
         // Read through the facade, so that a simulation sees simulated time.
@@ -439,12 +450,24 @@ impl IoFile for FaultFile {
         Err(failed)
     }
 
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.io.lock().check_power()?;
+        Ok(Some(file_id(self.inode)))
+    }
+
     fn try_lock(&self) -> io::Result<bool> {
         self.try_lock_as(Lock::Exclusive)
     }
 
     fn try_lock_shared(&self) -> io::Result<bool> {
         self.try_lock_as(Lock::Shared(1))
+    }
+}
+
+fn file_id(inode: usize) -> FileId {
+    FileId {
+        device: 0,
+        number: inode as u64,
     }
 }
 

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{thread, time};
-use forerun_core::{Owner, PerProcess, Wait};
+use forerun_core::{Owner, PerProcess, Wait, open_above_standard_streams};
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 
@@ -203,12 +203,14 @@ impl Inner {
         // A ring that a single thread submits to, and whose completions are processed by that
         // thread when it asks for them, so that they do not interrupt the search. Older kernels
         // have only the plain ring.
-        let ring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_taskrun_flag()
-            .build(ENTRIES)
-            .or_else(|_| IoUring::new(ENTRIES))?;
+        let ring = open_above_standard_streams(|| {
+            IoUring::builder()
+                .setup_single_issuer()
+                .setup_defer_taskrun()
+                .setup_taskrun_flag()
+                .build(ENTRIES)
+                .or_else(|_| IoUring::new(ENTRIES))
+        })?;
         Ok(Inner {
             owner: Owner::this_process(),
             ring,

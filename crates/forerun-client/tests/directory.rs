@@ -1,0 +1,70 @@
+//! A process with a server and a client changes its directory, or has no standard streams.
+
+#[path = "../../forerun-core/tests/testing/fork.rs"]
+mod fork;
+mod testing;
+
+use std::fs;
+
+use forerun_client::{Client, Credentials, Endpoint, ServerAddress};
+use forerun_server::{Listen, ServerOptions, SnapshotOptions};
+use fork::Ending::AtOnce;
+use testing::{client_of, forerun, options, start, until};
+
+#[test]
+fn a_server_and_a_client_keep_their_files_when_the_process_changes_its_directory() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [here, there] = ["here", "there"].map(|name| directory.path().join(name));
+    for path in [&here, &there] {
+        fs::create_dir(path).expect("a directory");
+        fs::write(path.join("cache.snapshot"), "another server's").expect("a file");
+    }
+    fs::remove_file(here.join("cache.snapshot")).expect("it is there");
+    fs::write(here.join("users"), "alice:old").expect("a file");
+    std::env::set_current_dir(&here).expect("it is there");
+
+    let listen = Listen::parse("unix:socket", 0).expect("an address");
+    let snapshot = SnapshotOptions::new("cache.snapshot");
+    let options = ServerOptions::new(listen).snapshot(snapshot);
+    let server = start(options.auth_file(std::path::PathBuf::from("users")));
+    let client = |password| {
+        let address = ServerAddress::new(Endpoint::Unix("socket".into()));
+        let alice = Credentials::new("alice", password);
+        Client::new([address], testing::options().credentials(alice)).expect("a client")
+    };
+    let clients = ["old", "new"].map(client);
+    std::env::set_current_dir(&there).expect("it is there");
+    clients[0].set("k", "v").expect("it finds the server");
+    fs::write(here.join("users"), "alice:new").expect("a file");
+    until("the server has read the users again", || {
+        server.reload_files();
+        clients[1].get("k").is_ok()
+    });
+    server.drain();
+    server.wait().expect("it ends");
+
+    assert!(!here.join("socket").exists());
+    assert!(here.join("cache.snapshot").exists());
+    let kept = fs::read(there.join("cache.snapshot")).expect("a file");
+    assert_eq!(kept, b"another server's");
+    assert_eq!(fs::read_dir(&there).expect("a directory").count(), 1);
+}
+
+#[test]
+fn no_socket_has_the_descriptor_of_a_standard_stream() {
+    fork::in_child(AtOnce, || {
+        for descriptor in 0..3 {
+            // SAFETY: nothing in this child uses the standard streams.
+            unsafe { libc::close(descriptor) };
+        }
+        let servers = [forerun(), forerun()];
+        let client = client_of(&servers, options());
+        for key in ["a", "b", "c", "d", "e", "f"] {
+            client.set(key, "v").expect("both servers are well");
+        }
+        for descriptor in 0..3 {
+            // SAFETY: the call only asks about the descriptor.
+            assert_eq!(unsafe { libc::fcntl(descriptor, libc::F_GETFD) }, -1);
+        }
+    });
+}
