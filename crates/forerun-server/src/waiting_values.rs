@@ -91,13 +91,14 @@ impl Drop for WaitingValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun_cache::{Cache, CacheOptions, Store};
+    use forerun_cache::{Cache, CacheOptions, Store, StoreResult};
 
     #[test]
     fn a_value_counts_once_while_any_answer_shares_it() {
         let cache = Cache::new(CacheOptions::default()).expect("a cache");
         let shared = |key: &str| {
-            cache.store(Store::set(key, vec![1; 200_000].as_slice()));
+            let stored = cache.store(Store::set(key, vec![1; 200_000].as_slice()));
+            assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
             let guard = cache.pin();
             let shared = guard.get(key).and_then(|item| item.to_shared());
             shared.expect("a large value")

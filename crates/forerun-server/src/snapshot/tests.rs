@@ -17,6 +17,11 @@ fn cache() -> Cache {
     .expect("a cache")
 }
 
+fn set(cache: &Cache, value: &[u8]) {
+    let stored = cache.store(Store::set(b"k", value));
+    assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
+}
+
 fn written(cache: &Cache) -> Vec<u8> {
     let mut bytes = Vec::new();
     let stats =
@@ -97,7 +102,7 @@ proptest! {
 fn a_scheduled_flush_happens_at_its_time_or_at_the_load_if_it_was_due_before() {
     let before = cache();
     before.advance(50);
-    before.store(Store::set(b"k", b"v"));
+    set(&before, b"v");
     before.flush_all(60);
     let bytes = written(&before);
     for (later_s, is_there) in [(0, true), (9, true), (10, false), (1000, false)] {
@@ -108,7 +113,7 @@ fn a_scheduled_flush_happens_at_its_time_or_at_the_load_if_it_was_due_before() {
         assert_eq!(found(), is_there, "{later_s} s later");
         after.advance(7 + 10);
         assert!(!found(), "{later_s} s later");
-        after.store(Store::set(b"k", b"new"));
+        set(&after, b"new");
         after.advance(2000);
         assert!(found(), "the flush happens once");
     }
@@ -117,7 +122,7 @@ fn a_scheduled_flush_happens_at_its_time_or_at_the_load_if_it_was_due_before() {
 #[test]
 fn a_file_above_the_maximum_age_is_not_loaded() {
     let before = cache();
-    before.store(Store::set(b"k", b"v"));
+    set(&before, b"v");
     let bytes = written(&before);
     let load = |later_s| {
         let after = cache();

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forerun_cache::Store;
+use forerun_cache::{Store, StoreResult};
 use forerun_server::{Error, Server, ServerHandle, ServerOptions, SnapshotOptions, write_snapshot};
 
 use super::test_server::{TIMEOUT, ask, cache, connect, options, rest, start};
@@ -18,7 +18,8 @@ fn snapshot_bytes(dir: &Path) -> Vec<u8> {
     let path = dir.join("whole");
     let cache = cache();
     for number in 0..1000_u32 {
-        cache.store(Store::set(&number.to_be_bytes(), b"value"));
+        let stored = cache.store(Store::set(&number.to_be_bytes(), b"value"));
+        assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
     }
     write_snapshot(&cache, &path).expect("it is written");
     fs::read(&path).expect("it is there")
