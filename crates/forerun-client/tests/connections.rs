@@ -33,9 +33,11 @@ fn together(client: &Client) -> Vec<Result<(), Error>> {
 #[test]
 fn connections_of_a_burst_are_closed_when_no_call_uses_them() {
     let (open, burst) = (Arc::new(AtomicUsize::new(0)), Barrier::new(CALLS));
+    let accepted = AtomicUsize::new(0);
     let count = Arc::clone(&open);
     let server = FakeServer::start(move |mut stream: TcpStream| {
-        if count.fetch_add(1, Ordering::Relaxed) < CALLS && read_request(&mut stream) {
+        count.fetch_add(1, Ordering::Relaxed);
+        if accepted.fetch_add(1, Ordering::Relaxed) < CALLS && read_request(&mut stream) {
             burst.wait();
             let _ = stream.write_all(b"END\r\n");
         }
@@ -93,6 +95,7 @@ fn a_server_with_too_many_connections_is_ejected() {
             });
             let options = options()
                 .protocol(protocol)
+                .retry_interval(Duration::from_secs(600))
                 .credentials(credentials.clone());
             let client = client(&server, options);
             let failure = || match client.get("k") {

@@ -190,13 +190,13 @@ fn a_name_that_keeps_its_address_keeps_its_connections_and_a_slow_resolver_delay
     let interval = Duration::from_millis(20);
     let client = client("same", options().resolve_interval(interval));
     assert_eq!(get(&client, false).expect("it answers"), 'o');
-    name("same", &member, Duration::from_secs(2));
+    name("same", &member, Duration::from_secs(10));
     let start = Instant::now();
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(25));
         assert_eq!(get(&client, false).expect("it answers"), 'o');
     }
-    assert!(start.elapsed() < Duration::from_secs(2), "a call waited");
+    assert!(start.elapsed() < Duration::from_secs(10), "a call waited");
     assert_eq!(
         member.streams.lock().expect("no test panics with it").len(),
         1
