@@ -10,7 +10,7 @@ open it. There are two ways to use one with workers:
    many keys is what a table does best, and it sees every row that was written. Prefer this unless
    the workers need the rows.
 2. The workers read one checkpoint, which any number of processes can open with `read_only=True`. A
-   checkpoint shares its files with the store, so it is made in an instant and takes almost no space.
+   checkpoint shares its files with the store, so it is made at once and takes almost no space.
    Only its path is pickled or inherited by a fork; a worker opens the table on first use.
 """
 

@@ -1,7 +1,7 @@
 """The row copies of SGLang's `sgl_kernel.kvcacheio`, between tensors in CPU memory and on a GPU.
 
-The functions have SGLang's names, arguments and layouts, so code that calls them changes its import.
-A call on a GPU waits for its stream, where SGLang's returns at once:
+The functions have SGLang's names, arguments and layouts, so code that calls them changes its
+import. A call on a GPU waits for its stream, where SGLang's returns at once:
 
 >>> import torch
 >>> from forerun.kvcacheio import transfer_kv_per_layer_mla

@@ -15,7 +15,6 @@ use numpy::{
     BorrowError, PyArray1, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods,
     PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
 };
-use pyo3::basic::CompareOp;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -351,8 +350,8 @@ pub(crate) fn as_rows<'py>(
     }
     let rows = call_method(&given, intern!(py, "astype"), (numpy_name(dtype),))?;
     if is_integer {
-        let equal = rows.rich_compare(&given, CompareOp::Eq)?;
-        if !call_method(&equal, intern!(py, "all"), ())?.is_truthy()? {
+        let equal = call_numpy(py, intern!(py, "array_equal"), (&rows, &given))?;
+        if !equal.is_truthy()? {
             return Err(wrong("a number is out of the type's range".to_owned()));
         }
     }

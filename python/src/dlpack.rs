@@ -10,8 +10,8 @@
 //! ```
 //!
 //! NumPy has no bfloat16 and no type of 8 bits with an exponent. An element of such a type is a
-//! record with one field, which has the type's name, so that its bytes can be used and nothing takes
-//! them for a number.
+//! record with one field, which has the type's name, so that its bytes can be used and nothing
+//! takes them for a number.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -106,9 +106,9 @@ impl<'py> Exported<'py> {
         stream: Option<i64>,
     ) -> PyResult<Exported<'py>> {
         let capsule = capsule_of(object, what, stream)?;
-        // SAFETY: by the contract of DLPack, a capsule with one of the two names holds the structure
-        // of that name. It lives as long as the capsule, and no Python code runs while it is read.
-        // A structure of another major version is only asked for its version.
+        // SAFETY: by the contract of DLPack, a capsule with one of the two names holds the
+        // structure of that name. It lives as long as the capsule, and no Python code runs while it
+        // is read. A structure of another major version is only asked for its version.
         let (tensor, is_read_only) = unsafe {
             if capsule.is_valid_checked(Some(DLTENSOR_VERSIONED)) {
                 let pointer = capsule.pointer_checked(Some(DLTENSOR_VERSIONED))?;

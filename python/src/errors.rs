@@ -174,8 +174,8 @@ pub(crate) fn too_large(words: &str) -> PyErr {
     exceptions::MemoryLimitError::new_err(words.to_owned())
 }
 
-/// Whether an exception of Python says that it cannot use a value. Any other, such as an interrupt or
-/// a lack of memory, is not about the value and must reach the caller.
+/// Whether an exception of Python says that it cannot use a value. Any other, such as an interrupt
+/// or a lack of memory, is not about the value and must reach the caller.
 fn is_refusal(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyTypeError>(py)
         || error.is_instance_of::<PyValueError>(py)

@@ -101,8 +101,8 @@ pub(crate) unsafe fn view<'py>(
     } else {
         NPY_ARRAY_WRITEABLE
     };
-    // SAFETY: there are as many extents and strides as dimensions; the caller guarantees the memory.
-    // The call takes the reference to the type. It runs no Python code.
+    // SAFETY: there are as many extents and strides as dimensions; the caller guarantees the
+    // memory. The call takes the reference to the type. It runs no Python code.
     let array = unsafe {
         PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -118,7 +118,8 @@ pub(crate) unsafe fn view<'py>(
     };
     // SAFETY: the call returned a new reference to an array, or null and an exception.
     let array = unsafe { Bound::from_owned_ptr_or_err(py, array) }?;
-    // SAFETY: it is an array that nothing else refers to. The call takes the reference to the owner.
+    // SAFETY: it is an array that nothing else refers to. The call takes the reference to its
+    // owner.
     let failed = unsafe {
         PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), owner.into_ptr()) != 0
     };

@@ -1,10 +1,10 @@
 //! Calls of Python code, and of NumPy's functions that release the interpreter's lock.
 //!
-//! Before Python 3.14, a daemon thread that takes the lock while the interpreter exits ends at once:
-//! `pthread_exit` unwinds its stack. Frames of Rust would then drop Python objects without the lock,
-//! and the unwinding would abort the process where Rust catches panics. PyO3 stops the thread
-//! instead wherever PyO3 itself takes the lock. Called code takes it too, so it is called from here,
-//! where the thread stops as it does in Python 3.14.
+//! Before Python 3.14, a daemon thread that takes the lock while the interpreter exits ends at
+//! once: `pthread_exit` unwinds its stack. Frames of Rust would then drop Python objects without
+//! the lock, and the unwinding would abort the process where Rust catches panics. PyO3 stops the
+//! thread instead wherever PyO3 itself takes the lock. Called code takes it too, so it is called
+//! from here, where the thread stops as it does in Python 3.14.
 
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ unsafe extern "C-unwind" {
 
 /// Stops the thread if its stack is unwound past this. Its frame owns nothing else that is dropped
 /// first.
-pub(crate) struct StopsAtExit;
+struct StopsAtExit;
 
 impl Drop for StopsAtExit {
     fn drop(&mut self) {
@@ -44,7 +44,7 @@ pub(crate) fn stopping_at_exit<R>(call: impl FnOnce() -> R) -> R {
 
 /// The arguments of a call: a tuple.
 pub(crate) trait Arguments<'py> {
-    fn to_tuple(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>>;
+    fn into_tuple(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>>;
 }
 
 impl<'py, A> Arguments<'py> for A
@@ -52,7 +52,7 @@ where
     A: IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>>,
     A::Error: Into<PyErr>,
 {
-    fn to_tuple(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+    fn into_tuple(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.into_pyobject(py).map_err(Into::into)
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn call<'py>(
     arguments: impl Arguments<'py>,
     keywords: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let arguments = arguments.to_tuple(callable.py())?;
+    let arguments = arguments.into_tuple(callable.py())?;
     let keywords = keywords.map_or(std::ptr::null_mut(), Bound::as_ptr);
     // SAFETY: the objects outlive the call, and the keywords are a dict or null.
     let result = stopping_at_exit(|| unsafe {
@@ -88,12 +88,8 @@ pub(crate) fn call_numpy<'py>(
     name: &Bound<'py, PyString>,
     arguments: impl Arguments<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    call(&numpy(py)?.getattr(name)?, arguments, None)
-}
-
-/// The module `numpy`.
-pub(crate) fn numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
-    py.import(pyo3::intern!(py, "numpy"))
+    let numpy = py.import(pyo3::intern!(py, "numpy"))?;
+    call(&numpy.getattr(name)?, arguments, None)
 }
 
 /// An iterator over an object.

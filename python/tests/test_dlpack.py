@@ -122,7 +122,8 @@ class Described:
         axes = max(array.ndim, 1)
         shape = (ctypes.c_int64 * axes)(*array.shape)
         strides = (ctypes.c_int64 * axes)(*(step // array.itemsize for step in array.strides))
-        tensor = DlTensor(array.ctypes.data, CPU, 0, array.ndim, CODES[kind], bits, 1, shape, strides)
+        code = CODES[kind]
+        tensor = DlTensor(array.ctypes.data, CPU, 0, array.ndim, code, bits, 1, shape, strides)
         self.keep = shape, strides
         self.versioned = VersionedTensor(version, 0, None, None, int(is_read_only), tensor)
         self.destructor = Destructor(self.release)

@@ -91,7 +91,8 @@ def test_a_budget_excludes_the_sizes_of_its_parts(tmp_path):
 
 def test_a_number_of_rows_is_not_a_size():
     for given in "10%", "2GiB":
-        with pytest.raises(TypeError, match=f"number of rows, not '{given}'; `memory` takes a size"):
+        words = f"number of rows, not '{given}'; `memory` takes a size"
+        with pytest.raises(TypeError, match=words):
             forerun.Table(4, host_capacity=given)
     with pytest.raises(errors.InvalidArgumentError, match="`host_capacity` must be an integer"):
         forerun.Table(4, host_capacity=-1)
