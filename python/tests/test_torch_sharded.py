@@ -77,7 +77,7 @@ def run(target, directory):
         each.start()
     try:
         got = dict(
-            (rank, rest) for rank, *rest in (results.get(timeout=120) for _ in range(2))
+            (rank, rest) for rank, *rest in (results.get(timeout=300) for _ in range(2))
         )
     finally:
         for each in processes:

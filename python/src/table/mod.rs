@@ -379,8 +379,8 @@ impl Table {
         Ok(Export::new(export, self.dtype, self.dim))
     }
 
-    /// For the optimizer of `forerun.torch`: `add_at` that sets the mark of each key that is done to
-    /// 1, or to 2 if the key has no row. Whatever this raises, a mark of 0 says that the key is left.
+    /// For the optimizer of `forerun.torch`: `add_at` that sets the mark of each key that is done
+    /// to 1, or to 2 if it has no row. Whatever this raises, a mark of 0 says that a key is left.
     fn _add_marked<'py>(
         &self,
         keys: &Bound<'py, PyAny>,
