@@ -3,6 +3,7 @@ are in this process, and a plain order of steps replaces the coordinator."""
 
 import os
 import random
+import resource
 import socket
 import threading
 import time
@@ -441,11 +442,22 @@ def test_a_shard_with_all_its_connections_in_use_says_so(tmp_path):
     for session in (first, second):
         call(session, Op.INSERT, [1], ones([1]))
     with pytest.raises(errors.PartialError, match="connections_max"):
-        call(third, Op.FIND, [1], timeout=0.3)
+        call(third, Op.FIND, [1], timeout=1.5)
     # A place becomes free.
     first.close()
     assert call(third, Op.FIND, [1])[1].all()
     table.close()
+
+
+def test_a_shard_may_open_a_descriptor_for_each_of_its_connections(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        Table(tmp_path, 1).close()
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert soft >= data_port.CONNECTIONS_MAX or soft == before[1]
 
 
 def test_a_silent_connection_takes_no_memory(table, monkeypatch):

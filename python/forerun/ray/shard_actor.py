@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ COPY_S = 120.0
 # keeps what it sees on the disk.
 SESSIONS_MAX = 64
 EXPORT_IDLE_S = 600.0
+# File descriptors of a shard besides its connections: the store's files, Ray's.
+OTHER_DESCRIPTORS = 1024
 
 
 def node_address() -> str:
@@ -36,11 +39,21 @@ def node_address() -> str:
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
+def _allow_descriptors(connections_max: int) -> None:
+    """Raises the limit of this process, if it is too low for its connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections_max + OTHER_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
 class ShardActor:
     """A shard in a process of its own."""
 
     def __init__(self, config: ShardConfig) -> None:
         self._shard = Shard(config)
+        _allow_descriptors(config.connections_max)
         bind = config.bind
         if bind == "node":
             bind = node_address()
