@@ -49,7 +49,7 @@ impl Lock {
             .map_err(|error| Error::io("find", &path, error))?;
         let text = read_all(&*file).map_err(|error| Error::io("read", &path, error))?;
         let (process, last_boot) = parse(&text).unwrap_or_default();
-        if !(is_ours && is_there) && !planted::is(Defect::LockNotExclusive) {
+        if !(is_ours && is_there || planted::is(Defect::LockNotExclusive)) {
             return Err(Error::Locked {
                 path: dir.to_owned(),
                 holder: holder(process, &io.opened_by(&path)),
