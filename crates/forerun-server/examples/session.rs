@@ -16,7 +16,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forerun_cache::{Cache, CacheOptions, Item, Store};
+use forerun_cache::{Cache, CacheOptions, Item, Store, StoreResult};
 use forerun_server::{Context, Input, NoServer, Output, Session, SessionState, Settings, Shared};
 
 /// Values of 64 bytes with keys of 16 bytes.
@@ -70,7 +70,8 @@ impl Bench {
                 .expect("the options are fine"),
         );
         for number in 0..ITEMS {
-            cache.store(Store::set(key(number).as_bytes(), &[b'v'; VALUE_BYTES]));
+            let stored = cache.store(Store::set(key(number).as_bytes(), &[b'v'; VALUE_BYTES]));
+            assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
         }
         let shared = Shared::new(Settings::default(), Arc::clone(&cache), Box::new(NoServer));
         Self {
