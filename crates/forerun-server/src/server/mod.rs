@@ -9,6 +9,7 @@
 //!   connections      the open connections: limit, counts, list
 //!   buffers          the memory of their buffers, and its limit
 //!   snapshot_writer  the snapshot file
+//!   snapshot_lock    one server at a time has that file
 //!   server_handle    requests from other threads: drain, snapshot, reload files
 //!   running_server   answers the questions of sessions
 //!   server_parts     assembles all of these before threads start
@@ -24,6 +25,7 @@ mod queued;
 mod running_server;
 mod server_handle;
 mod server_parts;
+mod snapshot_lock;
 mod snapshot_writer;
 #[cfg(feature = "simulation")]
 mod stepped_server;
@@ -51,6 +53,7 @@ use crate::snapshot_error::SnapshotError;
 pub use options::{OnVerbosity, ServerOptions, SnapshotOptions};
 pub use server_handle::ServerHandle;
 use server_parts::ServerParts;
+use snapshot_lock::SnapshotLock;
 pub(crate) use snapshot_writer::SnapshotWriter;
 #[cfg(feature = "simulation")]
 pub use stepped_server::SteppedServer;
@@ -109,6 +112,10 @@ impl Server {
     /// unchanged.
     pub fn start(options: ServerOptions, cache: Arc<Cache>) -> Result<Server, Error> {
         let options = options.with_absolute_paths();
+        let snapshot = options.snapshot.as_ref();
+        let snapshot_lock = snapshot
+            .map(|of| SnapshotLock::take(&of.path))
+            .transpose()?;
         let ServerParts {
             mut acceptor,
             workers,
@@ -140,11 +147,15 @@ impl Server {
         }
         let handles = acceptor.workers.clone();
         let (accept, may_accept) = channel();
-        let serve = move || match may_accept.recv() {
-            Ok(()) => acceptor.run(),
-            Err(_) => {
-                acceptor.abandon();
-                Ok(())
+        let serve = move || {
+            // Until the last snapshot is written.
+            let _snapshot_lock = snapshot_lock;
+            match may_accept.recv() {
+                Ok(()) => acceptor.run(),
+                Err(_) => {
+                    acceptor.abandon();
+                    Ok(())
+                }
             }
         };
         let thread = thread::Builder::new().name("acceptor".to_owned());
