@@ -53,7 +53,8 @@ fn a_directory_that_is_no_store_is_reported_and_left_untouched() {
     ] {
         let reported = workspace.fails(3, command);
         assert!(
-            reported.contains("cannot open the store: db is not a Forerun store"),
+            reported.contains("cannot open the store: ")
+                && reported.contains("/db is not a Forerun store"),
             "{reported}"
         );
         assert!(!workspace.path("db").exists(), "reading creates no store");

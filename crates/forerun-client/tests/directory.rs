@@ -5,9 +5,11 @@ mod fork;
 mod testing;
 
 use std::fs;
+use std::sync::Arc;
 
+use forerun_cache::{Cache, CacheOptions};
 use forerun_client::{Client, Credentials, Endpoint, ServerAddress};
-use forerun_server::{Listen, ServerOptions, SnapshotOptions};
+use forerun_server::{Listen, Server, ServerOptions, SnapshotOptions};
 use fork::Ending::AtOnce;
 use testing::{client_of, forerun, options, start, until};
 
@@ -48,6 +50,32 @@ fn a_server_and_a_client_keep_their_files_when_the_process_changes_its_directory
     let kept = fs::read(there.join("cache.snapshot")).expect("a file");
     assert_eq!(kept, b"another server's");
     assert_eq!(fs::read_dir(&there).expect("a directory").count(), 1);
+}
+
+#[test]
+fn a_second_server_with_the_same_snapshot_is_refused_until_the_first_has_written_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("cache.snapshot");
+    let snapshot = || {
+        let listen = Listen::parse("127.0.0.1:0", 0).expect("an address");
+        ServerOptions::new(listen).snapshot(SnapshotOptions::new(&path))
+    };
+    let first = start(snapshot());
+    let stored = client_of(std::slice::from_ref(&first), options()).set("k", "v");
+    stored.expect("it is well");
+    let cache = Cache::new(CacheOptions::default()).expect("a cache");
+    let second = Server::start(snapshot(), Arc::new(cache)).expect_err("the file is in use");
+    let words = second.to_string();
+    assert!(words.contains("another server uses"), "{words}");
+    first.drain();
+    first.wait().expect("it ends");
+    assert!(
+        path.exists(),
+        "the second server has not removed what the first wrote"
+    );
+    let third = [start(snapshot())];
+    let kept = client_of(&third, options()).get("k").expect("it is well");
+    assert_eq!(kept.expect("it was kept").data, b"v");
 }
 
 #[test]

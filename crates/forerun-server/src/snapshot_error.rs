@@ -20,6 +20,12 @@ pub enum SnapshotError {
         /// The system's error.
         source: io::Error,
     },
+    /// Another server has the file: it reads it at its start and writes it at its end.
+    #[error("snapshot: another server uses {}", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file does not start with the snapshot's magic bytes.
     #[error("snapshot: {} is not a cache snapshot", path.display())]
     NotASnapshot {

@@ -13,6 +13,7 @@
 //!   connections      the open connections: limit, counts, list
 //!   buffers          the memory of their buffers, and its limit
 //!   snapshot_writer  the snapshot file
+//!   snapshot_lock    one server at a time has that file
 //!   server_handle    requests from other threads: drain, snapshot, reload files
 //!   running_server   answers the questions of sessions
 //!   server_parts     assembles all of these before threads start
@@ -30,6 +31,7 @@ mod queued;
 mod running_server;
 mod server_handle;
 mod server_parts;
+mod snapshot_lock;
 mod snapshot_writer;
 #[cfg(feature = "simulation")]
 mod stepped_server;
@@ -61,6 +63,7 @@ use crate::system::System;
 pub use options::{OnVerbosity, ServerOptions, SnapshotOptions};
 pub use server_handle::ServerHandle;
 use server_parts::ServerParts;
+use snapshot_lock::SnapshotLock;
 pub(crate) use snapshot_writer::SnapshotWriter;
 #[cfg(feature = "simulation")]
 pub use stepped_server::SteppedServer;
@@ -134,6 +137,10 @@ impl Server {
     ) -> Result<Server, Error> {
         let options = options.with_absolute_paths();
         options.check()?;
+        let snapshot = options.snapshot.as_ref();
+        let snapshot_lock = snapshot
+            .map(|of| SnapshotLock::take(&of.path))
+            .transpose()?;
         let health = Arc::new(Health::starting());
         // A load of the snapshot takes minutes if the cache is large. Health checks need answers
         // meanwhile.
@@ -169,11 +176,15 @@ impl Server {
         }
         let handles = acceptor.workers.clone();
         let (accept, may_accept) = channel();
-        let serve = move || match may_accept.recv() {
-            Ok(()) => acceptor.run(),
-            Err(_) => {
-                acceptor.abandon();
-                Ok(())
+        let serve = move || {
+            // Until the last snapshot is written.
+            let _snapshot_lock = snapshot_lock;
+            match may_accept.recv() {
+                Ok(()) => acceptor.run(),
+                Err(_) => {
+                    acceptor.abandon();
+                    Ok(())
+                }
             }
         };
         let thread = thread::Builder::new().name("acceptor".to_owned());

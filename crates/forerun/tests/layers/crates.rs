@@ -27,6 +27,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "prefetch_ahead",
             "region",
             "setters",
+            "descriptors",
             "size",
             "pooling",
             "touch",
