@@ -368,26 +368,28 @@ fn the_first_ttl_in_a_store_with_runs_is_exact_to_the_second() {
 
 #[test]
 fn a_repaired_manifest_keeps_ttls_and_expires_nothing_early() {
-    let io = FaultIo::new();
-    io.set_unix_time_s(Some(1_000));
-    let db = open(&io, &options()).unwrap();
-    db.keyspace("mortal")
-        .unwrap()
-        .put(&key(1), b"value")
-        .unwrap();
-    db.flush().unwrap();
-    db.close().unwrap();
-    io.take("/store/MANIFEST");
-    io.set_unix_time_s(Some(1_003));
-    let repaired =
-        forerun_db::repair_with_io(std::sync::Arc::new(io.clone()), testing::STORE, &options());
-    repaired.unwrap();
-    let db = open(&io, &options()).unwrap();
-    let mortal = db.keyspace("mortal").unwrap();
-    io.set_unix_time_s(Some(1_008));
-    assert_eq!(read(&mortal, "alive").len(), 1);
-    io.set_unix_time_s(Some(1_009));
-    assert_eq!(read(&mortal, "expired"), []);
+    // With the time of the repair, and the second that its entries then seem to be written in.
+    for (repaired, written) in [(1_003, 1_003), (500, 1_000)] {
+        let io = FaultIo::new();
+        io.set_unix_time_s(Some(1_000));
+        let db = open(&io, &options()).unwrap();
+        db.keyspace("mortal")
+            .unwrap()
+            .put(&key(1), b"value")
+            .unwrap();
+        db.flush().unwrap();
+        db.close().unwrap();
+        io.take("/store/MANIFEST");
+        io.set_unix_time_s(Some(repaired));
+        let store = std::sync::Arc::new(io.clone());
+        forerun_db::repair_with_io(store, testing::STORE, &options()).unwrap();
+        let db = open(&io, &options()).unwrap();
+        let mortal = db.keyspace("mortal").unwrap();
+        io.set_unix_time_s(Some(written + TTL));
+        assert_eq!(read(&mortal, "alive").len(), 1, "repaired at {repaired}");
+        io.set_unix_time_s(Some(written + TTL + 1));
+        assert_eq!(read(&mortal, "expired"), [], "repaired at {repaired}");
+    }
 }
 
 #[test]

@@ -111,6 +111,7 @@ pub(crate) fn repair(base: &Build<'_>, options: &Options) -> Result<RepairReport
         bad: Vec::new(),
         replaced: Vec::new(),
         newest: 0,
+        last_created: 0,
     };
     let made = match manifest {
         Some(manifest) => repair.repair_runs(manifest, &mut losses),
@@ -145,6 +146,8 @@ struct Repair<'b> {
     replaced: Vec<u64>,
     /// The largest sequence number in the runs placed on levels.
     newest: u64,
+    /// When the last of the runs that were found was made, in seconds since 1970.
+    last_created: u64,
 }
 
 impl Repair<'_> {
@@ -289,9 +292,10 @@ impl Repair<'_> {
         }
         manifest.flushed_sequence = self.newest;
         if manifest.keyspaces.iter().any(|of| of.ttl > 0) && self.newest > 0 {
-            // The time of writing is lost, but it was not later than now.
+            // The time of writing is lost, but it was not later than now, or than a run was made
+            // before the clock was set back.
             manifest.marks = vec![Mark {
-                second: self.base.io.unix_time_s(),
+                second: self.base.io.unix_time_s().max(self.last_created),
                 first_sequence: 1,
             }];
         }
@@ -395,6 +399,9 @@ impl Repair<'_> {
                 run => groups.extend(run.map(Group::of)),
             }
         }
+        let found = groups.iter().flat_map(|group| &group.runs);
+        let created = found.map(|run| run.meta().created_unix).max();
+        self.last_created = created.unwrap_or(0).max(self.last_created);
         let order = build.order.clone();
         while let Some((a, b)) = Group::unclear_pair(&groups, &order) {
             let other = groups.swap_remove(b);
