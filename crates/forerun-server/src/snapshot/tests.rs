@@ -1,7 +1,7 @@
 //! A snapshot restores exactly the items that were there, and damaged bytes do no harm.
 
 use super::*;
-use forerun_cache::{CacheOptions, Expiry, Store};
+use forerun_cache::{CacheOptions, Expiry, Store, StoreResult};
 use proptest::prelude::*;
 use std::fs;
 
