@@ -109,9 +109,18 @@ impl Blocks {
         let found = if self.is_in_vain(&pool, search) {
             None
         } else {
+            let is_of_all = windows >= all;
+            if is_of_all && sparse == Sparse::Below {
+                // Relaxed, here and below: a hint. A block that becomes sparse at this moment may
+                // go unnoticed until it loses another item, or until the next second.
+                self.has_sparse.store(false, Ordering::Relaxed);
+            }
             let found = (0..windows).find_map(|_| self.search_window(&mut pool, search));
-            if found.is_none() && windows >= all {
-                self.note_in_vain(&mut pool, search);
+            if found.is_some() {
+                // There may be more.
+                self.note_sparse();
+            } else if is_of_all {
+                pool.none_gone_at = Some((moment.now, moment.flushes));
             }
             found
         };
@@ -138,24 +147,12 @@ impl Blocks {
 
     /// Whether all blocks were searched like this before, and nothing has changed since.
     fn is_in_vain(&self, pool: &Pool, search: Search) -> bool {
-        let is_too_early = pool.none_gone_at == Some((search.moment.now, search.moment.flushes));
-        is_too_early
+        pool.none_gone_at == Some((search.moment.now, search.moment.flushes))
             && match search.sparse {
                 Sparse::None => true,
-                // Relaxed: a block that becomes sparse at this moment is found the next time.
                 Sparse::Below => !self.has_sparse.load(Ordering::Relaxed),
                 Sparse::WithDeadBytes => false,
             }
-    }
-
-    /// Notes that a search of all blocks has found nothing.
-    fn note_in_vain(&self, pool: &mut Pool, search: Search) {
-        pool.none_gone_at = Some((search.moment.now, search.moment.flushes));
-        if search.sparse == Sparse::Below {
-            // Relaxed, as above. A block that had a pending writer is noted again when it loses its
-            // next item.
-            self.has_sparse.store(false, Ordering::Relaxed);
-        }
     }
 
     /// Searches the next blocks.
