@@ -360,6 +360,8 @@ pub(crate) const CRATES: &[Layers] = &[
     Layers {
         name: "forerun-python",
         modules: &[
+            "python_calls",
+            "new_objects",
             "versions",
             "spinner",
             "interrupt",
