@@ -1,5 +1,5 @@
-//! A store and its directory: the process changes its own, or someone moves, removes or replaces the
-//! store's while it is open.
+//! A store and its directory: the process changes its own, or someone moves, removes or replaces
+//! the store's while it is open.
 
 mod testing;
 

@@ -47,9 +47,10 @@ impl Lock {
             .id()
             .and_then(|id| leads_to(io, &path, id))
             .map_err(|error| Error::io("find", &path, error))?;
+        let is_ours = is_ours && is_there;
         let text = read_all(&*file).map_err(|error| Error::io("read", &path, error))?;
         let (process, last_boot) = parse(&text).unwrap_or_default();
-        if !(is_ours && is_there || planted::is(Defect::LockNotExclusive)) {
+        if !is_ours && !planted::is(Defect::LockNotExclusive) {
             return Err(Error::Locked {
                 path: dir.to_owned(),
                 holder: holder(process, &io.opened_by(&path)),
