@@ -70,7 +70,7 @@ impl Bench {
                 .expect("the options are fine"),
         );
         for number in 0..ITEMS {
-            cache.store(Store::set(key(number).as_bytes(), &[b'v'; VALUE_BYTES]));
+            let _ = cache.store(Store::set(key(number).as_bytes(), &[b'v'; VALUE_BYTES]));
         }
         let shared = Shared::new(Settings::default(), Arc::clone(&cache), Box::new(NoServer));
         Self {
