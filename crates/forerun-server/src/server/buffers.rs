@@ -7,7 +7,8 @@
 //!   the limit (full)            ──> a connection whose turn takes more memory is closed
 //!
 //!   an answer waits with a large value ──> WaitingValues ──> counted once for all answers
-//!   the limit of uploads        ──> the value is copied into the connection's buffer, if that has room
+//!   the limit of uploads        ──> the value is copied into the connection's buffer; if that has no room,
+//!                               ──> the reader that has made no progress for the longest time is closed
 //!   4/5 of it                   ──> connections with such values that make no progress are closed
 //! ```
 //!
@@ -28,6 +29,10 @@ use crate::waiting_values::WaitingValues;
 /// While memory is short, a connection that holds some of it and has made no progress for this long
 /// is closed.
 pub(crate) const STALL_S: u64 = 5;
+
+/// If another reader of a large value finds no room, one that has made no progress for longer than
+/// this is closed.
+pub(crate) const READER_STALL_S: u64 = 1;
 
 /// A connection that holds memory makes progress by giving all of it back, or by moving this many
 /// bytes. Fewer bytes are not progress: otherwise a client could keep the memory by sending or

@@ -123,6 +123,11 @@ impl<K: Carrier> Connection<K> {
             || (scarce.values && self.output.has_values())
     }
 
+    /// Whether so many bytes wait for their reader that no more answers are composed.
+    pub(crate) fn has_full_output(&self) -> bool {
+        self.output.is_full()
+    }
+
     /// Whether answers wait for their reader.
     pub(crate) fn has_answers(&self) -> bool {
         self.ticket.held().output_bytes > 0 || self.output.has_values()

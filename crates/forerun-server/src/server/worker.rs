@@ -27,7 +27,7 @@ use crate::system::{Readiness, System, WAKE};
 use crate::watch::WatchKinds;
 use crate::watch_lines::CloseReason;
 
-use super::buffers::{STALL_S, Spare};
+use super::buffers::{READER_STALL_S, STALL_S, Spare};
 use super::connection::Connection;
 use super::connections::{Connections, Ticket};
 use super::handshakes::Handshakes;
@@ -275,7 +275,7 @@ impl<S: System> Worker<S> {
             TurnResult::Wait => {}
             TurnResult::Again => self.queue(key),
             TurnResult::Pause => self.pause(key),
-            TurnResult::OutOfMemory => self.close_for_memory(key),
+            TurnResult::OutOfMemory => self.make_room(key),
             TurnResult::Linger => {
                 let number = connection.ticket.number();
                 let until = self.setup.system.now() + LINGER;
@@ -356,6 +356,24 @@ impl<S: System> Worker<S> {
                 self.close_for_memory(key);
             }
         }
+    }
+
+    /// Makes room for the large values of a connection that has to wait for its reader: closes the
+    /// connection that keeps others from memory for the longest time. Without one, closes this one.
+    fn make_room(&mut self, key: usize) {
+        let now_s = self.now_s();
+        let stalled = |connection: &Connection<S::Socket>| {
+            connection.has_full_output()
+                && now_s.saturating_sub(connection.progress_s()) > READER_STALL_S
+        };
+        let longest = self
+            .connections
+            .iter()
+            .filter(|(other, connection)| *other != key && stalled(connection))
+            .min_by_key(|(_, connection)| connection.progress_s())
+            .map(|(other, _)| other);
+        self.close_for_memory(longest.unwrap_or(key));
+        self.queue(key);
     }
 
     /// Closes a connection because memory is short.

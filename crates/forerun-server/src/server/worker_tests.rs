@@ -49,6 +49,8 @@ enum Client {
     Gets,
     /// Sends this once.
     Sends(&'static [u8]),
+    /// Sends this once, and never reads.
+    Sleeps(&'static [u8]),
 }
 
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl Read for BusySocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // The value is too large to store, so receiving it costs little.
         const REQUEST: &[u8] = b"set k 0 0 1000000000\r\n";
-        if let Client::Sends(bytes) = self.client {
+        if let Client::Sends(bytes) | Client::Sleeps(bytes) = self.client {
             if self.read.swap(bytes.len() as u64, Ordering::Relaxed) > 0 {
                 return Err(ErrorKind::WouldBlock.into());
             }
@@ -90,6 +92,9 @@ impl Read for BusySocket {
 
 impl Write for BusySocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Client::Sleeps(_) = self.client {
+            return Err(ErrorKind::WouldBlock.into());
+        }
         self.written
             .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(bytes.len())
@@ -114,7 +119,7 @@ impl Readiness for Poll {
 
     fn poll(&mut self, _: Option<Duration>, mut tell: impl FnMut(Ready)) -> io::Result<()> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        for token in [WAKE, 0] {
+        for token in [WAKE, 0, 1] {
             tell(Ready {
                 token,
                 readable: true,
@@ -241,7 +246,7 @@ fn worker_with(
     let shared = Shared::new(Settings::default(), cache, Box::new(NoServer));
     let health = Arc::new(Health::starting());
     let buffers = Buffers::new(1 << 20);
-    let connections = Arc::new(Connections::new(1, buffers, health, time::now()));
+    let connections = Arc::new(Connections::new(2, buffers, health, time::now()));
     let system = BusySystem {
         start: time::now(),
         polls: Arc::default(),
@@ -384,6 +389,48 @@ fn a_new_upload_has_as_long_as_any_other_to_make_progress() {
     // A step takes ten seconds.
     worker.step().expect("the poll works");
     assert_eq!(worker.connections.len(), 0);
+}
+
+#[test]
+fn a_reader_that_finds_no_room_takes_the_place_of_one_that_sleeps() {
+    let options = CacheOptions::default()
+        .memory_limit_bytes(64 << 20)
+        .max_item_bytes(20 << 20);
+    let cache = Arc::new(Cache::new(options).expect("a cache"));
+    let value = vec![b'v'; LARGE_BYTES];
+    for key in ["a", "b"] {
+        let stored = cache.store(forerun_cache::Store::set(key, &value));
+        assert!(matches!(stored, forerun_cache::StoreResult::Stored { .. }));
+    }
+    let asks = |request| BusySocket {
+        client: Client::Sleeps(request),
+        read: Arc::default(),
+        written: Arc::default(),
+    };
+    let (mut worker, handle) = worker_with(asks(b"get a\r\n"), cache);
+    worker.step().expect("the poll works");
+    let buffers_of = |worker: &Worker<BusySystem>| {
+        let buffers = worker.setup.connections.buffers();
+        buffers.values().bytes()
+    };
+    assert_eq!(buffers_of(&worker), LARGE_BYTES);
+    let ticket = worker
+        .setup
+        .connections
+        .admit(Peer::Unix, &"unix".into(), 0)
+        .expect("the limit is not reached");
+    handle.send(Message::Take {
+        socket: asks(b"get b\r\n"),
+        ticket,
+        tls: false,
+    });
+    for _ in 0..3 {
+        worker.step().expect("the poll works");
+    }
+    // Both values together exceed the limit.
+    let open: Vec<usize> = worker.connections.iter().map(|(key, _)| key).collect();
+    assert_eq!(open, [1]);
+    assert_eq!(buffers_of(&worker), LARGE_BYTES);
 }
 
 #[test]

@@ -314,6 +314,20 @@ fn sleeping_readers_of_large_values_take_no_more_memory_than_uploads() {
         }
         (0..100).all(|n| is_found(&mut stream, &format!("n{n}")))
     });
+    // A reader that pauses gets its answer: one of those that sleep is closed in its place.
+    std::thread::sleep(Duration::from_millis(2100));
+    let mut pauses = connect(&server);
+    let large = "p".repeat(1_000_000);
+    let store = format!("set pauses 0 0 1000000\r\n{large}\r\n");
+    until("what is stored is lost", || {
+        ask(&mut pauses, &store, "STORED\r\n");
+        is_found(&mut pauses, "pauses")
+    });
+    let request = "get pauses\r\n".repeat(8) + "quit\r\n";
+    pauses.write_all(request.as_bytes()).expect("it is sent");
+    std::thread::sleep(Duration::from_millis(300));
+    let answer = format!("VALUE pauses 0 1000000\r\n{large}\r\nEND\r\n");
+    assert_eq!(rest(&mut pauses).len(), 8 * answer.len());
     // Above four fifths of the limit, those that never read are closed, and counted.
     until("they keep the memory", || {
         waits(&mut stream) <= LIMIT / 5 * 4
