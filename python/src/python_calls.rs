@@ -8,7 +8,7 @@
 
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyIterator, PyModule, PyString, PyTuple};
+use pyo3::types::{PyDict, PyIterator, PyString, PyTuple};
 
 unsafe extern "C-unwind" {
     /// PyO3 declares these as functions that never unwind.
