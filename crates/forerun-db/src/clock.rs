@@ -16,8 +16,8 @@
 //! Marks older than every time to live become one with the second 0: the entries that they date
 //! have expired, whatever the clock says later. A year of writing every second would still leave 32
 //! million marks, so marks that only a long time to live needs are merged to a 2^20th of it, which
-//! is one second for up to twelve days. Merged marks make entries live longer, never shorter. So does
-//! a system clock that is set back: see `steady_clock.rs`.
+//! is one second for up to twelve days. Merged marks make entries live longer, never shorter. So
+//! does a system clock that is set back: see `steady_clock.rs`.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -103,9 +103,10 @@ impl Clock {
 
     /// Seconds since 1970, to date a write. A write is never dated too early.
     pub(crate) fn write_second(&self) -> u64 {
-        match self.is_on() {
-            true => self.seconds.now_at_most(),
-            false => self.now(),
+        if self.is_on() {
+            self.seconds.now_at_most()
+        } else {
+            self.now()
         }
     }
 

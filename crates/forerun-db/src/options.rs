@@ -210,8 +210,7 @@ pub struct Options {
     /// iterators hold the memory, a write waits for a second and then returns
     /// [`Error::MemoryLimit`]; drop the iterators and write again. A batch that does not fit on its
     /// own, plus an eighth for overhead, is an error at once. A batch's copy on its way to the log,
-    /// and up to four bytes per entry while an index is built, do not count. Default: 1.25 GiB, for
-    /// a value of the maximum length and its overhead.
+    /// and up to four bytes per entry while an index is built, do not count. Default: 1.25 GiB.
     pub memory_limit_bytes: usize,
     /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
     /// one, at least 1 KiB, at most half of `memory_limit_bytes`. A memtable reserves address space

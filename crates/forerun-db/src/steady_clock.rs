@@ -43,8 +43,8 @@ struct Anchor {
 /// The present second.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    least: u64,
-    most: u64,
+    min: u64,
+    max: u64,
 }
 
 impl SteadyClock {
@@ -66,14 +66,14 @@ impl SteadyClock {
         if last >> 32 == shown {
             return last & u64::from(u32::MAX);
         }
-        self.read().least
+        self.read().min
     }
 
     /// For writers: the present second, or a later one while the system clock is behind. It does
     /// not rely on the last reading: the clock may have been set back and have come to the same
     /// second again.
     pub(crate) fn now_at_most(&self) -> u64 {
-        self.read().most
+        self.read().max
     }
 
     /// Goes on from this date of a write, at least. The date may be a second late.
@@ -99,13 +99,13 @@ impl SteadyClock {
         let shown = self.io.unix_time_s();
         let after = self.io.monotonic();
         let seconds = |from, to: Instant| to.saturating_duration_since(from).as_secs();
-        let least = |anchor: Anchor| anchor.second.saturating_add(seconds(anchor.after, before));
+        let min = |anchor: Anchor| anchor.second.saturating_add(seconds(anchor.after, before));
         let is_behind =
-            |anchor: &Anchor| shown < least(*anchor) && !planted::is(Defect::ExpiredReturns);
+            |anchor: &Anchor| shown < min(*anchor) && !planted::is(Defect::ExpiredReturns);
         let reading = match anchor.filter(is_behind) {
             Some(anchor) => Reading {
-                least: least(anchor),
-                most: anchor
+                min: min(anchor),
+                max: anchor
                     .second
                     .saturating_add(1 + seconds(anchor.before, after)),
             },
@@ -116,15 +116,15 @@ impl SteadyClock {
                     after,
                 });
                 Reading {
-                    least: shown,
-                    most: shown,
+                    min: shown,
+                    max: shown,
                 }
             }
         };
         // Otherwise no reading equals the high half, or the halves mix.
-        if shown <= u64::from(u32::MAX) && reading.least <= u64::from(u32::MAX) {
+        if shown <= u64::from(u32::MAX) && reading.min <= u64::from(u32::MAX) {
             self.last
-                .store(shown << 32 | reading.least, Ordering::Relaxed);
+                .store(shown << 32 | reading.min, Ordering::Relaxed);
         }
         reading
     }

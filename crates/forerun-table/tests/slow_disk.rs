@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 
 /// Whether reads stop, and how many have.
 #[derive(Debug, Default)]
-struct Gate {
+struct Reads {
     state: Mutex<(bool, usize)>,
     changed: Condvar,
 }
 
-impl Gate {
-    fn stop_reads(&self, stop: bool) {
+impl Reads {
+    fn stop(&self, stop: bool) {
         self.state.lock().unwrap().0 = stop;
         self.changed.notify_all();
     }
 
-    fn wait_for_a_read(&self) {
+    fn wait_for_one(&self) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |(_, waiting)| *waiting == 0));
     }
@@ -40,10 +40,10 @@ impl Gate {
 
 /// A disk whose reads can be stopped.
 #[derive(Clone, Debug)]
-struct SlowIo(FaultIo, Arc<Gate>);
+struct SlowIo(FaultIo, Arc<Reads>);
 
 #[derive(Debug)]
-struct SlowFile(Box<dyn IoFile>, Arc<Gate>);
+struct SlowFile(Box<dyn IoFile>, Arc<Reads>);
 
 impl Io for SlowIo {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
@@ -122,8 +122,8 @@ fn overwrite(table: &Table, keys: &[u64]) {
 const ROWS: u64 = 20_000;
 
 /// A table of many rows on a slow disk, with little memory.
-fn on_disk(gate: &Arc<Gate>) -> Table {
-    let io = SlowIo(FaultIo::new(), Arc::clone(gate));
+fn on_disk(reads: &Arc<Reads>) -> Table {
+    let io = SlowIo(FaultIo::new(), Arc::clone(reads));
     let options = Options::default()
         .memtable_bytes(64 << 10)
         .cache_bytes(64 << 10)
@@ -145,8 +145,8 @@ fn on_disk(gate: &Arc<Gate>) -> Table {
 
 #[test]
 fn a_table_is_written_while_another_tables_lookup_waits_for_the_disk() {
-    let gate = Arc::new(Gate::default());
-    let on_disk = on_disk(&gate);
+    let reads = Arc::new(Reads::default());
+    let on_disk = on_disk(&reads);
     let many: Vec<u64> = (0..ROWS).collect();
     let in_memory = Table::builder(Dtype::U8, ROW as u32)
         .host_capacity(1000)
@@ -154,13 +154,13 @@ fn a_table_is_written_while_another_tables_lookup_waits_for_the_disk() {
         .unwrap();
     let keys: Vec<u64> = (0..1000).collect();
 
-    gate.stop_reads(true);
+    reads.stop(true);
     std::thread::scope(|scope| {
         let lookup = scope.spawn(|| {
             let (mut rows, mut found) = (vec![0; many.len() * ROW], vec![false; many.len()]);
             on_disk.find(&many, &mut rows, &mut found).unwrap()
         });
-        gate.wait_for_a_read();
+        reads.wait_for_one();
         let started = Instant::now();
         let written = std::panic::catch_unwind(AssertUnwindSafe(|| {
             overwrite(&in_memory, &keys);
@@ -169,7 +169,7 @@ fn a_table_is_written_while_another_tables_lookup_waits_for_the_disk() {
             overwrite(&on_disk, &few);
         }));
         let took = started.elapsed();
-        gate.stop_reads(false);
+        reads.stop(false);
         assert_eq!(lookup.join().unwrap(), many.len());
         assert!(written.is_ok());
         assert!(took < Duration::from_secs(9), "{took:?}");
@@ -178,13 +178,13 @@ fn a_table_is_written_while_another_tables_lookup_waits_for_the_disk() {
 
 #[test]
 fn writers_of_other_keys_do_not_wait_while_an_update_reads_the_disk() {
-    let gate = Arc::new(Gate::default());
-    let on_disk = on_disk(&gate);
+    let reads = Arc::new(Reads::default());
+    let on_disk = on_disk(&reads);
     let cold: Vec<u64> = (0..1_000).collect();
     let hot: Vec<u64> = (1_000_000..1_000_100).collect();
     overwrite(&on_disk, &hot);
 
-    gate.stop_reads(true);
+    reads.stop(true);
     std::thread::scope(|scope| {
         let update = scope.spawn(|| {
             let (rows, mut found) = (vec![1; cold.len() * ROW], vec![false; cold.len()]);
@@ -192,7 +192,7 @@ fn writers_of_other_keys_do_not_wait_while_an_update_reads_the_disk() {
                 .update(&cold, &rows, Update::Add, &mut found)
                 .unwrap()
         });
-        gate.wait_for_a_read();
+        reads.wait_for_one();
         let (written, wait) = std::sync::mpsc::channel();
         let on_disk = &on_disk;
         scope.spawn(move || {
@@ -202,7 +202,7 @@ fn writers_of_other_keys_do_not_wait_while_an_update_reads_the_disk() {
             written.send(()).unwrap();
         });
         let written = wait.recv_timeout(Duration::from_secs(30));
-        gate.stop_reads(false);
+        reads.stop(false);
         assert_eq!(update.join().unwrap(), cold.len());
         assert!(
             written.is_ok(),

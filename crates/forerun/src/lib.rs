@@ -153,7 +153,6 @@ pub mod io {
 /// # }
 /// ```
 pub mod hash {
-    pub use forerun_core::epoch::Collector;
     pub use forerun_hash::{Error, Guard, HashTable, Iter, Options};
 }
 

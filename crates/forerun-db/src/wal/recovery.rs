@@ -305,8 +305,8 @@ impl Replay<'_> {
         Ok(offset as u64)
     }
 
-    /// Whether bad bytes of the last segment, before a good record, are damage and not the traces of
-    /// lost writes.
+    /// Whether bad bytes of the last segment, before a good record, are damage and not the traces
+    /// of lost writes.
     fn is_damage(&self, search: &mut RecordSearch<'_>, bad: Range<usize>) -> io::Result<bool> {
         let may_be_lost =
             self.circumstances.power_lost || was_unwritten(search.segment(), bad.clone())?;

@@ -184,8 +184,11 @@ impl HashTable {
     /// retires then waits only for those who pin this collector, and pins of the table hold up only
     /// this collector.
     ///
+    /// It is for crates that retire memory with the table's pins, so it is not documented.
+    ///
     /// # Errors
     /// See [`HashTable::with_options`].
+    #[doc(hidden)]
     pub fn with_collector(options: Options, collector: Collector) -> Result<HashTable, Error> {
         let mut table = HashTable::with_options(options)?;
         table.collector = Some(collector);
@@ -219,8 +222,7 @@ impl HashTable {
     /// This is not a snapshot: reads see every write. While the handle exists, no memory that is
     /// retired anywhere in the process is freed: neither what growing hash tables replace, nor
     /// pages that the cache of a store evicts, so stores cache fewer pages. Keep the handle for a
-    /// batch of reads, not while you wait for something. The pin of a table [with a
-    /// collector](HashTable::with_collector) holds up only that collector's memory.
+    /// batch of reads, not while you wait for something.
     ///
     /// ```
     /// use forerun_hash::HashTable;

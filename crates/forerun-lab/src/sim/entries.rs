@@ -89,10 +89,12 @@ impl Value {
         let (_, highest_written) = clock.extremes(self.written.and_before());
         let (_, highest_since) = clock.extremes(self.written.until(read));
         let (lowest_read, _) = clock.extremes(read);
-        let (is_exact, lasted) = (!clock.was_set_back(), read.end - self.written.start);
-        let latest_date = match is_exact {
-            true => highest_written,
-            false => WallClock::latest_date(self.written.end),
+        let is_exact = !clock.was_set_back();
+        let lasted = read.end.saturating_sub(self.written.start);
+        let latest_date = if is_exact {
+            highest_written
+        } else {
+            WallClock::latest_date(self.written.end)
         };
         if highest_since <= lowest_written + ttl && (is_exact || lasted <= Duration::from_secs(ttl))
         {
