@@ -29,8 +29,9 @@ const SPARSE_SHARE: f64 = 0.75;
 /// The same in a cache that refuses new items instead.
 const SPARSE_SHARE_IF_REFUSING: f64 = 0.94;
 
-/// A cache that refuses new items keeps one block in this many free. Replacements fill them, and the
-/// more there are, the fewer live bytes have to be moved to win back the bytes of replaced items.
+/// A cache that refuses new items keeps one block in this many free. Replacements fill them, and
+/// the more there are, the fewer live bytes have to be moved to win back the bytes of replaced
+/// items.
 const RESERVE_SHARE_IF_REFUSING: usize = 256;
 
 /// A bounded map from byte strings to byte strings, with expiry, flags and CAS numbers. See the

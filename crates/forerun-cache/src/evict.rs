@@ -7,9 +7,9 @@
 //!               └─▶ evicted: unlinked
 //! ```
 //!
-//! Writers empty a block in small steps. Any writer may do the next step. A block may point to large
-//! values of many times its own length, so the policy is asked again after every block's length of
-//! items.
+//! Writers empty a block in small steps. Any writer may do the next step. A block may point to
+//! large values of many times its own length, so the policy is asked again after every block's
+//! length of items.
 
 use crate::blocks::victim::{Evacuation, Reason, Sparse, Victim};
 use crate::cache::Cache;

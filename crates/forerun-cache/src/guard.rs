@@ -207,9 +207,9 @@ impl<'c> Guard<'c> {
         (!record.is_gone(self.cache.moment())).then(|| Item::untouched(record))
     }
 
-    /// Looks up one key and gives the item that it returns a new expiry. This never waits: if moving
-    /// the item to others that expire at about the same time would need memory, the item stays where
-    /// it is.
+    /// Looks up one key and gives the item that it returns a new expiry. This never waits: if
+    /// moving the item to others that expire at about the same time would need memory, the item
+    /// stays where it is.
     ///
     /// ```
     /// use forerun_cache::{Cache, CacheOptions, Expiry};

@@ -24,9 +24,9 @@
 //! that they write belong to the items they find.
 //!
 //! # The types
-//! - [`Cache`] makes guards and does all writing: [`Cache::set`], [`Cache::store`], [`Cache::delete`],
-//!   [`Cache::touch`], [`Cache::touch_item`], [`Cache::arithmetic`], [`Cache::invalidate`],
-//!   [`Cache::flush_all`], [`Cache::set_memory_limit`].
+//! - [`Cache`] makes guards and does all writing: [`Cache::set`], [`Cache::store`],
+//!   [`Cache::delete`], [`Cache::touch`], [`Cache::touch_item`], [`Cache::arithmetic`],
+//!   [`Cache::invalidate`], [`Cache::flush_all`], [`Cache::set_memory_limit`].
 //! - [`Guard`] reads: [`Guard::multi_get`], [`Guard::get`], [`Guard::peek`],
 //!   [`Guard::get_and_touch`], [`Guard::scan`].
 //! - [`Item`] is the result of a lookup, valid while its guard is borrowed. A large value is also

@@ -172,7 +172,7 @@ impl Cache {
 
     /// Finishes the evacuation of the block that is being emptied. None begins until the result is
     /// dropped.
-    pub(crate) fn settle_evacuation(&self) -> MutexGuard<'_, Option<Evacuation>> {
+    pub(crate) fn finish_evacuation(&self) -> MutexGuard<'_, Option<Evacuation>> {
         let mut current = unpoisoned(self.evacuation.lock());
         while current.is_some() && self.evict(&mut current, usize::MAX) {}
         current

@@ -124,7 +124,7 @@ impl Cache {
         loop {
             let attempt = {
                 // A replacement may take memory that an evacuation counts on.
-                let _settled = attempts.is_full.then(|| self.settle_evacuation());
+                let _no_evacuation = attempts.is_full.then(|| self.finish_evacuation());
                 let pinned = self.epochs.pin();
                 self.try_update(&pinned, key, hash, operation, &mut attempts)
             };

@@ -40,7 +40,7 @@ fn items_expire_and_scheduled_flushes_happen_without_a_call_of_the_clock() {
 }
 
 #[test]
-fn a_manual_clock_advances_only_when_it_is_told_to() {
+fn a_manual_clock_advances_only_when_the_caller_advances_it() {
     let cache = Cache::new(CacheOptions::default().clock(Clock::Manual)).unwrap();
     set_for(&cache, "k", Duration::from_millis(1500));
     sleep(Duration::from_millis(2100));

@@ -6,8 +6,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A type whose values are rows of a [`TypedTable`]: a number, or an array of numbers, or a struct of
-/// your own that derives the traits of [`zerocopy`](crate::zerocopy).
+/// A type whose values are rows of a [`TypedTable`]: a number, or an array of numbers, or a struct
+/// of your own that derives the traits of [`zerocopy`](crate::zerocopy).
 ///
 /// ```
 /// use forerun_table::zerocopy::{FromBytes, Immutable, IntoBytes};

@@ -1,6 +1,7 @@
 //! One error for programs that use several parts.
 
-/// Why a call of any part failed. Each part has an error of its own, which `?` converts to this one.
+/// Why a call of any part failed. Each part has an error of its own, which `?` converts to this
+/// one.
 ///
 /// ```
 /// use forerun::prelude::*;

@@ -102,8 +102,8 @@ impl Blocks {
     }
 
     /// Creates the structure with a reserve of one block in `reserve_share`. A block with a smaller
-    /// live share than `sparse_share` is worth compacting. The budget's limit may later be raised to
-    /// `max_bytes`.
+    /// live share than `sparse_share` is worth compacting. The budget's limit may later be raised
+    /// to `max_bytes`.
     pub(crate) fn new(
         pages: Pages,
         budget: &Arc<Budget>,

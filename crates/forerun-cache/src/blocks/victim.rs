@@ -90,8 +90,8 @@ impl Blocks {
     /// Chooses a victim and takes it out of its queue. A `sparse` block is preferred to the one
     /// that `policy` selects. Without a policy, no live items are evicted.
     ///
-    /// Only some blocks are examined; the next decision examines the next ones. If a writer is about
-    /// to be refused, all are examined, unless nothing has changed since they last were.
+    /// Only some blocks are examined; the next decision examines the next ones. If a writer is
+    /// about to be refused, all are examined, unless nothing has changed since they last were.
     pub(crate) fn choose_victim(
         &self,
         moment: Moment,

@@ -7,8 +7,8 @@ use crate::request::{Arithmetic, ArithmeticResult, Direction, Expiry};
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
 use std::cell::Cell;
 
-/// The longest value that is taken for a number, with the white space around it. Memcached's limit is
-/// the same by default. A change copies the value, outside the memory limit.
+/// The longest value that is taken for a number, with the white space around it. Memcached's limit
+/// is the same by default. A change copies the value, outside the memory limit.
 const NUMBER_BYTES_MAX: usize = 512 << 10;
 
 impl Cache {

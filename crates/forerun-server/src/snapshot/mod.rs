@@ -44,7 +44,8 @@ const HEADER_BYTES: usize = 24;
 /// Each start skips this many CAS numbers, so that it never reuses a number that a client may hold.
 const CAS_GAP: u64 = 1 << 32;
 /// Higher CAS numbers in a file were chosen by clients: the server would take longer than a century
-/// to count this far. They are not taken for the server's own, so that enough unused numbers remain.
+/// to count this far. They are not taken for the server's own, so that enough unused numbers
+/// remain.
 const CAS_MAX: u64 = u64::MAX >> 1;
 
 /// Metrics of a snapshot that was written or read.

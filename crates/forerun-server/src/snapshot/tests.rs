@@ -58,7 +58,8 @@ proptest! {
                 0 => Expiry::Never,
                 live_s => Expiry::At(50 + live_s),
             };
-            let _ = before.store(Store { flags: *flags, expiry, ..Store::set(key, value.as_slice()) });
+            let store = Store { flags: *flags, expiry, ..Store::set(key, value.as_slice()) };
+            let _ = before.store(store);
         }
         let bytes = written(&before);
         let after = cache();
