@@ -120,15 +120,16 @@ pub use forerun_db::{
     Iter, KEY_BYTES_MAX, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, KeyRange, Keyspace, KeyspaceBatch,
     KeyspaceDescription, KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats,
     ManifestDescription, MemTableStats, MemoryChecks, Op, Ops, Options, PageDescription,
-    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport, ReverseBytewise,
-    RowContent, RowDescription, RunDescription, RunOptions, RunSummary, Snapshot, Stats, Strategy,
-    TreeOptions, TreeStats, UnknownStrategy, VALUE_BYTES_MAX, Values, VerifyReport, ViewId,
-    WalMode, WriteBatch, WriteStalls, check, check_with_io, describe, repair, repair_with_io,
+    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport,
+    Result as DbResult, ReverseBytewise, RowContent, RowDescription, RunDescription, RunOptions,
+    RunSummary, Snapshot, Stats, Strategy, TreeOptions, TreeStats, UnknownStrategy,
+    VALUE_BYTES_MAX, Values, VerifyReport, ViewId, WalMode, WriteBatch, WriteStalls, check,
+    check_with_io, describe, repair, repair_with_io,
 };
 
 /// The file system of a store, which [`Db::open_with_io`] replaces.
 pub mod io {
-    pub use forerun_db::io::{Io, IoFile, OpenMode, OsIo, UnknownReadBackend};
+    pub use forerun_db::io::{FileId, Io, IoFile, OpenMode, OsIo, UnknownReadBackend};
 }
 
 /// Hash tables in memory for keys and values of fixed width, built for batched lookups.
