@@ -46,6 +46,7 @@ impl Login {
     fn of(user: &str, path: &Path) -> anyhow::Result<Login> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         let password = text.trim_end_matches(['\r', '\n']);
         if user.is_empty() || user.contains([' ', '\r', '\n']) {
             bail!(UsageError(format!(
@@ -68,5 +69,21 @@ impl Login {
     /// The request that authenticates, if there is a user.
     pub fn request(&self) -> Option<&[u8]> {
         self.request.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_and_a_line_end_are_not_part_of_the_password() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        for text in ["secret", "secret\r\n", "\u{feff}secret\n"] {
+            std::fs::write(file.path(), text).expect("it is written");
+            let login = Login::of("alice", file.path()).expect("a password");
+            let request = &b"set auth 0 0 12\r\nalice secret\r\n"[..];
+            assert_eq!(login.request(), Some(request), "{text:?}");
+        }
     }
 }

@@ -62,7 +62,9 @@ impl Client {
         };
         let (mut turns, mut failures) = (Vec::new(), Vec::new());
         for (server, part) in parts(&positions.begins) {
-            match self.begin(server, &mut set, start) {
+            let own = positions.order[part.clone()].iter();
+            let own = own.map(|at| keys[*at as usize].as_ref());
+            match self.begin(server, own, &mut set, start) {
                 Ok((mut connection, peers)) => {
                     let first = connection.next_opaque;
                     for at in &positions.order[part.clone()] {
@@ -94,8 +96,7 @@ impl Client {
             for (server, part) in parts(&positions.begins) {
                 for at in &positions.order[part] {
                     let at = *at as usize;
-                    let is_done = matches!(answers[at], Some(Answer::Done | Answer::NotFound));
-                    self.deleted(keys[at].as_ref(), server, is_done);
+                    self.deleted(keys[at].as_ref(), server, answers[at].is_some());
                 }
             }
         }

@@ -39,10 +39,10 @@ impl Client {
         let mut turns = Vec::with_capacity(self.servers().len());
         let mut failures = Vec::new();
         for (server, part) in parts(&positions.begins) {
-            match self.begin(server, &mut set, start) {
+            let keys = positions.order[part.clone()].iter();
+            let keys = keys.map(|at| batch.keys[*at as usize].as_ref());
+            match self.begin(server, keys.clone(), &mut set, start) {
                 Ok((mut connection, peers)) => {
-                    let keys = positions.order[part.clone()].iter();
-                    let keys = keys.map(|at| batch.keys[*at as usize].as_ref());
                     let format = self.compose(&mut connection, keys, kind);
                     let conversation = LookupConversation::new(part, format);
                     let mut turn = Turn::new(server, connection, conversation, peers);

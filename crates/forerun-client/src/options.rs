@@ -47,9 +47,10 @@ pub struct ClientOptions {
     /// A connection that no call has used for this long is closed by the next call. Default: 10
     /// seconds.
     pub idle_timeout: Duration,
-    /// How many keys the client keeps in memory whose deletes failed, to delete them before its
-    /// next request to the server: a server that was restarted with a snapshot, or was unreachable,
-    /// still has their values. A call that fails to delete is an error all the same. Default: 0.
+    /// How many keys the client keeps in memory whose deletes the server has not answered. A server
+    /// that was restarted with a snapshot, or was unreachable, still has their values. Each request
+    /// to it first deletes up to 1,000 of these keys, and those that it is for. A call that fails
+    /// to delete is an error all the same. Default: 0.
     pub failed_deletes_max: usize,
     /// The longest value that is accepted from a server. Each connection has a buffer of at most
     /// this size plus 64 KiB. Longer values are skipped. Default: 16 MiB.

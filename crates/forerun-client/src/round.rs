@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Arc, time};
 
-use crate::conversation::{Conversation, Step, shown};
+use crate::conversation::{self, Conversation, Step, shown};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::net::ucx_poll::{self, Polled};
@@ -190,13 +190,19 @@ fn read_replies<C: Conversation>(
     let (connection, conversation) = (&mut turn.connection, &mut turn.conversation);
     loop {
         let authenticates = connection.authenticates;
-        let asks_for_frames = connection.asks_for_frames() && !authenticates;
+        let repeats = !authenticates && connection.repeated.is_waiting();
+        let asks_for_frames = connection.asks_for_frames() && !authenticates && !repeats;
+        let mut answer = None;
         let mut credits = None;
         let (step, consumed, skip) = match connection.reply(max_value_bytes)? {
             None | Some(Parsed::Partial { .. }) => return Ok(Step::More),
             Some(Parsed::Complete { reply, consumed }) => match (authenticates, reply) {
                 (_, Reply::Error { line, .. }) if line == TOO_MANY_CONNECTIONS => {
                     return Err(Failure::TooManyConnections);
+                }
+                (false, reply) if repeats => {
+                    answer = Some(conversation::repeated_delete(&reply)?);
+                    (Step::More, consumed, 0)
                 }
                 (false, Reply::MultiGet { credits: granted }) if asks_for_frames => {
                     credits = Some(granted);
@@ -225,12 +231,18 @@ fn read_replies<C: Conversation>(
                 value_bytes,
                 skip,
             }) => {
+                if authenticates || repeats {
+                    return Err(Failure::Malformed("a value before the answer".to_owned()));
+                }
                 conversation.oversized(reply, value_bytes, shared)?;
                 (Step::More, consumed, skip)
             }
         };
         if let Some(credits) = credits {
             connection.enable_frames(credits);
+        }
+        if let Some(is_deleted) = answer {
+            connection.repeated.answered(is_deleted);
         }
         connection.authenticates = false;
         connection.consume(consumed, skip);

@@ -33,7 +33,8 @@ metrics! {
         gauge idle_connection_sets: u64,
         /// Keys whose deletes failed and that will be deleted when their server answers.
         gauge failed_deletes: u64,
-        /// Failed deletes that were not kept, because `failed_deletes_max` were.
+        /// Failed deletes that were not kept, because `failed_deletes_max` were, and those that the
+        /// server refused when they were repeated.
         counter failed_deletes_dropped: u64,
     }
 }

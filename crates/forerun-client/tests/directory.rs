@@ -6,12 +6,14 @@ mod testing;
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use forerun_cache::{Cache, CacheOptions};
 use forerun_client::{Client, Credentials, Endpoint, ServerAddress};
 use forerun_server::{Listen, Server, ServerOptions, SnapshotOptions};
 use fork::Ending::AtOnce;
-use testing::{client_of, forerun, options, start, until};
+use testing::{address, client_of, forerun, options, start, until};
 
 #[test]
 fn a_server_and_a_client_keep_their_files_when_the_process_changes_its_directory() {
@@ -94,5 +96,40 @@ fn no_socket_has_the_descriptor_of_a_standard_stream() {
             // SAFETY: the call only asks about the descriptor.
             assert_eq!(unsafe { libc::fcntl(descriptor, libc::F_GETFD) }, -1);
         }
+    });
+}
+
+#[test]
+fn a_name_is_resolved_without_the_descriptor_of_a_standard_stream() {
+    fork::in_child(AtOnce, || {
+        for descriptor in 0..3 {
+            // SAFETY: nothing in this child uses the standard streams.
+            unsafe { libc::close(descriptor) };
+        }
+        let server = forerun();
+        let named = ServerAddress::tcp("localhost", address(&server).port());
+        // Each call resolves the name and connects.
+        let options = options()
+            .resolve_interval(Duration::from_nanos(1))
+            .idle_timeout(Duration::ZERO);
+        let client = Client::new([named], options).expect("a client");
+        let is_over = AtomicBool::new(false);
+        // The resolver's own files may have these descriptors. What the client opens may not.
+        let watch = || {
+            while !is_over.load(Ordering::Relaxed) {
+                for descriptor in 0..3 {
+                    let file = fs::read_link(format!("/proc/self/fd/{descriptor}"));
+                    let file = file.unwrap_or_default();
+                    assert!(!file.to_string_lossy().contains("eventfd"), "{file:?}");
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(watch);
+            for _ in 0..100 {
+                client.get("k").expect("the server is well");
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
     });
 }

@@ -2,12 +2,16 @@
 
 mod testing;
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forerun_cache::{Cache, CacheOptions};
 use forerun_client::{Client, ClientOptions, EjectedKeys, Protocol};
 use forerun_server::{Listen, Server, ServerOptions};
+use testing::fake_server::FakeServer;
 use testing::{PROTOCOLS, address, forerun, options, until};
 
 /// Starts a server whose values survive it.
@@ -109,6 +113,68 @@ fn a_server_that_was_ejected_deletes_what_others_deleted_for_it() {
         client.stats().ejected_servers == 0 && client.stats().failed_deletes == 0
     });
     servers.into_iter().for_each(stop);
+}
+
+#[test]
+fn the_refusal_of_a_repeated_delete_is_not_the_answer_to_another_request() {
+    for protocol in [Protocol::Classic, Protocol::Meta] {
+        let is_first = AtomicBool::new(true);
+        // Like a proxy whose server for `k` is down.
+        let server = FakeServer::start(move |mut stream: TcpStream| {
+            let requests = BufReader::new(stream.try_clone().expect("a descriptor"));
+            for line in requests.lines().map_while(Result::ok) {
+                let answer: &[u8] = match line.split(' ').next() {
+                    Some("delete" | "md") if is_first.swap(false, Ordering::Relaxed) => return,
+                    Some("delete" | "md") => b"SERVER_ERROR backend failure\r\n",
+                    Some("get") => b"VALUE x 0 1\r\nv\r\nEND\r\n",
+                    Some("mn") => b"MN\r\n",
+                    _ => b"",
+                };
+                if stream.write_all(answer).is_err() {
+                    return;
+                }
+            }
+        });
+        let options = options_of(protocol).failed_deletes_max(100);
+        let client = Client::new([server.address().into()], options).expect("a client");
+        assert!(client.delete("k").is_err());
+        assert_eq!(client.stats().failed_deletes, 1);
+        for _ in 0..2 {
+            let found = client.get("x").expect("it is answered");
+            assert_eq!(found.is_some(), protocol == Protocol::Classic);
+        }
+        let stats = client.stats();
+        assert_eq!((stats.failed_deletes, stats.failed_deletes_dropped), (0, 1));
+        // The server has answered this one.
+        assert!(client.delete("k").is_err());
+        client.delete_many(&["k"]).expect("good keys");
+        assert_eq!(client.stats().failed_deletes, 0);
+        assert_eq!(server.accepted(), 2);
+    }
+}
+
+#[test]
+fn a_server_that_was_down_for_long_is_used_again() {
+    const KEYS: usize = 20_000;
+    for protocol in PROTOCOLS {
+        let cache = cache();
+        let server = start("127.0.0.1:0", &cache);
+        let at = address(&server);
+        stop(server);
+        let options = options_of(protocol).failed_deletes_max(KEYS);
+        let client = Client::new([at.into()], options).expect("a client");
+        let keys: Vec<String> = (0..KEYS).map(|number| format!("key:{number}")).collect();
+        client.delete_many(&keys).expect("good keys");
+        assert_eq!(client.stats().failed_deletes, KEYS as u64);
+        // It does not have the keys: quiet or not, the meta protocol answers such deletes.
+        let server = start(&at.to_string(), &cache);
+        until("all deletes are repeated", || {
+            let _ = client.get("other");
+            client.stats().failed_deletes == 0
+        });
+        assert_eq!(client.stats().failed_deletes_dropped, 0);
+        stop(server);
+    }
 }
 
 #[test]

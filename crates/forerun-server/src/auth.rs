@@ -25,6 +25,8 @@ use crate::regular_file;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// A peer that sends this many bytes without a line end does not want to authenticate.
 const LINE_BYTES_MAX: usize = 2048;
+/// The byte order mark that some programs write before a text. It is not part of the first user.
+const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The longest value of an authenticating `set`.
 const VALUE_BYTES_MAX: usize = 2048;
 
@@ -99,6 +101,7 @@ impl Users {
 
     fn parse(text: &[u8]) -> Result<Users, String> {
         let mut list = Vec::new();
+        let text = text.strip_prefix(UTF8_MARK).unwrap_or(text);
         for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if line.is_empty() {
@@ -270,6 +273,13 @@ mod tests {
         bytes.extend_from_slice(b"get a\r\n");
         assert_eq!(answer(&bytes), (first.len(), "STORED\r\n", true));
         assert!(answer(b"set x 1 2 7\r\nbob a:b\r\n").2);
+    }
+
+    #[test]
+    fn a_mark_before_the_file_is_not_part_of_the_first_user() {
+        let marked = Users::parse("\u{feff}alice:s3cret\nbob:a".as_bytes()).expect("two users");
+        assert!(marked.knows(b"alice", b"s3cret") && marked.knows(b"bob", b"a"));
+        assert!(Users::parse("\u{feff}\n".as_bytes()).is_err());
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(crate) use lookup_conversation::{
 };
 
 use crate::error::Failure;
-use crate::protocol::reply::{MetaFlags, NoReply, Reply};
+use crate::protocol::reply::{ErrorKind, Line, MetaCode, MetaFlags, NoReply, Reply};
 
 /// Whether more replies are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,22 @@ pub(crate) trait Conversation {
         value_bytes: u64,
         shared: &mut Self::Shared,
     ) -> Result<(), Failure>;
+}
+
+/// Whether the server has done a delete that a request repeats, or refuses it.
+///
+/// # Errors
+/// As for [`Conversation::reply`].
+pub(crate) fn repeated_delete(reply: &Reply<'_>) -> Result<bool, Failure> {
+    match *reply {
+        Reply::Line(Line::Deleted | Line::NotFound) => Ok(true),
+        Reply::Meta { code, .. } if matches!(code, MetaCode::Done | MetaCode::NotFound) => Ok(true),
+        Reply::Error { kind, line } => match kind {
+            ErrorKind::Server => Ok(false),
+            ErrorKind::Protocol => Err(refused(line)),
+        },
+        _ => Err(unexpected(reply)),
+    }
 }
 
 fn unexpected(reply: &Reply<'_>) -> Failure {

@@ -16,7 +16,7 @@ use super::resolution::Resolution;
 use super::socket::{Peer, Socket, Tls};
 use super::ucx::UcxSocket;
 use crate::error::Failure;
-use crate::failed_deletes::RepeatedDelete;
+use crate::failed_deletes::RepeatedDeletes;
 use crate::protocol::frame_reply::{ANSWER, PartReader};
 use crate::protocol::frame_request;
 use crate::protocol::reply::{NoReply, Parsed, Reply, parse};
@@ -60,8 +60,8 @@ pub(crate) struct Connection {
     skip: u64,
     /// Whether the next reply answers the user and the password.
     pub(crate) authenticates: bool,
-    /// The deletes that the request repeats.
-    pub(crate) repeated: Vec<RepeatedDelete>,
+    /// The deletes that the request repeats. They are answered before it.
+    pub(crate) repeated: RepeatedDeletes,
     /// The number of the next request in the meta protocol, or of the next frame.
     pub(crate) next_opaque: u32,
     frames: FrameCredits,
@@ -106,7 +106,7 @@ impl Connection {
             needed: 0,
             skip: 0,
             authenticates: false,
-            repeated: Vec::new(),
+            repeated: RepeatedDeletes::default(),
             next_opaque: 0,
             frames: FrameCredits::default(),
             parts: PartReader::default(),

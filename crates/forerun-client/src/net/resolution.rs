@@ -15,7 +15,8 @@ impl Resolution {
     /// # Errors
     /// The system's error.
     pub(crate) fn new() -> io::Result<Resolution> {
-        Ok(Resolution(eventfd(0, EventfdFlags::CLOEXEC)?))
+        let open = || Ok(Resolution(eventfd(0, EventfdFlags::CLOEXEC)?));
+        forerun_core::open_above_standard_streams(open)
     }
 
     /// Wakes the calls that wait.

@@ -61,8 +61,10 @@ pub(crate) struct Resolver {
 #[derive(Debug, Default)]
 struct State {
     peers: Vec<Peer>,
-    /// When they were looked up. `None` if they may be those of other servers since.
+    /// When they were found. `None` if they may be those of other servers since.
     resolved_at: Option<Instant>,
+    /// When the server last failed. What a lookup from before says may be out of date.
+    failed_at: Option<Instant>,
     running: Option<Arc<Resolution>>,
 }
 
@@ -125,7 +127,8 @@ impl Resolver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn resolve(&self) {
+    /// Looks the addresses up. Returns false if the server has failed meanwhile.
+    fn resolve(&self) -> bool {
         let start = time::now();
         let found: Vec<Place> = match &self.endpoint {
             Endpoint::Unix(path) | Endpoint::UcxUnix(path) => vec![Place::Unix(socket_path(path))],
@@ -150,7 +153,13 @@ impl Resolver {
             // more. The addresses are behind the lock.
             self.version.fetch_add(1, Ordering::Relaxed);
         }
-        state.resolved_at = Some(start);
+        if state.failed_at.is_some_and(|failed_at| failed_at > start) {
+            return false;
+        }
+        // Not when the lookup began: the addresses must be usable even if it took very long.
+        state.resolved_at = Some(time::now());
+        state.running = None;
+        true
     }
 
     /// Moves an address behind the others, because connecting to it takes longer than a call may
@@ -229,11 +238,11 @@ impl Resolver {
     }
 
     /// Resolves the name again, because the server failed or closed a connection: it may have
-    /// moved. Calls that connect wait for the result.
+    /// moved. Calls that connect wait for the result, which is newer than this call.
     pub(crate) fn refresh(resolver: &Arc<Resolver>) {
         if resolver.has_name {
             let mut state = resolver.state();
-            state.resolved_at = None;
+            (state.resolved_at, state.failed_at) = (None, Some(time::now()));
             let _ = Resolver::start(resolver, &mut state);
         }
     }
@@ -247,8 +256,7 @@ impl Resolver {
         let resolution = Arc::new(Resolution::new()?);
         let (this, running) = (Arc::clone(resolver), Arc::clone(&resolution));
         let resolve = move || {
-            this.resolve();
-            this.state().running = None;
+            while !this.resolve() {}
             running.end();
         };
         let thread = thread::Builder::new().name("resolver".to_owned());
@@ -271,6 +279,59 @@ impl Resolver {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The lookups of [`moving`] that have begun, and how many of them may end.
+    static BEGUN: AtomicU64 = AtomicU64::new(0);
+    static MAY_END: AtomicU64 = AtomicU64::new(1);
+
+    /// The port is the number of the lookup.
+    fn moving(_: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
+        let number = BEGUN.fetch_add(1, Ordering::Relaxed) + 1;
+        until(|| MAY_END.load(Ordering::Relaxed) >= number);
+        Ok(vec![([127, 0, 0, 1], number as u16).into()])
+    }
+
+    fn until(mut holds: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !holds() {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn a_lookup_from_before_a_failure_does_not_say_where_the_server_is_now() {
+        let server = ServerAddress::tcp("moving", 1);
+        let resolver = Resolver::new(&server, None, Duration::from_secs(60), moving);
+        let resolver = Arc::new(resolver);
+        Resolver::refresh(&resolver);
+        until(|| BEGUN.load(Ordering::Relaxed) == 2);
+        Resolver::refresh(&resolver);
+        MAY_END.store(100, Ordering::Relaxed);
+        let mut found = None;
+        until(|| {
+            match Resolver::addresses(&resolver, time::now()).expect("it has an address") {
+                Addresses::Known(known) => found = Some(known.peers),
+                Addresses::Unknown(_) => {}
+            }
+            found.is_some()
+        });
+        let third = Peer::Socket(Place::Tcp(([127, 0, 0, 1], 3).into()));
+        assert_eq!(found, Some(vec![third]));
+    }
+
+    #[test]
+    fn a_lookup_that_takes_longer_than_the_interval_finds_usable_addresses() {
+        const DELAY: Duration = Duration::from_millis(30);
+        let slow = |_: &str, _: u16| {
+            std::thread::sleep(DELAY);
+            Ok(vec![([127, 0, 0, 1], 1).into()])
+        };
+        let server = ServerAddress::tcp("slow", 1);
+        let resolver = Resolver::new(&server, None, DELAY, slow);
+        let resolved_at = resolver.state().resolved_at.expect("it has an address");
+        assert!(resolved_at >= resolver.created + DELAY);
+    }
 
     #[test]
     fn an_address_that_is_tried_last_stays_there_while_the_name_has_the_same_addresses() {

@@ -87,22 +87,6 @@ pub(crate) const META_END: &[u8] = b"mn\r\n";
 /// Deletes all items of a server.
 pub(crate) const FLUSH_ALL: &[u8] = b"flush_all\r\n";
 
-/// Appends a delete that has no answer.
-pub(crate) fn quiet_delete(key: &[u8], protocol: Protocol, out: &mut Vec<u8>) {
-    if protocol == Protocol::Classic {
-        for part in [b"delete ", key, b" noreply\r\n"] {
-            out.extend_from_slice(part);
-        }
-        return;
-    }
-    // The key was checked before.
-    let text = KeyText::of(key, protocol).unwrap_or(KeyText::Plain);
-    out.extend_from_slice(b"md ");
-    text.push(key, out);
-    out.extend_from_slice(text.flag());
-    out.extend_from_slice(b" q\r\n");
-}
-
 /// Appends a command in the classic protocol.
 pub(crate) fn classic_command(command: &Command<'_>, key: &[u8], out: &mut Vec<u8>) {
     let word: &[u8] = match command {

