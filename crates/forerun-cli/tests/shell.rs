@@ -44,6 +44,7 @@ fn bash_completes_subcommands_options_and_their_values() {
         [
             "--snapshot",
             "--snapshot-ignore-bad",
+            "--snapshot-max-age",
             "--snapshot-rate",
             "--snapshot-interval"
         ]

@@ -160,12 +160,13 @@ impl Source {
             inner: raw,
             count: Rc::clone(&raw_bytes),
         };
-        let head = head::<XZ_MAGIC_BYTES>(&mut counted).map_err(|source| InputError::Read {
-            name: name.clone(),
-            offset_bytes: 0,
-            compressed: false,
-            source,
-        })?;
+        let head =
+            head(&mut counted, &[GZIP_MAGIC, XZ_MAGIC]).map_err(|source| InputError::Read {
+                name: name.clone(),
+                offset_bytes: 0,
+                compressed: false,
+                source,
+            })?;
         let compression = Compression::of(&head);
         let buffered = BufReader::with_capacity(64 << 10, Cursor::new(head).chain(counted));
         let offset_bytes = Rc::new(Cell::new(0));
@@ -206,7 +207,7 @@ impl Source {
     /// [`InputError::Read`].
     pub fn into_text(self) -> Result<(InputPosition, Box<dyn BufRead>), InputError> {
         let (mut place, mut reader) = self.into_parts();
-        let mut head = head::<{ UTF8_MARK.len() }>(&mut reader).map_err(|e| place.read_error(e))?;
+        let mut head = head(&mut reader, &[UTF8_MARK]).map_err(|e| place.read_error(e))?;
         if head == UTF8_MARK {
             place.begin_bytes = head.len() as u64;
             head.clear();
@@ -275,23 +276,31 @@ enum Compression {
     Xz,
 }
 
-const XZ_MAGIC_BYTES: usize = 6;
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+const XZ_MAGIC: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
 
 impl Compression {
     /// The compression of an input that begins with these bytes.
     fn of(head: &[u8]) -> Compression {
-        match head {
-            [0x1f, 0x8b, ..] => Compression::Gzip,
-            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
-            _ => Compression::None,
+        if head.starts_with(GZIP_MAGIC) {
+            Compression::Gzip
+        } else if head.starts_with(XZ_MAGIC) {
+            Compression::Xz
+        } else {
+            Compression::None
         }
     }
 }
 
-/// Reads the first `N` bytes, or fewer if there are no more. One read of a pipe may return less.
-fn head<const N: usize>(reader: &mut impl Read) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(N);
-    reader.take(N as u64).read_to_end(&mut bytes)?;
+/// Reads the first bytes, until they tell which of the beginnings they are, or that they are none.
+/// It reads no further: the writer of a pipe may wait for an answer to what it has written.
+fn head(reader: &mut impl Read, beginnings: &[&[u8]]) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let is_open = |bytes: &[u8]| {
+        let mut longer = beginnings.iter().filter(|known| known.len() > bytes.len());
+        longer.any(|known| known.starts_with(bytes))
+    };
+    while is_open(&bytes) && reader.by_ref().take(1).read_to_end(&mut bytes)? > 0 {}
     Ok(bytes)
 }
 
