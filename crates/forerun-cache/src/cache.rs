@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// A block with a smaller live share than this is worth compacting while the cache may evict.
-const SPARSE_SHARE: f64 = 0.75;
+/// A block that wastes a larger share of its bytes is worth compacting while the cache may evict.
+const WASTE_SHARE: f64 = 0.25;
 /// The same in a cache that refuses new items instead.
-const SPARSE_SHARE_IF_REFUSING: f64 = 0.94;
+const WASTE_SHARE_IF_REFUSING: f64 = 0.06;
 
 /// A cache that refuses new items keeps one block in this many free. Replacements fill them, and
 /// the more there are, the fewer live bytes have to be moved to win back the bytes of replaced
@@ -93,16 +93,16 @@ impl Cache {
         let budget = Arc::new(Budget::new(limit_bytes));
         let policy = Policy::new(limit_bytes, options.pages)?;
         let max_bytes = options.memory_limit_max_bytes;
-        let (reserve_share, sparse_share) = match options.when_full {
-            WhenFull::Evict => (usize::MAX, SPARSE_SHARE),
-            WhenFull::Refuse => (RESERVE_SHARE_IF_REFUSING, SPARSE_SHARE_IF_REFUSING),
+        let (reserve_share, waste_share) = match options.when_full {
+            WhenFull::Evict => (usize::MAX, WASTE_SHARE),
+            WhenFull::Refuse => (RESERVE_SHARE_IF_REFUSING, WASTE_SHARE_IF_REFUSING),
         };
         let blocks = Blocks::new(
             options.pages,
             &budget,
             max_bytes,
             reserve_share,
-            sparse_share,
+            waste_share,
         )?;
         let index = Index::new(options.pages, &budget, max_bytes)?;
         let epochs = Epochs::new();

@@ -44,7 +44,7 @@ impl Cache {
             WhenFull::Evict => Some(&self.policy),
             WhenFull::Refuse => None,
         };
-        self.empty_some(current, Sparse::Below, policy, quantum_bytes)
+        self.empty_some(current, Sparse::Wasteful, policy, quantum_bytes)
             // No block could be compacted. The policy may still evict.
             || (policy.is_some()
                 && self.empty_some(current, Sparse::None, policy, quantum_bytes))

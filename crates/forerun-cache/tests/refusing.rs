@@ -103,6 +103,20 @@ fn counters_invalidations_and_values_of_the_same_length_find_memory_in_a_full_ca
 }
 
 #[test]
+fn a_refused_store_moves_nothing_when_no_bytes_are_dead() {
+    let cache = cache(8 << 20);
+    // Eight such items leave the end of a block unused, and no ninth fits there.
+    let count = fill(&cache, "k", 7400);
+    let full = cache.stats();
+    assert_eq!(full.moved_bytes, 0);
+    for _ in 0..3 {
+        let refused = cache.store(Store::set(&format!("k{count}"), &[1; 7400]));
+        let moved_bytes = cache.stats().moved_bytes - full.moved_bytes;
+        assert_eq!((moved_bytes, refused), (0, StoreResult::OutOfMemory));
+    }
+}
+
+#[test]
 fn counters_find_memory_while_other_threads_fill_every_gap() {
     const ROUNDS: u64 = 300;
     let cache = cache(4 << 20);

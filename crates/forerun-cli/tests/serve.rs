@@ -72,6 +72,29 @@ fn each_signal_writes_a_snapshot_that_the_next_start_loads() {
     server.end("-INT");
 }
 
+#[test]
+fn a_server_that_cannot_say_that_it_has_started_keeps_the_snapshot() {
+    let workspace = Workspace::new();
+    let args = ["--snapshot", "cache.snapshot"];
+    let server = Server::start(&workspace, &args);
+    server.ask("set k 7 0 5\r\nvalue\r\n", "STORED\r\n");
+    server.end("-TERM");
+    let listen = ["serve", "--listen", "127.0.0.1:0"];
+    let without_directory = ["--pid-file", "missing/pid"];
+    for more in [&without_directory[..], &[]] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let failed = workspace
+            .command(&[&listen[..], &args, more].concat())
+            .stdout(full.expect("the system has it"))
+            .stderr(Stdio::null())
+            .status();
+        assert!(!failed.expect("forerun can be started").success());
+        assert!(workspace.path("cache.snapshot").exists(), "{more:?}");
+    }
+    let server = Server::start(&workspace, &args);
+    server.ask("get k\r\n", "VALUE k 7 5\r\nvalue\r\nEND\r\n");
+}
+
 /// Starts a server whose snapshot arrives through a pipe, sends it a signal in the middle, and lets
 /// the rest arrive.
 fn signalled_while_it_loads(workspace: &Workspace, signal: &str) -> Child {

@@ -175,7 +175,8 @@ impl Output {
             if self.bytes.capacity() > KEEP_BYTES {
                 self.bytes = Vec::new();
             }
-        } else if self.start >= FULL_BYTES {
+        } else if self.start >= FULL_BYTES.max(self.bytes.len() - self.start) {
+            // A copied value may be long. No byte is moved for which none was sent.
             self.drop_sent();
         }
     }
@@ -363,6 +364,30 @@ mod tests {
             assert!(send(&mut output, 70_001) == expected[step..], "step {step}");
             assert_eq!(values.bytes(), 0);
         }
+    }
+
+    #[test]
+    fn bytes_that_wait_are_moved_at_most_once_for_each_byte_that_is_sent() {
+        const PIECE_BYTES: usize = 100_000;
+        let mut output = Output::new();
+        for byte in 0..20 {
+            output.push_large(shared(byte, 300_000));
+        }
+        // There is no room for the values, so they are copied.
+        output.count_values(|_| None);
+        output.copy_uncounted_values();
+        let (mut sent, mut moved) = (0, 0);
+        while !output.is_empty() {
+            let (start, piece) = (output.start, output.len().min(PIECE_BYTES));
+            output.advance(piece);
+            output.park();
+            sent += piece;
+            if output.start != start + piece {
+                moved += output.len();
+            }
+        }
+        assert_eq!(sent, 6_000_000);
+        assert!(moved <= sent, "{moved} bytes were moved");
     }
 
     #[test]

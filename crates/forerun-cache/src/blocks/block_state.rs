@@ -129,11 +129,10 @@ impl Meta {
         }
     }
 
-    /// Uncounts an item that leaves the index. Returns how many live bytes are left.
+    /// Uncounts an item that leaves the index.
     #[inline]
-    pub(super) fn remove_live(&self, bytes: usize) -> usize {
-        let before = self.live_bytes.fetch_sub(bytes as u32, Ordering::Relaxed);
-        (before as usize).saturating_sub(bytes)
+    pub(super) fn remove_live(&self, bytes: usize) {
+        self.live_bytes.fetch_sub(bytes as u32, Ordering::Relaxed);
     }
 
     pub(super) fn live_bytes(&self) -> usize {
@@ -143,6 +142,13 @@ impl Meta {
     /// Bytes of the items that have left the index, or never entered it.
     pub(super) fn dead_bytes(&self) -> usize {
         self.tail().saturating_sub(self.live_bytes())
+    }
+
+    /// Bytes that a move of its items would win back: those of dead items, and the end of a block
+    /// that was sealed early. The items would leave an end shorter than `end_max` elsewhere too.
+    pub(super) fn wasted_bytes(&self, block_bytes: usize, end_max: usize) -> usize {
+        let end = block_bytes.saturating_sub(self.tail());
+        self.dead_bytes() + if end > end_max { end } else { 0 }
     }
 
     /// Where the items begin that the eviction policy has not gone through.

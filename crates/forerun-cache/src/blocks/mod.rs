@@ -65,9 +65,9 @@ pub(crate) struct Blocks {
     large_bytes: [AtomicUsize; 2],
     /// Free blocks that are kept for the evictor and for replacements.
     reserve: usize,
-    /// A block with fewer live bytes is worth compacting.
-    sparse_bytes: usize,
-    /// Whether a sealed block may have fewer live bytes than that.
+    /// A sealed block that wastes more bytes is worth compacting.
+    waste_max_bytes: usize,
+    /// Whether a sealed block may waste more than that.
     has_sparse: AtomicBool,
     /// How many free blocks writers can take, readable without the lock.
     available: AtomicUsize,
@@ -101,15 +101,15 @@ impl Blocks {
         1 << share_bytes.ilog2()
     }
 
-    /// Creates the structure with a reserve of one block in `reserve_share`. A block with a smaller
-    /// live share than `sparse_share` is worth compacting. The budget's limit may later be raised
-    /// to `max_bytes`.
+    /// Creates the structure with a reserve of one block in `reserve_share`. A block that wastes a
+    /// larger share of its bytes than `waste_share` is worth compacting. The budget's limit may
+    /// later be raised to `max_bytes`.
     pub(crate) fn new(
         pages: Pages,
         budget: &Arc<Budget>,
         max_bytes: usize,
         reserve_share: usize,
-        sparse_share: f64,
+        waste_share: f64,
     ) -> Result<Blocks, RegionError> {
         let block_bytes = Blocks::block_bytes(budget.limit_bytes());
         let reach = ItemRef::ADDRESSABLE_BYTES / block_bytes - 1;
@@ -124,7 +124,7 @@ impl Blocks {
             pool: Mutex::default(),
             large_bytes: Default::default(),
             reserve: (budget.limit_bytes() / block_bytes / reserve_share).max(RESERVE_MIN),
-            sparse_bytes: (sparse_share * block_bytes as f64) as usize,
+            waste_max_bytes: (waste_share * block_bytes as f64) as usize,
             has_sparse: AtomicBool::new(false),
             available: AtomicUsize::new(0),
             is_release_refused: AtomicBool::new(false),
@@ -311,7 +311,7 @@ impl Blocks {
         self.metas[block as usize].reset(queue, ttl_class);
         if let Some(full) = self.metas.get(full as usize) {
             full.seal();
-            if full.live_bytes() < self.sparse_bytes {
+            if self.is_sparse(full) {
                 self.note_sparse();
             }
         }
@@ -339,14 +339,19 @@ impl Blocks {
     /// a large value.
     pub(crate) fn mark_dead(&self, item: ItemRef, record: Record<'_>) {
         let (meta, large_bytes) = (self.meta_of(item), record.large_len());
-        let live_bytes = meta.remove_live(record.size_bytes());
-        if live_bytes < self.sparse_bytes && meta.is_sealed() {
+        meta.remove_live(record.size_bytes());
+        if meta.is_sealed() && self.is_sparse(meta) {
             self.note_sparse();
         }
         if large_bytes > 0 {
             // Relaxed: a count.
             self.large_bytes[meta.queue() as usize].fetch_sub(large_bytes, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a sealed block is worth compacting.
+    fn is_sparse(&self, meta: &Meta) -> bool {
+        meta.wasted_bytes(self.block_bytes, self.item_bytes_max()) > self.waste_max_bytes
     }
 
     /// Notes that a sealed block is worth compacting.

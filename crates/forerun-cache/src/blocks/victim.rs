@@ -31,8 +31,8 @@ pub(crate) enum Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sparse {
     None,
-    /// Those with less than [`Blocks::sparse_bytes`] live bytes.
-    Below,
+    /// Those that waste more than [`Blocks::waste_max_bytes`].
+    Wasteful,
     /// All that have dead bytes.
     WithDeadBytes,
 }
@@ -110,7 +110,7 @@ impl Blocks {
             None
         } else {
             let is_of_all = windows >= all;
-            if is_of_all && sparse == Sparse::Below {
+            if is_of_all && sparse == Sparse::Wasteful {
                 // Relaxed, here and below: a hint. A block that becomes sparse at this moment may
                 // go unnoticed until it loses another item, or until the next second.
                 self.has_sparse.store(false, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl Blocks {
         pool.none_gone_at == Some((search.moment.now, search.moment.flushes))
             && match search.sparse {
                 Sparse::None => true,
-                Sparse::Below => !self.has_sparse.load(Ordering::Relaxed),
+                Sparse::Wasteful => !self.has_sparse.load(Ordering::Relaxed),
                 Sparse::WithDeadBytes => false,
             }
     }
@@ -186,10 +186,9 @@ impl Blocks {
         let whole = blocks().filter(|(meta, _)| meta.head() == 0);
         let sparse = match search.sparse {
             Sparse::None => None,
-            Sparse::Below => whole
-                .filter(|(meta, _)| meta.is_complete())
-                .min_by_key(|(meta, _)| meta.live_bytes())
-                .filter(|(meta, _)| meta.live_bytes() < self.sparse_bytes),
+            Sparse::Wasteful => whole
+                .filter(|(meta, _)| meta.is_complete() && self.is_sparse(meta))
+                .min_by_key(|(meta, _)| meta.live_bytes()),
             Sparse::WithDeadBytes => whole
                 .filter(|(meta, _)| !meta.is_pending() && meta.dead_bytes() > 0)
                 .max_by_key(|(meta, _)| meta.dead_bytes())
@@ -274,7 +273,7 @@ mod tests {
     /// Blocks in use, all sealed and full of live items.
     fn full_blocks(count: u32) -> Blocks {
         let budget = Arc::new(Budget::new(64 << 30));
-        let blocks = Blocks::new(Pages::Small, &budget, 64 << 30, usize::MAX, 0.75).unwrap();
+        let blocks = Blocks::new(Pages::Small, &budget, 64 << 30, usize::MAX, 0.25).unwrap();
         let mut pool = blocks.pool();
         for block in 0..count {
             let queue = Queue::ALL[block as usize % 2];
@@ -305,7 +304,7 @@ mod tests {
         let mut decisions = 0;
         let sparse = loop {
             let before = blocks.pool().cursor;
-            let victim = blocks.choose_victim(moment(decisions), Sparse::Below, Some(&policy));
+            let victim = blocks.choose_victim(moment(decisions), Sparse::Wasteful, Some(&policy));
             let victim = victim.unwrap();
             decisions += 1;
             if victim.reason == Reason::Sparse {
@@ -322,7 +321,7 @@ mod tests {
     #[test]
     fn all_blocks_are_examined_for_a_refused_writer_once_until_something_changes() {
         let blocks = full_blocks(20_000);
-        let choose = |now| blocks.choose_victim(moment(now), Sparse::Below, None);
+        let choose = |now| blocks.choose_victim(moment(now), Sparse::Wasteful, None);
         assert!(choose(1).is_none());
         let cursor = blocks.pool().cursor;
         assert!(choose(1).is_none());

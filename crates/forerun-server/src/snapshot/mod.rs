@@ -279,6 +279,8 @@ fn write_to<W: Write>(
     // Read both clocks at the same moment, so that items expire on time no matter how long writing
     // takes.
     let now_s = cache.now();
+    // A flush that becomes due meanwhile does not remove what is written already.
+    let scheduled_flush = cache.scheduled_flush();
     to.write_all(&header(now_unix_s))?;
     let mut frames = FrameWriter::new(to);
     let mut items = 0;
@@ -302,7 +304,7 @@ fn write_to<W: Write>(
         piece.write(&mut frames)?;
         rest(frames.to(), frames.written())?;
     }
-    let flush_at = match cache.scheduled_flush() {
+    let flush_at = match scheduled_flush.or_else(|| cache.scheduled_flush()) {
         None => 0,
         Some(at) => now_unix_s + u64::from(at.saturating_sub(now_s)),
     };

@@ -177,6 +177,24 @@ impl<T: Read> Read for Slow<'_, T> {
 }
 
 #[test]
+fn a_flush_that_becomes_due_while_a_file_is_written_is_in_the_file() {
+    let before = cache();
+    before.advance(50);
+    let value = vec![b'x'; 100_000];
+    for number in 0..20_u32 {
+        let _ = before.set(&number.to_le_bytes(), value.as_slice());
+    }
+    before.flush_all(53);
+    let mut bytes = Vec::new();
+    let to = Slow(&before, &mut bytes);
+    let stats = write_to(&before, to, NOW_UNIX_S, |_, _| Ok(())).expect("a write to memory");
+    assert!(before.scheduled_flush().is_none() && stats.items > 0);
+    let after = cache();
+    read_from(&after, bytes.as_slice(), NOW_UNIX_S + 3).expect("a valid file");
+    assert_eq!(after.stats().items, 0);
+}
+
+#[test]
 fn slow_writes_and_reads_do_not_shift_expiry() {
     let before = cache();
     before.advance(50);

@@ -70,9 +70,25 @@ fn serve(
         }
         started => started.context("cannot start the server")?,
     };
+    let announced = announce(args, &server, started);
+    if announced.is_err() {
+        // The snapshot is in the cache by now, and nowhere else.
+        server.drain();
+    }
+    let ended = server.wait().context("the server failed");
     // Removed when this function returns.
-    let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    let _pid_file = announced?;
+    ended?;
+    Ok(Outcome::Done)
+}
 
+/// Tells everybody that the server has started.
+fn announce<'a>(
+    args: &'a Args,
+    server: &Server,
+    started: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Option<PidFile<'a>>> {
+    let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     let mut out = Out::stdout();
     for address in server.addresses() {
         out.line(format_args!("listening on {address}"))?;
@@ -82,8 +98,7 @@ fn serve(
     }
     out.finish()?;
     started()?;
-    server.wait().context("the server failed")?;
-    Ok(Outcome::Done)
+    Ok(pid_file)
 }
 
 /// The file with the process ID, while the server runs.
