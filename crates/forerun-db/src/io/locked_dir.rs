@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 
@@ -178,6 +179,10 @@ impl Io for LockedDir {
 
     fn unix_time_s(&self) -> u64 {
         self.io.unix_time_s()
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.io.monotonic()
     }
 }
 
