@@ -176,32 +176,38 @@ impl fmt::Debug for Collector {
 
 impl Members {
     fn pin(&self, collector: &Collector) -> Guard {
+        let (participant, gone) = self.join(collector);
+        LAST.set(participant);
+        // Pinning may run deferred work, and what is freed next runs the last work of collectors.
+        // That work may pin.
+        // SAFETY: `self` owns the participant until its collector is gone or the thread ends. The
+        // caller has the collector.
+        let guard = unsafe { &*participant }.handle.pin();
+        gone.into_iter().for_each(Member::free);
+        guard
+    }
+
+    /// The thread's participant of a collector, and those of collectors that are gone.
+    fn join(&self, collector: &Collector) -> (*const Participant, Vec<Box<Member>>) {
         let mut members = self.0.borrow_mut();
         let known = members
             .iter()
             .find(|member| collector.has(&member.participant));
         if let Some(member) = known {
-            LAST.set(&raw const member.participant);
-            return member.participant.handle.pin();
+            return (&raw const member.participant, Vec::new());
         }
-        LAST.set(ptr::null());
         let is_gone = |member: &mut Box<Member>| member.collector.strong_count() == 0;
-        let gone: Vec<Box<Member>> = members.extract_if(.., is_gone).collect();
-        let handle = collector.epochs.register();
-        let guard = handle.pin();
+        let gone = members.extract_if(.., is_gone).collect();
         let member = Box::new(Member {
             participant: Participant {
                 owner: Owner::this_process(),
-                handle,
+                handle: collector.epochs.register(),
             },
             collector: Arc::downgrade(&collector.alive),
         });
-        LAST.set(&raw const member.participant);
+        let participant = &raw const member.participant;
         members.push(member);
-        // What is freed now runs the collector's last deferred work, which may pin.
-        drop(members);
-        gone.into_iter().for_each(Member::free);
-        guard
+        (participant, gone)
     }
 }
 
@@ -291,6 +297,21 @@ mod tests {
         }
         drop(Collector::new().pin());
         assert!(members() <= before + 3, "{} participants", members());
+    }
+
+    #[test]
+    fn work_that_runs_while_a_thread_joins_a_collector_may_join_another() {
+        let (one, other) = (Collector::new(), Collector::new());
+        let counted = Arc::new(());
+        let also = (counted.clone(), other.clone());
+        let in_a_thread = |work: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+        };
+        one.pin().defer(move || drop((also.1.pin(), also.0)));
+        one.pin().flush();
+        // A thread's first pin runs the work of others.
+        (0..8).for_each(|_| in_a_thread(&|| drop(one.pin())));
+        assert_eq!(Arc::strong_count(&counted), 1);
     }
 
     #[test]

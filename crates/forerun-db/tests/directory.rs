@@ -123,6 +123,29 @@ fn a_renamed_store_goes_on_in_its_directory_and_leaves_a_new_one_of_its_name_alo
     }
 }
 
+#[test]
+fn a_copy_inside_a_renamed_store_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, moved] = ["store", "moved"].map(|name| directory.path().join(name));
+    let db = Db::open(&path, small_options()).unwrap();
+    put_all(&db, "a", 10);
+    fs::rename(&path, &moved).unwrap();
+    let copies = [path.join("copy"), moved.join("copy"), moved.join("a/copy")];
+    for new_is_there in [false, true] {
+        for copy in &copies {
+            let made = db.checkpoint(copy);
+            let is_refused = matches!(made, Err(Error::InsideStore { .. }));
+            assert!(is_refused, "{copy:?}, {new_is_there}: {made:?}");
+        }
+        if !new_is_there {
+            fs::create_dir(&path).unwrap();
+        }
+    }
+    db.checkpoint(directory.path().join("copy")).unwrap();
+    let mut entries = fs::read_dir(&moved).unwrap();
+    assert!(entries.all(|entry| entry.unwrap().file_type().unwrap().is_file()));
+}
+
 /// Removes the files of a directory, and leaves the directory.
 fn empty(path: &Path) {
     for entry in fs::read_dir(path).unwrap() {

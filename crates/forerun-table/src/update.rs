@@ -15,8 +15,9 @@ use forerun_db::Values;
 use crate::clients::Mark;
 use crate::disk_tier::Store;
 use crate::find_scratch::Scratch;
+use crate::host::Reservation;
 use crate::inner::Inner;
-use crate::key_locks::Version;
+use crate::key_locks::{KeyGuard, Version};
 use crate::options::Update;
 use crate::{Error, Failures, Result};
 
@@ -110,13 +111,16 @@ impl Updating<'_> {
     /// An error means that no key was updated.
     fn try_run(&self, found: &mut [bool], failures: &mut Failures) -> Result<()> {
         let inner = self.inner;
-        let mut reservation = inner.reserve(self.groups.len())?;
         let keys: Vec<u64> = self
             .groups
             .iter()
             .map(|group| self.keys[group[0]])
             .collect();
-        let mut guard = inner.lock_to_write(keys.iter().copied())?;
+        let begin = || -> Result<(KeyGuard<'_>, Reservation)> {
+            let reservation = inner.reserve(keys.len())?;
+            Ok((inner.lock_to_write(keys.iter().copied())?, reservation))
+        };
+        let (mut guard, mut reservation) = begin()?;
         for &at in self.groups.iter().copied().flatten() {
             found[at] = false;
         }
@@ -130,10 +134,10 @@ impl Updating<'_> {
         if let Some(store) = &inner.store
             && former.present.contains(&false)
         {
-            // Other writers do not wait for this one's disk.
-            drop(guard);
+            // Other writers do not wait for this one's disk, and have its slots meanwhile.
+            drop((guard, reservation));
             let below = Below::read(inner, store, &keys, former.absent());
-            guard = inner.lock_to_write(keys.iter().copied())?;
+            (guard, reservation) = begin()?;
             self.read(&keys, &mut former);
             self.take_from_store(store, &keys, &below, &mut former, found, failures);
         }

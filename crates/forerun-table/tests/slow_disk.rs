@@ -25,8 +25,16 @@ impl Reads {
     }
 
     fn wait_for_one(&self) {
+        assert!(self.wait_for(1));
+    }
+
+    /// Waits until this many reads have stopped. Returns false if that takes too long.
+    fn wait_for(&self, count: usize) -> bool {
         let state = self.state.lock().unwrap();
-        drop(self.changed.wait_while(state, |(_, waiting)| *waiting == 0));
+        let too_few = |(_, waiting): &mut (bool, usize)| *waiting < count;
+        let limit = Duration::from_secs(30);
+        let waited = self.changed.wait_timeout_while(state, limit, too_few);
+        !waited.unwrap().1.timed_out()
     }
 
     fn read(&self) {
@@ -218,4 +226,39 @@ fn writers_of_other_keys_do_not_wait_while_an_update_reads_the_disk() {
         let wanted = if *key == 7 { 41 } else { 2 };
         assert!(row.iter().all(|&byte| byte == wanted), "key {key}: {row:?}");
     }
+}
+
+#[test]
+fn updates_that_read_the_disk_take_no_slots_from_other_writers() {
+    /// More than there are spare slots for.
+    const UPDATES: u64 = 12;
+    let reads = Arc::new(Reads::default());
+    let on_disk = on_disk(&reads);
+    let hot: Vec<u64> = (1_000_000..1_000_100).collect();
+    overwrite(&on_disk, &hot);
+
+    reads.stop(true);
+    std::thread::scope(|scope| {
+        let on_disk = &on_disk;
+        let update = |nth: u64| {
+            let keys: Vec<u64> = (nth * 1_000..).take(64).collect();
+            let (rows, mut found) = (vec![1; keys.len() * ROW], vec![false; keys.len()]);
+            on_disk.update(&keys, &rows, Update::Add, &mut found)
+        };
+        let updates: Vec<_> = (0..UPDATES)
+            .map(|nth| scope.spawn(move || update(nth)))
+            .collect();
+        let all_wait = reads.wait_for(UPDATES as usize);
+        let (written, wait) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            overwrite(on_disk, &hot);
+            written.send(()).unwrap();
+        });
+        let written = wait.recv_timeout(Duration::from_secs(30));
+        reads.stop(false);
+        for update in updates {
+            assert_eq!(update.join().unwrap().unwrap(), 64);
+        }
+        assert!(all_wait && written.is_ok(), "{all_wait}, {written:?}");
+    });
 }

@@ -396,15 +396,21 @@ fn create_dirs(io: &dyn Io, path: &Path) -> Result<()> {
     }
 }
 
-/// Whether a path, which need not exist, is inside a directory.
+/// Whether a path, which need not exist, is inside a directory, whatever name an open directory has
+/// now.
 pub(crate) fn is_inside(io: &dyn Io, path: &Path, directory: &Path) -> bool {
-    let Ok(directory) = io.canonicalize(directory) else {
-        return false;
+    let within = match io.canonicalize(path) {
+        Ok(found) => found.parent().map(Path::to_owned),
+        Err(_) => existing_ancestor(io, path),
     };
-    match io.canonicalize(path) {
-        Ok(path) => path != directory && path.starts_with(&directory),
-        Err(_) => existing_ancestor(io, path).is_some_and(|found| found.starts_with(&directory)),
+    let id = |path: &Path| io.file_id(path).ok().flatten();
+    if let Some(wanted) = id(directory) {
+        let is_it = |found: &Path| id(found) == Some(wanted);
+        // A path in an open directory leads there, whatever has its name.
+        return is_it(parent(path)) || within.is_some_and(|within| within.ancestors().any(is_it));
     }
+    let directory = io.canonicalize(directory);
+    directory.is_ok_and(|directory| within.is_some_and(|within| within.starts_with(&directory)))
 }
 
 /// The store whose directory a path, which need not exist, is inside.

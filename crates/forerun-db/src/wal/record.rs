@@ -31,6 +31,12 @@ const SYNCED_BEFORE: u32 = 1;
 /// ingestion succeeded, its entries are in runs.
 const INGESTION: u32 = 2;
 
+/// What is wrong with a record that does not end within its segment.
+pub(crate) const INCOMPLETE: &str = "the record is incomplete";
+
+/// What is wrong with a record whose bytes were changed.
+pub(crate) const BAD_CHECKSUM: &str = "the record's checksum does not match";
+
 /// A good record, in the bytes of its segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Record<'a> {
@@ -184,10 +190,10 @@ impl Header {
 pub(crate) fn read(bytes: &[u8], offset: usize, salt: u32) -> Result<Record<'_>, &'static str> {
     let header = Header::decode(bytes)?;
     let Some(payload) = bytes.get(HEADER_BYTES..header.record_bytes()) else {
-        return Err("the record is incomplete");
+        return Err(INCOMPLETE);
     };
     if !header.matches(bytes, crc32c::crc32c(payload), salt, offset) {
-        return Err("the record's checksum does not match");
+        return Err(BAD_CHECKSUM);
     }
     let is_ingestion = header.is_ingestion();
     let ops = if is_ingestion {

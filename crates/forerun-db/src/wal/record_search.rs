@@ -57,6 +57,17 @@ impl<'f> RecordSearch<'f> {
 
     /// The record at an offset, or what is wrong with it.
     pub(crate) fn record(&mut self, offset: usize) -> io::Result<Result<Record<'_>, &'static str>> {
+        // After bad bytes, more may follow, and each bad record may state any length.
+        if self.sums.is_some() {
+            let (header, bytes) = match self.segment.header(offset)? {
+                Ok(header) => header,
+                Err(reason) => return Ok(Err(reason)),
+            };
+            let payload = self.checksum(offset + HEADER_BYTES..offset + header.record_bytes())?;
+            if !header.matches(&bytes, payload, self.salt, offset) {
+                return Ok(Err(record::BAD_CHECKSUM));
+            }
+        }
         self.segment.record(offset, self.salt)
     }
 
@@ -83,7 +94,9 @@ impl<'f> RecordSearch<'f> {
                 continue;
             };
             let payload = self.checksum(offset + HEADER_BYTES..end)?;
-            if header.matches(&bytes, payload, self.salt, offset) && self.record(offset)?.is_ok() {
+            if header.matches(&bytes, payload, self.salt, offset)
+                && self.segment.record(offset, self.salt)?.is_ok()
+            {
                 return Ok(Some(offset));
             }
             from = offset + 1;
@@ -298,6 +311,41 @@ mod tests {
         let (few, many) = (hashed(1_000), hashed(4_000));
         assert!(few > 2_000 * HEADER_BYTES, "headers are tried: {few}");
         assert!(many <= 5 * few, "{few} bytes hashed, then {many}");
+    }
+
+    #[test]
+    fn reading_on_after_bad_records_takes_work_in_proportion_to_the_segments_length() {
+        let checked = |pairs: u64| {
+            let mut record = Vec::new();
+            append(&mut record, 1, b"", false);
+            let end = pairs as usize * (HEADER_BYTES + record.len());
+            // Before each good record is a bad one that would reach to the end.
+            let mut segment = Vec::new();
+            for sequence in 1..=pairs {
+                let mut header = [0; HEADER_BYTES];
+                let len = end - segment.len() - HEADER_BYTES;
+                header[4..8].copy_from_slice(&(len as u32).to_le_bytes());
+                header[8..16].copy_from_slice(&sequence.to_le_bytes());
+                header[16] = 1;
+                segment.extend(header);
+                append(&mut segment, sequence, b"", false);
+            }
+            assert_eq!(segment.len(), end);
+            let file = file(&segment);
+            let mut search = RecordSearch::new(&*file, SALT).unwrap();
+            let (mut offset, mut sequence) = (0, 1);
+            while offset < end {
+                if let Ok(record) = search.record(offset).unwrap() {
+                    (offset, sequence) = (record.end, record.last_sequence() + 1);
+                } else {
+                    offset = search.find(offset, sequence).unwrap().unwrap();
+                }
+            }
+            assert_eq!(sequence, pairs + 1);
+            search.segment.checked_bytes + search.sums.unwrap().hashed_bytes
+        };
+        let (few, many) = (checked(500), checked(2_000));
+        assert!(many <= 5 * few, "{few} bytes checked, then {many}");
     }
 
     #[test]

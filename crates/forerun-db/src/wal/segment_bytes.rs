@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::record::{self, HEADER_BYTES, Record};
+use super::record::{self, HEADER_BYTES, Header, Record};
 use crate::io::IoFile;
 use crate::io::reads::read_exact_at;
 
@@ -20,6 +20,9 @@ pub(crate) struct SegmentBytes<'f> {
     begin: usize,
     #[cfg(test)]
     pub(super) longest_piece: usize,
+    /// The lengths of the records asked for, together.
+    #[cfg(test)]
+    pub(super) checked_bytes: usize,
 }
 
 impl<'f> SegmentBytes<'f> {
@@ -32,6 +35,8 @@ impl<'f> SegmentBytes<'f> {
             begin: 0,
             #[cfg(test)]
             longest_piece: 0,
+            #[cfg(test)]
+            checked_bytes: 0,
         })
     }
 
@@ -57,14 +62,34 @@ impl<'f> SegmentBytes<'f> {
         offset: usize,
         salt: u32,
     ) -> io::Result<Result<Record<'_>, &'static str>> {
-        let rest = self.len.saturating_sub(offset);
-        let header = self.get(offset..offset + rest.min(HEADER_BYTES))?;
-        let len = match record::Header::decode(header) {
-            Ok(header) => header.record_bytes(),
+        let len = match self.header(offset)? {
+            Ok((header, _)) => header.record_bytes(),
             Err(reason) => return Ok(Err(reason)),
         };
-        let bytes = self.get(offset..offset + rest.min(len))?;
+        #[cfg(test)]
+        {
+            self.checked_bytes += len;
+        }
+        let bytes = self.get(offset..offset + len)?;
         Ok(record::read(bytes, offset, salt))
+    }
+
+    /// The header of the record at an offset, also as bytes, or what is wrong with it. The record
+    /// ends within the segment.
+    pub(crate) fn header(
+        &mut self,
+        offset: usize,
+    ) -> io::Result<Result<(Header, [u8; HEADER_BYTES]), &'static str>> {
+        let rest = self.len.saturating_sub(offset);
+        let bytes = self.get(offset..offset + rest.min(HEADER_BYTES))?;
+        let header = match Header::decode(bytes) {
+            Ok(header) if header.record_bytes() > rest => return Ok(Err(record::INCOMPLETE)),
+            Ok(header) => header,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let mut copy = [0; HEADER_BYTES];
+        copy.copy_from_slice(bytes);
+        Ok(Ok((header, copy)))
     }
 
     fn read(&mut self, begin: usize, len: usize) -> io::Result<()> {
