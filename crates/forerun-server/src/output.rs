@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_wait_are_moved_at_most_once_for_each_byte_that_is_sent() {
+    fn bytes_that_wait_are_moved_in_proportion_to_those_that_are_sent() {
         const PIECE_BYTES: usize = 100_000;
         let mut output = Output::new();
         for byte in 0..20 {
@@ -387,7 +387,8 @@ mod tests {
             }
         }
         assert_eq!(sent, 6_000_000);
-        assert!(moved <= sent, "{moved} bytes were moved");
+        // As many when the buffer's front is dropped, and as many when its memory is freed.
+        assert!(moved <= 2 * sent, "{moved} bytes were moved");
     }
 
     #[test]
