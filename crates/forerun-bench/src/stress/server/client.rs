@@ -19,8 +19,9 @@ const FILL_KEYS: usize = 16;
 const EXPIRY_S: u32 = 2_592_000;
 
 /// One client in this many has a second connection, which requests the same long value this many
-/// times and sleeps.
+/// times and sleeps, for this many steps of the client on average.
 const SLEEPING_CLIENTS: u32 = 9;
+const SLEEPING_STEPS: u32 = 25;
 const SLEEPING_GETS: usize = 8;
 
 /// The answer to a store for which there is no memory.
@@ -120,6 +121,10 @@ impl<'a> Client<'a> {
     }
 
     fn step(&mut self) -> Result<(), String> {
+        let may_sleep = self.number % SLEEPING_CLIENTS == 1 && self.wire.half_closes();
+        if may_sleep && self.rng.random_ratio(1, SLEEPING_STEPS) {
+            return self.sleep();
+        }
         match self.rng.random_range(0..1000) {
             0..400 => self.get(),
             400..600 => self.meta_get(),
@@ -132,8 +137,7 @@ impl<'a> Client<'a> {
             970..980 => self.malformed(),
             980..988 => self.reconnect(),
             988..993 => self.half_close(),
-            993..996 => self.kill(),
-            996..998 => self.sleep(),
+            993..998 => self.kill(),
             _ => self.read_slowly(),
         }
     }
@@ -424,9 +428,6 @@ impl<'a> Client<'a> {
     /// A client that requests a long value several times and sleeps until its next turn. Then it
     /// reads the answers, or closes the connection.
     fn sleep(&mut self) -> Result<(), String> {
-        if self.number % SLEEPING_CLIENTS != 1 || !self.wire.half_closes() {
-            return self.get();
-        }
         if let Some((mut wire, key, floor)) = self.asleep.take()
             && self.rng.random()
         {

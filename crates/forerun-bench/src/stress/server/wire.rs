@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn values_that_are_old_foreign_damaged_or_cut_are_faults() {
-        let expected = ExpectedVersions::new(1, 100);
+        let expected = ExpectedVersions::new(1, 100, true);
         let key = Key {
             client: 0,
             number: 50,
@@ -287,7 +287,7 @@ mod tests {
         let other = Key { number: 51, ..key };
         expected.draw(key);
         expected.draw(key);
-        expected.acknowledge(key, 2);
+        expected.stored(key, 2);
         let asked = [(key, expected.floor(key))];
         let read = |bytes| {
             received(bytes)
