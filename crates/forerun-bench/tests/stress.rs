@@ -160,6 +160,26 @@ fn clients_of_every_kind_leave_the_server_unchanged() {
 }
 
 #[test]
+fn a_server_that_evicts_nothing_keeps_what_it_acknowledged_and_its_limits() {
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&[
+        "stress",
+        "--server",
+        "--disable-evictions",
+        "--seconds",
+        "4",
+        "--connections",
+        "40",
+        "--memory",
+        "16",
+        "--seed",
+        "5",
+    ]);
+    assert!(reported.contains("every value checked"), "{reported}");
+    assert!(!reported.contains("stored     0,"), "{reported}");
+}
+
+#[test]
 fn clients_over_ucx_leave_the_server_unchanged_and_its_memory_within_its_bound() {
     if !has_ucx() {
         return;

@@ -39,16 +39,21 @@ use forerun_cli::exit::{Outcome, UsageError};
 /// and show the store at one moment during their creation.
 ///
 /// With --server, a cache server is started, and clients of every kind connect to it: busy ones,
-/// slow readers, half-closed connections, some that disconnect in the middle of a command, some
-/// that send malformed commands. Every value contains its key and version and is checked: the
-/// server may forget a value, but not return an old, a foreign or a damaged one. One client in ten
-/// uses TLS. Meanwhile snapshots are written, certificates replaced, and the memory limit lowered
-/// to three quarters and raised again, all at an interval. The server may neither answer a
-/// well-formed request with an error nor exceed its memory limit by more than 5% (or 32 MiB, if
-/// that is more), and must close the sockets of all clients that are gone. With --transport ucx,
-/// the clients without TLS connect over UCX; none of them is half-closed, and some vanish as if
-/// their process were killed. Then UCX may take 16 MiB and 8 KiB per connection more, and the
-/// segments of shared memory that the server maps are counted apart: 536 KiB per connection.
+/// slow readers, some that sleep while large values wait for them, half-closed connections, some
+/// that disconnect in the middle of a command, some that send malformed commands. Values have 10
+/// bytes to a sixteenth of the memory, at most 4 MiB. Every value contains its version and is
+/// checked: the server may forget a value, but not return an old, a foreign or a damaged one. With
+/// --disable-evictions, it may refuse a value, but not forget one that it has acknowledged. One
+/// client in ten uses TLS. Meanwhile snapshots are written, certificates replaced, and the memory
+/// limit lowered to three quarters and raised again, all at an interval. The server may not answer
+/// a well-formed request with an error, except that a store from 15 KiB on may find no memory. Its
+/// memory may exceed the limit by 3% (or 8 MiB, if that is more), the limit of the connections'
+/// buffers, the connections and the program's pages. Uploads, buffers and waiting values must keep
+/// their limits. The server must close the sockets of all clients that are gone. With --transport
+/// ucx, the clients without TLS connect over UCX; none of them is half-closed or sleeps, and some
+/// vanish as if their process were killed. Then UCX may take 16 MiB and 8 KiB per connection more,
+/// and the segments of shared memory that the server maps are counted apart: 536 KiB per
+/// connection.
 ///
 /// With --gpu-table, half of the lanes insert, erase, add and pin, and the other half look up keys
 /// concurrently, on one hash table in the GPU's memory. Each lane is a stream, or a thread if there
@@ -113,6 +118,9 @@ pub struct Args {
         value_parser = clap::value_parser!(u64).range(8..=1 << 20)
     )]
     memory: u64,
+    /// Let the server refuse new items when its memory is full, instead of evicting
+    #[arg(long, requires = "server")]
+    disable_evictions: bool,
     /// Seconds between snapshots, new certificates and changes of the server's memory limit
     /// [default: a tenth of the time, at most 60]
     #[arg(
@@ -166,6 +174,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             seed,
             connections: args.connections,
             memory_mib: args.memory,
+            evicts: !args.disable_evictions,
             transport: args.transport,
         })?;
         return Ok(Outcome::Done);

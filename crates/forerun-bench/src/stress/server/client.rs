@@ -7,48 +7,57 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::expected_versions::{ExpectedVersions, LOOSE_KEYS};
+use super::counters::Counters;
+use super::expected_versions::{ExpectedVersions, Floor, LOOSE_KEYS};
 use super::value::{self, Key};
 use super::wire::{Target, Wire};
 
 /// Keys that a client stores together at first.
 const FILL_KEYS: usize = 16;
 
-/// A client's counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    pub keys_read: u64,
-    pub keys_found: u64,
-    pub stored: u64,
-    pub deleted: u64,
-    pub reconnected: u64,
-    pub killed: u64,
-    pub half_closed: u64,
-    pub read_slowly: u64,
-    pub malformed: u64,
+/// An expiry that no run reaches: 30 days.
+const EXPIRY_S: u32 = 2_592_000;
+
+/// One client in this many has a second connection, which requests the same long value this many
+/// times and sleeps, for this many steps of the client on average.
+const SLEEPING_CLIENTS: u32 = 9;
+const SLEEPING_STEPS: u32 = 25;
+const SLEEPING_GETS: usize = 8;
+
+/// The answer to a store for which there is no memory.
+const REFUSED: &str = "SERVER_ERROR out of memory storing object";
+
+/// The server may refuse a longer value even if it evicts: all that have not arrived in full take
+/// at most a quarter of its memory. It waits for a shorter one in the connection's buffer.
+const NEVER_REFUSED_BYTES: usize = 15 << 10;
+
+/// What clients store.
+#[derive(Clone, Copy, Debug)]
+pub struct ValueLimits {
+    /// The longest value.
+    pub bytes_max: usize,
+    /// Whether the server may refuse short values too.
+    pub may_be_refused: bool,
 }
 
-impl Counters {
-    pub fn add(&mut self, other: &Counters) {
-        self.keys_read += other.keys_read;
-        self.keys_found += other.keys_found;
-        self.stored += other.stored;
-        self.deleted += other.deleted;
-        self.reconnected += other.reconnected;
-        self.killed += other.killed;
-        self.half_closed += other.half_closed;
-        self.read_slowly += other.read_slowly;
-        self.malformed += other.malformed;
-    }
+/// A value that was sent and whose answer is to come.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    key: Key,
+    version: u64,
+    may_be_refused: bool,
 }
 
 /// A client: its connection, and its keys.
 pub struct Client<'a> {
     server: Target,
     expected: &'a ExpectedVersions,
+    values: ValueLimits,
     number: u32,
     rng: SmallRng,
     wire: Wire,
+    /// A second connection, whose answers are not being read.
+    asleep: Option<(Wire, Key, Floor)>,
     request: Vec<u8>,
     pub counters: Counters,
 }
@@ -57,6 +66,7 @@ impl<'a> Client<'a> {
     pub fn connect(
         server: Target,
         expected: &'a ExpectedVersions,
+        values: ValueLimits,
         number: u32,
         seed: u64,
     ) -> Result<Client<'a>, String> {
@@ -64,9 +74,11 @@ impl<'a> Client<'a> {
         Ok(Client {
             server,
             expected,
+            values,
             number,
             rng: SmallRng::seed_from_u64(seed ^ u64::from(number) << 32),
             wire,
+            asleep: None,
             request: Vec::new(),
             counters: Counters::default(),
         })
@@ -87,15 +99,13 @@ impl<'a> Client<'a> {
                     client: self.number,
                     number,
                 };
-                let version = self.push_value(key, |client, bytes| {
+                sent.push(self.push_value(key, |client, bytes| {
                     client.write(format_args!("set {key} 0 0 {bytes}\r\n"));
-                });
-                sent.push((key, version));
+                }));
             }
             self.send()?;
-            for (key, version) in sent {
-                self.wire.expect("set", &["STORED"])?;
-                self.stored(key, version);
+            for sent in sent {
+                self.read_stored("set", &["STORED"], sent)?;
             }
         }
         Ok(())
@@ -111,6 +121,10 @@ impl<'a> Client<'a> {
     }
 
     fn step(&mut self) -> Result<(), String> {
+        let may_sleep = self.number % SLEEPING_CLIENTS == 1 && self.wire.half_closes();
+        if may_sleep && self.rng.random_ratio(1, SLEEPING_STEPS) {
+            return self.sleep();
+        }
         match self.rng.random_range(0..1000) {
             0..400 => self.get(),
             400..600 => self.meta_get(),
@@ -144,8 +158,8 @@ impl<'a> Client<'a> {
     }
 
     /// Keys of any client, with the floors of their versions.
-    fn keys_of_any_client(&mut self, count: usize) -> Vec<(Key, u64)> {
-        let mut asked: Vec<(Key, u64)> = Vec::with_capacity(count);
+    fn keys_of_any_client(&mut self, count: usize) -> Vec<(Key, Floor)> {
+        let mut asked: Vec<(Key, Floor)> = Vec::with_capacity(count);
         for _ in 0..count {
             let key = Key {
                 client: self.rng.random_range(0..self.expected.clients()),
@@ -159,10 +173,16 @@ impl<'a> Client<'a> {
     /// Bytes of a value: mostly small, some large, few larger than a server keeps with the others.
     fn bytes(&mut self) -> usize {
         match self.rng.random_range(0..1000) {
-            0..900 => self.rng.random_range(50..500),
+            0..900 => self.rng.random_range(value::BYTES_MIN..500),
             900..996 => self.rng.random_range(500..8_000),
-            _ => self.rng.random_range(8_000..600_000),
+            996..999 => self.rng.random_range(8_000..600_000),
+            _ => self.long_bytes(),
         }
+    }
+
+    /// Bytes of a long value.
+    fn long_bytes(&mut self) -> usize {
+        self.rng.random_range(500_000..=self.values.bytes_max)
     }
 
     fn write(&mut self, arguments: std::fmt::Arguments<'_>) {
@@ -176,7 +196,7 @@ impl<'a> Client<'a> {
         sent
     }
 
-    fn push_get(&mut self, command: &str, asked: &[(Key, u64)]) {
+    fn push_get(&mut self, command: &str, asked: &[(Key, Floor)]) {
         self.write(format_args!("{command}"));
         for (key, _) in asked {
             self.write(format_args!(" {key}"));
@@ -185,26 +205,54 @@ impl<'a> Client<'a> {
     }
 
     /// Appends a value of the next version, in a request whose form `head` writes for its length.
-    fn push_value(&mut self, key: Key, head: impl FnOnce(&mut Self, usize)) -> u64 {
-        let (version, bytes) = (self.expected.draw(key), self.bytes());
+    fn push_value(&mut self, key: Key, head: impl FnOnce(&mut Self, usize)) -> Sent {
+        let bytes = self.bytes();
+        self.push_value_of(key, bytes, head)
+    }
+
+    /// The same with a value of this length, unless its header is longer.
+    fn push_value_of(
+        &mut self,
+        key: Key,
+        bytes: usize,
+        head: impl FnOnce(&mut Self, usize),
+    ) -> Sent {
+        let version = self.expected.draw(key);
         let mut value = Vec::new();
         value::push(key, version, bytes, &mut value);
         head(self, value.len());
         self.request.extend_from_slice(&value);
         self.request.extend_from_slice(b"\r\n");
-        version
+        Sent {
+            key,
+            version,
+            may_be_refused: self.values.may_be_refused || value.len() >= NEVER_REFUSED_BYTES,
+        }
     }
 
-    fn read(&mut self, asked: &[(Key, u64)]) -> Result<Option<u64>, String> {
+    fn read(&mut self, asked: &[(Key, Floor)]) -> Result<Option<u64>, String> {
         let (found, cas) = self.wire.values(self.expected, asked)?;
         self.counters.keys_read += asked.len() as u64;
         self.counters.keys_found += found;
         Ok(cas)
     }
 
-    fn stored(&mut self, key: Key, version: u64) {
-        self.expected.acknowledge(key, version);
-        self.counters.stored += 1;
+    /// Reads the answer to a store, which is one of `answers`, or that there is no memory. The
+    /// first one acknowledges the version.
+    fn read_stored(&mut self, request: &str, answers: &[&str], sent: Sent) -> Result<(), String> {
+        let mut all = answers.to_vec();
+        if sent.may_be_refused {
+            all.push(REFUSED);
+        }
+        match self.wire.expect(request, &all)? {
+            0 => {
+                self.expected.stored(sent.key, sent.version);
+                self.counters.stored += 1;
+            }
+            at if at == answers.len() => self.counters.refused += 1,
+            _ => {}
+        }
+        Ok(())
     }
 
     fn get(&mut self) -> Result<(), String> {
@@ -228,13 +276,11 @@ impl<'a> Client<'a> {
 
     fn set(&mut self) -> Result<(), String> {
         let key = self.own();
-        let version = self.push_value(key, |client, bytes| {
+        let sent = self.push_value(key, |client, bytes| {
             client.write(format_args!("set {key} 0 0 {bytes}\r\n"));
         });
         self.send()?;
-        self.wire.expect("set", &["STORED"])?;
-        self.stored(key, version);
-        Ok(())
+        self.read_stored("set", &["STORED"], sent)
     }
 
     /// A few meta sets in a row, of different keys.
@@ -247,29 +293,24 @@ impl<'a> Client<'a> {
                 number: LOOSE_KEYS + (first.number - LOOSE_KEYS + step) % range,
                 ..first
             };
-            let version = self.push_value(key, |client, bytes| {
-                client.write(format_args!("ms {key} {bytes} T86400\r\n"));
-            });
-            sent.push((key, version));
+            sent.push(self.push_value(key, |client, bytes| {
+                client.write(format_args!("ms {key} {bytes} T{EXPIRY_S}\r\n"));
+            }));
         }
         self.send()?;
-        for (key, version) in sent {
-            self.wire.expect("ms", &["HD"])?;
-            self.stored(key, version);
+        for sent in sent {
+            self.read_stored("ms", &["HD"], sent)?;
         }
         Ok(())
     }
 
     fn add(&mut self) -> Result<(), String> {
         let key = self.own();
-        let version = self.push_value(key, |client, bytes| {
-            client.write(format_args!("add {key} 0 86400 {bytes}\r\n"));
+        let sent = self.push_value(key, |client, bytes| {
+            client.write(format_args!("add {key} 0 {EXPIRY_S} {bytes}\r\n"));
         });
         self.send()?;
-        if self.wire.expect("add", &["STORED", "NOT_STORED"])? == 0 {
-            self.stored(key, version);
-        }
-        Ok(())
+        self.read_stored("add", &["STORED", "NOT_STORED"], sent)
     }
 
     fn compare_and_swap(&mut self) -> Result<(), String> {
@@ -280,15 +321,12 @@ impl<'a> Client<'a> {
         let Some(cas) = self.read(&asked)? else {
             return Ok(());
         };
-        let version = self.push_value(key, |client, bytes| {
+        let sent = self.push_value(key, |client, bytes| {
             client.write(format_args!("cas {key} 0 0 {bytes} {cas}\r\n"));
         });
         self.send()?;
         // Only this client writes the key, so only an eviction can have removed it.
-        if self.wire.expect("cas", &["STORED", "NOT_FOUND"])? == 0 {
-            self.stored(key, version);
-        }
-        Ok(())
+        self.read_stored("cas", &["STORED", "NOT_FOUND"], sent)
     }
 
     fn delete(&mut self) -> Result<(), String> {
@@ -297,17 +335,20 @@ impl<'a> Client<'a> {
         self.write(format_args!("delete {key}\r\n"));
         self.send()?;
         self.wire.expect("delete", &["DELETED", "NOT_FOUND"])?;
-        self.expected.acknowledge(key, version);
+        self.expected.deleted(key, version);
         self.counters.deleted += 1;
         Ok(())
     }
 
     fn touch(&mut self) -> Result<(), String> {
         let key = self.own();
-        self.write(format_args!("touch {key} 3600\r\n"));
+        let floor = self.expected.floor(key);
+        self.write(format_args!("touch {key} {EXPIRY_S}\r\n"));
         self.send()?;
-        self.wire.expect("touch", &["TOUCHED", "NOT_FOUND"])?;
-        Ok(())
+        match self.wire.expect("touch", &["TOUCHED", "NOT_FOUND"])? {
+            0 => Ok(()),
+            _ => self.expected.check_missing(key, floor),
+        }
     }
 
     /// The server must answer malformed requests with an error and keep the connection.
@@ -384,6 +425,40 @@ impl<'a> Client<'a> {
         self.reconnect()
     }
 
+    /// A client that requests a long value several times and sleeps until its next turn. Then it
+    /// reads the answers, or closes the connection.
+    fn sleep(&mut self) -> Result<(), String> {
+        if let Some((mut wire, key, floor)) = self.asleep.take()
+            && self.rng.random()
+        {
+            for _ in 0..SLEEPING_GETS {
+                match wire.values(self.expected, &[(key, floor)]) {
+                    Ok(_) => {}
+                    // The server may close a connection that holds memory and makes no progress.
+                    Err(_) if wire.has_ended() => break,
+                    Err(fault) => return Err(fault),
+                }
+            }
+        }
+        // Always the same key, so that these values do not fill the memory.
+        let key = Key {
+            client: self.number,
+            number: LOOSE_KEYS,
+        };
+        let bytes = self.long_bytes();
+        let sent = self.push_value_of(key, bytes, |client, bytes| {
+            client.write(format_args!("set {key} 0 0 {bytes}\r\n"));
+        });
+        self.send()?;
+        self.read_stored("set", &["STORED"], sent)?;
+        let floor = self.expected.floor(key);
+        let mut wire = Wire::connect(&self.server)?;
+        wire.send(format!("get {key}\r\n").repeat(SLEEPING_GETS).as_bytes())?;
+        self.asleep = Some((wire, key, floor));
+        self.counters.slept += 1;
+        Ok(())
+    }
+
     /// A client that requests many keys and reads the answer slowly, in half of the cases not to
     /// the end.
     fn read_slowly(&mut self) -> Result<(), String> {
@@ -399,8 +474,11 @@ impl<'a> Client<'a> {
         for keys in &asked {
             std::thread::sleep(Duration::from_millis(50));
             if gives_up {
-                // The answer has at least this many bytes even if no key was found.
-                self.wire.discard("END\r\n".len())?;
+                // The answer has at least this many bytes even if no key was found. A reader this
+                // slow makes no progress, so the server may close the connection.
+                if self.wire.discard("END\r\n".len()).is_err() {
+                    break;
+                }
             } else {
                 self.read(keys)?;
             }

@@ -4,8 +4,10 @@
 //! ```text
 //!  mod.rs                the server, its memory, the summary
 //!  client.rs             what a client does, at random
+//!  counters.rs           what clients have done
 //!  wire.rs               a connection, plain, with TLS, or over UCX
 //!  ucx_stream.rs         a connection over UCX
+//!  limits.rs             what the server's memory, buffers and uploads may take
 //!  operator.rs           copies of the cache, new certificates, other memory limits
 //!  certificates.rs       the files of certificates
 //!  expected_versions.rs  what a read may find
@@ -14,7 +16,9 @@
 
 mod certificates;
 mod client;
+mod counters;
 mod expected_versions;
+mod limits;
 mod operator;
 mod ucx_stream;
 mod value;
@@ -30,21 +34,17 @@ use forerun_bench::server::link::{Place, Transport};
 use forerun_bench::server::server_process::{Process, Program, Share, Split, free_port, pin};
 
 use certificates::Certificates;
-use client::{Client, Counters};
+use client::{Client, ValueLimits};
+use counters::Counters;
 use expected_versions::ExpectedVersions;
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
+use limits::Limits;
 use operator::{Actions, Operator};
 use rustls::ClientConfig;
 use ucx_stream::UcxHubs;
-use wire::{Target, Wire};
-
-/// How far a server's memory may exceed its limit, for its code and its connections.
-const MEMORY_EXCESS: f64 = 0.05;
-/// The excess that is allowed for limits below 640 MiB, since code and connections take memory even
-/// then (22 MiB in a build that is not optimized).
-const MEMORY_EXCESS_BYTES: f64 = (32 << 20) as f64;
+use wire::Target;
 
 /// What UCX takes in a server besides: its libraries, its workers, and its part of a connection.
 const UCX_BYTES: u64 = 16 << 20;
@@ -70,7 +70,9 @@ const DESCRIPTORS_KEPT: usize = 48;
 const TLS_CLIENTS: u32 = 10;
 
 /// Bytes of a value on average, with the server's overhead.
-const VALUE_BYTES: u64 = 2000;
+const VALUE_BYTES: u64 = 4000;
+/// Bounds of the longest values. In between, they are a sixteenth of the memory limit.
+const LONG_VALUE_BYTES: std::ops::RangeInclusive<usize> = 600_000..=4 << 20;
 
 /// The parameters of the run. The clients' values take twice as much as the server's memory.
 pub struct Plan {
@@ -78,6 +80,8 @@ pub struct Plan {
     pub seed: u64,
     pub connections: u32,
     pub memory_mib: u64,
+    /// Whether the server evicts, or refuses new items when its memory is full.
+    pub evicts: bool,
     /// What carries the connections without TLS.
     pub transport: Transport,
     /// How often the operator does something.
@@ -90,8 +94,8 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let share = Share {
         threads: 1,
         memory_mib: plan.memory_mib,
-        // Killed connections may linger while new ones arrive.
-        connections: 2 * plan.connections as usize + 64,
+        // Killed connections may linger while new ones arrive, and some clients have two.
+        connections: 3 * plan.connections as usize + 64,
         cores: split.server.clone(),
     };
     let dir = tempfile::tempdir().context("cannot make a temporary directory")?;
@@ -108,6 +112,15 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         program.args.extend([option.into(), value]);
     }
     program.args.push("--enable-ssl".into());
+    let value_bytes_max = ((plan.memory_mib << 20) as usize / 16)
+        .clamp(*LONG_VALUE_BYTES.start(), *LONG_VALUE_BYTES.end());
+    // With its key.
+    let item_bytes_max = value_bytes_max + 4096;
+    let item_limit = item_bytes_max.to_string().into();
+    program.args.extend(["--max-item-size".into(), item_limit]);
+    if !plan.evicts {
+        program.args.push("--disable-evictions".into());
+    }
     let over_ucx = plan.transport == Transport::Ucx;
     let mut server = Process::start_with(&program, &share, over_ucx)?;
     let (clients, ucx) = match server.place(plan.transport)? {
@@ -118,6 +131,10 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
             (Target::Ucx(Arc::new(hubs)), allowance)
         }
     };
+    let memory_bytes = plan.memory_mib << 20;
+    let connections = share.connections as u64;
+    let limits = Limits::connect(plain, memory_bytes, item_bytes_max as u64, connections);
+    let mut limits = limits?;
     let descriptors = descriptors_of(server.id());
     let mut copy = snapshot.into_os_string();
     copy.push(".live");
@@ -131,29 +148,38 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         plan.memory_mib,
     )?;
     let keys = 2 * (plan.memory_mib << 20) / VALUE_BYTES / u64::from(plan.connections);
-    let expected = ExpectedVersions::new(plan.connections, keys.clamp(64, 9999) as u32);
+    let expected =
+        ExpectedVersions::new(plan.connections, keys.clamp(64, 9999) as u32, plan.evicts);
     pin(&split.client);
     let load = Load {
         clients,
         ucx,
         tls: (server.address(), config),
         expected: &expected,
+        values: ValueLimits {
+            bytes_max: value_bytes_max,
+            may_be_refused: !plan.evicts,
+        },
         seed: plan.seed,
         stop: AtomicBool::new(false),
         counters: Mutex::new(Counters::default()),
         faults: Mutex::new(Vec::new()),
     };
     let seconds = Duration::from_secs(plan.seconds);
-    let (elapsed, memory) = load.run(&mut server, &mut operator, seconds)?;
+    let (elapsed, memory) = load.run(&mut server, &mut operator, &mut limits, seconds)?;
     if let (Some(before), Some(left)) = (descriptors, await_descriptors(server.id(), descriptors))
         && left > before + DESCRIPTORS_KEPT
     {
         let fault = format!("{left} open files after the last client, {before} before the first");
         locked(&load.faults).push(fault);
     }
+    limits.check()?;
     let held = ServerUsage {
         memory,
-        evictions: evictions(plain).map_err(CheckFailed)?,
+        memory_bytes_max: limits.memory_bytes_max(memory_bytes)?,
+        closed: limits.closed()?,
+        evictions: limits.evictions()?,
+        waiting_bytes: limits.waiting_bytes_max,
     };
     summary(plan, &load, elapsed, &held, operator.actions)
 }
@@ -223,12 +249,14 @@ impl Memory {
         }
     }
 
-    /// Why it is too much for a memory limit, if it is.
-    fn fault(self, limit: u64, ucx: Allowance) -> Option<String> {
-        let bytes = self.own_bytes.saturating_sub(ucx.own_bytes);
-        if excess(bytes, limit) > excess_allowed(limit) {
-            let excess = 100.0 * excess(bytes, limit);
-            return Some(format!("the memory exceeded its limit by {excess:.1}%"));
+    /// Why it is too much if the server may take `bytes_max` in addition to UCX, if it is.
+    fn fault(self, bytes_max: u64, ucx: Allowance) -> Option<String> {
+        let bytes_max = bytes_max + ucx.own_bytes;
+        if self.own_bytes > bytes_max {
+            let own_bytes = self.own_bytes;
+            return Some(format!(
+                "{own_bytes} bytes of memory, {bytes_max} are allowed"
+            ));
         }
         (self.shared_bytes > ucx.shared_bytes).then(|| {
             format!(
@@ -243,25 +271,14 @@ impl Memory {
 struct ServerUsage {
     /// Maximum bytes in RAM, if the system reports them.
     memory: Option<Memory>,
+    /// The most that it may take.
+    memory_bytes_max: u64,
     /// Evicted items; there are none until the memory is full.
     evictions: u64,
-}
-
-/// Asks the server how many items it has evicted.
-fn evictions(server: SocketAddr) -> Result<u64, String> {
-    let mut wire = Wire::connect(&Target::Plain(server))?;
-    wire.send(b"stats\r\n")?;
-    loop {
-        let line = String::from_utf8_lossy(wire.line()?).into_owned();
-        if let Some(count) = line.strip_prefix("STAT evictions ") {
-            return count
-                .parse()
-                .map_err(|_| format!("the server counts {line:?}"));
-        }
-        if line == "END" {
-            return Err("the server's statistics have no evictions".to_owned());
-        }
-    }
+    /// Connections that it closed because the memory of connections was short.
+    closed: u64,
+    /// The most that values took which waited for their readers.
+    waiting_bytes: u64,
 }
 
 /// Shared by the clients.
@@ -271,6 +288,7 @@ struct Load<'a> {
     ucx: Allowance,
     tls: (SocketAddr, Arc<ClientConfig>),
     expected: &'a ExpectedVersions,
+    values: ValueLimits,
     seed: u64,
     stop: AtomicBool,
     counters: Mutex<Counters>,
@@ -290,6 +308,7 @@ impl Load<'_> {
         &self,
         server: &mut Process,
         operator: &mut Operator,
+        limits: &mut Limits,
         time: Duration,
     ) -> anyhow::Result<(Duration, Option<Memory>)> {
         let start = Instant::now();
@@ -314,9 +333,14 @@ impl Load<'_> {
                     if let Err(fault) = operator.work(start.elapsed(), server)? {
                         locked(&self.faults).push(fault);
                     }
-                    if let (Some(memory), Some(limit)) =
-                        (memory, operator.lower_limit_bytes(start.elapsed()))
-                        && let Some(fault) = memory.fault(limit, self.ucx)
+                    if let Err(CheckFailed(fault)) = limits.check() {
+                        locked(&self.faults).push(fault);
+                    }
+                    let lower_limit = operator.lower_limit_bytes(start.elapsed());
+                    if let (Some(memory), Some(limit)) = (memory, lower_limit)
+                        // A server that evicts nothing keeps what it holds.
+                        && self.expected.evicts()
+                        && let Some(fault) = memory.fault(limits.memory_bytes_max(limit)?, self.ucx)
                     {
                         locked(&self.faults).push(format!(
                             "long after the limit was lowered to {limit}: {fault}"
@@ -347,8 +371,8 @@ impl Load<'_> {
                 0 => Target::Tls(self.tls.0, self.tls.1.clone()),
                 _ => self.clients.clone(),
             };
-            let worked =
-                Client::connect(target, self.expected, number, seed).and_then(|mut client| {
+            let worked = Client::connect(target, self.expected, self.values, number, seed)
+                .and_then(|mut client| {
                     let filled = match std::mem::take(&mut fills) {
                         true => client.fill(&self.stop),
                         false => Ok(()),
@@ -369,15 +393,6 @@ impl Load<'_> {
             }
         }
     }
-}
-
-/// The share by which memory exceeds its limit.
-fn excess(bytes: u64, limit: u64) -> f64 {
-    bytes as f64 / limit as f64 - 1.0
-}
-
-fn excess_allowed(limit: u64) -> f64 {
-    MEMORY_EXCESS.max(MEMORY_EXCESS_BYTES / limit as f64)
 }
 
 /// Prints a summary and all faults. Fails if there was a fault.
@@ -406,17 +421,19 @@ fn summary(
         100.0 * share
     ))?;
     out.line(format_args!(
-        "  stored     {}, deleted {}",
+        "  stored     {}, refused {}, deleted {}",
         count(counters.stored),
+        count(counters.refused),
         count(counters.deleted)
     ))?;
     out.line(format_args!(
-        "  clients    {} times reconnected, {} killed, {} half closed, {} read slowly, {} sent \
-         nonsense",
+        "  clients    {} times reconnected, {} killed, {} half closed, {} read slowly, {} slept, \
+         {} sent nonsense",
         count(counters.reconnected),
         count(counters.killed),
         count(counters.half_closed),
         count(counters.read_slowly),
+        count(counters.slept),
         count(counters.malformed)
     ))?;
     out.line(format_args!(
@@ -425,14 +442,13 @@ fn summary(
         count(actions.certificates),
         count(actions.limits)
     ))?;
-    let limit = plan.memory_mib << 20;
     match held.memory {
         Some(memory) => {
             out.line(format_args!(
-                "  memory     {} at most, {:+.1}% of the limit of {}",
+                "  memory     {} at most, {} are allowed with a limit of {}",
                 output::bytes(memory.own_bytes),
-                100.0 * excess(memory.own_bytes, limit),
-                output::bytes(limit)
+                output::bytes(held.memory_bytes_max + load.ucx.own_bytes),
+                output::bytes(plan.memory_mib << 20)
             ))?;
             if memory.shared_bytes > 0 {
                 out.line(format_args!(
@@ -443,11 +459,19 @@ fn summary(
         }
         None => out.line(format_args!("  memory     not reported by the system"))?,
     }
-    match held.evictions {
+    let waiting = output::bytes(held.waiting_bytes);
+    out.line(format_args!(
+        "  waiting    {waiting} of large values at most, {} connections closed",
+        count(held.closed)
+    ))?;
+    match held.evictions + counters.refused {
         0 => out.line(format_args!(
             "  never full: use more time or less memory to test the limit"
         ))?,
-        evictions => out.line(format_args!("  full       {} evicted", count(evictions)))?,
+        _ => out.line(format_args!(
+            "  full       {} evicted",
+            count(held.evictions)
+        ))?,
     }
     for fault in faults.iter().take(FAULTS_SHOWN) {
         out.line(format_args!("  fault      {fault}"))?;
@@ -456,7 +480,8 @@ fn summary(
     if !faults.is_empty() {
         return Err(CheckFailed(format!("the server was at fault {} times", faults.len())).into());
     }
-    match held.memory.and_then(|memory| memory.fault(limit, load.ucx)) {
+    let memory = held.memory;
+    match memory.and_then(|memory| memory.fault(held.memory_bytes_max, load.ucx)) {
         Some(fault) => Err(CheckFailed(fault).into()),
         None => Ok(()),
     }

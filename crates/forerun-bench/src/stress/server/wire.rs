@@ -7,12 +7,15 @@ use std::sync::Arc;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::expected_versions::ExpectedVersions;
+use super::expected_versions::{ExpectedVersions, Floor};
 use super::ucx_stream::{TIMEOUT, UcxHubs, UcxStream};
 use super::value::{self, Key};
 
 /// The longest line that a server sends.
 const LINE_BYTES_MAX: u64 = 2048;
+
+/// More than the longest value that a client stores.
+const VALUE_BYTES_MAX: usize = 8 << 20;
 
 /// A server, and how to reach it.
 #[derive(Clone, Debug)]
@@ -93,6 +96,7 @@ pub struct Wire {
     stream: BufReader<Stream>,
     line: Vec<u8>,
     value: Vec<u8>,
+    has_ended: bool,
 }
 
 impl Wire {
@@ -102,7 +106,13 @@ impl Wire {
             stream: BufReader::with_capacity(16 << 10, stream),
             line: Vec::new(),
             value: Vec::new(),
+            has_ended: false,
         })
+    }
+
+    /// Whether the last error was the end of the connection, and not a wrong answer.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -142,9 +152,9 @@ impl Wire {
     pub fn line(&mut self) -> Result<&[u8], String> {
         self.line.clear();
         let mut limited = self.stream.by_ref().take(LINE_BYTES_MAX);
-        limited
-            .read_until(b'\n', &mut self.line)
-            .map_err(|error| format!("no answer: {error}"))?;
+        let read = limited.read_until(b'\n', &mut self.line);
+        self.has_ended = read.is_err() || !self.line.ends_with(b"\n");
+        read.map_err(|error| format!("no answer: {error}"))?;
         match self.line.strip_suffix(b"\r\n") {
             Some(line) => Ok(line),
             None if self.line.is_empty() => Err("the server closed the connection".to_owned()),
@@ -162,30 +172,35 @@ impl Wire {
     }
 
     /// Reads the answer to a get of `asked` (keys and the floors of their versions) and checks each
-    /// value. Returns how many there were, and the CAS number of the last one if it had one.
+    /// value, and each that is missing. Returns how many there were, and the CAS number of the last
+    /// one if it had one.
     pub fn values(
         &mut self,
         expected: &ExpectedVersions,
-        asked: &[(Key, u64)],
+        asked: &[(Key, Floor)],
     ) -> Result<(u64, Option<u64>), String> {
         let (mut found, mut cas) = (0, None);
         let mut asked = asked.iter();
         loop {
             let line = self.line()?;
             if line == b"END" || line == b"MN" {
+                asked.try_for_each(|(key, floor)| expected.check_missing(*key, *floor))?;
                 return Ok((found, cas));
             }
             let header =
                 header(line).ok_or_else(|| format!("a get was answered {}", shown(line)))?;
             // Answers come in the order of the keys.
-            let floor = asked.find(|(key, _)| *key == header.key);
-            let Some((key, floor)) = floor.copied() else {
-                return Err(format!("{} was not requested there", header.key));
+            let (key, floor) = loop {
+                match asked.next().copied() {
+                    Some((key, floor)) if key == header.key => break (key, floor),
+                    Some((key, floor)) => expected.check_missing(key, floor)?,
+                    None => return Err(format!("{} was not requested there", header.key)),
+                }
             };
             self.value.resize(header.bytes + 2, 0);
-            self.stream
-                .read_exact(&mut self.value)
-                .map_err(|error| format!("the value of {key} is cut short: {error}"))?;
+            let read = self.stream.read_exact(&mut self.value);
+            self.has_ended = read.is_err();
+            read.map_err(|error| format!("the value of {key} is cut short: {error}"))?;
             let value = self
                 .value
                 .strip_suffix(b"\r\n")
@@ -222,7 +237,10 @@ fn header(line: &[u8]) -> Option<Header> {
         ["VA", bytes, key] => (key.strip_prefix('k')?, bytes, None),
         _ => return None,
     };
-    let bytes = bytes.parse().ok().filter(|bytes| *bytes <= 2 << 20)?;
+    let bytes = bytes
+        .parse()
+        .ok()
+        .filter(|bytes| *bytes <= VALUE_BYTES_MAX)?;
     Some(Header {
         key: Key::parse(key.as_bytes())?,
         bytes,
@@ -261,7 +279,7 @@ mod tests {
 
     #[test]
     fn values_that_are_old_foreign_damaged_or_cut_are_faults() {
-        let expected = ExpectedVersions::new(1, 100);
+        let expected = ExpectedVersions::new(1, 100, true);
         let key = Key {
             client: 0,
             number: 50,
@@ -269,7 +287,7 @@ mod tests {
         let other = Key { number: 51, ..key };
         expected.draw(key);
         expected.draw(key);
-        expected.acknowledge(key, 2);
+        expected.stored(key, 2);
         let asked = [(key, expected.floor(key))];
         let read = |bytes| {
             received(bytes)
