@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,6 +44,9 @@ def coordinated(tmp_path, monkeypatch):
     monkeypatch.setattr(coordinator_module.ray, "get", lambda answer, timeout: answer())
     wait = lambda answers, num_returns, timeout: (answers, [])  # noqa: E731
     monkeypatch.setattr(coordinator_module.ray, "wait", wait)
+    # Ray's own would start a cluster.
+    context = SimpleNamespace(get_node_id=lambda: "here")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     config = shard_actors.TableConfig(
         "t", "n", DIM, "int64", 2, str(tmp_path), "127.0.0.1", settings["backups"], None, 0
     )
