@@ -188,6 +188,7 @@ impl Members {
     }
 
     /// The thread's participant of a collector, and those of collectors that are gone.
+    #[expect(clippy::vec_box, reason = "they are moved out as they are")]
     fn join(&self, collector: &Collector) -> (*const Participant, Vec<Box<Member>>) {
         let mut members = self.0.borrow_mut();
         let known = members

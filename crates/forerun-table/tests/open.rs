@@ -42,7 +42,7 @@ fn impossible_settings_are_refused_by_name() {
     assert!(refusal(too_many.open()).contains("slots"));
     let without = builder().open().unwrap();
     let no_tier = without.find_ptr(&[1]).unwrap_err().to_string();
-    assert!(no_tier.contains("device capacity"), "{no_tier}");
+    assert!(no_tier.contains("device_capacity"), "{no_tier}");
 }
 
 #[test]
