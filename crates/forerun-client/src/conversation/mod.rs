@@ -51,7 +51,10 @@ pub(crate) trait Conversation {
 pub(crate) fn repeated_delete(reply: &Reply<'_>) -> Result<bool, Failure> {
     match *reply {
         Reply::Line(Line::Deleted | Line::NotFound) => Ok(true),
-        Reply::Meta { code, .. } if matches!(code, MetaCode::Done | MetaCode::NotFound) => Ok(true),
+        Reply::Meta {
+            code: MetaCode::Done | MetaCode::NotFound,
+            ..
+        } => Ok(true),
         Reply::Error { kind, line } => match kind {
             ErrorKind::Server => Ok(false),
             ErrorKind::Protocol => Err(refused(line)),
