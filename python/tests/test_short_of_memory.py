@@ -51,7 +51,6 @@ PROGRAM = """
         "cache.set_many(keys, rows)",
         "cache.get_many(names)",
         "cache.get_many(keys, out=out)",
-        "cache.set('long', bytes(32 << 20))",
     ],
 )
 def test_a_batch_that_does_not_fit_in_memory_raises(tmp_path, call):

@@ -234,6 +234,7 @@ fn lives_for_its_time(io: &FaultIo, db: &Db, keyspace: &Keyspace, begun: u64, ca
 fn an_entry_in_a_memtable_expires_to_the_second_with_and_without_a_log() {
     for wal in [WalMode::On, WalMode::Off] {
         let io = FaultIo::new();
+        io.set_unix_time_s(Some(1_000));
         let db = open(&io, &options().wal(wal)).unwrap();
         let mortal = db.keyspace("mortal").unwrap();
         for begun in [1_000, 2_000, 2_006, 2_012] {
@@ -241,6 +242,7 @@ fn an_entry_in_a_memtable_expires_to_the_second_with_and_without_a_log() {
         }
     }
     let io = FaultIo::new();
+    io.set_unix_time_s(Some(3_000));
     let options = small_options().ttl(Duration::from_secs(TTL));
     let db = open(&io, &options).unwrap();
     lives_for_its_time(&io, &db, &db.default_keyspace(), 3_000, "the store's own");
