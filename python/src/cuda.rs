@@ -62,11 +62,12 @@ impl<'py> Tensor<'py> {
 
     /// Checks that its memory may be written.
     pub(crate) fn expect_writable(&self, what: &str) -> PyResult<()> {
-        match self.exported.is_read_only {
-            true => Err(invalid(format!(
+        if self.exported.is_read_only {
+            Err(invalid(format!(
                 "`{what}` cannot be written: it is read-only"
-            ))),
-            false => Ok(()),
+            )))
+        } else {
+            Ok(())
         }
     }
 

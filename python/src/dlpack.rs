@@ -233,10 +233,11 @@ impl<'py> Exported<'py> {
         let (Some(shape), Some(strides_bytes)) = self.in_bytes(dtype.itemsize()) else {
             return Err(invalid(format!("`{what}` is larger than memory")));
         };
-        let start = match self.shape.contains(&0) {
+        let start = if self.shape.contains(&0) {
             // Nothing is read or written there, and it may be null.
-            true => NonNull::<u64>::dangling().as_ptr().cast(),
-            false => self.data,
+            NonNull::<u64>::dangling().as_ptr().cast()
+        } else {
+            self.data
         };
         if start.is_null() {
             return Err(invalid(format!("`{what}` has no memory")));
@@ -309,9 +310,12 @@ fn capsule_of<'py>(
     }
     let worded =
         |error: &PyErr| invalid(format!("`{what}` cannot be imported with DLPack: {error}"));
-    let capsule = capsule.map_err(|error| match error.is_instance_of::<PyBufferError>(py) {
-        true => worded(&error),
-        false => reworded(py, error, worded),
+    let capsule = capsule.map_err(|error| {
+        if error.is_instance_of::<PyBufferError>(py) {
+            worded(&error)
+        } else {
+            reworded(py, error, worded)
+        }
     })?;
     capsule
         .cast_into::<PyCapsule>()

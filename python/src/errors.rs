@@ -197,9 +197,10 @@ pub(crate) fn reworded(
     error: PyErr,
     worded: impl FnOnce(&PyErr) -> PyErr,
 ) -> PyErr {
-    match is_refusal(py, &error) {
-        true => worded(&error),
-        false => error,
+    if is_refusal(py, &error) {
+        worded(&error)
+    } else {
+        error
     }
 }
 

@@ -77,9 +77,10 @@ impl Client {
         self.put_set(set);
         report.misses = keys.len() - report.hits - report.failed - report.oversized;
         self.counters().looked_up(&report);
-        match is_interrupted {
-            true => Err(Error::Interrupted),
-            false => Ok(report),
+        if is_interrupted {
+            Err(Error::Interrupted)
+        } else {
+            Ok(report)
         }
     }
 

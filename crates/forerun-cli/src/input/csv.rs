@@ -107,9 +107,10 @@ impl CsvRows {
         };
         row.number = record.number;
         row.line = record.line;
-        let filled = match record.has_text_after_quote {
-            true => Err(format!("it {TEXT_AFTER_QUOTE}")),
-            false => self.fill(row),
+        let filled = if record.has_text_after_quote {
+            Err(format!("it {TEXT_AFTER_QUOTE}"))
+        } else {
+            self.fill(row)
         };
         Ok(match filled {
             Ok(()) => Step::Row,

@@ -73,9 +73,12 @@ impl NdjsonRows {
 }
 
 fn fill_key(spec: &KeySpec, line: &[u8], key: &mut Vec<u8>) -> Result<(), String> {
-    let members: Members = serde_json::from_slice(line).map_err(|error| match error.is_data() {
-        true => "it is not a JSON object".to_owned(),
-        false => syntax_problem(&error),
+    let members: Members = serde_json::from_slice(line).map_err(|error| {
+        if error.is_data() {
+            "it is not a JSON object".to_owned()
+        } else {
+            syntax_problem(&error)
+        }
     })?;
     for (at, name) in spec.columns.iter().enumerate() {
         if at > 0 {

@@ -102,18 +102,17 @@ fn options() -> ClientOptions {
 
 /// The value of `k`, from a blocking call or from one in an event loop.
 fn get(client: &Arc<Client>, in_event_loop: bool) -> Result<char, Error> {
-    let found = match in_event_loop {
-        false => client.get("k"),
-        true => {
-            let call = client.start(|calls| async move { calls.get("k").await });
-            let mut call = call.expect("an epoll instance");
-            loop {
-                match call.advance() {
-                    Some(found) => break found,
-                    None => std::thread::sleep(Duration::from_millis(1)),
-                }
+    let found = if in_event_loop {
+        let call = client.start(|calls| async move { calls.get("k").await });
+        let mut call = call.expect("an epoll instance");
+        loop {
+            match call.advance() {
+                Some(found) => break found,
+                None => std::thread::sleep(Duration::from_millis(1)),
             }
         }
+    } else {
+        client.get("k")
     };
     found.map(|value| value.expect("every key has a value").data[0].into())
 }

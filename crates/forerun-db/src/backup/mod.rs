@@ -328,13 +328,15 @@ impl Backups {
             let file = copy::open(io, &path, run.bytes)?;
             let to = crate::run::path(into, run.number);
             let from = (&*file, &*path);
-            let checksum = match planted::is(Defect::RestoreUnsynced) {
-                true => copy::write_copy(from, io, &to, run.bytes, &mut meter)?.1,
-                false => copy::copy(from, io, &to, run.bytes, &mut meter)?,
+            let checksum = if planted::is(Defect::RestoreUnsynced) {
+                copy::write_copy(from, io, &to, run.bytes, &mut meter)?.1
+            } else {
+                copy::copy(from, io, &to, run.bytes, &mut meter)?
             };
-            match checksums.next() == Some(&checksum) {
-                true => Ok(()),
-                false => Err(changed(&path)),
+            if checksums.next() == Some(&checksum) {
+                Ok(())
+            } else {
+                Err(changed(&path))
             }
         };
         make_store(&self.io, into, &record.manifest, put_run, |_| Ok(()))?;
@@ -372,9 +374,10 @@ impl Backups {
     /// [`Error::NoBackup`], [`Error::NewerFormat`], [`Error::Io`].
     pub fn delete(&mut self, number: u64) -> Result<RemovedBackups> {
         let found = self.look()?;
-        match found.records.contains_key(&number) {
-            true => self.remove(found, &[number]),
-            false => Err(self.no_backup(Some(number))),
+        if found.records.contains_key(&number) {
+            self.remove(found, &[number])
+        } else {
+            Err(self.no_backup(Some(number)))
         }
     }
 

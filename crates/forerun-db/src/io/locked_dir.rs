@@ -74,9 +74,10 @@ impl LockedDir {
 
     /// Called before a change of this path.
     fn check(&self, path: &Path) -> io::Result<()> {
-        match self.is_inside(path) {
-            true => self.watch.check(),
-            false => Ok(()),
+        if self.is_inside(path) {
+            self.watch.check()
+        } else {
+            Ok(())
         }
     }
 
@@ -100,9 +101,10 @@ impl Watch {
 
     /// Like [`check`](Self::check), but does not look.
     fn check_known(&self) -> io::Result<()> {
-        match self.is_gone.load(Ordering::Relaxed) {
-            true => Err(io::Error::other(DirectoryGone(self.dir.clone()))),
-            false => Ok(()),
+        if self.is_gone.load(Ordering::Relaxed) {
+            Err(io::Error::other(DirectoryGone(self.dir.clone())))
+        } else {
+            Ok(())
         }
     }
 }

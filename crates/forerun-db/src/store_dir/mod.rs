@@ -134,12 +134,13 @@ impl StoreDir {
             .collect();
         segments.sort_unstable();
         self.segments = segments;
-        self.clean_shutdown = match names.iter().any(|name| name == clean_shutdown::NAME) {
-            true => Some(CleanShutdown::decode(&read(
+        self.clean_shutdown = if names.iter().any(|name| name == clean_shutdown::NAME) {
+            Some(CleanShutdown::decode(&read(
                 &*self.io,
                 &self.path.join(clean_shutdown::NAME),
-            )?)),
-            false => None,
+            )?))
+        } else {
+            None
         };
         Ok(())
     }
@@ -228,11 +229,12 @@ fn check_empty(io: &dyn Io, path: &Path) -> Result<()> {
     let names = io
         .list(path)
         .map_err(|error| Error::io("list", path, error))?;
-    match names.iter().all(|name| name == LOCK) {
-        true => Ok(()),
-        false => Err(Error::AlreadyExists {
+    if names.iter().all(|name| name == LOCK) {
+        Ok(())
+    } else {
+        Err(Error::AlreadyExists {
             path: path.to_owned(),
-        }),
+        })
     }
 }
 
@@ -302,9 +304,10 @@ fn look(io: &dyn Io, path: &Path, create: Create, mark: &Mark, check: &Check<'_>
     if let Some(reason) = strange {
         // Another opener may have created it since the names were listed. The mark is the first
         // file that has content.
-        return match has_mark(&names(io, path, mark)?.unwrap_or_default()) {
-            true => look(io, path, create, mark, check),
-            false => stranger(reason),
+        return if has_mark(&names(io, path, mark)?.unwrap_or_default()) {
+            look(io, path, create, mark, check)
+        } else {
+            stranger(reason)
         };
     }
     match create {

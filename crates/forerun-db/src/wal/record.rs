@@ -144,9 +144,10 @@ impl Header {
             flags: u32_at(bytes, 20),
             written: u32_at(bytes, 24),
         };
-        let is_sound = match header.is_ingestion() {
-            true => header.payload_bytes == 0 && header.count == 1,
-            false => header.payload_bytes <= BATCH_BYTES_MAX && header.count > 0,
+        let is_sound = if header.is_ingestion() {
+            header.payload_bytes == 0 && header.count == 1
+        } else {
+            header.payload_bytes <= BATCH_BYTES_MAX && header.count > 0
         };
         let unknown = header.flags & !(SYNCED_BEFORE | INGESTION);
         if !is_sound || header.first_sequence == 0 || unknown != 0 {

@@ -107,9 +107,10 @@ impl ExpectedVersions {
     /// What a read sent from now on may find.
     pub fn floor(&self, key: Key) -> Floor {
         // Acquire: a request made after this load comes after the acknowledgement.
-        let state = match key.number < LOOSE_KEYS {
-            true => 0,
-            false => self.of(key).acknowledged.load(Ordering::Acquire),
+        let state = if key.number < LOOSE_KEYS {
+            0
+        } else {
+            self.of(key).acknowledged.load(Ordering::Acquire)
         };
         Floor {
             version: state >> 1,

@@ -166,9 +166,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let placement = args.ring.placement();
     let moved = MovedKeys::new(placement, &args.from, &args.leaving, &args.to)?;
     // Fail before anything is read if the new server accepts no copies.
-    let mut target = match args.dry_run {
-        true => None,
-        false => Some(Target::open(&args.to, &login)?),
+    let mut target = if args.dry_run {
+        None
+    } else {
+        Some(Target::open(&args.to, &login)?)
     };
     if let Some(target) = &target {
         for server in &args.from {
