@@ -38,18 +38,9 @@ impl Inner {
         for from in (0..keys.len()).step_by(chunk) {
             let to = keys.len().min(from + chunk);
             self.interrupt.check()?;
-            // Sorts equal keys together, in batch order.
             order.clear();
             order.extend(from..to);
-            order.sort_by_key(|&at| keys[at]);
-            let update = Updating {
-                inner: self,
-                keys,
-                rows,
-                how,
-                mark: None,
-                groups: order.chunk_by(|&a, &b| keys[a] == keys[b]).collect(),
-            };
+            let update = self.updating((keys, rows), how, None, &mut order);
             update.run(found, &mut failures);
             self.after_write();
         }
@@ -70,20 +61,33 @@ impl Inner {
         mark: &Mark<'_>,
     ) -> Result<()> {
         let mut order: Vec<usize> = (0..keys.len()).collect();
-        order.sort_by_key(|&at| keys[at]);
-        let update = Updating {
-            inner: self,
-            keys,
-            rows,
-            how,
-            mark: Some(mark),
-            groups: order.chunk_by(|&a, &b| keys[a] == keys[b]).collect(),
-        };
+        let update = self.updating((keys, rows), how, Some(mark), &mut order);
         let mut failures = Failures::default();
         update.run(found, &mut failures);
         self.after_write();
         let first = failures.iter().next().map(|(.., error)| error.clone());
         first.map_or_else(|| failures.into_result(0).map(drop), Err)
+    }
+
+    /// The update of the keys at the positions in `order`, which it sorts: equal keys are together,
+    /// in batch order.
+    fn updating<'u>(
+        &'u self,
+        (keys, rows): (&'u [u64], &'u [u8]),
+        how: Update,
+        mark: Option<&'u Mark<'u>>,
+        order: &'u mut [usize],
+    ) -> Updating<'u> {
+        order.sort_by_key(|&at| keys[at]);
+        let order: &[usize] = order;
+        Updating {
+            inner: self,
+            keys,
+            rows,
+            how,
+            mark,
+            groups: order.chunk_by(|&a, &b| keys[a] == keys[b]).collect(),
+        }
     }
 }
 
