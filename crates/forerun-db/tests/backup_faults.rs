@@ -233,7 +233,9 @@ fn an_interrupted_call_leaves_no_new_store_and_no_new_backup() {
                 Err(Error::Interrupted) => {}
                 done => {
                     done.unwrap();
-                    assert_eq!(asked.load(Ordering::Relaxed), question, "{case}");
+                    // A compaction in the meantime may have left fewer files to copy, so that the
+                    // call asks fewer times than the one before.
+                    assert!(asked.load(Ordering::Relaxed) <= question, "{case}");
                     assert!(question >= 2, "{name} asked {question} times");
                     break;
                 }
