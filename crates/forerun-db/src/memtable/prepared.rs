@@ -278,7 +278,7 @@ fn drafts<'op>(
 }
 
 /// Tower heights: level 1 holds one in `1 << low_fan_out_bits` of the nodes, and each level above
-/// half of those of the level below. Measured in docs/internals/memtable-performance.md.
+/// half of those of the level below. Measured in docs/internals/performance.md.
 #[derive(Clone, Copy)]
 struct Heights {
     state: u64,
