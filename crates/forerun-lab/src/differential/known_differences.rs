@@ -100,15 +100,14 @@ const fn ends(affected: Affected, text: &'static str) -> Difference {
 pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         Affected::Earlier,
-        "The server implements the meta flags `E` (`mg`, `ms`, `md`, `ma`), `x` (`md`), `s` \
-         (`ms`), `C` (`mg`) and `N` of an append or prepend. 1.6.18 refuses or ignores them.",
+        "The meta flags `E`, `x` (`md`), `s` (`ms`), `C` (`mg`) and `N` of an append or prepend \
+         work. 1.6.18 refuses or ignores them.",
     ),
     masked(
         Affected::Earlier,
-        "If a storage command is refused because of its key, flags, time or version, or because it \
-         has too few or too many words, the server skips the data block if the line gives its \
-         length. 1.6.18 reads the block as commands, so anyone who can choose a key can inject \
-         commands.",
+        "If a storage command is refused because of its key, flags, time, version or number of \
+         words, its data block is skipped if the line gives its length. 1.6.18 reads the block as \
+         commands, so anyone who can choose a key can inject commands.",
     ),
     not_generated(
         Affected::Earlier,
@@ -120,9 +119,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     ends(
         Affected::Earlier,
-        "A number of 2^63 or more can be incremented and decremented regardless of the memory \
-         after it. 1.6.18 searches that memory for a minus sign, which an earlier item may have \
-         left there, and then answers that the value is not a number.",
+        "A number of 2^63 or more can be incremented and decremented. 1.6.18 may answer that it is \
+         not a number, depending on what an earlier item left in the memory after it.",
     ),
     masked(
         Affected::Later,
@@ -130,9 +128,9 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Later,
-        "1.6.45 parses lines differently: it refuses numbers with a plus sign or white space, \
-         times beyond 32 bits, lines that end in a newline alone, `bget`, and `gat` without a key; \
-         it ignores extra words, and takes a key named `noreply` for the option.",
+        "1.6.45 refuses numbers with a plus sign or white space, times beyond 32 bits, lines that \
+         end in a newline alone, `bget`, and `gat` without a key; it ignores extra words, and \
+         takes a key named `noreply` for the option.",
     ),
     masked(
         Affected::Later,
@@ -145,27 +143,23 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Later,
-        "If the data block of an `ms` does not end where it should, 1.6.45 gives the version that \
-         it meant for this item to the next item that the connection stores.",
+        "If the data block of an `ms` ends wrongly, 1.6.45 gives its version to the next item that \
+         the connection stores.",
     ),
     not_generated(
         Affected::Any,
-        "The commands `multi_get`, `warm_up` and `warm_fill` exist. Memcached answers `ERROR`.",
+        "`multi_get`, `warm_up` and `warm_fill` exist. Memcached answers `ERROR`.",
+    ),
+    not_generated(Affected::Any, "The binary protocol is refused."),
+    not_generated(
+        Affected::Any,
+        "Client flags, lengths and settings of more than 32 bits are refused. Memcached truncates \
+         them.",
     ),
     not_generated(
         Affected::Any,
-        "If the first byte of a connection is 0x80, the server answers that it does not support \
-         the binary protocol. Memcached supports it.",
-    ),
-    not_generated(
-        Affected::Any,
-        "The server refuses client flags, lengths and settings of more than 32 bits. Memcached \
-         truncates them.",
-    ),
-    not_generated(
-        Affected::Any,
-        "The server refuses negative numbers where only positive ones are valid. Memcached accepts \
-         those below -2^63, which wrap around to positive numbers.",
+        "Negative numbers are refused where only positive ones are valid. Memcached accepts those \
+         below -2^63, which wrap around.",
     ),
     not_generated(
         Affected::Any,
@@ -176,29 +170,27 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     not_generated(
         Affected::Any,
         "A meta command with an opaque token that is too long changes nothing. Memcached executes \
-         some of these commands before it answers with the error.",
+         some of them before it answers with the error.",
     ),
     not_generated(
         Affected::Any,
-        "If an incremented number gets longer, the item keeps its claim and its stale mark, and \
-         gets the time of `ma`'s `T` and the version of its `E`. Memcached creates a new item \
-         without these marks, and gives the time and the version to the old item.",
+        "An incremented number that gets longer keeps its claim and its stale mark, and gets the \
+         time of `ma`'s `T` and the version of its `E`. Memcached creates an item without these \
+         marks, and gives the time and the version to the old item.",
     ),
     not_generated(
         Affected::Any,
-        "`incr`, `decr` and `ma` never shorten a value: they pad it with spaces. Memcached \
-         shortens it if an answer with the item waits to be sent, or if the thread that maintains \
-         its LRU holds the item, so the result depends on timing.",
+        "`incr`, `decr` and `ma` pad a value with spaces and never shorten it. Memcached shortens \
+         it if a waiting answer or its LRU thread holds the item.",
     ),
     not_generated(
         Affected::Any,
-        "A value that consists of white space is not a number. Memcached reads beyond the end of \
-         the value, and uses what an earlier item left there.",
+        "A value of white space is not a number. Memcached reads beyond its end.",
     ),
     not_generated(
         Affected::Any,
-        "`ma` with `C` compares versions before it reads the value. Memcached first answers that a \
-         value of more than half a MiB is not a number.",
+        "`ma` with `C` compares versions first. Memcached first answers that a value of more than \
+         half a MiB is not a number.",
     ),
     masked(
         Affected::Any,
@@ -206,42 +198,39 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         Affected::Any,
-        "`md x` keeps the item's time and marks, and gives it a new version because its value has \
-         changed. In memcached, the emptied item keeps its version and never expires unless `T` is \
-         given.",
+        "`md x` keeps the item's time and marks, and gives it a new version. In memcached, the \
+         item keeps its version and never expires unless `T` is given.",
     ),
     not_generated(
         Affected::Any,
-        "`k` returns the key in base64 if the command has `b`. Memcached does so if `ms` stored \
-         the item with `b`, but not if `mg` or `ma` created it or if it was appended to.",
+        "`k` returns the key in base64 if the command has `b`. Memcached does so only if `ms` \
+         stored the item with `b` and nothing was appended to it.",
     ),
     not_generated(
         Affected::Any,
-        "The server refuses base64 keys that are not well formed. Memcached skips characters that \
-         are not base64.",
+        "Base64 keys that are not well formed are refused. Memcached skips characters that are not \
+         base64.",
     ),
     not_generated(
         Affected::Any,
-        "If a line of keys contains a key that is too long, the server still sends the answers \
-         before that line. If the line is longer than 16 KiB, it also sends the answers to the \
-         keys before the bad one. Memcached drops all answers that it has not sent yet.",
+        "If a key in a line is too long, the answers to the lines before it are still sent, and, \
+         if the line is longer than 16 KiB, to the keys before it. Memcached drops all answers \
+         that it has not sent yet.",
     ),
     not_generated(
         Affected::Any,
-        "A line other than `get` and `gets` may have up to 16 KiB, no matter how it is split into \
-         packets, and a list of keys may have any length. Memcached closes the connection above 2 \
-         KiB unless the rest has already arrived.",
+        "A line other than `get` and `gets` may have up to 16 KiB, and a list of keys any length. \
+         Memcached closes the connection above 2 KiB unless the rest has already arrived.",
     ),
     not_generated(
         Affected::Any,
-        "The server answers a dump of keys in its turn, wherever it is in the pipeline. Memcached \
-         refuses a dump that follows other commands, and loses commands that it receives before \
-         the dump is over. 1.6.18 has no `mgdump`.",
+        "A dump of keys may be anywhere in the pipeline. Memcached refuses one that follows other \
+         commands, and loses commands that it receives before the dump is over. 1.6.18 has no \
+         `mgdump`.",
     ),
     not_generated(
         Affected::Any,
-        "`slabs` and `lru` change nothing, because items of all sizes share blocks. `extstore` is \
-         off.",
+        "`slabs` and `lru` change nothing. `extstore` is off.",
     ),
     not_generated(
         Affected::Any,
@@ -264,16 +253,15 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     masked(
         Affected::Any,
         "In `stats`, `cmd_meta` counts all meta commands; memcached counts only `me`. \
-         `total_items` counts every version of an item that was written, `touch` included. \
-         `curr_items`, `get_expired` and `get_flushed` depend on when a server reclaims expired \
-         and flushed items. Statistics of the process, its memory, threads and connections differ \
-         between servers.",
+         `total_items` counts every version that was written, `touch` included. `curr_items`, \
+         `get_expired` and `get_flushed` depend on when items are reclaimed. Statistics of the \
+         process, its memory, threads and connections differ.",
     ),
     masked(
         Affected::Any,
         "`stats` has no `libevent` and `reserved_fds`, `stats items` no `age`, and `stats \
          settings` no `oldest`, `reqs_per_event`, `growth_factor`, `chunk_size`, `slab_chunk_max` \
-         and `ext_*`. These describe memcached's event loop, slabs, LRUs and external storage.",
+         and `ext_*`.",
     ),
 ];
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The reference is memcached's `doc/protocol.txt`. If that document does not define a reply, the
-//! reference is memcached 1.6.18. docs/operate/protocol.md lists the differences and their reasons.
+//! reference is memcached 1.6.18. docs/operate/protocol.md lists the differences.
 
 pub(crate) mod binary;
 pub(crate) mod meta_flags;

@@ -1,7 +1,8 @@
 //! `stats`, with memcached's names, which clients and exporters expect.
 //!
 //! Memcached reports some metrics per slab class. Here they cover the whole cache and appear as
-//! class 1, because items of all sizes share blocks. docs/operate/protocol.md explains each metric.
+//! class 1, because items of all sizes share blocks. The differences are in
+//! docs/operate/protocol.md.
 
 use forerun_core::Metrics;
 use forerun_core::sync::time;
