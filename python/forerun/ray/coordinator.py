@@ -12,7 +12,8 @@
                                   before the taker has written the map to its disk; meanwhile Moved
     freeze     for one of `FREEZES_S`; then the taker catches up and they try again. If the taker
                hangs just when it is to write the map, for `INSTALL_S`; then the move is cancelled
-    backups    the taker's before the freeze, because older ones lack the rows that came, and after
+    backups    the taker's before the freeze, because older ones lack the rows that came, and after.
+               A move deletes no older ones
 
     locks    _moving     one move or backup at a time, however long it takes
              _changing   taken after it, for a change of the map: a switch, a restoration
