@@ -12,7 +12,7 @@
 Every process has a table of its own rows. Each call is collective: all processes of the group make
 it, each with its own keys, or with none. The bytes travel through a function `all_to_all`, which
 takes an array of bytes for each process and returns one from each. `forerun.torch` has one for
-process groups of PyTorch. Buckets are those of `docs/guide/ray.md`.
+process groups of PyTorch. Buckets are those of `forerun.ray`.
 
 If one process fails in a call, all processes raise. Before anything was done, the others raise
 `GroupError`, which names the process and has its error. Later, when other keys have been served or

@@ -418,7 +418,7 @@ def test_freezing_waits_for_requests_of_its_buckets_that_are_inside():
 
 
 def test_both_languages_agree_on_buckets():
-    """As `docs/guide/ray.md` describes the hash."""
+    """A bucket is a function of the key and the seed, in every release."""
     mask = 2**64 - 1
 
     def bucket(key, seed):

@@ -125,14 +125,6 @@ fn table() -> anyhow::Result<()> {
     let rows = table.typed::<[f32; 64]>()?;
     rows.insert(&[7], &[[0.5; 64]])?;
     assert_eq!(rows.get(7)?, Some([0.5; 64]));
-
-    use forerun::table::{Bags, Pooling, PoolingOptions, RowFormat};
-
-    let bags = Bags::new(&[1, 2, 2, 9], &[0, 3, 3, 4]);
-    let options = PoolingOptions::new(RowFormat::F32).pooling(Pooling::Mean);
-    let (mut means, mut found) = ([0; 3 * 256], [0; 3]);
-    table.find_pooled(&bags, &options, &mut means, &mut found)?;
-    assert_eq!(found, [3, 0, 0]);
     Ok(())
 }
 
@@ -200,32 +192,6 @@ mod gpu {
         let found = table.find(&[u64::MAX, 8, 7], &mut rows)?;
         assert_eq!(found, [true, false, true]);
         assert_eq!(&rows, b"row2\0\0\0\0row1");
-        pooled()
-    }
-
-    fn pooled() -> anyhow::Result<()> {
-        use forerun_gpu::table::{Bags, GpuTable, PoolingOptions, RowFormat, TableOptions};
-
-        let mut table = GpuTable::open(TableOptions::new(1000, 6))?;
-        let rows = [
-            &[1, 2][..],
-            &0.5_f32.to_le_bytes(),
-            &[10, 0xff],
-            &2_f32.to_le_bytes(),
-        ]
-        .concat();
-        table.insert_or_assign(&[7, 8], &rows, None)?;
-        let bags = Bags::new(&[7, 8, 9, 8], &[0, 3, 3, 4]);
-        let (mut sums, mut found) = ([0; 3 * 2 * 4], [0; 3]);
-        table.find_pooled(
-            &bags,
-            &PoolingOptions::new(RowFormat::QInt8Rowwise),
-            &mut sums,
-            &mut found,
-        )?;
-        let expected = [20.5_f32, -1.0, 0.0, 0.0, 20.0, -2.0];
-        assert_eq!(sums, expected.map(f32::to_le_bytes).concat()[..]);
-        assert_eq!(found, [2, 0, 1]);
         Ok(())
     }
 

@@ -8,6 +8,13 @@
              giver and others: install the map                taker: back up
                                                               giver: erase what it gave
 
+    requests for these buckets    the giver serves until it freezes, and again if anything fails
+                                  before the taker has written the map to its disk; meanwhile Moved
+    freeze     for one of `FREEZES_S`; then the taker catches up and they try again. If the taker
+               hangs just when it is to write the map, for `INSTALL_S`; then the move is cancelled
+    backups    the taker's before the freeze, because older ones lack the rows that came, and after.
+               A move deletes no older ones
+
     locks    _moving     one move or backup at a time, however long it takes
              _changing   taken after it, for a change of the map: a switch, a restoration
 

@@ -26,7 +26,13 @@
                             between flags and rows make their offset a multiple of 8
 
 `body` is the length of the body in bytes. A flag is 0 (no row), 1 (a row) or 2 (the key failed, and
-the text says why). `docs/guide/ray.md` describes each operation.
+the text says why). A text is the class of an error, ": " and its message, in UTF-8. `Op` and
+`Status` describe the bodies.
+
+A client has one write at a time under way to a shard. It repeats a write with the same sequence,
+keys and rows on a new connection to the same shard, until that shard has answered. After `MOVED` it
+may take the keys elsewhere: the shard refuses that sequence from then on. A shard does not begin a
+write whose connection the client has closed.
 """
 
 from __future__ import annotations
@@ -58,22 +64,39 @@ TEXT_BYTES_MAX = 1 << 16
 
 
 class Op(enum.IntEnum):
+    """What a request asks for. Requests without keys have no body, except `EXPORT`."""
+
+    # Keys -> flags, then a row for each key; a text, if keys failed.
     FIND = 1
+    # Keys -> flags.
     CONTAINS = 2
+    # Keys, then rows -> flags.
     INSERT = 3
     ASSIGN = 4
     ADD_AT = 5
+    # Keys -> flags, all 1.
     ERASE = 6
+    # Keys -> nothing.
     PREFETCH = 7
     FLUSH = 8
+    # -> the number of rows, 8 bytes; the buckets that were counted, 128 bytes.
     COUNT = 9
+    # -> JSON.
     STATS = 10
+    # -> the sequence of the client's last write, 8 bytes; the keys of all its writes, 8 bytes.
     APPLIED = 11
+    # The client will not repeat a write.
     FORGET = 12
+    # The argument is the rows of a batch. The buckets wanted, 128 bytes -> those that the shard
+    # owns, 128 bytes.
     EXPORT = 13
+    # -> keys, then rows; no keys at the end.
     EXPORT_NEXT = 14
     EXPORT_END = 15
+    # Of a move -> keys, flags, rows; how many keys are left of the round, and how many were noted
+    # since it began, 8 bytes each.
     CHANGES = 16
+    # The shard refuses the client's write with this sequence, and those before it, from now on.
     FENCE = 17
 
 
@@ -84,9 +107,11 @@ WITH_KEYS = WRITES | {Op.FIND, Op.CONTAINS, Op.PREFETCH}
 
 class Status(enum.IntEnum):
     OK = 0
-    # The shard does not own a bucket of the frame. `count` keys were applied.
+    # The shard does not own all buckets of the frame. The first `count` keys were applied, before
+    # they left; the body has their flags.
     MOVED = 1
-    # `count` keys were applied. The text says why the others were not.
+    # The first `count` keys were applied. The body has their flags, and a text that says why the
+    # others were not.
     FAILED = 2
 
 

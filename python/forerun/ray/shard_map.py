@@ -2,9 +2,18 @@
 
     key --hash--> bucket, 0..1024 --owners--> shard --generation, name--> actor
 
-A map changes as a whole, and each change has a higher version. Every shard keeps the newest map
-that it was given, in `shard.json` next to its rows. So the map survives the end of the coordinator
-and of the cluster.
+A key never changes its bucket; `crates/forerun-table/src/partition.rs` has the hash. A map changes
+as a whole, and each change has a higher version. Every shard keeps the newest map that it was
+given. So the map survives the end of the coordinator and of the cluster.
+
+    shard-0002/rows          an ordinary store
+    shard-0002/shard.json    a `ShardState`; written to shard.json.new, synced and renamed
+    shard-0002.1/            the same shard, restored once: its generation is 1, so the disk of a
+                             node that comes back later is not mistaken for the shard
+    backups/map.json         `format`, `table` and the `map` as of the last backup, used if no node
+                             has anything of the table
+
+A shard that got buckets answers `Moved` to all older maps: they may name it by mistake.
 """
 
 from __future__ import annotations

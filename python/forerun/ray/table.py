@@ -57,6 +57,7 @@ class Move(TypedDict):
     target: int
     buckets: int
     rows: int
+    # From the order to freeze until the source has the new map.
     pause_ms: float
     seconds: float
 
