@@ -113,7 +113,7 @@ macro_rules! number {
 
 number!(u64, usize);
 
-impl ToAttribute for forerun::Backup {
+impl ToAttribute for forerun::backup::Backup {
     type Attribute = Backup;
 
     fn to_attribute(&self) -> Backup {

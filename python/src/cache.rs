@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use forerun::ProcessBound;
 use forerun::cache::{
     Arithmetic, ArithmeticResult, CacheOptions, Clock, Crawler, Delete, DeleteResult, Expiry,
     Store, StoreMode, StoreResult,
 };
+use forerun::process::ProcessBound;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
@@ -204,7 +204,7 @@ impl Cache {
     /// values into the rows instead and returns which keys were found, as an array of bool
     /// (`found`, if that is given). Rows of missing keys keep their content.
     #[pyo3(signature = (keys, *, out=None, found=None))]
-    fn get_many<'py>(
+    fn multi_get<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,

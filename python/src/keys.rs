@@ -66,7 +66,7 @@ impl Bytes {
     /// its type, as text that has no UTF-8, or by its length.
     pub(crate) fn key_in_question(object: &Bound<'_, PyAny>) -> PyResult<Option<Bytes>> {
         let key = Bytes::of(object)?;
-        Ok(key.filter(|key| key.as_ref().len() <= forerun::KEY_BYTES_MAX))
+        Ok(key.filter(|key| key.as_ref().len() <= forerun::limits::KEY_BYTES_MAX))
     }
 
     /// Like [`Bytes::new`]. For an array or a tensor, the bytes of its elements.

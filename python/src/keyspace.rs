@@ -44,7 +44,7 @@ impl Keyspace {
     }
 
     /// Its size, tier by tier, for a `repr`.
-    pub(crate) fn sizes(stats: &forerun::KeyspaceStats) -> String {
+    pub(crate) fn sizes(stats: &forerun::stats::KeyspaceStats) -> String {
         let runs: usize = stats.levels.iter().map(|level| level.runs).sum();
         let bytes: u64 = stats.levels.iter().map(|level| level.bytes).sum();
         format!(
@@ -97,7 +97,7 @@ impl Keyspace {
             .map_err(exception)
     }
 
-    /// Writes many entries, all or none. `keys` are the same as for `get_many`. `values` are bytes
+    /// Writes many entries, all or none. `keys` are the same as for `multi_get`. `values` are bytes
     /// or str, or an array of any type with one row per value; the rows are stored as they are in
     /// memory. `durability` is "buffered" (survives the process) or "synced" (survives a power
     /// failure); the default is that of the store.

@@ -4,7 +4,10 @@ use std::cmp::Ordering;
 use std::ops::Bound as End;
 use std::sync::Arc;
 
-use forerun::{Bytewise, Comparator, Db, Iter, Keyspace, ReverseBytewise, Snapshot, Values};
+use forerun::{
+    Db, Iter, Keyspace, Snapshot, Values,
+    comparator::{Bytewise, Comparator, ReverseBytewise},
+};
 use pyo3::prelude::*;
 
 use crate::errors::exception;

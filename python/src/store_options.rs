@@ -1,6 +1,6 @@
 //! Arguments that several constructors take: sizes, and whether a store is created.
 
-use forerun::{Create, parse_size};
+use forerun::{Create, machine::parse_size};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use pyo3::{Borrowed, FromPyObject};

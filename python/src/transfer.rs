@@ -145,7 +145,7 @@ fn expect_apart<'a>(spans: impl Iterator<Item = Span<'a>>) -> PyResult<()> {
     Ok(())
 }
 
-/// Records that a copy uses this memory, of which no written part may overlap any other.
+/// Registers the memory of a copy; written ranges must be disjoint.
 fn borrowed_apart<'a>(spans: impl Iterator<Item = Span<'a>>) -> PyResult<Borrow> {
     let spans: Vec<Span<'a>> = spans.collect();
     let used: Vec<Used> = spans.iter().map(Span::used).collect();

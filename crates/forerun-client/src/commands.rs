@@ -2,10 +2,10 @@
 
 use crate::calls::{Calls, CasResult};
 use crate::error::Error;
-use crate::expiry::Expiry;
+use crate::expiry::Expiration;
 use crate::new_value::NewValue;
 use crate::ring_client::Client;
-use crate::values::{Report, ServerFailure, Sink, ValueBuf, Values};
+use crate::values::{Lookups, Report, ServerFailure, Sink, ValueBuf};
 use crate::wait::{Block, block};
 use crate::write_report::WriteReport;
 
@@ -37,42 +37,37 @@ impl Client {
     ///
     /// # Errors
     /// The same as for [`get`](Client::get).
-    pub fn gat(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<Option<ValueBuf>, Error> {
+    pub fn gat(
+        &self,
+        key: impl AsRef<[u8]>,
+        expiry: Expiration,
+    ) -> Result<Option<ValueBuf>, Error> {
         block(self.calls().gat(key, expiry))
     }
 
-    /// The values of many keys, in one round trip to all servers. Keys may repeat.
+    /// Looks up all `keys` at once, in one round trip to all servers. `values` gets the answers in
+    /// the order of the keys and keeps its memory from batch to batch. Keys may repeat.
     ///
     /// # Errors
     /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`], [`Error::Interrupted`]. A failed
     /// server is not an error: its keys are [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
-    /// [`get_many_into`](Client::get_many_into) reports why.
-    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Values, Error> {
-        block(self.calls().get_many(keys))
-    }
-
-    /// Like [`get_many`](Client::get_many), but reuses the memory of `values`, which gets the
-    /// values in the order of `keys`.
-    ///
-    /// # Errors
-    /// The same as for [`get_many`](Client::get_many). `values` is then unchanged, unless the call
-    /// was interrupted.
-    pub fn get_many_into<K: AsRef<[u8]>>(
+    /// the report says why. After an error `values` is unchanged, unless the call was interrupted.
+    pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-        values: &mut Values,
+        values: &mut Lookups,
     ) -> Result<Report, Error> {
-        block(self.calls().get_many_into(keys, values))
+        block(self.calls().multi_get(keys, values))
     }
 
-    /// Like [`get_many`](Client::get_many), but passes each value to a sink as it arrives.
+    /// Like [`multi_get`](Client::multi_get), but passes each value to a sink as it arrives.
     ///
     /// ```no_run
     /// # use forerun_client::{Client, ClientOptions, ServerAddress};
     /// # let servers = [ServerAddress::tcp("localhost", 11211)];
     /// # let client = Client::new(servers, ClientOptions::default())?;
     /// let mut rows = [[0_u8; 4]; 2];
-    /// client.get_many_with(&["a", "b"], &mut |index: usize, value: forerun_client::Value<'_>| {
+    /// client.multi_get_with(&["a", "b"], &mut |index: usize, value: forerun_client::Value<'_>| {
     ///     if let Ok(row) = value.data.try_into() {
     ///         rows[index] = row;
     ///     }
@@ -81,14 +76,14 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The same as for [`get_many`](Client::get_many). The sink was not called, unless the call was
+    /// The same as for [`multi_get`](Client::multi_get). The sink was not called, unless the call was
     /// interrupted.
-    pub fn get_many_with<K: AsRef<[u8]>, S: Sink>(
+    pub fn multi_get_with<K: AsRef<[u8]>, S: Sink>(
         &self,
         keys: &[K],
         sink: &mut S,
     ) -> Result<Report, Error> {
-        block(self.calls().get_many_with(keys, sink))
+        block(self.calls().multi_get_with(keys, sink))
     }
 
     /// Stores a value.
@@ -158,7 +153,7 @@ impl Client {
 
     /// Gives the item of a key a new expiry. Returns whether the item exists.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
-    pub fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<bool, Error> {
+    pub fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiration) -> Result<bool, Error> {
         block(self.calls().touch(key, expiry))
     }
 

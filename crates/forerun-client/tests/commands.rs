@@ -5,8 +5,8 @@ mod testing;
 use std::time::{Duration, SystemTime};
 
 use forerun_client::{
-    CasResult, Client, ClientOptions, Credentials, Endpoint, Error, Expiry, Failure, KeyError,
-    Lookup, NewValue, Placement, Protocol, ServerAddress, Unanswered, Value, Values,
+    CasResult, Client, ClientOptions, Credentials, Endpoint, Error, Expiration, Failure, KeyError,
+    Lookup, Lookups, NewValue, Placement, Protocol, ServerAddress, Unanswered, Value,
 };
 use testing::{PROTOCOLS, TEXT_PROTOCOLS, client_of, forerun, memcached, on_every_server, options};
 
@@ -128,17 +128,17 @@ fn numbers_are_counted() {
 #[test]
 fn items_expire_and_are_touched() {
     on_every_server(|client, _| {
-        let hour = Expiry::In(Duration::from_secs(3600));
+        let hour = Expiration::In(Duration::from_secs(3600));
         client
             .set("k", NewValue::new("v").expiry(hour))
             .expect("stored");
         client
             .set(
                 "gone",
-                NewValue::new("v").expiry(Expiry::In(Duration::ZERO)),
+                NewValue::new("v").expiry(Expiration::In(Duration::ZERO)),
             )
             .expect("stored");
-        let past = Expiry::At(SystemTime::UNIX_EPOCH);
+        let past = Expiration::At(SystemTime::UNIX_EPOCH);
         client
             .set("past", NewValue::new("v").expiry(past))
             .expect("stored");
@@ -150,14 +150,14 @@ fn items_expire_and_are_touched() {
             .expect("it is there");
         assert!(value.data == b"v" && value.cas.is_some());
         assert_eq!(client.gat("none", hour).expect("it answers"), None);
-        assert!(client.touch("k", Expiry::Never).expect("it answers"));
+        assert!(client.touch("k", Expiration::Never).expect("it answers"));
         assert!(!client.touch("none", hour).expect("it answers"));
-        let later = Expiry::At(SystemTime::now() + Duration::from_secs(40 * 24 * 3600));
+        let later = Expiration::At(SystemTime::now() + Duration::from_secs(40 * 24 * 3600));
         assert!(client.touch("k", later).expect("it answers"));
         assert!(client.get("k").expect("it answers").is_some());
         assert!(
             client
-                .touch("k", Expiry::In(Duration::ZERO))
+                .touch("k", Expiration::In(Duration::ZERO))
                 .expect("it answers")
         );
         assert_eq!(client.get("k").expect("it answers"), None);
@@ -169,8 +169,8 @@ fn items_that_expire_after_2038_are_found_until_then() {
     const YEARS: [u32; 4] = [10, 12, 20, 100];
     on_every_server(|client, protocol| {
         let in_years = |years: u32| Duration::from_secs(365 * 24 * 60 * 60) * years;
-        let ends = YEARS.map(|years| Expiry::In(in_years(years)));
-        let at = YEARS.map(|years| Expiry::At(SystemTime::now() + in_years(years)));
+        let ends = YEARS.map(|years| Expiration::In(in_years(years)));
+        let at = YEARS.map(|years| Expiration::At(SystemTime::now() + in_years(years)));
         let is_found = |key: &str| client.get(key).expect("it answers").is_some();
         for expiry in ends.into_iter().chain(at) {
             let value = NewValue::new("v").expiry(expiry);
@@ -191,7 +191,7 @@ fn items_that_expire_after_2038_are_found_until_then() {
                 assert!(client.delete(key).expect("it answers"));
             }
         }
-        let past = Expiry::At(SystemTime::now() - in_years(1));
+        let past = Expiration::At(SystemTime::now() - in_years(1));
         client
             .set("k", NewValue::new("v").expiry(past))
             .expect("stored");
@@ -208,12 +208,12 @@ fn a_batch_is_answered_in_the_callers_order() {
             let value = NewValue::new(&value).flags(number as u32);
             client.set(key(number), value).expect("stored");
         }
-        let mut values = Values::new();
+        let mut values = Lookups::new();
         for count in [0, 1, 7, 100, 3000] {
             // Each key twice, in reverse order.
             let numbers: Vec<usize> = (0..count).rev().chain((0..count).rev()).collect();
             let keys: Vec<String> = numbers.iter().map(|number| key(*number)).collect();
-            let report = client.get_many_into(&keys, &mut values).expect("good keys");
+            let report = client.multi_get(&keys, &mut values).expect("good keys");
             assert!(report.failures.is_empty() && report.failed == 0 && report.oversized == 0);
             assert_eq!(
                 (values.len(), report.hits + report.misses),
@@ -248,7 +248,7 @@ fn a_sink_gets_each_value_once() {
             assert_eq!(rows[index], [0xff; 4]);
             rows[index] = value.data.try_into().expect("four bytes");
         };
-        let report = client.get_many_with(&keys, &mut sink).expect("good keys");
+        let report = client.multi_get_with(&keys, &mut sink).expect("good keys");
         assert_eq!((report.hits, report.misses), (50, 10));
         for (number, row) in (0..50_u32).zip(&rows) {
             assert_eq!(*row, number.to_le_bytes());
@@ -274,8 +274,8 @@ fn values_beyond_the_limit_are_skipped_and_the_connection_goes_on() {
             "{error}"
         );
         let keys = ["short", "long", "none", "short"];
-        let mut values = Values::new();
-        let report = client.get_many_into(&keys, &mut values).expect("good keys");
+        let mut values = Lookups::new();
+        let report = client.multi_get(&keys, &mut values).expect("good keys");
         assert_eq!((report.hits, report.misses, report.oversized), (2, 1, 1));
         assert_eq!(
             values.lookup(1),
@@ -290,7 +290,7 @@ fn keys_that_cannot_be_sent_are_refused_by_position() {
     let servers = [forerun()];
     let client = client_of(&servers, options());
     let long = "x".repeat(251);
-    let error = client.get_many(&["a", &long]).expect_err("it is too long");
+    let error = testing::multi_get(&client, &["a", &long]).expect_err("it is too long");
     assert_eq!(
         error.to_string(),
         "key 1: it has 251 bytes, where 250 are allowed"
@@ -314,13 +314,13 @@ fn keys_of_any_bytes_are_sent_by_the_meta_protocol() {
         for key in &keys {
             client.set(key, &key[..1]).expect("stored");
         }
-        let values = client.get_many(&keys).expect("good keys");
+        let values = testing::multi_get(&client, &keys).expect("good keys");
         for (value, key) in values.iter().zip(&keys) {
             assert_eq!(value.expect("it is there").data, &key[..1]);
         }
         client.set([0, 1], "5").expect("stored");
         assert_eq!(client.incr([0, 1], 2).expect("it answers"), Some(7));
-        assert!(client.touch([0, 1], Expiry::Never).expect("it answers"));
+        assert!(client.touch([0, 1], Expiration::Never).expect("it answers"));
         assert!(client.delete([0, 1]).expect("it answers"));
     });
 }
@@ -345,7 +345,7 @@ fn users_authenticate_on_every_connection() {
             };
             let alice = client(Some(Credentials::new("alice", "s3cret")));
             alice.set("k", "v").expect("stored");
-            let values = alice.get_many(&["k", "none"]).expect("good keys");
+            let values = testing::multi_get(&alice, &["k", "none"]).expect("good keys");
             assert_eq!(values.get(0).expect("it is there").data, b"v");
 
             let wrong = client(Some(Credentials::new("alice", "wrong")));
@@ -408,7 +408,7 @@ fn threads_share_a_client() {
                         let key = format!("{thread}:{number}");
                         client.set(&key, &key).expect("stored");
                         let keys = [&key, "none", &key];
-                        let values = client.get_many(&keys).expect("good keys");
+                        let values = testing::multi_get(&client, &keys).expect("good keys");
                         assert_eq!(values.get(2).expect("it is there").data, key.as_bytes());
                         assert_eq!(values.get(1), None);
                     }

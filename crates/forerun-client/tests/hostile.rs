@@ -8,8 +8,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use forerun_client::{
-    Client, ClientOptions, Error, Failure, Lookup, Protocol, Report, ServerAddress, Unanswered,
-    Values,
+    Client, ClientOptions, Error, Failure, Lookup, Lookups, Protocol, Report, ServerAddress,
+    Unanswered,
 };
 use testing::fake_server::{FakeServer, read_request, wait_for_end};
 use testing::{PATIENCE, PROTOCOLS, address, forerun};
@@ -27,11 +27,11 @@ fn short() -> ClientOptions {
 }
 
 /// Looks up keys `a` and `b`.
-fn look_up(client: &Client) -> (Values, Report) {
-    let mut values = Values::new();
+fn look_up(client: &Client) -> (Lookups, Report) {
+    let mut values = Lookups::new();
     let start = Instant::now();
     let report = client
-        .get_many_into(&["a", "b"], &mut values)
+        .multi_get(&["a", "b"], &mut values)
         .expect("good keys");
     assert!(start.elapsed() < SHORT + PATIENCE / 2, "it hung");
     (values, report)
@@ -293,8 +293,8 @@ fn one_bad_server_does_not_hide_the_values_of_the_others() {
     for key in keys.iter().filter(of_good) {
         client.set(key, key).expect("stored");
     }
-    let mut values = Values::new();
-    let report = client.get_many_into(&keys, &mut values).expect("good keys");
+    let mut values = Lookups::new();
+    let report = client.multi_get(&keys, &mut values).expect("good keys");
     let good_keys = keys.iter().filter(of_good).count();
     assert!(good_keys > 20);
     assert_eq!((report.hits, report.misses), (good_keys, 0));
@@ -322,8 +322,8 @@ fn a_server_that_reads_nothing_stops_no_one() {
         .map(|number| format!("key:{number:0200}"))
         .collect();
     let start = Instant::now();
-    let mut values = Values::new();
-    let report = client.get_many_into(&keys, &mut values).expect("good keys");
+    let mut values = Lookups::new();
+    let report = client.multi_get(&keys, &mut values).expect("good keys");
     assert!(start.elapsed() < PATIENCE);
     assert_eq!(report.hits, 0);
     assert!(

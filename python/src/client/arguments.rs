@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forerun::client::{
-    Credentials, EjectedKeys, Expiry, Placement, Protocol, ServerAddress, TlsOptions,
+    Credentials, EjectedKeys, Expiration, Placement, Protocol, ServerAddress, TlsOptions,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -104,9 +104,9 @@ pub(crate) fn tls(files: TlsFiles) -> PyResult<Option<TlsOptions>> {
 }
 
 /// When an entry with this time to live expires.
-pub(crate) fn expiry(ttl_seconds: Option<u32>) -> Expiry {
+pub(crate) fn expiry(ttl_seconds: Option<u32>) -> Expiration {
     match ttl_seconds {
-        None => Expiry::Never,
-        Some(seconds) => Expiry::In(Duration::from_secs(u64::from(seconds))),
+        None => Expiration::Never,
+        Some(seconds) => Expiration::In(Duration::from_secs(u64::from(seconds))),
     }
 }

@@ -68,7 +68,7 @@ one transport:
 
   forerun-bench server --study index --keys 10,32,100 --report index.html
   forerun-bench server --study index --transport tcp,ucx --client-wait poll --connections 1 --json
-  forerun-bench server --study index --index bucketized2x4/find_batch/avx2,table --alone
+  forerun-bench server --study index --index bucketized2x4/find/avx2,table --alone
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {

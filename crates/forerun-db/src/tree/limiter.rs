@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_takes_the_time_that_the_rate_gives_it() {
+    fn writes_respect_the_rate_limit() {
         let limiter = RateLimiter::new(Some(1 << 20));
         let stop = AtomicBool::new(false);
         let start = Instant::now();

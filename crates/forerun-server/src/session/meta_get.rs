@@ -1,6 +1,6 @@
 //! Meta get: the answers, and the variants that change the item.
 
-use forerun_cache::{Expiry, Guard, Item, Store, StoreMode, StoreResult};
+use forerun_cache::{CacheGuard, Expiry, Item, Store, StoreMode, StoreResult};
 
 use crate::protocol::meta_flags::{Flags, Letters};
 use crate::protocol::numbers::push_u64;
@@ -261,7 +261,7 @@ pub(super) fn expiry_of_new(context: &CommandContext<'_>, flags: &Flags<'_>) -> 
     })
 }
 
-fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<'g>> {
+fn find<'g>(guard: &'g CacheGuard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<'g>> {
     if flags.has(b'u') {
         guard.peek(key)
     } else {

@@ -57,11 +57,6 @@ impl Kind {
         };
         marks.iter().find_map(|mark| trimmed.strip_prefix(mark))
     }
-
-    /// Whether the kind has identifiers that the project chooses.
-    pub(crate) fn has_identifiers(self) -> bool {
-        matches!(self, Kind::Rust | Kind::Cpp | Kind::Python)
-    }
 }
 
 /// The lines of a text, each with its number and its prose. In Python, docstrings are prose too.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
-use forerun::{Backups, Create, Db, WriteBatch};
+use forerun::{Create, Db, WriteBatch, backup::Backups};
 
 use super::options;
 use forerun_cli::exit::CheckFailed;
