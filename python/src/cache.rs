@@ -539,9 +539,10 @@ impl Cache {
     }
 
     fn __delitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        match self.delete(py, key)? {
-            true => Ok(()),
-            false => Err(PyKeyError::new_err(key.clone().unbind())),
+        if self.delete(py, key)? {
+            Ok(())
+        } else {
+            Err(PyKeyError::new_err(key.clone().unbind()))
         }
     }
 
