@@ -17,8 +17,8 @@ macro_rules! result_class {
             $($field: $type),+
         }
 
-        impl From<forerun::$name> for $name {
-            fn from(result: forerun::$name) -> $name {
+        impl From<forerun::backup::$name> for $name {
+            fn from(result: forerun::backup::$name) -> $name {
                 $name {
                     $($field: result.$field.to_attribute()),+
                 }
