@@ -17,8 +17,8 @@ macro_rules! result_class {
             $($field: $type),+
         }
 
-        impl From<forerun::$name> for $name {
-            fn from(result: forerun::$name) -> $name {
+        impl From<forerun::backup::$name> for $name {
+            fn from(result: forerun::backup::$name) -> $name {
                 $name {
                     $($field: result.$field.to_attribute()),+
                 }
@@ -113,7 +113,7 @@ macro_rules! number {
 
 number!(u64, usize);
 
-impl ToAttribute for forerun::Backup {
+impl ToAttribute for forerun::backup::Backup {
     type Attribute = Backup;
 
     fn to_attribute(&self) -> Backup {

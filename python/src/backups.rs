@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forerun::io::OsIo;
-use forerun::{Db as Store, ProcessBound};
+use forerun::{Db as Store, process::ProcessBound};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -22,7 +22,7 @@ use crate::table::Table;
 /// The engine's handle, which one call uses at a time.
 struct Handle {
     /// `None` once it is closed. A call that was interrupted may still use it.
-    backups: Mutex<Option<forerun::Backups>>,
+    backups: Mutex<Option<forerun::backup::Backups>>,
     /// Whether it is closed. This can be read without waiting for a running call.
     is_closed: AtomicBool,
 }
@@ -76,7 +76,7 @@ impl Backups {
         text_signature = "(path, *, create='if_missing')"
     )]
     fn new(py: Python<'_>, path: PathBuf, create: CreateStore) -> PyResult<Backups> {
-        let open = move || forerun::Backups::open_with_io(Arc::new(OsIo), path, create.0);
+        let open = move || forerun::backup::Backups::open_with_io(Arc::new(OsIo), path, create.0);
         let backups = run_long(py, "opening a directory of backups", open)?.map_err(exception)?;
         let path = backups.path().to_owned();
         let handle = Handle {
@@ -130,7 +130,7 @@ impl Backups {
         into: PathBuf,
         #[pyo3(from_py_with = numeric_arguments::number)] number: Option<u64>,
     ) -> PyResult<Backup> {
-        let restore = move |backups: &mut forerun::Backups| backups.restore(number, into);
+        let restore = move |backups: &mut forerun::backup::Backups| backups.restore(number, into);
         let backup = self.run(py, "restoring a backup", restore)?;
         backup.map(Backup::from).map_err(exception)
     }
@@ -154,7 +154,7 @@ impl Backups {
         py: Python<'_>,
         #[pyo3(from_py_with = numeric_arguments::backup::number)] number: u64,
     ) -> PyResult<RemovedBackups> {
-        let delete = move |backups: &mut forerun::Backups| backups.delete(number);
+        let delete = move |backups: &mut forerun::backup::Backups| backups.delete(number);
         let removed = self.run(py, "removing a backup", delete)?;
         removed.map(RemovedBackups::from).map_err(exception)
     }
@@ -201,7 +201,7 @@ impl Backups {
 }
 
 impl Handle {
-    fn lock(&self) -> MutexGuard<'_, Option<forerun::Backups>> {
+    fn lock(&self) -> MutexGuard<'_, Option<forerun::backup::Backups>> {
         // A call that panicked left the directory as a crash would. The next backup removes its
         // leftovers.
         self.backups.lock().unwrap_or_else(PoisonError::into_inner)
@@ -220,7 +220,7 @@ impl Backups {
         &self,
         py: Python<'_>,
         what: &'static str,
-        call: impl FnOnce(&mut forerun::Backups) -> T + Send + 'static,
+        call: impl FnOnce(&mut forerun::backup::Backups) -> T + Send + 'static,
     ) -> PyResult<T> {
         let handle = Arc::clone(&self.handle);
         let work = move |stop: Arc<AtomicBool>| {
@@ -231,7 +231,7 @@ impl Backups {
                 call(backups)
             }))
         };
-        let result: Result<Option<T>, forerun::Forked> = run_stoppable(py, what, work)?;
+        let result: Result<Option<T>, forerun::process::Forked> = run_stoppable(py, what, work)?;
         result
             .map_err(forked)?
             .ok_or_else(|| closed("directory of backups"))

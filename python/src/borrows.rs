@@ -14,7 +14,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forerun::PerProcess;
+use forerun::process::PerProcess;
 use pyo3::{PyErr, PyResult};
 
 use crate::errors::invalid;

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use forerun::ProcessBound;
 use forerun::cache::{
     Arithmetic, ArithmeticResult, CacheOptions, Clock, Crawler, Delete, DeleteResult, Expiry,
     Store, StoreMode, StoreResult,
 };
+use forerun::process::ProcessBound;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
@@ -539,9 +539,10 @@ impl Cache {
     }
 
     fn __delitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        match self.delete(py, key)? {
-            true => Ok(()),
-            false => Err(PyKeyError::new_err(key.clone().unbind())),
+        if self.delete(py, key)? {
+            Ok(())
+        } else {
+            Err(PyKeyError::new_err(key.clone().unbind()))
         }
     }
 

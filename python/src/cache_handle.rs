@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use forerun::{Forked, ProcessBound};
+use forerun::process::{Forked, ProcessBound};
 
 /// A cache that only the process that made it may use or free.
 pub(crate) type SharedCache = Arc<ProcessBound<forerun::cache::Cache>>;

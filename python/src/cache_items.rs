@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use forerun::Forked;
 use forerun::cache::{Cache, Crawler, Delete, DeleteResult};
+use forerun::process::Forked;
 use pyo3::prelude::*;
 
 use crate::cache_handle::SharedCache;

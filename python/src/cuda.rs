@@ -15,9 +15,9 @@
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
-use forerun::PerProcess;
 use forerun::gpu::gather::{CopySpec, Direction, IndexType, PairsAt, Request, RowCopy};
 use forerun::gpu::{DeviceBuffer, DeviceSlice, Gpu, GpuError, Stream};
+use forerun::process::PerProcess;
 use forerun::table::{Dtype, Table};
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -222,7 +222,7 @@ pub(crate) fn is_forked(py: Python<'_>, error: &PyErr) -> bool {
 }
 
 /// The error for a handle of another process.
-pub(crate) fn forked(forked: forerun::Forked) -> PyErr {
+pub(crate) fn forked(forked: forerun::process::Forked) -> PyErr {
     exceptions::ForkedError::new_err(forked.to_string())
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use forerun::ProcessBound;
+use forerun::process::ProcessBound;
 use forerun::table::Dtype;
 use numpy::PyArray1;
 use pyo3::prelude::*;

@@ -258,7 +258,7 @@ pub(crate) fn device_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         gpus.collect::<Result<Vec<DeviceInfo>, forerun::gpu::GpuError>>()
     });
     let info = PyDict::new(py);
-    info.set_item("isa", forerun::isa().to_string())?;
+    info.set_item("isa", forerun::machine::isa().to_string())?;
     let (gpus, reason) = match found {
         Ok(gpus) => (gpus, None),
         Err(error) => (Vec::new(), Some(error.to_string())),

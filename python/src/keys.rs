@@ -66,7 +66,7 @@ impl Bytes {
     /// its type, as text that has no UTF-8, or by its length.
     pub(crate) fn key_in_question(object: &Bound<'_, PyAny>) -> PyResult<Option<Bytes>> {
         let key = Bytes::of(object)?;
-        Ok(key.filter(|key| key.as_ref().len() <= forerun::KEY_BYTES_MAX))
+        Ok(key.filter(|key| key.as_ref().len() <= forerun::limits::KEY_BYTES_MAX))
     }
 
     /// Like [`Bytes::new`]. For an array or a tensor, the bytes of its elements.
@@ -182,13 +182,14 @@ impl<'py> Batch<'py> {
 
     /// Rejects values that are not one for each key.
     pub(crate) fn expect_pairs(keys: &Batch<'_>, values: &Batch<'_>) -> PyResult<()> {
-        match keys.len() == values.len() {
-            true => Ok(()),
-            false => Err(invalid(format!(
+        if keys.len() == values.len() {
+            Ok(())
+        } else {
+            Err(invalid(format!(
                 "there must be one value for each key: {} in all, not {}",
                 keys.len(),
                 values.len()
-            ))),
+            )))
         }
     }
 

@@ -44,7 +44,7 @@ impl Keyspace {
     }
 
     /// Its size, tier by tier, for a `repr`.
-    pub(crate) fn sizes(stats: &forerun::KeyspaceStats) -> String {
+    pub(crate) fn sizes(stats: &forerun::stats::KeyspaceStats) -> String {
         let runs: usize = stats.levels.iter().map(|level| level.runs).sum();
         let bytes: u64 = stats.levels.iter().map(|level| level.bytes).sum();
         format!(

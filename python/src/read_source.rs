@@ -4,7 +4,10 @@ use std::cmp::Ordering;
 use std::ops::Bound as End;
 use std::sync::Arc;
 
-use forerun::{Bytewise, Comparator, Db, Iter, Keyspace, ReverseBytewise, Snapshot, Values};
+use forerun::{
+    Db, Iter, Keyspace, Snapshot, Values,
+    comparator::{Bytewise, Comparator, ReverseBytewise},
+};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
@@ -66,9 +69,10 @@ impl ReadSource {
     /// that has any other.
     fn order(&self) -> &'static dyn Comparator {
         let (ReadSource::Keyspace(_, keyspace) | ReadSource::Snapshot(_, keyspace)) = self;
-        match keyspace.comparator_name() == ReverseBytewise.name() {
-            true => &ReverseBytewise,
-            false => &Bytewise,
+        if keyspace.comparator_name() == ReverseBytewise.name() {
+            &ReverseBytewise
+        } else {
+            &Bytewise
         }
     }
 
@@ -79,9 +83,10 @@ impl ReadSource {
         let (low, high) = range_of(start, end, prefix)?;
         // The keys with a prefix lie together in the reverse order too. There the first of them is
         // the highest.
-        match is_of_prefix && self.order().name() == ReverseBytewise.name() {
-            true => Ok((high, low)),
-            false => Ok((low, high)),
+        if is_of_prefix && self.order().name() == ReverseBytewise.name() {
+            Ok((high, low))
+        } else {
+            Ok((low, high))
         }
     }
 

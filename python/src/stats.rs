@@ -1,6 +1,6 @@
 //! Statistics as dicts.
 
-use forerun::Metrics;
+use forerun::stats::Metrics;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

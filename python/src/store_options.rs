@@ -1,6 +1,6 @@
 //! Arguments that several constructors take: sizes, and whether a store is created.
 
-use forerun::{Create, parse_size};
+use forerun::{Create, machine::parse_size};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 use pyo3::{Borrowed, FromPyObject};
@@ -57,9 +57,10 @@ impl<'py> FromPyObject<'_, 'py> for CreateStore {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<CreateStore> {
         const KNOWN: &str = "if_missing (True), never (False), must_be_new";
         if let Ok(creates) = object.cast::<PyBool>() {
-            return Ok(CreateStore(match creates.is_true() {
-                true => Create::IfMissing,
-                false => Create::Never,
+            return Ok(CreateStore(if creates.is_true() {
+                Create::IfMissing
+            } else {
+                Create::Never
             }));
         }
         let Some(name) = accepted(object.py(), object.extract::<String>())? else {

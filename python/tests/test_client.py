@@ -312,13 +312,13 @@ def interrupts():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("call", ["get", "multi_get", "get_many_into", "set", "set_many"])
+@pytest.mark.parametrize("call", ["get", "multi_get", "multi_get_out", "set", "set_many"])
 def test_an_interrupt_ends_a_wait(call, interrupts):
     with silent() as address, forerun.Client(address, timeout_ms=60_000) as client:
         calls = {
             "get": lambda: client.get("key"),
             "multi_get": lambda: client.multi_get(["key"]),
-            "get_many_into": lambda: client.multi_get(["key"], out=np.zeros(1)),
+            "multi_get_out": lambda: client.multi_get(["key"], out=np.zeros(1)),
             "set": lambda: client.set("key", b""),
             "set_many": lambda: client.set_many(["key"], [b""]),
         }

@@ -124,14 +124,6 @@ impl<C: Deref<Target = Client>, W: Wait> Calls<C, W> {
         }
     }
 
-    /// [`Client::get_many`].
-    #[allow(clippy::missing_errors_doc, reason = "see there")]
-    pub async fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Lookups, Error> {
-        let mut values = Lookups::new();
-        self.multi_get(keys, &mut values).await?;
-        Ok(values)
-    }
-
     /// [`Client::multi_get`].
     #[allow(clippy::missing_errors_doc, reason = "see there")]
     pub async fn multi_get<K: AsRef<[u8]>>(

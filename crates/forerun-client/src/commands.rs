@@ -45,22 +45,13 @@ impl Client {
         block(self.calls().gat(key, expiry))
     }
 
-    /// The values of many keys, in one round trip to all servers. Keys may repeat.
+    /// Looks up all `keys` at once, in one round trip to all servers. `values` gets the answers in
+    /// the order of the keys and keeps its memory from batch to batch. Keys may repeat.
     ///
     /// # Errors
     /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`], [`Error::Interrupted`]. A failed
     /// server is not an error: its keys are [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
-    /// [`multi_get`](Client::multi_get) reports why.
-    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Lookups, Error> {
-        block(self.calls().get_many(keys))
-    }
-
-    /// Like [`get_many`](Client::get_many), but reuses the memory of `values`, which gets the
-    /// values in the order of `keys`.
-    ///
-    /// # Errors
-    /// The same as for [`get_many`](Client::get_many). `values` is then unchanged, unless the call
-    /// was interrupted.
+    /// the report says why. After an error `values` is unchanged, unless the call was interrupted.
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -69,7 +60,7 @@ impl Client {
         block(self.calls().multi_get(keys, values))
     }
 
-    /// Like [`get_many`](Client::get_many), but passes each value to a sink as it arrives.
+    /// Like [`multi_get`](Client::multi_get), but passes each value to a sink as it arrives.
     ///
     /// ```no_run
     /// # use forerun_client::{Client, ClientOptions, ServerAddress};
@@ -85,7 +76,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The same as for [`get_many`](Client::get_many). The sink was not called, unless the call was
+    /// The same as for [`multi_get`](Client::multi_get). The sink was not called, unless the call was
     /// interrupted.
     pub fn multi_get_with<K: AsRef<[u8]>, S: Sink>(
         &self,

@@ -1,12 +1,12 @@
 //! A client of memcached servers: Forerun's own and memcached itself.
 //!
-//! [`Client::get_many`] asks all servers of a batch at once: it sends every request before it reads
+//! [`Client::multi_get`] asks all servers of a batch at once: it sends every request before it reads
 //! the first answer, so a batch over many servers takes about as long as one over one server.
 //!
 //! ```text
 //!   server_address   Endpoint, weight          ring/       which server has a key: ketama, rendezvous
 //!   options, tls     ClientOptions             health      which servers are ejected
-//!   values           Lookups, Sink, Report      protocol/   requests; replies, from the bytes so far
+//!   values           Lookups, Sink, Report     protocol/   requests; replies, from the bytes so far
 //!   write_report     WriteReport               conversation/  the replies that a request expects
 //!   calls            the calls, as futures     wait        in the caller's thread or an event loop
 //!   commands         the blocking calls        stats       the client's counters

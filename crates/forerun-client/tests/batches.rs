@@ -23,7 +23,7 @@ fn a_batch_is_written_and_deleted_on_all_servers() {
             (2500, 0),
             "{report:?}"
         );
-        let found = client.get_many(&keys).expect("good keys");
+        let found = testing::multi_get(&client, &keys).expect("good keys");
         for (at, value) in found.iter().enumerate() {
             let value = value.expect("it is stored");
             assert_eq!((value.data, value.flags), (&values[at][..], 7), "{at}");
@@ -34,8 +34,7 @@ fn a_batch_is_written_and_deleted_on_all_servers() {
         let report = client.delete_many(&keys).expect("good keys");
         assert_eq!((report.done, report.not_found), (1500, 1000));
         assert_eq!(
-            client
-                .get_many(&keys)
+            testing::multi_get(&client, &keys)
                 .expect("good keys")
                 .iter()
                 .flatten()
@@ -148,7 +147,7 @@ fn statistics_count_what_was_done() {
     client
         .set_many(&[("b", NewValue::new("1")), ("c", NewValue::new("1"))])
         .expect("stored");
-    client.get_many(&["a", "b", "x"]).expect("good keys");
+    testing::multi_get(&client, &["a", "b", "x"]).expect("good keys");
     let stats = client.stats();
     assert_eq!(
         (stats.get_hits, stats.get_misses, stats.commands),
@@ -166,7 +165,7 @@ fn statistics_count_what_was_done() {
     let dead: [forerun_client::ServerAddress; 1] = ["127.0.0.1:1".parse().expect("an address")];
     let client = Client::new(dead, ClientOptions::default()).expect("a client");
     for _ in 0..3 {
-        let _ = client.get_many(&["a", "b"]).expect("good keys");
+        let _ = testing::multi_get(&client, &["a", "b"]).expect("good keys");
     }
     let stats = client.stats();
     assert_eq!((stats.get_failed, stats.server_failures), (6, 2));
@@ -185,7 +184,7 @@ fn a_waiting_call_stops_when_it_is_interrupted_and_blames_no_server() {
     client.interrupt_if(move || asked.load(Ordering::Relaxed));
     let calls: [fn(&Client) -> Option<Error>; 5] = [
         |client| client.get("a").err(),
-        |client| client.get_many(&["a"]).err(),
+        |client| testing::multi_get(client, &["a"]).err(),
         |client| client.set("a", "1").err(),
         |client| client.set_many(&[("a", NewValue::new("1"))]).err(),
         |client| client.flush_all().err(),

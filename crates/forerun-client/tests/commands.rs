@@ -290,7 +290,7 @@ fn keys_that_cannot_be_sent_are_refused_by_position() {
     let servers = [forerun()];
     let client = client_of(&servers, options());
     let long = "x".repeat(251);
-    let error = client.get_many(&["a", &long]).expect_err("it is too long");
+    let error = testing::multi_get(&client, &["a", &long]).expect_err("it is too long");
     assert_eq!(
         error.to_string(),
         "key 1: it has 251 bytes, where 250 are allowed"
@@ -314,7 +314,7 @@ fn keys_of_any_bytes_are_sent_by_the_meta_protocol() {
         for key in &keys {
             client.set(key, &key[..1]).expect("stored");
         }
-        let values = client.get_many(&keys).expect("good keys");
+        let values = testing::multi_get(&client, &keys).expect("good keys");
         for (value, key) in values.iter().zip(&keys) {
             assert_eq!(value.expect("it is there").data, &key[..1]);
         }
@@ -345,7 +345,7 @@ fn users_authenticate_on_every_connection() {
             };
             let alice = client(Some(Credentials::new("alice", "s3cret")));
             alice.set("k", "v").expect("stored");
-            let values = alice.get_many(&["k", "none"]).expect("good keys");
+            let values = testing::multi_get(&alice, &["k", "none"]).expect("good keys");
             assert_eq!(values.get(0).expect("it is there").data, b"v");
 
             let wrong = client(Some(Credentials::new("alice", "wrong")));
@@ -408,7 +408,7 @@ fn threads_share_a_client() {
                         let key = format!("{thread}:{number}");
                         client.set(&key, &key).expect("stored");
                         let keys = [&key, "none", &key];
-                        let values = client.get_many(&keys).expect("good keys");
+                        let values = testing::multi_get(&client, &keys).expect("good keys");
                         assert_eq!(values.get(2).expect("it is there").data, key.as_bytes());
                         assert_eq!(values.get(1), None);
                     }

@@ -104,7 +104,7 @@ fn a_server_that_was_ejected_deletes_what_others_deleted_for_it() {
     client.delete_many(&keys[1..]).expect("good keys");
     servers.insert(down, start(&addresses[down].to_string(), &caches[down]));
     until("the server is used again", || {
-        let report = client.get_many(&keys).expect("good keys");
+        let report = testing::multi_get(&client, &keys).expect("good keys");
         assert_eq!(
             report.iter().flatten().count(),
             0,

@@ -94,8 +94,7 @@ fn a_killed_server_costs_misses_and_returns() {
                 };
                 let keys: Vec<String> = (0..1000).map(key).collect();
                 let hits = || {
-                    client
-                        .get_many(&keys)
+                    testing::multi_get(&client, &keys)
                         .expect("good keys")
                         .iter()
                         .flatten()

@@ -16,7 +16,7 @@ fn a_forked_child_gets_an_error_and_sends_nothing() {
     if child == 0 {
         let forked = |error: Error| matches!(error, Error::Forked(_));
         let all = client.get("k").is_err_and(forked)
-            && client.get_many(&["k"]).is_err_and(forked)
+            && testing::multi_get(&client, &["k"]).is_err_and(forked)
             && client.set("k", "w").is_err_and(forked)
             && client.flush_all().is_err_and(forked);
         // SAFETY: `_exit` ends the child and runs no destructors.

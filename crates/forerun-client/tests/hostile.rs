@@ -115,9 +115,10 @@ fn what_came_before_the_end_counts() {
         assert_eq!((report.hits, report.failed), (1, 1));
         assert_eq!(values.get(1).expect("it came").data, b"hi");
         let failure = &report.failures[0].failure;
-        match closes {
-            true => assert!(matches!(failure, Failure::Closed), "{failure}"),
-            false => assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}"),
+        if closes {
+            assert!(matches!(failure, Failure::Closed), "{failure}")
+        } else {
+            assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}")
         }
     }
 }
@@ -355,9 +356,10 @@ fn a_request_that_was_not_sent_to_its_end_is_never_mixed_with_the_next() {
                 if *byte != b'\n' {
                     continue;
                 }
-                let answer = match line.starts_with(b"set") {
-                    true => &b"SERVER_ERROR object too large for cache\r\n"[..],
-                    false => b"VALUE a 0 1\r\n1\r\nEND\r\n",
+                let answer = if line.starts_with(b"set") {
+                    &b"SERVER_ERROR object too large for cache\r\n"[..]
+                } else {
+                    b"VALUE a 0 1\r\n1\r\nEND\r\n"
                 };
                 if line.starts_with(b"set") {
                     skip = value_bytes + 2;

@@ -276,9 +276,10 @@ fn the_parts_before_the_end_count() {
         assert_eq!((report.misses, report.failed), (1, 1));
         assert_eq!(values.lookup(0), Some(Lookup::Miss));
         let failure = &report.failures[0].failure;
-        match closes {
-            true => assert!(matches!(failure, Failure::Closed), "{failure}"),
-            false => assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}"),
+        if closes {
+            assert!(matches!(failure, Failure::Closed), "{failure}")
+        } else {
+            assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}")
         }
     }
     let mut error = header([2, 0, 1], 4, 0, 6, 0);

@@ -127,7 +127,7 @@ fn servers_over_tcp_and_ucx_share_a_batch() {
             .count()
     };
     assert!(used(0) > 0 && used(1) > 0);
-    let found = client.get_many(&keys).expect("it answers");
+    let found = testing::multi_get(&client, &keys).expect("it answers");
     for (at, key) in keys.iter().enumerate() {
         assert_eq!(found.get(at).expect("it is there").data, key.as_bytes());
     }

@@ -39,13 +39,16 @@ impl CurrentKeyspace {
 /// each [`Request`](crate::Request) as a whole or not at all.
 ///
 /// ```no_run
+/// # use forerun_db::Values;
 /// # use forerun_raft::{KvReader, TypeConfig};
 /// async fn towns(
 ///     raft: &openraft::Raft<TypeConfig>,
 ///     reader: &KvReader,
 /// ) -> Result<Vec<Option<Vec<u8>>>, Box<dyn std::error::Error>> {
 ///     raft.ensure_linearizable().await?;
-///     Ok(reader.multi_get_vec(&["FR/Lyon", "NO/Oslo"])?)
+///     let mut values = Values::new();
+///     reader.multi_get(&["FR/Lyon", "NO/Oslo"], &mut values)?;
+///     Ok(values.to_vec()?)
 /// }
 /// ```
 #[derive(Clone, Debug)]
@@ -74,14 +77,6 @@ impl KvReader {
     /// The errors of [`Keyspace::multi_get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
         self.read(|keyspace| keyspace.multi_get(keys, values))
-    }
-
-    /// Looks up all `keys` at once and returns copies of the answers.
-    ///
-    /// # Errors
-    /// The errors of [`Keyspace::multi_get_vec`].
-    pub fn multi_get_vec<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.read(|keyspace| keyspace.multi_get_vec(keys))
     }
 
     /// Calls `read` with the keyspace that has the entries, for scans. If an installed snapshot has

@@ -505,8 +505,7 @@ mod tests {
         device.find(&[1], &mut Destination::from(&mut [0; 8][..]), &mut [false])
     }
 
-    /// Whoever calls `version` holds the lock of those that write, so no thread may go on as if
-    /// nothing had happened.
+    /// `version` runs under the writers' lock, so a panic there must disable the tier.
     #[test]
     fn a_panic_while_a_batch_is_written_disables_the_tier() {
         let device = Device::open(DeviceChoice::Cpu, 16, 8, &policies()).expect("it is small");

@@ -74,8 +74,8 @@ impl<'s, 'd> Staged<'s, 'd> {
         }
     }
 
-    /// Looks up as many keys in the host tier as the current piece certainly has space for. Returns
-    /// the number of keys and of rows found.
+    /// Looks up as many keys in the host tier as fit in the current piece. Returns the number of
+    /// keys and of rows found.
     fn take_some_from(
         &mut self,
         host: &Host,

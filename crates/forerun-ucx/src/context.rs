@@ -92,9 +92,9 @@ impl Context {
         config.set_default("RNDV_THRESH", "inf")?;
         // Without it, shared memory cannot end the sends to a peer that is gone.
         config.set_default("MM_ERROR_HANDLING", "y")?;
-        // The control sockets tell when a peer is gone. UCX's keepalive exchanges the numbers of
+        // The control sockets show when a peer is gone. UCX's keepalive exchanges the numbers of
         // endpoints first; 1.13 ends the process if an endpoint is closed before it has sent the
-        // answer (openucx/ucx#8175), and without the numbers takes peers for gone that are there.
+        // answer (openucx/ucx#8175), and without the numbers it reports live peers as dead.
         config.set_default("RESOLVE_REMOTE_EP_ID", "n")?;
         config.set_default("KEEPALIVE_INTERVAL", "inf")?;
         // A worker's receive buffers, 8 KiB each; they are allocated in steps of this number.

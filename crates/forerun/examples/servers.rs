@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use forerun::client::{Client, ClientOptions, Error, Expiry, Lookups, NewValue, ServerAddress};
+use forerun::client::{Client, ClientOptions, Error, Expiration, Lookups, NewValue, ServerAddress};
 
 /// How many values were answered, and where they came from.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ pub fn run(servers: Vec<ServerAddress>) -> Result<Answers, Error> {
             let Some(value) = value else {
                 let value = compute(ids[position]);
                 answers.computed += 1;
-                let minute = Expiry::In(Duration::from_secs(60));
+                let minute = Expiration::In(Duration::from_secs(60));
                 match client.set(&keys[position], NewValue::new(&value).expiry(minute)) {
                     // A value that cannot be stored is computed again next time.
                     Ok(()) | Err(Error::Server { .. }) => {}

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use forerun::prelude::*;
-use forerun::{Backups, KeyspaceOptions};
+use forerun::{KeyspaceOptions, backup::Backups};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir()?;

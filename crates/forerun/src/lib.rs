@@ -59,13 +59,13 @@
 //! [`Db::multi_get`] uses [`Strategy::Auto`]: the hash index of a memtable, or where there is none,
 //! the search that is the fastest while the program runs. [`Db::multi_get_with`] takes another
 //! strategy. `forerun demo` (the crate `forerun-cli`) measures the gain on real data on your
-//! machine. The instruction set is chosen when the program starts ([`isa`]), so a plain build is as
-//! fast as one built for the machine.
+//! machine. The instruction set is chosen when the program starts ([`machine::isa`]), so a plain
+//! build is as fast as one built for the machine.
 //!
 //! # Reading
 //! [`Db::get`] returns an owned value, [`Db::read`] lends it to a closure without a copy,
-//! [`Db::multi_get`] fills [`Values`], which are reused, and [`Db::multi_get_vec`] returns a
-//! vector. [`Iter`] is an iterator of owned pairs, and its [`next_entry`](Iter::next_entry) lends
+//! [`Db::multi_get`] fills [`Values`], which are reused, and [`Values::to_vec`] copies them.
+//! [`Iter`] is an iterator of owned pairs, and its [`next_entry`](Iter::next_entry) lends
 //! entries instead. [`Keyspace`], [`Snapshot`] and [`KeyspaceSnapshot`] have the same methods, and
 //! [`Readable`] is their trait.
 //!
@@ -107,29 +107,67 @@
 mod error;
 
 pub use error::{Error, Result};
-pub use forerun_core::arch::{Isa, UnknownIsa, isa};
-pub use forerun_core::size::{SizeError, format_size, parse_size};
-pub use forerun_core::{
-    Backing, Forked, Metric, MetricKind, Metrics, Owner, Pages, PerProcess, ProcessBound,
-    RegionError,
-};
 pub use forerun_db::{
-    Access, BATCH_BYTES_MAX, Background, Backup, BackupList, BackupProgress, BackupVerifyReport,
-    Backups, Bytewise, CacheStats, CheckReport, Comparator, Compression, CorruptRange, Create,
-    DataLoss, Db, DescribeOptions, Description, Durability, Entry, Error as DbError, Ingestion,
-    Iter, KEY_BYTES_MAX, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, KeyRange, Keyspace, KeyspaceBatch,
-    KeyspaceDescription, KeyspaceOptions, KeyspaceSnapshot, KeyspaceStats, LevelStats,
-    ManifestDescription, MemTableStats, MemoryChecks, Op, Ops, Options, PageDescription,
-    ReadBackend, Readable, Recovery, RecoveryReport, RemovedBackups, RepairReport,
-    Result as DbResult, ReverseBytewise, RowContent, RowDescription, RunDescription, RunOptions,
-    RunSummary, Snapshot, Stats, Strategy, TreeOptions, TreeStats, UnknownStrategy,
-    VALUE_BYTES_MAX, Values, VerifyReport, ViewId, WalMode, WriteBatch, WriteStalls, check,
-    check_with_io, describe, repair, repair_with_io,
+    Access, Background, Compression, Create, Db, Durability, Entry, Error as DbError, Ingestion,
+    Iter, KeyRange, Keyspace, KeyspaceBatch, KeyspaceOptions, KeyspaceSnapshot, MemoryChecks, Op,
+    Ops, Options, Readable, Recovery, RunOptions, Snapshot, Strategy, TreeOptions, UnknownStrategy,
+    Values, ViewId, WalMode, WriteBatch,
 };
+
+/// Backups of a store.
+pub mod backup {
+    pub use forerun_db::{
+        Backup, BackupList, BackupProgress, BackupVerifyReport, Backups, RemovedBackups,
+    };
+}
+
+/// The order of a store's keys.
+pub mod comparator {
+    pub use forerun_db::{Bytewise, Comparator, ReverseBytewise};
+}
+
+/// What is in a store's files: whether they are intact, what a repair can save, and each page and
+/// row.
+pub mod inspect {
+    pub use forerun_db::{
+        CheckReport, CorruptRange, DataLoss, DescribeOptions, Description, KeyspaceDescription,
+        ManifestDescription, PageDescription, RecoveryReport, RepairReport, RowContent,
+        RowDescription, RunDescription, RunSummary, VerifyReport, check, check_with_io, describe,
+        repair, repair_with_io,
+    };
+}
 
 /// The file system of a store, which [`Db::open_with_io`] replaces.
 pub mod io {
+    pub use forerun_db::ReadBackend;
     pub use forerun_db::io::{FileId, Io, IoFile, OpenMode, OsIo, UnknownReadBackend};
+}
+
+/// The limits of keys, values, batches and keyspaces.
+pub mod limits {
+    pub use forerun_db::{
+        BATCH_BYTES_MAX, KEY_BYTES_MAX, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, VALUE_BYTES_MAX,
+    };
+}
+
+/// The machine: its instruction set, its memory pages, and sizes as people write them.
+pub mod machine {
+    pub use forerun_core::arch::{Isa, UnknownIsa, isa};
+    pub use forerun_core::size::{SizeError, format_size, parse_size};
+    pub use forerun_core::{Backing, Pages, RegionError};
+}
+
+/// Which process a handle belongs to, and what a fork may do with it.
+pub mod process {
+    pub use forerun_core::{Forked, Owner, PerProcess, ProcessBound};
+}
+
+/// Statistics of a store, and the metrics of all statistics by name.
+pub mod stats {
+    pub use forerun_core::{Metric, MetricKind, Metrics};
+    pub use forerun_db::{
+        KeyspaceStats, LevelStats, MemTableStats, PageCacheStats, Stats, TreeStats, WriteStalls,
+    };
 }
 
 /// Hash tables in memory for keys and values of fixed width, built for batched lookups.
@@ -154,7 +192,7 @@ pub mod io {
 /// # }
 /// ```
 pub mod hash {
-    pub use forerun_hash::{Error, Guard, HashTable, Iter, Options};
+    pub use forerun_hash::{Error, HashTable, HashTableGuard, HashTableIter, Options};
 }
 
 /// A cache of byte strings with a hard memory limit, shared by threads and built for batched
@@ -188,7 +226,7 @@ pub mod cache {
 /// trip to all of them.
 ///
 /// ```no_run
-/// use forerun::client::{Client, ClientOptions, Values};
+/// use forerun::client::{Client, ClientOptions, Lookups};
 ///
 /// # fn main() -> Result<(), forerun::client::Error> {
 /// let servers = ["10.0.1.1:11211".parse()?, "10.0.1.2:11211".parse()?];
@@ -196,7 +234,7 @@ pub mod cache {
 /// client.set("CH/Bern", "46.948,7.447")?;
 ///
 /// // The requests to all servers are sent before the first answer is read.
-/// let mut values = Values::new();
+/// let mut values = Lookups::new();
 /// let report = client.multi_get(&["FR/Lyon", "CH/Bern"], &mut values)?;
 /// assert!(values.get(0).is_none());
 /// for failure in &report.failures {
@@ -255,10 +293,10 @@ pub mod table {
     pub use forerun_table::{
         Admission, Applied, Bags, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy,
         EvictionCallback, Export, Failures, HostCapacity, Latency, PooledDtype, Pooling,
-        PoolingError, PoolingOptions, Promotion, Result, RowFormat, RowType, Rows, Snapshot, Stats,
-        Table, TypedRow, TypedTable, UnknownDtype, UnknownEvictStrategy, UnknownPooledDtype,
-        UnknownPooling, UnknownRowFormat, Update, WeakTable, WhenFull, Write, WriteId, WritePolicy,
-        partition, zerocopy,
+        PoolingError, PoolingOptions, Promotion, Result, RowFormat, RowType, Rows, Stats, Table,
+        TableSnapshot, TypedRow, TypedTable, UnknownDtype, UnknownEvictStrategy,
+        UnknownPooledDtype, UnknownPooling, UnknownRowFormat, Update, WeakTable, WhenFull, Write,
+        WriteId, WritePolicy, partition, zerocopy,
     };
     #[cfg(feature = "gpu")]
     pub use forerun_table::{Destination, DeviceChoice, Pointers};

@@ -16,24 +16,24 @@ macro_rules! each {
 
 // Handles, and what one thread hands to others: options, batches, answers, statistics, reports.
 each!(is_shared:
-    forerun::Backup, forerun::BackupList, forerun::BackupProgress, forerun::Backups,
-    forerun::Bytewise, forerun::CacheStats, forerun::CheckReport, forerun::BackupVerifyReport,
-    forerun::Db, forerun::DescribeOptions, forerun::Description, forerun::Entry<'static>,
+    forerun::backup::Backup, forerun::backup::BackupList, forerun::backup::BackupProgress, forerun::backup::Backups,
+    forerun::comparator::Bytewise, forerun::stats::PageCacheStats, forerun::inspect::CheckReport, forerun::backup::BackupVerifyReport,
+    forerun::Db, forerun::inspect::DescribeOptions, forerun::inspect::Description, forerun::Entry<'static>,
     forerun::Ingestion, forerun::Keyspace, forerun::KeyspaceBatch<'static>,
-    forerun::KeyspaceOptions, forerun::KeyspaceSnapshot<'static>, forerun::KeyspaceStats,
-    forerun::MemTableStats, forerun::Op<'static>, forerun::Ops<'static>, forerun::Options,
-    forerun::ProcessBound<forerun::Db>, forerun::RecoveryReport, forerun::RemovedBackups,
-    forerun::RepairReport, forerun::ReverseBytewise, forerun::RunOptions, forerun::Snapshot,
-    forerun::Stats, forerun::TreeOptions, forerun::Values, forerun::VerifyReport, forerun::ViewId,
-    forerun::WriteBatch, std::sync::Arc<dyn forerun::Comparator>, std::sync::Arc<dyn io::Io>,
+    forerun::KeyspaceOptions, forerun::KeyspaceSnapshot<'static>, forerun::stats::KeyspaceStats,
+    forerun::stats::MemTableStats, forerun::Op<'static>, forerun::Ops<'static>, forerun::Options,
+    forerun::process::ProcessBound<forerun::Db>, forerun::inspect::RecoveryReport, forerun::backup::RemovedBackups,
+    forerun::inspect::RepairReport, forerun::comparator::ReverseBytewise, forerun::RunOptions, forerun::Snapshot,
+    forerun::stats::Stats, forerun::TreeOptions, forerun::Values, forerun::inspect::VerifyReport, forerun::ViewId,
+    forerun::WriteBatch, std::sync::Arc<dyn forerun::comparator::Comparator>, std::sync::Arc<dyn io::Io>,
 );
 each!(is_shared:
     cache::Cache, cache::CacheOptions, cache::CacheStats, cache::Crawler, cache::SharedValue,
     cache::Store<'static>, cache::StoreResult, cache::ValueBuffer,
 );
-each!(is_shared: hash::HashTable, hash::Iter<'static>, hash::Options);
+each!(is_shared: hash::HashTable, hash::HashTableIter<'static>, hash::Options);
 each!(is_shared:
-    table::Builder, table::Rows, table::Snapshot, table::Stats, table::Table,
+    table::Builder, table::Rows, table::TableSnapshot, table::Stats, table::Table,
     table::TypedTable<u64>, table::WeakTable,
 );
 
@@ -41,8 +41,8 @@ each!(is_shared:
 each!(is_sent: forerun::Iter, table::Export);
 
 each!(is_owned_error:
-    forerun::DbError, forerun::Error, forerun::Forked, forerun::UnknownIsa, forerun::RegionError,
-    forerun::SizeError, forerun::UnknownStrategy, cache::Error, hash::Error,
+    forerun::DbError, forerun::Error, forerun::process::Forked, forerun::machine::UnknownIsa, forerun::machine::RegionError,
+    forerun::machine::SizeError, forerun::UnknownStrategy, cache::Error, hash::Error,
     io::UnknownReadBackend, table::Error, table::UnknownDtype,
 );
 
@@ -57,6 +57,6 @@ fn pinned_readers_stay_in_their_thread() {
     }
     impl<T: ?Sized> NotSend<()> for T {}
     impl<T: ?Sized + Send> NotSend<u8> for T {}
-    <cache::Guard<'static> as NotSend<_>>::holds();
-    <hash::Guard<'static> as NotSend<_>>::holds();
+    <cache::CacheGuard<'static> as NotSend<_>>::holds();
+    <hash::HashTableGuard<'static> as NotSend<_>>::holds();
 }

@@ -162,17 +162,17 @@ fn cache() -> anyhow::Result<()> {
 
 #[expect(dead_code, reason = "it compiles; it runs only with servers")]
 fn client() -> anyhow::Result<()> {
-    use forerun_client::{Client, ClientOptions, Expiry, NewValue, ServerAddress, Values};
+    use forerun_client::{Client, ClientOptions, Expiration, Lookups, NewValue, ServerAddress};
     use std::time::Duration;
 
     let servers = ["10.0.1.1", "10.0.1.2"].map(|host| ServerAddress::tcp(host, 11211));
     let client = Client::new(servers, ClientOptions::default())?;
 
     client.set("CH/Bern", "46.948,7.447")?;
-    let hour = Expiry::In(Duration::from_secs(3600));
+    let hour = Expiration::In(Duration::from_secs(3600));
     client.set("CH/Biel", NewValue::new("47.137,7.246").expiry(hour))?;
 
-    let mut values = Values::new();
+    let mut values = Lookups::new();
     let report = client.multi_get(&["CH/Biel", "FR/Lyon", "CH/Bern"], &mut values)?;
     assert_eq!(values.get(1), None);
     for failure in &report.failures {

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forerun::cache::{Cache, CacheOptions};
 use forerun::table::{Dtype, Table};
-use forerun::{Db, MetricKind, Metrics, Options};
+use forerun::{
+    Db, Options,
+    stats::{MetricKind, Metrics},
+};
 use serde_json::{Value, to_value};
 
 /// The numbers of a JSON object under the names of metrics, and the parts that are absent.

@@ -1,6 +1,10 @@
 //! Reports and statistics serialize, with errors as their messages.
 
-use forerun::{Backups, Db, Options, check, repair};
+use forerun::{
+    Db, Options,
+    backup::Backups,
+    inspect::{check, repair},
+};
 use serde_json::{Value, json, to_value};
 
 #[test]

@@ -94,9 +94,10 @@ pub(crate) fn tls(files: TlsFiles) -> PyResult<Option<TlsOptions>> {
         }
     };
     let Some(authorities) = files.authorities else {
-        return match certificate.is_some() || files.server_name.is_some() {
-            true => Err(invalid("TLS needs `tls_ca_file`")),
-            false => Ok(None),
+        return if certificate.is_some() || files.server_name.is_some() {
+            Err(invalid("TLS needs `tls_ca_file`"))
+        } else {
+            Ok(None)
         };
     };
     let tls = TlsOptions::new(authorities).server_name(files.server_name);

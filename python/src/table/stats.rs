@@ -1,6 +1,6 @@
 //! A table's metrics for Python.
 
-use forerun::format_size;
+use forerun::machine::format_size;
 use forerun::table::{DeviceStats, Stats};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

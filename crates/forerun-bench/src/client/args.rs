@@ -17,7 +17,7 @@ Examples:
 
 Each server is a process with one thread. Servers are pinned to the first core and the client to \
 the following one. All servers hold all items, so the same requests go to one server and to \
-several. `overlapped` is one get_many: it sends to all servers before it reads. `in turn` asks the \
+several. `overlapped` is one multi_get: it sends to all servers before it reads. `in turn` asks the \
 same servers for the same keys, one after the other. The column `of one server` is the time of a \
 batch as a share of the time with one server. Every value is compared, untimed.
 
@@ -110,10 +110,9 @@ impl Args {
             "--keys must be from 1 to 10000 per batch"
         );
         ensure!(self.value_bytes <= 100_000, "--value-bytes: 100000 at most");
-        let items = self.items.unwrap_or(match self.output.quick {
-            true => 2000,
-            false => 200_000,
-        });
+        let items = self
+            .items
+            .unwrap_or(if self.output.quick { 2000 } else { 200_000 });
         ensure!(
             (1..=10_000_000).contains(&items),
             "--items must be from 1 to 10M"

@@ -133,9 +133,10 @@ impl Args {
     /// The selected studies, or a single one made of the lists.
     pub(super) fn studies(&self) -> Result<Vec<Study>> {
         let quick = self.output.quick;
-        let numbers: Vec<u8> = match self.all {
-            true => (1..=STUDIES).collect(),
-            false => self.study.clone(),
+        let numbers: Vec<u8> = if self.all {
+            (1..=STUDIES).collect()
+        } else {
+            self.study.clone()
         };
         let mut studies: Vec<Study> = numbers
             .into_iter()

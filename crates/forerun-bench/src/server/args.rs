@@ -336,9 +336,10 @@ impl Args {
             loads: loads.collect(),
             forms,
             keys,
-            access: match is_index {
-                true => or(&self.access, &[Skew::Uniform]),
-                false => or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)]),
+            access: if is_index {
+                or(&self.access, &[Skew::Uniform])
+            } else {
+                or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)])
             },
             memory_mib: memory >> 20,
             clients,

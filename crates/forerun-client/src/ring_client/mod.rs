@@ -456,9 +456,10 @@ impl Client {
         let servers = 0..self.servers.len();
         self.ask_all(servers, None, time::now(), compose, report, wait)
             .await;
-        match is_interrupted {
-            true => Err(Error::Interrupted),
-            false => Ok(failures),
+        if is_interrupted {
+            Err(Error::Interrupted)
+        } else {
+            Ok(failures)
         }
     }
 

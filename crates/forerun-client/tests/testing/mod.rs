@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_cache::{Cache, CacheOptions};
-use forerun_client::{Client, ClientOptions, Protocol, ServerAddress};
+use forerun_client::{Client, ClientOptions, Error, Lookups, Protocol, ServerAddress};
 use forerun_server::{Address, Listen, Server, ServerOptions};
 
 /// Longer than any test waits for a server that answers.
@@ -42,6 +42,13 @@ pub fn address(server: &Server) -> SocketAddr {
         Address::Tcp(address) => *address,
         _ => panic!("it listens on TCP"),
     }
+}
+
+/// One batch of lookups, without its report.
+pub fn multi_get<K: AsRef<[u8]>>(client: &Client, keys: &[K]) -> Result<Lookups, Error> {
+    let mut values = Lookups::new();
+    client.multi_get(keys, &mut values)?;
+    Ok(values)
 }
 
 pub fn client_of(servers: &[Server], options: ClientOptions) -> Client {

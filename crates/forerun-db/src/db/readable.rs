@@ -63,13 +63,6 @@ pub trait Readable: sealed::Sealed {
         values: &mut Values,
     ) -> Result<()>;
 
-    /// Looks up all `keys` at once and returns copies of the answers. See
-    /// [`Db::multi_get_vec`](crate::Db::multi_get_vec).
-    ///
-    /// # Errors
-    /// See [`Db::multi_get_vec`](crate::Db::multi_get_vec).
-    fn multi_get_vec<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>>;
-
     /// Iterates over all entries. See [`Db::iter`](crate::Db::iter).
     fn iter(&self) -> Iter;
 
@@ -229,33 +222,6 @@ macro_rules! readable {
                 self.view()?.multi_get(keys, strategy, values)
             }
 
-            /// Looks up all `keys` at once and returns copies of the answers: for each key its
-            /// value, or `None` if it is not there. [`multi_get`](Self::multi_get) does the same
-            /// without an allocation per value.
-            ///
-            /// ```
-            /// use forerun_db::{Db, Options};
-            ///
-            /// # let directory = tempfile::tempdir().unwrap();
-            /// # let path = directory.path().join("store");
-            /// let db = Db::open(path, Options::default())?;
-            /// db.put("paris", "48.85,2.35")?;
-            /// let values = db.multi_get_vec(&["paris", "atlantis"])?;
-            /// assert_eq!(values, [Some(b"48.85,2.35".to_vec()), None]);
-            /// # Ok::<(), forerun_db::Error>(())
-            /// ```
-            ///
-            /// # Errors
-            /// See [`multi_get`](Self::multi_get). The error of any key is the error of the call.
-            pub fn multi_get_vec<K: AsRef<[u8]>>(
-                &self,
-                keys: &[K],
-            ) -> $crate::Result<Vec<Option<Vec<u8>>>> {
-                let mut values = $crate::Values::new();
-                self.multi_get(keys, &mut values)?;
-                values.to_vec()
-            }
-
             /// Iterates over all entries, in key order.
             #[doc = $moment]
             ///
@@ -413,13 +379,6 @@ macro_rules! readable {
                 values: &mut $crate::Values,
             ) -> $crate::Result<()> {
                 self.multi_get_with(keys, strategy, values)
-            }
-
-            fn multi_get_vec<K: AsRef<[u8]>>(
-                &self,
-                keys: &[K],
-            ) -> $crate::Result<Vec<Option<Vec<u8>>>> {
-                self.multi_get_vec(keys)
             }
 
             fn iter(&self) -> $crate::Iter {

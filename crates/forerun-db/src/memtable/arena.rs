@@ -116,8 +116,8 @@ impl Arena {
             .min(self.limit_bytes);
         if let Some(region) = &self.region
             && kept_bytes < end
-            // SAFETY: the range lies in the region. Nobody was given it, or who was has given it
-            // back, and by the contract nobody will be given it meanwhile.
+            // SAFETY: the range lies in the region. No live allocation overlaps it, and by the
+            // contract the arena hands out none meanwhile.
             && unsafe { region.release(kept_bytes, end - kept_bytes) }
         {
             *touched_bytes = kept_bytes;

@@ -137,7 +137,7 @@ impl HashIndex {
         };
         index.add_chunk(arena, Place::of(0), &|_| true)?;
         for bucket in 0..GROUP {
-            // SAFETY: the first chunk has so many buckets, and nobody else has the index.
+            // SAFETY: the first chunk has at least this many buckets; the index is not shared yet.
             unsafe { index.place(arena, bucket).write(Line::new()) };
         }
         index.growth.spares.reserve(arena, GROUP, 0, &|_| true)?;
@@ -238,8 +238,8 @@ impl HashIndex {
             let is_same = match first_tags.overflow() {
                 // The entry may have moved to the bucket that was split off.
                 0 => bucket_of(hash, now) == bucket_of(hash, buckets),
-                // Or up to the first line, which shows it by then; and its line may be spare again,
-                // or behind another bucket. Entries leave the first line only when it is split.
+                // It may have moved to the first line, whose tags then differ; its old line may
+                // already be reused, also for another bucket. Entries leave the first line only when it is split.
                 _ => now == buckets && first.tags().holds_same(first_tags),
             };
             if is_same {
@@ -435,12 +435,11 @@ impl HashIndex {
     /// What a split makes of an entry of this level.
     #[inline(always)]
     fn split_entry(&self, arena: &Arena, entry: u32, level: u32) -> u32 {
-        match self.bits.keeps_past(level) {
-            true => entry,
-            false => {
-                let hash = self.hash(self.node(arena, entry).key());
-                self.bits.encode(self.bits.offset(entry), hash, level + 1)
-            }
+        if self.bits.keeps_past(level) {
+            entry
+        } else {
+            let hash = self.hash(self.node(arena, entry).key());
+            self.bits.encode(self.bits.offset(entry), hash, level + 1)
         }
     }
 

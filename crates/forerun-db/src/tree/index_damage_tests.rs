@@ -56,7 +56,7 @@ fn a_bad_index_is_reported_and_not_used_and_a_repair_writes_it_again() {
 }
 
 #[test]
-fn an_index_that_lies_is_found_although_its_checksum_is_right_and_a_repair_writes_it_again() {
+fn a_wrong_index_with_a_valid_checksum_is_found_and_rebuilt() {
     let mut fixture = grown(false);
     fixture.compact_all().unwrap();
     let (path, salt, range) = {

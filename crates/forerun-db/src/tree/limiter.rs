@@ -83,9 +83,10 @@ impl RateLimiter {
 /// Fails if the store is closing.
 pub(crate) fn check(stop: &AtomicBool) -> Result<()> {
     // Relaxed: no other data depends on the flag; it only has to be seen soon.
-    match stop.load(Ordering::Relaxed) {
-        true => Err(Error::Closed),
-        false => Ok(()),
+    if stop.load(Ordering::Relaxed) {
+        Err(Error::Closed)
+    } else {
+        Ok(())
     }
 }
 
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_takes_the_time_that_the_rate_gives_it() {
+    fn writes_respect_the_rate_limit() {
         let limiter = RateLimiter::new(Some(1 << 20));
         let stop = AtomicBool::new(false);
         let start = Instant::now();

@@ -137,7 +137,7 @@ impl Rows {
         let mut order: Vec<u32> = (0..starts.len() as u32).collect();
         let start = |layer: u32| starts[layer as usize];
         order.sort_by_key(|&layer| start(layer));
-        // Layers of which each begins before the end of the one before.
+        // Runs of layers that overlap the previous one.
         for near in order.chunk_by(|&low, &high| start(high) - start(low) < self.extent_bytes) {
             if near.len() == 1 || self.are_spaced_apart(near.iter().map(|&layer| start(layer))) {
                 continue;
@@ -158,8 +158,8 @@ impl Rows {
     }
 
     /// Whether the positions of these layers between two rows keep them apart, however many rows
-    /// they have. This is so for the layers of a page-first pool, of which there are too many to
-    /// compare each with each. If the answer is no, they may be apart all the same.
+    /// they have. This is so for the layers of a page-first pool, which are too many for pairwise
+    /// checks. `false` proves nothing.
     fn are_spaced_apart(&self, starts: impl Iterator<Item = u64>) -> bool {
         let stride = self.stride_bytes;
         let page_bytes = match self.several_pages() {

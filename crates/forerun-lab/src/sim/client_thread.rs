@@ -355,7 +355,7 @@ impl<'s> ClientThread<'s> {
                 strategy,
             } => self.multi_get(*keyspace, keys, *strategy),
             Op::Read { keyspace, key } => self.read(*keyspace, *key),
-            Op::MultiGetVec { keyspace, keys } => self.multi_get_vec(*keyspace, keys),
+            Op::MultiGetToVec { keyspace, keys } => self.multi_get_to_vec(*keyspace, keys),
             Op::Scan {
                 keyspace,
                 direction,
@@ -554,9 +554,10 @@ impl<'s> ClientThread<'s> {
             Err(_) if stops() => WriteOutcome::InDoubt,
             Err(_) => WriteOutcome::Absent,
         };
-        match self.is_alive() {
-            true => Ok(outcome),
-            false => Ok(WriteOutcome::InDoubt),
+        if self.is_alive() {
+            Ok(outcome)
+        } else {
+            Ok(WriteOutcome::InDoubt)
         }
     }
 

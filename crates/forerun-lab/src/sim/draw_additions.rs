@@ -203,7 +203,7 @@ impl Draw {
             },
             1 => {
                 let keys = self.random.random_range(0..20);
-                Op::MultiGetVec {
+                Op::MultiGetToVec {
                     keyspace,
                     keys: (0..keys).map(|_| self.key()).collect(),
                 }

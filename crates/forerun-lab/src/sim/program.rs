@@ -151,7 +151,7 @@ pub enum Op {
         key: u8,
     },
     /// A batch of lookups that returns copies of the values.
-    MultiGetVec {
+    MultiGetToVec {
         keyspace: StepKeyspace,
         keys: Vec<u8>,
     },
@@ -245,7 +245,7 @@ impl Op {
             Op::Get { .. }
             | Op::Read { .. }
             | Op::MultiGet { .. }
-            | Op::MultiGetVec { .. }
+            | Op::MultiGetToVec { .. }
             | Op::UseOther { .. }
             | Op::Scan { .. }
             | Op::Range { .. }

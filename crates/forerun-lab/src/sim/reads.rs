@@ -100,9 +100,10 @@ pub fn read(mut iter: Iter, direction: ReadDirection) -> forerun_db::Result<Entr
             ReadDirection::Backward => true,
             ReadDirection::Both => (front.len() * 7 + back.len() * 3) % 5 < 2,
         };
-        let (entry, entries) = match is_back {
-            false => (iter.next_entry()?, &mut front),
-            true => (iter.next_entry_back()?, &mut back),
+        let (entry, entries) = if is_back {
+            (iter.next_entry_back()?, &mut back)
+        } else {
+            (iter.next_entry()?, &mut front)
         };
         match entry {
             Some(entry) => entries.push((entry.key.to_vec(), entry.value.to_vec())),
@@ -148,7 +149,7 @@ impl ClientThread<'_> {
     }
 
     /// A batch of lookups that returns copies of the values.
-    pub fn multi_get_vec(&mut self, keyspace: StepKeyspace, numbers: &[u8]) -> Outcome {
+    pub fn multi_get_to_vec(&mut self, keyspace: StepKeyspace, numbers: &[u8]) -> Outcome {
         let Some((keyspace_id, keyspace)) = self.keyspace(keyspace) else {
             return Ok(());
         };
@@ -158,20 +159,22 @@ impl ClientThread<'_> {
             .map(|key| self.spell(keyspace_id, key))
             .collect();
         let start = self.simulation.begin();
-        let values = match keyspace.multi_get_vec(&spelled) {
+        let mut values = Values::new();
+        let answers = keyspace.multi_get(&spelled, &mut values);
+        let values = match answers.and_then(|()| values.to_vec()) {
             Ok(values) => values,
             Err(error) => return self.allow(&error, "look up a batch"),
         };
         let read = self.simulation.end(start);
         if values.len() != keys.len() {
             return violation(format!(
-                "multi_get_vec returned {} values for {} keys",
+                "multi_get returned {} values for {} keys",
                 values.len(),
                 keys.len()
             ));
         }
         for (key, value) in keys.into_iter().zip(values) {
-            self.check(keyspace_id, key, value.as_deref(), read, "multi_get_vec")?;
+            self.check(keyspace_id, key, value.as_deref(), read, "multi_get")?;
         }
         Ok(())
     }

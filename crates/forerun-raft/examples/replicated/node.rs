@@ -27,7 +27,7 @@ use axum::extract::{DefaultBodyLimit, FromRequest, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
-use forerun_db::{Db, Options};
+use forerun_db::{Db, Options, Values};
 use forerun_raft::{KvReader, REQUEST_BYTES_MAX, Request, Response, TypeConfig};
 use http_body_util::BodyExt;
 use openraft::error::{CheckIsLeaderError, RaftError};
@@ -166,7 +166,9 @@ async fn multi_get(State(node): Shared, Content(body): Content) -> Answer {
         Err(error) => return unavailable(&error),
     }
     // A page that is not in memory is read from disk.
-    match tokio::task::block_in_place(|| node.reader.multi_get_vec(&keys)) {
+    let mut values = Values::new();
+    let answers = tokio::task::block_in_place(|| node.reader.multi_get(&keys, &mut values));
+    match answers.and_then(|()| values.to_vec()) {
         Ok(values) => {
             let text = |value: Vec<u8>| String::from_utf8_lossy(&value).into_owned();
             let values: Vec<Option<String>> =

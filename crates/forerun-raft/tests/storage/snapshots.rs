@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::fixture::{Model, Node, entry, log_id, receive, stream};
+use forerun_db::Values;
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_raft::Request;
 use openraft::SnapshotMeta;
@@ -189,7 +190,9 @@ async fn a_batch_of_reads_sees_one_snapshot_while_others_are_installed() {
             let mut batches = 0;
             // Acquire: pairs with the store after the last installation.
             while !has_ended.load(Ordering::Acquire) {
-                let values = reader.multi_get_vec(&keys).unwrap();
+                let mut values = Values::new();
+                reader.multi_get(&keys, &mut values).unwrap();
+                let values = values.to_vec().unwrap();
                 assert!(values[0].is_some() && values.iter().all(|value| *value == values[0]));
                 batches += 1;
             }

@@ -110,12 +110,12 @@ impl<K: Carrier> Transport<K> {
         self.socket.is_handshaking() || self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// Whether a read has failed because the peer breaks the rules of TLS, which an alert tells it.
+    /// Whether a read failed on a TLS violation. The peer got an alert.
     pub(crate) fn has_refused(&self) -> bool {
         self.has_refused
     }
 
-    /// Reads bytes that nobody looks at, without TLS. 0 means that the peer has closed its side.
+    /// Reads and discards raw bytes, without TLS. 0 means that the peer has closed its side.
     pub(crate) fn discard(&mut self, into: &mut [u8]) -> io::Result<usize> {
         retry(|| self.socket.read(into))
     }

@@ -145,9 +145,10 @@ pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Fla
     let is_binary = flags.has(b'b');
     let is_touch = flags.ttl.is_some();
     // Before the item is pinned: to note a write may take as long as another thread's store.
-    let cache = match is_touch {
-        true => context.cache_for_write(key),
-        false => context.cache,
+    let cache = if is_touch {
+        context.cache_for_write(key)
+    } else {
+        context.cache
     };
     let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);

@@ -189,12 +189,12 @@ impl Session {
         !matches!(self.state, State::Opening | State::Command | State::Closed)
     }
 
-    /// Why the session is over, if that was not the client's wish.
+    /// The protocol error that closed the session.
     pub(crate) fn error(&self) -> Option<SessionError> {
         self.error
     }
 
-    /// Ends the session against the client's wish.
+    /// Closes the session after a protocol error.
     fn end_with(&mut self, error: SessionError) -> Step {
         self.error = Some(error);
         Step::End(SessionState::Closed)

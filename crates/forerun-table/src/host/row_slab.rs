@@ -287,7 +287,7 @@ impl RowSlab {
         rows: &mut [u8],
         mut place: impl FnMut(usize) -> usize,
         touch: &impl Fn(u32),
-        _pinned: &forerun_hash::Guard<'_>,
+        _pinned: &forerun_hash::HashTableGuard<'_>,
     ) {
         let arena = &*self.arena;
         let ahead = (AHEAD_BYTES / arena.stride_bytes).clamp(2, 32);

@@ -2,7 +2,6 @@
 //!
 //! - a line is at most 100 columns wide, and a drawing 132;
 //! - a file has at most 600 lines, and the README 120;
-//! - words that the field has a name for are not used, not even in file names;
 //! - a file's name says what it holds, so few files share one;
 //! - a module with submodules is `name/mod.rs`, never `name.rs` beside a directory `name`.
 //!
@@ -12,7 +11,6 @@
 mod layout;
 mod source;
 mod width;
-mod words;
 
 use std::fmt;
 
@@ -20,9 +18,6 @@ use source::{Kind, files};
 
 const FILE_LINES: usize = 600;
 const README_LINES: usize = 120;
-
-/// The file that lists the banned words.
-const WORD_LIST: &str = "crates/forerun/tests/tidy/words.rs";
 
 #[derive(Debug, PartialEq, Eq)]
 struct Breach {
@@ -75,19 +70,6 @@ fn a_long_file_is_found() {
     assert_eq!(long_file("src/lib.rs", &text(601)).unwrap().line, 601);
     assert_eq!(long_file("README.md", &text(120)), None);
     assert_eq!(long_file("README.md", &text(121)).unwrap().line, 121);
-}
-
-#[test]
-fn things_have_the_names_that_the_field_gives_them() {
-    check(|path, kind, text| {
-        if path == WORD_LIST {
-            return Vec::new();
-        }
-        let mut breaches = words::banned_words(text);
-        breaches.extend(words::banned_identifiers(kind, text));
-        breaches.extend(words::banned_words_of_path(path));
-        breaches
-    });
 }
 
 #[test]

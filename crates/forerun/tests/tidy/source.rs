@@ -57,11 +57,6 @@ impl Kind {
         };
         marks.iter().find_map(|mark| trimmed.strip_prefix(mark))
     }
-
-    /// Whether the kind has identifiers that the project chooses.
-    pub(crate) fn has_identifiers(self) -> bool {
-        matches!(self, Kind::Rust | Kind::Cpp | Kind::Python)
-    }
 }
 
 /// The lines of a text, each with its number and its prose. In Python, docstrings are prose too.
@@ -76,9 +71,10 @@ pub(crate) fn lines_with_prose(
         is_docstring ^= kind == Kind::Python && quotes % 2 == 1;
         let is_docstring_line =
             kind == Kind::Python && (was_docstring || line.trim_start().starts_with("\"\"\""));
-        let prose = match is_docstring_line {
-            true => Some(line),
-            false => kind.prose(line),
+        let prose = if is_docstring_line {
+            Some(line)
+        } else {
+            kind.prose(line)
         };
         (at + 1, line, prose)
     })

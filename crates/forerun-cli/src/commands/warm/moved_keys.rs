@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_that_cannot_be_meant_are_usage_errors() {
+    fn ambiguous_rings_are_usage_errors() {
         for (from, leaving, to, part) in [
             (
                 &["a", "b"][..],
