@@ -37,7 +37,7 @@ use crate::wait::Wait;
 /// server, and keeps them for the next call.
 ///
 /// ```no_run
-/// use forerun_client::{Client, ClientOptions, Expiration, NewValue, Lookups};
+/// use forerun_client::{Client, ClientOptions, Expiration, Lookups, NewValue};
 /// use std::time::Duration;
 ///
 /// let servers = ["10.0.1.1:11211".parse()?, "10.0.1.2:11211".parse()?];
