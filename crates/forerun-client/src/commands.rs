@@ -76,8 +76,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The same as for [`multi_get`](Client::multi_get). The sink was not called, unless the call was
-    /// interrupted.
+    /// The same as for [`multi_get`](Client::multi_get). The sink was not called, unless the call
+    /// was interrupted.
     pub fn multi_get_with<K: AsRef<[u8]>, S: Sink>(
         &self,
         keys: &[K],

@@ -21,8 +21,8 @@ pub enum Expiration {
     #[default]
     Never,
     /// After this time, rounded up to seconds. Zero expires at once. A time above 30 days is sent
-    /// as a Unix time by this machine's clock, or as [`Expiration::Never`] if servers cannot represent
-    /// it.
+    /// as a Unix time by this machine's clock, or as [`Expiration::Never`] if servers cannot
+    /// represent it.
     In(Duration),
     /// At this time, rounded up to seconds. A time that servers cannot represent is sent as the
     /// time from now, or as [`Expiration::Never`] if that is more than 30 days.

@@ -1,7 +1,7 @@
 //! A client of memcached servers: Forerun's own and memcached itself.
 //!
-//! [`Client::multi_get`] asks all servers of a batch at once: it sends every request before it reads
-//! the first answer, so a batch over many servers takes about as long as one over one server.
+//! [`Client::multi_get`] asks all servers of a batch at once: it sends every request before it
+//! reads the first answer, so a batch over many servers takes about as long as one over one server.
 //!
 //! ```text
 //!   server_address   Endpoint, weight          ring/       which server has a key: ketama, rendezvous

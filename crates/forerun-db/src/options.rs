@@ -385,7 +385,7 @@ impl TreeOptions {
         Err(Error::BadOption {
             option: "level0_stop_runs",
             reason: format!(
-                "writes would wait at {} runs, but compaction begins only at {}: set a greater value",
+                "writes would wait at {} runs, but compaction begins at {}: set a greater value",
                 self.level0_stop_runs, self.level0_runs
             ),
         })

@@ -9,8 +9,8 @@
 //!
 //! The program measures each form with uniformly random keys out of `ITEMS`, in five alternating
 //! rounds. It prints the median next to the median of the same lookups through
-//! [`CacheGuard::multi_get`](forerun_cache::CacheGuard::multi_get) alone. The difference is the cost of the
-//! protocol.
+//! [`CacheGuard::multi_get`](forerun_cache::CacheGuard::multi_get) alone. The difference is the
+//! cost of the protocol.
 
 use std::io::IoSlice;
 use std::sync::Arc;

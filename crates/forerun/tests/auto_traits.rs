@@ -16,16 +16,19 @@ macro_rules! each {
 
 // Handles, and what one thread hands to others: options, batches, answers, statistics, reports.
 each!(is_shared:
-    forerun::backup::Backup, forerun::backup::BackupList, forerun::backup::BackupProgress, forerun::backup::Backups,
-    forerun::comparator::Bytewise, forerun::stats::PageCacheStats, forerun::inspect::CheckReport, forerun::backup::BackupVerifyReport,
-    forerun::Db, forerun::inspect::DescribeOptions, forerun::inspect::Description, forerun::Entry<'static>,
+    forerun::backup::Backup, forerun::backup::BackupList, forerun::backup::BackupProgress,
+    forerun::backup::Backups, forerun::comparator::Bytewise, forerun::stats::PageCacheStats,
+    forerun::inspect::CheckReport, forerun::backup::BackupVerifyReport, forerun::Db,
+    forerun::inspect::DescribeOptions, forerun::inspect::Description, forerun::Entry<'static>,
     forerun::Ingestion, forerun::Keyspace, forerun::KeyspaceBatch<'static>,
     forerun::KeyspaceOptions, forerun::KeyspaceSnapshot<'static>, forerun::stats::KeyspaceStats,
     forerun::stats::MemTableStats, forerun::Op<'static>, forerun::Ops<'static>, forerun::Options,
-    forerun::process::ProcessBound<forerun::Db>, forerun::inspect::RecoveryReport, forerun::backup::RemovedBackups,
-    forerun::inspect::RepairReport, forerun::comparator::ReverseBytewise, forerun::RunOptions, forerun::Snapshot,
-    forerun::stats::Stats, forerun::TreeOptions, forerun::Values, forerun::inspect::VerifyReport, forerun::ViewId,
-    forerun::WriteBatch, std::sync::Arc<dyn forerun::comparator::Comparator>, std::sync::Arc<dyn io::Io>,
+    forerun::process::ProcessBound<forerun::Db>, forerun::inspect::RecoveryReport,
+    forerun::backup::RemovedBackups, forerun::inspect::RepairReport,
+    forerun::comparator::ReverseBytewise, forerun::RunOptions, forerun::Snapshot,
+    forerun::stats::Stats, forerun::TreeOptions, forerun::Values, forerun::inspect::VerifyReport,
+    forerun::ViewId, forerun::WriteBatch, std::sync::Arc<dyn forerun::comparator::Comparator>,
+    std::sync::Arc<dyn io::Io>,
 );
 each!(is_shared:
     cache::Cache, cache::CacheOptions, cache::CacheStats, cache::Crawler, cache::SharedValue,
@@ -41,9 +44,9 @@ each!(is_shared:
 each!(is_sent: forerun::Iter, table::Export);
 
 each!(is_owned_error:
-    forerun::DbError, forerun::Error, forerun::process::Forked, forerun::machine::UnknownIsa, forerun::machine::RegionError,
-    forerun::machine::SizeError, forerun::UnknownStrategy, cache::Error, hash::Error,
-    io::UnknownReadBackend, table::Error, table::UnknownDtype,
+    forerun::DbError, forerun::Error, forerun::process::Forked, forerun::machine::UnknownIsa,
+    forerun::machine::RegionError, forerun::machine::SizeError, forerun::UnknownStrategy,
+    cache::Error, hash::Error, io::UnknownReadBackend, table::Error, table::UnknownDtype,
 );
 
 /// A pinned reader stays in its thread: its epoch is recorded for that thread.

@@ -70,7 +70,11 @@ proptest! {
             (direction, is_included, key(number.into()))
         });
         if let Some((direction, is_included, key)) = &limit {
-            let bound = if is_included { Bound::Included(&key[..]) } else { Bound::Excluded(&key[..]) };
+            let bound = if is_included {
+                Bound::Included(&key[..])
+            } else {
+                Bound::Excluded(&key[..])
+            };
             merge.set_limit(*direction, bound);
         }
         let is_behind = |at: &Version<'_>, scan: Direction| match &limit {

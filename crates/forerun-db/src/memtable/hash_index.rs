@@ -239,7 +239,8 @@ impl HashIndex {
                 // The entry may have moved to the bucket that was split off.
                 0 => bucket_of(hash, now) == bucket_of(hash, buckets),
                 // It may have moved to the first line, whose tags then differ; its old line may
-                // already be reused, also for another bucket. Entries leave the first line only when it is split.
+                // already be reused, also for another bucket. Entries leave the first line only
+                // when it is split.
                 _ => now == buckets && first.tags().holds_same(first_tags),
             };
             if is_same {

@@ -158,7 +158,11 @@ proptest! {
         let order = &orders()[usize::from(reverse)];
         let temporary = tempfile::tempdir().unwrap();
         let model = FaultIo::new();
-        let (io, dir): (&dyn Io, &Path) = if real { (&OsIo, temporary.path()) } else { (&model, "/".as_ref()) };
+        let (io, dir): (&dyn Io, &Path) = if real {
+            (&OsIo, temporary.path())
+        } else {
+            (&model, "/".as_ref())
+        };
         let cache = cache(frames);
         let tree = levels(io, dir, order, &cache, &versions, &cuts);
         let map = by_key(&versions);

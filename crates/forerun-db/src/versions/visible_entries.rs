@@ -439,9 +439,17 @@ mod tests {
                 let sequence = i as u64 + 1;
                 let value = sequence.to_string().into_bytes();
                 if sequence <= snapshot {
-                    if is_value { map.insert(vec![*key], value.clone()) } else { map.remove(&[*key][..]) };
+                    if *is_value {
+                        map.insert(vec![*key], value.clone());
+                    } else {
+                        map.remove(&[*key][..]);
+                    }
                 }
-                let (kind, value) = if is_value { (Kind::Value, value) } else { (Kind::Deletion, Vec::new()) };
+                let (kind, value) = if *is_value {
+                    (Kind::Value, value)
+                } else {
+                    (Kind::Deletion, Vec::new())
+                };
                 versions.push((vec![*key], sequence, kind, value));
             }
             versions.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
