@@ -20,9 +20,9 @@ with tempfile.TemporaryDirectory() as folder:
         db.put_many(numbers, rows)
         db.compact()
     with forerun.Db(folder + "/store") as db:
-        assert db.get_many(["oslo", "lyon"]) == [b"59.91,10.75", None]
+        assert db.multi_get(["oslo", "lyon"]) == [b"59.91,10.75", None]
         out = np.zeros((3, 16), np.float32)
-        found = db.get_many(np.array([7, 20_000, 9_999]), out=out)
+        found = db.multi_get(np.array([7, 20_000, 9_999]), out=out)
         assert found.tolist() == [True, False, True]
         assert np.array_equal(out[[0, 2]], rows[[7, 9_999]])
 
@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     cache = forerun.Cache(32 << 20)
     cache.set("bern", b"46.95,7.45")
-    assert cache.get_many(["bern", "rome"]) == [b"46.95,7.45", None]
+    assert cache.multi_get(["bern", "rome"]) == [b"46.95,7.45", None]
 
 try:
     forerun.Db("/dev/null/store")

@@ -1,13 +1,13 @@
-"""Batches over several memcached servers: `forerun.Client.get_many` compared with pymemcache.
+"""Batches over several memcached servers: `forerun.Client.multi_get` compared with pymemcache.
 
 Starts servers on this machine, stores the same items in all of them through the same ring, and asks
 for the same batches in alternating rounds, from one thread. Each client's time is also compared
 with its own time for the first number of servers.
 
     forerun           a list of values
-    forerun-rows      the values straight into the rows of an array: get_many(keys, out=, found=)
+    forerun-rows      the values straight into the rows of an array: multi_get(keys, out=, found=)
     forerun-asyncio   forerun.aio.Client in the event loop of asyncio, one call after the other
-    pymemcache        HashClient.get_many, a dict of values; it asks one server after the other
+    pymemcache        HashClient.multi_get, a dict of values; it asks one server after the other
 
     pip install pymemcache
     python python/bench/client.py                                # 1 and 4 servers, 100 keys a batch
@@ -86,7 +86,7 @@ def lookups(
         async def await_all(batches: list[list[str]]) -> Any:
             answer = None
             for keys in batches:
-                answer = await peer.get_many(keys)
+                answer = await peer.multi_get(keys)
             return answer
 
         return lambda batches: loop.run_until_complete(await_all(batches))
@@ -107,13 +107,13 @@ def lookup(engine: str, addresses: list[str], batch: int, value_bytes: int) -> C
         hash_client = importlib.import_module("pymemcache.client.hash").HashClient
         pairs = [address.split(":") for address in addresses]
         peer = hash_client([(host, int(port)) for host, port in pairs], no_delay=True)
-        return peer.get_many
+        return peer.multi_get
     client = forerun.Client(addresses)
     if engine == "forerun":
-        return client.get_many
+        return client.multi_get
     out = np.empty((batch, value_bytes), np.uint8)
     found = np.empty(batch, bool)
-    return lambda keys: client.get_many(keys, out=out, found=found)
+    return lambda keys: client.multi_get(keys, out=out, found=found)
 
 
 def load(engine: str, addresses: list[str], keys: list[str], value: bytes) -> None:

@@ -65,14 +65,14 @@ def main() -> None:
         )
 
         keys = [key.encode() for key in random.choices(list(records), k=arguments.lookups)]
-        rates = {batch: keys_per_second(db.get_many, keys, batch) for batch in BATCHES}
+        rates = {batch: keys_per_second(db.multi_get, keys, batch) for batch in BATCHES}
         alone = keys_per_second(lambda batch: [db.get(key) for key in batch], keys, 1)
         print(f"get, one key at a time: {alone:,.0f} keys/s")
         for batch, rate in rates.items():
-            print(f"get_many of {batch:5}: {rate:,.0f} keys/s, {rate / alone:.1f} times as fast")
+            print(f"multi_get of {batch:5}: {rate:,.0f} keys/s, {rate / alone:.1f} times as fast")
 
     plt.figure(figsize=(6, 4))
-    plt.plot(BATCHES, [rate / 1e6 for rate in rates.values()], marker="o", label="get_many")
+    plt.plot(BATCHES, [rate / 1e6 for rate in rates.values()], marker="o", label="multi_get")
     plt.axhline(alone / 1e6, linestyle="--", color="gray", label="get in a loop")
     plt.xscale("log", base=2)
     plt.xticks(BATCHES, [str(batch) for batch in BATCHES])

@@ -4,7 +4,7 @@
 >>> with forerun.Db(tempfile.mkdtemp() + "/towns") as db:
 ...     db["oslo"] = b"59.91,10.75"
 ...     db.put_many(["bern", "bonn"], [b"46.95,7.45", b"50.73,7.10"])
-...     db.get_many(["bonn", "lyon", "oslo"])
+...     db.multi_get(["bonn", "lyon", "oslo"])
 [b'50.73,7.10', None, b'59.91,10.75']
 """
 

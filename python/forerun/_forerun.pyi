@@ -159,11 +159,11 @@ class Reader(Mapping[bytes, bytes]):
     @overload
     def get(self, key: _Bytes, default: _T) -> bytes | _T: ...
     @overload
-    def get_many(
+    def multi_get(
         self, keys: _ByteKeys, *, out: None = None, found: None = None
     ) -> list[bytes | None]: ...
     @overload
-    def get_many(
+    def multi_get(
         self, keys: _ByteKeys, *, out: _Array, found: _Bools | None = None
     ) -> _Bools: ...
     def items(
@@ -310,11 +310,11 @@ class Cache(MutableMapping[bytes, bytes]):
     def get(self, key: _Bytes, default: _T) -> bytes | _T: ...
     def gets(self, key: _Bytes) -> tuple[bytes, int] | None: ...
     @overload
-    def get_many(
+    def multi_get(
         self, keys: _ByteKeys, *, out: None = None, found: None = None
     ) -> list[bytes | None]: ...
     @overload
-    def get_many(
+    def multi_get(
         self, keys: _ByteKeys, *, out: _Array, found: _Bools | None = None
     ) -> _Bools: ...
     def set(self, key: _Bytes, value: _Bytes, *, ttl_seconds: int | None = None) -> int | None: ...

@@ -5,7 +5,7 @@
 >>> async def main():
 ...     async with aio.Client(["10.0.1.1", "10.0.1.2"]) as client:
 ...         await client.set("key", b"value")
-...         return await client.get_many(["key", "other"])
+...         return await client.multi_get(["key", "other"])
 >>> asyncio.run(main())  # doctest: +SKIP
 [b'value', None]
 
@@ -167,17 +167,17 @@ class Client:
         return cast("bytes | None", await self._run(self._calls.get_and_touch, key, ttl_seconds))
 
     @overload
-    async def get_many(
+    async def multi_get(
         self, keys: "ByteKeys", *, out: None = None, found: None = None
     ) -> list[bytes | None]: ...
     @overload
-    async def get_many(
+    async def multi_get(
         self, keys: "ByteKeys", *, out: "Array", found: "Bools | None" = None
     ) -> NDArray[np.bool_]: ...
-    async def get_many(
+    async def multi_get(
         self, keys: "ByteKeys", *, out: "Array | None" = None, found: "Bools | None" = None
     ) -> "list[bytes | None] | NDArray[np.bool_]":
-        """Looks up a batch of keys on all servers at once, as `forerun.Client.get_many`.
+        """Looks up a batch of keys on all servers at once, as `forerun.Client.multi_get`.
 
         `out` and `found` are written at the end of the call, so a call that is cancelled leaves
         them as they are.
@@ -186,7 +186,7 @@ class Client:
             message = "`found` is only for a lookup into `out`, and `out` is missing"
             raise forerun.errors.InvalidArgumentError(message)
         async with self._turns:
-            call = await _end_of(self._calls.get_many(keys))
+            call = await _end_of(self._calls.multi_get(keys))
             return cast("list[bytes | None] | NDArray[np.bool_]", call.result(out, found))
 
     async def set(

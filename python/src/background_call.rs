@@ -136,9 +136,10 @@ pub(crate) fn write_batch(
 ) -> PyResult<()> {
     let is_small = batch.encoded().len() <= SMALL_BATCH_BYTES;
     let write = move || db.write(&batch, durability);
-    let written = match is_small {
-        true => py.detach(write),
-        false => run_long(py, "writing a batch", write)?,
+    let written = if is_small {
+        py.detach(write)
+    } else {
+        run_long(py, "writing a batch", write)?
     };
     written.map(drop).map_err(exception)
 }

@@ -204,7 +204,7 @@ impl Cache {
     /// values into the rows instead and returns which keys were found, as an array of bool
     /// (`found`, if that is given). Rows of missing keys keep their content.
     #[pyo3(signature = (keys, *, out=None, found=None))]
-    fn get_many<'py>(
+    fn multi_get<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
@@ -539,9 +539,10 @@ impl Cache {
     }
 
     fn __delitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        match self.delete(py, key)? {
-            true => Ok(()),
-            false => Err(PyKeyError::new_err(key.clone().unbind())),
+        if self.delete(py, key)? {
+            Ok(())
+        } else {
+            Err(PyKeyError::new_err(key.clone().unbind()))
         }
     }
 

@@ -71,9 +71,10 @@ impl Db {
             .memtable_bytes(bytes_of(memtable_bytes).unwrap_or(default.memtable_bytes))
             .cache_bytes(bytes_of(cache_bytes).unwrap_or(default.cache_bytes))
             .ttl(ttl_of(ttl_seconds)?)
-            .access(match read_only {
-                true => Access::ReadOnly,
-                false => Access::ReadWrite,
+            .access(if read_only {
+                Access::ReadOnly
+            } else {
+                Access::ReadWrite
             });
         let open =
             move || options.in_stored_order(|options| forerun::Db::open(&path, options.clone()));

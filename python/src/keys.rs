@@ -182,13 +182,14 @@ impl<'py> Batch<'py> {
 
     /// Rejects values that are not one for each key.
     pub(crate) fn expect_pairs(keys: &Batch<'_>, values: &Batch<'_>) -> PyResult<()> {
-        match keys.len() == values.len() {
-            true => Ok(()),
-            false => Err(invalid(format!(
+        if keys.len() == values.len() {
+            Ok(())
+        } else {
+            Err(invalid(format!(
                 "there must be one value for each key: {} in all, not {}",
                 keys.len(),
                 values.len()
-            ))),
+            )))
         }
     }
 

@@ -97,7 +97,7 @@ impl Keyspace {
             .map_err(exception)
     }
 
-    /// Writes many entries, all or none. `keys` are the same as for `get_many`. `values` are bytes
+    /// Writes many entries, all or none. `keys` are the same as for `multi_get`. `values` are bytes
     /// or str, or an array of any type with one row per value; the rows are stored as they are in
     /// memory. `durability` is "buffered" (survives the process) or "synced" (survives a power
     /// failure); the default is that of the store.

@@ -245,9 +245,10 @@ impl<'py> Numbers<'py> {
             )));
         }
         Ok(Flags {
-            array: match flags.shape() == self.shape() {
-                true => flags.clone(),
-                false => flags.reshape(self.shape())?,
+            array: if flags.shape() == self.shape() {
+                flags.clone()
+            } else {
+                flags.reshape(self.shape())?
             },
             given: Some(given.clone()),
         })

@@ -66,9 +66,10 @@ impl ReadSource {
     /// that has any other.
     fn order(&self) -> &'static dyn Comparator {
         let (ReadSource::Keyspace(_, keyspace) | ReadSource::Snapshot(_, keyspace)) = self;
-        match keyspace.comparator_name() == ReverseBytewise.name() {
-            true => &ReverseBytewise,
-            false => &Bytewise,
+        if keyspace.comparator_name() == ReverseBytewise.name() {
+            &ReverseBytewise
+        } else {
+            &Bytewise
         }
     }
 
@@ -79,9 +80,10 @@ impl ReadSource {
         let (low, high) = range_of(start, end, prefix)?;
         // The keys with a prefix lie together in the reverse order too. There the first of them is
         // the highest.
-        match is_of_prefix && self.order().name() == ReverseBytewise.name() {
-            true => Ok((high, low)),
-            false => Ok((low, high)),
+        if is_of_prefix && self.order().name() == ReverseBytewise.name() {
+            Ok((high, low))
+        } else {
+            Ok((low, high))
         }
     }
 

@@ -160,7 +160,7 @@ impl Reader {
     /// values into the rows instead and returns which keys were found, as an array of bool
     /// (`found`, if that is given). Rows of missing keys keep their content.
     #[pyo3(signature = (keys, *, out=None, found=None))]
-    fn get_many<'py>(
+    fn multi_get<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,

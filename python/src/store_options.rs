@@ -57,9 +57,10 @@ impl<'py> FromPyObject<'_, 'py> for CreateStore {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<CreateStore> {
         const KNOWN: &str = "if_missing (True), never (False), must_be_new";
         if let Ok(creates) = object.cast::<PyBool>() {
-            return Ok(CreateStore(match creates.is_true() {
-                true => Create::IfMissing,
-                false => Create::Never,
+            return Ok(CreateStore(if creates.is_true() {
+                Create::IfMissing
+            } else {
+                Create::Never
             }));
         }
         let Some(name) = accepted(object.py(), object.extract::<String>())? else {

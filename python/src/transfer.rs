@@ -130,9 +130,10 @@ fn expect_apart<'a>(spans: impl Iterator<Item = Span<'a>>) -> PyResult<()> {
             if !(one.is_written() || other.is_written()) {
                 continue;
             }
-            let (written, other) = match one.is_written() {
-                true => (one, other),
-                false => (other, one),
+            let (written, other) = if one.is_written() {
+                (one, other)
+            } else {
+                (other, one)
             };
             return Err(invalid(format!(
                 "`{}` is written and shares {} bytes of memory with `{}`",
@@ -343,9 +344,10 @@ impl Transfer {
                 MemoryType::Device { .. }
             ))
         };
-        let direction = match is_on_device(&self.source)? {
-            true => Direction::Scatter,
-            false => Direction::Gather,
+        let direction = if is_on_device(&self.source)? {
+            Direction::Scatter
+        } else {
+            Direction::Gather
         };
         let within = direction == Direction::Scatter && is_on_device(&self.destination)?;
         let request = self.request(direction, rows, pairs);

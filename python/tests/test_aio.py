@@ -77,14 +77,14 @@ def test_every_call_answers(addresses, protocol, run, request):
             keys, rows = [b"row%d" % n for n in range(1000)], np.arange(2000).reshape(1000, 2)
             await client.set_many(keys, rows)
             out, found = np.zeros((1001, 2), int), np.ones(1001, bool)
-            answered = await client.get_many([b"absent", *keys[::-1]], out=out, found=found)
+            answered = await client.multi_get([b"absent", *keys[::-1]], out=out, found=found)
             assert answered is found and found.tolist() == [False] + [True] * 1000
             assert (out[1:] == rows[::-1]).all()
             found[:] = True
             with pytest.raises(InvalidArgumentError, match="key 0 has 16 bytes, but a row of"):
-                await client.get_many([keys[0], "absent"], out=np.zeros((2, 1)), found=found[:2])
+                await client.multi_get([keys[0], "absent"], out=np.zeros((2, 1)), found=found[:2])
             assert found[:2].tolist() == [False, False]
-            assert await client.get_many([keys[3], "absent"]) == [rows[3].tobytes(), None]
+            assert await client.multi_get([keys[3], "absent"]) == [rows[3].tobytes(), None]
             assert await client.delete_many([*keys[:10], "absent"]) == 10
             assert client.stats()["server_failures"] == 0
         with pytest.raises(ClosedError):
@@ -103,7 +103,7 @@ def test_many_calls_run_at_once_on_few_connections_and_no_thread(addresses, run)
                 for step in range(5):
                     await client.set_many(keys, np.full(20, task * 100 + step))
                     out = np.zeros(20, int)
-                    assert (await client.get_many(keys, out=out)).all()
+                    assert (await client.multi_get(keys, out=out)).all()
                     assert (out == task * 100 + step).all()
 
             await asyncio.gather(*(work(task) for task in range(100)))
@@ -136,7 +136,7 @@ def test_the_loop_runs_while_a_call_waits_and_a_call_ends_in_time(run):
             counting.cancel()
             assert steps > 10
             with pytest.raises(PartialError) as error:
-                await client.get_many(["a", "b"])
+                await client.multi_get(["a", "b"])
             assert error.value.positions == [0, 1]
 
     with silent() as address:
@@ -154,14 +154,14 @@ def test_a_cancelled_call_leaves_its_answer_to_nobody(run):
                     server.process.send_signal(signal.SIGSTOP)
                     # Its threads run on until the signal has reached each of them.
                     os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
-                task = asyncio.ensure_future(client.get_many(keys[::-1]))
+                task = asyncio.ensure_future(client.multi_get(keys[::-1]))
                 await asyncio.sleep(0.02)
                 assert task.cancel()
                 for server in servers:
                     server.process.send_signal(signal.SIGCONT)
                 with pytest.raises(asyncio.CancelledError):
                     await task
-                assert await client.get_many(keys) == keys
+                assert await client.multi_get(keys) == keys
             assert client.stats()["server_failures"] == 0
 
     with started(3, any_kind()) as servers:
@@ -173,7 +173,7 @@ def test_a_cancelled_call_writes_no_array(run):
         async with aio.Client(address, timeout_ms=PATIENCE_MS) as client:
             out, found = np.full(2, 7), np.ones(2, bool)
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(client.get_many(["a", "b"], out=out, found=found), 0.1)
+                await asyncio.wait_for(client.multi_get(["a", "b"], out=out, found=found), 0.1)
             assert out.tolist() == [7, 7] and found.all()
             # Nothing is left of the call that was cancelled.
             assert client._turns._value == 64
@@ -195,14 +195,14 @@ def test_keys_of_a_dead_server_are_reported(run):
             lost = [n for n, key in enumerate(keys) if client.server_of(key) == addresses[0]]
             out = np.full(50, -1)
             with pytest.raises(PartialError) as error:
-                await client.get_many(keys, out=out)
+                await client.multi_get(keys, out=out)
             assert error.value.positions == lost
             assert out.tolist() == [-1 if n in lost else n for n in range(50)]
             with pytest.raises(ServerError):
                 await client.set(keys[lost[0]], b"")
             assert await lenient.get(keys[lost[0]], b"none") == b"none"
             assert await lenient.gets(keys[lost[0]]) is None
-            found = await lenient.get_many(keys)
+            found = await lenient.multi_get(keys)
             assert [n for n, value in enumerate(found) if value is None] == lost
 
     with started(3, any_kind()) as servers:
@@ -242,9 +242,9 @@ def test_impossible_arguments_are_refused(run):
         async with aio.Client("127.0.0.1:1") as client:
             for call in (
                 client.get(""),
-                client.get_many(["a", "b" * 251]),
+                client.multi_get(["a", "b" * 251]),
                 client.set_many(["a"], []),
-                client.get_many(["a"], found=np.zeros(1, bool)),
+                client.multi_get(["a"], found=np.zeros(1, bool)),
                 client.set("a", b"", ttl_seconds=-1),
             ):
                 with pytest.raises(InvalidArgumentError):

@@ -65,7 +65,7 @@ def test_masked_arrays_are_refused(table, tmp_path):
         lambda: db.put_many(keys, keys.data),
         lambda: db.put_many(keys.data, rows),
         lambda: db.put_many(["a"], [rows[0]]),
-        lambda: db.get_many(keys.data, out=rows),
+        lambda: db.multi_get(keys.data, out=rows),
         lambda: forerun.gather(rows, rows.data.copy(), ([0], [1])),
         lambda: forerun.gather(rows.data, rows.data.copy(), (keys, keys)),
     ):

@@ -109,7 +109,7 @@ def test_copies_of_rows_and_the_store_respect_them_too(table, tmp_path):
     names = np.array([1], np.uint64)
     db.put_many(names, np.zeros((1, 16), np.uint8))
     others = [
-        lambda: db.get_many(names, out=Tensor(memory[:1])),
+        lambda: db.multi_get(names, out=Tensor(memory[:1])),
         lambda: forerun.gather(
             np.ones((1, 2), np.int64), Tensor(memory[:1]), np.zeros((1, 2), np.int64)
         ),

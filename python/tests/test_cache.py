@@ -37,11 +37,11 @@ def test_agrees_with_a_dict_through_random_operations(cache):
                     model[key] = b"%d" % (int(model[key]) + 7)
             case 5:
                 keys = [b"key%03d" % random.randrange(300) for _ in range(20)]
-                assert cache.get_many(keys) == [model.get(key) for key in keys]
+                assert cache.multi_get(keys) == [model.get(key) for key in keys]
                 assert (key in cache) == (key in model)
     assert len(cache) == len(model)
     cache.clear()
-    assert cache.get_many(list(model)) == [None] * len(model)
+    assert cache.multi_get(list(model)) == [None] * len(model)
 
 
 def test_rows_are_copied_into_an_array(cache):
@@ -49,7 +49,7 @@ def test_rows_are_copied_into_an_array(cache):
     rows = np.random.default_rng(1).random((1000, 16), dtype=np.float32)
     cache.set_many(keys, rows.view(np.uint8))
     out = np.zeros((1001, 16), dtype=np.float32)
-    found = cache.get_many(np.arange(1000, -1, -1, dtype=np.uint64), out=out)
+    found = cache.multi_get(np.arange(1000, -1, -1, dtype=np.uint64), out=out)
     assert found.tolist() == [False] + [True] * 1000
     assert (out[1:] == rows[::-1]).all()
 
@@ -73,7 +73,7 @@ def test_expired_items_are_not_found(cache):
     assert not cache.touch("nothing")
     assert "short" in cache
     time.sleep(2.1)
-    assert cache.get_many(["short", "long", "touched"]) == [None, b"1", None]
+    assert cache.multi_get(["short", "long", "touched"]) == [None, b"1", None]
 
 
 def test_memory_stays_within_the_limit(cache):

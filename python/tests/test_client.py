@@ -73,7 +73,7 @@ def test_agrees_with_a_dict_through_random_operations(client):
                     model[key] = b"%d" % (int(model[key]) + 7)
             case 5:
                 keys = [b"key%03d" % random.randrange(100) for _ in range(20)]
-                assert client.get_many(keys) == [model.get(key) for key in keys]
+                assert client.multi_get(keys) == [model.get(key) for key in keys]
                 assert client.get(key, b"none") == model.get(key, b"none")
             case 6:
                 entries = {b"key%03d" % random.randrange(100): b"%d" % n for n in range(5)}
@@ -81,9 +81,9 @@ def test_agrees_with_a_dict_through_random_operations(client):
                 model |= entries
     gone = list(model)[:10] + [b"absent"]
     assert client.delete_many(gone) == 10
-    assert client.get_many(list(model)) == [None] * 10 + list(model.values())[10:]
+    assert client.multi_get(list(model)) == [None] * 10 + list(model.values())[10:]
     client.clear()
-    assert client.get_many(list(model)) == [None] * len(model)
+    assert client.multi_get(list(model)) == [None] * len(model)
 
 
 def test_rows_are_copied_into_an_array(client):
@@ -91,17 +91,17 @@ def test_rows_are_copied_into_an_array(client):
     rows = np.random.default_rng(1).random((1000, 16), dtype=np.float32)
     client.set_many(keys[:1000], rows)
     out, found = np.zeros((1003, 16), np.float32), np.ones(1003, bool)
-    answered = client.get_many([*reversed(keys), keys[7], keys[7]], out=out, found=found)
+    answered = client.multi_get([*reversed(keys), keys[7], keys[7]], out=out, found=found)
     assert answered is found
     assert found.tolist() == [False] + [True] * 1002
     assert (out[1:1001] == rows[::-1]).all() and (out[1001:] == rows[7]).all()
     assert not out[0].any()
     with pytest.raises(InvalidArgumentError, match="key 1 has 64 bytes, but a row of `out` has 8"):
-        client.get_many([b"absent", *keys[:2]], out=np.zeros((3, 1)))
+        client.multi_get([b"absent", *keys[:2]], out=np.zeros((3, 1)))
     with pytest.raises(InvalidArgumentError, match="found"):
-        client.get_many(keys, found=np.ones(1001, bool))
+        client.multi_get(keys, found=np.ones(1001, bool))
     with pytest.raises(InvalidArgumentError, match="3 in all, not 2"):
-        client.get_many(keys[:3], out=np.zeros((2, 16), np.float32))
+        client.multi_get(keys[:3], out=np.zeros((2, 16), np.float32))
 
 
 def test_integers_are_keys_in_the_meta_protocol(servers):
@@ -113,11 +113,11 @@ def test_integers_are_keys_in_the_meta_protocol(servers):
         ) as client:
             client.set_many(keys, rows)
             out = np.zeros((500, 2), int)
-            assert client.get_many(keys[::-1], out=out).all()
+            assert client.multi_get(keys[::-1], out=out).all()
             assert (out == rows[::-1]).all()
     with forerun.Client(addresses(servers)) as classic:
         with pytest.raises(InvalidArgumentError, match="key 0: .*the meta protocol can"):
-            classic.get_many(keys)
+            classic.multi_get(keys)
 
 
 def test_a_server_without_multi_get_frames_is_named():
@@ -128,7 +128,7 @@ def test_a_server_without_multi_get_frames_is_named():
             with pytest.raises(ServerError, match=f"{address}: it does not accept multi-get"):
                 client.get("key")
             with pytest.raises(PartialError, match="does not accept multi-get") as caught:
-                client.get_many(["key", "absent"])
+                client.multi_get(["key", "absent"])
             assert list(caught.value.positions) == [0, 1]
 
 
@@ -152,10 +152,10 @@ def test_versions_ends_and_lifetimes(client):
     client.set("kept", b"1", ttl_seconds=2)
     assert client.get_and_touch("kept", 100) == b"1"
     client.set("gone", b"1", ttl_seconds=0)
-    assert client.get_many(["short", "many", "gone"]) == [b"1", b"1", None]
+    assert client.multi_get(["short", "many", "gone"]) == [b"1", b"1", None]
     time.sleep(3.1)
     names = ["short", "many", "key", "kept"]
-    assert client.get_many(names) == [None, None, None, b"1"]
+    assert client.multi_get(names) == [None, None, None, b"1"]
 
 
 def test_an_entry_whose_time_ends_after_2038_is_there(client):
@@ -166,7 +166,7 @@ def test_an_entry_whose_time_ends_after_2038_is_there(client):
         assert client.replace("key", b"2", ttl_seconds=ttl)
         client.set_many(["many"], [b"3"], ttl_seconds=ttl)
         assert client.touch("new", ttl) and client.get_and_touch("many", ttl) == b"3"
-        assert client.get_many(["key", "new", "many"]) == [b"2", b"1", b"3"]
+        assert client.multi_get(["key", "new", "many"]) == [b"2", b"1", b"3"]
         client.delete("new")
 
 
@@ -177,7 +177,7 @@ def test_a_value_that_a_server_refuses_is_an_error_with_its_position(client):
     with pytest.raises(PartialError, match="2 of 4 keys were not written; key 1:") as error:
         client.set_many(["a", "b", "c", "d"], [b"1", long, b"1", long])
     assert error.value.positions == [1, 3]
-    assert client.get_many(["a", "b", "c"]) == [b"1", None, b"1"]
+    assert client.multi_get(["a", "b", "c"]) == [b"1", None, b"1"]
     client.set("word", b"word")
     with pytest.raises(ServerError, match="non-numeric"):
         client.increment("word")
@@ -191,7 +191,7 @@ def test_a_value_beyond_the_limit_of_the_client_is_not_read(servers):
         with pytest.raises(MemoryLimitError, match="1025 bytes"):
             client.get("long")
         with pytest.raises(PartialError, match="1 values are longer") as error:
-            client.get_many(["short", "long"])
+            client.multi_get(["short", "long"])
         assert error.value.positions == [1]
         assert client.stats()["get_oversized"] == 2
 
@@ -210,17 +210,17 @@ def test_keys_of_a_dead_server_are_reported_and_all_others_answered(three):
         values = [
             None if at in lost else np.int64(at).tobytes() for at in range(100)
         ]
-        assert lenient.get_many(keys) == values
+        assert lenient.multi_get(keys) == values
         assert lenient.get(keys[lost[0]], 7) == 7 and lenient.gets(keys[lost[0]]) is None
         out, found = np.full(100, -1), np.ones(100, bool)
         message = f"{len(lost)} of 100 keys have no answer; server {dead.address}: "
         with pytest.raises(PartialError, match=message) as error:
-            client.get_many(keys, out=out, found=found)
+            client.multi_get(keys, out=out, found=found)
         assert error.value.positions == lost
         assert found.tolist() == [value is not None for value in values]
         assert out.tolist() == [-1 if at in lost else at for at in range(100)]
         with pytest.raises(PartialError) as error:
-            client.get_many(keys)
+            client.multi_get(keys)
         assert error.value.positions == lost
         for write in (
             lambda: client.set(keys[lost[0]], b""),
@@ -244,11 +244,11 @@ def test_keys_of_a_dead_server_are_reported_and_all_others_answered(three):
         end = time.monotonic() + PATIENCE_S
         while client.stats()["ejected_servers"] and time.monotonic() < end:
             try:
-                client.get_many(keys)
+                client.multi_get(keys)
             except PartialError:
                 time.sleep(0.05)
         client.set_many(keys, np.arange(100))
-        assert client.get_many(keys, out=out).all() and (out == np.arange(100)).all()
+        assert client.multi_get(keys, out=out).all() and (out == np.arange(100)).all()
 
 
 def test_a_delete_that_failed_is_repeated_when_the_server_is_back(tmp_path):
@@ -272,7 +272,7 @@ def test_a_delete_that_failed_is_repeated_when_the_server_is_back(tmp_path):
             with contextlib.suppress(ServerError):
                 client.get("kept")
             time.sleep(0.01)
-        assert client.get_many(["deleted", "kept"]) == [None, b"2"]
+        assert client.multi_get(["deleted", "kept"]) == [None, b"2"]
 
 
 def test_keys_of_a_dead_server_move_if_they_may(three):
@@ -282,7 +282,7 @@ def test_keys_of_a_dead_server_move_if_they_may(three):
         with pytest.raises(PartialError):
             client.set_many(keys, np.arange(100))
         client.set_many(keys, np.arange(100))
-        assert client.get_many(keys, out=np.zeros(100, int)).all()
+        assert client.multi_get(keys, out=np.zeros(100, int)).all()
 
 
 def test_other_threads_run_while_a_call_waits():
@@ -312,13 +312,13 @@ def interrupts():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("call", ["get", "get_many", "get_many_into", "set", "set_many"])
+@pytest.mark.parametrize("call", ["get", "multi_get", "get_many_into", "set", "set_many"])
 def test_an_interrupt_ends_a_wait(call, interrupts):
     with silent() as address, forerun.Client(address, timeout_ms=60_000) as client:
         calls = {
             "get": lambda: client.get("key"),
-            "get_many": lambda: client.get_many(["key"]),
-            "get_many_into": lambda: client.get_many(["key"], out=np.zeros(1)),
+            "multi_get": lambda: client.multi_get(["key"]),
+            "get_many_into": lambda: client.multi_get(["key"], out=np.zeros(1)),
             "set": lambda: client.set("key", b""),
             "set_many": lambda: client.set_many(["key"], [b""]),
         }
@@ -341,7 +341,7 @@ def test_threads_share_a_client(servers):
             for step in range(30):
                 client.set_many(keys, np.full((50, 4), thread * 1000 + step))
                 out = np.zeros((50, 4), int)
-                assert client.get_many(keys, out=out).all()
+                assert client.multi_get(keys, out=out).all()
                 assert (out == thread * 1000 + step).all()
             return True
 
@@ -365,7 +365,7 @@ def test_clients_of_one_ring_place_keys_alike_and_rings_differ(three):
             assert one.servers == addresses(three)
             assert set(places[ring]) == set(one.servers)
             one.set_many(keys, [ring] * 200)
-            assert other.get_many(keys) == [ring.encode()] * 200
+            assert other.multi_get(keys) == [ring.encode()] * 200
     assert len({tuple(place) for place in places.values()}) == 4
     heavy = [three[0].address + ":9", three[1].address]
     with forerun.Client(heavy) as client:
@@ -398,7 +398,7 @@ def test_users_and_certificates(tmp_path):
             addresses(servers), user="ada", password="secret", **options
         ) as client:
             client.set_many(["a", "b", "c"], [b"1", b"2", b"3"])
-            assert client.get_many(["c", "b", "a"]) == [b"3", b"2", b"1"]
+            assert client.multi_get(["c", "b", "a"]) == [b"3", b"2", b"1"]
         with forerun.Client(
             addresses(servers), user="ada", password="other", **options
         ) as client:
@@ -437,13 +437,13 @@ def test_impossible_arguments_are_refused_with_a_message(tmp_path):
             forerun.Client(**{"servers": address, **arguments})
     with forerun.Client(address) as client:
         for key, words in (("", "it is empty"), ("k" * 251, "251 bytes"), ("a b", "white space")):
-            for call in (client.get, client.delete, lambda key: client.get_many(["a", key])):
+            for call in (client.get, client.delete, lambda key: client.multi_get(["a", key])):
                 with pytest.raises(InvalidArgumentError, match=words):
                     call(key)
         with pytest.raises(InvalidArgumentError, match="2 in all, not 1"):
             client.set_many(["a", "b"], [b""])
         with pytest.raises(TypeError):
-            client.get_many("key")
+            client.multi_get("key")
         with pytest.raises(InvalidArgumentError, match="ttl_seconds"):
             client.set("a", b"", ttl_seconds=-1)
         with pytest.raises(ServerError, match="cannot connect"):
@@ -458,7 +458,7 @@ def test_how_a_client_is_shown_and_closed():
     client.close()
     for call in (
         lambda: client.get("a"),
-        lambda: client.get_many([]),
+        lambda: client.multi_get([]),
         lambda: client.set("a", b""),
         lambda: client.set_many([], []),
         client.stats,

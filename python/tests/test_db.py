@@ -37,7 +37,7 @@ def test_agrees_with_a_dict_through_random_operations_and_a_reopening(tmp_path):
                         assert (key in db) == (key in model)
                     case 4:
                         keys = [b"key%03d" % random.randrange(300) for _ in range(20)]
-                        assert db.get_many(keys) == [model.get(key) for key in keys]
+                        assert db.multi_get(keys) == [model.get(key) for key in keys]
             assert dict(db.items()) == model
             db.flush()
             assert list(db) == sorted(model)
@@ -62,12 +62,12 @@ def test_values_are_copied_into_an_array_of_any_type(db):
     rows = np.random.default_rng(1).random((1000, 16), dtype=np.float32)
     db.put_many(keys[:900], rows[:900].view(np.uint8))
     out = np.full((1000, 16), -1, dtype=np.float32)
-    found = db.get_many(keys[::-1].copy(), out=out)
+    found = db.multi_get(keys[::-1].copy(), out=out)
     assert found.tolist() == [False] * 100 + [True] * 900
     assert (out[100:] == rows[:900][::-1]).all()
     assert (out[:100] == -1).all()
     again = np.zeros(1000, dtype=bool)
-    assert db.get_many(keys, out=out, found=again) is again
+    assert db.multi_get(keys, out=out, found=again) is again
     assert again.sum() == 900
 
 
@@ -85,7 +85,7 @@ def test_values_are_copied_into_an_array_of_any_type(db):
 def test_mismatched_arrays_are_refused_with_a_message(db, keys, out):
     db.put_many([b"a", b"b"], [b"12345678", b"12345678"])
     with pytest.raises(forerun.errors.InvalidArgumentError):
-        db.get_many(keys, out=out)
+        db.multi_get(keys, out=out)
 
 
 def test_a_batch_is_applied_whole_or_not_at_all(db):
@@ -170,7 +170,7 @@ def test_keyspaces_are_apart_and_a_batch_goes_across_them(tmp_path):
         with db.snapshot() as before:
             users.put_many(["2", "3"], [b"Bob", b"Cid"])
             users["1"] = b"Ada L."
-            assert before.keyspace(users).get_many(["1", "2"]) == [b"Ada", None]
+            assert before.keyspace(users).multi_get(["1", "2"]) == [b"Ada", None]
             assert before["1"] == b"own"
         assert dict(users.items()) == {b"1": b"Ada L.", b"2": b"Bob", b"3": b"Cid"}
         assert (db["1"], sessions["1"], len(list(db))) == (b"own", b"here", 1)
@@ -267,7 +267,7 @@ def test_threads_read_and_write_at_once(db):
     def read():
         for _ in range(50):
             keys = [b"%05d" % random.randrange(4000) for _ in range(64)]
-            for key, value in zip(keys, db.get_many(keys)):
+            for key, value in zip(keys, db.multi_get(keys)):
                 assert value in (None, key)
 
     threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
@@ -284,15 +284,15 @@ def test_integers_of_any_width_are_the_same_keys(db, dtype):
     numbers = np.array([0, 1, 258, 32767])
     db.put_many(numbers.astype(dtype), [b"a", b"b", b"c", b"d"])
     assert list(db.keys()) == [int(number).to_bytes(8, "big") for number in numbers]
-    assert db.get_many(numbers.astype(np.int64)[::-1]) == [b"d", b"c", b"b", b"a"]
+    assert db.multi_get(numbers.astype(np.int64)[::-1]) == [b"d", b"c", b"b", b"a"]
 
 
 def test_a_negative_number_is_no_key_and_is_named(db):
     with pytest.raises(ValueError, match="position 2 is -5"):
-        db.get_many(np.array([1, 2, -5]))
+        db.multi_get(np.array([1, 2, -5]))
     for array in [np.array([1.0, 2.0]), np.arange(3, dtype=np.uint8), np.zeros((2, 2), np.int64)]:
         with pytest.raises(ValueError, match="array of keys"):
-            db.get_many(array)
+            db.multi_get(array)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint64, np.int16, np.uint8, bool])
@@ -302,12 +302,12 @@ def test_values_are_rows_of_any_type_and_come_back_as_they_were(db, dtype):
     for given in [rows, rows[::-1][::-1], np.asfortranarray(rows), list(rows)]:
         db.put_many(keys, given)
         out = np.empty_like(rows, order="C")
-        assert db.get_many(keys, out=out).all()
+        assert db.multi_get(keys, out=out).all()
         assert (out == rows).all()
     scalars = rows[:, 0, 1].copy()
     db.put_many(keys, scalars)
     out = np.empty_like(scalars)
-    assert db.get_many(keys, out=out).all() and (out == scalars).all()
+    assert db.multi_get(keys, out=out).all() and (out == scalars).all()
 
 
 def test_large_batches_are_looked_up_in_pieces_that_see_one_moment(db):
@@ -327,10 +327,10 @@ def test_large_batches_are_looked_up_in_pieces_that_see_one_moment(db):
     try:
         for _ in range(10):
             out = np.full(30_000, -1.0)
-            assert db.get_many(keys, out=out).all()
+            assert db.multi_get(keys, out=out).all()
             assert out[0] == out[-1]
             assert (out[1:-1] == keys[1:-1]).all()
-            assert db.get_many(keys)[777] == np.float64(777).tobytes()
+            assert db.multi_get(keys)[777] == np.float64(777).tobytes()
     finally:
         stop.set()
         writer.join()
@@ -366,7 +366,7 @@ db.close()
 @pytest.mark.parametrize(
     "long_call",
     [
-        "while True: db.get_many(keys)",
+        "while True: db.multi_get(keys)",
         "while True: db.compact(); db.put_many(keys[:100_000], rows[:100_000])",
         "while True: db.put_many(keys, rows)",
         "while True: len(db)",
@@ -399,7 +399,7 @@ def test_integer_keys_may_have_any_layout(db, dtype):
         numbers[::-1][::-1],
         numbers.astype(numbers.dtype.newbyteorder()),
     ):
-        assert db.get_many(keys) == [b"seven", b"eight", b"nine"]
+        assert db.multi_get(keys) == [b"seven", b"eight", b"nine"]
 
 
 def test_an_array_of_objects_is_no_value(db):
@@ -414,16 +414,16 @@ def test_an_array_of_objects_is_no_value(db):
         with pytest.raises(forerun.errors.InvalidArgumentError, match="object"):
             forerun.Cache(16 << 20).set_many([b"key"], values)
     with pytest.raises(forerun.errors.InvalidArgumentError, match="object"):
-        db.get_many([b"key"], out=np.array([[object()]]))
+        db.multi_get([b"key"], out=np.array([[object()]]))
     assert b"key" not in db
 
 
 def test_memory_that_cannot_be_filled_is_refused_by_name(db):
     refused = forerun.errors.InvalidArgumentError
     with pytest.raises(refused, match="`found` is not C-contiguous"):
-        db.get_many([b"a", b"b"], out=np.zeros((2, 2), np.uint8), found=np.zeros(4, bool)[::2])
+        db.multi_get([b"a", b"b"], out=np.zeros((2, 2), np.uint8), found=np.zeros(4, bool)[::2])
     with pytest.raises(refused, match="`out` has 0 dimensions"):
-        db.get_many([b"a"], out=np.array(0))
+        db.multi_get([b"a"], out=np.array(0))
 
 
 def test_invalid_and_missing_keyspaces_raise_different_errors(db):

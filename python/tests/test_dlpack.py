@@ -199,7 +199,7 @@ def test_a_type_that_numpy_lacks_is_not_taken_for_another():
     with pytest.raises(refused, match="array of bfloat16: keys must be integers"):
         table.contains(keys)
     with pytest.raises(refused, match="of bfloat16"):
-        forerun.Cache().get_many(keys)
+        forerun.Cache().multi_get(keys)
     with pytest.raises(refused, match="array of float8_e5m2, but the rows are of uint8"):
         forerun.Table(4, "uint8").insert([1], Described(np.ones((1, 4), np.uint8), "float8_e5m2"))
 
@@ -217,8 +217,8 @@ def test_rows_of_a_type_that_numpy_lacks_are_copied_and_stored(tmp_path, dtype, 
     with forerun.Db(tmp_path / "store") as db, forerun.Cache() as cache:
         keys = np.arange(6)
         for write, look_up in (
-            (db.put_many, db.get_many),
-            (cache.set_many, cache.get_many),
+            (db.put_many, db.multi_get),
+            (cache.set_many, cache.multi_get),
         ):
             write(keys, source)
             out = Described(np.zeros((6, 4), bits), dtype)
@@ -248,7 +248,7 @@ def test_a_read_only_tensor_is_not_written():
     with pytest.raises(refused, match="`device` cannot be written.*read-only"):
         forerun.gather(HOST, ReadOnlyCudaTensor([2, 4]), PAIRS)
     with pytest.raises(refused, match="`out` cannot be written"):
-        forerun.Cache().get_many(["a", "b"], out=Described(rows, "float", is_read_only=True))
+        forerun.Cache().multi_get(["a", "b"], out=Described(rows, "float", is_read_only=True))
 
 
 def test_a_tensor_of_another_dlpack_is_refused():

@@ -141,7 +141,7 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
             lambda: "key" in db,
             lambda: len(db),
             lambda: bool(db),
-            lambda: db.get_many(["key"]),
+            lambda: db.multi_get(["key"]),
             lambda: db.put("key", b"child"),
             lambda: db.put_many(["key"], [b"child"]),
             lambda: db.delete("key"),
@@ -192,7 +192,7 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
             lambda: cache["key"],
             lambda: "key" in cache,
             lambda: len(cache),
-            lambda: cache.get_many(["key"]),
+            lambda: cache.multi_get(["key"]),
             lambda: cache.set("key", b"child"),
             lambda: cache.set_many(["key"], [b"child"]),
             lambda: cache.delete("key"),
@@ -204,7 +204,7 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
         ],
         "client": [
             lambda: client.get("key"),
-            lambda: client.get_many(["key"]),
+            lambda: client.multi_get(["key"]),
             lambda: client.set("key", b"child"),
             lambda: client.set_many(["key"], [b"child"]),
             lambda: client.delete("key"),
@@ -248,14 +248,14 @@ def test_a_child_that_drops_a_client_leaves_the_connections_to_its_parent():
 
         def work():
             with pytest.raises(ForkedError):
-                held["client"].get_many(keys)
+                held["client"].multi_get(keys)
             with held["client"]:
                 pass
             held.clear()
 
         Child(work, exits=True).wait()
         for _ in range(20):
-            assert held["client"].get_many(keys) == keys
+            assert held["client"].multi_get(keys) == keys
         stats = held["client"].stats()
         assert (stats["server_failures"], stats["idle_connection_sets"]) == (0, 1)
 

@@ -110,7 +110,7 @@ def test_threads_see_misses_but_no_wrong_value_and_no_stall():
         while not is_over.is_set():
             keys = writer.keys()
             begin = time.monotonic()
-            values = client.get_many(keys)
+            values = client.multi_get(keys)
             writer.took(begin)
             writer.check(keys, values)
             keys, lost = keys[:20], ()
@@ -145,7 +145,7 @@ def test_tasks_see_misses_but_no_wrong_value_and_no_stall():
         while not is_over.is_set():
             keys = writer.keys()
             begin = time.monotonic()
-            values = await client.get_many(keys)
+            values = await client.multi_get(keys)
             writer.took(begin)
             writer.check(keys, values)
             keys, lost = keys[:20], ()

@@ -172,9 +172,9 @@ def test_a_repr_tells_what_the_object_is_and_never_an_address(tmp_path, handles)
 def test_one_text_is_not_many_keys_or_values(tmp_path, text):
     with forerun.Db(tmp_path / "store") as db, forerun.Cache(16 << 20) as cache:
         for ask in (
-            lambda: db.get_many(text),
-            lambda: db.get_many(text, out=np.zeros((3, 1), np.uint8)),
-            lambda: cache.get_many(text),
+            lambda: db.multi_get(text),
+            lambda: db.multi_get(text, out=np.zeros((3, 1), np.uint8)),
+            lambda: cache.multi_get(text),
             lambda: db.put_many(text, [b"1"] * 3),
             lambda: db.put_many(["a", "b", "c"], text),
             lambda: cache.set_many(["a", "b", "c"], text),
@@ -225,7 +225,7 @@ def test_flags_without_an_array_for_the_values_are_refused(tmp_path):
     with forerun.Db(tmp_path / "store") as db, forerun.Cache(16 << 20) as cache:
         for handle in (db, cache):
             with pytest.raises(forerun.errors.InvalidArgumentError, match="`out` is missing"):
-                handle.get_many(["a"], found=np.zeros(1, bool))
+                handle.multi_get(["a"], found=np.zeros(1, bool))
 
 
 def test_every_argument_of_a_constructor_is_documented():

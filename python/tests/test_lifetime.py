@@ -189,7 +189,7 @@ def test_other_threads_run_while_values_are_copied_into_an_array(tmp_path):
         keys = np.arange(8_000)
         cache.set_many(keys, np.ones((len(keys), row_bytes), np.uint8))
         out = np.zeros((len(keys), row_bytes), np.uint8)
-        expect_other_threads_run_during(lambda attempt: lambda: cache.get_many(keys, out=out))
+        expect_other_threads_run_during(lambda attempt: lambda: cache.multi_get(keys, out=out))
         assert out.all()
 
 
@@ -367,7 +367,7 @@ def test_a_signal_ends_a_call_on_backups_and_its_work(tmp_path, alarm, backed_up
     shutil.rmtree(into, ignore_errors=True)
     assert backed_up.restore(into).number == 1
     with forerun.Db(into, create=False) as db:
-        assert db.get_many(np.array([399_999]))[0] is not None
+        assert db.multi_get(np.array([399_999]))[0] is not None
 
 
 def test_closed_does_not_wait_for_a_running_call(tmp_path, backed_up):

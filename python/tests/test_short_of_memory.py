@@ -46,11 +46,11 @@ PROGRAM = """
         "other.insert(keys, rows)",
         "db.put_many(keys, rows)",
         "db.put_many(names, names)",
-        "db.get_many(names)",
-        "db.get_many(keys, out=out)",
+        "db.multi_get(names)",
+        "db.multi_get(keys, out=out)",
         "cache.set_many(keys, rows)",
-        "cache.get_many(names)",
-        "cache.get_many(keys, out=out)",
+        "cache.multi_get(names)",
+        "cache.multi_get(keys, out=out)",
     ],
 )
 def test_a_batch_that_does_not_fit_in_memory_raises(tmp_path, call):

@@ -66,7 +66,7 @@ def test_values_and_batches_travel_over_ucx(address, protocol):
         rows = np.random.default_rng(1).random((1000, 16)).astype(np.float32)
         client.set_many(names, rows)
         out = np.zeros((1001, 16), np.float32)
-        found = client.get_many([*names, b"none"], out=out)
+        found = client.multi_get([*names, b"none"], out=out)
         assert found[:1000].all() and not found[1000]
         assert (out[:1000] == rows).all()
         assert client.delete(b"large") and client.get(b"large") is None
@@ -79,7 +79,7 @@ def test_calls_overlap_in_an_event_loop(address):
             await asyncio.gather(*(client.set(key, key * 100) for key in keys))
             values = await asyncio.gather(*(client.get(key) for key in keys))
             assert values == [key * 100 for key in keys]
-            assert await client.get_many([*keys, b"none"]) == [*values, None]
+            assert await client.multi_get([*keys, b"none"]) == [*values, None]
 
     connected(address).close()
     asyncio.run(main())

@@ -251,9 +251,10 @@ struct RunReader<'a> {
 impl Reader for RunReader<'_> {
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
         let together = self.batched && (self.how != RunLookup::Index || keys.len() > 1);
-        match together {
-            true => self.run.multi_get_values(keys, self.how, &mut self.values),
-            false => self.run.get_values(keys, self.how, &mut self.values),
+        if together {
+            self.run.multi_get_values(keys, self.how, &mut self.values)
+        } else {
+            self.run.get_values(keys, self.how, &mut self.values)
         }
         Ok(self.values.found())
     }

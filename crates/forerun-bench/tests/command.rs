@@ -27,7 +27,7 @@ fn benches_print_one_object_per_line() {
             "--load-factor",
             "0.3",
             "--strategy",
-            "find_batch",
+            "find",
         ],
         &["server", "--quick", "--json", "--alone", "--keys", "1,10"],
         &[

@@ -205,7 +205,7 @@ fn the_five_studies_measure_every_design_and_check_its_answers() {
 fn the_hash_bench_prints_one_row_per_cell_design_and_isa() {
     let rows: Vec<HashRow> = rows_with(
         "hash --quick --json --size 32KiB --load-factor 0.6 --hit-rate 0.5 --batch 7 --threads 2 \
-         --skew zipf:0.99 --strategy find_batch --design bucketized2x4,cuckoo3 --isa scalar \
+         --skew zipf:0.99 --strategy find --design bucketized2x4,cuckoo3 --isa scalar \
          --key-bytes 4 --rounds 1",
         &HashRow::NAMES,
     );
@@ -320,7 +320,7 @@ fn wrong_arguments_get_a_message() {
             "no-such-folder",
         ),
         ("hash --quick --design robin", "bucketized2x4"),
-        ("hash --quick --strategy guess", "find_batch"),
+        ("hash --quick --strategy guess", "find"),
         ("hash --quick --skew zipf", "zipf:0.99"),
         ("hash --quick --updates 100", "percentage"),
         ("hash --quick --key-bytes 16", "4 or 8 bytes"),

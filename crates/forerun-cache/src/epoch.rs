@@ -106,9 +106,10 @@ impl Epochs {
     pub(crate) fn pin(&self) -> Pinned<'_> {
         let thread = thread_number();
         let pin = &self.pins.pins[thread as usize % PINS];
-        match self.try_take(pin, thread) {
-            true => Pinned { pin },
-            false => self.pin_another(thread),
+        if self.try_take(pin, thread) {
+            Pinned { pin }
+        } else {
+            self.pin_another(thread)
         }
     }
 

@@ -19,20 +19,20 @@ use std::marker::PhantomData;
 /// never wait for memory: a store that would have to evict fails at once
 /// ([`StoreResult::OutOfMemory`](crate::StoreResult::OutOfMemory)). A store on another thread waits
 /// for the guard for up to a second before it fails.
-pub struct Guard<'c> {
+pub struct CacheGuard<'c> {
     cache: &'c Cache,
     pinned: Pinned<'c>,
     /// A guard counts without a lock, and its pin names its thread, so it stays on one thread.
     not_send: PhantomData<*const ()>,
 }
 
-impl fmt::Debug for Guard<'_> {
+impl fmt::Debug for CacheGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").finish_non_exhaustive()
+        f.debug_struct("CacheGuard").finish_non_exhaustive()
     }
 }
 
-/// Where a [`Guard::scan`] continues. It stays valid after its guard is dropped.
+/// Where a [`CacheGuard::scan`] continues. It stays valid after its guard is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(u64);
 
@@ -50,9 +50,9 @@ impl Cache {
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
     #[inline]
-    pub fn pin(&self) -> Guard<'_> {
+    pub fn pin(&self) -> CacheGuard<'_> {
         self.flush_if_due();
-        Guard::new(self)
+        CacheGuard::new(self)
     }
 
     /// Returns a copy of the value of a key. To read values in place or several keys at once, use
@@ -79,10 +79,10 @@ fn check_lengths(keys: usize, items: usize) -> Result<(), Error> {
     }
 }
 
-impl<'c> Guard<'c> {
+impl<'c> CacheGuard<'c> {
     #[inline]
-    fn new(cache: &'c Cache) -> Guard<'c> {
-        Guard {
+    fn new(cache: &'c Cache) -> CacheGuard<'c> {
+        CacheGuard {
             cache,
             pinned: cache.epochs.pin(),
             not_send: PhantomData,
@@ -124,7 +124,7 @@ impl<'c> Guard<'c> {
         Ok(())
     }
 
-    /// [`multi_get`](Guard::multi_get) of keys that are slices already. Nothing is copied.
+    /// [`multi_get`](CacheGuard::multi_get) of keys that are slices already. Nothing is copied.
     ///
     /// # Errors
     /// [`Error::Length`] if `items` is not as long as `keys`.

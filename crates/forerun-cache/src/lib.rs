@@ -27,8 +27,8 @@
 //! - [`Cache`] makes guards and does all writing: [`Cache::set`], [`Cache::store`],
 //!   [`Cache::delete`], [`Cache::touch`], [`Cache::touch_item`], [`Cache::arithmetic`],
 //!   [`Cache::invalidate`], [`Cache::flush_all`], [`Cache::set_memory_limit`].
-//! - [`Guard`] reads: [`Guard::multi_get`], [`Guard::get`], [`Guard::peek`],
-//!   [`Guard::get_and_touch`], [`Guard::scan`].
+//! - [`CacheGuard`] reads: [`CacheGuard::multi_get`], [`CacheGuard::get`], [`CacheGuard::peek`],
+//!   [`CacheGuard::get_and_touch`], [`CacheGuard::scan`].
 //! - [`Item`] is the result of a lookup, valid while its guard is borrowed. A large value is also
 //!   available as a [`SharedValue`], which outlives the guard.
 //! - [`Crawler`] visits all items in bounded steps.
@@ -86,7 +86,7 @@ mod write;
 pub use cache::Cache;
 pub use crawler::Crawler;
 pub use eviction_hook::Evicted;
-pub use guard::{Cursor, Guard};
+pub use guard::{CacheGuard, Cursor};
 pub use item::Item;
 pub use options::{
     CacheOptions, Clock, Error, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX,

@@ -167,9 +167,10 @@ impl PageRuns {
     }
 
     fn charge(&self, bytes: usize) -> Result<(), AllocError> {
-        match self.budget.try_charge(Purpose::Large, bytes) {
-            true => Ok(()),
-            false => Err(AllocError::Limit),
+        if self.budget.try_charge(Purpose::Large, bytes) {
+            Ok(())
+        } else {
+            Err(AllocError::Limit)
         }
     }
 

@@ -207,7 +207,7 @@ pub enum StoreResult {
     /// The item is larger than
     /// [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). The old item stays.
     TooLarge,
-    /// No memory could be reclaimed, or the calling thread holds a [`Guard`](crate::Guard) and the
+    /// No memory could be reclaimed, or the calling thread holds a [`CacheGuard`](crate::CacheGuard) and the
     /// store would have to evict. The old item stays.
     OutOfMemory,
     /// The calling process is a fork of the one that made the cache. Nothing was done.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cache_server::CacheServer;
-use forerun_client::{Client, ClientOptions, Protocol, Values};
+use forerun_client::{Client, ClientOptions, Lookups, Protocol};
 use testing::Workspace;
 
 const SERVERS: usize = 4;
@@ -67,7 +67,7 @@ struct Worker<'a> {
     seen: &'a Seen,
     number: usize,
     known: Vec<Known>,
-    values: Values,
+    values: Lookups,
     writes: u64,
 }
 
@@ -80,7 +80,7 @@ impl Worker<'_> {
         let of = |at: usize| (round * 37 + at * 7) % KEYS;
         let keys: Vec<String> = (0..BATCH).map(|at| self.key(of(at))).collect();
         let start = Instant::now();
-        let report = self.client.get_many_into(&keys, &mut self.values);
+        let report = self.client.multi_get(&keys, &mut self.values);
         self.seen.took(start);
         let report = report.expect("good keys");
         assert_eq!(report.hits + report.misses + report.failed, BATCH);
@@ -211,7 +211,7 @@ fn one_is_killed(protocol: Protocol) {
                     seen,
                     number,
                     known: (0..KEYS).map(|_| Known::default()).collect(),
-                    values: Values::new(),
+                    values: Lookups::new(),
                     writes: 0,
                 };
                 worker.run(is_over);

@@ -4,11 +4,11 @@ use std::ops::Deref;
 
 use crate::conversation::Answer;
 use crate::error::{Error, Failure};
-use crate::expiry::Expiry;
+use crate::expiry::Expiration;
 use crate::new_value::NewValue;
 use crate::protocol::compose::{Command, LookupKind, StoreMode};
 use crate::ring_client::Client;
-use crate::values::{Report, ServerFailure, Sink, Unanswered, Value, ValueBuf, Values};
+use crate::values::{Lookups, Report, ServerFailure, Sink, Unanswered, Value, ValueBuf};
 use crate::wait::Wait;
 use crate::write_report::WriteReport;
 
@@ -72,7 +72,7 @@ impl<C: Deref<Target = Client>, W: Wait> Calls<C, W> {
     pub async fn gat(
         &self,
         key: impl AsRef<[u8]>,
-        expiry: Expiry,
+        expiry: Expiration,
     ) -> Result<Option<ValueBuf>, Error> {
         let (cas, touch) = (true, Some(expiry.seconds()));
         self.look_up_one(key.as_ref(), LookupKind { cas, touch })
@@ -126,18 +126,18 @@ impl<C: Deref<Target = Client>, W: Wait> Calls<C, W> {
 
     /// [`Client::get_many`].
     #[allow(clippy::missing_errors_doc, reason = "see there")]
-    pub async fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Values, Error> {
-        let mut values = Values::new();
-        self.get_many_into(keys, &mut values).await?;
+    pub async fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Lookups, Error> {
+        let mut values = Lookups::new();
+        self.multi_get(keys, &mut values).await?;
         Ok(values)
     }
 
-    /// [`Client::get_many_into`].
+    /// [`Client::multi_get`].
     #[allow(clippy::missing_errors_doc, reason = "see there")]
-    pub async fn get_many_into<K: AsRef<[u8]>>(
+    pub async fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-        values: &mut Values,
+        values: &mut Lookups,
     ) -> Result<Report, Error> {
         self.client.check_batch(keys)?;
         values.reset(keys.len());
@@ -146,9 +146,9 @@ impl<C: Deref<Target = Client>, W: Wait> Calls<C, W> {
             .await
     }
 
-    /// [`Client::get_many_with`].
+    /// [`Client::multi_get_with`].
     #[allow(clippy::missing_errors_doc, reason = "see there")]
-    pub async fn get_many_with<K: AsRef<[u8]>, S: Sink>(
+    pub async fn multi_get_with<K: AsRef<[u8]>, S: Sink>(
         &self,
         keys: &[K],
         sink: &mut S,
@@ -246,7 +246,7 @@ impl<C: Deref<Target = Client>, W: Wait> Calls<C, W> {
 
     /// [`Client::touch`].
     #[allow(clippy::missing_errors_doc, reason = "see there")]
-    pub async fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<bool, Error> {
+    pub async fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiration) -> Result<bool, Error> {
         self.found(&Command::Touch(expiry.seconds()), key.as_ref())
             .await
     }

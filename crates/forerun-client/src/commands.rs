@@ -2,10 +2,10 @@
 
 use crate::calls::{Calls, CasResult};
 use crate::error::Error;
-use crate::expiry::Expiry;
+use crate::expiry::Expiration;
 use crate::new_value::NewValue;
 use crate::ring_client::Client;
-use crate::values::{Report, ServerFailure, Sink, ValueBuf, Values};
+use crate::values::{Lookups, Report, ServerFailure, Sink, ValueBuf};
 use crate::wait::{Block, block};
 use crate::write_report::WriteReport;
 
@@ -37,7 +37,11 @@ impl Client {
     ///
     /// # Errors
     /// The same as for [`get`](Client::get).
-    pub fn gat(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<Option<ValueBuf>, Error> {
+    pub fn gat(
+        &self,
+        key: impl AsRef<[u8]>,
+        expiry: Expiration,
+    ) -> Result<Option<ValueBuf>, Error> {
         block(self.calls().gat(key, expiry))
     }
 
@@ -46,8 +50,8 @@ impl Client {
     /// # Errors
     /// [`Error::Key`], [`Error::TooManyKeys`], [`Error::Forked`], [`Error::Interrupted`]. A failed
     /// server is not an error: its keys are [`Lookup::Unanswered`](crate::Lookup::Unanswered), and
-    /// [`get_many_into`](Client::get_many_into) reports why.
-    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Values, Error> {
+    /// [`multi_get`](Client::multi_get) reports why.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Lookups, Error> {
         block(self.calls().get_many(keys))
     }
 
@@ -57,12 +61,12 @@ impl Client {
     /// # Errors
     /// The same as for [`get_many`](Client::get_many). `values` is then unchanged, unless the call
     /// was interrupted.
-    pub fn get_many_into<K: AsRef<[u8]>>(
+    pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-        values: &mut Values,
+        values: &mut Lookups,
     ) -> Result<Report, Error> {
-        block(self.calls().get_many_into(keys, values))
+        block(self.calls().multi_get(keys, values))
     }
 
     /// Like [`get_many`](Client::get_many), but passes each value to a sink as it arrives.
@@ -72,7 +76,7 @@ impl Client {
     /// # let servers = [ServerAddress::tcp("localhost", 11211)];
     /// # let client = Client::new(servers, ClientOptions::default())?;
     /// let mut rows = [[0_u8; 4]; 2];
-    /// client.get_many_with(&["a", "b"], &mut |index: usize, value: forerun_client::Value<'_>| {
+    /// client.multi_get_with(&["a", "b"], &mut |index: usize, value: forerun_client::Value<'_>| {
     ///     if let Ok(row) = value.data.try_into() {
     ///         rows[index] = row;
     ///     }
@@ -83,12 +87,12 @@ impl Client {
     /// # Errors
     /// The same as for [`get_many`](Client::get_many). The sink was not called, unless the call was
     /// interrupted.
-    pub fn get_many_with<K: AsRef<[u8]>, S: Sink>(
+    pub fn multi_get_with<K: AsRef<[u8]>, S: Sink>(
         &self,
         keys: &[K],
         sink: &mut S,
     ) -> Result<Report, Error> {
-        block(self.calls().get_many_with(keys, sink))
+        block(self.calls().multi_get_with(keys, sink))
     }
 
     /// Stores a value.
@@ -158,7 +162,7 @@ impl Client {
 
     /// Gives the item of a key a new expiry. Returns whether the item exists.
     #[allow(clippy::missing_errors_doc, reason = "see add")]
-    pub fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiry) -> Result<bool, Error> {
+    pub fn touch(&self, key: impl AsRef<[u8]>, expiry: Expiration) -> Result<bool, Error> {
         block(self.calls().touch(key, expiry))
     }
 

@@ -16,20 +16,20 @@ const PAST: i64 = -1;
 /// When an item expires. Servers count in seconds, and their times end on 19 January 2038.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Expiry {
+pub enum Expiration {
     /// Never, but it may be evicted.
     #[default]
     Never,
     /// After this time, rounded up to seconds. Zero expires at once. A time above 30 days is sent
-    /// as a Unix time by this machine's clock, or as [`Expiry::Never`] if servers cannot represent
+    /// as a Unix time by this machine's clock, or as [`Expiration::Never`] if servers cannot represent
     /// it.
     In(Duration),
     /// At this time, rounded up to seconds. A time that servers cannot represent is sent as the
-    /// time from now, or as [`Expiry::Never`] if that is more than 30 days.
+    /// time from now, or as [`Expiration::Never`] if that is more than 30 days.
     At(SystemTime),
 }
 
-impl Expiry {
+impl Expiration {
     /// The number that represents it in the protocol.
     pub(crate) fn seconds(self) -> i64 {
         self.seconds_at(time::system_now)
@@ -37,16 +37,16 @@ impl Expiry {
 
     fn seconds_at(self, now: impl FnOnce() -> SystemTime) -> i64 {
         match self {
-            Expiry::Never => NEVER,
-            Expiry::In(Duration::ZERO) => PAST,
-            Expiry::In(time) => match rounded_up(time) {
+            Expiration::Never => NEVER,
+            Expiration::In(Duration::ZERO) => PAST,
+            Expiration::In(time) => match rounded_up(time) {
                 relative @ ..=RELATIVE_MAX_S => relative,
                 _ => match now().checked_add(time).map(unix) {
                     Some(unix @ ..=NUMBER_MAX) => unix,
                     _ => NEVER,
                 },
             },
-            Expiry::At(at) => match unix(at) {
+            Expiration::At(at) => match unix(at) {
                 // Servers would interpret a small number as a time from now.
                 ..=RELATIVE_MAX_S => PAST,
                 unix @ ..=NUMBER_MAX => unix,
@@ -84,15 +84,18 @@ mod tests {
     #[test]
     fn times_are_sent_as_servers_read_them() {
         let now = unix_s(1_800_000_000);
-        let in_s = |seconds| Expiry::In(Duration::from_secs(seconds)).seconds_at(|| now);
+        let in_s = |seconds| Expiration::In(Duration::from_secs(seconds)).seconds_at(|| now);
         assert_eq!(
-            (Expiry::Never.seconds_at(|| now), in_s(0), in_s(1)),
+            (Expiration::Never.seconds_at(|| now), in_s(0), in_s(1)),
             (0, -1, 1)
         );
-        assert_eq!(Expiry::In(Duration::from_millis(1)).seconds_at(|| now), 1);
+        assert_eq!(
+            Expiration::In(Duration::from_millis(1)).seconds_at(|| now),
+            1
+        );
         assert_eq!(in_s(2_592_000), 2_592_000);
         assert_eq!(in_s(2_592_001), 1_802_592_001);
-        let at = |at: SystemTime| Expiry::At(at).seconds_at(|| now);
+        let at = |at: SystemTime| Expiration::At(at).seconds_at(|| now);
         assert_eq!(at(unix_s(100)), -1);
         assert_eq!(at(UNIX_EPOCH - Duration::from_secs(1)), -1);
         let half = Duration::from_millis(500);
@@ -104,21 +107,24 @@ mod tests {
     fn a_time_that_servers_cannot_represent_does_not_end_early() {
         let max = NUMBER_MAX as u64;
         let now = unix_s(1_800_000_000);
-        let in_s = |seconds| Expiry::In(Duration::from_secs(seconds)).seconds_at(|| now);
+        let in_s = |seconds| Expiration::In(Duration::from_secs(seconds)).seconds_at(|| now);
         assert_eq!(in_s(max - 1_800_000_000), NUMBER_MAX);
         for seconds in [max - 1_799_999_999, 12 * YEAR_S, 100 * YEAR_S, u64::MAX] {
             assert_eq!(in_s(seconds), 0, "{seconds} s");
         }
-        assert_eq!(Expiry::In(Duration::MAX).seconds_at(|| now), 0);
-        let at = |at: SystemTime, now: SystemTime| Expiry::At(at).seconds_at(|| now);
+        assert_eq!(Expiration::In(Duration::MAX).seconds_at(|| now), 0);
+        let at = |at: SystemTime, now: SystemTime| Expiration::At(at).seconds_at(|| now);
         assert_eq!(at(unix_s(max), now), NUMBER_MAX);
         assert_eq!(at(unix_s(max + 1), now), 0);
         assert_eq!(at(unix_s(10 * max), now), 0);
         // After 2038.
         let now = unix_s(max + YEAR_S);
-        assert_eq!(Expiry::In(Duration::from_secs(60)).seconds_at(|| now), 60);
         assert_eq!(
-            Expiry::In(Duration::from_secs(YEAR_S)).seconds_at(|| now),
+            Expiration::In(Duration::from_secs(60)).seconds_at(|| now),
+            60
+        );
+        assert_eq!(
+            Expiration::In(Duration::from_secs(YEAR_S)).seconds_at(|| now),
             0
         );
         let (day, half) = (Duration::from_secs(86_400), Duration::from_millis(500));

@@ -6,7 +6,7 @@
 //! ```text
 //!   server_address   Endpoint, weight          ring/       which server has a key: ketama, rendezvous
 //!   options, tls     ClientOptions             health      which servers are ejected
-//!   values           Values, Sink, Report      protocol/   requests; replies, from the bytes so far
+//!   values           Lookups, Sink, Report      protocol/   requests; replies, from the bytes so far
 //!   write_report     WriteReport               conversation/  the replies that a request expects
 //!   calls            the calls, as futures     wait        in the caller's thread or an event loop
 //!   commands         the blocking calls        stats       the client's counters
@@ -56,7 +56,7 @@ mod write_report;
 
 pub use calls::{Calls, CasResult};
 pub use error::{Error, Failure, KeyError};
-pub use expiry::Expiry;
+pub use expiry::Expiration;
 pub use forerun_ucx::UcxError;
 pub use new_value::NewValue;
 pub use options::{ClientOptions, Credentials, EjectedKeys, Protocol};
@@ -72,6 +72,6 @@ pub use server_address::{DEFAULT_PORT, Endpoint, ServerAddress};
 pub use stats::ClientStats;
 #[cfg(feature = "tls")]
 pub use tls::TlsOptions;
-pub use values::{Lookup, Report, ServerFailure, Sink, Unanswered, Value, ValueBuf, Values};
+pub use values::{Lookup, Lookups, Report, ServerFailure, Sink, Unanswered, Value, ValueBuf};
 pub use wait::{EventLoop, Readiness, Wait, Watched};
 pub use write_report::{Unwritten, WriteReport};

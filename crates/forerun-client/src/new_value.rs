@@ -1,6 +1,6 @@
 //! A value to be stored.
 
-use crate::expiry::Expiry;
+use crate::expiry::Expiration;
 
 /// A value to be stored, with its flags and its expiry. Any bytes convert to a value that has no
 /// flags and never expires.
@@ -12,11 +12,11 @@ pub struct NewValue<'a> {
     /// Flags that a lookup returns with it.
     pub flags: u32,
     /// When it expires.
-    pub expiry: Expiry,
+    pub expiry: Expiration,
 }
 
 forerun_core::setters! {
-    NewValue<'a> { flags: u32, expiry: Expiry } into { data: &'a [u8] }
+    NewValue<'a> { flags: u32, expiry: Expiration } into { data: &'a [u8] }
 }
 
 impl<'a> NewValue<'a> {

@@ -81,9 +81,10 @@ pub(crate) async fn run<C: Conversation, W: Wait>(
     options: &RoundOptions<'_>,
     wait: &W,
 ) {
-    let mut check = match W::ASKS {
-        true => options.interrupt.first_check(time::now()),
-        false => None,
+    let mut check = if W::ASKS {
+        options.interrupt.first_check(time::now())
+    } else {
+        None
     };
     loop {
         let mut waiting = Vec::with_capacity(turns.len());

@@ -141,9 +141,10 @@ impl fmt::Display for ServerAddress {
         }
         match &self.endpoint {
             Endpoint::Tcp { host, port } | Endpoint::UcxTcp { host, port } => {
-                match host.contains(':') {
-                    true => write!(f, "[{host}]:{port}"),
-                    false => write!(f, "{host}:{port}"),
+                if host.contains(':') {
+                    write!(f, "[{host}]:{port}")
+                } else {
+                    write!(f, "{host}:{port}")
                 }
             }
             Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),

@@ -80,9 +80,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found = CertificateDer::pem_file_iter(path).map_err(|error| wrong(path, error))?;
     let found: Result<Vec<_>, _> = found.collect();
     let found = found.map_err(|error| wrong(path, error))?;
-    match found.is_empty() {
-        true => Err(wrong(path, "it has no certificate")),
-        false => Ok(found),
+    if found.is_empty() {
+        Err(wrong(path, "it has no certificate"))
+    } else {
+        Ok(found)
     }
 }
 

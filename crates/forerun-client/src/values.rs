@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   keys       k0      k1      k2      k3            the caller's order
-//!   lookups   hit     miss    hit     failed         Values: one entry per key
+//!   lookups   hit     miss    hit     failed         Lookups: one entry per key
 //!              └───┐        ┌──┘
 //!   bytes   │ value of k2 │ value of k0 │            in the order of arrival
 //! ```
@@ -145,7 +145,7 @@ pub enum Lookup<'a> {
 /// The values of a batch in the caller's order, in one buffer. It keeps its memory, so reuse it for
 /// the next batch.
 #[derive(Clone, Debug, Default)]
-pub struct Values {
+pub struct Lookups {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
 }
@@ -163,10 +163,10 @@ enum Entry {
     Unanswered(Unanswered),
 }
 
-impl Values {
+impl Lookups {
     /// Creates an empty buffer.
-    pub fn new() -> Values {
-        Values::default()
+    pub fn new() -> Lookups {
+        Lookups::default()
     }
 
     /// The number of keys of the last batch.
@@ -216,7 +216,7 @@ impl Values {
     }
 }
 
-impl Sink for Values {
+impl Sink for Lookups {
     fn hit(&mut self, index: usize, value: Value<'_>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(value.data);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forerun_client::{Client, ClientOptions, Error, Expiry, Failure, NewValue, Unwritten};
+use forerun_client::{Client, ClientOptions, Error, Expiration, Failure, NewValue, Unwritten};
 use testing::fake_server::{FakeServer, wait_for_end};
 use testing::{client_of, forerun, on_every_server, options};
 
@@ -44,7 +44,7 @@ fn a_batch_is_written_and_deleted_on_all_servers() {
         );
 
         // A repeated key keeps its last value, and values expire.
-        let gone = NewValue::new("1").expiry(Expiry::In(Duration::ZERO));
+        let gone = NewValue::new("1").expiry(Expiration::In(Duration::ZERO));
         let entries = [
             ("a", NewValue::new("1")),
             ("a", NewValue::new("2")),

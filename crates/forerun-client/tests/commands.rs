@@ -5,8 +5,8 @@ mod testing;
 use std::time::{Duration, SystemTime};
 
 use forerun_client::{
-    CasResult, Client, ClientOptions, Credentials, Endpoint, Error, Expiry, Failure, KeyError,
-    Lookup, NewValue, Placement, Protocol, ServerAddress, Unanswered, Value, Values,
+    CasResult, Client, ClientOptions, Credentials, Endpoint, Error, Expiration, Failure, KeyError,
+    Lookup, Lookups, NewValue, Placement, Protocol, ServerAddress, Unanswered, Value,
 };
 use testing::{PROTOCOLS, TEXT_PROTOCOLS, client_of, forerun, memcached, on_every_server, options};
 
@@ -128,17 +128,17 @@ fn numbers_are_counted() {
 #[test]
 fn items_expire_and_are_touched() {
     on_every_server(|client, _| {
-        let hour = Expiry::In(Duration::from_secs(3600));
+        let hour = Expiration::In(Duration::from_secs(3600));
         client
             .set("k", NewValue::new("v").expiry(hour))
             .expect("stored");
         client
             .set(
                 "gone",
-                NewValue::new("v").expiry(Expiry::In(Duration::ZERO)),
+                NewValue::new("v").expiry(Expiration::In(Duration::ZERO)),
             )
             .expect("stored");
-        let past = Expiry::At(SystemTime::UNIX_EPOCH);
+        let past = Expiration::At(SystemTime::UNIX_EPOCH);
         client
             .set("past", NewValue::new("v").expiry(past))
             .expect("stored");
@@ -150,14 +150,14 @@ fn items_expire_and_are_touched() {
             .expect("it is there");
         assert!(value.data == b"v" && value.cas.is_some());
         assert_eq!(client.gat("none", hour).expect("it answers"), None);
-        assert!(client.touch("k", Expiry::Never).expect("it answers"));
+        assert!(client.touch("k", Expiration::Never).expect("it answers"));
         assert!(!client.touch("none", hour).expect("it answers"));
-        let later = Expiry::At(SystemTime::now() + Duration::from_secs(40 * 24 * 3600));
+        let later = Expiration::At(SystemTime::now() + Duration::from_secs(40 * 24 * 3600));
         assert!(client.touch("k", later).expect("it answers"));
         assert!(client.get("k").expect("it answers").is_some());
         assert!(
             client
-                .touch("k", Expiry::In(Duration::ZERO))
+                .touch("k", Expiration::In(Duration::ZERO))
                 .expect("it answers")
         );
         assert_eq!(client.get("k").expect("it answers"), None);
@@ -169,8 +169,8 @@ fn items_that_expire_after_2038_are_found_until_then() {
     const YEARS: [u32; 4] = [10, 12, 20, 100];
     on_every_server(|client, protocol| {
         let in_years = |years: u32| Duration::from_secs(365 * 24 * 60 * 60) * years;
-        let ends = YEARS.map(|years| Expiry::In(in_years(years)));
-        let at = YEARS.map(|years| Expiry::At(SystemTime::now() + in_years(years)));
+        let ends = YEARS.map(|years| Expiration::In(in_years(years)));
+        let at = YEARS.map(|years| Expiration::At(SystemTime::now() + in_years(years)));
         let is_found = |key: &str| client.get(key).expect("it answers").is_some();
         for expiry in ends.into_iter().chain(at) {
             let value = NewValue::new("v").expiry(expiry);
@@ -191,7 +191,7 @@ fn items_that_expire_after_2038_are_found_until_then() {
                 assert!(client.delete(key).expect("it answers"));
             }
         }
-        let past = Expiry::At(SystemTime::now() - in_years(1));
+        let past = Expiration::At(SystemTime::now() - in_years(1));
         client
             .set("k", NewValue::new("v").expiry(past))
             .expect("stored");
@@ -208,12 +208,12 @@ fn a_batch_is_answered_in_the_callers_order() {
             let value = NewValue::new(&value).flags(number as u32);
             client.set(key(number), value).expect("stored");
         }
-        let mut values = Values::new();
+        let mut values = Lookups::new();
         for count in [0, 1, 7, 100, 3000] {
             // Each key twice, in reverse order.
             let numbers: Vec<usize> = (0..count).rev().chain((0..count).rev()).collect();
             let keys: Vec<String> = numbers.iter().map(|number| key(*number)).collect();
-            let report = client.get_many_into(&keys, &mut values).expect("good keys");
+            let report = client.multi_get(&keys, &mut values).expect("good keys");
             assert!(report.failures.is_empty() && report.failed == 0 && report.oversized == 0);
             assert_eq!(
                 (values.len(), report.hits + report.misses),
@@ -248,7 +248,7 @@ fn a_sink_gets_each_value_once() {
             assert_eq!(rows[index], [0xff; 4]);
             rows[index] = value.data.try_into().expect("four bytes");
         };
-        let report = client.get_many_with(&keys, &mut sink).expect("good keys");
+        let report = client.multi_get_with(&keys, &mut sink).expect("good keys");
         assert_eq!((report.hits, report.misses), (50, 10));
         for (number, row) in (0..50_u32).zip(&rows) {
             assert_eq!(*row, number.to_le_bytes());
@@ -274,8 +274,8 @@ fn values_beyond_the_limit_are_skipped_and_the_connection_goes_on() {
             "{error}"
         );
         let keys = ["short", "long", "none", "short"];
-        let mut values = Values::new();
-        let report = client.get_many_into(&keys, &mut values).expect("good keys");
+        let mut values = Lookups::new();
+        let report = client.multi_get(&keys, &mut values).expect("good keys");
         assert_eq!((report.hits, report.misses, report.oversized), (2, 1, 1));
         assert_eq!(
             values.lookup(1),
@@ -320,7 +320,7 @@ fn keys_of_any_bytes_are_sent_by_the_meta_protocol() {
         }
         client.set([0, 1], "5").expect("stored");
         assert_eq!(client.incr([0, 1], 2).expect("it answers"), Some(7));
-        assert!(client.touch([0, 1], Expiry::Never).expect("it answers"));
+        assert!(client.touch([0, 1], Expiration::Never).expect("it answers"));
         assert!(client.delete([0, 1]).expect("it answers"));
     });
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forerun_client::{Client, ClientOptions, Error, Failure, NewValue, Pending, Protocol, Values};
+use forerun_client::{Client, ClientOptions, Error, Failure, Lookups, NewValue, Pending, Protocol};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use testing::fake_server::{FakeServer, read_request, wait_for_end};
 use testing::{PROTOCOLS, address, forerun, options};
@@ -72,8 +72,8 @@ fn many_calls_are_driven_by_one_thread() {
         let lookups = (0..50).map(|n| {
             let call = client.start(move |calls| async move {
                 let keys: Vec<String> = (0..21).map(|k| format!("{n}:{k}")).collect();
-                let mut values = Values::new();
-                let report = calls.get_many_into(&keys, &mut values).await;
+                let mut values = Lookups::new();
+                let report = calls.multi_get(&keys, &mut values).await;
                 (n, report, values)
             });
             call.expect("an epoll instance")
@@ -116,8 +116,8 @@ fn a_call_that_waits_wakes_its_loop_only_for_answers() {
     assert!(silent_keys > 0 && silent_keys < 20);
     let start = Instant::now();
     let call = client.start(move |calls| async move {
-        let mut values = Values::new();
-        calls.get_many_into(&keys, &mut values).await
+        let mut values = Lookups::new();
+        calls.multi_get(&keys, &mut values).await
     });
     let (mut reports, turns) = drive(vec![call.expect("an epoll instance")]);
     let report = reports.pop().expect("a result").expect("good keys");

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use forerun_client::{Client, ClientOptions, EjectedKeys, Failure, Lookup, Protocol, Values};
+use forerun_client::{Client, ClientOptions, EjectedKeys, Failure, Lookup, Lookups, Protocol};
 use forerun_server::Server;
 use testing::{address, forerun, forerun_at, until};
 
@@ -59,14 +59,14 @@ fn a_killed_server_costs_misses_and_returns() {
             for thread in 0..4 {
                 let (client, ends, batches) = (&client, &ends, &batches);
                 scope.spawn(move || {
-                    let (mut values, mut round) = (Values::new(), thread);
+                    let (mut values, mut round) = (Lookups::new(), thread);
                     while !ends.load(Ordering::Relaxed) {
                         round += 7;
                         let numbers: Vec<usize> =
                             (0..100).map(|at| (round * 31 + at * 17) % 1000).collect();
                         let keys: Vec<String> = numbers.iter().map(|n| key(*n)).collect();
                         let start = Instant::now();
-                        let report = client.get_many_into(&keys, &mut values);
+                        let report = client.multi_get(&keys, &mut values);
                         let report = report.expect("good keys");
                         assert!(start.elapsed() < TIMEOUT + GRACE, "{:?}", start.elapsed());
                         let counts = report.hits + report.misses + report.failed;
@@ -139,12 +139,12 @@ fn keys_of_an_ejected_server_fail_at_once_or_move() {
             .filter(|key| client.server_of(key) == dead)
             .count();
         stop(servers.remove(dead));
-        let mut values = Values::new();
+        let mut values = Lookups::new();
         for _ in 0..2 {
-            let report = client.get_many_into(&keys, &mut values).expect("good keys");
+            let report = client.multi_get(&keys, &mut values).expect("good keys");
             assert_eq!((report.hits, report.failed), (200 - of_dead, of_dead));
         }
-        let report = client.get_many_into(&keys, &mut values).expect("good keys");
+        let report = client.multi_get(&keys, &mut values).expect("good keys");
         assert_eq!(
             report.hits,
             200 - of_dead,

@@ -8,8 +8,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use forerun_client::{
-    Client, ClientOptions, Error, Failure, Lookup, Protocol, Report, ServerAddress, Unanswered,
-    Values,
+    Client, ClientOptions, Error, Failure, Lookup, Lookups, Protocol, Report, ServerAddress,
+    Unanswered,
 };
 use testing::fake_server::{FakeServer, read_request, wait_for_end};
 use testing::{PATIENCE, PROTOCOLS, address, forerun};
@@ -27,11 +27,11 @@ fn short() -> ClientOptions {
 }
 
 /// Looks up keys `a` and `b`.
-fn look_up(client: &Client) -> (Values, Report) {
-    let mut values = Values::new();
+fn look_up(client: &Client) -> (Lookups, Report) {
+    let mut values = Lookups::new();
     let start = Instant::now();
     let report = client
-        .get_many_into(&["a", "b"], &mut values)
+        .multi_get(&["a", "b"], &mut values)
         .expect("good keys");
     assert!(start.elapsed() < SHORT + PATIENCE / 2, "it hung");
     (values, report)
@@ -115,9 +115,10 @@ fn what_came_before_the_end_counts() {
         assert_eq!((report.hits, report.failed), (1, 1));
         assert_eq!(values.get(1).expect("it came").data, b"hi");
         let failure = &report.failures[0].failure;
-        match closes {
-            true => assert!(matches!(failure, Failure::Closed), "{failure}"),
-            false => assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}"),
+        if closes {
+            assert!(matches!(failure, Failure::Closed), "{failure}")
+        } else {
+            assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}")
         }
     }
 }
@@ -293,8 +294,8 @@ fn one_bad_server_does_not_hide_the_values_of_the_others() {
     for key in keys.iter().filter(of_good) {
         client.set(key, key).expect("stored");
     }
-    let mut values = Values::new();
-    let report = client.get_many_into(&keys, &mut values).expect("good keys");
+    let mut values = Lookups::new();
+    let report = client.multi_get(&keys, &mut values).expect("good keys");
     let good_keys = keys.iter().filter(of_good).count();
     assert!(good_keys > 20);
     assert_eq!((report.hits, report.misses), (good_keys, 0));
@@ -322,8 +323,8 @@ fn a_server_that_reads_nothing_stops_no_one() {
         .map(|number| format!("key:{number:0200}"))
         .collect();
     let start = Instant::now();
-    let mut values = Values::new();
-    let report = client.get_many_into(&keys, &mut values).expect("good keys");
+    let mut values = Lookups::new();
+    let report = client.multi_get(&keys, &mut values).expect("good keys");
     assert!(start.elapsed() < PATIENCE);
     assert_eq!(report.hits, 0);
     assert!(
@@ -355,9 +356,10 @@ fn a_request_that_was_not_sent_to_its_end_is_never_mixed_with_the_next() {
                 if *byte != b'\n' {
                     continue;
                 }
-                let answer = match line.starts_with(b"set") {
-                    true => &b"SERVER_ERROR object too large for cache\r\n"[..],
-                    false => b"VALUE a 0 1\r\n1\r\nEND\r\n",
+                let answer = if line.starts_with(b"set") {
+                    &b"SERVER_ERROR object too large for cache\r\n"[..]
+                } else {
+                    b"VALUE a 0 1\r\n1\r\nEND\r\n"
                 };
                 if line.starts_with(b"set") {
                     skip = value_bytes + 2;

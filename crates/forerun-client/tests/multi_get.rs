@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forerun_client::{
-    Client, ClientOptions, Failure, Lookup, NewValue, Protocol, Report, Unanswered, Value, Values,
+    Client, ClientOptions, Failure, Lookup, Lookups, NewValue, Protocol, Report, Unanswered, Value,
 };
 use testing::fake_server::{FakeServer, read_request, wait_for_end};
 use testing::{PROTOCOLS, client_of, forerun, memcached, options};
@@ -28,9 +28,9 @@ fn client(server: &FakeServer, options: ClientOptions) -> Client {
     Client::new([server.address().into()], options).expect("a client")
 }
 
-fn look_up(client: &Client) -> (Values, Report) {
-    let mut values = Values::new();
-    let report = client.get_many_into(&["a", "b"], &mut values);
+fn look_up(client: &Client) -> (Lookups, Report) {
+    let mut values = Lookups::new();
+    let report = client.multi_get(&["a", "b"], &mut values);
     (values, report.expect("good keys"))
 }
 
@@ -56,9 +56,9 @@ fn a_batch_has_the_same_answers_in_every_protocol() {
     for count in [1, 2, 100, 20_000] {
         let mut all = Vec::new();
         for client in &clients {
-            let mut found = Values::new();
+            let mut found = Lookups::new();
             let report = client
-                .get_many_into(&keys[..count], &mut found)
+                .multi_get(&keys[..count], &mut found)
                 .expect("good keys");
             assert!(report.failures.is_empty(), "{:?}", report.failures);
             assert_eq!((report.hits, report.misses), (count.div_ceil(2), count / 2));
@@ -101,7 +101,7 @@ fn a_batch_of_more_frames_than_credits_is_answered_into_the_callers_rows() {
     let mut sink = |index: usize, value: Value<'_>| {
         rows[index] = value.data.try_into().expect("8 bytes");
     };
-    let report = client.get_many_with(&keys, &mut sink).expect("good keys");
+    let report = client.multi_get_with(&keys, &mut sink).expect("good keys");
     assert_eq!(
         (report.hits, report.failures.len()),
         (400_000, 0),
@@ -276,9 +276,10 @@ fn the_parts_before_the_end_count() {
         assert_eq!((report.misses, report.failed), (1, 1));
         assert_eq!(values.lookup(0), Some(Lookup::Miss));
         let failure = &report.failures[0].failure;
-        match closes {
-            true => assert!(matches!(failure, Failure::Closed), "{failure}"),
-            false => assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}"),
+        if closes {
+            assert!(matches!(failure, Failure::Closed), "{failure}")
+        } else {
+            assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}")
         }
     }
     let mut error = header([2, 0, 1], 4, 0, 6, 0);
@@ -382,8 +383,8 @@ fn no_more_requests_are_sent_than_the_server_grants() {
     let client = client(&server, options);
     // 10 frames.
     let keys: Vec<[u8; 8]> = (0..20_000_u64).map(u64::to_le_bytes).collect();
-    let mut values = Values::new();
-    let report = client.get_many_into(&keys, &mut values).expect("good keys");
+    let mut values = Lookups::new();
+    let report = client.multi_get(&keys, &mut values).expect("good keys");
     assert_eq!(
         (report.misses, report.failures.len()),
         (20_000, 0),

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use forerun_client::{Client, Placement, ServerAddress, Values};
+use forerun_client::{Client, Lookups, Placement, ServerAddress};
 use testing::{PATIENCE, address, forerun, free_port, options};
 
 /// A proxy that is killed when the test ends.
@@ -84,8 +84,8 @@ fn the_proxy_and_the_client_find_each_others_values() {
         }
         // The proxy answers in the order of its servers, not in the order of the keys.
         for client in [&proxied, &direct] {
-            let mut values = Values::new();
-            let report = client.get_many_into(&keys, &mut values).expect("good keys");
+            let mut values = Lookups::new();
+            let report = client.multi_get(&keys, &mut values).expect("good keys");
             assert_eq!(report.hits, keys.len(), "{hash}: {report:?}");
             for (key, value) in keys.iter().zip(values.iter()) {
                 assert_eq!(value.expect("it is there").data, key.as_bytes());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forerun_client::{Client, ClientOptions, Error, Failure, Protocol, ServerAddress, Values};
+use forerun_client::{Client, ClientOptions, Error, Failure, Lookups, Protocol, ServerAddress};
 use forerun_server::{Address, Listen, Server, ServerOptions, UcxOptions};
 use testing::{PATIENCE, forerun, options, start};
 
@@ -95,10 +95,8 @@ fn every_protocol_works_over_ucx() {
         for (at, key) in keys.iter().enumerate().step_by(3) {
             client.set(key, &*format!("value {at}")).expect("stored");
         }
-        let mut values = Values::new();
-        let report = client
-            .get_many_into(&keys, &mut values)
-            .expect("it answers");
+        let mut values = Lookups::new();
+        let report = client.multi_get(&keys, &mut values).expect("it answers");
         assert!(report.failures.is_empty(), "{:?}", report.failures);
         for at in 0..keys.len() {
             let found = values.get(at).map(|value| value.data.to_vec());

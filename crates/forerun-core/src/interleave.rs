@@ -374,9 +374,12 @@ mod tests {
         async fn read(&self, page: usize) -> usize {
             self.queued.borrow_mut().push(page);
             self.waiting.set(self.waiting.get() + 1);
-            std::future::poll_fn(|_| match self.done.borrow().contains(&page) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
+            std::future::poll_fn(|_| {
+                if self.done.borrow().contains(&page) {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
             })
             .await;
             page * 10

@@ -88,9 +88,10 @@ impl Owner {
     /// [`Forked`] in any other process.
     #[inline(always)]
     pub fn check(&self) -> Result<(), Forked> {
-        match self.is_this_process() {
-            true => Ok(()),
-            false => Err(self.forked()),
+        if self.is_this_process() {
+            Ok(())
+        } else {
+            Err(self.forked())
         }
     }
 

@@ -307,9 +307,10 @@ impl Expiry {
             holds_up_to,
         } = clock.expired(now, self.ttl, visible);
         // Relaxed: the stores below publish it.
-        match planted::is(Defect::ExpiredReturns) {
-            true => self.expired_sequence.store(sequence, Ordering::Relaxed),
-            false => drop(self.expired_sequence.fetch_max(sequence, Ordering::Relaxed)),
+        if planted::is(Defect::ExpiredReturns) {
+            self.expired_sequence.store(sequence, Ordering::Relaxed)
+        } else {
+            drop(self.expired_sequence.fetch_max(sequence, Ordering::Relaxed))
         }
         self.holds_up_to.store(holds_up_to, Ordering::Release);
         self.second.store(now, Ordering::Release);

@@ -498,9 +498,10 @@ impl fmt::Debug for Name<'_> {
         const SHOWN_CHARS: usize = 64;
         let shown: String = self.0.chars().take(SHOWN_CHARS).collect();
         write!(f, "{shown:?}")?;
-        match shown.len() < self.0.len() {
-            true => f.write_str("..."),
-            false => Ok(()),
+        if shown.len() < self.0.len() {
+            f.write_str("...")
+        } else {
+            Ok(())
         }
     }
 }

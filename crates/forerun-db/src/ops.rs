@@ -197,9 +197,10 @@ pub(super) fn encode(out: &mut Vec<u8>, before: u32, keyspace: u32, op: &Op<'_>)
 /// Bytes that [`encode`] adds.
 pub(super) fn encoded_len(before: u32, keyspace: u32, op: &Op<'_>) -> usize {
     let with_len = |bytes: &[u8]| varint_len(bytes.len()) + bytes.len();
-    let switch = match keyspace == before {
-        true => 0,
-        false => 1 + varint_len(keyspace as usize),
+    let switch = if keyspace == before {
+        0
+    } else {
+        1 + varint_len(keyspace as usize)
     };
     1 + switch
         + match op {

@@ -379,16 +379,17 @@ impl Options {
 impl TreeOptions {
     /// Refuses limits at which writes would wait for a compaction that never becomes due.
     pub(crate) fn check(&self) -> Result<()> {
-        match self.level0_stop_runs > self.level0_runs {
-            true => Ok(()),
-            false => Err(Error::BadOption {
+        if self.level0_stop_runs > self.level0_runs {
+            Ok(())
+        } else {
+            Err(Error::BadOption {
                 option: "level0_stop_runs",
                 reason: format!(
                     "writes would wait at {} runs, but compaction begins only at {}: set a greater \
                      value",
                     self.level0_stop_runs, self.level0_runs
                 ),
-            }),
+            })
         }
     }
 }
@@ -458,13 +459,14 @@ impl Options {
             tree: self.tree,
             ttl: self.ttl,
         };
-        match name.is_empty() {
-            true => own,
-            false => KeyspaceOptions {
+        if name.is_empty() {
+            own
+        } else {
+            KeyspaceOptions {
                 comparator: Arc::new(Bytewise),
                 ttl: None,
                 ..own
-            },
+            }
         }
     }
 
@@ -548,12 +550,13 @@ fn check_ttl(ttl: Option<Duration>) -> Result<()> {
 }
 
 fn check_bytes(option: &'static str, bytes: usize, bytes_min: usize) -> Result<()> {
-    match bytes >= bytes_min {
-        true => Ok(()),
-        false => Err(Error::BadOption {
+    if bytes >= bytes_min {
+        Ok(())
+    } else {
+        Err(Error::BadOption {
             option,
             reason: format!("{bytes} bytes are too few: at least {bytes_min} are needed"),
-        }),
+        })
     }
 }
 

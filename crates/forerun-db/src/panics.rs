@@ -28,8 +28,9 @@ pub(crate) fn catch_if<T>(
     doing: &'static str,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    match may_panic {
-        true => catch(doing, work),
-        false => work(),
+    if may_panic {
+        catch(doing, work)
+    } else {
+        work()
     }
 }

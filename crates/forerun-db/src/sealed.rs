@@ -107,9 +107,10 @@ impl Kind {
             at: HEAD_BYTES,
         };
         let read = read(&mut reader)?;
-        match reader.at == end {
-            true => Ok(read),
-            false => Err(reader.bad("there are bytes after the last part")),
+        if reader.at == end {
+            Ok(read)
+        } else {
+            Err(reader.bad("there are bytes after the last part"))
         }
     }
 }

@@ -257,9 +257,10 @@ fn a_users_function_that_panics_ends_the_work_and_leaves_nothing() {
         let case = format!("the function that panics is interrupt_if: {is_interrupt}");
         let (io, then) = backed_up(2);
         let mut backups = backups(&io).unwrap();
-        match is_interrupt {
-            true => backups.interrupt_if(|| panic!("the user's function")),
-            false => backups.on_progress(|_| panic!("the user's function")),
+        if is_interrupt {
+            backups.interrupt_if(|| panic!("the user's function"))
+        } else {
+            backups.on_progress(|_| panic!("the user's function"))
         }
         let db = open(&io, &tiny_options()).unwrap();
         let assert_panicked = |error: Error| match error {

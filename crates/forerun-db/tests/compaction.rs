@@ -75,9 +75,10 @@ fn a_store_holds_and_returns_many_times_its_memory() {
         for version in 0..2 {
             let mut batch = WriteBatch::new();
             for i in 0..KEYS {
-                match i % 10 == 9 && version == 1 {
-                    true => batch.delete(&key(i)).unwrap(),
-                    false => batch.put(&key(i), &value(i, version)).unwrap(),
+                if i % 10 == 9 && version == 1 {
+                    batch.delete(&key(i)).unwrap()
+                } else {
+                    batch.put(&key(i), &value(i, version)).unwrap()
                 }
                 if batch.len() == 50 {
                     db.write(&batch, Durability::Buffered).unwrap();
@@ -163,15 +164,12 @@ fn snapshots_and_iterators_are_stable_across_flushes_and_compactions() {
     let mut seen = Vec::new();
     for i in 0..600_u64 {
         let key = key(i % 37);
-        match i % 11 == 3 {
-            true => {
-                db.delete(&key).unwrap();
-                model.remove(&key);
-            }
-            false => {
-                db.put(&key, &value(i, 0)).unwrap();
-                model.insert(key, value(i, 0));
-            }
+        if i % 11 == 3 {
+            db.delete(&key).unwrap();
+            model.remove(&key);
+        } else {
+            db.put(&key, &value(i, 0)).unwrap();
+            model.insert(key, value(i, 0));
         }
         if i % 23 == 0 {
             let mut iter = db.iter();

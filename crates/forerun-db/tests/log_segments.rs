@@ -84,9 +84,10 @@ fn a_segment_whose_creation_failed_does_not_make_the_end_of_the_log_damage() {
         let is_it = matches!(change, Change::Write | Change::Remove)
             && path.ends_with("wal-000002.log")
             && is_on.load(Ordering::Relaxed);
-        match is_it {
-            true => Err(io::Error::other("no second segment today")),
-            false => Ok(()),
+        if is_it {
+            Err(io::Error::other("no second segment today"))
+        } else {
+            Ok(())
         }
     });
     let db = Db::open_with_io(Arc::new(io), STORE, tiny_options()).unwrap();

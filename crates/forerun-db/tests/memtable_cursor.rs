@@ -49,9 +49,10 @@ fn a_cursor_turns_around_anywhere_while_entries_are_added() {
                 -1, 1, -2, 1, -40_i32, 5, -1, -1, -1, 1, -70, 90, -3, 2, -133,
             ] {
                 for _ in 0..steps.unsigned_abs() {
-                    let entry = match steps < 0 {
-                        true => cursor.prev(),
-                        false => cursor.next(),
+                    let entry = if steps < 0 {
+                        cursor.prev()
+                    } else {
+                        cursor.next()
                     };
                     at = at.wrapping_add_signed(steps.signum() as isize);
                     let entry = entry.unwrap().expect("an entry is left");

@@ -276,10 +276,7 @@ fn snapshots_see_whole_batches_while_rows_and_groups_are_inserted() {
     for table in tables() {
         let (next, published) = (AtomicU64::new(1), AtomicU64::new(0));
         let keys = |writer: u64, is_row: bool| -> Vec<_> {
-            let nth = (0..KEYS).map(move |nth| match is_row {
-                true => nth,
-                false => nth * 7 % KEYS,
-            });
+            let nth = (0..KEYS).map(move |nth| if is_row { nth } else { nth * 7 % KEYS });
             nth.map(|nth| (nth * WRITERS + writer).to_be_bytes())
                 .collect()
         };

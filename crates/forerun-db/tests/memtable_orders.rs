@@ -338,9 +338,10 @@ fn an_order_that_contradicts_itself_keeps_every_entry_in_the_table() {
         for is_forward in [true, false] {
             let mut cursor = table.cursor(ALL);
             for _ in 0..=entries {
-                let entry = match is_forward {
-                    true => cursor.next(),
-                    false => cursor.prev(),
+                let entry = if is_forward {
+                    cursor.next()
+                } else {
+                    cursor.prev()
                 };
                 match entry {
                     Ok(Some(entry)) => assert_eq!(entry.value, b"value"),

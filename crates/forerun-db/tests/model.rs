@@ -322,13 +322,12 @@ fn run(steps: &[Step], options: &Options) {
                         model.apply(key, value);
                     }
                 }
-                match commits {
-                    true => {
-                        let sequence = ingestion.commit().unwrap();
-                        assert_eq!(sequence, last + u64::from(!entries.is_empty()));
-                        assert_eq!(sequence, db.stats().last_sequence);
-                    }
-                    false => drop(ingestion),
+                if commits {
+                    let sequence = ingestion.commit().unwrap();
+                    assert_eq!(sequence, last + u64::from(!entries.is_empty()));
+                    assert_eq!(sequence, db.stats().last_sequence);
+                } else {
+                    drop(ingestion)
                 }
             }
             Step::Flush => db.flush().unwrap(),

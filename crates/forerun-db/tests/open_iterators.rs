@@ -121,9 +121,10 @@ impl Open {
 
     /// Takes a step from either end. Returns whether there was an entry.
     fn step(&mut self, from_back: bool) -> bool {
-        let (found, wanted) = match from_back {
-            true => (self.iter.next_entry_back(), self.left.pop_back()),
-            false => (self.iter.next_entry(), self.left.pop_front()),
+        let (found, wanted) = if from_back {
+            (self.iter.next_entry_back(), self.left.pop_back())
+        } else {
+            (self.iter.next_entry(), self.left.pop_front())
         };
         let found = found.unwrap().map(|entry| (entry.key, entry.value));
         let wanted = wanted.as_ref().map(|(key, value)| (&key[..], &value[..]));
@@ -231,13 +232,15 @@ fn a_read_that_fails_ends_its_iterator_with_one_error_and_no_other() {
             io.fail_call(call, Fault::Fail(EIO));
         }
         let error = loop {
-            let found = match from_back {
-                true => iter.iter.next_entry_back(),
-                false => iter.iter.next_entry(),
+            let found = if from_back {
+                iter.iter.next_entry_back()
+            } else {
+                iter.iter.next_entry()
             };
-            let wanted = match from_back {
-                true => wanted.next_back(),
-                false => wanted.next(),
+            let wanted = if from_back {
+                wanted.next_back()
+            } else {
+                wanted.next()
             };
             match found {
                 Ok(found) => {

@@ -95,12 +95,11 @@ fn store(is_closed: bool) -> FaultIo {
     }
     db.delete_range(&100_u32.to_be_bytes(), &120_u32.to_be_bytes())
         .unwrap();
-    match is_closed {
-        true => {
-            db.close().unwrap();
-            io
-        }
-        false => io.kill(),
+    if is_closed {
+        db.close().unwrap();
+        io
+    } else {
+        io.kill()
     }
 }
 

@@ -176,10 +176,7 @@ proptest! {
         let path = file.get(&files);
         let mut bytes = io.read(path).unwrap();
         let at = at.index(bytes.len());
-        match cut {
-            true => bytes.truncate(at),
-            false => bytes[at] ^= flip,
-        }
+        if cut { bytes.truncate(at) } else { bytes[at] ^= flip }
         io.write(path, &bytes);
 
         let checked = match check(&io) {

@@ -187,9 +187,10 @@ fn check_ends(source: &impl Readable, comparisons: &Counting, case: &str) {
         let begun = comparisons.0.load(Relaxed);
         let mut iter = source.range::<&[u8]>(range);
         let mut found = Vec::new();
-        while let Some(entry) = match from_back {
-            true => iter.next_entry_back().unwrap(),
-            false => iter.next_entry().unwrap(),
+        while let Some(entry) = if from_back {
+            iter.next_entry_back().unwrap()
+        } else {
+            iter.next_entry().unwrap()
         } {
             found.push(entry.key.to_vec());
         }

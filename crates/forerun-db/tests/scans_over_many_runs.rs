@@ -142,9 +142,10 @@ fn check(
         false => map.range(range.clone()),
     };
     for (at, is_forward) in turns.iter().enumerate() {
-        let (found, expected) = match is_forward {
-            true => (iter.next_entry().unwrap(), expected.next()),
-            false => (iter.next_entry_back().unwrap(), expected.next_back()),
+        let (found, expected) = if is_forward {
+            (iter.next_entry().unwrap(), expected.next())
+        } else {
+            (iter.next_entry_back().unwrap(), expected.next_back())
         };
         let found = found.map(|entry| (entry.key.to_vec(), entry.value.to_vec()));
         let expected = expected.map(|(_, entry)| entry.clone());

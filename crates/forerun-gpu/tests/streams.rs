@@ -71,9 +71,10 @@ fn look_up(table: &GpuTable, n: u64) -> Result<(), TableError> {
 }
 
 fn run(table: &GpuTable, writes: bool, n: u64) -> Result<(), TableError> {
-    match writes {
-        true => insert(table, n).map(drop),
-        false => table.find(&keys(n), &mut rows(n)).map(drop),
+    if writes {
+        insert(table, n).map(drop)
+    } else {
+        table.find(&keys(n), &mut rows(n)).map(drop)
     }
 }
 

@@ -3,4 +3,4 @@
 
 pub mod table;
 
-pub use table::{Error, Guard, HashTable, Iter, Options};
+pub use table::{Error, HashTable, HashTableGuard, HashTableIter, Options};

@@ -111,7 +111,7 @@ fn assert_batch(table: &HashTable, map: &HashMap<u64, u64>, keys: &[u64]) {
     const UNTOUCHED: u64 = 0xdead;
     let mut values = vec![UNTOUCHED; keys.len()];
     let mut found = vec![true; keys.len()];
-    let hits = table.find_batch(keys, &mut values, &mut found);
+    let hits = table.find(keys, &mut values, &mut found);
     assert_eq!(
         hits,
         keys.iter().filter(|&key| map.contains_key(key)).count()
@@ -205,7 +205,7 @@ fn a_table_of_several_segments_keeps_every_entry_while_it_grows_and_shrinks() {
     assert_eq!(table.len(), keys.len());
     assert!(table.load_factor() > 0.6, "{}", table.load_factor());
     let (mut values, mut found) = (vec![0; keys.len()], vec![false; keys.len()]);
-    assert_eq!(table.find_batch(&keys, &mut values, &mut found), keys.len());
+    assert_eq!(table.find(&keys, &mut values, &mut found), keys.len());
     assert_eq!(values, keys);
 
     let (kept, removed) = keys.split_at(1000);
@@ -222,9 +222,9 @@ fn the_shortest_slice_decides_the_length_of_a_batch() {
     let table = HashTable::new().unwrap();
     table.insert_batch(&[1, 2, 3], &[10, 20, 30]).unwrap();
     let (mut values, mut found) = ([0; 2], [false; 3]);
-    assert_eq!(table.find_batch(&[1, 2, 3], &mut values, &mut found), 2);
+    assert_eq!(table.find(&[1, 2, 3], &mut values, &mut found), 2);
     assert_eq!((values, found), ([10, 20], [true, true, false]));
-    assert_eq!(table.find_batch(&[], &mut values, &mut found), 0);
+    assert_eq!(table.find(&[], &mut values, &mut found), 0);
     assert_eq!(table.insert_batch(&[4, 5], &[40]).unwrap(), 1);
     assert_eq!(table.len(), 4);
 }
@@ -275,7 +275,7 @@ fn readers_see_whole_entries_while_writers_and_resizes_change_the_table() {
                             STEADY + key % churn_keys
                         }
                     });
-                    table.find_batch(&keys, &mut values, &mut found);
+                    table.find(&keys, &mut values, &mut found);
                     for ((key, seen), found) in keys.into_iter().zip(values).zip(found) {
                         assert!(found || key >= STEADY, "steady key {key} was not found");
                         if found {

@@ -58,9 +58,10 @@ impl Progress {
     }
 
     fn bar(&self, what: &str, total: Option<u64>, template: &str) -> ProgressBar {
-        let target = match self.shown {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
+        let target = if self.shown {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(total, target);
         // The templates are constants. A test checks them.

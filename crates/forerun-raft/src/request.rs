@@ -99,11 +99,12 @@ impl Request {
             }
             request_bytes += key.len() + value_bytes;
         }
-        match request_bytes <= REQUEST_BYTES_MAX {
-            true => Ok(()),
-            false => Err(RejectedRequest::TooLarge {
+        if request_bytes <= REQUEST_BYTES_MAX {
+            Ok(())
+        } else {
+            Err(RejectedRequest::TooLarge {
                 bytes: request_bytes,
-            }),
+            })
         }
     }
 }

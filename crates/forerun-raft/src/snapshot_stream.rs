@@ -153,9 +153,10 @@ impl Decoder {
 
     /// Checks that the whole stream has arrived.
     pub(crate) fn check_ended(&self) -> Result<()> {
-        match self.has_ended {
-            true => Ok(()),
-            false => Err(self.bad(self.pending.len(), "the end is missing")),
+        if self.has_ended {
+            Ok(())
+        } else {
+            Err(self.bad(self.pending.len(), "the end is missing"))
         }
     }
 

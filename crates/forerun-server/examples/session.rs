@@ -9,7 +9,7 @@
 //!
 //! The program measures each form with uniformly random keys out of `ITEMS`, in five alternating
 //! rounds. It prints the median next to the median of the same lookups through
-//! [`Guard::multi_get`](forerun_cache::Guard::multi_get) alone. The difference is the cost of the
+//! [`CacheGuard::multi_get`](forerun_cache::CacheGuard::multi_get) alone. The difference is the cost of the
 //! protocol.
 
 use std::io::IoSlice;

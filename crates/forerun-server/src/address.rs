@@ -143,9 +143,10 @@ impl Listen {
     /// ```
     pub fn parse(text: &str, default_port: u16) -> Result<Vec<Listen>, Error> {
         if let Some(control) = text.strip_prefix("ucx:") {
-            let places = match control.starts_with("ucx:") || control.starts_with("notls:") {
-                true => return Err(bad(text, "ucx: comes before an address or unix:")),
-                false => Listen::parse(control, default_port)?,
+            let places = if control.starts_with("ucx:") || control.starts_with("notls:") {
+                return Err(bad(text, "ucx: comes before an address or unix:"));
+            } else {
+                Listen::parse(control, default_port)?
             };
             let over_ucx = |place: Listen| place.over_ucx(UcxOptions::default());
             return Ok(places.into_iter().map(over_ucx).collect());

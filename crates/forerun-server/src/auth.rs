@@ -216,9 +216,10 @@ impl Authentication {
             return refuse(consumed, "CLIENT_ERROR bad authentication token format\r\n");
         };
         let open = users.knows(user, password);
-        let answer = match open {
-            true => "STORED\r\n",
-            false => "CLIENT_ERROR authentication failure\r\n",
+        let answer = if open {
+            "STORED\r\n"
+        } else {
+            "CLIENT_ERROR authentication failure\r\n"
         };
         Entry::Answered {
             consumed,

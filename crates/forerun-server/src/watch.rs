@@ -169,9 +169,10 @@ impl Watchers {
         let (mut sent, mut skipped) = (0, 0);
         for watcher in &list.watchers {
             if watcher.kinds.meets(kind) {
-                match watcher.push(line.as_bytes()) {
-                    true => sent += 1,
-                    false => skipped += 1,
+                if watcher.push(line.as_bytes()) {
+                    sent += 1
+                } else {
+                    skipped += 1
                 }
             }
         }

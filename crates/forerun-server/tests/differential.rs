@@ -278,9 +278,10 @@ fn generated_commands_are_answered_as_memcached_answers_them() {
         let mut said = String::new();
         let commands = 1 + random.below(4);
         for at in 0..=commands {
-            let (sent, has_block) = match at == commands {
-                true => (format!("mg {key} h s v t f\r\n"), false),
-                false => command(&mut random, &key, now_s),
+            let (sent, has_block) = if at == commands {
+                (format!("mg {key} h s v t f\r\n"), false)
+            } else {
+                command(&mut random, &key, now_s)
             };
             said += &format!(" | {}", sent.escape_debug());
             let timeout = Some(Duration::from_secs(10));
@@ -290,9 +291,10 @@ fn generated_commands_are_answered_as_memcached_answers_them() {
             // If memcached refuses a command, it reads the command's block as commands and answers
             // those.
             let refused = has_block && ours.starts_with(b"CLIENT_ERROR");
-            let same = match refused {
-                true => theirs.starts_with(&ours),
-                false => agree(&ours, &theirs),
+            let same = if refused {
+                theirs.starts_with(&ours)
+            } else {
+                agree(&ours, &theirs)
             };
             // If a refused command has `noreply`, memcached answers only its block.
             let silent = has_block && ours.is_empty() && theirs.starts_with(b"ERROR");

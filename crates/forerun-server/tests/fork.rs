@@ -43,9 +43,10 @@ fn a_server_survives_a_forked_child_that_uses_its_handles() {
                 server.snapshot();
                 server.reload_files();
                 assert!(server.metrics_address().is_some());
-                match waits {
-                    true => assert!(matches!(server.wait(), Err(ServerError::Forked(_)))),
-                    false => drop(server),
+                if waits {
+                    assert!(matches!(server.wait(), Err(ServerError::Forked(_))))
+                } else {
+                    drop(server)
                 }
             });
         }

@@ -56,9 +56,10 @@ impl Write for Memory {
 impl Read for Memory {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let is_waiting = self.answers.is_empty() && !into.is_empty() && !self.client.is_closed;
-        match is_waiting {
-            true => Err(io::Error::other("no answer comes")),
-            false => self.answers.read(into),
+        if is_waiting {
+            Err(io::Error::other("no answer comes"))
+        } else {
+            self.answers.read(into)
         }
     }
 }

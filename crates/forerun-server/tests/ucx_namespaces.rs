@@ -102,13 +102,14 @@ fn has_carrier(name: &str) -> bool {
 fn ip(arguments: &[&str]) -> Result<String, String> {
     let ran = Command::new("ip").args(arguments).output();
     let ran = ran.map_err(|error| format!("ip: {error}"))?;
-    match ran.status.success() {
-        true => Ok(String::from_utf8_lossy(&ran.stdout).into_owned()),
-        false => Err(format!(
+    if ran.status.success() {
+        Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+    } else {
+        Err(format!(
             "ip {}: {}",
             arguments.join(" "),
             String::from_utf8_lossy(&ran.stderr).trim()
-        )),
+        ))
     }
 }
 

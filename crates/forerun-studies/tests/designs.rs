@@ -53,7 +53,7 @@ fn check_lookups<K: Word, V: Word>(
         // Earlier content of the arrays must not affect the answers.
         let mut values = vec![V::MAX; keys.len()];
         let mut found: Vec<bool> = (0..keys.len()).map(|i| i % 2 == 0).collect();
-        let hits = table.find_batch(keys, &mut values, &mut found, lookup);
+        let hits = table.find(keys, &mut values, &mut found, lookup);
         for (i, key) in keys.iter().enumerate() {
             let answer = found[i].then_some(values[i]);
             assert_eq!(answer, model.get(key).copied(), "{design} {lookup} {key:?}");
@@ -214,7 +214,7 @@ fn the_shortest_slice_decides_how_many_keys_are_looked_up() {
         for &lookup in design.lookups() {
             for (values_len, found_len) in [(5, 20), (20, 5), (5, 5), (0, 20)] {
                 let (mut values, mut found) = (vec![0; values_len], vec![false; found_len]);
-                let hits = table.find_batch(&keys, &mut values, &mut found, lookup);
+                let hits = table.find(&keys, &mut values, &mut found, lookup);
                 assert_eq!(hits, values_len.min(found_len), "{design} {lookup}");
                 assert!(
                     found.iter().skip(hits).all(|found| !found),

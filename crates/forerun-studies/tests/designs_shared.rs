@@ -43,7 +43,7 @@ fn read(table: &dyn SharedTable<u64, u64>, stop: &AtomicBool, lookups: &[Lookup]
     // Relaxed suffices: the flag publishes no data.
     while !stop.load(Ordering::Relaxed) || batches < lookups.len() {
         let lookup = lookups[batches % lookups.len()];
-        table.find_batch(&keys, &mut values, &mut found, lookup);
+        table.find(&keys, &mut values, &mut found, lookup);
         for (i, &key) in keys.iter().enumerate() {
             assert!(
                 found[i] || key >= KEYS,

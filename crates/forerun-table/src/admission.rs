@@ -48,9 +48,10 @@ impl AdmissionFilter {
 
     /// Bytes of memory for each row of the tier.
     pub(crate) fn bytes_per_row(policies: &Policies) -> usize {
-        match Self::counts_lookups(policies) {
-            true => PLACES_PER_ROW * Ghosts::PLACE_BYTES,
-            false => 0,
+        if Self::counts_lookups(policies) {
+            PLACES_PER_ROW * Ghosts::PLACE_BYTES
+        } else {
+            0
         }
     }
 

@@ -131,11 +131,12 @@ impl Store {
 
     /// Refuses changes of a store that was opened read-only.
     pub(crate) fn check_access(&self) -> Result<()> {
-        match self.is_read_only() {
-            false => Ok(()),
-            true => Err(Error::Store(forerun_db::Error::ReadOnly {
+        if self.is_read_only() {
+            Err(Error::Store(forerun_db::Error::ReadOnly {
                 path: self.db.path().to_owned(),
-            })),
+            }))
+        } else {
+            Ok(())
         }
     }
 

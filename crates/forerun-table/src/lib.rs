@@ -114,7 +114,7 @@ pub use options::{
     Admission, EvictionCallback, HostCapacity, Promotion, Update, WhenFull, WritePolicy,
 };
 pub use row_type::{Dtype, RowType, UnknownDtype};
-pub use snapshot::{Export, Rows, Snapshot};
+pub use snapshot::{Export, Rows, TableSnapshot};
 pub use stats::{Counts, DeviceStats, Stats};
 pub use table::Table;
 pub use typed::{TypedRow, TypedTable};

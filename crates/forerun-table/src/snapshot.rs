@@ -24,15 +24,19 @@ pub struct Rows {
 /// not change it.
 ///
 /// It reads only the store. While it exists, the store keeps its rows on disk.
-pub struct Snapshot {
+pub struct TableSnapshot {
     row: RowType,
     format: Format,
     snapshot: forerun_db::Snapshot,
 }
 
-impl Snapshot {
-    pub(crate) fn new(row: RowType, store: &Store, snapshot: forerun_db::Snapshot) -> Snapshot {
-        Snapshot {
+impl TableSnapshot {
+    pub(crate) fn new(
+        row: RowType,
+        store: &Store,
+        snapshot: forerun_db::Snapshot,
+    ) -> TableSnapshot {
+        TableSnapshot {
             row,
             format: store.format(),
             snapshot,
@@ -97,9 +101,9 @@ impl Snapshot {
     }
 }
 
-impl fmt::Debug for Snapshot {
+impl fmt::Debug for TableSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot")
+        f.debug_struct("TableSnapshot")
             .field("row", &self.row)
             .field("sequence", &self.snapshot.sequence())
             .finish_non_exhaustive()

@@ -6,7 +6,7 @@ use crate::device_tier::Device;
 use crate::device_tier::Pointers;
 use crate::inner::Inner;
 use crate::options::Update;
-use crate::snapshot::{Export, Snapshot};
+use crate::snapshot::{Export, TableSnapshot};
 use crate::stats::{DeviceStats, Stats};
 use crate::{Bags, Error, PoolingOptions, Result, RowType, background_moves};
 use forerun_core::ProcessBound;
@@ -342,9 +342,9 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::NoStore`]; those of [`flush`](Table::flush).
-    pub fn snapshot(&self) -> Result<Snapshot> {
+    pub fn snapshot(&self) -> Result<TableSnapshot> {
         let (store, snapshot) = self.inner()?.snapshot()?;
-        Ok(Snapshot::new(self.inner()?.row, store, snapshot))
+        Ok(TableSnapshot::new(self.inner()?.row, store, snapshot))
     }
 
     /// Writes a store with all rows, as of now, to an empty or new directory. Another table can

@@ -199,15 +199,18 @@ fn begin(last: Option<Applied>, id: WriteId, keys: usize) -> Result<Applied> {
             sequence: id.sequence,
             last: last.sequence,
         }),
-        Some(last) if last.sequence == id.sequence => match last.keys == keys {
-            true => Ok(last),
-            false => Err(Error::Length {
-                what: "keys of a repeated write",
-                len: keys,
-                keys: last.keys,
-                needed: last.keys,
-            }),
-        },
+        Some(last) if last.sequence == id.sequence => {
+            if last.keys == keys {
+                Ok(last)
+            } else {
+                Err(Error::Length {
+                    what: "keys of a repeated write",
+                    len: keys,
+                    keys: last.keys,
+                    needed: last.keys,
+                })
+            }
+        }
         _ => Ok(Applied {
             sequence: id.sequence,
             keys,

@@ -93,9 +93,10 @@ impl Prober {
             return Probed::Waiting;
         }
         self.idle_calls += 1;
-        match self.idle_calls > IDLE_CALLS {
-            true => Probed::Stuck,
-            false => Probed::Waiting,
+        if self.idle_calls > IDLE_CALLS {
+            Probed::Stuck
+        } else {
+            Probed::Waiting
         }
     }
 }

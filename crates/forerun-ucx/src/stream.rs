@@ -186,9 +186,10 @@ impl<C: ControlSocket> Stream<C> {
             Some(count) => {
                 self.has_ended = lock(&self.hub).has_arrived(self.channel, count);
                 self.is_awaited = !self.has_ended;
-                match self.has_ended {
-                    true => Ok(0),
-                    false => Err(ErrorKind::WouldBlock.into()),
+                if self.has_ended {
+                    Ok(0)
+                } else {
+                    Err(ErrorKind::WouldBlock.into())
                 }
             }
             None if self.is_closed => {
@@ -266,12 +267,11 @@ impl<C: ControlSocket> Drop for Stream<C> {
         let end = hub.sent(self.channel).to_le_bytes();
         // If the control socket does not take the number, the peer sees a broken connection.
         let is_sent = control.write(&end).is_ok_and(|count| count == END_BYTES);
-        match is_sent && !self.is_ended_by_peer() {
-            true => {
-                let is_gone = Box::new(move || has_ended(&mut control));
-                hub.close_when(self.channel, is_gone);
-            }
-            false => hub.close_now(self.channel),
+        if is_sent && !self.is_ended_by_peer() {
+            let is_gone = Box::new(move || has_ended(&mut control));
+            hub.close_when(self.channel, is_gone);
+        } else {
+            hub.close_now(self.channel)
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use forerun::client::{Client, ClientOptions, Error, Expiry, NewValue, ServerAddress, Values};
+use forerun::client::{Client, ClientOptions, Error, Expiry, Lookups, NewValue, ServerAddress};
 
 /// How many values were answered, and where they came from.
 #[derive(Debug, Default)]
@@ -40,12 +40,12 @@ fn main() -> Result<(), Error> {
 pub fn run(servers: Vec<ServerAddress>) -> Result<Answers, Error> {
     let options = ClientOptions::default().timeout(Duration::from_millis(200));
     let client = Client::new(servers, options)?;
-    let mut values = Values::new(); // Reused from batch to batch.
+    let mut values = Lookups::new(); // Reused from batch to batch.
     let mut answers = Answers::default();
     for request in 0..100_u64 {
         let ids: Vec<u64> = (0..50).map(|n| (request * 7 + n * n) % 1000).collect();
         let keys: Vec<String> = ids.iter().map(|id| format!("value:{id}")).collect();
-        let report = client.get_many_into(&keys, &mut values)?;
+        let report = client.multi_get(&keys, &mut values)?;
         answers.found += report.hits;
         answers.failed += report.failed;
         for failure in &report.failures {

@@ -143,7 +143,7 @@ pub mod io {
 ///
 /// // A batch of keys; the values of those that are present.
 /// let (mut values, mut found) = ([0; 4], [false; 4]);
-/// let hits = table.find_batch(&[1, 2, 3, 4], &mut values, &mut found);
+/// let hits = table.find(&[1, 2, 3, 4], &mut values, &mut found);
 /// assert_eq!((hits, values), (3, [10, 20, 30, 0]));
 /// assert_eq!(found, [true, true, true, false]);
 ///
@@ -197,7 +197,7 @@ pub mod cache {
 ///
 /// // The requests to all servers are sent before the first answer is read.
 /// let mut values = Values::new();
-/// let report = client.get_many_into(&["FR/Lyon", "CH/Bern"], &mut values)?;
+/// let report = client.multi_get(&["FR/Lyon", "CH/Bern"], &mut values)?;
 /// assert!(values.get(0).is_none());
 /// for failure in &report.failures {
 ///     eprintln!("{failure}");

@@ -181,7 +181,7 @@ fn client() -> anyhow::Result<()> {
     client.set("CH/Biel", NewValue::new("47.137,7.246").expiry(hour))?;
 
     let mut values = Values::new();
-    let report = client.get_many_into(&["CH/Biel", "FR/Lyon", "CH/Bern"], &mut values)?;
+    let report = client.multi_get(&["CH/Biel", "FR/Lyon", "CH/Bern"], &mut values)?;
     assert_eq!(values.get(1), None);
     for failure in &report.failures {
         eprintln!("{failure}");

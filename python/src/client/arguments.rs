@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forerun::client::{
-    Credentials, EjectedKeys, Expiry, Placement, Protocol, ServerAddress, TlsOptions,
+    Credentials, EjectedKeys, Expiration, Placement, Protocol, ServerAddress, TlsOptions,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -94,9 +94,10 @@ pub(crate) fn tls(files: TlsFiles) -> PyResult<Option<TlsOptions>> {
         }
     };
     let Some(authorities) = files.authorities else {
-        return match certificate.is_some() || files.server_name.is_some() {
-            true => Err(invalid("TLS needs `tls_ca_file`")),
-            false => Ok(None),
+        return if certificate.is_some() || files.server_name.is_some() {
+            Err(invalid("TLS needs `tls_ca_file`"))
+        } else {
+            Ok(None)
         };
     };
     let tls = TlsOptions::new(authorities).server_name(files.server_name);
@@ -104,9 +105,9 @@ pub(crate) fn tls(files: TlsFiles) -> PyResult<Option<TlsOptions>> {
 }
 
 /// When an entry with this time to live expires.
-pub(crate) fn expiry(ttl_seconds: Option<u32>) -> Expiry {
+pub(crate) fn expiry(ttl_seconds: Option<u32>) -> Expiration {
     match ttl_seconds {
-        None => Expiry::Never,
-        Some(seconds) => Expiry::In(Duration::from_secs(u64::from(seconds))),
+        None => Expiration::Never,
+        Some(seconds) => Expiration::In(Duration::from_secs(u64::from(seconds))),
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use forerun::client::{CasResult, ClientOptions, Error, NewValue, Values};
+use forerun::client::{CasResult, ClientOptions, Error, Lookups, NewValue};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -247,7 +247,7 @@ impl Client {
     /// Raises `PartialError` with the positions of the keys whose server failed, unless the client
     /// counts them as missing (`on_failure="miss"`). `out` and `found` then have all other answers.
     #[pyo3(signature = (keys, *, out=None, found=None))]
-    fn get_many<'py>(
+    fn multi_get<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
@@ -259,14 +259,14 @@ impl Client {
         if let Some(out) = out {
             let mut rows = Rows::new(keys.len(), out, found)?;
             let mut sink = RowSink::new(&mut rows)?;
-            let report = self.ask(py, |client| client.get_many_with(&keys, &mut sink))?;
+            let report = self.ask(py, |client| client.multi_get_with(&keys, &mut sink))?;
             let unanswered = sink.into_unanswered()?;
             check_answered(&report, unanswered, keys.len(), self.misses_on_failure)?;
             return Ok(rows.into_found().into_any());
         }
         expect_no_found(found.as_ref())?;
-        let mut values = Values::new();
-        let report = self.ask(py, |client| client.get_many_into(&keys, &mut values))?;
+        let mut values = Lookups::new();
+        let report = self.ask(py, |client| client.multi_get(&keys, &mut values))?;
         let unanswered = unanswered_of(&values, &report);
         check_answered(&report, unanswered, keys.len(), self.misses_on_failure)?;
         let found = values.iter().map(|value| value.map(|value| value.data));

@@ -1,12 +1,12 @@
 //! Results of calls that some servers did not answer.
 
-use forerun::client::{Lookup, Report, ServerFailure, Unwritten, Values, WriteReport};
+use forerun::client::{Lookup, Lookups, Report, ServerFailure, Unwritten, WriteReport};
 use pyo3::prelude::*;
 
 use crate::errors::{partial, server_error};
 
 /// The positions of the keys that have no answer.
-pub(crate) fn unanswered_of(values: &Values, report: &Report) -> Vec<usize> {
+pub(crate) fn unanswered_of(values: &Lookups, report: &Report) -> Vec<usize> {
     if report.failed + report.oversized == 0 {
         return Vec::new();
     }

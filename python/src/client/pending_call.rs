@@ -1,7 +1,7 @@
 //! Calls of a client that an asyncio event loop drives: `forerun.aio`.
 //!
 //! ```text
-//!   ClientCalls.get_many(keys) ──> PendingCall ── fileno ──> the loop watches it
+//!   ClientCalls.multi_get(keys) ──> PendingCall ── fileno ──> the loop watches it
 //!                                    ^  advance when it is readable, or its time is up ─┘
 //!                                    └─ result: what the call of `Client` returns or raises
 //! ```
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forerun::client::{
-    Calls, CasResult, Error, EventLoop, NewValue, Pending, Report, ServerFailure, Sink, Values,
+    Calls, CasResult, Error, EventLoop, Lookups, NewValue, Pending, Report, ServerFailure, Sink,
     WriteReport,
 };
 use numpy::PyArray1;
@@ -40,7 +40,7 @@ enum Reply {
     Number(Option<u64>),
     Value(Option<Vec<u8>>),
     Versioned(Option<(Vec<u8>, u64)>),
-    Many(Values, Report),
+    Many(Lookups, Report),
     Written(WriteReport, usize),
     Deleted(WriteReport, usize),
     Cleared(Vec<ServerFailure>),
@@ -103,7 +103,7 @@ impl PendingCall {
         *self.state() = State::IsOver;
     }
 
-    /// Returns what the call returned, once. `out` and `found` are those of `get_many`.
+    /// Returns what the call returned, once. `out` and `found` are those of `multi_get`.
     #[pyo3(signature = (out=None, found=None))]
     fn result<'py>(
         &mut self,
@@ -282,11 +282,11 @@ impl ClientCalls {
         })
     }
 
-    fn get_many(&self, keys: &Bound<'_, PyAny>) -> PyResult<PendingCall> {
+    fn multi_get(&self, keys: &Bound<'_, PyAny>) -> PyResult<PendingCall> {
         let keys = Copied::of(&Batch::keys(keys)?.slices()?)?;
         self.start(move |calls| async move {
-            let mut values = Values::new();
-            let report = calls.get_many_into(&keys.slices(), &mut values).await?;
+            let mut values = Lookups::new();
+            let report = calls.multi_get(&keys.slices(), &mut values).await?;
             Ok(Reply::Many(values, report))
         })
     }

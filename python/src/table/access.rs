@@ -219,9 +219,10 @@ impl Table {
             let is_noted = borrowed.is_some();
             let borrowed = borrowed.unwrap_or_else(Borrow::noted_elsewhere);
             let mut written = self.written(&rows, "out", Some(borrowed))?;
-            let borrow = match is_noted {
-                true => Borrow::all([keys.memory(), found.memory()])?,
-                false => Borrow::all([keys.memory(), written.memory("out"), found.memory()])?,
+            let borrow = if is_noted {
+                Borrow::all([keys.memory(), found.memory()])?
+            } else {
+                Borrow::all([keys.memory(), written.memory("out"), found.memory()])?
             };
             let mut flags = found.write_in(borrow)?;
             let (bytes, flags) = (written.bytes()?, flags.as_slice_mut()?);

@@ -127,9 +127,10 @@ impl Table {
         let place = StoreLocation {
             path: path.clone(),
             create,
-            access: match read_only {
-                true => Access::ReadOnly,
-                false => Access::ReadWrite,
+            access: if read_only {
+                Access::ReadOnly
+            } else {
+                Access::ReadWrite
             },
         };
         let limit = match memory {

@@ -110,10 +110,9 @@ impl Args {
             "--keys must be from 1 to 10000 per batch"
         );
         ensure!(self.value_bytes <= 100_000, "--value-bytes: 100000 at most");
-        let items = self.items.unwrap_or(match self.output.quick {
-            true => 2000,
-            false => 200_000,
-        });
+        let items = self
+            .items
+            .unwrap_or(if self.output.quick { 2000 } else { 200_000 });
         ensure!(
             (1..=10_000_000).contains(&items),
             "--items must be from 1 to 10M"

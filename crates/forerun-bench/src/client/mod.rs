@@ -23,7 +23,7 @@ use crate::server::server_process::{Process, Program, Share, Split, pin};
 use crate::skew::Skew;
 use anyhow::{Context, Result, ensure};
 use args::Plan;
-use forerun_client::{Client, ClientOptions, NewValue, Placement, Ring, ServerAddress, Values};
+use forerun_client::{Client, ClientOptions, Lookups, NewValue, Placement, Ring, ServerAddress};
 use forerun_measure::harness::{self, Case, Outcome, Sample, Turn, median};
 use forerun_measure::machine;
 use forerun_measure::progress::{Bar, Progress};
@@ -258,7 +258,7 @@ impl Bench<'_> {
         let mut expected = Vec::new();
         for batch in batches {
             let mut found = vec![Vec::new(); batch.keys.len()];
-            clients.look_up(&batch.keys, &mut Values::new(), |at, value| {
+            clients.look_up(&batch.keys, &mut Lookups::new(), |at, value| {
                 found[at] = value.to_vec()
             })?;
             for (number, value) in batch.numbers.iter().zip(&found) {
@@ -271,7 +271,7 @@ impl Bench<'_> {
     }
 
     fn turn(&self, turn: &Turn, clients: &Clients, batches: &[Batch]) -> Result<Sample> {
-        let (mut values, mut next) = (Values::new(), 0);
+        let (mut values, mut next) = (Lookups::new(), 0);
         Sample::repeat(turn, || {
             let mut bytes = 0;
             let mut keys = 0;
@@ -329,12 +329,12 @@ impl Clients {
     fn look_up(
         &self,
         keys: &[Vec<u8>],
-        values: &mut Values,
+        values: &mut Lookups,
         mut visit: impl FnMut(usize, &[u8]),
     ) -> Result<()> {
         match self {
             Clients::Overlapped(client) => {
-                let report = client.get_many_into(keys, values)?;
+                let report = client.multi_get(keys, values)?;
                 ensure!(report.hits == keys.len(), "{report:?}");
                 for (at, value) in values.iter().enumerate() {
                     visit(at, value.map_or(&[][..], |value| value.data));
@@ -350,7 +350,7 @@ impl Clients {
                     if keys.is_empty() {
                         continue;
                     }
-                    let report = client.get_many_into(keys, values)?;
+                    let report = client.multi_get(keys, values)?;
                     ensure!(report.hits == keys.len(), "{report:?}");
                     for (at, value) in places.iter().zip(values.iter()) {
                         visit(*at, value.map_or(&[][..], |value| value.data));

@@ -221,9 +221,10 @@ impl Fixture {
         if variant.op == Op::Unlock {
             self.table.lock(&call.keys)?;
         }
-        let rows = match variant.op.takes_rows() {
-            true => rows_of(&call.keys, self.setting.row_bytes()),
-            false => Vec::new(),
+        let rows = if variant.op.takes_rows() {
+            rows_of(&call.keys, self.setting.row_bytes())
+        } else {
+            Vec::new()
         };
         let done = match &self.buffers {
             Some(_) => self.on_device(variant, call, &rows, wanted)?,

@@ -84,9 +84,10 @@ impl Keys {
         let mut size = table.size()?;
         while size < enough && filled < capacity.saturating_mul(4) {
             // The last free slots of a full table are found by chance, which takes many keys.
-            let n = match setting.load < 1.0 {
-                true => (target - size).clamp(1 << 8, 1 << 20),
-                false => (capacity / 16).clamp(1 << 8, 1 << 20),
+            let n = if setting.load < 1.0 {
+                (target - size).clamp(1 << 8, 1 << 20)
+            } else {
+                (capacity / 16).clamp(1 << 8, 1 << 20)
             };
             let keys: Vec<u64> = (filled..filled + n).map(key_of).collect();
             table.insert_or_assign(&keys, &rows_of(&keys, row_bytes), None)?;

@@ -131,9 +131,10 @@ impl Setting {
                 .map(|rate| with(&|s| (s.hit_rate, s.load) = (rate, load)))
                 .collect(),
             Study::Batch => {
-                let all: Vec<usize> = match on_gpu {
-                    true => (10..=22).step_by(2).map(|power| 1 << power).collect(),
-                    false => (10..=18).step_by(2).map(|power| 1 << power).collect(),
+                let all: Vec<usize> = if on_gpu {
+                    (10..=22).step_by(2).map(|power| 1 << power).collect()
+                } else {
+                    (10..=18).step_by(2).map(|power| 1 << power).collect()
                 };
                 let all = if quick { vec![1 << 6, 1 << 8] } else { all };
                 or(&args.batch, &all)

@@ -17,7 +17,7 @@ use forerun_measure::size::parse_share;
 Examples:
   forerun-bench hash --study 1 --report size.html
   forerun-bench hash --size 1GiB --load-factor 0.7,0.9 --hit-rate 1 --batch 64 --threads 1 \
-  --strategy find_batch
+  --strategy find
   forerun-bench hash --design table,memc3 --size 256KiB,1GiB --isa avx2,scalar --json
 
 The studies: 1 table size, 2 load factor and hit rate, 3 skew, 4 batch and widths, 5 threads and \
@@ -77,8 +77,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub design: Vec<String>,
 
-    /// How a batch is looked up: get, find_batch, a design's own strategies, or all [default:
-    /// get,find_batch]
+    /// How a batch is looked up: get, find, a design's own strategies, or all [default:
+    /// get,find]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub strategy: Vec<String>,
 
@@ -133,9 +133,10 @@ impl Args {
     /// The selected studies, or a single one made of the lists.
     pub(super) fn studies(&self) -> Result<Vec<Study>> {
         let quick = self.output.quick;
-        let numbers: Vec<u8> = match self.all {
-            true => (1..=STUDIES).collect(),
-            false => self.study.clone(),
+        let numbers: Vec<u8> = if self.all {
+            (1..=STUDIES).collect()
+        } else {
+            self.study.clone()
         };
         let mut studies: Vec<Study> = numbers
             .into_iter()

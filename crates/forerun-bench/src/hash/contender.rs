@@ -14,7 +14,7 @@ pub use forerun_core::arch::Isa;
 pub const GET: &str = "get";
 
 /// The strategy that passes a whole batch to the table.
-pub const FIND_BATCH: &str = "find_batch";
+pub const FIND_BATCH: &str = "find";
 
 /// A design of a hash table, from keys `K` to values `V`.
 pub trait Contender<K: Word, V: Word>: Sync {

@@ -182,9 +182,10 @@ fn chart(rows: &[&HashRow], axis: Axis, title: &str, note: &str, value: Value) -
     let series = |row: &HashRow| {
         let other =
             |other: &&HashRow| other.label() == row.label() && other.common.isa != row.common.isa;
-        match rows.iter().any(other) {
-            true => format!("{} {}", row.label(), row.common.isa),
-            false => row.label(),
+        if rows.iter().any(other) {
+            format!("{} {}", row.label(), row.common.isa)
+        } else {
+            row.label()
         }
     };
     push_series(&mut chart, rows, series, |row| axis.of(row), value);

@@ -107,7 +107,7 @@ struct FindBatch<'a>(&'a HashTable);
 
 impl Finder<u64, u64> for FindBatch<'_> {
     fn find(&mut self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
-        self.0.find_batch(keys, values, found)
+        self.0.find(keys, values, found)
     }
 }
 

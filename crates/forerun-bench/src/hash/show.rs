@@ -215,7 +215,7 @@ pub(super) mod tests {
             for (design, isa, rate) in [("a", "avx2", rates[0]), ("b", "scalar", rates[1])] {
                 let common = Row {
                     engine: "forerun".into(),
-                    strategy: "find_batch".into(),
+                    strategy: "find".into(),
                     isa: isa.into(),
                     batch: 64,
                     threads: 1,

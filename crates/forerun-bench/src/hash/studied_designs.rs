@@ -133,7 +133,7 @@ struct StudiedFinder<'a, K, V> {
 
 impl<K: Word, V: Word> Finder<K, V> for StudiedFinder<'_, K, V> {
     fn find(&mut self, keys: &[K], values: &mut [V], found: &mut [bool]) -> usize {
-        self.table.find_batch(keys, values, found, self.lookup)
+        self.table.find(keys, values, found, self.lookup)
     }
 }
 

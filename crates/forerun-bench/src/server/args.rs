@@ -68,7 +68,7 @@ one transport:
 
   forerun-bench server --study index --keys 10,32,100 --report index.html
   forerun-bench server --study index --transport tcp,ucx --client-wait poll --connections 1 --json
-  forerun-bench server --study index --index bucketized2x4/find_batch/avx2,table --alone
+  forerun-bench server --study index --index bucketized2x4/find/avx2,table --alone
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {
@@ -336,9 +336,10 @@ impl Args {
             loads: loads.collect(),
             forms,
             keys,
-            access: match is_index {
-                true => or(&self.access, &[Skew::Uniform]),
-                false => or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)]),
+            access: if is_index {
+                or(&self.access, &[Skew::Uniform])
+            } else {
+                or(&self.access, &[Skew::Uniform, Skew::Zipf(0.99)])
             },
             memory_mib: memory >> 20,
             clients,

@@ -411,9 +411,10 @@ impl Connection {
                 Ok(read) => {
                     self.filled.end += read;
                     // If a read left space, another event reports further bytes.
-                    return Ok(match self.filled.end == self.received.len() {
-                        true => ReadResult::Some,
-                        false => ReadResult::All,
+                    return Ok(if self.filled.end == self.received.len() {
+                        ReadResult::Some
+                    } else {
+                        ReadResult::All
                     });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {

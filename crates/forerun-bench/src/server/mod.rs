@@ -329,9 +329,10 @@ impl Bench<'_> {
         let mut one = Vec::new();
         cell.form.push_request(&items, &[0], &mut one);
         let drawn = DRAWN_MAX.min(REQUEST_BYTES_MAX / one.len()).max(cell.keys);
-        let drawn = match self.args.output.quick {
-            true => drawn.min(10_000),
-            false => drawn,
+        let drawn = if self.args.output.quick {
+            drawn.min(10_000)
+        } else {
+            drawn
         };
         let seed = (cell.form as u64) << 32 ^ cell.keys as u64;
         let numbers = items.draw(cell.access, drawn, seed);

@@ -107,12 +107,11 @@ impl Process {
     /// # Errors
     /// As [`start`](Process::start).
     pub fn start_with(program: &Program, share: &Share, ucx: bool) -> Result<Process> {
-        let ucx = match ucx {
-            true => {
-                let directory = tempfile::tempdir().context("cannot make a directory")?;
-                Some((directory.path().join("ucx"), directory))
-            }
-            false => None,
+        let ucx = if ucx {
+            let directory = tempfile::tempdir().context("cannot make a directory")?;
+            Some((directory.path().join("ucx"), directory))
+        } else {
+            None
         };
         let port = free_port()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

@@ -136,9 +136,10 @@ impl Args {
 /// most half a GiB of keys.
 fn stream_len(quick: bool, rows: u64) -> usize {
     const TIMES: u64 = 4;
-    match quick {
-        true => 1 << 13,
-        false => rows.saturating_mul(TIMES).clamp(1 << 22, 1 << 26) as usize,
+    if quick {
+        1 << 13
+    } else {
+        rows.saturating_mul(TIMES).clamp(1 << 22, 1 << 26) as usize
     }
 }
 

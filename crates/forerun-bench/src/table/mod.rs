@@ -129,9 +129,10 @@ fn ours(args: &Args) -> Vec<ForerunTables> {
             evict_strategy,
             admission,
             page_bytes: args.page,
-            background: match args.replay {
-                true => Background::Caller,
-                false => Background::Threads,
+            background: if args.replay {
+                Background::Caller
+            } else {
+                Background::Threads
             },
         })
     });

@@ -338,9 +338,10 @@ impl<'g> Record<'g> {
             return State::Expired;
         }
         let tags = self.tags();
-        match tags.generation() == moment.generation() {
-            true => State::Live(tags),
-            false => State::Flushed,
+        if tags.generation() == moment.generation() {
+            State::Live(tags)
+        } else {
+            State::Flushed
         }
     }
 

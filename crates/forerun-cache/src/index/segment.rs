@@ -180,9 +180,10 @@ impl<'s> LockedSegment<'s> {
             item,
             is_displaced: slot_ref.bucket != key_buckets.home,
         };
-        match entry.is_displaced {
-            true => self.put_displaced(slot_ref, entry),
-            false => self.segment.buckets[slot_ref.bucket].put(slot_ref.slot, entry),
+        if entry.is_displaced {
+            self.put_displaced(slot_ref, entry)
+        } else {
+            self.segment.buckets[slot_ref.bucket].put(slot_ref.slot, entry)
         }
         self.state.entries += 1;
     }

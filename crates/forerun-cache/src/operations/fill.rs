@@ -64,13 +64,14 @@ impl ValueBuffer {
         let more_bytes = wanted_bytes - held_bytes;
         loop {
             let charged = match &mut self.bytes {
-                Buffered::Small(bytes, charge) => match charge.raise_to(wanted_bytes) {
-                    true => {
+                Buffered::Small(bytes, charge) => {
+                    if charge.raise_to(wanted_bytes) {
                         bytes.reserve_exact(wanted_bytes - bytes.len());
                         Ok(())
+                    } else {
+                        Err(AllocError::Limit)
                     }
-                    false => Err(AllocError::Limit),
-                },
+                }
                 Buffered::Large(value) => value.hold(end),
             };
             match charged {

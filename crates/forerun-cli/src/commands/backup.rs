@@ -97,18 +97,19 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let removed = backups
             .purge_old(newest)
             .context("cannot remove older backups")?;
-        match args.json {
-            true => out.line(format_args!(
+        if args.json {
+            out.line(format_args!(
                 "{}",
                 json!(
                     { "removed": removed.backups, "files": removed.files, "bytes": removed.bytes })
-            ))?,
-            false => out.line(format_args!(
+            ))?
+        } else {
+            out.line(format_args!(
                 "removed {} and {} ({})",
                 output::counted(removed.backups.len() as u64, "backup"),
                 output::counted(removed.files as u64, "file"),
                 output::bytes(removed.bytes)
-            ))?,
+            ))?
         }
     }
     out.finish()?;
@@ -126,20 +127,19 @@ pub fn restore(args: &RestoreArgs) -> anyhow::Result<Outcome> {
     let took = start.elapsed();
     let mut out = Out::stdout();
     let into = args.into.display();
-    match args.json {
-        true => {
-            let mut object = object(&backup);
-            object["path"] = into.to_string().into();
-            object["seconds"] = took.as_secs_f64().into();
-            out.line(format_args!("{object}"))?;
-        }
-        false => out.line(format_args!(
+    if args.json {
+        let mut object = object(&backup);
+        object["path"] = into.to_string().into();
+        object["seconds"] = took.as_secs_f64().into();
+        out.line(format_args!("{object}"))?;
+    } else {
+        out.line(format_args!(
             "{into} was restored from backup {} of {}: {} in {}",
             backup.number,
             output::utc(backup.created_unix),
             output::bytes(backup.bytes),
             output::time(took)
-        ))?,
+        ))?
     }
     out.finish()?;
     Ok(Outcome::Done)
@@ -157,15 +157,16 @@ fn create(args: &Args, db: &Path, out: &mut Out) -> anyhow::Result<Backups> {
     let made = with_progress(&mut backups, "backup", |backups| backups.create(&db));
     let made = made.context("cannot create the backup")?;
     db.close().context("cannot close the store")?;
-    match args.json {
-        true => out.line(format_args!("{}", object(&made)))?,
-        false => out.line(format_args!(
+    if args.json {
+        out.line(format_args!("{}", object(&made)))?
+    } else {
+        out.line(format_args!(
             "created backup {}: {}, {} of it new, in {}",
             made.number,
             output::bytes(made.bytes),
             output::bytes(made.own_bytes),
             output::time(start.elapsed())
-        ))?,
+        ))?
     }
     Ok(backups)
 }
@@ -182,9 +183,10 @@ fn list(args: &Args) -> anyhow::Result<Outcome> {
         ))?;
     }
     for backup in &list.backups {
-        match args.json {
-            true => out.line(format_args!("{}", object(backup)))?,
-            false => out.line(format_args!(
+        if args.json {
+            out.line(format_args!("{}", object(backup)))?
+        } else {
+            out.line(format_args!(
                 "{:>6}  {}  {:>16}  {:>5}  {:>10}  {:>10}",
                 backup.number,
                 output::utc(backup.created_unix),
@@ -192,7 +194,7 @@ fn list(args: &Args) -> anyhow::Result<Outcome> {
                 output::count(backup.runs as u64),
                 output::bytes(backup.bytes),
                 output::bytes(backup.own_bytes)
-            ))?,
+            ))?
         }
     }
     out.finish()?;
@@ -207,8 +209,8 @@ fn verify(args: &Args) -> anyhow::Result<Outcome> {
         exit::warn(format_args!("{problem}"));
     }
     let mut out = Out::stdout();
-    match args.json {
-        true => out.line(format_args!(
+    if args.json {
+        out.line(format_args!(
             "{}",
             json!({
                 "backups": checked.backups,
@@ -217,26 +219,25 @@ fn verify(args: &Args) -> anyhow::Result<Outcome> {
                 "leftovers": checked.leftovers,
                 "problems": checked.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
             })
-        ))?,
-        false => {
+        ))?
+    } else {
+        out.line(format_args!(
+            "backups    {}, {} in {}",
+            output::count(checked.backups as u64),
+            output::bytes(checked.bytes),
+            output::counted(checked.runs as u64, "run")
+        ))?;
+        if checked.leftovers > 0 {
+            let files = output::counted(checked.leftovers as u64, "file");
             out.line(format_args!(
-                "backups    {}, {} in {}",
-                output::count(checked.backups as u64),
-                output::bytes(checked.bytes),
-                output::counted(checked.runs as u64, "run")
+                "left over  {files}, which the next backup removes"
             ))?;
-            if checked.leftovers > 0 {
-                let files = output::counted(checked.leftovers as u64, "file");
-                out.line(format_args!(
-                    "left over  {files}, which the next backup removes"
-                ))?;
-            }
-            let found = match checked.problems.len() {
-                0 => "no damage".to_owned(),
-                problems => output::counted(problems as u64, "problem"),
-            };
-            out.line(format_args!("found      {found}"))?;
         }
+        let found = match checked.problems.len() {
+            0 => "no damage".to_owned(),
+            problems => output::counted(problems as u64, "problem"),
+        };
+        out.line(format_args!("found      {found}"))?;
     }
     out.finish()?;
     match checked.problems.len() {

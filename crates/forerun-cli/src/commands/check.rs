@@ -43,18 +43,18 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     for problem in &checked.problems {
         exit::warn(format_args!("{problem}"));
     }
-    let repaired = match args.repair && !checked.problems.is_empty() {
-        true => {
-            let repair = |options: &Options| forerun_db::repair(&args.path, options);
-            let repaired = Options::default().in_stored_order(repair);
-            Some(repaired.context("cannot repair the store")?)
-        }
-        false => None,
+    let repaired = if args.repair && !checked.problems.is_empty() {
+        let repair = |options: &Options| forerun_db::repair(&args.path, options);
+        let repaired = Options::default().in_stored_order(repair);
+        Some(repaired.context("cannot repair the store")?)
+    } else {
+        None
     };
     let mut out = Out::stdout();
-    match args.json {
-        true => print_json(&mut out, &checked, repaired.as_ref())?,
-        false => print(&mut out, &checked, repaired.as_ref())?,
+    if args.json {
+        print_json(&mut out, &checked, repaired.as_ref())?
+    } else {
+        print(&mut out, &checked, repaired.as_ref())?
     }
     out.finish()?;
     match (&repaired, checked.problems.len()) {

@@ -41,16 +41,15 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let took = start.elapsed();
     let mut out = Out::stdout();
     let into = args.into.display();
-    match args.json {
-        true => {
-            let path = into.to_string();
-            let result = json!({"path": path, "seconds": took.as_secs_f64()});
-            out.line(format_args!("{result}"))?;
-        }
-        false => out.line(format_args!(
+    if args.json {
+        let path = into.to_string();
+        let result = json!({"path": path, "seconds": took.as_secs_f64()});
+        out.line(format_args!("{result}"))?;
+    } else {
+        out.line(format_args!(
             "created the store {into} in {}",
             output::time(took)
-        ))?,
+        ))?
     }
     out.finish()?;
     Ok(Outcome::Done)

@@ -53,9 +53,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .in_stored_order(describe)
         .context("cannot show the store")?;
     let mut out = Out::stdout();
-    match args.json {
-        true => out.line(format_args!("{}", json_of(&description)))?,
-        false => out.bytes(description.to_string().as_bytes())?,
+    if args.json {
+        out.line(format_args!("{}", json_of(&description)))?
+    } else {
+        out.bytes(description.to_string().as_bytes())?
     }
     out.finish()?;
     Ok(Outcome::Done)

@@ -148,16 +148,17 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     db.close().context("cannot close the store")?;
 
     let mut out = Out::stdout();
-    match args.json {
-        true => out.line(format_args!("{}", summary.json(took)))?,
-        false => out.line(format_args!(
+    if args.json {
+        out.line(format_args!("{}", summary.json(took)))?
+    } else {
+        out.line(format_args!(
             "loaded {} in {} ({} rows/s): {}, {} replaced",
             output::counted(summary.rows, "row"),
             output::time(took),
             output::per_second(summary.rows, took),
             output::counted(summary.rows - summary.replaced, "new key"),
             output::count(summary.replaced),
-        ))?,
+        ))?
     }
     out.finish()?;
     if summary.bad > 0 {

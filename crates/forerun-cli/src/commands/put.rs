@@ -53,13 +53,15 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let entries = entries(args)?;
-    let db = match args.create {
-        true => args.store.open_or_create()?,
-        false => args.store.open_existing().map_err(suggest_create)?,
+    let db = if args.create {
+        args.store.open_or_create()?
+    } else {
+        args.store.open_existing().map_err(suggest_create)?
     };
-    let keyspace = match args.create {
-        true => args.keyspace.open_or_create(&db)?,
-        false => args.keyspace.existing(&db).map_err(suggest_create)?,
+    let keyspace = if args.create {
+        args.keyspace.open_or_create(&db)?
+    } else {
+        args.keyspace.existing(&db).map_err(suggest_create)?
     };
     let mut batch = WriteBatch::new();
     for (key, value) in &entries {
@@ -87,9 +89,10 @@ fn suggest_create(error: anyhow::Error) -> anyhow::Error {
         Some(Error::UnknownKeyspace { .. }) => true,
         _ => false,
     };
-    match is_missing {
-        true => anyhow::anyhow!("{}; --create creates it", exit::one_line(&error)),
-        false => error,
+    if is_missing {
+        anyhow::anyhow!("{}; --create creates it", exit::one_line(&error))
+    } else {
+        error
     }
 }
 
@@ -110,18 +113,17 @@ fn entries(args: &Args) -> anyhow::Result<Vec<Entry>> {
     let mut entries = Vec::with_capacity(pairs.len());
     for [key, value] in pairs {
         let key = parse_key(key, args.hex)?;
-        let value = match is_input(value) {
-            true => {
-                let mut value = Vec::new();
-                // One byte more than the maximum. The store's own error states the limit.
-                let max = forerun_db::VALUE_BYTES_MAX as u64 + 1;
-                std::io::stdin()
-                    .take(max)
-                    .read_to_end(&mut value)
-                    .context("cannot read standard input")?;
-                value
-            }
-            false => parse_key(value, args.hex_values)?,
+        let value = if is_input(value) {
+            let mut value = Vec::new();
+            // One byte more than the maximum. The store's own error states the limit.
+            let max = forerun_db::VALUE_BYTES_MAX as u64 + 1;
+            std::io::stdin()
+                .take(max)
+                .read_to_end(&mut value)
+                .context("cannot read standard input")?;
+            value
+        } else {
+            parse_key(value, args.hex_values)?
         };
         entries.push((key, value));
     }

@@ -53,9 +53,10 @@ impl<'a> Conversation for BatchConversation<'a> {
             batch.answers[batch.order[at] as usize] = self.command.answer.take();
         }
         self.command.next();
-        match self.rest.is_empty() {
-            true => Ok(Step::Done),
-            false => Ok(Step::More),
+        if self.rest.is_empty() {
+            Ok(Step::Done)
+        } else {
+            Ok(Step::More)
         }
     }
 

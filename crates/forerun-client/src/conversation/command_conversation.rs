@@ -67,9 +67,10 @@ impl CommandConversation {
     fn check_opaque(&self, code: Option<MetaCode>, flags: &[u8]) -> Result<(), Failure> {
         let opaque = meta_flags(flags)?.opaque;
         let is_omitted = code == Some(MetaCode::Miss) && opaque.is_none();
-        match is_omitted || opaque == self.opaque.map(u64::from) {
-            true => Ok(()),
-            false => Err(Failure::malformed("the number of another request", flags)),
+        if is_omitted || opaque == self.opaque.map(u64::from) {
+            Ok(())
+        } else {
+            Err(Failure::malformed("the number of another request", flags))
         }
     }
 }

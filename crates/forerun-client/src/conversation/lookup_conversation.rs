@@ -138,9 +138,10 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
             counts.pop_front();
             self.frame = self.next;
         }
-        match self.line == self.end {
-            true => Step::Done,
-            false => Step::More,
+        if self.line == self.end {
+            Step::Done
+        } else {
+            Step::More
         }
     }
 
@@ -217,9 +218,10 @@ impl<'a, K: AsRef<[u8]>, S: Sink> Conversation for LookupConversation<'a, K, S> 
             (Reply::Line(Line::End), LookupFormat::Classic) => {
                 self.line = self.line_end();
                 self.next = self.line;
-                match self.line == self.end {
-                    true => Ok(Step::Done),
-                    false => Ok(Step::More),
+                if self.line == self.end {
+                    Ok(Step::Done)
+                } else {
+                    Ok(Step::More)
                 }
             }
             (Reply::Meta { code, .. }, LookupFormat::Meta { .. }) => match code {

@@ -292,9 +292,10 @@ impl Connection {
         }
         let received = &self.input[self.begin..self.end];
         let begins_part = self.frames.is_enabled() && received.first() == Some(&ANSWER);
-        let parsed = match begins_part || self.parts.is_within_part() {
-            true => self.parts.next(received, max_value_bytes),
-            false => parse(received, max_value_bytes),
+        let parsed = if begins_part || self.parts.is_within_part() {
+            self.parts.next(received, max_value_bytes)
+        } else {
+            parse(received, max_value_bytes)
         };
         if let Ok(Parsed::Complete { reply, .. }) = &parsed
             && *reply == (Reply::PartEnd { is_last: true })

@@ -55,12 +55,13 @@ impl UcxClient {
             })?),
             None => None,
         };
-        let options = match is_local {
-            true => ContextOptions::default(),
-            false => ContextOptions {
+        let options = if is_local {
+            ContextOptions::default()
+        } else {
+            ContextOptions {
                 transports: Transports::Network,
                 devices: Devices::Environment,
-            },
+            }
         };
         Ok(UcxClient {
             context: Context::open(&options)?,

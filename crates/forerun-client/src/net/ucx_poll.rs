@@ -56,8 +56,9 @@ pub(crate) fn poll<'a>(
     for ucx in with_ucx() {
         is_armed &= ucx.arm();
     }
-    Polled::Wait(match is_armed {
-        true => until,
-        false => until.min(time::now() + BUSY_INTERVAL),
+    Polled::Wait(if is_armed {
+        until
+    } else {
+        until.min(time::now() + BUSY_INTERVAL)
     })
 }

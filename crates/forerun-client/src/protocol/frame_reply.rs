@@ -158,9 +158,10 @@ impl PartReader {
                 at,
                 bytes,
                 flags: u32_at(arrays, 4 * (count + at)),
-                cas: match with_cas {
-                    true => u64_at(arrays, 8 * (count + at)),
-                    false => 0,
+                cas: if with_cas {
+                    u64_at(arrays, 8 * (count + at))
+                } else {
+                    0
                 },
             });
         }

@@ -40,9 +40,10 @@ fn first_request(lengths: impl Iterator<Item = usize>) -> (usize, u8) {
             break;
         }
     }
-    match numbers >= mixed {
-        true => (numbers, FORM_U64),
-        false => (mixed, FORM_LENGTHS),
+    if numbers >= mixed {
+        (numbers, FORM_U64)
+    } else {
+        (mixed, FORM_LENGTHS)
     }
 }
 

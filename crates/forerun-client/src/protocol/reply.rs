@@ -136,9 +136,12 @@ pub(crate) fn parse(bytes: &[u8], max_value_bytes: usize) -> Result<Parsed<'_>, 
     let (word, rest) = split_word(line);
     let complete = |reply| Ok(Parsed::Complete { reply, consumed });
     let meta = |code| complete(Reply::Meta { code, flags: rest });
-    let classic = |line| match rest.is_empty() {
-        true => complete(Reply::Line(line)),
-        false => Err(NoReply("more words than expected")),
+    let classic = |line| {
+        if rest.is_empty() {
+            complete(Reply::Line(line))
+        } else {
+            Err(NoReply("more words than expected"))
+        }
     };
     match word {
         b"VALUE" => {

@@ -37,19 +37,19 @@ use crate::wait::Wait;
 /// server, and keeps them for the next call.
 ///
 /// ```no_run
-/// use forerun_client::{Client, ClientOptions, Expiry, NewValue, Values};
+/// use forerun_client::{Client, ClientOptions, Expiration, NewValue, Lookups};
 /// use std::time::Duration;
 ///
 /// let servers = ["10.0.1.1:11211".parse()?, "10.0.1.2:11211".parse()?];
 /// let client = Client::new(servers, ClientOptions::default())?;
 ///
 /// client.set("CH/Bern", "46.948,7.447")?;
-/// let hour = Expiry::In(Duration::from_secs(3600));
+/// let hour = Expiration::In(Duration::from_secs(3600));
 /// client.set("CH/Biel", NewValue::new("47.137,7.246").expiry(hour))?;
 /// assert_eq!(client.get("CH/Bern")?.expect("it is set").data, b"46.948,7.447");
 ///
-/// let mut values = Values::new(); // Reused from batch to batch.
-/// let report = client.get_many_into(&["CH/Biel", "FR/Lyon"], &mut values)?;
+/// let mut values = Lookups::new(); // Reused from batch to batch.
+/// let report = client.multi_get(&["CH/Biel", "FR/Lyon"], &mut values)?;
 /// assert_eq!(values.get(0).expect("it is set").data, b"47.137,7.246");
 /// for failure in &report.failures {
 ///     eprintln!("{failure}");
@@ -456,9 +456,10 @@ impl Client {
         let servers = 0..self.servers.len();
         self.ask_all(servers, None, time::now(), compose, report, wait)
             .await;
-        match is_interrupted {
-            true => Err(Error::Interrupted),
-            false => Ok(failures),
+        if is_interrupted {
+            Err(Error::Interrupted)
+        } else {
+            Ok(failures)
         }
     }
 

@@ -62,11 +62,12 @@ impl CacheLines {
     /// are in such pages.
     pub fn memory_bytes(count: usize) -> usize {
         let len_bytes = count.saturating_mul(LINE_BYTES);
-        match len_bytes >= HUGE_PAGE_BYTES {
-            true => len_bytes
+        if len_bytes >= HUGE_PAGE_BYTES {
+            len_bytes
                 .checked_next_multiple_of(HUGE_PAGE_BYTES)
-                .unwrap_or(usize::MAX),
-            false => len_bytes,
+                .unwrap_or(usize::MAX)
+        } else {
+            len_bytes
         }
     }
 

@@ -92,9 +92,10 @@ impl Child {
         // A single read instead of reading to the end, because a grandchild may hold the other end,
         // too. A child that was killed has written nothing.
         let mut said = [0; 4096];
-        let len = match libc::WIFEXITED(status) {
-            true => self.reported.read(&mut said).unwrap_or(0),
-            false => 0,
+        let len = if libc::WIFEXITED(status) {
+            self.reported.read(&mut said).unwrap_or(0)
+        } else {
+            0
         };
         panic!(
             "the child ended with status {status:#x} (signal {}): {}",

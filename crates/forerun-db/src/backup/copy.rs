@@ -56,10 +56,13 @@ impl<'a> Meter<'a> {
     fn check(&self) -> Result<()> {
         self.closing.map_or(Ok(()), limiter::check)?;
         match &self.backups.interrupt {
-            Some(ask) => match panics::catch("asking whether to stop", || Ok(ask()))? {
-                true => Err(Error::Interrupted),
-                false => Ok(()),
-            },
+            Some(ask) => {
+                if panics::catch("asking whether to stop", || Ok(ask()))? {
+                    Err(Error::Interrupted)
+                } else {
+                    Ok(())
+                }
+            }
             None => Ok(()),
         }
     }
@@ -131,11 +134,10 @@ pub(super) fn open(io: &dyn Io, path: &Path, len: u64) -> Result<Box<dyn IoFile>
         opened => opened.map_err(|error| Error::io("open", path, error))?,
     };
     let found = file.len().map_err(|error| Error::io("read", path, error))?;
-    match found == len {
-        true => Ok(file),
-        false => {
-            let reason = format!("it has {} instead of {len}", counted(found, "byte"));
-            Err(Error::corrupt_file(path, found.min(len), reason))
-        }
+    if found == len {
+        Ok(file)
+    } else {
+        let reason = format!("it has {} instead of {len}", counted(found, "byte"));
+        Err(Error::corrupt_file(path, found.min(len), reason))
     }
 }

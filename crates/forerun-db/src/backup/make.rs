@@ -92,9 +92,10 @@ impl Backups {
         let checked = Run::open(&*self.io, &to, named.number, order, source.cache);
         let checked = checked.and_then(|copy| {
             verify_run(&copy, source.stop, &mut VerifyReport::default())?;
-            match record_of(&copy) == named {
-                true => Ok(checksum),
-                false => Err(copy.corrupt(0, "it is not the run that it was")),
+            if record_of(&copy) == named {
+                Ok(checksum)
+            } else {
+                Err(copy.corrupt(0, "it is not the run that it was"))
             }
         });
         checked.map_err(|error| match error {

@@ -196,9 +196,10 @@ impl<'g> Reads<'g> {
             outcome: lent.or_else(|| check(source, page_no, location).err().map(Err)),
         };
         let wait = request.outcome.is_none();
-        match wait {
-            true => self.misses.set(self.misses.get() + 1),
-            false => self.hits.set(self.hits.get() + 1),
+        if wait {
+            self.misses.set(self.misses.get() + 1)
+        } else {
+            self.hits.set(self.hits.get() + 1)
         }
         let at = match state.free.pop() {
             Some(at) => {

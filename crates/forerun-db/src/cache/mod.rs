@@ -86,7 +86,7 @@ metrics! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]
-    pub struct CacheStats {
+    pub struct PageCacheStats {
         /// Page reads answered from memory.
         counter hits: u64,
         /// Page reads that went to a file.
@@ -100,9 +100,9 @@ metrics! {
     }
 }
 
-impl fmt::Display for CacheStats {
+impl fmt::Display for PageCacheStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CacheStats {
+        let PageCacheStats {
             hits,
             misses,
             evictions,
@@ -241,10 +241,10 @@ impl PageCache {
     }
 
     /// Counters and sizes.
-    pub(crate) fn stats(&self) -> CacheStats {
+    pub(crate) fn stats(&self) -> PageCacheStats {
         let (hits, misses) = self.counters.sums();
         let state = self.lock();
-        CacheStats {
+        PageCacheStats {
             hits,
             misses,
             evictions: state.policy.evictions(),

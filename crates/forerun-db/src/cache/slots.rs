@@ -225,9 +225,10 @@ impl PageCache {
                 }
             }
         };
-        match is_early {
-            true => free(),
-            false => pin.defer(free),
+        if is_early {
+            free()
+        } else {
+            pin.defer(free)
         }
         // Otherwise it would stay in this thread's bag until several dozen more have arrived.
         pin.flush();

@@ -175,11 +175,12 @@ impl WriteBatch {
 
     /// Refuses a batch with keyspaces of another open store.
     pub(crate) fn check_store(&self, store: u64) -> Result<()> {
-        match self.store == 0 || self.store == store {
-            true => Ok(()),
-            false => Err(Error::ForeignKeyspace {
+        if self.store == 0 || self.store == store {
+            Ok(())
+        } else {
+            Err(Error::ForeignKeyspace {
                 name: format!("number {}", self.last_keyspace),
-            }),
+            })
         }
     }
 

@@ -63,12 +63,13 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
         self.tombstones(0)
             .map(|range| {
                 let (start, end) = (range.start, range.end);
-                match order.compare(start, end).is_lt() {
-                    true => Ok(range.used_bytes()),
-                    false => Err(Error::EmptyRange {
+                if order.compare(start, end).is_lt() {
+                    Ok(range.used_bytes())
+                } else {
+                    Err(Error::EmptyRange {
                         start: start.to_vec(),
                         end: end.to_vec(),
-                    }),
+                    })
                 }
             })
             .sum()
@@ -175,12 +176,11 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
     pub(super) fn publish(self, first_sequence: u64) {
         let has_ranges = self.needed.ranges_bytes > 0;
         for (part, table, entries) in self.parts {
-            match has_ranges {
-                true => part.publish(self.memtables, entries, table, first_sequence),
-                false => {
-                    let sequences = part.ops.clone().map(|(index, _)| first_sequence + index);
-                    self.memtables.publish(entries, sequences);
-                }
+            if has_ranges {
+                part.publish(self.memtables, entries, table, first_sequence)
+            } else {
+                let sequences = part.ops.clone().map(|(index, _)| first_sequence + index);
+                self.memtables.publish(entries, sequences);
             }
         }
     }

@@ -49,12 +49,13 @@ impl Db {
 
 impl Inner {
     fn check_outside(&self, copies: &Path) -> Result<()> {
-        match store_dir::is_inside(&*self.io, copies, &self.path) {
-            true => Err(Error::InsideStore {
+        if store_dir::is_inside(&*self.io, copies, &self.path) {
+            Err(Error::InsideStore {
                 path: copies.to_owned(),
                 store: self.path.clone(),
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 

@@ -318,9 +318,10 @@ impl Commit {
     /// Whether a write can be accepted. This is cheap: it locks only to find out why not.
     pub(super) fn check_takes_writes(&self) -> Result<()> {
         // Relaxed: `log` refuses a write that slips through.
-        match self.is_stopped.load(Ordering::Relaxed) {
-            true => self.lock().check(),
-            false => Ok(()),
+        if self.is_stopped.load(Ordering::Relaxed) {
+            self.lock().check()
+        } else {
+            Ok(())
         }
     }
 

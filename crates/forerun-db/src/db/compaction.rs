@@ -169,9 +169,10 @@ impl Inner {
                 *edits.edit_mut(keyspace.id()) = edit;
             }
         }
-        match edits.is_empty() {
-            true => Ok(false),
-            false => self.install(guard, edits, Memtables::Same).map(|()| true),
+        if edits.is_empty() {
+            Ok(false)
+        } else {
+            self.install(guard, edits, Memtables::Same).map(|()| true)
         }
     }
 

@@ -59,12 +59,13 @@ impl View<'_> {
     fn count_entries(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64> {
         let base = self.base();
         let (order, sequence) = (self.keyspace.order(), self.read_point.sequence);
-        let versions = self
-            .version
-            .versions_but(order, |level, runs| match level == base.level {
-                true => &base.other_runs,
-                false => runs,
-            });
+        let versions = self.version.versions_but(order, |level, runs| {
+            if level == base.level {
+                &base.other_runs
+            } else {
+                runs
+            }
+        });
         let versions = LiveVersions::of(versions, &self.version, self.read_point);
         let mut above = VisibleEntries::new(versions, order.clone(), sequence);
         let (mut batch, mut values, mut in_base) = (Batch::default(), 0, 0);
@@ -104,12 +105,11 @@ impl View<'_> {
         let (mut counted, mut entries, mut other_runs) = (Vec::new(), 0, Vec::new());
         for run in levels.level(level).runs() {
             let is_candidate = candidates.iter().any(|other| Arc::ptr_eq(run, other));
-            match is_candidate && self.is_visible_throughout(run) {
-                true => {
-                    entries += run.meta().entries.saturating_sub(run.meta().deletions);
-                    counted.push((level, Arc::clone(run)));
-                }
-                false => other_runs.push(Arc::clone(run)),
+            if is_candidate && self.is_visible_throughout(run) {
+                entries += run.meta().entries.saturating_sub(run.meta().deletions);
+                counted.push((level, Arc::clone(run)));
+            } else {
+                other_runs.push(Arc::clone(run))
             }
         }
         let in_tables = self.version.tables.iter();

@@ -145,9 +145,10 @@ impl Inner {
 
     /// For waiting callers: whether the work is done, or an error if it fails.
     pub(super) fn or_fails(&self, is_done: bool, task: Task, fail_on: FailOn) -> Result<bool> {
-        match is_done {
-            true => Ok(true),
-            false => self.work.check(task, fail_on).map(|()| false),
+        if is_done {
+            Ok(true)
+        } else {
+            self.work.check(task, fail_on).map(|()| false)
         }
     }
 

@@ -134,16 +134,20 @@ impl Iter {
             return Ok(false);
         };
         let (range, is_begun) = (&self.range, self.is_front_begun);
-        cursor.move_front(|front| match is_begun {
-            true => front.step_forward(),
-            false => begin_front(front, range),
+        cursor.move_front(|front| {
+            if is_begun {
+                front.step_forward()
+            } else {
+                begin_front(front, range)
+            }
         })?;
         if !cursor.has_front() {
             return Ok(false);
         }
-        let back = match self.is_back_begun {
-            true => cursor.back(),
-            false => None,
+        let back = if self.is_back_begun {
+            cursor.back()
+        } else {
+            None
         };
         let compare_with = |key: &[u8]| {
             let front = cursor
@@ -199,16 +203,20 @@ impl Iter {
             return Ok(false);
         };
         let (range, is_begun) = (&self.range, self.is_back_begun);
-        cursor.move_back(|back| match is_begun {
-            true => back.step_backward(),
-            false => begin_back(back, range),
+        cursor.move_back(|back| {
+            if is_begun {
+                back.step_backward()
+            } else {
+                begin_back(back, range)
+            }
         })?;
         if !cursor.has_back() {
             return Ok(false);
         }
-        let front = match self.is_front_begun {
-            true => cursor.front(),
-            false => None,
+        let front = if self.is_front_begun {
+            cursor.front()
+        } else {
+            None
         };
         let compare_with = |key: &[u8]| {
             let back = cursor

@@ -141,9 +141,10 @@ impl KeyspaceData {
         // Relaxed: a hint.
         let last_used_bytes = self.last_used_bytes.load(Ordering::Relaxed);
         // A small keyspace does not use a huge page.
-        let pages = match self.id == 0 || last_used_bytes >= HUGE_FROM_BYTES {
-            true => options.pages,
-            false => Pages::Small,
+        let pages = if self.id == 0 || last_used_bytes >= HUGE_FROM_BYTES {
+            options.pages
+        } else {
+            Pages::Small
         };
         let config = MemTableConfig {
             limit_bytes,
@@ -230,9 +231,10 @@ impl KeyspaceData {
             return Err(self.dropped());
         }
         // Relaxed: a few writes may overstep this limit.
-        match self.is_stopped.load(Ordering::Relaxed) {
-            true => self.stopped(),
-            false => Ok(()),
+        if self.is_stopped.load(Ordering::Relaxed) {
+            self.stopped()
+        } else {
+            Ok(())
         }
     }
 

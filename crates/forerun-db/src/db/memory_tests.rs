@@ -192,9 +192,10 @@ fn small_entries_and_all_indexes_take_no_more_than_a_memtable_set_may() {
         let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
         let inner = db.inner().unwrap();
         // Beside another keyspace, or beside a range deletion.
-        let keyspace = match has_ranges {
-            true => db.default_keyspace(),
-            false => db.keyspace("users").unwrap(),
+        let keyspace = if has_ranges {
+            db.default_keyspace()
+        } else {
+            db.keyspace("users").unwrap()
         };
         let mut random = Random(1);
         let (mut sets, mut entries_max) = (0, 0);

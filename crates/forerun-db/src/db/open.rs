@@ -219,9 +219,10 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
         ))),
         _ => Writer::unlogged(last_sequence + 1),
     };
-    let older = match planted::is(Defect::ReadOnlyForgetsMemtables) {
-        true => &[],
-        false => &older[..],
+    let older = if planted::is(Defect::ReadOnlyForgetsMemtables) {
+        &[]
+    } else {
+        &older[..]
     };
     for memtables in older.iter().chain([&memtables]) {
         for (keyspace, table) in memtables.tables() {
@@ -393,13 +394,14 @@ impl Replay<'_> {
             let older = self.older.iter().map(|of| of.limit_bytes);
             let used_bytes = older.sum::<usize>();
             let max_bytes = self.options.memory_limit_bytes;
-            return match used_bytes.saturating_add(limit_bytes) <= max_bytes {
-                true => Ok(()),
-                false => Err(Error::MemoryLimit {
+            return if used_bytes.saturating_add(limit_bytes) <= max_bytes {
+                Ok(())
+            } else {
+                Err(Error::MemoryLimit {
                     needed_bytes: limit_bytes,
                     used_bytes,
                     limit_bytes: max_bytes,
-                }),
+                })
             };
         }
         for (keyspace, table) in full.tables() {

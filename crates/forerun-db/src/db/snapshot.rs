@@ -152,11 +152,12 @@ impl KeyspaceSnapshot<'_> {
     }
 
     fn check_store(&self) -> Result<()> {
-        match self.keyspace.store() == self.snapshot.open.get()?.inner.number {
-            true => Ok(()),
-            false => Err(Error::ForeignKeyspace {
+        if self.keyspace.store() == self.snapshot.open.get()?.inner.number {
+            Ok(())
+        } else {
+            Err(Error::ForeignKeyspace {
                 name: self.keyspace.name().to_owned(),
-            }),
+            })
         }
     }
 }

@@ -66,17 +66,11 @@ proptest! {
         let (sources, all) = sources(&io, order, &cache, counts, &versions);
         let mut merge = Merge::new(order.clone(), sources.cursors()).interleaved(&cache);
         let limit = limit.map(|(is_forward, is_included, number)| {
-            let direction = match is_forward {
-                true => Direction::Forward,
-                false => Direction::Backward,
-            };
+            let direction = if is_forward { Direction::Forward } else { Direction::Backward };
             (direction, is_included, key(number.into()))
         });
         if let Some((direction, is_included, key)) = &limit {
-            let bound = match is_included {
-                true => Bound::Included(&key[..]),
-                false => Bound::Excluded(&key[..]),
-            };
+            let bound = if is_included { Bound::Included(&key[..]) } else { Bound::Excluded(&key[..]) };
             merge.set_limit(*direction, bound);
         }
         let is_behind = |at: &Version<'_>, scan: Direction| match &limit {

@@ -276,7 +276,7 @@ fn a_run_on_one_side_of_the_target_is_not_read_before_its_turn() {
     let mut plain = Sorted::new(order.clone(), all.clone());
     let mut eager = Merge::new(order.clone(), sources.cursors());
     let mut merge = Merge::new(order.clone(), sources.cursors()).interleaved(&cache);
-    let touched = |before: crate::CacheStats| {
+    let touched = |before: crate::PageCacheStats| {
         let after = cache.stats();
         after.hits + after.misses - before.hits - before.misses
     };

@@ -13,7 +13,7 @@ use super::Inner;
 use super::keyspace_data::KeyspaceData;
 use super::write::Writer;
 use crate::Error;
-use crate::cache::CacheStats;
+use crate::cache::PageCacheStats;
 use crate::memtable::MemTableStats;
 use crate::tree::levels::Levels;
 
@@ -240,7 +240,7 @@ metrics! {
         /// Statistics of each keyspace, the store's own first.
         other keyspaces: Vec<KeyspaceStats>,
         /// The page cache.
-        group cache: CacheStats,
+        group cache: PageCacheStats,
         /// Counters of flushes and compactions.
         group tree: TreeStats,
         /// Whether a compaction is due or in progress. If not, the tree stays as it is until the

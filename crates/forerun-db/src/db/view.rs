@@ -82,9 +82,10 @@ impl<'a> View<'a> {
         let version = keyspace.version.load();
         version.prefetch();
         let sequence = inner.published.last();
-        let expired_sequence = match planted::is(Defect::TtlIgnoredInMemtable) {
-            true => 0,
-            false => keyspace.expired_sequence(&inner.clock, sequence),
+        let expired_sequence = if planted::is(Defect::TtlIgnoredInMemtable) {
+            0
+        } else {
+            keyspace.expired_sequence(&inner.clock, sequence)
         };
         let read_point = ReadPoint {
             sequence,
@@ -117,9 +118,10 @@ impl<'a> View<'a> {
 
     /// The same view, unless the keyspace was dropped.
     pub(super) fn checked(self) -> Result<View<'a>> {
-        match self.version.is_dropped {
-            true => Err(self.keyspace.dropped()),
-            false => Ok(self),
+        if self.version.is_dropped {
+            Err(self.keyspace.dropped())
+        } else {
+            Ok(self)
         }
     }
 
@@ -254,9 +256,10 @@ impl<'a> View<'a> {
         let has_ranges = self.version.has_ranges();
         let wanted = prefetch_ahead(left, |i| keys[positions[i] as usize].as_ref());
         for (key, bytes) in batch.iter_mut().zip(wanted) {
-            *key = match has_ranges {
-                true => self.covered(bytes),
-                false => CoveredKey::outside_ranges(bytes),
+            *key = if has_ranges {
+                self.covered(bytes)
+            } else {
+                CoveredKey::outside_ranges(bytes)
             };
         }
         for table in tables {
@@ -330,9 +333,10 @@ impl<'a> View<'a> {
     pub(super) fn iter(&self, start: Bound<Vec<u8>>, end: Bound<Vec<u8>>) -> Iter {
         let cursor = Cursor::open(self.keyspace, &self.version, self.read_point);
         let iter = Iter::new(cursor, (start, end));
-        match self.version.is_dropped {
-            true => iter.failing(self.keyspace.dropped()),
-            false => iter,
+        if self.version.is_dropped {
+            iter.failing(self.keyspace.dropped())
+        } else {
+            iter
         }
     }
 }

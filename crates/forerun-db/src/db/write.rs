@@ -175,12 +175,11 @@ impl Inner {
         durability: Durability,
     ) -> Result<u64> {
         self.check_takes_writes(durability)?;
-        let ranges_bytes = match has_ranges {
-            true => {
-                let may_panic = part.keyspace.order().may_panic();
-                panics::catch_if(may_panic, "checking a range", || part.check_ranges())?
-            }
-            false => 0,
+        let ranges_bytes = if has_ranges {
+            let may_panic = part.keyspace.order().may_panic();
+            panics::catch_if(may_panic, "checking a range", || part.check_ranges())?
+        } else {
+            0
         };
         self.slow_down(encoded.len());
         self.write_to_active(|active| {
@@ -217,9 +216,12 @@ impl Inner {
                 }
             };
             let last_sequence = first_sequence + count as u64 - 1;
-            self.make_visible(first_sequence, last_sequence, || match has_ranges {
-                true => part.publish(active, prepared, table, first_sequence),
-                false => active.publish(prepared, first_sequence..),
+            self.make_visible(first_sequence, last_sequence, || {
+                if has_ranges {
+                    part.publish(active, prepared, table, first_sequence)
+                } else {
+                    active.publish(prepared, first_sequence..)
+                }
             })?;
             Ok(Attempt::Done(last_sequence))
         })
@@ -237,11 +239,12 @@ impl Inner {
             .iter()
             .map(|keyspace| Part::of(batch, keyspace))
             .collect();
-        let ranges_bytes = match batch.has_ranges() {
-            true => panics::catch("checking a range", || {
+        let ranges_bytes = if batch.has_ranges() {
+            panics::catch("checking a range", || {
                 parts.iter().map(Part::check_ranges).sum::<Result<_>>()
-            })?,
-            false => 0,
+            })?
+        } else {
+            0
         };
         self.slow_down(batch.encoded().len());
         self.write_to_active(|active| {

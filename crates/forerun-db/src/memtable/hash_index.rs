@@ -435,12 +435,11 @@ impl HashIndex {
     /// What a split makes of an entry of this level.
     #[inline(always)]
     fn split_entry(&self, arena: &Arena, entry: u32, level: u32) -> u32 {
-        match self.bits.keeps_past(level) {
-            true => entry,
-            false => {
-                let hash = self.hash(self.node(arena, entry).key());
-                self.bits.encode(self.bits.offset(entry), hash, level + 1)
-            }
+        if self.bits.keeps_past(level) {
+            entry
+        } else {
+            let hash = self.hash(self.node(arena, entry).key());
+            self.bits.encode(self.bits.offset(entry), hash, level + 1)
         }
     }
 

@@ -43,9 +43,12 @@ fn write(
 /// Checks that some keys are found, alone and in a batch, and that as many others are not.
 fn check(table: &MemTable, written: u32) {
     let keys: Vec<_> = (0..2 * written).map(key).collect();
-    let expected = |i: usize| match i < written as usize {
-        true => Lookup::Value(&keys[i]),
-        false => Lookup::Missing,
+    let expected = |i: usize| {
+        if i < written as usize {
+            Lookup::Value(&keys[i])
+        } else {
+            Lookup::Missing
+        }
     };
     for (i, key) in keys.iter().enumerate() {
         assert_eq!(table.get(key, SEQUENCE_MAX).unwrap(), expected(i));
@@ -234,9 +237,10 @@ impl History {
     }
 
     fn op<'k>(&self, sequence: u64, key: &'k [u8], value: &'k [u8]) -> Op<'k> {
-        match sequence.is_multiple_of(7) {
-            true => Op::Delete { key },
-            false => Op::Put { key, value },
+        if sequence.is_multiple_of(7) {
+            Op::Delete { key }
+        } else {
+            Op::Put { key, value }
         }
     }
 

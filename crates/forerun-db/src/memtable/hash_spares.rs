@@ -69,9 +69,10 @@ impl Spares {
         let wanted =
             FREE_LINES + buckets / BUCKETS_PER_FREE_LINE + new_entries / NEW_ENTRIES_PER_FREE_LINE;
         // Relaxed: see `change`.
-        match self.count.load(Ordering::Relaxed) < wanted {
-            true => self.take_lines(arena, buckets, wanted, may_take),
-            false => Ok(()),
+        if self.count.load(Ordering::Relaxed) < wanted {
+            self.take_lines(arena, buckets, wanted, may_take)
+        } else {
+            Ok(())
         }
     }
 

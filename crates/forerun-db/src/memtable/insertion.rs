@@ -87,9 +87,10 @@ fn above_tower<'a>(
     node: Node<'a>,
     descent: Descent<'a, 'a>,
 ) -> Descent<'a, 'a> {
-    match node.height() <= list.shape().index_level + 1 {
-        true => descent,
-        false => Descent::new(list, *descent.target()),
+    if node.height() <= list.shape().index_level + 1 {
+        descent
+    } else {
+        Descent::new(list, *descent.target())
     }
 }
 

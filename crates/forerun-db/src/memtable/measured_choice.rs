@@ -147,9 +147,10 @@ impl MeasuredChoice {
         default: impl Fn() -> usize,
         batch: impl FnOnce(usize) -> T,
     ) -> T {
-        match SIMULATED {
-            true => batch(self.draw(work)),
-            false => self.run_measured(work, count_batch(), default, time::now, batch),
+        if SIMULATED {
+            batch(self.draw(work))
+        } else {
+            self.run_measured(work, count_batch(), default, time::now, batch)
         }
     }
 
@@ -169,9 +170,10 @@ impl MeasuredChoice {
         }
         let current = &self.current[work.class];
         // Relaxed, both: see the module's documentation.
-        let turn = match current.turn.load(Ordering::Relaxed) < work.turns() {
-            true => self.take_turn(work),
-            false => None,
+        let turn = if current.turn.load(Ordering::Relaxed) < work.turns() {
+            self.take_turn(work)
+        } else {
+            None
         };
         let candidate = match (turn, current.chosen.load(Ordering::Relaxed)) {
             (Some(turn), _) => candidate_of(turn, work.candidates),

@@ -201,9 +201,10 @@ fn batches_that_lose_the_cpu_do_not_mislead() {
         for batch in 0..30_000 {
             let candidate = batches.run(work(1, 2), |candidate| {
                 // One in ten takes three milliseconds longer.
-                let lost = match random.next().is_multiple_of(10) {
-                    true => 3_000_000,
-                    false => 0,
+                let lost = if random.next().is_multiple_of(10) {
+                    3_000_000
+                } else {
+                    0
                 };
                 lost + random.noisy([8000, 6400][candidate])
             });

@@ -244,9 +244,10 @@ impl MemTable {
             && checks == MemoryChecks::Off
             && comparator.equal_means_identical()
             && HashIndex::reaches(limit_bytes);
-        let shape = match has_index {
-            true => ListShape::BESIDE_A_HASH_INDEX,
-            false => ListShape::SEARCHED,
+        let shape = if has_index {
+            ListShape::BESIDE_A_HASH_INDEX
+        } else {
+            ListShape::SEARCHED
         };
         let arena = Arena::new(limit_bytes, pages, source);
         let arena = arena.map_err(|error| Error::OutOfMemory {
@@ -255,10 +256,11 @@ impl MemTable {
         })?;
         let list = SkipList::new(arena, KeyOrder::new(comparator), seal, shape)
             .map_err(|full| memory_limit(full, limit_bytes))?;
-        let hash_index = match has_index {
-            true => HashIndex::new(list.arena(), random_seed())
-                .map_err(|full| memory_limit(full, limit_bytes))?,
-            false => None,
+        let hash_index = if has_index {
+            HashIndex::new(list.arena(), random_seed())
+                .map_err(|full| memory_limit(full, limit_bytes))?
+        } else {
+            None
         };
         let point_lookups = match hash_index {
             Some(index) => PointLookups::Index(index),

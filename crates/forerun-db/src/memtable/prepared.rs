@@ -137,9 +137,10 @@ impl<'a> Prepared<'a> {
             prepared.entries += 1;
         }
         prepared.ascends_to = last.filter(|_| ascends && prepared.entries >= RUN_FROM);
-        match at == block_end {
-            true => Ok(prepared),
-            false => Err(Refused::Changed),
+        if at == block_end {
+            Ok(prepared)
+        } else {
+            Err(Refused::Changed)
         }
     }
 
@@ -163,9 +164,10 @@ impl<'a> Prepared<'a> {
     pub(crate) fn give_back(self) -> usize {
         let prepared = ManuallyDrop::new(self);
         let (block, block_bytes) = (prepared.block, prepared.block_bytes);
-        match prepared.list.arena().give_back(block, block_bytes) {
-            true => 0,
-            false => block_bytes,
+        if prepared.list.arena().give_back(block, block_bytes) {
+            0
+        } else {
+            block_bytes
         }
     }
 

@@ -92,9 +92,10 @@ impl RegionPool {
                 .write_bytes(0xa5, pooled.touched_bytes);
         }
         let mut regions = self.regions();
-        let oldest = match regions.len() < REGIONS_MAX {
-            true => None,
-            false => regions.pop_front(),
+        let oldest = if regions.len() < REGIONS_MAX {
+            None
+        } else {
+            regions.pop_front()
         };
         regions.push_back(pooled);
         drop(regions);

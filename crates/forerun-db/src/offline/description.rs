@@ -219,9 +219,10 @@ impl fmt::Display for RunDescription {
             "versions       {}, {} of them deletions{}",
             self.entries,
             self.deletions,
-            match self.holds_range_deletions {
-                false => "",
-                true => "; each deletes a range, from its key up to its value",
+            if self.holds_range_deletions {
+                "; each deletes a range, from its key up to its value"
+            } else {
+                ""
             }
         )?;
         writeln!(f, "raw bytes      {}", self.raw_bytes)?;
@@ -230,9 +231,10 @@ impl fmt::Display for RunDescription {
             "sequence       {}..{}{}",
             self.smallest_sequence,
             self.largest_sequence,
-            match self.is_ingested {
-                false => "",
-                true => ", from an ingestion: the pages store 1",
+            if self.is_ingested {
+                ", from an ingestion: the pages store 1"
+            } else {
+                ""
             }
         )?;
         writeln!(

@@ -190,8 +190,8 @@ impl Block {
             .map(|newest| {
                 let tombstone = leaves.tombstone(newest);
                 // A tombstone that ends before it starts covers nothing.
-                match order.compare(tombstone.start, tombstone.end).is_lt() {
-                    true => vec![
+                if order.compare(tombstone.start, tombstone.end).is_lt() {
+                    vec![
                         Fragment {
                             start: 2 * newest,
                             newest,
@@ -200,8 +200,9 @@ impl Block {
                             start: 2 * newest + 1,
                             newest: NONE,
                         },
-                    ],
-                    false => Vec::new(),
+                    ]
+                } else {
+                    Vec::new()
                 }
             })
             .collect();
@@ -228,9 +229,10 @@ impl Block {
         let leaves: Box<[_]> = a.leaves.iter().chain(&b.leaves).cloned().collect();
         let a_count = a.count() as u32;
         let overlay = Leaves(&leaves).overlay(order, &a.fragments, &b.fragments, a_count);
-        let parts: Box<[Arc<Block>]> = match leaves.len() * LEAF <= SCANNED {
-            true => Box::default(),
-            false => a.as_parts().iter().chain(b.as_parts()).cloned().collect(),
+        let parts: Box<[Arc<Block>]> = if leaves.len() * LEAF <= SCANNED {
+            Box::default()
+        } else {
+            a.as_parts().iter().chain(b.as_parts()).cloned().collect()
         };
         let largest_part = parts.iter().map(|part| part.count()).max();
         Block {
@@ -246,9 +248,10 @@ impl Block {
 
     /// The part of this block that a merged block keeps: the block itself or its parts.
     fn as_parts(self: &Arc<Block>) -> &[Arc<Block>] {
-        match self.count() >= PARTS * self.largest_part {
-            true => std::slice::from_ref(self),
-            false => &self.parts,
+        if self.count() >= PARTS * self.largest_part {
+            std::slice::from_ref(self)
+        } else {
+            &self.parts
         }
     }
 
@@ -275,9 +278,10 @@ impl Block {
     pub(super) fn taken_bytes(&self, with_leaves: bool) -> usize {
         const ARC_BYTES: usize = 16;
         let of_leaf = |leaf: &Arc<Leaf>| ARC_BYTES + size_of::<Leaf>() + leaf.keys.len();
-        let in_leaves = match with_leaves {
-            true => self.leaves.iter().map(of_leaf).sum(),
-            false => 0,
+        let in_leaves = if with_leaves {
+            self.leaves.iter().map(of_leaf).sum()
+        } else {
+            0
         };
         // Parts share the leaves.
         let in_parts = self.parts.iter().map(|part| 8 + part.taken_bytes(false));

@@ -92,9 +92,10 @@ pub(crate) fn page(page: Page<'_>, max_rows: usize) -> PageDescription {
         };
         RowDescription {
             key_prefix: page.key_prefix(row),
-            key: match row == 0 && !is_leaf {
-                true => Vec::new(),
-                false => key.clone(),
+            key: if row == 0 && !is_leaf {
+                Vec::new()
+            } else {
+                key.clone()
             },
             sequence: Some(page.sequence(row)).filter(|sequence| *sequence != SEQUENCE_MAX),
             content,
@@ -112,9 +113,10 @@ pub(crate) fn page(page: Page<'_>, max_rows: usize) -> PageDescription {
 
 impl fmt::Display for PageDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.is_leaf {
-            true => "leaf",
-            false => "internal page",
+        let kind = if self.is_leaf {
+            "leaf"
+        } else {
+            "internal page"
         };
         let (rows, groups) = (self.rows_total, self.groups);
         write!(
@@ -141,10 +143,7 @@ impl fmt::Display for PageDescription {
             "row",
             "key",
             "sequence",
-            match self.is_leaf {
-                true => "what",
-                false => "page below",
-            }
+            if self.is_leaf { "what" } else { "page below" }
         )?;
         for (at, (row, key)) in self.rows.iter().zip(&keys).enumerate() {
             let sequence = match row.sequence {
@@ -187,9 +186,10 @@ impl std::fmt::Display for EscapedBytes<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = &self.0[..self.0.len().min(SHOWN_BYTES)];
         write!(f, "\"{}\"", shown.escape_ascii())?;
-        match shown.len() < self.0.len() {
-            true => f.write_str("…"),
-            false => Ok(()),
+        if shown.len() < self.0.len() {
+            f.write_str("…")
+        } else {
+            Ok(())
         }
     }
 }

@@ -166,9 +166,10 @@ impl RunMeta {
                 && !meta.repeats_keys
                 && (meta.smallest_sequence, meta.largest_sequence) == (ingested, ingested));
         let is_sound = meta.deletions <= meta.entries && meta.leaf_pages > 0 && is_numbered;
-        match rest.0.is_empty() && is_sound {
-            true => Ok(meta),
-            false => Err("the run's metadata is inconsistent"),
+        if rest.0.is_empty() && is_sound {
+            Ok(meta)
+        } else {
+            Err("the run's metadata is inconsistent")
         }
     }
 }
@@ -271,9 +272,10 @@ pub(super) fn check_version(bytes: &[u8; HEADER_BYTES], path: &Path) -> Result<(
 
 /// Checks a header, and that it belongs to the run with this salt.
 pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), &'static str> {
-    match *bytes == encode_header(salt) {
-        true => Ok(()),
-        false => Err("the run's header is damaged or belongs to another run"),
+    if *bytes == encode_header(salt) {
+        Ok(())
+    } else {
+        Err("the run's header is damaged or belongs to another run")
     }
 }
 
@@ -350,9 +352,10 @@ impl Footer {
             && footer.filter_offset <= footer.index_offset
             && footer.index_offset <= footer.meta_offset
             && footer.meta_offset <= offset;
-        match sound {
-            true => Ok((footer, sum)),
-            false => Err("the footer is inconsistent"),
+        if sound {
+            Ok((footer, sum))
+        } else {
+            Err("the footer is inconsistent")
         }
     }
 }

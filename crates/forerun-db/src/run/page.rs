@@ -157,9 +157,10 @@ impl<'a> Page<'a> {
 
     #[inline(always)]
     pub(crate) fn kind(&self) -> PageKind {
-        match self.line[0] == PageKind::Internal.byte() {
-            true => PageKind::Internal,
-            false => PageKind::Leaf,
+        if self.line[0] == PageKind::Internal.byte() {
+            PageKind::Internal
+        } else {
+            PageKind::Leaf
         }
     }
 
@@ -295,9 +296,10 @@ impl<'a> Page<'a> {
         // The record ends where the next one begins. The next row's entry is in the same line,
         // except after the last row of a group: that line has not been prefetched.
         let last = row % GROUP_ROWS == GROUP_ROWS - 1 || row + 1 >= self.rows();
-        let end = match last {
-            true => record.at + USUAL_BYTES,
-            false => self.record(row + 1).at.min(record.at + BYTES_MAX),
+        let end = if last {
+            record.at + USUAL_BYTES
+        } else {
+            self.record(row + 1).at.min(record.at + BYTES_MAX)
         };
         let mut at = record.at;
         while at < end {
@@ -394,9 +396,10 @@ impl<'a> Page<'a> {
     pub(crate) fn leaf_row(&self, row: usize) -> LeafRow<'a> {
         let record = self.record(row);
         let tag = self.tag(&record);
-        let (kind, value_len) = match tag as u8 & 1 == VALUE {
-            true => (Kind::Value, self.u32_at(record.at + 8) as usize),
-            false => (Kind::Deletion, 0),
+        let (kind, value_len) = if tag as u8 & 1 == VALUE {
+            (Kind::Value, self.u32_at(record.at + 8) as usize)
+        } else {
+            (Kind::Deletion, 0)
         };
         let value = record.suffix + record.suffix_len;
         LeafRow {

@@ -106,9 +106,10 @@ impl PageBuilder {
     /// every key.
     pub(super) fn add(&mut self, key: &[u8], tag: u64, payload: Payload<'_>) {
         self.size = self.size_with(key, &payload);
-        let (key, tag) = match self.is_keyless() {
-            true => ([].as_slice(), separator_tag(SEQUENCE_MAX)),
-            false => (key, tag),
+        let (key, tag) = if self.is_keyless() {
+            ([].as_slice(), separator_tag(SEQUENCE_MAX))
+        } else {
+            (key, tag)
         };
         let row = Row {
             tag,

@@ -58,9 +58,10 @@ impl Page<'_> {
         }
         let fences = self.fences().as_flattened().as_chunks::<4>().0.iter();
         for (group, fence) in fences.enumerate() {
-            let expected = match group < groups {
-                true => self.key_prefix(((group + 1) * GROUP_ROWS).min(rows) - 1),
-                false => u32::MAX,
+            let expected = if group < groups {
+                self.key_prefix(((group + 1) * GROUP_ROWS).min(rows) - 1)
+            } else {
+                u32::MAX
             };
             if u32::from_le_bytes(*fence) != expected {
                 return Err("the page's fences contradict its key prefixes");
@@ -97,9 +98,10 @@ impl Page<'_> {
                 return Err("a record extends beyond the page");
             }
         }
-        match at == self.bytes.len() {
-            true => Ok(()),
-            false => Err("the page is longer than its records"),
+        if at == self.bytes.len() {
+            Ok(())
+        } else {
+            Err("the page is longer than its records")
         }
     }
 
@@ -126,9 +128,10 @@ impl Page<'_> {
             return Err("the first child has a separator");
         }
         // A truncated record reads as zeros, which are not a valid location.
-        match self.child(row).1.is_sound() {
-            true => Ok(0),
-            false => Err("a child's location is impossible"),
+        if self.child(row).1.is_sound() {
+            Ok(0)
+        } else {
+            Err("a child's location is impossible")
         }
     }
 

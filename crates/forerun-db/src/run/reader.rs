@@ -380,9 +380,10 @@ impl Run {
     /// [`Error::CorruptFile`] if it cannot.
     #[inline]
     pub(crate) fn check_location(&self, location: PageLocation) -> Result<()> {
-        match location.offset >= HEADER_BYTES as u64 && location.end() <= self.pages_end {
-            true => Ok(()),
-            false => Err(self.corrupt(location.offset, "no page can be here")),
+        if location.offset >= HEADER_BYTES as u64 && location.end() <= self.pages_end {
+            Ok(())
+        } else {
+            Err(self.corrupt(location.offset, "no page can be here"))
         }
     }
 
@@ -459,9 +460,10 @@ fn check_root(root: Page<'_>, meta: &RunMeta) -> Result<(), &'static str> {
         PageKind::Leaf => meta.pages() == 1,
         PageKind::Internal => last_child.checked_add(2) == Some(meta.pages()),
     };
-    match sound {
-        true => Ok(()),
-        false => Err("the root does not match the number of pages"),
+    if sound {
+        Ok(())
+    } else {
+        Err("the root does not match the number of pages")
     }
 }
 
@@ -470,13 +472,14 @@ fn check_comparator(path: &Path, stored: &str, order: &KeyOrder) -> Result<()> {
         KeyOrder::Bytewise => Bytewise.name(),
         KeyOrder::Custom(comparator) => comparator.name(),
     };
-    match stored == given {
-        true => Ok(()),
-        false => Err(Error::ComparatorMismatch {
+    if stored == given {
+        Ok(())
+    } else {
+        Err(Error::ComparatorMismatch {
             path: path.to_owned(),
             stored: stored.to_owned(),
             given: given.to_owned(),
-        }),
+        })
     }
 }
 

@@ -103,9 +103,10 @@ impl Level {
     ) -> Result<Option<Child>> {
         let payload = Payload::Child(child.location);
         let full = !self.builder.fits(&child.separator.key, &payload);
-        let stored = match full {
-            true => Some(self.finish(out, page)?),
-            false => None,
+        let stored = if full {
+            Some(self.finish(out, page)?)
+        } else {
+            None
         };
         self.builder
             .add(&child.separator.key, child.separator.tag, payload);
@@ -306,9 +307,10 @@ impl RunWriter {
 
         let mut meta = self.meta;
         let index_offset = self.out.offset();
-        let index = match self.options.index && meta.holds == Contents::Keys {
-            true => self.places.index(meta.location_bits()),
-            false => None,
+        let index = if self.options.index && meta.holds == Contents::Keys {
+            self.places.index(meta.location_bits())
+        } else {
+            None
         };
         let index = index.as_ref().map_or(&[][..], RecordIndex::bytes);
         self.out.stored(index, Compression::None)?;

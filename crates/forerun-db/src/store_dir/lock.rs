@@ -150,14 +150,15 @@ impl Lock {
 /// a child may still hold the lock through the inherited file.
 fn holder(noted: Option<u32>, opened_by: &[u32]) -> Option<u32> {
     let is_noted = |process: &&u32| noted.is_none_or(|noted| noted == **process);
-    match noted == Some(std::process::id()) {
-        true => noted,
-        false => opened_by
+    if noted == Some(std::process::id()) {
+        noted
+    } else {
+        opened_by
             .iter()
             .find(is_noted)
             .or(opened_by.first())
             .copied()
-            .or(noted),
+            .or(noted)
     }
 }
 

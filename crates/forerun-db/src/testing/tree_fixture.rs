@@ -50,13 +50,15 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(is_reverse: bool) -> Fixture {
-        let comparator: Arc<dyn Comparator> = match is_reverse {
-            true => Arc::new(ReverseBytewise),
-            false => Arc::new(Bytewise),
+        let comparator: Arc<dyn Comparator> = if is_reverse {
+            Arc::new(ReverseBytewise)
+        } else {
+            Arc::new(Bytewise)
         };
-        let name = match is_reverse {
-            true => "forerun.reverse-bytewise",
-            false => "forerun.bytewise",
+        let name = if is_reverse {
+            "forerun.reverse-bytewise"
+        } else {
+            "forerun.bytewise"
         };
         let (io, order, cache) = (FaultIo::new(), KeyOrder::new(comparator), small_cache());
         io.create_dir(Path::new(DIR)).unwrap();

@@ -465,9 +465,10 @@ pub(crate) fn open_levels(
         let (a, b) = (a.number(), b.number());
         return corrupt(format!("runs {a} and {b} of level {level} overlap"));
     }
-    match levels.records() == keyspace.levels {
-        true => Ok(levels),
-        false => corrupt("runs are not in order".into()),
+    if levels.records() == keyspace.levels {
+        Ok(levels)
+    } else {
+        corrupt("runs are not in order".into())
     }
 }
 
@@ -492,13 +493,14 @@ pub(crate) fn as_named(path: &Path, opened: Result<Run>, named: &RunRecord) -> R
         }
         opened => opened?,
     };
-    match record(&run) == *named {
-        true => Ok(Arc::new(run)),
-        false => Err(Error::corrupt_file(
+    if record(&run) == *named {
+        Ok(Arc::new(run))
+    } else {
+        Err(Error::corrupt_file(
             path,
             0,
             "it is not the run that the manifest names",
-        )),
+        ))
     }
 }
 

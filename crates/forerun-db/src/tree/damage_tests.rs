@@ -235,14 +235,15 @@ fn a_bad_page_costs_what_was_in_it_and_nothing_else() {
     let expected = fixture.expected(fixture.sequence);
     let mut lost = 0;
     for (key, value) in fixture.found() {
-        match is_in(loss, &key) {
-            true => lost += usize::from(value.as_ref() != expected.get(&key)),
-            false => assert_eq!(
+        if is_in(loss, &key) {
+            lost += usize::from(value.as_ref() != expected.get(&key))
+        } else {
+            assert_eq!(
                 value.as_ref(),
                 expected.get(&key),
                 "key {}",
                 key.escape_ascii()
-            ),
+            )
         }
     }
     assert!(lost > 0 && lost < 60, "{lost} keys are lost");

@@ -83,9 +83,10 @@ impl RateLimiter {
 /// Fails if the store is closing.
 pub(crate) fn check(stop: &AtomicBool) -> Result<()> {
     // Relaxed: no other data depends on the flag; it only has to be seen soon.
-    match stop.load(Ordering::Relaxed) {
-        true => Err(Error::Closed),
-        false => Ok(()),
+    if stop.load(Ordering::Relaxed) {
+        Err(Error::Closed)
+    } else {
+        Ok(())
     }
 }
 

@@ -158,10 +158,7 @@ proptest! {
         let order = &orders()[usize::from(reverse)];
         let temporary = tempfile::tempdir().unwrap();
         let model = FaultIo::new();
-        let (io, dir): (&dyn Io, &Path) = match real {
-            true => (&OsIo, temporary.path()),
-            false => (&model, "/".as_ref()),
-        };
+        let (io, dir): (&dyn Io, &Path) = if real { (&OsIo, temporary.path()) } else { (&model, "/".as_ref()) };
         let cache = cache(frames);
         let tree = levels(io, dir, order, &cache, &versions, &cuts);
         let map = by_key(&versions);
@@ -191,11 +188,12 @@ fn an_index_leads_to_the_leaf_without_the_pages_above_it() {
         let context = context(&cache, ReadBackend::Auto, PageSearch::KeyPrefixes);
         let pages = |context: &ReadContext, together: bool| {
             let before = cache.stats().hits;
-            match together {
-                true => drop(multi(&tree, &keys, context)),
-                false => keys.iter().for_each(|key| {
+            if together {
+                drop(multi(&tree, &keys, context))
+            } else {
+                keys.iter().for_each(|key| {
                     get(&tree, *key, context, owned).unwrap();
-                }),
+                })
             }
             cache.stats().hits - before
         };

@@ -177,9 +177,10 @@ impl<C: InterleavedSeek> Merge<C> {
     /// until the scan has ended.
     #[inline]
     fn read_winner(&mut self) -> Result<()> {
-        match self.is_winner_unread() {
-            true => self.read_winners(),
-            false => Ok(()),
+        if self.is_winner_unread() {
+            self.read_winners()
+        } else {
+            Ok(())
         }
     }
 
@@ -416,9 +417,10 @@ impl<C: InterleavedSeek> VersionCursor for Merge<C> {
 
     #[inline(always)]
     fn at(&self) -> Option<Version<'_>> {
-        match self.is_positioned {
-            true => self.sources[self.tree[0]].cursor.at(),
-            false => None,
+        if self.is_positioned {
+            self.sources[self.tree[0]].cursor.at()
+        } else {
+            None
         }
     }
 

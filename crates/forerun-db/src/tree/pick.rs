@@ -235,13 +235,14 @@ fn into_next(
     let mut runs = upper.iter();
     let range = Range::of(runs.next()?);
     let range = runs.fold(range, |range, run| range.with(order, run));
-    let lower: Vec<Arc<Run>> = match from == into {
-        true => Vec::new(),
-        false => levels
+    let lower: Vec<Arc<Run>> = if from == into {
+        Vec::new()
+    } else {
+        levels
             .level(into)
             .overlapping(order, range.from, range.to)
             .cloned()
-            .collect(),
+            .collect()
     };
     if lower.iter().any(|run| busy.contains(&run.number())) {
         return None;

@@ -161,27 +161,25 @@ impl<'r> Salvage<'r> {
         }
         let mut from = keys.from;
         for row in 0..page.rows() {
-            let to = match row + 1 < page.rows() {
-                true => {
-                    page.key_into(row + 1, &mut self.key);
-                    Some(self.key.clone())
-                }
-                false => keys.to.clone(),
+            let to = if row + 1 < page.rows() {
+                page.key_into(row + 1, &mut self.key);
+                Some(self.key.clone())
+            } else {
+                keys.to.clone()
             };
             let (child, child_place) = page.child(row);
             let range = KeyRange {
                 from: std::mem::replace(&mut from, to.clone()),
                 to,
             };
-            match child < number {
-                true => self.descend(child, child_place, range, depth + 1)?,
-                false => {
-                    let error = self.run.corrupt(
-                        location.offset,
-                        "a child's number is not lower than its own",
-                    );
-                    self.record_loss(&error, range);
-                }
+            if child < number {
+                self.descend(child, child_place, range, depth + 1)?
+            } else {
+                let error = self.run.corrupt(
+                    location.offset,
+                    "a child's number is not lower than its own",
+                );
+                self.record_loss(&error, range);
             }
         }
         Ok(())

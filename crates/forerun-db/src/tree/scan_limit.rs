@@ -52,9 +52,10 @@ impl ScanLimit {
             Direction::Forward => order.compare(key, &self.key),
             Direction::Backward => order.compare(&self.key, key),
         };
-        match self.is_included {
-            true => ahead.is_gt(),
-            false => ahead.is_ge(),
+        if self.is_included {
+            ahead.is_gt()
+        } else {
+            ahead.is_ge()
         }
     }
 

@@ -274,12 +274,11 @@ impl<'a> Walk<'a> {
             if child >= number {
                 return Err(self.bad(location, "a child's number is not lower than its own"));
             }
-            let next = match row + 1 < page.rows() {
-                true => {
-                    page.key_into(row + 1, &mut next_key);
-                    Some((&next_key[..], page.sequence(row + 1)))
-                }
-                false => to,
+            let next = if row + 1 < page.rows() {
+                page.key_into(row + 1, &mut next_key);
+                Some((&next_key[..], page.sequence(row + 1)))
+            } else {
+                to
             };
             let first = sequence.map_or(from, |sequence| Some((&key[..], sequence)));
             if let (Some(first), Some(next)) = (first, next)

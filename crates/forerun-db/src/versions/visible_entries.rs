@@ -242,9 +242,10 @@ impl<C: VersionCursor> VisibleEntries<C> {
             if self.versions.is_limit_passed() {
                 break;
             }
-            match sequence > self.snapshot {
-                true => self.pass_newer()?,
-                false => self.pass_key()?,
+            if sequence > self.snapshot {
+                self.pass_newer()?
+            } else {
+                self.pass_key()?
             }
         }
         Ok(())
@@ -438,15 +439,9 @@ mod tests {
                 let sequence = i as u64 + 1;
                 let value = sequence.to_string().into_bytes();
                 if sequence <= snapshot {
-                    match is_value {
-                        true => map.insert(vec![*key], value.clone()),
-                        false => map.remove(&[*key][..]),
-                    };
+                    if is_value { map.insert(vec![*key], value.clone()) } else { map.remove(&[*key][..]) };
                 }
-                let (kind, value) = match is_value {
-                    true => (Kind::Value, value),
-                    false => (Kind::Deletion, Vec::new()),
-                };
+                let (kind, value) = if is_value { (Kind::Value, value) } else { (Kind::Deletion, Vec::new()) };
                 versions.push((vec![*key], sequence, kind, value));
             }
             versions.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));

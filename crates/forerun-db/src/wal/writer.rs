@@ -265,13 +265,12 @@ impl LogWriter {
     pub(crate) fn leave_flushed(&mut self, flushed_sequence: u64) -> Result<(), Failure> {
         let is_used = |segment: &TailSegment| segment.len > log_file::HEADER_BYTES as u64;
         let is_flushed = self.tail.next_sequence == flushed_sequence + 1;
-        match is_flushed && self.tail.segment.as_ref().is_some_and(is_used) {
-            true => {
-                self.confirm_tail()?;
-                self.unmark_closed()?;
-                self.begin_segment()
-            }
-            false => Ok(()),
+        if is_flushed && self.tail.segment.as_ref().is_some_and(is_used) {
+            self.confirm_tail()?;
+            self.unmark_closed()?;
+            self.begin_segment()
+        } else {
+            Ok(())
         }
     }
 

@@ -146,9 +146,10 @@ fn failing_manifests(disk: &FaultIo) -> (HookIo, Arc<AtomicBool>) {
     let is_on = Arc::clone(&is_failing);
     let io = HookIo::new(disk, move |change, path| {
         let is_it = change == Change::Create && path.ends_with("MANIFEST.new");
-        match is_it && is_on.load(Ordering::Relaxed) {
-            true => Err(io::Error::other("no manifests today")),
-            false => Ok(()),
+        if is_it && is_on.load(Ordering::Relaxed) {
+            Err(io::Error::other("no manifests today"))
+        } else {
+            Ok(())
         }
     });
     (io, is_failing)

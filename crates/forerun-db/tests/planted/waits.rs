@@ -71,9 +71,10 @@ fn a_write_that_waits_for_a_failing_flush_gets_its_error() {
     breaks(Defect::FailedFlushAsNoMemory, || {
         let io = HookIo::new(&FaultIo::new(), |change, path| {
             let is_run = path.extension().is_some_and(|of| of == "run");
-            match change == Change::Create && is_run {
-                true => Err(std::io::Error::other("no runs today")),
-                false => Ok(()),
+            if change == Change::Create && is_run {
+                Err(std::io::Error::other("no runs today"))
+            } else {
+                Ok(())
             }
         });
         let db = open_hooked(&io, tiny_options().background(Background::Threads));

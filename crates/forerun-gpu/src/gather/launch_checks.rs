@@ -251,9 +251,10 @@ impl Checker<'_> {
             });
         }
         if written && layout.rows > 0 {
-            let met = match by_table {
-                true => of_layer.overlap_of(&seen),
-                false => of_layer.overlap_at_stride(step, spec.layers),
+            let met = if by_table {
+                of_layer.overlap_of(&seen)
+            } else {
+                of_layer.overlap_at_stride(step, spec.layers)
             };
             if let Some((first, second)) = met {
                 return Err(GatherError::LayersOverlap {

@@ -274,9 +274,10 @@ impl DeviceTable {
         let n = batch.keys.len() as u64;
         let layout = PartLayout::of(&of_part, n, row_bytes, answers);
         // A lookup that must not run beside writers waits for them here.
-        let staging = match keyed.beside_writers {
-            true => &self.lookup_staging,
-            false => &self.staging,
+        let staging = if keyed.beside_writers {
+            &self.lookup_staging
+        } else {
+            &self.staging
         };
         self.staged_in(staging, layout.bytes, |base| {
             let mut op = TableOp {

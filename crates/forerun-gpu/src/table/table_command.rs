@@ -171,9 +171,10 @@ impl GpuTable {
         let (width, max) = (self.state().width, blocks_of(gpu));
         let (by_slots, strategy) = kernel::find_slots(lookup, width, batch.count, max)?;
         let with_rows = batch.rows_out.is_some() || batch.scores_out.is_some();
-        let launch = match with_rows {
-            true => kernel::find_rows(width, batch.count, max),
-            false => by_slots,
+        let launch = if with_rows {
+            kernel::find_rows(width, batch.count, max)
+        } else {
+            by_slots
         };
         if batch.entries_out.is_some() && !with_rows && !launch.kernel.contains("slots") {
             return Err(TableError::Missing {

@@ -103,9 +103,10 @@ fn an_entry_that_no_longer_meets_the_condition_is_not_erased() {
 
         let all = contents(&mut table);
         for key in keys {
-            let expected = match key < PINNED {
-                true => (OLD, row_of(key, 0, 16)),
-                false => (NEW, row_of(key, 1, 16)),
+            let expected = if key < PINNED {
+                (OLD, row_of(key, 0, 16))
+            } else {
+                (NEW, row_of(key, 1, 16))
             };
             assert_eq!(all.get(&key), Some(&expected), "seed {seed}, key {key}");
         }

@@ -149,9 +149,10 @@ fn options() -> impl Strategy<Value = TableOptions> {
                 .width(width)
                 .candidates(candidates)
                 .evict_strategy(strategy)
-                .score_bytes(match narrow && strategy != EvictStrategy::EpochLfu {
-                    true => ScoreBytes::Four,
-                    false => ScoreBytes::Eight,
+                .score_bytes(if narrow && strategy != EvictStrategy::EpochLfu {
+                    ScoreBytes::Four
+                } else {
+                    ScoreBytes::Eight
                 })
                 .device_row_bytes_max([u64::MAX, 0, slots / 3 * row_bytes][split as usize])
         })

@@ -12,7 +12,7 @@ use super::place::{selector, selector_hash};
 use std::fmt;
 
 /// The entries of a table: see [`HashTable::iter`].
-pub struct Iter<'t> {
+pub struct HashTableIter<'t> {
     table: &'t HashTable,
     /// Entries that were copied and not yet returned. Their selectors are below `next`.
     entries: std::vec::IntoIter<(u64, u64)>,
@@ -20,9 +20,9 @@ pub struct Iter<'t> {
     next: Option<u64>,
 }
 
-impl<'t> Iter<'t> {
-    pub(super) fn new(table: &'t HashTable) -> Iter<'t> {
-        Iter {
+impl<'t> HashTableIter<'t> {
+    pub(super) fn new(table: &'t HashTable) -> HashTableIter<'t> {
+        HashTableIter {
             table,
             entries: Vec::new().into_iter(),
             next: Some(0),
@@ -49,7 +49,7 @@ impl<'t> Iter<'t> {
     }
 }
 
-impl Iterator for Iter<'_> {
+impl Iterator for HashTableIter<'_> {
     /// A key and its value.
     type Item = (u64, u64);
 
@@ -63,9 +63,9 @@ impl Iterator for Iter<'_> {
     }
 }
 
-impl fmt::Debug for Iter<'_> {
+impl fmt::Debug for HashTableIter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Iter")
+        f.debug_struct("HashTableIter")
             .field("table", self.table)
             .field("next", &self.next)
             .finish_non_exhaustive()

@@ -30,7 +30,7 @@ mod place;
 mod segment;
 mod version;
 
-pub use iter::Iter;
+pub use iter::HashTableIter;
 
 use crossbeam_epoch::{Atomic, unprotected};
 use directory::Directory;
@@ -108,7 +108,7 @@ forerun_core::setters! {
 /// batched lookups.
 ///
 /// All keys and values are allowed. An entry takes 16 bytes. The table fills to 97% and then grows
-/// by half. A lookup by [`find_batch`](HashTable::find_batch) costs little more than reading one
+/// by half. A lookup by [`find`](HashTable::find) costs little more than reading one
 /// cache line.
 ///
 /// # Concurrency
@@ -128,7 +128,7 @@ forerun_core::setters! {
 /// }
 /// let mut values = [0; 3];
 /// let mut found = [false; 3];
-/// let hits = table.find_batch(&[7, 5000, 9], &mut values, &mut found);
+/// let hits = table.find(&[7, 5000, 9], &mut values, &mut found);
 /// assert_eq!((hits, values, found), (2, [49, 0, 81], [true, false, true]));
 /// # Ok::<(), forerun_hash::Error>(())
 /// ```
@@ -213,8 +213,8 @@ impl HashTable {
     /// The keys may be in any order and may repeat. If the slices differ in length, the shortest
     /// decides. Each key is read at some moment during the call, not all of them at the same
     /// moment.
-    pub fn find_batch(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
-        self.pin().find_batch(keys, values, found)
+    pub fn find(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
+        self.pin().find(keys, values, found)
     }
 
     /// Pins the table for many reads, so that each of them need not pin it on its own.
@@ -233,8 +233,8 @@ impl HashTable {
     /// assert_eq!((1..=3).filter_map(|key| pinned.get(key)).sum::<u64>(), 10);
     /// # Ok::<(), forerun_hash::Error>(())
     /// ```
-    pub fn pin(&self) -> Guard<'_> {
-        Guard {
+    pub fn pin(&self) -> HashTableGuard<'_> {
+        HashTableGuard {
             table: self,
             guard: self.pin_epoch(),
         }
@@ -379,8 +379,8 @@ impl HashTable {
     /// assert_eq!(entries, [(1, 10), (2, 20), (3, 30)]);
     /// # Ok::<(), forerun_hash::Error>(())
     /// ```
-    pub fn iter(&self) -> Iter<'_> {
-        Iter::new(self)
+    pub fn iter(&self) -> HashTableIter<'_> {
+        HashTableIter::new(self)
     }
 
     /// Keeps every directory and segment that is current now, until the guard is dropped.
@@ -456,12 +456,12 @@ impl fmt::Debug for HashTable {
 }
 
 /// A pinned table for many reads: see [`HashTable::pin`].
-pub struct Guard<'t> {
+pub struct HashTableGuard<'t> {
     table: &'t HashTable,
     guard: crossbeam_epoch::Guard,
 }
 
-impl Guard<'_> {
+impl HashTableGuard<'_> {
     /// See [`HashTable::get`].
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
@@ -471,8 +471,8 @@ impl Guard<'_> {
         )
     }
 
-    /// See [`HashTable::find_batch`].
-    pub fn find_batch(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
+    /// See [`HashTable::find`].
+    pub fn find(&self, keys: &[u64], values: &mut [u64], found: &mut [bool]) -> usize {
         /// Keys per use of one directory, so that a long batch does not keep using segments that
         /// growth has replaced.
         const CHUNK: usize = 4096;
@@ -504,9 +504,9 @@ impl Guard<'_> {
     }
 }
 
-impl fmt::Debug for Guard<'_> {
+impl fmt::Debug for HashTableGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Guard").field(self.table).finish()
+        f.debug_tuple("HashTableGuard").field(self.table).finish()
     }
 }
 

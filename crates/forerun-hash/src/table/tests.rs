@@ -72,7 +72,7 @@ fn batches_of_every_length_agree_with_single_lookups_with_and_without_prefetchin
                 .map(|at| (at * 7919 + nth as u64) % present + u64::from(absent(at)) * present)
                 .collect();
             let (mut values, mut found) = (vec![7; len], vec![nth % 2 == 0; len]);
-            let hits = table.find_batch(&keys, &mut values, &mut found);
+            let hits = table.find(&keys, &mut values, &mut found);
             assert_eq!(hits, found.iter().filter(|&&found| found).count());
             for (at, &key) in keys.iter().enumerate() {
                 let value = table.get(key);

@@ -214,10 +214,7 @@ fn counted(line: &[u8], next: Option<&AnswerPart<'_>>) -> Option<Option<u64>> {
 /// The sort key for unordered lines: the part that both servers return alike.
 fn sort_key<'a>(part: &AnswerPart<'a>) -> &'a [u8] {
     let (AnswerPart::Line(bytes) | AnswerPart::Data(bytes) | AnswerPart::Rest(bytes)) = part;
-    let words = match bytes.starts_with(b"key=") {
-        true => 1,
-        false => 2,
-    };
+    let words = if bytes.starts_with(b"key=") { 1 } else { 2 };
     let end = bytes
         .iter()
         .enumerate()

@@ -65,9 +65,10 @@ impl CounterChange {
                         _ => {}
                     }
                 }
-                Some(match is_down {
-                    true => CounterChange::Down(delta),
-                    false => CounterChange::Up(delta),
+                Some(if is_down {
+                    CounterChange::Down(delta)
+                } else {
+                    CounterChange::Up(delta)
                 })
             }
             _ => None,

@@ -133,13 +133,14 @@ fn compare_replies(
     let (ours_bytes, theirs_bytes) = (&ours.bytes, &theirs.bytes);
     let memcached = memcached.version;
     let agreed = compare(ours_bytes, theirs_bytes, how, counts, memcached, versions)?;
-    match ours.end == theirs.end {
-        true => Ok(agreed),
-        false => Err(format!(
+    if ours.end == theirs.end {
+        Ok(agreed)
+    } else {
+        Err(format!(
             "this server {}, memcached {}",
             describe(ours.end),
             describe(theirs.end)
-        )),
+        ))
     }
 }
 

@@ -357,9 +357,10 @@ pub(super) fn seconds_left_agree(ours: i64, theirs: i64, clock_s: u64) -> bool {
 
 /// Whether two values of `exp` in `me`, in seconds left, agree.
 pub(super) fn exp_agrees(ours: i64, theirs: i64, clock_s: u64, memcached: Version) -> bool {
-    let theirs = match memcached < LATER && theirs != -1 {
-        true => -theirs,
-        false => theirs,
+    let theirs = if memcached < LATER && theirs != -1 {
+        -theirs
+    } else {
+        theirs
     };
     times_agree(ours, theirs, clock_s)
 }

@@ -76,9 +76,10 @@ pub struct Args {
 
 /// Runs the test. It fails if an answer differs.
 pub fn command(args: &Args) -> Result<ExitCode> {
-    Ok(match run(args)? {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    Ok(if run(args)? {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }
 
@@ -288,9 +289,10 @@ mod tests {
         let Some(memcached) = memcached() else { return };
         // A listed difference among steps that have none.
         let mut steps: Vec<Step> = ["mn", "get a b", "incr n 1", "mg a v"].map(step).to_vec();
-        let difference = match memcached.version < LATER {
-            true => "mg a E5 q k",
-            false => "incr +5 +5",
+        let difference = if memcached.version < LATER {
+            "mg a E5 q k"
+        } else {
+            "incr +5 +5"
         };
         steps.push(step(difference));
         if memcached.version >= LATER {

@@ -123,9 +123,10 @@ pub fn command<D: Defect, C: Counts>(
     let seconds = started.elapsed().as_secs_f64();
     println!("{seconds:.0} s");
     println!("found {found} of {}", defects.len());
-    Ok(match found == defects.len() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(1),
+    Ok(if found == defects.len() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
     })
 }
 

@@ -69,9 +69,10 @@ pub fn print<C: Counts>(
     shrunk: Option<&ShrunkSeed>,
     is_json: bool,
 ) -> ExitCode {
-    match is_json {
-        true => print_json(search, totals, found, shrunk),
-        false => print_text(search, totals, found, shrunk),
+    if is_json {
+        print_json(search, totals, found, shrunk)
+    } else {
+        print_text(search, totals, found, shrunk)
     }
     match found {
         None => ExitCode::SUCCESS,

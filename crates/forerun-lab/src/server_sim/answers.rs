@@ -176,9 +176,10 @@ impl Request {
             let body = value.unwrap_or_default();
             self.found(client, *key, body, hit, None, interval, model)?;
         }
-        Ok(match part.is_last {
-            true => Parsed::Whole(part.bytes),
-            false => Parsed::Part(part.bytes),
+        Ok(if part.is_last {
+            Parsed::Whole(part.bytes)
+        } else {
+            Parsed::Part(part.bytes)
         })
     }
 
@@ -493,11 +494,12 @@ fn check_left(left: i64, name: &str, interval: Interval, model: &Model) -> Resul
                 ..=i64::from(last) - i64::from(interval.sent.cache_s)
         }
     };
-    match range.contains(&left) {
-        true => Ok(()),
-        false => Err(format!(
+    if range.contains(&left) {
+        Ok(())
+    } else {
+        Err(format!(
             "{name}: {left} seconds are left instead of {range:?}"
-        )),
+        ))
     }
 }
 

@@ -198,9 +198,10 @@ impl Checks {
             if transferred_bytes > 0 || connection.last_transfer.is_zero() {
                 connection.last_transfer = now;
             }
-            connection.waits = match connection.waited && transferred_bytes == 0 {
-                true => connection.waits + 1,
-                false => 0,
+            connection.waits = if connection.waited && transferred_bytes == 0 {
+                connection.waits + 1
+            } else {
+                0
             };
             if connection.waits > TURNS_MAX {
                 let message = format!("client {id} was passed over {} times", connection.waits);
@@ -292,9 +293,10 @@ impl Checks {
                     format!("client {id} has been silent for {silent:?} and is still there");
                 return Err(Failure::new("idle", message));
             }
-            connection.quiet = match silent > self.idle_timeout + Duration::from_secs(2) {
-                true => connection.quiet + 1,
-                false => 0,
+            connection.quiet = if silent > self.idle_timeout + Duration::from_secs(2) {
+                connection.quiet + 1
+            } else {
+                0
             };
         }
         Ok(())

@@ -98,12 +98,13 @@ impl Copies {
             self.check_file(sim, path, began, now, model)?;
             return Ok(true);
         }
-        match may_fail {
-            true => Ok(false),
-            false => Err(Failure::new(
+        if may_fail {
+            Ok(false)
+        } else {
+            Err(Failure::new(
                 "snapshot",
                 "a copy was requested but not written, and the disk did not fail",
-            )),
+            ))
         }
     }
 

@@ -122,10 +122,7 @@ pub fn work(args: &ServerSimWorkerArgs) -> io::Result<()> {
         Ok(PlayResult { ended, trace }) => Report {
             counts: ended.as_ref().copied().unwrap_or_default(),
             finding: ended.err().map(|failure| failure.to_string()),
-            trace: match args.seeds.trace {
-                true => trace,
-                false => Vec::new(),
-            },
+            trace: if args.seeds.trace { trace } else { Vec::new() },
         },
         Err(error) => Report {
             finding: Some(format!("nothing can be simulated: {error:#}")),

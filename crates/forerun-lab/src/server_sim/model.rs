@@ -117,9 +117,10 @@ impl Model {
     /// Records that a request that changes a key begins or ends.
     pub fn changes(&mut self, name: &str, begins: bool) {
         let count = self.in_progress.entry(name.to_owned()).or_default();
-        *count = match begins {
-            true => *count + 1,
-            false => count.saturating_sub(1),
+        *count = if begins {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
         };
     }
 

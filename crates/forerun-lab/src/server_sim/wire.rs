@@ -235,9 +235,10 @@ impl<T: Read + Write> Wire<T> {
                     Err(error) => return Err(error),
                 }
             }
-            return Ok(match into.len() > before {
-                true => Received::Bytes,
-                false => Received::Nothing,
+            return Ok(if into.len() > before {
+                Received::Bytes
+            } else {
+                Received::Nothing
             });
         };
         let mut limited = Limited {

@@ -554,9 +554,10 @@ impl<'s> ClientThread<'s> {
             Err(_) if stops() => WriteOutcome::InDoubt,
             Err(_) => WriteOutcome::Absent,
         };
-        match self.is_alive() {
-            true => Ok(outcome),
-            false => Ok(WriteOutcome::InDoubt),
+        if self.is_alive() {
+            Ok(outcome)
+        } else {
+            Ok(WriteOutcome::InDoubt)
         }
     }
 

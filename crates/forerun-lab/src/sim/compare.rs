@@ -82,9 +82,10 @@ pub fn check_value(
 pub fn show_key((keyspace_id, key): &(KeyspaceId, Key)) -> String {
     const SHOWN_BYTES: usize = 40;
     let shown = &key[..key.len().min(SHOWN_BYTES)];
-    let rest = match key.len() > SHOWN_BYTES {
-        true => format!(" ({} bytes)", key.len()),
-        false => String::new(),
+    let rest = if key.len() > SHOWN_BYTES {
+        format!(" ({} bytes)", key.len())
+    } else {
+        String::new()
     };
     format!(
         "key {:?}{rest} of keyspace {keyspace_id}",

@@ -53,9 +53,10 @@ impl ClientThread<'_> {
     fn expected(&self, start: &CallStart) -> Expected {
         Expected {
             state: self.model.history.current().clone(),
-            dormant: match self.simulation.clock_may_go_back() {
-                true => self.model.history.dormant(self.simulation),
-                false => BTreeMap::new(),
+            dormant: if self.simulation.clock_may_go_back() {
+                self.model.history.dormant(self.simulation)
+            } else {
+                BTreeMap::new()
             },
             private: self.private_keyspace().map(|(keyspace_id, _)| keyspace_id),
             min_visible: start.min_visible,
@@ -175,9 +176,10 @@ impl ClientThread<'_> {
     /// Deletes the newest backup that is known to exist, or the oldest.
     pub fn delete_backup(&mut self, is_newest: bool) -> Outcome {
         let mut known = self.model.copies.backups.keys().copied();
-        let number = match is_newest {
-            true => known.next_back(),
-            false => known.next(),
+        let number = if is_newest {
+            known.next_back()
+        } else {
+            known.next()
         };
         let Some(number) = number else { return Ok(()) };
         let deleted = self.backups().and_then(|mut backups| {
@@ -191,10 +193,13 @@ impl ClientThread<'_> {
             Ok((_, leftovers)) if leftovers > 0 => violation(format!(
                 "{leftovers} files that no backup needs are left after backup {number} was deleted"
             )),
-            Ok((list, _)) => match list.backups.iter().any(|backup| backup.number == number) {
-                true => violation(format!("backup {number} was deleted and is still listed")),
-                false => Ok(()),
-            },
+            Ok((list, _)) => {
+                if list.backups.iter().any(|backup| backup.number == number) {
+                    violation(format!("backup {number} was deleted and is still listed"))
+                } else {
+                    Ok(())
+                }
+            }
             Err(error) => self.allow(&error, "delete a backup"),
         }
     }
@@ -272,9 +277,10 @@ impl Simulation {
             Ok(Err(why)) => violation(format!("the copy {}: {why}", path.display())),
             Err(error) => {
                 let doing = format!("read the copy {}", path.display());
-                match io.is_crashed() {
-                    true => Err(Stop::Crashed),
-                    false => self.allow(&error, None, &doing),
+                if io.is_crashed() {
+                    Err(Stop::Crashed)
+                } else {
+                    self.allow(&error, None, &doing)
                 }
             }
         }

@@ -112,9 +112,10 @@ fn check_and_repair(
     // everything that is not in runs is lost.
     let is_cut =
         when == StoreState::Crashed && damaged.iter().any(is_log) || !simulation.keeps_all();
-    let losses = match is_cut {
-        true => Losses::Anywhere,
-        false => Losses::None,
+    let losses = if is_cut {
+        Losses::Anywhere
+    } else {
+        Losses::None
     };
     match open(simulation, io, Access::ReadOnly) {
         Ok(opened) => {
@@ -343,9 +344,10 @@ impl Reader<'_> {
         let mut iter = source.range(self.model.bounds(order));
         let mut seen = BTreeSet::new();
         loop {
-            let next = match is_back {
-                false => iter.next_entry(),
-                true => iter.next_entry_back(),
+            let next = if is_back {
+                iter.next_entry_back()
+            } else {
+                iter.next_entry()
             };
             match next {
                 Ok(Some(entry)) => {

@@ -97,9 +97,10 @@ impl Draw {
     }
 
     pub fn store(&mut self) -> StoreShape {
-        let wal = match self.one_in(10) {
-            true => WalMode::Off,
-            false => WalMode::On,
+        let wal = if self.one_in(10) {
+            WalMode::Off
+        } else {
+            WalMode::On
         };
         let keyspaces = self.random.random_range(1..=4);
         StoreShape {
@@ -176,9 +177,10 @@ impl Draw {
         };
         let calls = 20 + 12 * threads.iter().map(Vec::len).sum::<usize>() as u64;
         let faults = (0..faults).map(|_| self.fault(calls)).collect();
-        let at_call = match self.one_in(3) {
-            true => None,
-            false => Some(self.random.random_range(0..calls)),
+        let at_call = if self.one_in(3) {
+            None
+        } else {
+            Some(self.random.random_range(0..calls))
         };
         let end = match self.random.random_range(0..6) {
             0 => End::Close,
@@ -247,9 +249,10 @@ impl Draw {
     }
 
     pub fn keyspace(&mut self, store: &StoreShape) -> StepKeyspace {
-        match self.one_in(5) {
-            true => StepKeyspace::Private,
-            false => StepKeyspace::Shared(self.random.random_range(0..store.keyspaces.len() as u8)),
+        if self.one_in(5) {
+            StepKeyspace::Private
+        } else {
+            StepKeyspace::Shared(self.random.random_range(0..store.keyspaces.len() as u8))
         }
     }
 
@@ -316,9 +319,10 @@ impl Draw {
         match self.random.random_range(0..114) {
             0..30 => Op::Write {
                 changes: vec![self.change(store)],
-                durability: match self.one_in(3) {
-                    true => Some(self.durability()),
-                    false => None,
+                durability: if self.one_in(3) {
+                    Some(self.durability())
+                } else {
+                    None
                 },
             },
             30 => Op::Write {
@@ -405,9 +409,10 @@ impl Draw {
         let mut keys: Vec<u8> = (0..KEYS).collect();
         keys.retain(|_| self.random.random_ratio(2, 5));
         let keys = keys.into_iter().map(|key| {
-            let len = match self.one_in(5) {
-                true => None,
-                false => Some(self.len()),
+            let len = if self.one_in(5) {
+                None
+            } else {
+                Some(self.len())
             };
             (key, len)
         });

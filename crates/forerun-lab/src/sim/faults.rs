@@ -414,9 +414,10 @@ impl IoFile for SimFile {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let short = buffer.len().div_ceil(2);
-        let read = match calls.is_multiple_of(SHORT_ONE_IN) {
-            true => self.file.read_at(&mut buffer[..short], offset),
-            false => self.file.read_at(buffer, offset),
+        let read = if calls.is_multiple_of(SHORT_ONE_IN) {
+            self.file.read_at(&mut buffer[..short], offset)
+        } else {
+            self.file.read_at(buffer, offset)
         };
         self.io.record_failure(CallKind::Read, &self.path, read)
     }

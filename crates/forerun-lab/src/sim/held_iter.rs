@@ -78,17 +78,19 @@ impl HeldIter {
     /// Moves one step. Returns whether there was an entry.
     fn step(&mut self, is_back: bool, simulation: &Simulation) -> Result<bool, IterStop> {
         let order = simulation.order(self.keyspace_id);
-        let entry = match is_back {
-            false => self.iter.next_entry(),
-            true => self.iter.next_entry_back(),
+        let entry = if is_back {
+            self.iter.next_entry_back()
+        } else {
+            self.iter.next_entry()
         };
         let entry = entry.map_err(IterStop::Failed)?;
         let found = entry.map(|entry| (order.canonical(entry.key), entry.value.to_vec()));
         let ttl_s = simulation.ttl_s(self.keyspace_id);
         loop {
-            let next = match is_back {
-                false => self.left.first().cloned(),
-                true => self.left.last().cloned(),
+            let next = if is_back {
+                self.left.last().cloned()
+            } else {
+                self.left.first().cloned()
             };
             let is_next = match (&next, &found) {
                 (Some((key, value)), Some((found_key, bytes))) => {
@@ -119,9 +121,10 @@ impl HeldIter {
                 Some(Visibility::Required) if !is_next => return wrong(next.as_ref()),
                 _ => {}
             }
-            match is_back {
-                false => drop(self.left.remove(0)),
-                true => drop(self.left.pop()),
+            if is_back {
+                drop(self.left.pop())
+            } else {
+                drop(self.left.remove(0))
             }
             match visibility {
                 Some(Visibility::Forbidden) if is_next => return wrong(None),

@@ -478,9 +478,10 @@ fn run_last_incarnation(
     let io = simulation.io();
     io.plan(&[], None);
     // A store that was closed has no interrupted write.
-    let recovery = match simulation.is_closed.load(SeqCst) {
-        true => Recovery::Strict,
-        false => Recovery::DropTail,
+    let recovery = if simulation.is_closed.load(SeqCst) {
+        Recovery::Strict
+    } else {
+        Recovery::DropTail
     };
     simulation.set_options(&simulation.program.store, recovery);
     let opened = simulation.open()?;

@@ -51,9 +51,10 @@ impl ClientThread<'_> {
         let mut batch = WriteBatch::new();
         while batch.encoded().len() <= self.simulation.options().memory_limit_bytes {
             let mut batch = batch.keyspace(keyspace);
-            match is_ranges {
-                true => batch.delete_range(from, to)?,
-                false => batch.put(from, &[0; 4000])?,
+            if is_ranges {
+                batch.delete_range(from, to)?
+            } else {
+                batch.put(from, &[0; 4000])?
             }
         }
         let durability = self.simulation.program.store.durability;
@@ -84,12 +85,13 @@ impl ClientThread<'_> {
         let after = runs();
         io.end_outage();
         tried?;
-        match after > before + RUNS_UNDER_WAY && self.is_alive() {
-            true => violation(format!(
+        if after > before + RUNS_UNDER_WAY && self.is_alive() {
+            violation(format!(
                 "{TRIES} flushes that could not write a manifest left {after} runs, up from \
                  {before}"
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

@@ -171,11 +171,12 @@ pub fn check_entries(simulation: &Simulation, opened: &Opened) -> Outcome {
         }
     }
     // Runs whose entries have expired may be removed at any time.
-    match sum == all || simulation.program.has_ttl() {
-        true => Ok(()),
-        false => violation(format!(
+    if sum == all || simulation.program.has_ttl() {
+        Ok(())
+    } else {
+        violation(format!(
             "the levels have {all} entries together, and {sum} by keyspace"
-        )),
+        ))
     }
 }
 
@@ -265,9 +266,10 @@ impl Simulation {
             stats.memtables_used_bytes,
             self.options().memory_limit_bytes,
         );
-        match used > limit {
-            true => violation(format!("memtables use {used} of {limit} bytes")),
-            false => Ok(()),
+        if used > limit {
+            violation(format!("memtables use {used} of {limit} bytes"))
+        } else {
+            Ok(())
         }
     }
 }

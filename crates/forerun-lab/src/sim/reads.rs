@@ -100,9 +100,10 @@ pub fn read(mut iter: Iter, direction: ReadDirection) -> forerun_db::Result<Entr
             ReadDirection::Backward => true,
             ReadDirection::Both => (front.len() * 7 + back.len() * 3) % 5 < 2,
         };
-        let (entry, entries) = match is_back {
-            false => (iter.next_entry()?, &mut front),
-            true => (iter.next_entry_back()?, &mut back),
+        let (entry, entries) = if is_back {
+            (iter.next_entry_back()?, &mut back)
+        } else {
+            (iter.next_entry()?, &mut front)
         };
         match entry {
             Some(entry) => entries.push((entry.key.to_vec(), entry.value.to_vec())),

@@ -244,9 +244,10 @@ impl Simulation {
         if let (Error::Poisoned { .. }, Some(opened)) = (error, opened) {
             opened.refuses_writes.store(true, SeqCst);
         }
-        match self.is_allowed(error, is_closing, &io) {
-            true => Ok(()),
-            false => violation(format!("cannot {doing}: {error}")),
+        if self.is_allowed(error, is_closing, &io) {
+            Ok(())
+        } else {
+            violation(format!("cannot {doing}: {error}"))
         }
     }
 

@@ -78,12 +78,13 @@ impl Stamps {
         }
         state.written.insert(stamp, Some(sequence));
         state.acknowledged = state.acknowledged.max(sequence);
-        match sequence > min_visible.sequence {
-            true => Ok(()),
-            false => Err(format!(
+        if sequence > min_visible.sequence {
+            Ok(())
+        } else {
+            Err(format!(
                 "a batch got sequence number {sequence} after {} was acknowledged",
                 min_visible.sequence
-            )),
+            ))
         }
     }
 
@@ -142,11 +143,12 @@ impl Stamps {
         stamps: &[Option<u64>],
         min_visible: MinVisible,
     ) -> Result<MinVisible, String> {
-        match stamps.iter().all(|stamp| *stamp == stamps[0]) {
-            true => self.check(stamps, min_visible),
-            false => Err(format!(
+        if stamps.iter().all(|stamp| *stamp == stamps[0]) {
+            self.check(stamps, min_visible)
+        } else {
+            Err(format!(
                 "only a part of a batch is visible: the stamps are {stamps:?}"
-            )),
+            ))
         }
     }
 
@@ -159,9 +161,10 @@ impl Stamps {
             let state = lock(&self.0);
             MinVisible {
                 opening: state.opening,
-                sequence: match keeps_all {
-                    true => state.acknowledged,
-                    false => state.durable,
+                sequence: if keeps_all {
+                    state.acknowledged
+                } else {
+                    state.durable
                 },
             }
         };

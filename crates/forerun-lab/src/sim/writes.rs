@@ -32,14 +32,15 @@ impl ClientThread<'_> {
                 ChangeKind::Delete { key } => Change::Delete(keyspace_id, self.key(key)),
                 ChangeKind::DeleteRange { from, to } => {
                     let (from, to) = (self.key(from), self.key(to));
-                    match self
+                    if self
                         .simulation
                         .order(keyspace_id)
                         .compare(&from, &to)
                         .is_le()
                     {
-                        true => Change::DeleteRange(keyspace_id, from, to),
-                        false => Change::DeleteRange(keyspace_id, to, from),
+                        Change::DeleteRange(keyspace_id, from, to)
+                    } else {
+                        Change::DeleteRange(keyspace_id, to, from)
                     }
                 }
             };
@@ -197,11 +198,12 @@ impl ClientThread<'_> {
     /// larger than the limit.
     pub fn allow_no_memory(&self, error: &Error, start: &CallStart) -> Outcome {
         let is_read = self.simulation.readers.any_since(start.at.start);
-        match is_read || !self.is_alive() {
-            true => Ok(()),
-            false => violation(format!(
+        if is_read || !self.is_alive() {
+            Ok(())
+        } else {
+            violation(format!(
                 "a write is refused for lack of memory, but no thread reads: {error}"
-            )),
+            ))
         }
     }
 
@@ -281,9 +283,10 @@ impl ClientThread<'_> {
                 Change::Delete(_, key) | Change::DeleteRange(_, key, _) => ingestion.delete(key)?,
             }
         }
-        match commits {
-            true => ingestion.commit().map(drop),
-            false => Ok(()),
+        if commits {
+            ingestion.commit().map(drop)
+        } else {
+            Ok(())
         }
     }
 

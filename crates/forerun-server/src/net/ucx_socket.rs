@@ -69,9 +69,10 @@ impl UcxServer {
             return wrong("an address that is not a loopback address requires network devices");
         }
         let options = ContextOptions {
-            transports: match is_loopback {
-                true => Transports::SharedMemory,
-                false => Transports::Network,
+            transports: if is_loopback {
+                Transports::SharedMemory
+            } else {
+                Transports::Network
             },
             devices: match &listen.ucx.net_devices {
                 Some(devices) => Devices::Named(devices.clone()),
@@ -240,9 +241,10 @@ impl UcxSocket {
             return Err(io::Error::new(ErrorKind::InvalidData, error));
         };
         let stream = Stream::new(control, &[], place.hub, *channel, place.control_ready);
-        match is_sent {
-            true => self.state = State::Open(Box::new(stream)),
-            false => return Err(ErrorKind::WriteZero.into()),
+        if is_sent {
+            self.state = State::Open(Box::new(stream))
+        } else {
+            return Err(ErrorKind::WriteZero.into());
         }
         Ok(())
     }

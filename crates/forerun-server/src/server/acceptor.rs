@@ -281,9 +281,10 @@ impl<S: System> Acceptor<S> {
         if ticks || maintenance.shrinks {
             maintenance.shrinks = self.cache.shrink(SHRINK_BYTES);
         }
-        maintenance.prefault_interval = match !maintenance.shrinks && self.cache.prefault() {
-            true => PREFAULT_INTERVAL_MIN,
-            false => (2 * maintenance.prefault_interval).min(PREFAULT_INTERVAL_MAX),
+        maintenance.prefault_interval = if !maintenance.shrinks && self.cache.prefault() {
+            PREFAULT_INTERVAL_MIN
+        } else {
+            (2 * maintenance.prefault_interval).min(PREFAULT_INTERVAL_MAX)
         };
     }
 

@@ -155,9 +155,10 @@ impl<K: Carrier> Connection<K> {
 
     /// Why the connection closes after a turn.
     pub(crate) fn close_reason(&self) -> CloseReason {
-        match self.has_failed || self.session.error().is_some() {
-            true => CloseReason::Error,
-            false => CloseReason::Normal,
+        if self.has_failed || self.session.error().is_some() {
+            CloseReason::Error
+        } else {
+            CloseReason::Normal
         }
     }
 
@@ -214,9 +215,10 @@ impl<K: Carrier> Connection<K> {
         }
         // The turn of a draining server may be the last one.
         let is_unbounded = turns.is_draining || planted::is(Defect::TurnUnbounded);
-        self.turn_bytes_left = match is_unbounded {
-            true => usize::MAX,
-            false => SENT_BYTES_PER_TURN,
+        self.turn_bytes_left = if is_unbounded {
+            usize::MAX
+        } else {
+            SENT_BYTES_PER_TURN
         };
         let mut failed = false;
         let mut turn = self.try_turn(turns).unwrap_or_else(|error| {
@@ -280,9 +282,10 @@ impl<K: Carrier> Connection<K> {
     /// Memory of the connection's own buffers, between turns.
     fn memory(&self) -> BufferMemory {
         let (received_bytes, unsent_bytes) = self.transport.buffered_bytes();
-        let tls_bytes = match self.transport.pending() {
-            true => TLS_BUFFER_BYTES,
-            false => 0,
+        let tls_bytes = if self.transport.pending() {
+            TLS_BUFFER_BYTES
+        } else {
+            0
         };
         BufferMemory {
             input_bytes: self.input.memory_bytes() + received_bytes,
@@ -300,9 +303,10 @@ impl<K: Carrier> Connection<K> {
     }
 
     fn try_turn(&mut self, turns: &mut Turns<'_>) -> io::Result<TurnResult> {
-        let reads = match planted::is(Defect::TurnUnbounded) {
-            true => u32::MAX,
-            false => READS_PER_TURN,
+        let reads = if planted::is(Defect::TurnUnbounded) {
+            u32::MAX
+        } else {
+            READS_PER_TURN
         };
         for _ in 0..reads {
             if let Phase::Lingering(linger) = &mut self.phase {
@@ -445,12 +449,11 @@ impl<K: Carrier> Connection<K> {
     /// The result of a turn that leaves bytes to send. If the socket would take more, there is no
     /// event to wait for.
     fn unsent(&self) -> TurnResult {
-        match self.writable {
-            true => {
-                self.ticket.connections().yielded();
-                TurnResult::Again
-            }
-            false => TurnResult::Wait,
+        if self.writable {
+            self.ticket.connections().yielded();
+            TurnResult::Again
+        } else {
+            TurnResult::Wait
         }
     }
 

@@ -111,9 +111,10 @@ impl<S: System> SteppedServer<S> {
     /// the worker has ended.
     pub fn worker_timeout(&self, number: usize) -> Option<Duration> {
         let worker = self.workers[number].as_ref()?;
-        match worker.is_done() {
-            true => Some(Duration::ZERO),
-            false => worker.timeout(),
+        if worker.is_done() {
+            Some(Duration::ZERO)
+        } else {
+            worker.timeout()
         }
     }
 

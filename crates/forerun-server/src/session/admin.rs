@@ -84,9 +84,10 @@ fn crawl(tokens: &Tokens<'_>, context: &CommandContext<'_>) -> &'static [u8] {
     if let Err(reply) = check_classes(tokens.get(2), false) {
         return reply;
     }
-    match context.shared.server.crawl(&context.shared.cache) {
-        true => replies::OK,
-        false => b"BUSY currently processing crawler request\r\n",
+    if context.shared.server.crawl(&context.shared.cache) {
+        replies::OK
+    } else {
+        b"BUSY currently processing crawler request\r\n"
     }
 }
 

@@ -211,9 +211,10 @@ fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     };
     context.counters.cmd_touch.add(1);
     let expiry = context.shared.expiry(expiration);
-    let cache = match planted_warm_up::is(Defect::TouchUnmarked) {
-        true => context.cache,
-        false => context.cache_for_write(key),
+    let cache = if planted_warm_up::is(Defect::TouchUnmarked) {
+        context.cache
+    } else {
+        context.cache_for_write(key)
     };
     let reply = if cache.touch(key, expiry) {
         context.counters.touch_hits.add(1);

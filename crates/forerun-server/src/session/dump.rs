@@ -101,9 +101,10 @@ pub(super) fn check_classes(classes: &[u8], is_dump: bool) -> Result<(), &'stati
             _ => return Err(b"BADCLASS invalid class id\r\n"),
         }
     }
-    match any {
-        true => Ok(()),
-        false => Err(b"NOTSTARTED no items to crawl\r\n"),
+    if any {
+        Ok(())
+    } else {
+        Err(b"NOTSTARTED no items to crawl\r\n")
     }
 }
 

@@ -6,7 +6,7 @@
 //!                                   └ values are prefetched this far ahead
 //! ```
 
-use forerun_cache::{Guard, Item};
+use forerun_cache::{CacheGuard, Item};
 use forerun_core::arch::prefetch_bytes;
 
 /// Values are prefetched this many answers ahead.
@@ -23,7 +23,7 @@ pub(super) fn position_of(key: &[u8], bytes: &[u8]) -> usize {
 
 /// Iterates over the items of a batch's keys. Looks up one chunk of keys at a time.
 pub(super) struct Lookups<'b, 'g> {
-    guard: &'g Guard<'g>,
+    guard: &'g CacheGuard<'g>,
     keys: &'b [&'b [u8]],
     /// The items of the keys from `first` on.
     items: Vec<Option<Item<'g>>>,
@@ -35,7 +35,7 @@ pub(super) struct Lookups<'b, 'g> {
 impl<'b, 'g> Lookups<'b, 'g> {
     /// Looks up `keys` in chunks of this size. `items` is reused memory.
     pub(super) fn new(
-        guard: &'g Guard<'g>,
+        guard: &'g CacheGuard<'g>,
         keys: &'b [&'b [u8]],
         items: Vec<Option<Item<'g>>>,
         chunk: usize,

@@ -134,9 +134,10 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
                     .watchers
                     .log_store(context.connection, now_s, &event);
             }
-            let before = match is_new {
-                true => Expiry::Never,
-                false => before.unwrap_or(expiry),
+            let before = if is_new {
+                Expiry::Never
+            } else {
+                before.unwrap_or(expiry)
             };
             if !flags.has(b'q') {
                 push_counted(context, key, &flags, (value, cas), (before, is_new));

@@ -1,6 +1,6 @@
 //! Meta get: the answers, and the variants that change the item.
 
-use forerun_cache::{Expiry, Guard, Item, Store, StoreMode, StoreResult};
+use forerun_cache::{CacheGuard, Expiry, Item, Store, StoreMode, StoreResult};
 
 use crate::protocol::meta_flags::{Flags, Letters};
 use crate::protocol::numbers::push_u64;
@@ -145,9 +145,10 @@ pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Fla
     let is_binary = flags.has(b'b');
     let is_touch = flags.ttl.is_some();
     // Before the item is pinned: to note a write may take as long as another thread's store.
-    let cache = match is_touch {
-        true => context.cache_for_write(key),
-        false => context.cache,
+    let cache = if is_touch {
+        context.cache_for_write(key)
+    } else {
+        context.cache
     };
     let mut guard = cache.pin();
     let mut item = find(&guard, key, flags);
@@ -261,7 +262,7 @@ pub(super) fn expiry_of_new(context: &CommandContext<'_>, flags: &Flags<'_>) -> 
     })
 }
 
-fn find<'g>(guard: &'g Guard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<'g>> {
+fn find<'g>(guard: &'g CacheGuard<'_>, key: &[u8], flags: &Flags<'_>) -> Option<Item<'g>> {
     if flags.has(b'u') {
         guard.peek(key)
     } else {

@@ -41,9 +41,10 @@ pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
 fn conns(lines: &mut Lines, context: &CommandContext<'_>) {
     let server = &context.shared.server;
     server.describe_connections(&mut |number, name, value| {
-        let value = match name == "state" && number == context.connection {
-            true => "conn_parse_cmd",
-            false => value,
+        let value = if name == "state" && number == context.connection {
+            "conn_parse_cmd"
+        } else {
+            value
         };
         lines.put(format_args!("{number}:{name}"), value);
     });

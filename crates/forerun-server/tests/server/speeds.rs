@@ -222,15 +222,12 @@ impl TlsServer {
 
     /// Returns a client that has this speed from its first byte on.
     fn client_at(&self, in_tls: bool, speed: Speed) -> Client {
-        let (socket, tls) = match in_tls {
-            true => {
-                let stream = self.certificates.client(None, &self.server);
-                (stream.sock, Some(Box::new(stream.conn)))
-            }
-            false => {
-                let plain = self.server.addresses()[1].to_string();
-                (TcpStream::connect(plain).expect("it accepts"), None)
-            }
+        let (socket, tls) = if in_tls {
+            let stream = self.certificates.client(None, &self.server);
+            (stream.sock, Some(Box::new(stream.conn)))
+        } else {
+            let plain = self.server.addresses()[1].to_string();
+            (TcpStream::connect(plain).expect("it accepts"), None)
         };
         socket.set_read_timeout(Some(STALLED)).expect("a time");
         socket.set_write_timeout(Some(STALLED)).expect("a time");

@@ -248,9 +248,10 @@ impl WarmUp {
 
     fn expect(&mut self, sent: &[u8], answer: &str) -> Result<(), String> {
         let got = text(&self.new.send(sent));
-        match got == answer {
-            true => Ok(()),
-            false => Err(format!("{got:?} instead of {answer:?}")),
+        if got == answer {
+            Ok(())
+        } else {
+            Err(format!("{got:?} instead of {answer:?}"))
         }
     }
 
@@ -317,12 +318,13 @@ impl WarmUp {
                     && flags == Some((key + 40).to_string())
             }
         };
-        match is_right {
-            true => Ok(()),
-            false => Err(format!(
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!(
                 "key {key} has {answer:?}, but is {:?}",
                 self.known[key]
-            )),
+            ))
         }
     }
 
@@ -441,9 +443,10 @@ impl WarmUp {
             Known::Old => is_new || *read == Known::Value(old_value(key)),
             known => is_new || read == known,
         };
-        match is_right {
-            true => Ok(()),
-            false => Err(format!("{read:?}, but it is {:?}", self.known[key])),
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!("{read:?}, but it is {:?}", self.known[key]))
         }
     }
 }

@@ -54,7 +54,7 @@ pub struct Full {
 /// table.insert(5, 50)?;
 /// table.insert(0, 1)?;
 /// let (mut values, mut found) = ([0; 3], [false; 3]);
-/// assert_eq!(table.find_batch(&[0, 4, 5], &mut values, &mut found, Lookup::Auto), 2);
+/// assert_eq!(table.find(&[0, 4, 5], &mut values, &mut found, Lookup::Auto), 2);
 /// assert_eq!(found, [true, false, true]);
 /// assert_eq!((values[0], values[2]), (1, 50));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -79,8 +79,7 @@ pub trait FixedTable<K: Word, V: Word>: Send + Sync {
     /// `keys[i]` was found, and `values[i]` is its value in that case and any value otherwise. Keys
     /// may repeat. If the design does not have the strategy ([`Design::lookups`]), the closest one
     /// runs instead.
-    fn find_batch(&self, keys: &[K], values: &mut [V], found: &mut [bool], lookup: Lookup)
-    -> usize;
+    fn find(&self, keys: &[K], values: &mut [V], found: &mut [bool], lookup: Lookup) -> usize;
 
     /// Entries in the table.
     fn len(&self) -> usize;

@@ -228,7 +228,7 @@ impl RowSlab {
         let (mut slots, mut found) = ([0; 64], [false; 64]);
         let pinned = self.index.pin();
         for keys in keys.chunks(64) {
-            pinned.find_batch(keys, &mut slots, &mut found);
+            pinned.find(keys, &mut slots, &mut found);
         }
     }
 
@@ -237,7 +237,7 @@ impl RowSlab {
         slots.0.resize(keys.len().min(BLOCK), 0);
         for (keys, found) in keys.chunks(BLOCK).zip(found.chunks_mut(BLOCK)) {
             let slots = &mut slots.0[..keys.len()];
-            self.index.find_batch(keys, slots, found);
+            self.index.find(keys, slots, found);
         }
     }
 
@@ -273,7 +273,7 @@ impl RowSlab {
             let found = &mut found[first..first + keys.len()];
             let pinned = self.index.pin();
             let slots = &mut slots.0[..keys.len()];
-            hits += pinned.find_batch(keys, slots, found);
+            hits += pinned.find(keys, slots, found);
             self.copy(slots, found, rows, |at| place(first + at), &touch, &pinned);
         }
         hits

@@ -260,9 +260,10 @@ impl<R: Receive> Worker<R> {
                 .retain(|request| !Self::has_ended(functions, *request));
             let sent = std::mem::take(&mut forced.sent);
             for one in sent {
-                match Self::has_ended(functions, one.request) {
-                    true => reuse(spare, one.message),
-                    false => forced.sent.push_back(one),
+                if Self::has_ended(functions, one.request) {
+                    reuse(spare, one.message)
+                } else {
+                    forced.sent.push_back(one)
                 }
             }
             !forced.requests.is_empty() || !forced.sent.is_empty()

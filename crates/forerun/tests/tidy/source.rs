@@ -76,9 +76,10 @@ pub(crate) fn lines_with_prose(
         is_docstring ^= kind == Kind::Python && quotes % 2 == 1;
         let is_docstring_line =
             kind == Kind::Python && (was_docstring || line.trim_start().starts_with("\"\"\""));
-        let prose = match is_docstring_line {
-            true => Some(line),
-            false => kind.prose(line),
+        let prose = if is_docstring_line {
+            Some(line)
+        } else {
+            kind.prose(line)
         };
         (at + 1, line, prose)
     })

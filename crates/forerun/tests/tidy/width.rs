@@ -45,10 +45,7 @@ pub(crate) fn wide_lines(kind: Kind, text: &str) -> Vec<Breach> {
                 || (!is_docstring && text_begin(line) >= 4)
                 || prose.trim().contains("   ")
         });
-        let columns_max = match is_drawing {
-            true => DRAWING_COLUMNS,
-            false => COLUMNS,
-        };
+        let columns_max = if is_drawing { DRAWING_COLUMNS } else { COLUMNS };
         if columns > columns_max && !is_exempt {
             let what = format!("{columns} columns, where {columns_max} are allowed");
             breaches.push(Breach { line: number, what });

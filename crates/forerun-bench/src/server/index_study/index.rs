@@ -163,7 +163,7 @@ impl Locations for Studied {
     }
 
     fn find(&self, hashes: &[u64], locations: &mut [u64], found: &mut [bool], lookup: Lookup) {
-        self.0.find_batch(hashes, locations, found, lookup);
+        self.0.find(hashes, locations, found, lookup);
     }
 
     fn memory_bytes(&self) -> usize {
@@ -183,7 +183,7 @@ impl Locations for Production {
     }
 
     fn find(&self, hashes: &[u64], locations: &mut [u64], found: &mut [bool], _: Lookup) {
-        self.0.find_batch(hashes, locations, found);
+        self.0.find(hashes, locations, found);
     }
 
     fn memory_bytes(&self) -> usize {

@@ -1,5 +1,5 @@
 //! The names of indexes: a design, a strategy and an instruction set, such as
-//! `bucketized2x4/find_batch/avx2`.
+//! `bucketized2x4/find/avx2`.
 
 use crate::hash::contender::{FIND_BATCH, GET};
 use forerun_core::arch::{self, Isa};
@@ -180,9 +180,9 @@ mod tests {
     fn wrong_names_are_refused_with_the_reason() {
         for (text, reason) in [
             ("robin", "bucketized2x4"),
-            ("memc3/find_batch", "memc3 has no strategy"),
+            ("memc3/find", "memc3 has no strategy"),
             ("tagged16/vertical", "tagged16 has no strategy"),
-            ("cuckoo3/guess", "find_batch"),
+            ("cuckoo3/guess", "find"),
             ("cuckoo3/get/sse9", "sse9"),
             ("memc3/get/avx2", "memc3 cannot use"),
             ("cuckoo3/get/scalar/fast", "more parts"),

@@ -236,7 +236,7 @@ mod tests {
         };
         vec![
             row("study", &MEMC3.to_string(), 1.0),
-            row("study", "table/find_batch/avx2", 1.25),
+            row("study", "table/find/avx2", 1.25),
             row("memcached", "classic", 0.5),
         ]
     }
@@ -261,6 +261,6 @@ mod tests {
         let html = report.to_html();
         forerun_measure::report::check_html(&html).unwrap();
         assert_eq!(html.matches("<svg").count(), 4);
-        assert!(html.contains("table/find_batch/avx2") && html.contains("receive"));
+        assert!(html.contains("table/find/avx2") && html.contains("receive"));
     }
 }

@@ -187,9 +187,10 @@ impl StudyServer {
             }
         }
         self.ready = ready;
-        match is_any_waiting {
-            true => self.accept(),
-            false => Ok(()),
+        if is_any_waiting {
+            self.accept()
+        } else {
+            Ok(())
         }
     }
 

@@ -34,9 +34,10 @@ impl AwakeCores {
     /// What the study says of the cores.
     pub(super) fn fact(&mut self) -> (String, String) {
         let runs = |child: &mut Child| matches!(child.try_wait(), Ok(None));
-        let awake = match !self.0.is_empty() && self.0.iter_mut().all(runs) {
-            true => "yes, by loops of idle priority",
-            false => "no: the tails contain the time in which cores wake up",
+        let awake = if !self.0.is_empty() && self.0.iter_mut().all(runs) {
+            "yes, by loops of idle priority"
+        } else {
+            "no: the tails contain the time in which cores wake up"
         };
         ("kept awake".to_owned(), awake.to_owned())
     }

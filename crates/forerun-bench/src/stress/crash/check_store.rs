@@ -121,9 +121,10 @@ pub fn check_copies(
             }
             entries += found.len();
         }
-        match copy.iter().count() == entries {
-            true => Ok(()),
-            false => Err(CheckFailed(format!("the {operation} holds other keys")).into()),
+        if copy.iter().count() == entries {
+            Ok(())
+        } else {
+            Err(CheckFailed(format!("the {operation} holds other keys")).into())
         }
     })
 }

@@ -237,13 +237,14 @@ fn check_ingested(db: &Db, begun: Option<u64>, done: Option<u64>) -> anyhow::Res
         let wanted = keys.map(|key| (key.to_vec(), ingested_value(n).to_vec()));
         found.len() == INGESTED_KEYS as usize && wanted.eq(found.iter().cloned())
     };
-    match done.into_iter().chain(begun).any(is_whole) {
-        true => Ok(()),
-        false => fault(format!(
+    if done.into_iter().chain(begun).any(is_whole) {
+        Ok(())
+    } else {
+        fault(format!(
             "the ingested keys are neither those of ingestion {done:?}, which was done, nor of \
              {begun:?}, which was begun: there are {}",
             found.len()
-        )),
+        ))
     }
 }
 

@@ -206,9 +206,10 @@ impl Arrays {
             flags: DeviceBuffer::from_slice(gpu, &vec![1; n])?,
             rows_out: DeviceBuffer::from_slice(gpu, &vec![0; out])?,
             status: DeviceBuffer::from_slice(gpu, &vec![0; if pools { 0 } else { n }])?,
-            pooled: match pools {
-                true => Some(PooledArrays::of(gpu, n)?),
-                false => None,
+            pooled: if pools {
+                Some(PooledArrays::of(gpu, n)?)
+            } else {
+                None
             },
         })
     }

@@ -373,9 +373,10 @@ impl Load<'_> {
             };
             let worked = Client::connect(target, self.expected, self.values, number, seed)
                 .and_then(|mut client| {
-                    let filled = match std::mem::take(&mut fills) {
-                        true => client.fill(&self.stop),
-                        false => Ok(()),
+                    let filled = if std::mem::take(&mut fills) {
+                        client.fill(&self.stop)
+                    } else {
+                        Ok(())
                     };
                     let worked = filled.and_then(|()| client.work(&self.stop));
                     locked(&self.counters).add(&client.counters);

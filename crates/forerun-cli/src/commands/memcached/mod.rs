@@ -146,9 +146,10 @@ fn run_words(words: Vec<String>, extra: Option<&str>) -> anyhow::Result<Outcome>
                 Err(error) => tracing::error!("{error:#}"),
             }
         }
-        match in_background {
-            true => leave_terminal(serve.args.verbose > 0),
-            false => Ok(()),
+        if in_background {
+            leave_terminal(serve.args.verbose > 0)
+        } else {
+            Ok(())
         }
     })
 }
@@ -211,10 +212,7 @@ fn every_interface() -> &'static str {
     let accepts_both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
         .and_then(|listener| listener.local_addr())
         .is_ok_and(|address| TcpStream::connect((Ipv4Addr::LOCALHOST, address.port())).is_ok());
-    match accepts_both {
-        true => "[::]",
-        false => "0.0.0.0",
-    }
+    if accepts_both { "[::]" } else { "0.0.0.0" }
 }
 
 /// The message of an error of clap, without its usage.

@@ -311,9 +311,10 @@ impl Args {
             .max_item_bytes(max_item_bytes)
             // The server advances it.
             .clock(Clock::Manual)
-            .when_full(match self.disable_evictions {
-                true => WhenFull::Refuse,
-                false => WhenFull::Evict,
+            .when_full(if self.disable_evictions {
+                WhenFull::Refuse
+            } else {
+                WhenFull::Evict
             })
     }
 
@@ -362,9 +363,10 @@ impl Args {
     }
 
     fn places(&self) -> anyhow::Result<Vec<Listen>> {
-        let mut places = match self.ucx.transport.contains(&TransportName::Tcp) {
-            true => self.socket_places()?,
-            false => Vec::new(),
+        let mut places = if self.ucx.transport.contains(&TransportName::Tcp) {
+            self.socket_places()?
+        } else {
+            Vec::new()
         };
         places.extend(self.ucx.places()?);
         Ok(places)

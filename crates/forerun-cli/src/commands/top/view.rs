@@ -111,9 +111,10 @@ fn clients(now: &Sample) -> String {
         .take(CLIENTS_MAX)
         .map(|(client, connections)| format!("{client} {}", count(*connections)))
         .collect();
-    match shown.is_empty() {
-        true => String::new(),
-        false => format!("; most from {}", shown.join(", ")),
+    if shown.is_empty() {
+        String::new()
+    } else {
+        format!("; most from {}", shown.join(", "))
     }
 }
 

@@ -96,9 +96,10 @@ impl Limit {
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        match Instant::now() < self.ends {
-            true => Ok(()),
-            false => Err(anyhow!("no whole answer within {:?}", self.time)),
+        if Instant::now() < self.ends {
+            Ok(())
+        } else {
+            Err(anyhow!("no whole answer within {:?}", self.time))
         }
     }
 }

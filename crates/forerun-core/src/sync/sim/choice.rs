@@ -26,9 +26,10 @@ impl State {
                     Operation::Atomic => switch_every.saturating_mul(ATOMICS_PER_POINT),
                     _ => *switch_every,
                 };
-                match self.schedule.once_in(every) {
-                    true => self.choose_other(me),
-                    false => me,
+                if self.schedule.once_in(every) {
+                    self.choose_other(me)
+                } else {
+                    me
                 }
             }
             Chooser::Priorities {
@@ -43,9 +44,10 @@ impl State {
                     self.threads[me].priority = *lowest;
                     *is_stale = true;
                 }
-                match std::mem::take(is_stale) {
-                    true => self.choose_any().unwrap_or(me),
-                    false => me,
+                if std::mem::take(is_stale) {
+                    self.choose_any().unwrap_or(me)
+                } else {
+                    me
                 }
             }
         }

@@ -298,9 +298,10 @@ impl State {
             else {
                 continue;
             };
-            match deadline_ns <= self.now_ns {
-                true => self.make_runnable(thread, Wake::TimedOut),
-                false => self.deadline_ns = self.deadline_ns.min(deadline_ns),
+            if deadline_ns <= self.now_ns {
+                self.make_runnable(thread, Wake::TimedOut)
+            } else {
+                self.deadline_ns = self.deadline_ns.min(deadline_ns)
             }
         }
     }

@@ -382,9 +382,10 @@ fn a_cursor_that_has_passed_a_large_entry_keeps_no_memory_for_it() {
                 cursor.seek(&key(2_000), 10_000).unwrap();
                 assert_eq!(cursor.at(), Some(list[2_000].version()));
                 for step in 1..500 {
-                    match is_forward {
-                        true => cursor.next().unwrap(),
-                        false => cursor.prev().unwrap(),
+                    if is_forward {
+                        cursor.next().unwrap()
+                    } else {
+                        cursor.prev().unwrap()
                     }
                     let at = if is_forward {
                         2_000 + step

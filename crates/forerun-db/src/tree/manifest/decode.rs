@@ -37,16 +37,17 @@ pub(super) fn manifest(reader: &mut Reader<'_>) -> Result<Manifest, Bad> {
         }
         keyspaces.push(keyspace);
     }
-    match keyspaces.is_empty() {
-        true => Err(reader.bad("there is no keyspace")),
-        false => Ok(Manifest {
+    if keyspaces.is_empty() {
+        Err(reader.bad("there is no keyspace"))
+    } else {
+        Ok(Manifest {
             next_run,
             first_segment,
             flushed_sequence,
             next_keyspace,
             marks,
             keyspaces,
-        }),
+        })
     }
 }
 

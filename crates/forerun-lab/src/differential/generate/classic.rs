@@ -73,9 +73,10 @@ impl Generator {
             "set", "set", "set", "add", "replace", "append", "prepend", "cas",
         ]);
         let value = self.value();
-        let flags = match self.is_later() {
-            true => self.pick(&["0", "7", "2147483648", "4294967295"]),
-            false => self.pick(&[
+        let flags = if self.is_later() {
+            self.pick(&["0", "7", "2147483648", "4294967295"])
+        } else {
+            self.pick(&[
                 "0",
                 "7",
                 "+7",
@@ -84,7 +85,7 @@ impl Generator {
                 "\t7",
                 "2147483648",
                 "4294967295",
-            ]),
+            ])
         };
         let time = loop {
             match self.time("") {
@@ -285,9 +286,10 @@ impl Generator {
                     " 1 2 3",
                 ];
                 let later = [" 1000", " 3000 noreply", " 2147483647", " 1000000000"];
-                let delay = match self.was_flushed || self.chance(0.3) {
-                    true => self.pick(&now),
-                    false => self.pick(&later),
+                let delay = if self.was_flushed || self.chance(0.3) {
+                    self.pick(&now)
+                } else {
+                    self.pick(&later)
                 };
                 self.was_flushed |= now.contains(&delay);
                 format!("flush_all{delay}")

@@ -43,30 +43,36 @@ impl Generator {
 
     /// A time that has passed when the wait ends, or that passes long after it.
     fn time_around_the_wait(&mut self, letter: &'static str) -> Word {
-        let seconds = match self.chance(0.5) {
-            true => self.random.random_range(1..=WAIT_S - MARGIN_S),
-            false => self.random.random_range(WAIT_S + MARGIN_S + 1..20),
+        let seconds = if self.chance(0.5) {
+            self.random.random_range(1..=WAIT_S - MARGIN_S)
+        } else {
+            self.random.random_range(WAIT_S + MARGIN_S + 1..20)
         };
-        match self.chance(0.3) {
-            true => Word::TimeOfDay {
+        if self.chance(0.3) {
+            Word::TimeOfDay {
                 letter,
                 offset_s: seconds,
-            },
-            false => Word::text(format!("{letter}{seconds}")),
+            }
+        } else {
+            Word::text(format!("{letter}{seconds}"))
         }
     }
 
     fn store_for_a_time(&mut self, key: &str, is_long: bool) -> Command {
         let value = (100 + self.below(800)).to_string();
         let len = Word::text(value.len().to_string());
-        let mut time = |letter| match is_long {
-            true => Word::text(format!("{letter}1000")),
-            false => self.time_around_the_wait(letter),
+        let mut time = |letter| {
+            if is_long {
+                Word::text(format!("{letter}1000"))
+            } else {
+                self.time_around_the_wait(letter)
+            }
         };
         let key = Word::text(key);
-        let words = match value.ends_with(['0', '1', '2', '3', '4']) {
-            true => vec![Word::text("ms"), key, len, time("T")],
-            false => vec![Word::text("set"), key, Word::text("0"), time(""), len],
+        let words = if value.ends_with(['0', '1', '2', '3', '4']) {
+            vec![Word::text("ms"), key, len, time("T")]
+        } else {
+            vec![Word::text("set"), key, Word::text("0"), time(""), len]
         };
         Command::with_value(words, value.as_bytes())
     }

@@ -91,11 +91,12 @@ impl Generator {
 
     /// A line with a key that is too long.
     pub(super) fn too_long(&mut self) -> Command {
-        let name = match self.is_later() {
-            true => self.pick(&["mg", "md", "ma", "me", "delete", "incr", "touch"]),
-            false => self.pick(&[
+        let name = if self.is_later() {
+            self.pick(&["mg", "md", "ma", "me", "delete", "incr", "touch"])
+        } else {
+            self.pick(&[
                 "get", "gets", "mg", "md", "ma", "me", "delete", "incr", "touch", "gat 0",
-            ]),
+            ])
         };
         let len = 251 + self.below(10);
         let rest = match (name, self.is_later()) {

@@ -61,10 +61,7 @@ impl Generator {
 
     /// A one-line command with flags from these letters; only later versions know those in `later`.
     fn meta_line(&mut self, name: &str, key: Key, letters: &[u8], later: &[u8]) -> Command {
-        let later = match self.is_later() {
-            true => later,
-            false => b"",
-        };
+        let later = if self.is_later() { later } else { b"" };
         // In memcached, a number that grows loses its marks, and an item that memcached creates
         // itself does not record that its key is binary.
         let unfit: &[u8] = match key.kind {

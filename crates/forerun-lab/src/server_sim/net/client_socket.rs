@@ -62,9 +62,10 @@ impl ClientSocket {
     pub fn unread(&self) -> usize {
         let state = self.net.state();
         let conn = &state.conns[self.id];
-        match conn.reset || conn.dropped {
-            true => 0,
-            false => conn.c2s.bytes.len(),
+        if conn.reset || conn.dropped {
+            0
+        } else {
+            conn.c2s.bytes.len()
         }
     }
 
@@ -107,9 +108,10 @@ impl Read for ClientSocket {
         }
         let count = conn.s2c.take(into);
         if count == 0 {
-            return match conn.s2c.ended {
-                true => Ok(0),
-                false => Err(ErrorKind::WouldBlock.into()),
+            return if conn.s2c.ended {
+                Ok(0)
+            } else {
+                Err(ErrorKind::WouldBlock.into())
             };
         }
         if conn.wants_space && conn.has_space() {

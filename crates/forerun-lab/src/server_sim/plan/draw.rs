@@ -91,27 +91,31 @@ impl Plan {
             threads: rng.random_range(1..4),
             memory_mib,
             max_item_bytes,
-            connection_limit: match rng.random_bool(0.2) {
-                true => rng.random_range(1..10),
-                false => 1024,
+            connection_limit: if rng.random_bool(0.2) {
+                rng.random_range(1..10)
+            } else {
+                1024
             },
-            idle_timeout_s: match rng.random_bool(0.25) {
-                true => rng.random_range(1..6),
-                false => 0,
+            idle_timeout_s: if rng.random_bool(0.25) {
+                rng.random_range(1..6)
+            } else {
+                0
             },
             drain_timeout_s: rng.random_range(1..8),
-            listeners: match tls {
-                true => Listeners::Tls,
-                false => Listeners::Plain,
+            listeners: if tls {
+                Listeners::Tls
+            } else {
+                Listeners::Plain
             },
             snapshot,
             interrupts: *[0, 0, 10, 300].choose(rng).unwrap_or(&0),
-            start_disk: match rng.random_bool(0.4) {
-                true => DiskPlan {
+            start_disk: if rng.random_bool(0.4) {
+                DiskPlan {
                     delay_ms: rng.random_range(0..4000),
                     ..DiskPlan::default()
-                },
-                false => DiskPlan::default(),
+                }
+            } else {
+                DiskPlan::default()
             },
             incarnations,
             clients,
@@ -235,9 +239,10 @@ impl ClientPlan {
                 _ => Duration::from_millis(rng.random_range(0..500)),
             },
             capacities,
-            style: match rng.random_bool(0.6) {
-                true => ReportStyle::Strict,
-                false => ReportStyle::Epoll,
+            style: if rng.random_bool(0.6) {
+                ReportStyle::Strict
+            } else {
+                ReportStyle::Epoll
             },
             send,
             read,

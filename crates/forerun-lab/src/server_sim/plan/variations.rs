@@ -251,9 +251,10 @@ impl Plan {
 impl Crash {
     fn draw(rng: &mut SmallRng) -> Crash {
         Crash {
-            cause: match rng.random_bool(0.5) {
-                true => CrashCause::Kill,
-                false => CrashCause::PowerLoss,
+            cause: if rng.random_bool(0.5) {
+                CrashCause::Kill
+            } else {
+                CrashCause::PowerLoss
             },
             moment: match rng.random_range(0..4) {
                 0 => CrashMoment::Start {

@@ -447,9 +447,10 @@ impl<'p> Simulation<'p> {
             let socket = net.connect(tls, client.plan.capacities, client.plan.style);
             match socket {
                 Some(socket) => {
-                    let config = match client.plan.tls12 {
-                        true => &certificates.client_tls12,
-                        false => &certificates.client,
+                    let config = if client.plan.tls12 {
+                        &certificates.client_tls12
+                    } else {
+                        &certificates.client
                     };
                     let wire = Wire::new(socket, tls.then(|| config.clone()));
                     client.connect(wire.map_err(|error| failed(error.to_string()))?);

@@ -55,9 +55,10 @@ impl Simulation<'_> {
     pub(super) fn check_clock(&self) -> Result<(), Failure> {
         let is_due = self.sim.net.is_ready(0)
             || (self.acceptor.until).is_some_and(|until| until <= self.sim.time());
-        match self.drain_requested.is_none() && !is_due {
-            true => self.checks.check_clock(&self.sim, &self.cache),
-            false => Ok(()),
+        if self.drain_requested.is_none() && !is_due {
+            self.checks.check_clock(&self.sim, &self.cache)
+        } else {
+            Ok(())
         }
     }
 

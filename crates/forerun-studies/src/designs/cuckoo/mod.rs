@@ -179,13 +179,7 @@ impl<K: Word, V: Word, const N: usize, const M: usize, B: BucketLayout<K, V, M>>
         lookup::get(self.isa, self, key)
     }
 
-    fn find_batch(
-        &self,
-        keys: &[K],
-        values: &mut [V],
-        found: &mut [bool],
-        lookup: Lookup,
-    ) -> usize {
+    fn find(&self, keys: &[K], values: &mut [V], found: &mut [bool], lookup: Lookup) -> usize {
         let lookup = lookup.resolve(self.memory_bytes(), keys.len());
         let batch = Batch::new(keys, values, found);
         let hits = match vertical::find(self, batch, lookup) {

@@ -268,13 +268,7 @@ impl<K: Word, V: Word> FixedTable<K, V> for MemC3<K, V> {
         self.read(self.locate(key), key)
     }
 
-    fn find_batch(
-        &self,
-        keys: &[K],
-        values: &mut [V],
-        found: &mut [bool],
-        lookup: Lookup,
-    ) -> usize {
+    fn find(&self, keys: &[K], values: &mut [V], found: &mut [bool], lookup: Lookup) -> usize {
         let lookup = lookup.resolve(self.memory_bytes(), keys.len());
         lookup::find(self.isa, self, Batch::new(keys, values, found), lookup)
     }

@@ -170,13 +170,7 @@ impl<K: Word, V: Word, T: Tag> FixedTable<K, V> for Tagged<K, V, T> {
         lookup::get(self.isa, self, key)
     }
 
-    fn find_batch(
-        &self,
-        keys: &[K],
-        values: &mut [V],
-        found: &mut [bool],
-        lookup: Lookup,
-    ) -> usize {
+    fn find(&self, keys: &[K], values: &mut [V], found: &mut [bool], lookup: Lookup) -> usize {
         let lookup = lookup.resolve(self.memory_bytes(), keys.len());
         lookup::find(self.isa, self, Batch::new(keys, values, found), lookup)
     }

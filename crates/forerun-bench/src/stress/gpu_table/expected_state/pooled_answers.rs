@@ -34,11 +34,11 @@ impl InitialState {
                 rows[COUNTED] = own;
                 pooled(rows)
             };
-            let fits = match there {
-                false => pooled_with(None) == row,
-                true => self
-                    .stamps(key)
-                    .any(|stamp| pooled_with(Some(row_of(key, stamp))) == row),
+            let fits = if there {
+                self.stamps(key)
+                    .any(|stamp| pooled_with(Some(row_of(key, stamp))) == row)
+            } else {
+                pooled_with(None) == row
             };
             if !fits {
                 return Err(fault(format!(

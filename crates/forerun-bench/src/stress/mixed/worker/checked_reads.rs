@@ -200,12 +200,13 @@ impl Worker<'_> {
             last = Some(key);
         }
         self.counters.scans += 1;
-        match own == self.model.len() {
-            true => Ok(()),
-            false => failed(format!(
+        if own == self.model.len() {
+            Ok(())
+        } else {
+            failed(format!(
                 "a scan returns {own} of a thread's {} keys",
                 self.model.len()
-            )),
+            ))
         }
     }
 }

@@ -6,9 +6,10 @@ use crate::sync::{Arc, Mutex, thread};
 fn a_lost_update_is_found() {
     fn with(is_atomic: bool) {
         let count = Arc::new(Mutex::new(0));
-        let add = move |count: &Mutex<i32>| match is_atomic {
-            true => *count.lock().unwrap() += 1,
-            false => {
+        let add = move |count: &Mutex<i32>| {
+            if is_atomic {
+                *count.lock().unwrap() += 1
+            } else {
                 let before = *count.lock().unwrap();
                 *count.lock().unwrap() = before + 1;
             }

@@ -12,9 +12,10 @@ fn two_locks(is_ordered: bool) {
     let locks = Arc::new((Mutex::new(()), Mutex::new(())));
     let also = locks.clone();
     let other = thread::Builder::new().name("other".into()).spawn(move || {
-        let (first, second) = match is_ordered {
-            true => (&also.0, &also.1),
-            false => (&also.1, &also.0),
+        let (first, second) = if is_ordered {
+            (&also.0, &also.1)
+        } else {
+            (&also.1, &also.0)
         };
         let _first = first.lock().unwrap();
         let _second = second.lock().unwrap();

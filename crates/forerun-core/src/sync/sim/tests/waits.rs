@@ -71,9 +71,12 @@ fn queue(notify_all: bool) {
     let mut threads = Vec::new();
     for item in 0..2 {
         let producer = shared.clone();
-        let notify = move |changed: &Condvar| match notify_all {
-            true => changed.notify_all(),
-            false => changed.notify_one(),
+        let notify = move |changed: &Condvar| {
+            if notify_all {
+                changed.notify_all()
+            } else {
+                changed.notify_one()
+            }
         };
         threads.push(thread::spawn(move || {
             let (slot, changed) = &*producer;
