@@ -93,6 +93,7 @@ pub(crate) fn client_exception(error: forerun::client::Error) -> PyErr {
         | E::Address { .. }
         | E::Option { .. }
         | E::TlsFile { .. }
+        | E::NoUcx { .. }
         | E::UcxToken { .. }
         | E::Key { .. }
         | E::TooManyKeys(_) => InvalidArgumentError::new_err(words),

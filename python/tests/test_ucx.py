@@ -1,4 +1,7 @@
-"""`forerun.Client` over UCX. The tests are skipped where UCX or `forerun` is not installed."""
+"""`forerun.Client` over UCX.
+
+The tests are skipped where UCX or `forerun` is not installed, or was built without UCX.
+"""
 
 import asyncio
 import contextlib
@@ -22,6 +25,9 @@ def server_over_ucx(listen, *arguments):
     path = command("forerun")
     if path is None:
         pytest.skip("forerun is not installed")
+    help_text = subprocess.check_output([path, "serve", "--help"], text=True)
+    if "lacks UCX" in help_text:
+        pytest.skip("this forerun was built without UCX (cargo's feature ucx)")
     try:
         ctypes.CDLL("libucp.so.0")
     except OSError:

@@ -2,7 +2,7 @@
 
 mod testing;
 
-use testing::{Workspace, has_ucx};
+use testing::Workspace;
 
 #[test]
 fn benches_print_one_object_per_line() {
@@ -276,49 +276,5 @@ fn the_study_of_indexes_measures_each_index_and_its_phases() {
     ] {
         let ran = workspace.run(&[&quick[..4], &wrong].concat());
         assert!(ran.code != 0 && ran.stderr.contains(reason), "{ran:?}");
-    }
-}
-
-#[test]
-fn the_study_of_indexes_compares_each_index_within_its_transport() {
-    if !has_ucx() {
-        return;
-    }
-    let workspace = Workspace::new();
-    let reported = workspace.succeeds(&[
-        "server",
-        "--study",
-        "index",
-        "--quick",
-        "--json",
-        "--keys",
-        "20",
-        "--transport",
-        "tcp,ucx",
-        "--connections",
-        "3",
-        "--index",
-        "table",
-        "--memcached",
-        "there-is-none",
-    ]);
-    let rows: Vec<forerun_bench::server::IndexRow> = reported
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a row"))
-        .collect();
-    let measured: Vec<(&str, &str)> = rows
-        .iter()
-        .map(|row| (row.common.engine.as_str(), row.transport.as_str()))
-        .collect();
-    let expected = ["study", "study", "forerun"].map(|name| [(name, "tcp"), (name, "ucx")]);
-    assert_eq!(measured, expected.as_flattened());
-    for row in &rows {
-        assert_eq!((row.common.hit_rate, row.connections), (Some(1.0), 3));
-        assert_eq!(row.client_wait, "sleep");
-        assert_eq!(row.vs_tcp.is_some(), row.transport == "ucx", "{row:?}");
-        assert_eq!(row.phases.is_none(), row.common.engine == "forerun");
-        let is_memc3 = row.common.strategy == "memc3/get/scalar";
-        // The baseline of a transport is MemC3's index over this transport.
-        assert_eq!(row.rate_vs_memc3 == Some(1.0), is_memc3, "{row:?}");
     }
 }

@@ -10,8 +10,6 @@ use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::exit::OutputClosed;
 
@@ -282,13 +280,33 @@ pub fn time(duration: Duration) -> String {
     }
 }
 
-/// A Unix time as a date: `2026-05-01T12:30:00Z`.
+/// A Unix time as a date: `2026-05-01T12:30:00Z`. After the year 9999, which RFC 3339 cannot write,
+/// it is a number.
 pub fn utc(seconds: u64) -> String {
-    let time = i64::try_from(seconds).map(OffsetDateTime::from_unix_timestamp);
-    match time {
-        Ok(Ok(time)) => time.format(&Rfc3339).unwrap_or_else(|_| count(seconds)),
-        _ => count(seconds),
+    let (year, month, day) = date(seconds / SECONDS_PER_DAY);
+    if year > 9999 {
+        return count(seconds);
     }
+    let of_day = seconds % SECONDS_PER_DAY;
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+
+/// The year, month and day, this many days after 1970-01-01.
+fn date(days: u64) -> (u64, u64, u64) {
+    // Years that begin in March end with the leap day. Their months have 153 days in five, and 400
+    // of them, the first of which began on 0000-03-01, have 146,097.
+    let days = days + 719_468;
+    let of_era = days % 146_097;
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = (from_march + 2) % 12 + 1;
+    let year = 400 * (days / 146_097) + year_of_era + u64::from(month <= 2);
+    (year, month, day)
 }
 
 #[cfg(test)]
@@ -297,8 +315,34 @@ mod tests {
 
     #[test]
     fn a_date_is_in_utc_and_an_out_of_range_one_is_a_number() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
         assert_eq!(utc(1_700_000_000), "2023-11-14T22:13:20Z");
+        assert_eq!(utc(253_402_300_799), "9999-12-31T23:59:59Z");
+        assert_eq!(utc(253_402_300_800), count(253_402_300_800));
         assert_eq!(utc(1 << 60), count(1 << 60));
+    }
+
+    #[test]
+    fn every_day_follows_the_day_before() {
+        let mut expected = (1970, 1, 1);
+        for days in 0..365 * 700 {
+            assert_eq!(date(days), expected);
+            let (year, month, day) = expected;
+            let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+            let last = match month {
+                2 if is_leap => 29,
+                2 => 28,
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            expected = if day < last {
+                (year, month, day + 1)
+            } else if month < 12 {
+                (year, month + 1, 1)
+            } else {
+                (year + 1, 1, 1)
+            };
+        }
     }
 
     #[test]

@@ -35,7 +35,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A server has an address of UCX, which this build cannot use.
+    #[error("server {server}: this build lacks UCX (cargo's feature `ucx`)")]
+    NoUcx {
+        /// The server's address.
+        server: String,
+    },
     /// UCX cannot be used, and a server has an address of UCX.
+    #[cfg(feature = "ucx")]
     #[error("cannot use UCX")]
     Ucx(#[source] forerun_ucx::UcxError),
     /// The file with the token for UCX cannot be used.

@@ -57,6 +57,7 @@ mod write_report;
 pub use calls::{Calls, CasResult};
 pub use error::{Error, Failure, KeyError};
 pub use expiry::Expiration;
+#[cfg(feature = "ucx")]
 pub use forerun_ucx::UcxError;
 pub use new_value::NewValue;
 pub use options::{ClientOptions, Credentials, EjectedKeys, Protocol};

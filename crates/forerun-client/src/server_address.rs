@@ -1,7 +1,6 @@
 //! Where a server listens, and its weight.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -14,7 +13,7 @@ pub const DEFAULT_PORT: u16 = 11211;
 ///
 /// As text: `host`, `host:port`, `host:port:weight` as in twemproxy's configuration, `[::1]:port`,
 /// or the path of a Unix socket, which begins with `/` or `unix:`. For a connection over UCX,
-/// `ucx://` and then any of these: `ucx://host:port`, `ucx:///path`.
+/// `ucx://` and then any of these: `ucx://host:port`, `ucx:///path`. It needs the feature `ucx`.
 ///
 /// ```
 /// use forerun_client::ServerAddress;
@@ -65,17 +64,6 @@ impl Endpoint {
     /// Whether connections use UCX.
     pub fn is_ucx(&self) -> bool {
         matches!(self, Endpoint::UcxTcp { .. } | Endpoint::UcxUnix(_))
-    }
-
-    /// Whether the address says that the server is on this host.
-    pub(crate) fn is_local(&self) -> bool {
-        match self {
-            Endpoint::Unix(_) | Endpoint::UcxUnix(_) => true,
-            Endpoint::Tcp { host, .. } | Endpoint::UcxTcp { host, .. } => {
-                let address = host.parse::<IpAddr>();
-                host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-            }
-        }
     }
 
     /// The same place, for connections over UCX.

@@ -116,9 +116,9 @@ fn what_came_before_the_end_counts() {
         assert_eq!(values.get(1).expect("it came").data, b"hi");
         let failure = &report.failures[0].failure;
         if closes {
-            assert!(matches!(failure, Failure::Closed), "{failure}")
+            assert!(matches!(failure, Failure::Closed), "{failure}");
         } else {
-            assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}")
+            assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}");
         }
     }
 }

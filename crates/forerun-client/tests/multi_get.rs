@@ -277,9 +277,9 @@ fn the_parts_before_the_end_count() {
         assert_eq!(values.lookup(0), Some(Lookup::Miss));
         let failure = &report.failures[0].failure;
         if closes {
-            assert!(matches!(failure, Failure::Closed), "{failure}")
+            assert!(matches!(failure, Failure::Closed), "{failure}");
         } else {
-            assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}")
+            assert!(matches!(failure, Failure::TimedOut(SHORT)), "{failure}");
         }
     }
     let mut error = header([2, 0, 1], 4, 0, 6, 0);

@@ -114,7 +114,7 @@ impl Listen {
         apart
     }
 
-    /// The same place for connections over UCX, which never use TLS.
+    /// The same place for connections over UCX, which never use TLS and need the feature `ucx`.
     pub fn over_ucx(self, ucx: UcxOptions) -> Listen {
         let address = match self.address {
             Address::Tcp(address) => Address::UcxTcp(address),
@@ -143,11 +143,10 @@ impl Listen {
     /// ```
     pub fn parse(text: &str, default_port: u16) -> Result<Vec<Listen>, Error> {
         if let Some(control) = text.strip_prefix("ucx:") {
-            let places = if control.starts_with("ucx:") || control.starts_with("notls:") {
+            if control.starts_with("ucx:") || control.starts_with("notls:") {
                 return Err(bad(text, "ucx: comes before an address or unix:"));
-            } else {
-                Listen::parse(control, default_port)?
-            };
+            }
+            let places = Listen::parse(control, default_port)?;
             let over_ucx = |place: Listen| place.over_ucx(UcxOptions::default());
             return Ok(places.into_iter().map(over_ucx).collect());
         }

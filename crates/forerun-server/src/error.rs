@@ -42,7 +42,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// The address is one of UCX, which this build cannot use.
+    #[error("cannot listen at {address}: this build lacks UCX (cargo's feature `ucx`)")]
+    NoUcx {
+        /// The address.
+        address: String,
+    },
     /// UCX cannot be used.
+    #[cfg(feature = "ucx")]
     #[error("cannot listen over UCX")]
     Ucx(#[source] forerun_ucx::UcxError),
     /// The file with the token for connections over UCX cannot be used.

@@ -34,7 +34,7 @@ impl Sockets {
     /// Listens on all these addresses.
     ///
     /// # Errors
-    /// [`Error::Listen`], [`Error::Ucx`] and others of an address; [`Error::Start`].
+    /// [`Error::Listen`], [`Error::NoUcx`] and others of an address; [`Error::Start`].
     pub fn listen(places: &[Listen]) -> Result<Sockets, Error> {
         let start = |source| Error::Start {
             what: "a poll",

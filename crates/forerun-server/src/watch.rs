@@ -170,9 +170,9 @@ impl Watchers {
         for watcher in &list.watchers {
             if watcher.kinds.meets(kind) {
                 if watcher.push(line.as_bytes()) {
-                    sent += 1
+                    sent += 1;
                 } else {
-                    skipped += 1
+                    skipped += 1;
                 }
             }
         }

@@ -44,9 +44,9 @@ fn a_server_survives_a_forked_child_that_uses_its_handles() {
                 server.reload_files();
                 assert!(server.metrics_address().is_some());
                 if waits {
-                    assert!(matches!(server.wait(), Err(ServerError::Forked(_))))
+                    assert!(matches!(server.wait(), Err(ServerError::Forked(_))));
                 } else {
-                    drop(server)
+                    drop(server);
                 }
             });
         }

@@ -5,6 +5,10 @@ mod server {
     pub mod certificates;
     pub mod multi_get_frames;
     pub mod test_server;
+    #[cfg(feature = "ucx")]
+    pub mod ucx_client;
+    #[cfg(not(feature = "ucx"))]
+    #[path = "ucx_client_none.rs"]
     pub mod ucx_client;
 }
 mod testing;
@@ -20,7 +24,7 @@ use server::multi_get_frames::{
     Answer, CAS, ENABLE, ENABLED, FLAGS, Found, Frame, ask_frame, found, read_answer,
 };
 use server::test_server::{TIMEOUT, ask, connect, expect, options, rest, start, stat, until};
-use server::ucx_client::{UcxClients, ucx, ucx_options};
+use server::ucx_client::served_over_ucx;
 use testing::Client;
 
 /// A session in memory that is used like a socket.
@@ -88,11 +92,8 @@ fn on_every_connection(test: impl Fn(&mut Box<dyn Stream>)) {
     let stream = UnixStream::connect(&path).expect("it accepts");
     stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
     test(&mut (Box::new(stream) as Box<dyn Stream>));
-    if let Some(context) = ucx() {
+    if let Some((_server, stream)) = served_over_ucx(&dir.path().join("ucx")) {
         println!("UCX");
-        let path = dir.path().join("ucx");
-        let _server = start(ucx_options(&path));
-        let stream = UcxClients::new(&context).connect(&path);
         test(&mut (Box::new(stream) as Box<dyn Stream>));
     }
 }

@@ -30,20 +30,20 @@ impl Inner {
         self.check_rows(keys, rows.len())?;
         self.check_found(keys, found)?;
         let mut lookup = Lookup::begin(self, keys);
-        let asked = match lookup.search_device(device, &mut rows, found) {
-            false => Err(device.lost()),
-            true if lookup.is_answered() => Ok(()),
-            true => {
-                let brought = device.ring_pool.with(|ring| {
-                    ring.deliver(&mut rows, |delivery| {
-                        let mut staged = Staged::of(delivery);
-                        lookup.search_host(&mut staged, found);
-                        lookup.search_store(&mut staged, found);
-                        staged.failure.map_or(Ok(()), Err)
-                    })
-                });
-                brought.map_err(|error: GpuError| device.delivery_failed(error))
-            }
+        let asked = if !lookup.search_device(device, &mut rows, found) {
+            Err(device.lost())
+        } else if lookup.is_answered() {
+            Ok(())
+        } else {
+            let brought = device.ring_pool.with(|ring| {
+                ring.deliver(&mut rows, |delivery| {
+                    let mut staged = Staged::of(delivery);
+                    lookup.search_host(&mut staged, found);
+                    lookup.search_store(&mut staged, found);
+                    staged.failure.map_or(Ok(()), Err)
+                })
+            });
+            brought.map_err(|error: GpuError| device.delivery_failed(error))
         };
         match asked {
             Ok(()) => lookup.end(),

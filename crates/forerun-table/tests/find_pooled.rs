@@ -128,10 +128,14 @@ fn check(table: &Table, bags: &Bags<'_>, options: &PoolingOptions) {
             }
         }
         let mean = options.pooling == Pooling::Mean;
-        sums.extend(sum.map(|sum| match mean {
-            true if divisor == 0.0 => 0.0,
-            true => sum / divisor,
-            false => sum,
+        sums.extend(sum.map(|sum| {
+            if !mean {
+                sum
+            } else if divisor == 0.0 {
+                0.0
+            } else {
+                sum / divisor
+            }
         }));
     }
     let pooled: Vec<f32> = rows

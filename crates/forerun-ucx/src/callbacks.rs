@@ -42,10 +42,11 @@ pub(crate) unsafe extern "C" fn on_message<R: Receive>(
     // SAFETY: UCX passes a header of this length, valid for the call.
     let header = unsafe { bytes_at(header, header_length) };
     let is_rendezvous = attributes & sys::AM_RECV_RNDV != 0;
-    let data = match is_rendezvous {
-        true => None,
+    let data = if is_rendezvous {
+        None
+    } else {
         // SAFETY: without a rendezvous, UCX passes data of this length, valid for the call.
-        false => Some(unsafe { bytes_at(data, length) }),
+        Some(unsafe { bytes_at(data, length) })
     };
     // The receiver is never borrowed while UCX runs. If it were, the message would be lost, and
     // its channel would see that by the next message's number.

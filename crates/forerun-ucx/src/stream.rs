@@ -271,7 +271,7 @@ impl<C: ControlSocket> Drop for Stream<C> {
             let is_gone = Box::new(move || has_ended(&mut control));
             hub.close_when(self.channel, is_gone);
         } else {
-            hub.close_now(self.channel)
+            hub.close_now(self.channel);
         }
     }
 }

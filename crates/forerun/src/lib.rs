@@ -91,6 +91,7 @@
 //! | `table` | on | the table of rows, `forerun::table` |
 //! | `client` | off | the client of several memcached servers, `forerun::client` |
 //! | `tls` | off | the client's connections over TLS |
+//! | `ucx` | off | the client's connections over UCX |
 //! | `gpu` | off | row gathers, `forerun::gpu`, and the table's device tier |
 //! | `serde` | off | options implement `Serialize` and `Deserialize`, statistics and reports `Serialize` |
 //!

@@ -6,27 +6,20 @@
 //!   poll     epoll without waiting, again      poll UCX again
 //! ```
 
-use anyhow::{Context as _, Result, ensure};
+use super::ucx_link::{UcxLink, UcxLinks};
+use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
-use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use forerun_ucx::{Context, ContextOptions, Hello, HelloAnswer, Hub, Stream};
 use mio::net::TcpStream;
-use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a server may leave a request unanswered.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many messages a connection over UCX receives ahead.
-const WINDOW: u16 = 64;
 /// The token of UCX's descriptor.
 const HUB: Token = Token(usize::MAX);
 
@@ -89,7 +82,7 @@ pub enum Place {
 /// A connection.
 pub(super) enum Link {
     Tcp(TcpStream),
-    Ucx(Box<Stream<UnixStream>>),
+    Ucx(Box<UcxLink>),
 }
 
 impl Read for Link {
@@ -119,17 +112,7 @@ pub(super) struct LinkPoll {
     poll: Poll,
     events: Events,
     wait: ClientWait,
-    ucx: Option<Ucx>,
-}
-
-struct Ucx {
-    hub: Arc<Mutex<Hub>>,
-    /// Of each link: makes it look at its control socket.
-    controls: Vec<Arc<AtomicBool>>,
-}
-
-fn lock(hub: &Mutex<Hub>) -> MutexGuard<'_, Hub> {
-    hub.lock().unwrap_or_else(PoisonError::into_inner)
+    ucx: Option<UcxLinks>,
 }
 
 impl LinkPoll {
@@ -137,17 +120,7 @@ impl LinkPoll {
         let poll = Poll::new()?;
         let ucx = match place {
             Place::Tcp(_) => None,
-            Place::Ucx(_) => {
-                let context = Context::open(&ContextOptions::default())?;
-                let hub = Hub::new(&context)?;
-                let descriptor = hub.as_fd().as_raw_fd();
-                let registry = poll.registry();
-                registry.register(&mut SourceFd(&descriptor), HUB, Interest::READABLE)?;
-                Some(Ucx {
-                    hub: Arc::new(Mutex::new(hub)),
-                    controls: Vec::new(),
-                })
-            }
+            Place::Ucx(_) => Some(UcxLinks::open(poll.registry(), HUB)?),
         };
         Ok(LinkPoll {
             poll,
@@ -174,7 +147,7 @@ impl LinkPoll {
             }
             Place::Ucx(path) => {
                 let ucx = self.ucx.as_mut().context("the place was another before")?;
-                let stream = ucx.connect(path, token);
+                let stream = ucx.connect(path, token, TIMEOUT);
                 let stream =
                     stream.with_context(|| format!("cannot connect to {}", path.display()))?;
                 Ok(Link::Ucx(Box::new(stream)))
@@ -192,11 +165,8 @@ impl LinkPoll {
                     ClientWait::Poll => Duration::ZERO,
                 })?,
                 Some(ucx) => {
-                    let mut hub = lock(&ucx.hub);
-                    hub.progress();
-                    hub.take_ready(|link| ready.push(link.tag));
-                    if ready.is_empty() && self.wait == ClientWait::Sleep && hub.arm()? {
-                        drop(hub);
+                    ucx.poll(ready);
+                    if ready.is_empty() && self.wait == ClientWait::Sleep && ucx.arm()? {
                         self.poll_system(TIMEOUT)?;
                     }
                 }
@@ -204,12 +174,11 @@ impl LinkPoll {
             let links = self.events.iter().map(|event| event.token());
             ready.extend(links.filter(|token| *token != HUB).map(|token| token.0));
         }
-        if ready.is_empty() {
+        if let Some(ucx) = &self.ucx
+            && ready.is_empty()
+        {
             // A server that is gone has closed the control sockets.
-            for control in self.ucx.iter().flat_map(|ucx| &ucx.controls) {
-                // Relaxed: one thread uses the flag.
-                control.store(true, Ordering::Relaxed);
-            }
+            ucx.look_at_controls();
         }
         Ok(())
     }
@@ -225,71 +194,7 @@ impl LinkPoll {
     /// Lets UCX send while the caller waits for something else.
     pub(super) fn progress(&self) {
         if let Some(ucx) = &self.ucx {
-            lock(&ucx.hub).progress();
+            ucx.progress();
         }
-    }
-}
-
-impl Ucx {
-    fn connect(&mut self, path: &Path, tag: usize) -> Result<Stream<UnixStream>> {
-        let (stream, control_ready) = connect_over_ucx(&self.hub, path, tag, TIMEOUT)?;
-        self.controls.push(control_ready);
-        Ok(stream)
-    }
-}
-
-/// Opens a stream of a hub to the server at this Unix socket, which has to answer within `timeout`.
-/// Also returns the flag that makes the stream look at its control socket.
-///
-/// # Errors
-/// The system's, UCX's, or the server's reason.
-pub fn connect_over_ucx(
-    hub: &Arc<Mutex<Hub>>,
-    path: &Path,
-    tag: usize,
-    timeout: Duration,
-) -> Result<(Stream<UnixStream>, Arc<AtomicBool>)> {
-    let mut control = UnixStream::connect(path)?;
-    control.set_read_timeout(Some(timeout))?;
-    let (channel, hello) = {
-        let mut hub = lock(hub);
-        let (channel, key) = hub.open(tag, WINDOW);
-        let address = hub.address().to_vec();
-        let window = WINDOW;
-        (
-            channel,
-            Hello {
-                address,
-                key,
-                window,
-            },
-        )
-    };
-    let connected = control.write_all(&hello.to_bytes(None)).map_err(Into::into);
-    let connected = connected.and_then(|()| {
-        let answer = read_answer(&mut control)?;
-        lock(hub).connect(channel, &answer.address, answer.key, answer.window)?;
-        Ok(())
-    });
-    if let Err(error) = connected {
-        lock(hub).close(channel);
-        return Err(error);
-    }
-    control.set_nonblocking(true)?;
-    let control_ready = Arc::new(AtomicBool::new(true));
-    let stream = Stream::new(control, &[], hub.clone(), channel, control_ready.clone());
-    Ok((stream, control_ready))
-}
-
-fn read_answer(control: &mut UnixStream) -> Result<Hello> {
-    let mut received = Vec::new();
-    loop {
-        if let Some((answer, _)) = HelloAnswer::parse(&received)? {
-            return Ok(answer);
-        }
-        let mut piece = [0; 256];
-        let count = control.read(&mut piece)?;
-        ensure!(count > 0, "the server closed the connection");
-        received.extend_from_slice(&piece[..count]);
     }
 }

@@ -7,6 +7,7 @@
 //!  request.rs         requests, composed in advance, and their replies
 //!  client.rs          the load
 //!  link.rs            its connections over TCP or UCX
+//!  ucx_link.rs        those over UCX (ucx_link_none.rs: in a build without UCX)
 //!  reply.rs           replies that are not the expected ones
 //!  multi_get_form.rs  multi-get frames and their replies
 //!  result_row.rs      a result
@@ -36,6 +37,11 @@ mod result_row;
 pub mod server_process;
 mod show;
 mod tail;
+#[cfg(feature = "ucx")]
+pub mod ucx_link;
+#[cfg(not(feature = "ucx"))]
+#[path = "ucx_link_none.rs"]
+mod ucx_link;
 
 pub use args::{Args, Study};
 pub use index_study::{IndexName, IndexRow, PhaseTimes, ServeArgs, serve};

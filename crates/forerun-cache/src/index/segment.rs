@@ -181,9 +181,9 @@ impl<'s> LockedSegment<'s> {
             is_displaced: slot_ref.bucket != key_buckets.home,
         };
         if entry.is_displaced {
-            self.put_displaced(slot_ref, entry)
+            self.put_displaced(slot_ref, entry);
         } else {
-            self.segment.buckets[slot_ref.bucket].put(slot_ref.slot, entry)
+            self.segment.buckets[slot_ref.bucket].put(slot_ref.slot, entry);
         }
         self.state.entries += 1;
     }

@@ -102,14 +102,14 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
                 "{}",
                 json!(
                     { "removed": removed.backups, "files": removed.files, "bytes": removed.bytes })
-            ))?
+            ))?;
         } else {
             out.line(format_args!(
                 "removed {} and {} ({})",
                 output::counted(removed.backups.len() as u64, "backup"),
                 output::counted(removed.files as u64, "file"),
                 output::bytes(removed.bytes)
-            ))?
+            ))?;
         }
     }
     out.finish()?;
@@ -139,7 +139,7 @@ pub fn restore(args: &RestoreArgs) -> anyhow::Result<Outcome> {
             output::utc(backup.created_unix),
             output::bytes(backup.bytes),
             output::time(took)
-        ))?
+        ))?;
     }
     out.finish()?;
     Ok(Outcome::Done)
@@ -158,7 +158,7 @@ fn create(args: &Args, db: &Path, out: &mut Out) -> anyhow::Result<Backups> {
     let made = made.context("cannot create the backup")?;
     db.close().context("cannot close the store")?;
     if args.json {
-        out.line(format_args!("{}", object(&made)))?
+        out.line(format_args!("{}", object(&made)))?;
     } else {
         out.line(format_args!(
             "created backup {}: {}, {} of it new, in {}",
@@ -166,7 +166,7 @@ fn create(args: &Args, db: &Path, out: &mut Out) -> anyhow::Result<Backups> {
             output::bytes(made.bytes),
             output::bytes(made.own_bytes),
             output::time(start.elapsed())
-        ))?
+        ))?;
     }
     Ok(backups)
 }
@@ -184,7 +184,7 @@ fn list(args: &Args) -> anyhow::Result<Outcome> {
     }
     for backup in &list.backups {
         if args.json {
-            out.line(format_args!("{}", object(backup)))?
+            out.line(format_args!("{}", object(backup)))?;
         } else {
             out.line(format_args!(
                 "{:>6}  {}  {:>16}  {:>5}  {:>10}  {:>10}",
@@ -194,7 +194,7 @@ fn list(args: &Args) -> anyhow::Result<Outcome> {
                 output::count(backup.runs as u64),
                 output::bytes(backup.bytes),
                 output::bytes(backup.own_bytes)
-            ))?
+            ))?;
         }
     }
     out.finish()?;
@@ -219,7 +219,7 @@ fn verify(args: &Args) -> anyhow::Result<Outcome> {
                 "leftovers": checked.leftovers,
                 "problems": checked.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
             })
-        ))?
+        ))?;
     } else {
         out.line(format_args!(
             "backups    {}, {} in {}",

@@ -52,9 +52,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let mut out = Out::stdout();
     if args.json {
-        print_json(&mut out, &checked, repaired.as_ref())?
+        print_json(&mut out, &checked, repaired.as_ref())?;
     } else {
-        print(&mut out, &checked, repaired.as_ref())?
+        print(&mut out, &checked, repaired.as_ref())?;
     }
     out.finish()?;
     match (&repaired, checked.problems.len()) {

@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         out.line(format_args!(
             "created the store {into} in {}",
             output::time(took)
-        ))?
+        ))?;
     }
     out.finish()?;
     Ok(Outcome::Done)

@@ -54,9 +54,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .context("cannot show the store")?;
     let mut out = Out::stdout();
     if args.json {
-        out.line(format_args!("{}", json_of(&description)))?
+        out.line(format_args!("{}", json_of(&description)))?;
     } else {
-        out.bytes(description.to_string().as_bytes())?
+        out.bytes(description.to_string().as_bytes())?;
     }
     out.finish()?;
     Ok(Outcome::Done)

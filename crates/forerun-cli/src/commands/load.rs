@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
     let mut out = Out::stdout();
     if args.json {
-        out.line(format_args!("{}", summary.json(took)))?
+        out.line(format_args!("{}", summary.json(took)))?;
     } else {
         out.line(format_args!(
             "loaded {} in {} ({} rows/s): {}, {} replaced",
@@ -158,7 +158,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             output::per_second(summary.rows, took),
             output::counted(summary.rows - summary.replaced, "new key"),
             output::count(summary.replaced),
-        ))?
+        ))?;
     }
     out.finish()?;
     if summary.bad > 0 {

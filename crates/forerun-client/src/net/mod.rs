@@ -6,6 +6,10 @@ mod plain_socket;
 mod resolution;
 mod resolver;
 mod socket;
+#[cfg(feature = "ucx")]
+pub(crate) mod ucx;
+#[cfg(not(feature = "ucx"))]
+#[path = "ucx_none.rs"]
 pub(crate) mod ucx;
 pub(crate) mod ucx_poll;
 

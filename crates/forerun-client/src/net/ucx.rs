@@ -9,6 +9,7 @@
 //! Each connection has a hub of its own, so calls of several threads do not wait for each other.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +25,11 @@ use rustix::event::epoll;
 use super::plain_socket::PlainSocket;
 use crate::error::Error;
 use crate::options::ClientOptions;
+use crate::server_address::{Endpoint, ServerAddress};
 
 /// How many messages a server may send ahead: 256 KiB.
 const WINDOW: u16 = 32;
+
 /// UCX for the connections of a client.
 #[derive(Debug)]
 pub(crate) struct UcxClient {
@@ -43,11 +46,19 @@ impl PartialEq for UcxClient {
 impl Eq for UcxClient {}
 
 impl UcxClient {
-    /// Loads UCX. `is_local` says that all servers over UCX are on this host.
+    /// Loads UCX if one of the servers is reached over it.
     ///
     /// # Errors
     /// [`Error::Ucx`], [`Error::UcxToken`].
-    pub(crate) fn open(options: &ClientOptions, is_local: bool) -> Result<UcxClient, Error> {
+    pub(crate) fn open(
+        servers: &[ServerAddress],
+        options: &ClientOptions,
+    ) -> Result<Option<Arc<UcxClient>>, Error> {
+        let endpoints = servers.iter().map(|server| &server.endpoint);
+        let mut over_ucx = endpoints.filter(|endpoint| endpoint.is_ucx()).peekable();
+        if over_ucx.peek().is_none() {
+            return Ok(None);
+        }
         let token = match &options.ucx_token_file {
             Some(path) => Some(Token::read(path).map_err(|reason| Error::UcxToken {
                 path: path.clone(),
@@ -55,7 +66,8 @@ impl UcxClient {
             })?),
             None => None,
         };
-        let options = if is_local {
+        let options = if over_ucx.all(is_local) {
+            // All of these servers are on this host.
             ContextOptions::default()
         } else {
             ContextOptions {
@@ -63,10 +75,21 @@ impl UcxClient {
                 devices: Devices::Environment,
             }
         };
-        Ok(UcxClient {
+        Ok(Some(Arc::new(UcxClient {
             context: Context::open(&options)?,
             token,
-        })
+        })))
+    }
+}
+
+/// Whether the address says that the server is on this host.
+fn is_local(endpoint: &Endpoint) -> bool {
+    match endpoint {
+        Endpoint::Unix(_) | Endpoint::UcxUnix(_) => true,
+        Endpoint::Tcp { host, .. } | Endpoint::UcxTcp { host, .. } => {
+            let address = host.parse::<IpAddr>();
+            host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+        }
     }
 }
 

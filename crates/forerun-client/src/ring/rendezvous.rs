@@ -38,14 +38,13 @@ impl Rendezvous {
     pub(super) fn server_of(&self, key: &[u8]) -> usize {
         let score = |candidate: &Candidate| {
             let hash = murmur3_32([candidate.name.as_bytes(), b"-", key]);
-            match self.weights_differ {
-                false => f64::from(hash),
+            if self.weights_differ {
                 // Weighted rendezvous (Schindelhauer and Schomaker, 2005): the logarithm of a
                 // uniform number, divided by the weight.
-                true => {
-                    let uniform = (f64::from(hash) + 0.5) / (1_u64 << 32) as f64;
-                    -f64::from(candidate.weight) / uniform.ln()
-                }
+                let uniform = (f64::from(hash) + 0.5) / (1_u64 << 32) as f64;
+                -f64::from(candidate.weight) / uniform.ln()
+            } else {
+                f64::from(hash)
             }
         };
         let mut best: Option<(f64, &Candidate)> = None;

@@ -77,7 +77,7 @@ impl Client {
     /// Creates a client of these servers. Resolves their names, but does not connect.
     ///
     /// # Errors
-    /// [`Error::NoServers`], [`Error::Option`], [`Error::TlsFile`], [`Error::Ucx`],
+    /// [`Error::NoServers`], [`Error::Option`], [`Error::TlsFile`], [`Error::NoUcx`], `Error::Ucx`,
     /// [`Error::UcxToken`].
     pub fn new(
         servers: impl IntoIterator<Item = ServerAddress>,
@@ -104,15 +104,7 @@ impl Client {
             .transpose()?;
         #[cfg(not(feature = "tls"))]
         let tls = None;
-        let endpoints = servers.iter().map(|server| &server.endpoint);
-        let mut over_ucx = endpoints.filter(|endpoint| endpoint.is_ucx()).peekable();
-        let ucx = match over_ucx.peek() {
-            Some(_) => {
-                let is_local = over_ucx.all(Endpoint::is_local);
-                Some(Arc::new(UcxClient::open(&options, is_local)?))
-            }
-            None => None,
-        };
+        let ucx = UcxClient::open(&servers, &options)?;
         let (failures, retry) = (options.failures_to_eject, options.retry_interval);
         let interval = options.resolve_interval;
         let resolver = |server| Arc::new(Resolver::new(server, ucx.as_ref(), interval, lookup));

@@ -15,8 +15,8 @@
 // A search for an absent key reads a stored key only if a digest, one of 254 values, matches by
 // chance.
 //
-// .ci/slots.py counts the instructions that a warp issues per key. `// slots: NAME` at the end of a
-// line names the part of a search to which the line, and what it calls, belongs.
+// .ci/lib/slots.py counts the instructions that a warp issues per key. `// slots: NAME` at the end
+// of a line names the part of a search to which the line, and what it calls, belongs.
 #pragma once
 #include "bucket.cuh"
 

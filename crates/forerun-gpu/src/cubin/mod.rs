@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(newest, PTX_90.into_iter().collect::<Vec<_>>());
     }
 
-    /// What .ci/kernels requires of the build that it makes.
+    /// What .ci/lib/kernels requires of the build that it makes.
     #[test]
     fn code_of_the_oldest_compiler_loads_with_every_supported_driver() {
         if let Some(expected) = std::env::var_os("FORERUN_EXPECT_COMPILER") {

@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::log_limit::{LogLimit, log_within};
 use crate::system::{Carrier, Listening};
 
-use super::ucx_socket::{Control, UcxServer, UcxSocket};
+use super::ucx::{UcxServer, UcxSocket};
 
 /// A bound socket that accepts connections. Dropping it removes the file of a Unix socket.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ impl Listening for Listener {
                 stream.set_nodelay(true)?;
                 Ok(match &self.ucx {
                     None => (Socket::Tcp(stream), Peer::Tcp(peer)),
-                    Some(ucx) => (over_ucx(Control::Tcp(stream), ucx), Peer::UcxTcp(peer)),
+                    Some(ucx) => (Socket::Ucx(ucx.over_tcp(stream)), Peer::UcxTcp(peer)),
                 })
             }
             Bound::Unix(socket, _) => {
@@ -166,13 +166,13 @@ impl Listening for Listener {
                 let Some(ucx) = &self.ucx else {
                     return Ok((Socket::Unix(stream), Peer::Unix));
                 };
-                if ucx.checks_user() && !forerun_ucx::is_own_user(&stream) {
+                if !ucx.accepts_user_of(&stream) {
                     let now_s = time::elapsed(self.opened).as_secs();
                     let text = "refused a connection over UCX from another user";
                     log_within!(warn, self.refused_users, now_s, "{text}");
                     return Err(ErrorKind::ConnectionAborted.into());
                 }
-                Ok((over_ucx(Control::Unix(stream), ucx), Peer::UcxUnix))
+                Ok((Socket::Ucx(ucx.over_unix(stream)), Peer::UcxUnix))
             }
         }
     }
@@ -206,10 +206,6 @@ fn bind_tcp(address: SocketAddr, ipv6_only: bool, backlog: u32) -> io::Result<Tc
     let socket = StdTcpListener::from(socket);
     socket.set_nonblocking(true)?;
     Ok(TcpListener::from_std(socket))
-}
-
-fn over_ucx(control: Control, server: &Arc<UcxServer>) -> Socket {
-    Socket::Ucx(UcxSocket::new(control, server.clone()))
 }
 
 /// Listens, with a queue of this length. The usual default of 128 is too short if a thousand

@@ -6,11 +6,14 @@ mod listener;
 mod private_key;
 mod tls;
 mod transport;
-mod ucx_poll;
-mod ucx_socket;
+#[cfg(feature = "ucx")]
+mod ucx;
+#[cfg(not(feature = "ucx"))]
+#[path = "ucx_none.rs"]
+mod ucx;
 
 pub(crate) use listener::{Listener, Socket};
 pub(crate) use tls::TlsFiles;
 pub use tls::{MinVersion, TlsOptions, VerifyClient};
 pub(crate) use transport::{TLS_BUFFER_BYTES, Transport, retry};
-pub(crate) use ucx_poll::{SocketPoll, UcxPoll};
+pub(crate) use ucx::{SocketPoll, UcxPoll};

@@ -27,6 +27,13 @@ pub fn ucx_options(path: &Path) -> ServerOptions {
     ServerOptions::new(vec![listen])
 }
 
+/// A server that listens over UCX at this path, and a connection to it.
+pub fn served_over_ucx(path: &Path) -> Option<(Server, UcxClient)> {
+    let context = ucx()?;
+    let server = start(ucx_options(path));
+    Some((server, UcxClients::new(&context).connect(path)))
+}
+
 /// A server over UCX and TCP, in a directory of its own.
 pub struct Both {
     pub server: Server,

@@ -261,9 +261,9 @@ impl<R: Receive> Worker<R> {
             let sent = std::mem::take(&mut forced.sent);
             for one in sent {
                 if Self::has_ended(functions, one.request) {
-                    reuse(spare, one.message)
+                    reuse(spare, one.message);
                 } else {
-                    forced.sent.push_back(one)
+                    forced.sent.push_back(one);
                 }
             }
             !forced.requests.is_empty() || !forced.sent.is_empty()

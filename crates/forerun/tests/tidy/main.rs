@@ -91,7 +91,7 @@ fn every_kind_of_file_is_read() {
     let files = files();
     for (part, kind) in [
         (".ci/run", Kind::Script),
-        (".ci/steps", Kind::Script),
+        (".ci/lib/steps", Kind::Script),
         (".github/workflows/", Kind::Script),
         ("packaging/Dockerfile", Kind::Script),
         ("packaging/systemd/forerun.service", Kind::Script),

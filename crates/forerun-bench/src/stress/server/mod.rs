@@ -20,6 +20,10 @@ mod counters;
 mod expected_versions;
 mod limits;
 mod operator;
+#[cfg(feature = "ucx")]
+mod ucx_stream;
+#[cfg(not(feature = "ucx"))]
+#[path = "ucx_stream_none.rs"]
 mod ucx_stream;
 mod value;
 mod wire;
@@ -44,7 +48,7 @@ use limits::Limits;
 use operator::{Actions, Operator};
 use rustls::ClientConfig;
 use ucx_stream::UcxHubs;
-use wire::Target;
+use wire::{TIMEOUT, Target};
 
 /// What UCX takes in a server besides: its libraries, its workers, and its part of a connection.
 const UCX_BYTES: u64 = 16 << 20;
@@ -126,7 +130,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let (clients, ucx) = match server.place(plan.transport)? {
         Place::Tcp(_) => (Target::Plain(plain), Allowance::default()),
         Place::Ucx(path) => {
-            let hubs = UcxHubs::new(path, plan.connections as usize)?;
+            let hubs = UcxHubs::new(path, plan.connections as usize, TIMEOUT)?;
             let allowance = Allowance::over_ucx(plan.connections);
             (Target::Ucx(Arc::new(hubs)), allowance)
         }

@@ -10,18 +10,15 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use forerun_bench::server::link::connect_over_ucx;
+use forerun_bench::server::ucx_link::{UcxLink, connect_over_ucx};
 use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use forerun_core::sync::{Arc, Mutex, PoisonError};
-use forerun_ucx::{Context, ContextOptions, Hub, Stream};
+use forerun_ucx::{Context, ContextOptions, Hub};
 
-/// How long the server may take to answer, or to accept what a client sends.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 /// Clients that share a hub.
 const CLIENTS_PER_HUB: usize = 64;
 /// How long a client that waits sleeps at first, and at most, between two looks.
@@ -32,17 +29,20 @@ const SLEEP_MAX: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct UcxHubs {
     path: PathBuf,
+    /// How long the server may take to answer, or to accept what a client sends.
+    timeout: Duration,
     hubs: Vec<Arc<Mutex<Hub>>>,
     next: AtomicUsize,
 }
 
 impl UcxHubs {
-    pub fn new(path: PathBuf, clients: usize) -> Result<UcxHubs> {
+    pub fn new(path: PathBuf, clients: usize, timeout: Duration) -> Result<UcxHubs> {
         let context = Context::open(&ContextOptions::default())?;
         let new = |_| Ok(Arc::new(Mutex::new(Hub::new(&context)?)));
         let hubs: Result<Vec<_>> = (0..clients.div_ceil(CLIENTS_PER_HUB)).map(new).collect();
         Ok(UcxHubs {
             path,
+            timeout,
             hubs: hubs.context("cannot create UCX workers for the clients")?,
             next: AtomicUsize::new(0),
         })
@@ -52,10 +52,11 @@ impl UcxHubs {
     pub fn connect(&self) -> io::Result<UcxStream> {
         // Relaxed: any hub is as good as another.
         let hub = &self.hubs[self.next.fetch_add(1, Ordering::Relaxed) % self.hubs.len()];
-        let connected = connect_over_ucx(hub, &self.path, 0, TIMEOUT);
+        let connected = connect_over_ucx(hub, &self.path, 0, self.timeout);
         let (stream, control_ready) = connected.map_err(io::Error::other)?;
         Ok(UcxStream {
             stream,
+            timeout: self.timeout,
             control_ready,
             hub: hub.clone(),
         })
@@ -64,7 +65,8 @@ impl UcxHubs {
 
 /// A connection.
 pub struct UcxStream {
-    stream: Stream<UnixStream>,
+    stream: UcxLink,
+    timeout: Duration,
     control_ready: Arc<AtomicBool>,
     hub: Arc<Mutex<Hub>>,
 }
@@ -76,10 +78,7 @@ impl UcxStream {
     }
 
     /// Repeats a call until it does not have to wait.
-    fn wait<T>(
-        &mut self,
-        mut call: impl FnMut(&mut Stream<UnixStream>) -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn wait<T>(&mut self, mut call: impl FnMut(&mut UcxLink) -> io::Result<T>) -> io::Result<T> {
         let start = Instant::now();
         let mut sleep = SLEEP_MIN;
         loop {
@@ -87,7 +86,7 @@ impl UcxStream {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 done => return done,
             }
-            if start.elapsed() > TIMEOUT {
+            if start.elapsed() > self.timeout {
                 return Err(ErrorKind::TimedOut.into());
             }
             // Relaxed: one thread uses the flag.

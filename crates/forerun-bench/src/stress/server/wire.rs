@@ -3,13 +3,17 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::expected_versions::{ExpectedVersions, Floor};
-use super::ucx_stream::{TIMEOUT, UcxHubs, UcxStream};
+use super::ucx_stream::{UcxHubs, UcxStream};
 use super::value::{self, Key};
+
+/// How long the server may take to answer, or to accept what a client sends.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest line that a server sends.
 const LINE_BYTES_MAX: u64 = 2048;

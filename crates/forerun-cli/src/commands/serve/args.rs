@@ -36,6 +36,8 @@ Examples:
   forerun serve --snapshot cache.snapshot              save at shutdown, reload at startup
   forerun serve --enable-ssl --ssl-chain-cert server.pem --ssl-key server.key
   forerun serve --auth-file users --metrics 127.0.0.1:9150
+
+If the command was built with the feature `ucx`:
   forerun serve --transport tcp,ucx --ucx-listen unix:/run/forerun.ucx
   forerun serve --transport ucx --ucx-listen 127.0.0.1:11215 --ucx-token-file token")]
 pub struct Args {
@@ -174,9 +176,18 @@ enum TransportName {
     Ucx,
 }
 
+/// Whether this build has UCX.
+const HAS_UCX: bool = cfg!(feature = "ucx");
+/// The heading of the options for UCX.
+const UCX_HEADING: &str = if HAS_UCX {
+    "UCX"
+} else {
+    "UCX, which this build lacks (cargo's feature `ucx`)"
+};
+
 /// Options of connections over UCX.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "UCX")]
+#[command(next_help_heading = UCX_HEADING)]
 struct UcxArgs {
     /// What carries connections: tcp (all sockets), ucx, or both; ucx loads the library libucp.so.0
     #[arg(
@@ -421,6 +432,9 @@ impl UcxArgs {
             (None, false) => return Ok(Vec::new()),
             (Some(_), false) => return wrong("--ucx-listen requires --transport ucx"),
             (None, true) => return wrong("--transport ucx requires --ucx-listen"),
+            (Some(_), true) if !HAS_UCX => {
+                return wrong("--transport ucx: this build lacks UCX (cargo's feature `ucx`)");
+            }
             (Some(address), true) => address,
         };
         let options = UcxOptions::default()

@@ -5,9 +5,9 @@
 //! does not.
 //!
 //! So the linker redirects every 64-bit subtraction that the sanitizer sees to this function
-//! (`--wrap`, in `.ci/tsan`), and subtractions with Release ordering also acquire. Only reference
-//! counts are decremented with that ordering. If Forerun had a subtraction of its own whose missing
-//! Acquire this would hide, it must not be 64 bits wide.
+//! (`--wrap`, in `.ci/lib/tsan`), and subtractions with Release ordering also acquire. Only
+//! reference counts are decremented with that ordering. If Forerun had a subtraction of its own
+//! whose missing Acquire this would hide, it must not be 64 bits wide.
 
 #![allow(unsafe_code, reason = "the linker's --wrap takes C functions")]
 

@@ -1,7 +1,7 @@
 //! Runs the tests of a crate one after another. The standard library's harness passes results
 //! between threads in ways that the sanitizer does not see. It also runs several tests at a time,
-//! and the sanitizer does not see that they synchronize through a `Once`. `.ci/tsan` names [`run`]
-//! as the runner of every test program.
+//! and the sanitizer does not see that they synchronize through a `Once`. `.ci/lib/tsan` names
+//! [`run`] as the runner of every test program.
 //!
 //! Arguments are as in that harness: parts of names select tests, and `--skip` excludes some.
 //! `FORERUN_TEST_SHARD=i/n` selects every n-th of these, from the i-th on, so that n processes

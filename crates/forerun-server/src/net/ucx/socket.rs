@@ -18,7 +18,7 @@ use forerun_cache::SharedValue;
 use forerun_core::sync::{Mutex, PoisonError};
 use forerun_ucx::{
     Context, ContextOptions, Devices, Hello, HelloAnswer, HelloError, Hub, SharedBytes, Stream,
-    Token, Transports,
+    Token, Transports, is_own_user,
 };
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
@@ -85,9 +85,20 @@ impl UcxServer {
         Ok(UcxServer { context, token })
     }
 
-    /// Whether clients prove their right to connect by their user.
-    pub(crate) fn checks_user(&self) -> bool {
-        self.token.is_none()
+    /// Whether the client at the other end may connect: without a token, it has to run as this
+    /// process's user.
+    pub(crate) fn accepts_user_of(&self, stream: &UnixStream) -> bool {
+        self.token.is_some() || is_own_user(stream)
+    }
+
+    /// A connection whose control socket is this one.
+    pub(crate) fn over_tcp(self: &Arc<UcxServer>, stream: TcpStream) -> UcxSocket {
+        UcxSocket::new(Control::Tcp(stream), self.clone())
+    }
+
+    /// A connection whose control socket is this one.
+    pub(crate) fn over_unix(self: &Arc<UcxServer>, stream: UnixStream) -> UcxSocket {
+        UcxSocket::new(Control::Unix(stream), self.clone())
     }
 }
 
@@ -136,7 +147,7 @@ enum State {
 }
 
 impl UcxSocket {
-    pub(crate) fn new(control: Control, server: Arc<UcxServer>) -> UcxSocket {
+    fn new(control: Control, server: Arc<UcxServer>) -> UcxSocket {
         UcxSocket {
             state: State::Hello {
                 control,
@@ -241,11 +252,10 @@ impl UcxSocket {
             return Err(io::Error::new(ErrorKind::InvalidData, error));
         };
         let stream = Stream::new(control, &[], place.hub, *channel, place.control_ready);
-        if is_sent {
-            self.state = State::Open(Box::new(stream))
-        } else {
+        if !is_sent {
             return Err(ErrorKind::WriteZero.into());
         }
+        self.state = State::Open(Box::new(stream));
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ use mio::{Interest, Registry, Token};
 
 use crate::system::{Ready, WAKE};
 
-use super::ucx_socket::{Place, UcxSocket};
+use super::socket::{Place, UcxSocket};
 
 /// How long a worker polls UCX after the last message.
 const POLL_TIME: Duration = Duration::from_micros(20);
