@@ -28,7 +28,6 @@ mod interleave;
 pub mod metrics;
 mod names;
 mod panic_message;
-mod planted_defects;
 pub mod pooling;
 mod prefetch_ahead;
 mod process;

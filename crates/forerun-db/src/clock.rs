@@ -25,7 +25,6 @@ use std::sync::Arc;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::io::Io;
-use crate::planted::{self, Defect};
 use crate::steady_clock::SteadyClock;
 
 /// The maximum number of marks for one time to live.
@@ -162,11 +161,7 @@ impl Clock {
         };
         // An entry lives for at least its time to live, and may have been written at any point of
         // its second.
-        let whole = u64::from(!planted::is(Defect::ExpiresEarly));
-        let Some(limit) = now
-            .checked_sub(ttl)
-            .and_then(|limit| limit.checked_sub(whole))
-        else {
+        let Some(limit) = now.checked_sub(ttl).and_then(|limit| limit.checked_sub(1)) else {
             return NOTHING;
         };
         let state = self.lock();
@@ -223,11 +218,8 @@ impl Marks {
             // Everything before the last of them has expired. With the second 0, it stays expired
             // even if the clock is set back and the store is opened again. The last one keeps its
             // second, because later numbers may still belong to it.
-            let is_forgotten = planted::is(Defect::ExpiredReturns);
-            self.marks.drain(usize::from(!is_forgotten)..old - 1);
-            if !is_forgotten {
-                self.marks[0].second = 0;
-            }
+            self.marks.drain(1..old - 1);
+            self.marks[0].second = 0;
         }
         if self.marks.len() <= FEW_MARKS {
             return;
@@ -307,11 +299,7 @@ impl Expiry {
             holds_up_to,
         } = clock.expired(now, self.ttl, visible);
         // Relaxed: the stores below publish it.
-        if planted::is(Defect::ExpiredReturns) {
-            self.expired_sequence.store(sequence, Ordering::Relaxed)
-        } else {
-            drop(self.expired_sequence.fetch_max(sequence, Ordering::Relaxed))
-        }
+        self.expired_sequence.fetch_max(sequence, Ordering::Relaxed);
         self.holds_up_to.store(holds_up_to, Ordering::Release);
         self.second.store(now, Ordering::Release);
     }

@@ -46,10 +46,6 @@ mod offline;
 mod ops;
 mod options;
 mod panics;
-#[cfg(not(feature = "planted"))]
-mod planted;
-#[cfg(feature = "planted")]
-pub mod planted;
 mod ranges;
 // Hidden modules are public only for the fuzz targets and, with the feature `study`, the benches.
 #[doc(hidden)]

@@ -4,12 +4,14 @@
 //! main ┬─ sim/            the store under random schedules and faults
 //!      ├─ server_sim/     the server under random clients, clocks and disks
 //!      ├─ differential/   the server compared with memcached
+//!      ├─ planted/        known defects, which the simulators and tests must find
 //!      └─ search/         shared by the two simulators: seeds in worker processes
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod differential;
+mod planted;
 mod search;
 mod server_sim;
 mod sim;
@@ -34,6 +36,8 @@ enum Command {
     Differential(differential::Args),
     /// Run the server under random clients, clocks and disks, and check everything it does.
     ServerSim(server_sim::ServerSimArgs),
+    /// Plant known defects in a copy of the sources, and check that each is found.
+    Planted(planted::PlantedArgs),
     /// Run seeds for `sim`.
     #[command(hide = true)]
     SimWorker(sim::SimWorkerArgs),
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::command(&args),
         Command::Differential(args) => differential::command(&args),
         Command::ServerSim(args) => server_sim::command(&args),
+        Command::Planted(args) => planted::command(&args),
         Command::SimWorker(args) => ended(sim::work(&args)),
         Command::ServerSimWorker(args) => ended(server_sim::work(&args)),
         Command::Bench(args) => args.refuse("benches", &[]),

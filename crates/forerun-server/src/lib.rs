@@ -30,14 +30,6 @@ mod metrics;
 mod net;
 mod os_system;
 mod output;
-#[cfg(not(feature = "planted"))]
-mod planted;
-#[cfg(feature = "planted")]
-pub mod planted;
-#[cfg(not(feature = "planted"))]
-mod planted_warm_up;
-#[cfg(feature = "planted")]
-pub mod planted_warm_up;
 mod prefix_counts;
 mod process;
 mod protocol;

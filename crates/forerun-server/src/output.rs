@@ -17,11 +17,10 @@ use std::ops::Range;
 
 use forerun_cache::SharedValue;
 
-use crate::planted::{self, Defect};
 use crate::waiting_values::WaitingValue;
 
 /// The output counts as full when this many bytes wait to be sent.
-pub(crate) const FULL_BYTES: usize = 64 << 10;
+const FULL_BYTES: usize = 64 << 10;
 
 /// A buffer that has grown beyond this size is freed once it is empty.
 const KEEP_BYTES: usize = 256 << 10;
@@ -81,7 +80,7 @@ impl Output {
     /// Whether 64 KiB or more wait to be sent. A session composes no more replies until some are
     /// sent.
     pub fn is_full(&self) -> bool {
-        self.len() >= FULL_BYTES && !planted::is(Defect::OutputUnbounded)
+        self.len() >= FULL_BYTES
     }
 
     /// Fills `slices` with the bytes to send, in order, and returns the number of slices used. One

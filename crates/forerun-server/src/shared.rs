@@ -11,7 +11,6 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 use crate::counters::{Counters, SessionStats};
 use crate::latency::{Latencies, LatencySum, Requests};
 use crate::os_system::OsSystem;
-use crate::planted::{self, Defect};
 use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
 use crate::settings::Settings;
@@ -173,9 +172,7 @@ impl Shared {
         // The cache's clock may be behind, because the cache may have been idle. Set it now, so
         // that both clocks are read at the same moment. Otherwise all times of day would be wrong
         // by the difference as long as the server runs.
-        if !planted::is(Defect::StaleClock) {
-            system.tick(&cache);
-        }
+        system.tick(&cache);
         let unix_start_s = system.unix_s();
         Self {
             unix_zero_s: unix_start_s.saturating_sub(cache.now().into()),

@@ -26,8 +26,6 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, random_seed};
 
-use crate::planted_warm_up::{self as planted, Defect};
-
 /// A lock for each of this many parts of the bits, so that workers seldom wait for each other.
 const SHARDS: usize = 256;
 /// The bits take one byte for each of this many bytes of the memory limit.
@@ -242,13 +240,8 @@ impl WarmUp {
             return Err(FillError::Over);
         };
         let (word, mask) = bit(shard_bits, hash);
-        if shard_bits[word] & mask != 0 && !planted::is(Defect::FillUnchecked) {
+        if shard_bits[word] & mask != 0 {
             return Err(FillError::Changed);
-        }
-        if planted::is(Defect::FillUnlocked) {
-            drop(bits);
-            forerun_core::sync::thread::yield_now();
-            return Ok(store());
         }
         let stored = store();
         drop(bits);

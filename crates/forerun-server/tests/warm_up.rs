@@ -27,6 +27,11 @@ proptest! {
 }
 
 #[test]
+fn none_of_the_same_300_sequences_brings_a_value_back() {
+    assert_eq!(warm_up_model::search(300), None);
+}
+
+#[test]
 fn threads_that_delete_and_copy_the_same_keys_leave_nothing_behind() {
     assert_eq!(warm_up_race::resurrected(20_000), 0);
 }

@@ -10,7 +10,6 @@ use twox_hash::XxHash3_64;
 
 use super::{BackupProgress, Backups};
 use crate::io::{Io, IoFile, OpenMode, read_pieces, write_all_at};
-use crate::planted::{self, Defect};
 use crate::tree::limiter;
 use crate::{Error, Result, panics};
 
@@ -76,21 +75,6 @@ pub(super) fn copy(
     len: u64,
     meter: &mut Meter<'_>,
 ) -> Result<u64> {
-    let (copy, checksum) = write_copy((source, path), io, to, len, meter)?;
-    if !planted::is(Defect::BackupUnsynced) {
-        copy.sync().map_err(|error| Error::io("sync", to, error))?;
-    }
-    Ok(checksum)
-}
-
-/// Like [`copy`], but does not sync the new file, and returns it as well.
-pub(super) fn write_copy(
-    (source, path): (&dyn IoFile, &Path),
-    io: &dyn Io,
-    to: &Path,
-    len: u64,
-    meter: &mut Meter<'_>,
-) -> Result<(Box<dyn IoFile>, u64)> {
     meter.check()?;
     let copy = io
         .open(to, OpenMode::CreateEmpty)
@@ -102,8 +86,8 @@ pub(super) fn write_copy(
         write_all_at(&*copy, piece, offset).map_err(|error| Error::io("write", to, error))?;
         meter.add(piece.len())
     })?;
-    let checksum = hasher.finish();
-    Ok((copy, checksum))
+    copy.sync().map_err(|error| Error::io("sync", to, error))?;
+    Ok(hasher.finish())
 }
 
 /// Reads a file that must have `len` bytes, and returns its XXH3 hash.

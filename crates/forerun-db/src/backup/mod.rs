@@ -38,7 +38,6 @@ use std::sync::Arc;
 
 use crate::io::guarded::GuardedIo;
 use crate::io::{Io, OsIo};
-use crate::planted::{self, Defect};
 use crate::sealed::Kind;
 use crate::store_dir::{self, Lock, Mark};
 use crate::tree::checkpoint::make_store;
@@ -328,11 +327,7 @@ impl Backups {
             let file = copy::open(io, &path, run.bytes)?;
             let to = crate::run::path(into, run.number);
             let from = (&*file, &*path);
-            let checksum = if planted::is(Defect::RestoreUnsynced) {
-                copy::write_copy(from, io, &to, run.bytes, &mut meter)?.1
-            } else {
-                copy::copy(from, io, &to, run.bytes, &mut meter)?
-            };
+            let checksum = copy::copy(from, io, &to, run.bytes, &mut meter)?;
             if checksums.next() == Some(&checksum) {
                 Ok(())
             } else {
@@ -400,9 +395,6 @@ impl Backups {
     fn remove_unused(&self, found: &Listing) -> Result<(usize, u64)> {
         let (mut files, mut removed_bytes) = (0, 0);
         for (name, bytes) in found.unused() {
-            if planted::is(Defect::BackupFilesKept) {
-                break;
-            }
             self.remove_file(name)?;
             files += 1;
             removed_bytes += bytes;

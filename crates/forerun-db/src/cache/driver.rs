@@ -25,7 +25,6 @@ use super::slots::Published;
 use super::{PageCache, PageSlots};
 use crate::io::IoFile;
 use crate::io::reads::{BatchedReads, Done, Read, ReadBackend};
-use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
 /// Where a page is in its run's file.
@@ -168,11 +167,9 @@ impl<'g> Reads<'g> {
         let state = &mut *state;
         let is_it = |other: &PageSlots, no: u32| no == page_no && std::ptr::eq(other, slots);
         let open = state.requests.iter_mut().enumerate().find(|(_, request)| {
-            let is_other = planted::is(Defect::PageOfAnotherRun) && request.page_no == page_no;
             request.waiters > 0
-                && (is_other
-                    || request.location == location
-                        && is_it(request.source.slots(), request.page_no))
+                && request.location == location
+                && is_it(request.source.slots(), request.page_no)
         });
         if let Some((at, request)) = open {
             request.waiters += 1;

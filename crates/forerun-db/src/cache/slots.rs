@@ -14,7 +14,6 @@ use super::frames::{FrameNo, Frames, Pin, pin};
 use super::page_words::{WordState, Words};
 use super::s3_fifo::Victim;
 use super::{Charge, PageCache, ReadBuffer, State};
-use crate::planted::{self, Defect};
 
 /// One word for each page of a run, so finding a child page takes no search.
 #[derive(Debug)]
@@ -206,9 +205,7 @@ impl PageCache {
     /// Frees evicted frames once every reader that may have seen them has gone.
     pub(super) fn free_later(&self, evicted: Vec<Victim>, pin: &Pin) {
         let cache = self.this.clone();
-        let is_early = planted::is(Defect::FrameReusedEarly)
-            && !evicted.iter().any(|victim| victim.frame.is_large());
-        let free = move || {
+        pin.defer(move || {
             // Without the cache there is nothing to free.
             if let Some(cache) = cache.upgrade() {
                 let mut state = cache.lock();
@@ -224,12 +221,7 @@ impl PageCache {
                     cache.put_back(&mut state, free_frame, victim.bytes);
                 }
             }
-        };
-        if is_early {
-            free()
-        } else {
-            pin.defer(free)
-        }
+        });
         // Otherwise it would stay in this thread's bag until several dozen more have arrived.
         pin.flush();
     }

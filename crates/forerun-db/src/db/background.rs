@@ -8,7 +8,6 @@ use forerun_core::sync::thread::{self, JoinHandle};
 use super::Inner;
 use super::background_work::Task;
 use crate::clock::Expiry;
-use crate::planted::{self, Defect};
 use crate::{Access, Background, Error, Result};
 
 /// Bounds on how often to look for expired entries, which is every 1/16 of the time to live.
@@ -106,9 +105,7 @@ impl Inner {
                 Err(error @ Error::Poisoned { .. }) => {
                     // The work panicked and would panic again.
                     tracing::error!(%error, path = %self.path.display(), "{name} ends");
-                    if !planted::is(Defect::PanicUnreported) {
-                        self.work.note_panicked(error);
-                    }
+                    self.work.note_panicked(error);
                     break;
                 }
                 Err(error) => {

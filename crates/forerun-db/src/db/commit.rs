@@ -18,7 +18,6 @@ use std::sync::Arc;
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, hint, thread};
 
 use crate::panics;
-use crate::planted::{self, Defect};
 use crate::wal::record;
 use crate::wal::writer::{Failure, LogWriter, Segments};
 use crate::{Error, Result};
@@ -224,9 +223,7 @@ impl Commit {
             // A group has one leader, so nothing else sets the result.
             let _ = slot.set(result.clone());
         }
-        if planted::is(Defect::OneFollowerWoken) {
-            self.wake.notify_one();
-        } else if queue.sleepers > 0 {
+        if queue.sleepers > 0 {
             self.wake.notify_all();
         }
         result
@@ -327,8 +324,8 @@ impl Commit {
 
     fn note(&self, queue: &mut Queue, failure: Failure) -> Error {
         match failure {
-            Failure::NotWritten(error) if !planted::is(Defect::FailedWritePoisons) => error,
-            Failure::NotWritten(error) | Failure::Unknown(error) => {
+            Failure::NotWritten(error) => error,
+            Failure::Unknown(error) => {
                 self.stop(queue, error.clone());
                 error
             }

@@ -14,7 +14,6 @@ use super::directory::DirGuard;
 use super::install::Memtables;
 use super::keyspace_data::KeyspaceData;
 use super::snapshots::ReadPoint;
-use crate::planted::{self, Defect};
 use crate::tree::build::Build;
 use crate::tree::compact::compact;
 use crate::tree::levels::Edit;
@@ -58,9 +57,7 @@ impl Inner {
             Some((keyspace, compaction)) => {
                 match self.run_compaction(&guard, keyspace, &compaction) {
                     // The failure concerns this keyspace only; others may have work.
-                    Err(error @ Error::CompactionFailed { .. })
-                        if !planted::is(Defect::BadPageStopsAll) =>
-                    {
+                    Err(error @ Error::CompactionFailed { .. }) => {
                         let path = self.path.display();
                         tracing::error!(%error, %path, "a compaction failed, and will be tried \
                             again");

@@ -13,7 +13,6 @@
 
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::planted::{self, Defect};
 use crate::store_dir::StoreDir;
 use crate::{Error, Result};
 
@@ -74,7 +73,7 @@ impl Directory {
     /// [`Error::Closed`]: the store is closed or is being closed.
     pub(super) fn enter_for_reading(&self) -> Result<DirGuard<'_>> {
         let mut state = self.lock();
-        if state.is_closing && !planted::is(Defect::CloseBesideWork) {
+        if state.is_closing {
             return Err(Error::Closed);
         }
         state.guards += 1;
@@ -90,7 +89,7 @@ impl Directory {
     pub(super) fn wait_until_idle(&self) {
         let mut state = self.lock();
         debug_assert!(state.is_closing);
-        while state.guards > 0 && !planted::is(Defect::CloseBesideWork) {
+        while state.guards > 0 {
             state = self
                 .idle
                 .wait(state)

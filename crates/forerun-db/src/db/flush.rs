@@ -24,7 +24,6 @@ use super::keyspace_data::KeyspaceData;
 use super::memory::Size;
 use super::memtable_set::{FrozenMemTables, MemTableSet};
 use super::super_version::Table;
-use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
@@ -83,8 +82,7 @@ impl Inner {
             memtables: std::mem::replace(active, next),
             // No write is in progress, so all earlier ones are visible, and are in this memtable
             // set or an older one.
-            last_sequence: self.published.last()
-                + u64::from(planted::is(Defect::FlushedOneTooMany)),
+            last_sequence: self.published.last(),
         };
         self.frozen().push(Arc::new(frozen));
         self.work.notify();
@@ -130,8 +128,7 @@ impl Inner {
         let keyspaces = self.keyspaces.load();
         let reaches = |keyspace: &Arc<KeyspaceData>| {
             let runs = keyspace.version.load().levels.level(0).runs().len();
-            runs >= limit(&keyspace.options.load().tree)
-                && (planted::is(Defect::BadPageStopsAll) || keyspace.compaction_failure().is_none())
+            runs >= limit(&keyspace.options.load().tree) && keyspace.compaction_failure().is_none()
         };
         keyspaces.iter().any(reaches)
     }

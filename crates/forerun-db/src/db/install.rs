@@ -23,7 +23,6 @@ use super::stats::TreeStats;
 use super::super_version::Table;
 use super::write::Writer;
 use crate::Result;
-use crate::planted::{self, Defect};
 use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::pending_edits::PendingEdits;
 use crate::wal::log_file;
@@ -115,9 +114,6 @@ impl Inner {
         let Writer::Logged(commit) = &self.writer else {
             return;
         };
-        if planted::is(Defect::SegmentsKept) {
-            return;
-        }
         let segments = commit.segments();
         for number in segments.before(first_segment) {
             let path = log_file::path(&self.path, number);
@@ -180,11 +176,6 @@ impl Inner {
             Memtables::Ingested { sequence, .. } => Some(*sequence),
         };
         let logged = flushed_sequence.map(|sequence| self.logged_after(&catalog, sequence));
-        if let Some(logged) = &logged
-            && planted::is(Defect::SegmentRemovedEarly)
-        {
-            self.remove_segments(logged.first_segment);
-        }
         let changed = edits.keyspaces();
         catalog.install(edits, logged.as_ref())?;
         let keyspaces = self.keyspaces.load();
@@ -196,9 +187,6 @@ impl Inner {
                 Memtables::Same => keyspace.show_runs(runs),
                 Memtables::Flushed(flushed) => {
                     keyspace.show_flushed(runs, flushed.memtables.table(id));
-                }
-                Memtables::Ingested { table, .. } if planted::is(Defect::IngestionShownEarly) => {
-                    keyspace.show_ingested(runs, table);
                 }
                 // Advance the sequence number first. Readers take no lock: one that sees the new
                 // runs then reads at a number that covers them, and one that does not has the old
@@ -212,13 +200,6 @@ impl Inner {
             }
         }
         drop(catalog);
-        if matches!(memtables, Memtables::Ingested { .. })
-            && planted::is(Defect::IngestionShownEarly)
-        {
-            // Compactions of all keyspaces may be due, and one runs after the other.
-            self.work.notify();
-            planted::preempt(20);
-        }
         self.note_pressure();
         if let Some(logged) = logged {
             self.remove_segments(logged.first_segment);

@@ -23,7 +23,6 @@ use forerun_core::Owner;
 
 use super::cursor::{Cursor, End};
 use crate::panics;
-use crate::planted::{self, Defect};
 use crate::tree::scan_limit::Direction;
 use crate::versions::Entry;
 use crate::{Error, Result};
@@ -159,11 +158,7 @@ impl Iter {
             (Some(back), _) => compare_with(back.key) == Ordering::Less,
             (None, Bound::Unbounded) => true,
             (None, Bound::Included(end)) => compare_with(end) != Ordering::Greater,
-            (None, Bound::Excluded(end)) => match compare_with(end) {
-                Ordering::Less => true,
-                Ordering::Equal => planted::is(Defect::ExcludedEndIncluded),
-                Ordering::Greater => false,
-            },
+            (None, Bound::Excluded(end)) => compare_with(end) == Ordering::Less,
         })
     }
 
@@ -331,10 +326,7 @@ fn begin_back(back: &mut End<'_>, (start, end): &Range) -> Result<()> {
 
 /// The limit of the cursor that comes from the other end of the range.
 fn limit(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
-    match bound {
-        Bound::Excluded(key) if planted::is(Defect::ExcludedEndIncluded) => Bound::Included(key),
-        bound => bound.as_ref().map(Vec::as_slice),
-    }
+    bound.as_ref().map(Vec::as_slice)
 }
 
 fn owned(entry: Result<Option<Entry<'_>>>) -> Option<Result<(Vec<u8>, Vec<u8>)>> {

@@ -25,7 +25,6 @@ use crate::clock::{Clock, Expiry};
 use crate::comparator::KeyOrder;
 use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 use crate::memtable::{Comparator, MemTableConfig, RegionPool, RegionSource};
-use crate::planted::{self, Defect};
 use crate::run::lookup::ReadContext;
 use crate::tree::catalog::KeyspaceRuns;
 use crate::{Error, KeyspaceOptions, Options, Result, panics};
@@ -253,9 +252,7 @@ impl KeyspaceData {
     pub(super) fn note_compaction(&self, result: Result<()>) -> Result<()> {
         let mut compaction = self.compaction();
         let Err(error) = result else {
-            if !planted::is(Defect::KeyspaceStaysStopped) {
-                *compaction = None;
-            }
+            *compaction = None;
             return Ok(());
         };
         let failing = Failing::again(compaction.as_ref(), error, time::now());
@@ -298,10 +295,7 @@ impl KeyspaceData {
     pub(super) fn note_level0(&self) {
         let runs = self.version.load().levels.level(0).runs().len();
         let is_full = runs >= self.options.load().tree.level0_stop_runs;
-        let mut is_stopped = is_full && self.compaction().is_some();
-        if planted::is(Defect::KeyspaceStaysStopped) {
-            is_stopped |= self.is_stopped.load(Ordering::Relaxed);
-        }
+        let is_stopped = is_full && self.compaction().is_some();
         self.is_stopped.store(is_stopped, Ordering::Relaxed);
     }
 

@@ -25,7 +25,6 @@ use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::memtable_set::{EMPTY_INDEXED_TABLE_BYTES, EMPTY_TABLE_BYTES, MemTableSet};
 use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
-use crate::planted::{self, Defect};
 use crate::{Background, Error, Result};
 
 /// The maximum number of memtable sets at a time: every lookup searches a memtable in each.
@@ -227,11 +226,7 @@ impl Inner {
             match reservation {
                 Reservation::Granted(_) | Reservation::AfterActive => Ok(true),
                 Reservation::AfterBackgroundWork => {
-                    let flushed = self.work.check(Task::Flush, fail_on);
-                    if flushed.is_err() && planted::is(Defect::FailedFlushAsNoMemory) {
-                        return Err(self.memory_limit_error(size.least, self.held.bytes()));
-                    }
-                    flushed?;
+                    self.work.check(Task::Flush, fail_on)?;
                     self.work.check(Task::Compact, fail_on)?;
                     Ok(false)
                 }

@@ -23,7 +23,6 @@ use crate::clock::{Clock, Expiry};
 use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
 use crate::memtable::RegionPool;
-use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
 use crate::run::PageSearch;
 use crate::run::lookup::ReadContext;
@@ -194,7 +193,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
         obsolete.extend(needed.iter().filter(|number| **number < first_segment));
         tail.starts.retain(|(number, _)| *number >= first_segment);
     }
-    if tail.is_none() && !planted::is(Defect::ReadOnlyRemovesSegments) {
+    if tail.is_none() {
         obsolete.clear();
     }
     for number in obsolete {
@@ -218,11 +217,6 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
             is_marked_closed,
         ))),
         _ => Writer::unlogged(last_sequence + 1),
-    };
-    let older = if planted::is(Defect::ReadOnlyForgetsMemtables) {
-        &[]
-    } else {
-        &older[..]
     };
     for memtables in older.iter().chain([&memtables]) {
         for (keyspace, table) in memtables.tables() {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::planted::{self, Defect};
 pub(super) use crate::versions::ReadPoint;
 
 /// The sequence number up to which everything has expired, for each keyspace. Immutable: a new
@@ -86,12 +85,6 @@ impl Snapshots {
     /// Work that uses an earlier list drops only versions that a snapshot of this moment does not
     /// need, since newer ones were already visible.
     pub(super) fn add(&self, now: impl FnOnce() -> SnapshotPoint) -> SnapshotPoint {
-        if planted::is(Defect::SnapshotOutsideLock) {
-            let point = now();
-            planted::preempt(2);
-            self.add_again(&point);
-            return point;
-        }
         let mut live = self.lock();
         let point = now();
         add(&mut live, &point);
@@ -104,9 +97,6 @@ impl Snapshots {
     }
 
     pub(super) fn remove(&self, point: &SnapshotPoint) {
-        if planted::is(Defect::SnapshotLeaked) {
-            return;
-        }
         let mut live = self.lock();
         if let Some((_, count)) = live.get_mut(&point.id()) {
             *count -= 1;
@@ -131,9 +121,7 @@ impl Snapshots {
         let live = self.lock();
         let mut sequences: Vec<u64> = live.keys().map(|id| id.sequence).collect();
         let now = now();
-        if !planted::is(Defect::IngestionShownEarly) {
-            sequences.push(now.sequence);
-        }
+        sequences.push(now.sequence);
         sequences.dedup();
         let expired_for = live.values().map(|(of, _)| of.in_keyspace(keyspace));
         (sequences, expired_for.fold(now.expired_sequence, u64::min))

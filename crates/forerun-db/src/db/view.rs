@@ -20,7 +20,6 @@ use super::snapshots::{Expired, ReadPoint, SnapshotPoint};
 use super::super_version::SuperVersion;
 use crate::memtable::{Bytewise, Comparator, CoveredKey, Lookup, ReverseBytewise, Strategy};
 use crate::panics;
-use crate::planted::{self, Defect};
 use crate::run::SearchKey;
 use crate::run::lookup::Found;
 use crate::tree::lookup;
@@ -82,11 +81,7 @@ impl<'a> View<'a> {
         let version = keyspace.version.load();
         version.prefetch();
         let sequence = inner.published.last();
-        let expired_sequence = if planted::is(Defect::TtlIgnoredInMemtable) {
-            0
-        } else {
-            keyspace.expired_sequence(&inner.clock, sequence)
-        };
+        let expired_sequence = keyspace.expired_sequence(&inner.clock, sequence);
         let read_point = ReadPoint {
             sequence,
             expired_sequence: expired_sequence.max(version.expired_sequence),
@@ -213,9 +208,6 @@ impl<'a> View<'a> {
                 &[]
             }
         };
-        if planted::is(Defect::DuplicatesMissed) {
-            missing.dedup_by_key(|position| keys[*position as usize].as_ref());
-        }
         for batch in missing.chunks_mut(RUN_BATCH) {
             self.look_below(keys, batch, older, strategy, values);
         }
@@ -344,12 +336,6 @@ impl<'a> View<'a> {
 /// The first key in byte order after all keys that start with `prefix`. `None` if there is none,
 /// because `prefix` is empty or all `0xff`.
 fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
-    if planted::is(Defect::PrefixEndWraps) {
-        let mut key = prefix.to_vec();
-        let last = key.last_mut()?;
-        *last = last.wrapping_add(1);
-        return Some(key);
-    }
     let kept = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut key = prefix[..=kept].to_vec();
     key[kept] += 1;

@@ -21,7 +21,6 @@ use super::memtable_set::{MemTableSet, Needed, empty_table_bytes};
 use super::published_sequence::Hole;
 use super::{Commit, Inner};
 use crate::panics;
-use crate::planted::{self, Defect};
 use crate::{Access, Durability, Error, Op, Result, WriteBatch};
 
 /// The buffer capacity that a thread keeps for encoding single writes.
@@ -284,22 +283,10 @@ impl Inner {
             Ok(())
         });
         if let Err(panicked) = linked {
-            if planted::is(Defect::PanicLeavesHole) {
-                return Err(panicked);
-            }
             // Stop writes first, so that none waits behind the hole with no one to wake it.
             let error = self.poison(panicked);
             self.published.leave_hole(first);
             return Err(error);
-        }
-        let mut first = first;
-        if planted::is(Defect::BatchInTwoSteps) && first < last {
-            let half = self.published.publish(first, first);
-            half.map_err(|Hole| self.poisoned())?;
-            self.work.notify();
-            // Readers run in between in optimized builds too.
-            forerun_core::sync::thread::yield_now();
-            first += 1;
         }
         let published = self.published.publish(first, last);
         published.map_err(|Hole| self.poisoned())

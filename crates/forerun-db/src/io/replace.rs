@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use super::{Io, OpenMode, write_all_at};
-use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
 /// Why a file was not replaced.
@@ -45,9 +44,6 @@ pub(crate) fn replace_file(
     // A failed rename may still have happened, on a network file system for example.
     let renamed = io.rename(&new, &path);
     renamed.map_err(|error| ReplaceError::InDoubt(Error::io("rename", &new, error)))?;
-    if planted::is(Defect::ManifestNameUnsynced) {
-        return Ok(());
-    }
     let synced = io.sync_dir(dir);
     synced.map_err(|error| ReplaceError::InDoubt(Error::io("sync", dir, error)))
 }
@@ -58,8 +54,5 @@ fn write_new(io: &dyn Io, path: &Path, bytes: &[u8]) -> Result<()> {
         .open(path, OpenMode::CreateEmpty)
         .map_err(|error| Error::io("create", path, error))?;
     write_all_at(&*file, bytes, 0).map_err(|error| Error::io("write", path, error))?;
-    if planted::is(Defect::ManifestUnsynced) {
-        return Ok(());
-    }
     file.sync().map_err(|error| Error::io("sync", path, error))
 }

@@ -47,7 +47,6 @@ use super::hash_bucket::{Line, SLOTS, Slots};
 use super::hash_memory::{line_at, take_lines};
 use super::hash_spares::Spares;
 use super::node::{ALIGN_BYTES, Node};
-use crate::planted::{self, Defect};
 
 /// The least memory of an entry in the list. It bounds how many buckets can be needed.
 const ENTRY_BYTES_MIN: usize = 40;
@@ -466,9 +465,6 @@ impl HashIndex {
             for slot in line.used_with_bit(moving_bit) {
                 let entry = self.split_entry(arena, line.entry(slot), level);
                 let tag = tags.tag(slot);
-                if planted::is(Defect::MovedEntriesLost) {
-                    continue;
-                }
                 if filled < SLOTS {
                     last.fill(filled, tag, entry);
                     filled += 1;

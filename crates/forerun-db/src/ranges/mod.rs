@@ -29,7 +29,6 @@ use forerun_core::sync::{Mutex, OnceLock, PoisonError};
 
 use self::block::{Block, LEAF};
 use crate::comparator::KeyOrder;
-use crate::planted::{self, Defect};
 
 /// Deletes all keys from `start` up to `end`, which is excluded, as of `sequence`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,9 +105,6 @@ impl<'a> RangeRef<'a> {
     /// sixteen.
     pub(crate) fn used_bytes(&self) -> usize {
         const EACH_BYTES: usize = 84;
-        if planted::is(Defect::RangesUncounted) {
-            return 0;
-        }
         EACH_BYTES + self.start.len() + self.end.len()
     }
 }
@@ -318,7 +314,7 @@ impl List {
         let mut blocks = self.blocks.clone();
         blocks.push(Arc::new(Block::of_leaf(order, &tombstones)));
         while let [.., a, b] = &blocks[..]
-            && (a.takes(b) || planted::is(Defect::RangesUncounted) && a.can_take(b))
+            && a.takes(b)
         {
             let merged = Block::merge(order, a, b);
             blocks.truncate(blocks.len() - 2);

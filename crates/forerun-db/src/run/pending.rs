@@ -15,7 +15,6 @@ use super::meta::{Footer, RunMeta};
 use super::run_output::RunOutput;
 use super::stored::PageLocation;
 use crate::io::{Io, OpenMode};
-use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
 /// The sequence number stored with an ingestion's versions. The real one comes later.
@@ -47,9 +46,7 @@ impl PendingMeta {
         let (bytes, checksum) = footer.encode(out.offset());
         out.buffer.extend_from_slice(&bytes);
         out.write()?;
-        if !planted::is(Defect::RunUnsynced) {
-            out.sync()?;
-        }
+        out.sync()?;
         meta.file_bytes = out.offset();
         meta.checksum = checksum;
         Ok(meta)

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use forerun_core::Owner;
 
 use crate::io::{FileId, Io, IoFile, OpenMode, leads_to, read_all, write_all_at};
-use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
 const TEXT_BYTES: usize = 70;
@@ -50,7 +49,7 @@ impl Lock {
         let is_ours = is_ours && is_there;
         let text = read_all(&*file).map_err(|error| Error::io("read", &path, error))?;
         let (process, last_boot) = parse(&text).unwrap_or_default();
-        if !is_ours && !planted::is(Defect::LockNotExclusive) {
+        if !is_ours {
             return Err(Error::Locked {
                 path: dir.to_owned(),
                 holder: holder(process, &io.opened_by(&path)),

@@ -21,7 +21,6 @@ use crate::bytes::u32_at;
 use crate::io::locked_dir::LockedDir;
 use crate::io::replace::replace_file;
 use crate::io::{Io, OpenMode, read_all};
-use crate::planted::{self, Defect};
 use crate::sealed::{Kind, VERSION_BYTES, put_bytes};
 use crate::wal::clean_shutdown::{self, CleanShutdown};
 use crate::wal::log_file;
@@ -183,16 +182,12 @@ pub(crate) fn take(
     bytes: &[u8],
     check: &Check<'_>,
 ) -> Result<(Arc<dyn Io>, Lock)> {
-    let mut is_there = look(&**io, path, create, mark, check)?;
-    if !is_there {
+    if !look(&**io, path, create, mark, check)? {
         create_dirs(&**io, path)?;
     }
     let (io, lock) = lock_dir(io, path)?;
-    if !planted::is(Defect::CreatedTwice) {
-        // Another process may have created or replaced it between the check and the lock.
-        is_there = look(&*io, path, create, mark, check)?;
-    }
-    if !is_there {
+    // Another process may have created or replaced it between the check and the lock.
+    if !look(&*io, path, create, mark, check)? {
         let parent = parent(path);
         io.sync_dir(parent)
             .map_err(|error| Error::io("sync", parent, error))?;

@@ -21,7 +21,6 @@ use crate::clock::Mark;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::io::replace::ReplaceError;
-use crate::planted::{self, Defect};
 use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::ObsoleteFiles;
 use crate::run::{self, Run};
@@ -280,10 +279,6 @@ impl Catalog {
             manifest.keyspaces.remove(index);
             runs.remove(index);
         }
-        if planted::is(Defect::DropNotDurable) {
-            (self.manifest, self.runs) = (manifest, runs);
-            return Ok(());
-        }
         self.replace(manifest, runs, self.no_edits())
     }
 
@@ -293,7 +288,7 @@ impl Catalog {
     /// # Errors
     /// [`Error::Io`] if it still cannot be written.
     pub(crate) fn write_again(&mut self) -> Result<()> {
-        if !self.has_failed || planted::is(Defect::FailedManifestLeavesRuns) {
+        if !self.has_failed {
             return Ok(());
         }
         let manifest = self.manifest.clone();
@@ -319,9 +314,7 @@ impl Catalog {
         edits.installed();
         self.has_failed = true;
         if let Err(error) = manifest.write(&*self.io, &self.dir) {
-            if matches!(error, ReplaceError::Unchanged(_))
-                && !planted::is(Defect::FailedManifestLeavesRuns)
-            {
+            if matches!(error, ReplaceError::Unchanged(_)) {
                 for run in self.in_doubt.drain(in_doubt_before..) {
                     run.remove_when_dropped(&self.obsolete_files);
                 }

@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 use crate::io::replace::replace_file;
 use crate::io::{Io, Linked, OpenMode, link, read_pieces, write_all_at};
-use crate::planted::{self, Defect};
 use crate::store_dir;
 use crate::tree::limiter;
 use crate::tree::manifest::{Manifest, RunRecord};
@@ -64,10 +63,6 @@ pub(crate) fn checkpoint(
         |io| {
             for (number, len) in &log.segments {
                 let (from, to) = (log_file::path(dir, *number), log_file::path(into, *number));
-                if planted::is(Defect::CheckpointSharesLog) {
-                    link(io, &from, &to).map_err(|error| Error::io("link", &from, error))?;
-                    continue;
-                }
                 copy_start(io, &from, &to, *len, stop)?;
             }
             let Some((segment, len_bytes)) = log.segments.last().copied() else {

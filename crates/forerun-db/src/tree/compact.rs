@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::Result;
-use crate::planted::{self, Defect};
 use crate::run::Run;
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
@@ -62,8 +61,7 @@ pub(crate) fn compact(
     let mut merge = Merge::new(build.order.clone(), cursors);
     // All older versions of a key are on deeper levels: the runs that stay on level 0 have other
     // keys or are newer.
-    let deeper = compaction.into + 1 + usize::from(planted::is(Defect::TombstoneDroppedEarly));
-    let below = |key: &[u8]| compaction.levels.may_hold_from(deeper, key);
+    let below = |key: &[u8]| compaction.levels.may_hold_from(compaction.into + 1, key);
     let runs = write_runs(&mut merge, &mut retain, below, build)?;
     let (dropped, dropped_deletions) = retain.dropped();
     Ok(Compacted {

@@ -14,7 +14,6 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
-use crate::planted::{self, Defect};
 use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::Run;
 use crate::run::level_cursor::{LevelCursor, first_ending};
@@ -314,10 +313,7 @@ impl Level {
         match self.ends[at].cmp(&prefix) {
             Ordering::Less => true,
             Ordering::Greater => false,
-            Ordering::Equal => match order.compare(largest(&self.runs[at]), key) {
-                Ordering::Equal => planted::is(Defect::RunEndExcluded),
-                order => order.is_lt(),
-            },
+            Ordering::Equal => order.compare(largest(&self.runs[at]), key).is_lt(),
         }
     }
 

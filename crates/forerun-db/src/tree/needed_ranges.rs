@@ -1,12 +1,10 @@
 //! Which range deletions the runs of some levels still need: those that may cover a version in
 //! them.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::key_bounds::{largest, smallest};
 use crate::comparator::KeyOrder;
-use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
 use crate::run::Run;
 use crate::tree::manifest::LEVELS;
@@ -40,12 +38,10 @@ impl<'a> NeededRanges<'a> {
 
     /// Whether any run may hold a version that this range deletion covers.
     pub(crate) fn holds(&self, range: RangeRef<'_>) -> bool {
-        let reaches = |run: &Arc<Run>| match self.order.compare(range.start, largest(run)) {
-            Ordering::Equal => !planted::is(Defect::RangeForgottenEarly),
-            order => order.is_lt(),
+        let touches = |run: &Arc<Run>| {
+            self.order.compare(range.start, largest(run)).is_le()
+                && self.order.compare(smallest(run), range.end).is_lt()
         };
-        let touches =
-            |run: &Arc<Run>| reaches(run) && self.order.compare(smallest(run), range.end).is_lt();
         let [first, deeper @ ..] = &self.levels;
         let mut overlapping = first.runs.iter();
         overlapping.any(|run| needs_above(run) < range.sequence && touches(run))

@@ -13,7 +13,6 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
-use crate::planted::{self, Defect};
 use crate::ranges::Ranges;
 use crate::versions::{Kind, Version};
 
@@ -83,10 +82,9 @@ impl Retain {
         version: &Version<'_>,
         below: impl FnOnce(&[u8]) -> bool,
     ) -> bool {
-        let first_to_see = version.sequence + u64::from(planted::is(Defect::SnapshotOffByOne));
         let blind = self
             .snapshots
-            .partition_point(|snapshot| *snapshot < first_to_see);
+            .partition_point(|snapshot| *snapshot < version.sequence);
         let newer_blind = match self.last {
             Some(blind) if self.order.compare(&self.key, version.key) == Ordering::Equal => {
                 Some(blind)

@@ -10,7 +10,6 @@ use forerun_core::size::counted;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::planted::{self, Defect};
 use crate::run::{Page, PageKind, PageLocation, Run};
 use crate::versions::{Kind, SEQUENCE_MAX, Version, VersionCursor};
 use crate::{CorruptRange, Error, Result};
@@ -186,9 +185,6 @@ impl<'r> Salvage<'r> {
     }
 
     fn record_loss(&mut self, error: &Error, keys: KeyRange) {
-        if planted::is(Defect::LossUnreported) {
-            return;
-        }
         self.losses.push(DataLoss {
             path: self.run.path().to_owned(),
             reason: error.to_string(),

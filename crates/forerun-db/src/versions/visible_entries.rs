@@ -14,7 +14,6 @@
 use super::{BEHIND_ALL, Kind, SEQUENCE_MAX, Version, VersionCursor};
 use crate::Result;
 use crate::comparator::KeyOrder;
-use crate::planted::{self, Defect};
 
 /// An entry of a store or a memtable, borrowed from an iterator or a cursor.
 ///
@@ -312,9 +311,6 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 keep(&mut self.value, Some(at.value));
                 passed += 1;
                 if passed == WALK_LIMIT {
-                    if planted::is(Defect::BackwardStale) {
-                        break;
-                    }
                     self.versions.seek(&self.key, self.snapshot)?;
                     let at = self.versions.at();
                     newest = at.map(|at| at.kind);

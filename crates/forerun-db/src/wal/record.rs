@@ -14,7 +14,6 @@
 
 use crate::bytes::{u32_at, u64_at};
 use crate::ops::Ops;
-use crate::planted::{self, Defect};
 use crate::{BATCH_BYTES_MAX, Result};
 
 /// Bytes before the payload.
@@ -178,7 +177,6 @@ impl Header {
         offset: usize,
     ) -> bool {
         checksum(payload_checksum, bytes, salt, offset as u64) == self.checksum
-            || planted::is(Defect::TornRecordAccepted)
     }
 
     fn is_ingestion(&self) -> bool {

@@ -22,7 +22,6 @@ use super::record_search::RecordSearch;
 use super::recovery_report::{CorruptRange, RecoveryReport};
 use super::segment_bytes::SegmentBytes;
 use crate::io::{Io, IoFile, OpenMode};
-use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
 /// How opening handles damaged bytes in the log. `docs/internals/format-log.md` lists the cases.
@@ -271,9 +270,6 @@ impl Replay<'_> {
         while offset < len {
             let reason = match search.record(offset).map_err(failed)? {
                 Ok(record) if record.first_sequence == self.next_sequence => {
-                    if planted::is(Defect::LastRecordDropped) && record.end == len {
-                        break;
-                    }
                     self.apply(path, &record)?;
                     offset = record.end;
                     continue;

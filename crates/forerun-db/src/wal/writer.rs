@@ -22,7 +22,6 @@ use super::recovery::{Tail, TailSegment};
 use crate::clock::Clock;
 use crate::io::replace::replace_file;
 use crate::io::{Io, OpenMode, read_pieces, write_all_at};
-use crate::planted::{self, Defect};
 use crate::{Error, Result};
 
 /// Why a group is not in the log.
@@ -127,7 +126,7 @@ impl LogWriter {
             self.unmark_closed()?;
             self.write(group)?;
         }
-        if sync && !planted::is(Defect::SyncSkipped) {
+        if sync {
             self.sync()?;
         }
         Ok(first_sequence)
@@ -162,10 +161,6 @@ impl LogWriter {
         }
         if let Err(error) = write_all_at(&*segment.file, group, segment.len) {
             let error = Error::io("write", &segment.path, error);
-            if planted::is(Defect::FailedWriteKept) {
-                let _ = write_all_at(&*segment.file, group, segment.len);
-                return Err(Failure::NotWritten(error));
-            }
             // Sync the truncation too: if a loss of power undid it, parts of this group would
             // follow newer records.
             let truncated = segment
@@ -195,10 +190,7 @@ impl LogWriter {
         if segment.synced_len < segment.len {
             // After a failed sync, the system may no longer know which bytes were not written, so
             // another sync would prove nothing.
-            let mut synced = segment.file.sync();
-            if synced.is_err() && planted::is(Defect::FailedSyncIgnored) {
-                synced = segment.file.sync();
-            }
+            let synced = segment.file.sync();
             synced.map_err(|error| Failure::Unknown(Error::io("sync", &segment.path, error)))?;
             segment.synced_len = segment.len;
             self.syncs += 1;
@@ -226,11 +218,9 @@ impl LogWriter {
         self.leftover = None;
         file.sync()
             .map_err(|error| Failure::Unknown(Error::io("sync", &path, error)))?;
-        if !planted::is(Defect::SegmentNameUnsynced) {
-            self.io
-                .sync_dir(&self.dir)
-                .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
-        }
+        self.io
+            .sync_dir(&self.dir)
+            .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
         let len = log_file::HEADER_BYTES as u64;
         self.tail.segment = Some(TailSegment {
             path,

@@ -53,14 +53,20 @@ impl SeedArgs {
             time,
             jobs: self.jobs(),
             worker_args: Vec::new(),
+            program: None,
+            planted: None,
         }
     }
 
     /// Number of concurrent processes.
-    pub fn jobs(&self) -> usize {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        self.jobs.map_or(cores, usize::from)
+    fn jobs(&self) -> usize {
+        self.jobs.map_or_else(cores, usize::from)
     }
+}
+
+/// The number of cores.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A seed taken from the clock, short enough to type.

@@ -4,12 +4,9 @@
 //! ```text
 //!   args.rs ──> run.rs ── starts ──> worker processes, each one seed after the other   worker.rs
 //!                 └── the first seed that fails, hangs or kills its worker ──> report.rs
-//!   planted.rs   the same with a planted defect
 //! ```
 
 mod args;
-#[cfg(feature = "planted")]
-pub mod planted;
 pub mod report;
 mod run;
 mod worker;
@@ -20,9 +17,12 @@ use std::ops::AddAssign;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use args::SeedArgs;
+pub use args::{SeedArgs, cores};
 pub use run::{FailedSeed, Search, Totals, run_one, search};
 pub use worker::{WorkerArgs, work};
+
+/// The environment variable that names the defect that is planted in a process.
+pub const PLANTED_VARIABLE: &str = "FORERUN_PLANTED";
 
 /// What a simulator counts. Displayed as in "12 operations, 3 faults".
 pub trait Counts:

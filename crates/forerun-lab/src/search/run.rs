@@ -1,7 +1,7 @@
 //! Runs seeds in worker processes until a seed fails, none is left, or the time has run out.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 
 use super::worker::WorkerMessage;
-use super::{Counts, Report};
+use super::{Counts, PLANTED_VARIABLE, Report};
 
 /// How long a simulation may take in real time. All its waiting is simulated.
 const TIME_MAX: Duration = Duration::from_secs(60);
@@ -31,6 +31,10 @@ pub struct Search {
     pub jobs: usize,
     /// More arguments for the workers.
     pub worker_args: Vec<String>,
+    /// The program of the workers; `None`: this one.
+    pub program: Option<PathBuf>,
+    /// The defect that is planted in the workers of a program that has it.
+    pub planted: Option<String>,
 }
 
 /// The totals over the seeds.
@@ -251,10 +255,17 @@ fn start<C: Counts>(
     })
 }
 
-/// Runs this program again, as a worker.
+/// Runs the program as a worker.
 fn command(search: &Search, scratch_dir: &Path) -> anyhow::Result<Command> {
-    let program = std::env::current_exe().context("cannot find this program")?;
+    let program = match &search.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().context("cannot find this program")?,
+    };
     let mut command = Command::new(program);
+    command.env_remove(PLANTED_VARIABLE);
+    if let Some(defect) = &search.planted {
+        command.env(PLANTED_VARIABLE, defect);
+    }
     command.arg(search.worker);
     command.args(&search.worker_args);
     command.env("TMPDIR", scratch_dir);

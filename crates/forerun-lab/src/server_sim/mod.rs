@@ -37,19 +37,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 use clap::Args;
-#[cfg(feature = "planted")]
-use forerun_server::planted::Defect;
 
-#[cfg(feature = "planted")]
-use crate::search::planted::{self, Defect as _, Planted};
 use crate::search::{self, Report, SeedArgs, WorkerArgs};
 use checks::Failure;
-use counts::Counts;
+pub use counts::Counts;
 use plan::Plan;
 use simulation::Simulation;
-
-#[cfg(feature = "planted")]
-planted::defects_of!(Defect, forerun_server::planted::plant);
 
 /// The arguments of the server's simulator.
 #[derive(Args, Debug)]
@@ -63,10 +56,6 @@ Exit codes: 0 all seeds passed; 1 a seed failed; 2 usage error.")]
 pub struct ServerSimArgs {
     #[command(flatten)]
     seeds: SeedArgs,
-    /// Plant a known defect, or each in turn, and look for it: a name, "all", or "list".
-    #[cfg(feature = "planted")]
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "seconds", "from"])]
-    planted: Option<planted::DefectChoice<Defect>>,
 }
 
 /// The arguments of a worker.
@@ -74,10 +63,6 @@ pub struct ServerSimArgs {
 pub struct ServerSimWorkerArgs {
     #[command(flatten)]
     seeds: WorkerArgs,
-    /// Plant this defect.
-    #[cfg(feature = "planted")]
-    #[arg(long)]
-    plant: Option<Planted<Defect>>,
 }
 
 /// The command.
@@ -86,10 +71,6 @@ pub struct ServerSimWorkerArgs {
 /// A worker process cannot be started, or nothing can be simulated.
 pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
     let search = args.seeds.search("server-sim", "server-sim-worker");
-    #[cfg(feature = "planted")]
-    if let Some(which) = args.planted {
-        return planted::command::<Defect, Counts>(which, &search);
-    }
     let progress = search::report::SearchProgress::new(&search);
     let (totals, found) = search::search::<Counts>(&search, &mut |totals| progress.update(totals))?;
     progress.finish();
@@ -114,10 +95,6 @@ pub fn command(args: &ServerSimArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// The output cannot be written.
 pub fn work(args: &ServerSimWorkerArgs) -> io::Result<()> {
-    #[cfg(feature = "planted")]
-    if let Some(Planted(defect)) = args.plant {
-        defect.plant();
-    }
     search::work(&args.seeds, |seed| match play(&Plan::draw(seed)) {
         Ok(PlayResult { ended, trace }) => Report {
             counts: ended.as_ref().copied().unwrap_or_default(),

@@ -49,18 +49,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use clap::Args;
-#[cfg(feature = "planted")]
-use forerun_db::planted::Defect;
 
 pub use program::KeptIds;
 
-#[cfg(feature = "planted")]
-use crate::search::planted::{self, Defect as _, Planted};
 use crate::search::{self, SeedArgs, WorkerArgs, report};
 use simulation::Simulation;
-
-#[cfg(feature = "planted")]
-planted::defects_of!(Defect, forerun_db::planted::plant);
 
 /// The arguments of the simulator.
 #[derive(Args, Debug)]
@@ -77,10 +70,6 @@ pub struct SimArgs {
     /// Run only these steps and faults of the seed, as a failing run prints them: 3-7,9.
     #[arg(long, requires = "seed")]
     only: Option<KeptIds>,
-    /// Plant a known defect, or each in turn, and look for it: a name, "all", or "list".
-    #[cfg(feature = "planted")]
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["seed", "seeds", "seconds", "from"])]
-    planted: Option<planted::DefectChoice<Defect>>,
 }
 
 /// The arguments of a worker.
@@ -91,10 +80,6 @@ pub struct SimWorkerArgs {
     /// Run only these steps and faults of each seed.
     #[arg(long)]
     only: Option<KeptIds>,
-    /// Plant this defect.
-    #[cfg(feature = "planted")]
-    #[arg(long)]
-    plant: Option<Planted<Defect>>,
 }
 
 /// Runs the simulator with these arguments.
@@ -103,10 +88,6 @@ pub struct SimWorkerArgs {
 /// A worker process cannot be started.
 pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let mut search = args.seeds.search("sim", "sim-worker");
-    #[cfg(feature = "planted")]
-    if let Some(which) = args.planted {
-        return planted::command::<Defect, Counts>(which, &search);
-    }
     if let Some(only) = &args.only {
         search.worker_args = only_args(only);
     }
@@ -133,10 +114,6 @@ pub fn command(args: &SimArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// The output cannot be written.
 pub fn work(args: &SimWorkerArgs) -> io::Result<()> {
-    #[cfg(feature = "planted")]
-    if let Some(Planted(defect)) = args.plant {
-        defect.plant();
-    }
     search::work(&args.seeds, |seed| {
         simulate(seed, args.only.as_ref(), args.seeds.trace)
     })

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use forerun_cache::SharedValue;
 use rustls::{ServerConfig, ServerConnection};
 
-use crate::planted::{self, Defect};
 use crate::system::Carrier;
 
 use super::tls::refusal;
@@ -127,10 +126,7 @@ impl<K: Carrier> Transport<K> {
 
     /// Whether a short read means that the socket is empty.
     pub(crate) fn is_emptied_by_short_read(&self) -> bool {
-        match self.tls {
-            None => self.socket.is_emptied_by_short_read(),
-            Some(_) => planted::is(Defect::ShortTlsRead),
-        }
+        self.tls.is_none() && self.socket.is_emptied_by_short_read()
     }
 
     /// Memory of the socket's own buffers in this process: received, and to be sent.
@@ -146,17 +142,9 @@ impl<K: Carrier> Transport<K> {
                 [one] => retry(|| self.socket.write(one)),
                 _ => retry(|| self.socket.write_vectored(parts)),
             }?;
-            self.moved |= count > 0 && !planted::is(Defect::SlowReaderSilent);
+            self.moved |= count > 0;
             return Ok(count);
         };
-        if planted::is(Defect::TlsBufferFull) {
-            let taken = tls.writer().write_vectored(parts)?;
-            return match send(tls, &mut self.socket, &mut self.moved) {
-                Ok(()) if taken == 0 => Err(ErrorKind::WouldBlock.into()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock && taken > 0 => Ok(taken),
-                sent => sent.map(|()| taken),
-            };
-        }
         // Give rustls more only once the socket has taken everything before it. A full rustls
         // buffer must not be reported as `WouldBlock`: emptying it may leave the socket writable,
         // and then no event ever comes.
@@ -222,7 +210,7 @@ fn send(tls: &mut ServerConnection, socket: &mut impl Write, moved: &mut bool) -
         if retry(|| tls.write_tls(socket))? == 0 {
             return Err(ErrorKind::WriteZero.into());
         }
-        *moved |= !planted::is(Defect::SlowReaderSilent);
+        *moved = true;
     }
     Ok(())
 }

@@ -21,7 +21,6 @@ use crate::auth::UserFile;
 use crate::health::Phase;
 use crate::log_limit::log_within;
 use crate::net::{TlsFiles, retry};
-use crate::planted::{self, Defect};
 use crate::system::{Listening, Readiness, System};
 
 use super::connections::Connections;
@@ -341,9 +340,6 @@ impl<S: System> Acceptor<S> {
                         }
                     },
                 }
-            }
-            if planted::is(Defect::AcceptsForgotten) {
-                state.ready = false;
             }
         }
         refused

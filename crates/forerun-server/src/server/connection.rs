@@ -15,8 +15,7 @@ use crate::auth::Authentication;
 use crate::input::Input;
 use crate::log_limit::log_within;
 use crate::net::{TLS_BUFFER_BYTES, Transport};
-use crate::output::{FULL_BYTES, Output};
-use crate::planted::{self, Defect};
+use crate::output::Output;
 use crate::session::{Session, SessionError, SessionState};
 use crate::system::{Carrier, Ready};
 use crate::watch::Watcher;
@@ -171,8 +170,7 @@ impl<K: Carrier> Connection<K> {
     /// Records what the poll reported. Returns false if the report changes nothing for the
     /// connection.
     pub(crate) fn note_ready(&mut self, ready: Ready) -> bool {
-        let is_lost = planted::is(Defect::BlockForgotten) && self.session.is_within_command();
-        self.readable |= ready.readable && !is_lost;
+        self.readable |= ready.readable;
         self.read_closed |= ready.read_closed;
         self.writable |= ready.writable;
         ready.readable || !self.is_sent()
@@ -192,12 +190,7 @@ impl<K: Carrier> Connection<K> {
                 turns_left: DRAIN_TURNS_MAX,
             };
         }
-        match self.turn(turns) {
-            TurnResult::Wait | TurnResult::Again if planted::is(Defect::DrainCutsAnswers) => {
-                TurnResult::Close
-            }
-            turn => turn,
-        }
+        self.turn(turns)
     }
 
     /// Does everything that is possible now.
@@ -214,8 +207,7 @@ impl<K: Carrier> Connection<K> {
             self.output = take(&mut turns.spare.output);
         }
         // The turn of a draining server may be the last one.
-        let is_unbounded = turns.is_draining || planted::is(Defect::TurnUnbounded);
-        self.turn_bytes_left = if is_unbounded {
+        self.turn_bytes_left = if turns.is_draining {
             usize::MAX
         } else {
             SENT_BYTES_PER_TURN
@@ -303,12 +295,7 @@ impl<K: Carrier> Connection<K> {
     }
 
     fn try_turn(&mut self, turns: &mut Turns<'_>) -> io::Result<TurnResult> {
-        let reads = if planted::is(Defect::TurnUnbounded) {
-            u32::MAX
-        } else {
-            READS_PER_TURN
-        };
-        for _ in 0..reads {
+        for _ in 0..READS_PER_TURN {
             if let Phase::Lingering(linger) = &mut self.phase {
                 if !self.readable {
                     return Ok(TurnResult::Wait);
@@ -378,8 +365,7 @@ impl<K: Carrier> Connection<K> {
                 }
             }
             let next = self.answer(turns);
-            self.unfinished = next == SessionState::OutputFull
-                && !(planted::is(Defect::FullAnswerForgotten) && self.output.len() == FULL_BYTES);
+            self.unfinished = next == SessionState::OutputFull;
             match next {
                 SessionState::NeedsInput
                     if self.phase == Phase::LastCommand && !self.is_within_command() =>
@@ -473,8 +459,10 @@ impl<K: Carrier> Connection<K> {
                 turns.context.counters().bytes_read.add(count as u64);
                 // A short read has emptied a plain socket, and the poll will report later bytes.
                 // Stopping here saves a system call.
-                let more = self.read_closed && !planted::is(Defect::EndForgotten);
-                if count < space_bytes && !more && self.transport.is_emptied_by_short_read() {
+                if count < space_bytes
+                    && !self.read_closed
+                    && self.transport.is_emptied_by_short_read()
+                {
                     self.readable = false;
                 }
                 Ok(Arrived::Bytes)

@@ -20,7 +20,6 @@ use crate::auth::UserFile;
 use crate::latency::{Latencies, Progress};
 use crate::log_limit::log_within;
 use crate::net::{TlsFiles, Transport};
-use crate::planted::{self, Defect};
 use crate::session::Context;
 use crate::shared::Shared;
 use crate::system::{Readiness, System, WAKE};
@@ -178,11 +177,6 @@ impl<S: System> Worker<S> {
             self.tick();
         }
         self.recount();
-        if planted::is(Defect::NewestFirst) {
-            let newest = turn.pop();
-            self.again = turn;
-            turn = newest.into_iter().collect();
-        }
         for key in turn.drain(..) {
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.queued = Queued::No;
@@ -554,9 +548,6 @@ impl<S: System> Worker<S> {
         self.swept = now;
         self.close_late_handshakes();
         if limit_s == 0 {
-            return;
-        }
-        if planted::is(Defect::DrainKeepsSilent) && self.deadline.is_some() {
             return;
         }
         let now_s = self.now_s();

@@ -12,7 +12,6 @@
 
 use forerun_cache::{Cache, Expiry, Item};
 
-use crate::planted::{self, Defect};
 use crate::protocol::multi_get;
 use crate::protocol::numbers::push_u64;
 
@@ -53,10 +52,7 @@ impl Session {
         };
         scratch.keys = recycle(batch.keys);
         scratch.spans = recycle(batch.spans);
-        let is_refused = matches!(read.within, Within::RefusedFrame(_));
-        if let Some(stop) = stop
-            && !(is_refused && planted::is(Defect::FrameErrorEarly))
-        {
+        if let Some(stop) = stop {
             *at = stop.position;
             self.state = stop.state;
             return Step::Full;
@@ -137,11 +133,8 @@ impl Session {
                 Span::Frame { start, head, first } => {
                     let part = &mut part;
                     match frame_answers::push(context, head, first, &mut lookups, part, &mut hits) {
-                        None if first > 0 && planted::is(Defect::FrameUncounted) => {}
                         None => self.frames = self.frames.map(|frames| frames.wrapping_add(1)),
                         Some(next) => {
-                            let is_wrong = planted::is(Defect::FrameKeySkipped);
-                            let next = next + usize::from(is_wrong);
                             stop = Some(Stop {
                                 position: start,
                                 state: State::Frame(next),

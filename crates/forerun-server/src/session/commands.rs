@@ -2,7 +2,6 @@
 
 use forerun_cache::{Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, StoreMode};
 
-use crate::planted_warm_up::{self, Defect};
 use crate::prefix_counts::KeyEvent;
 use crate::protocol::numbers::{Expiration, parse_expiration, parse_u32, parse_u64, push_u64};
 use crate::protocol::tokens::Tokens;
@@ -211,12 +210,7 @@ fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     };
     context.counters.cmd_touch.add(1);
     let expiry = context.shared.expiry(expiration);
-    let cache = if planted_warm_up::is(Defect::TouchUnmarked) {
-        context.cache
-    } else {
-        context.cache_for_write(key)
-    };
-    let reply = if cache.touch(key, expiry) {
+    let reply = if context.cache_for_write(key).touch(key, expiry) {
         context.counters.touch_hits.add(1);
         // A touched item counts as fetched, because a client is using it.
         context.log_fetch(key, context.cache.pin().get(key).as_ref());

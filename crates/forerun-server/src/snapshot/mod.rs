@@ -22,7 +22,6 @@ use std::path::{Path, PathBuf};
 use forerun_cache::{Cache, Crawler, SharedValue};
 
 use crate::os_system::OsSystem;
-use crate::planted::{self, Defect};
 use crate::snapshot_error::{SnapshotError, VERSION};
 use crate::system::System;
 
@@ -87,15 +86,10 @@ pub(crate) fn write_to_system<S: System>(
     let stats = write_to(cache, &mut file, system.unix_s(), |file, written| {
         pacer.throttle(file, written)
     });
-    let stats = match stats {
-        Err(_) if planted::is(Defect::FailedWriteKept) => SnapshotStats::default(),
-        written => written.map_err(failed("write", &new))?,
-    };
+    let stats = stats.map_err(failed("write", &new))?;
     system.sync(&file).map_err(failed("sync", &new))?;
     system.rename(&new, path).map_err(failed("replace", path))?;
-    if !planted::is(Defect::SnapshotUnsynced) {
-        sync_directory(system, path)?;
-    }
+    sync_directory(system, path)?;
     Ok(stats)
 }
 
@@ -287,7 +281,6 @@ fn write_to<W: Write>(
     let mut crawler = Crawler::default();
     let mut piece = Piece::default();
     let mut is_more = true;
-    let _guard = planted::is(Defect::SnapshotHoldsGuard).then(|| cache.pin());
     while is_more {
         is_more = crawler.step(cache, PIECE_BYTES, |item| {
             if item.is_stale() || item.is_claimed() {

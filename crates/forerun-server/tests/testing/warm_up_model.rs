@@ -451,9 +451,8 @@ impl WarmUp {
     }
 }
 
-#[allow(dead_code, reason = "for planted defects")]
-/// Searches this many cases for a wrong answer. Returns the number of the case that has one, and
-/// what is wrong.
+/// Searches this many cases, always the same ones, for a wrong answer. Returns the number of the
+/// case that has one, and what is wrong.
 pub fn search(cases: u32) -> Option<(u32, String)> {
     let config = ProptestConfig::default();
     let rng = prop::test_runner::TestRng::deterministic_rng(config.rng_algorithm);

@@ -23,7 +23,6 @@ pub(crate) const CRATES: &[Layers] = &[
             "hashing",
             "interleave",
             "panic_message",
-            "planted_defects",
             "prefetch_ahead",
             "region",
             "setters",
@@ -39,7 +38,6 @@ pub(crate) const CRATES: &[Layers] = &[
         modules: &[
             "error",
             "limits",
-            "planted",
             "panics",
             "bytes",
             "io",
@@ -222,8 +220,6 @@ pub(crate) const CRATES: &[Layers] = &[
     Layers {
         name: "forerun-server",
         modules: &[
-            "planted",
-            "planted_warm_up",
             "regular_file",
             "snapshot_error",
             "error",

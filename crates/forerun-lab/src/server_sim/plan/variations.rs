@@ -21,6 +21,7 @@ const INCARNATIONS_SALT: u64 = 0x4c49_5645;
 const CLOCK_SALT: u64 = 0x434c_4f43;
 const MEMORY_SALT: u64 = 0x4d45_4d4f;
 const FRAMES_SALT: u64 = 0x4652_414d;
+const SILENCE_SALT: u64 = 0x5349_4c45;
 
 /// The smallest capacity of a connection with TLS: a kernel's buffers hold at least one record.
 pub(super) const TLS_CAPACITY_MIN: usize = 300;
@@ -42,6 +43,26 @@ impl Plan {
             self.vary_incarnations(&mut rng(INCARNATIONS_SALT));
         }
         self.vary_frames(&mut rng(FRAMES_SALT));
+        self.vary_silence(&mut rng(SILENCE_SALT));
+    }
+
+    /// Makes clients fall silent in the middle of their requests, and the server drain meanwhile.
+    /// The idle timeout ends before their silence and before the drain timeout.
+    fn vary_silence(&mut self, rng: &mut SmallRng) {
+        if !rng.random_bool(0.1) {
+            return;
+        }
+        self.idle_timeout_s = rng.random_range(1..3);
+        self.drain_timeout_s = self.idle_timeout_s + rng.random_range(6..12);
+        for client in &mut self.clients {
+            client.send = Rate {
+                bytes_max: rng.random_range(20..600),
+                pause_max: Duration::from_secs(60),
+            };
+        }
+        let at = Duration::from_millis(rng.random_range(100..1500));
+        self.events.push((at, Event::Drain));
+        self.events.sort_by_key(|(at, _)| *at);
     }
 
     /// Makes some clients look up keys in multi-get frames, and some send one that is refused.
