@@ -70,7 +70,7 @@ proptest! {
             (direction, is_included, key(number.into()))
         });
         if let Some((direction, is_included, key)) = &limit {
-            let bound = if is_included {
+            let bound = if *is_included {
                 Bound::Included(&key[..])
             } else {
                 Bound::Excluded(&key[..])
