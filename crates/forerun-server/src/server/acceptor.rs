@@ -22,7 +22,7 @@ use crate::health::Phase;
 use crate::log_limit::log_within;
 use crate::net::{TlsFiles, retry};
 use crate::planted::{self, Defect};
-use crate::system::{Listening, Readiness, System};
+use crate::system::{Listening, Readiness, System, after};
 
 use super::connections::Connections;
 use super::linger::RefusedSockets;
@@ -127,7 +127,7 @@ impl<S: System> Acceptor<S> {
         self.listeners.clear();
         self.refused.close_all();
         self.connections.closed();
-        let deadline = self.system.now() + self.drain_timeout;
+        let deadline = after(self.system.now(), self.drain_timeout);
         for worker in &self.workers {
             worker.send(Message::Drain(deadline));
         }
@@ -177,7 +177,7 @@ impl<S: System> Acceptor<S> {
                 let s = self.drain_delay.as_secs();
                 tracing::info!(s, "waits for the drain delay");
             }
-            now + self.drain_delay
+            after(now, self.drain_delay)
         });
         now >= due
     }

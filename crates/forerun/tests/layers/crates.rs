@@ -220,6 +220,11 @@ pub(crate) const CRATES: &[Layers] = &[
         one_idea: &[],
     },
     Layers {
+        name: "forerun-wire",
+        modules: &["der", "multi_get", "private_key"],
+        one_idea: &[],
+    },
+    Layers {
         name: "forerun-server",
         modules: &[
             "planted",
@@ -275,6 +280,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "failed_deletes",
             "net",
             "conversation",
+            "raw_connection",
             "health",
             "connection_set",
             "round",
