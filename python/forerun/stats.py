@@ -51,6 +51,7 @@ class DbStats(TypedDict):
     log_syncs: int
     lookup_batches: int
     lookup_keys: int
+    ring_refusals: int
 
 
 class CacheStats(TypedDict):
@@ -208,6 +209,7 @@ class TableStats(TypedDict):
     store_log_syncs: int
     store_lookup_batches: int
     store_lookup_keys: int
+    store_ring_refusals: int
     memory_bytes: int
     found_bytes: int
     moved_bytes: int

@@ -349,7 +349,7 @@ impl Cache {
             let crawler = self.popping.lock();
             take_any(&mut crawler.unwrap_or_else(PoisonError::into_inner), &cache)
         };
-        match py.detach(take) {
+        match py.detach(take)? {
             Some((key, value)) => Ok((bytes(py, &key)?, bytes(py, &value)?)),
             None => Err(PyKeyError::new_err("the cache is empty")),
         }

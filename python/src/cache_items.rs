@@ -10,6 +10,7 @@ use crate::cache_handle::SharedCache;
 use crate::engine_handle::EngineHandle;
 use crate::errors::{forked, invalid};
 use crate::items::Shown;
+use crate::new_objects::copy_of;
 
 /// Bytes of entries fetched at a time.
 const STEP_BYTES: usize = 256 << 10;
@@ -37,23 +38,27 @@ impl CacheItems {
     /// The next entry. Without a value if only keys are shown.
     fn next_entry(&mut self, py: Python<'_>) -> PyResult<Option<(Vec<u8>, Vec<u8>)>> {
         if self.fetched.is_empty() {
-            py.detach(|| self.fetch()).map_err(forked)?;
+            py.detach(|| self.fetch())?;
         }
         Ok(self.fetched.pop_front())
     }
 
     /// Copies entries until it has some or none are left.
-    fn fetch(&mut self) -> Result<(), Forked> {
-        let cache = self.cache.get()?;
+    fn fetch(&mut self) -> PyResult<()> {
+        let cache = self.cache.get().map_err(forked)?;
         let takes_values = !matches!(self.shown, Shown::Keys);
         while self.fetched.is_empty()
             && let Some(crawler) = &mut self.crawler
         {
-            let fetched = &mut self.fetched;
+            let (fetched, mut copied) = (&mut self.fetched, Ok(()));
             let is_more = crawler.step(cache, STEP_BYTES, |item| {
                 let value: &[u8] = if takes_values { item.value() } else { &[] };
-                fetched.push_back((item.key().to_vec(), value.to_vec()));
+                match (copy_of(item.key()), copy_of(value)) {
+                    (Ok(key), Ok(value)) => fetched.push_back((key, value)),
+                    (Err(error), _) | (_, Err(error)) => copied = Err(error),
+                }
             });
+            copied?;
             if !is_more {
                 self.crawler = None;
             }
@@ -63,7 +68,10 @@ impl CacheItems {
 }
 
 /// Deletes the next entry that a crawl meets, and copies only that one.
-pub(crate) fn take_any(crawler: &mut Crawler, cache: &Cache) -> Option<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn take_any(
+    crawler: &mut Crawler,
+    cache: &Cache,
+) -> PyResult<Option<(Vec<u8>, Vec<u8>)>> {
     // The crawl of earlier calls has passed entries that were stored since. Only a crawl that began
     // in this call shows that the cache is empty.
     let mut is_whole_crawl = false;
@@ -71,19 +79,20 @@ pub(crate) fn take_any(crawler: &mut Crawler, cache: &Cache) -> Option<(Vec<u8>,
         let mut met = None;
         // One byte, so the step ends with the first entry.
         let is_more = crawler.step(cache, 1, |item| {
-            met = Some((item.key().to_vec(), item.value().to_vec()));
+            let key = copy_of(item.key());
+            met = Some(key.and_then(|key| Ok((key, copy_of(item.value())?))));
         });
         if !is_more {
             *crawler = Crawler::default();
         }
         // Another thread may have deleted the entry since.
         let is_deleted = |key: &[u8]| cache.delete(Delete::key(key)) == DeleteResult::Deleted;
-        if let Some(entry) = met.filter(|(key, _)| is_deleted(key)) {
-            return Some(entry);
+        if let Some(entry) = met.transpose()?.filter(|(key, _)| is_deleted(key)) {
+            return Ok(Some(entry));
         }
         if !is_more {
             if is_whole_crawl {
-                return None;
+                return Ok(None);
             }
             is_whole_crawl = true;
         }

@@ -3,6 +3,8 @@
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::{PyErr, PyResult, Python};
 
+use crate::new_objects::collected;
+
 mod exceptions {
     //! The classes are defined in Python, where they can have two base classes.
     pyo3::import_exception!(forerun.errors, InvalidArgumentError);
@@ -128,8 +130,12 @@ pub(crate) fn table_exception(error: forerun::table::Error) -> PyErr {
     let words = error.to_string();
     match error {
         E::Keys(failures) => {
-            let positions: Vec<usize> = failures.iter().map(|(position, ..)| position).collect();
-            PartialError::new_err((words, positions))
+            let positions = failures.iter().map(|(position, ..)| position);
+            // Memory is often what the keys failed for.
+            match collected(positions) {
+                Ok(positions) => PartialError::new_err((words, positions)),
+                Err(error) => error,
+            }
         }
         E::Store(error) => exception(error),
         E::Length { .. }

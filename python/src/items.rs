@@ -10,7 +10,7 @@ use pyo3::types::PyTuple;
 use crate::engine_handle::drop_detached;
 use crate::errors::{exception, invalid, unknown};
 use crate::key_range::Range;
-use crate::new_objects::bytes;
+use crate::new_objects::{bytes, copy_of};
 use crate::read_source::ReadSource;
 
 /// Entries fetched at a time.
@@ -90,7 +90,7 @@ impl Items {
         }
     }
 
-    fn fetch(&mut self) -> Result<(), forerun::DbError> {
+    fn fetch(&mut self) -> PyResult<()> {
         let Some(snapshot) = &self.snapshot else {
             return Ok(());
         };
@@ -98,18 +98,18 @@ impl Items {
         let mut bytes = 0;
         while self.fetched.len() < FETCHED_ENTRIES && bytes < FETCHED_BYTES {
             let entry = if self.reverse {
-                iter.next_entry_back()?
+                iter.next_entry_back()
             } else {
-                iter.next_entry()?
+                iter.next_entry()
             };
-            let Some(entry) = entry else {
+            let Some(entry) = entry.map_err(exception)? else {
                 drop(iter);
                 self.snapshot = None;
                 return Ok(());
             };
             bytes += entry.key.len() + entry.value.len();
             self.fetched
-                .push_back((entry.key.to_vec(), entry.value.to_vec()));
+                .push_back((copy_of(entry.key)?, copy_of(entry.value)?));
         }
         drop(iter);
         if let Some((key, _)) = self.fetched.back() {
@@ -140,7 +140,9 @@ impl Items {
 
     fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         if self.fetched.is_empty() {
-            py.detach(|| self.fetch()).map_err(exception)?;
+            let fetched = py.detach(|| self.fetch());
+            // The next call starts where this one did.
+            fetched.inspect_err(|_| self.fetched.clear())?;
         }
         let Some((key, value)) = self.fetched.pop_front() else {
             return Ok(None);

@@ -155,6 +155,13 @@ pub(crate) fn collected<T>(elements: impl ExactSizeIterator<Item = T>) -> PyResu
     Ok(vector)
 }
 
+/// A copy of bytes.
+pub(crate) fn copy_of(bytes: &[u8]) -> PyResult<Vec<u8>> {
+    let mut copy = with_room_for(bytes.len())?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
+}
+
 /// A list of values, with `None` for each missing key.
 pub(crate) fn list_of_bytes<'py, 'v>(
     py: Python<'py>,
@@ -168,7 +175,7 @@ pub(crate) fn list_of_bytes<'py, 'v>(
     PyList::new(py, objects)
 }
 
-/// A copy of bytes.
+/// A copy of bytes, as an object.
 pub(crate) fn bytes<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     // SAFETY: a slice is not longer than `isize::MAX`.
     let copy = unsafe {

@@ -10,7 +10,7 @@
 //! of a table does while it runs.
 
 use forerun::table::Dtype;
-use forerun::table::partition::{self, Buckets};
+use forerun::table::partition::{self, Buckets, MapError};
 use numpy::{
     PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
 };
@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use crate::arrays::{as_array, as_rows, bytes_of, expect_contiguous, memory, refused, zeros};
 use crate::borrows::{Access, Borrow};
 use crate::dlpack::is_on_cuda;
-use crate::errors::invalid;
+use crate::errors::{invalid, too_large};
 use crate::interrupt;
 use crate::new_objects::collected;
 use crate::numbers::Numbers;
@@ -102,7 +102,10 @@ impl ShardBatch {
         let map = map.as_slice()?;
         let split = || Buckets::from_seed(seed).split(&self.keys, positions, map, shards);
         let split = interrupt::detach(py, "splitting a batch", split);
-        let split = split.map_err(|error| invalid(error.to_string()))?;
+        let split = split.map_err(|error| match error {
+            MapError::Memory(_) => too_large(&error.to_string()),
+            _ => invalid(error.to_string()),
+        })?;
         let keys = PyArray1::from_vec(py, split.keys);
         Ok((keys, PyArray1::from_vec(py, split.positions), split.starts))
     }
@@ -263,8 +266,6 @@ pub(crate) fn _buckets<'py>(
     seed: u64,
 ) -> PyResult<Bound<'py, PyArray1<u16>>> {
     let (keys, buckets) = (keys.as_slice()?, Buckets::from_seed(seed));
-    Ok(PyArray1::from_iter(
-        py,
-        keys.iter().map(|&key| buckets.of(key)),
-    ))
+    let numbers = collected(keys.iter().map(|&key| buckets.of(key)))?;
+    Ok(PyArray1::from_vec(py, numbers))
 }

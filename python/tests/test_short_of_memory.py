@@ -18,6 +18,8 @@ PROGRAM = """
     out, found = np.zeros((count, 4), np.uint8), np.zeros(count, bool)
     if "table" in sys.argv[2]:
         table.insert(keys, rows)
+    if "other.export" in sys.argv[2]:
+        other.insert(keys, rows)
     call = eval("lambda: " + sys.argv[2])
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
@@ -42,6 +44,13 @@ PROGRAM = """
     [
         "table.insert(list(range(count)), rows)",
         "table.find(keys)",
+        "table.contains(keys)",
+        "table.update(keys, rows)",
+        "table.erase(keys)",
+        "list(table.export(1000))",
+        "list(table.export(count))",
+        "list(table)",
+        "list(other.export(count))",
         "fresh.insert(keys, rows)",
         "other.insert(keys, rows)",
         "db.put_many(keys, rows)",

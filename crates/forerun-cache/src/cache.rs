@@ -5,7 +5,7 @@ use crate::blocks::item_layout::Record;
 use crate::blocks::victim::Evacuation;
 use crate::budget::{Budget, Purpose};
 use crate::epoch::{Epochs, Pinned};
-use crate::eviction::Policy;
+use crate::eviction::S3Fifo;
 use crate::eviction_hook::{Evicted, EvictionHook};
 use crate::generation::{Flushes, Moment};
 use crate::hasher::KeyHasher;
@@ -46,7 +46,7 @@ pub struct Cache {
     pub(crate) blocks: LeakedInFork<Blocks>,
     pub(crate) epochs: Epochs,
     pub(crate) limbo: LeakedInFork<Limbo>,
-    pub(crate) policy: Policy,
+    pub(crate) policy: S3Fifo,
     /// The block that is being emptied in steps.
     pub(crate) evacuation: LeakedInFork<Mutex<Option<Evacuation>>>,
     pub(crate) budget: Arc<Budget>,
@@ -91,7 +91,7 @@ impl Cache {
     fn reserve(options: CacheOptions) -> Result<Cache, Error> {
         let limit_bytes = options.memory_limit_bytes;
         let budget = Arc::new(Budget::new(limit_bytes));
-        let policy = Policy::new(limit_bytes, options.pages)?;
+        let policy = S3Fifo::new(limit_bytes, options.pages)?;
         let max_bytes = options.memory_limit_max_bytes;
         let (reserve_share, waste_share) = match options.when_full {
             WhenFull::Evict => (usize::MAX, WASTE_SHARE),
@@ -252,6 +252,12 @@ impl Cache {
             blocks_reclaimed: of(Count::BlocksReclaimed),
             moved_bytes: of(Count::MovedBytes),
         }
+    }
+
+    /// The last CAS number that the cache has given. Numbers that clients chose do not count.
+    pub fn last_cas(&self) -> u64 {
+        // Relaxed: a count that orders nothing.
+        self.last_cas.load(Relaxed)
     }
 
     /// Makes all later CAS numbers larger than `cas`. A cache that takes over another cache's items

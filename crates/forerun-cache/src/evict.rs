@@ -14,7 +14,7 @@
 use crate::blocks::victim::{Evacuation, Reason, Sparse, Victim};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
-use crate::eviction::{EvictionDecision, Policy};
+use crate::eviction::{EvictionDecision, S3Fifo};
 use crate::index::item_bucket::ItemRef;
 use crate::index::key_buckets::KeyBuckets;
 use crate::limbo::Garbage;
@@ -60,7 +60,7 @@ impl Cache {
         &self,
         current: &mut Option<Evacuation>,
         sparse: Sparse,
-        policy: Option<&Policy>,
+        policy: Option<&S3Fifo>,
         quantum_bytes: usize,
     ) -> bool {
         let choose = || {

@@ -1,8 +1,10 @@
-//! How commands authenticate at cache servers that have users.
+//! How commands connect to cache servers: the user, and TLS.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
+use forerun_client::{ClientOptions, Credentials, Error, RawConnection, ServerAddress, TlsOptions};
 
 use crate::exit::UsageError;
 
@@ -15,16 +17,31 @@ pub struct LoginArgs {
     /// File with the user's password
     #[arg(long, value_name = "FILE", requires = "user")]
     password_file: Option<PathBuf>,
+    /// Connect with TLS, except to Unix sockets
+    #[arg(long, requires = "ssl_ca_cert")]
+    tls: bool,
+    /// PEM file of the authorities for the servers' certificates
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    ssl_ca_cert: Option<PathBuf>,
+    /// Name in the servers' certificates, if it is not the host of their addresses
+    #[arg(long, value_name = "NAME", requires = "tls")]
+    ssl_server_name: Option<String>,
+    /// PEM file of a certificate for servers that ask for one, and its intermediate certificates
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "ssl_key"])]
+    ssl_chain_cert: Option<PathBuf>,
+    /// PEM file of the certificate's key
+    #[arg(long, value_name = "FILE", requires = "ssl_chain_cert")]
+    ssl_key: Option<PathBuf>,
 }
 
-/// What a connection sends first.
-#[derive(Clone, Default)]
+/// How to connect.
+#[derive(Clone, Debug, Default)]
 pub struct Login {
-    request: Option<Vec<u8>>,
+    options: ClientOptions,
 }
 
-/// The answer to a request that the server accepts.
-pub const ACCEPTED: &str = "STORED";
+/// The longest value that a server can have: memcached's and Forerun's limit.
+const VALUE_BYTES_MAX: usize = 1 << 30;
 
 /// The answer of a server that has users to a client that has not authenticated.
 pub const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
@@ -35,10 +52,19 @@ pub const NEEDS_USER: &str = "it has users: use --user and --password-file";
 impl LoginArgs {
     /// Reads the password.
     pub fn read(&self) -> anyhow::Result<Login> {
-        match (&self.user, &self.password_file) {
-            (Some(user), Some(path)) => Login::of(user, path),
-            _ => Ok(Login::default()),
-        }
+        let mut login = match (&self.user, &self.password_file) {
+            (Some(user), Some(path)) => Login::of(user, path)?,
+            _ => Login::default(),
+        };
+        login.options.tls = self.tls_options();
+        Ok(login)
+    }
+
+    fn tls_options(&self) -> Option<TlsOptions> {
+        let authorities = self.ssl_ca_cert.as_ref().filter(|_| self.tls)?;
+        let certificate = self.ssl_chain_cert.clone().zip(self.ssl_key.clone());
+        let options = TlsOptions::new(authorities).server_name(self.ssl_server_name.clone());
+        Some(options.certificate(certificate))
     }
 }
 
@@ -59,16 +85,17 @@ impl Login {
                 path.display()
             )));
         }
-        let value = format!("{user} {password}");
-        let request = format!("set auth 0 0 {}\r\n{value}\r\n", value.len());
+        let credentials = Credentials::new(user, password);
         Ok(Login {
-            request: Some(request.into_bytes()),
+            options: ClientOptions::default().credentials(Some(credentials)),
         })
     }
 
-    /// The request that authenticates, if there is a user.
-    pub fn request(&self) -> Option<&[u8]> {
-        self.request.as_deref()
+    /// Connects, and authenticates if there is a user. `timeout` is the maximum time to connect, to
+    /// wait for bytes, and for a whole line.
+    pub fn open(&self, server: &ServerAddress, timeout: Duration) -> Result<RawConnection, Error> {
+        let options = self.options.clone().timeout(timeout);
+        RawConnection::open(server, &options.max_value_bytes(VALUE_BYTES_MAX))
     }
 }
 
@@ -82,8 +109,8 @@ mod tests {
         for text in ["secret", "secret\r\n", "\u{feff}secret\n"] {
             std::fs::write(file.path(), text).expect("it is written");
             let login = Login::of("alice", file.path()).expect("a password");
-            let request = &b"set auth 0 0 12\r\nalice secret\r\n"[..];
-            assert_eq!(login.request(), Some(request), "{text:?}");
+            let expected = Some(Credentials::new("alice", "secret"));
+            assert_eq!(login.options.credentials, expected, "{text:?}");
         }
     }
 }

@@ -77,6 +77,45 @@ fn a_server_with_users_is_watched_by_one_of_them() {
 }
 
 #[test]
+fn a_server_with_tls_is_watched_over_tls() {
+    let workspace = Workspace::new();
+    let names = vec!["127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    workspace.file("cert", &made.cert.pem());
+    workspace.file("key", &made.signing_key.serialize_pem());
+    let files = ["--ssl-chain-cert", "cert", "--ssl-key", "key"];
+    let args = [&["--threads", "1", "--enable-ssl"][..], &files].concat();
+    let (mut server, address) = workspace.serve("127.0.0.1:0", &args, Stdio::null());
+    let top = |more: &[&str]| {
+        let ran = workspace.run(&[&["top", &address, "--count", "1"], more].concat());
+        (ran.code, String::from_utf8(ran.stdout).expect("it is text"))
+    };
+    let (code, text) = top(&["--tls", "--ssl-ca-cert", "cert"]);
+    let certificate = [
+        "--tls",
+        "--ssl-ca-cert",
+        "cert",
+        "--ssl-server-name",
+        "other",
+    ];
+    let (other_name, other) = top(&certificate);
+    let (plain, without) = top(&[]);
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    assert!(code == 0 && text.contains("\n  memory  "), "{text}");
+    assert!(other_name == 1 && other.contains("certificate"), "{other}");
+    assert!(plain == 1 && !without.contains("memory"), "{without}");
+    for args in [
+        &["--tls"][..],
+        &["--ssl-ca-cert", "cert"],
+        &["--tls", "--ssl-ca-cert", "cert", "--ssl-key", "key"],
+    ] {
+        let ran = workspace.run(&[&["top", &address], args].concat());
+        assert_eq!(ran.code, 2, "{args:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_server_needs_a_port() {
     let ran = Workspace::new().run(&["top", "localhost"]);
     assert_eq!(ran.code, 2, "{}", ran.stderr);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cache_server::{CacheClient, CacheServer};
-use forerun_client::{Placement, Ring, ServerAddress};
+use forerun_client::{ClientOptions, Placement, RawConnection, Ring, ServerAddress, TlsOptions};
 use testing::Workspace;
 
 fn ring(servers: &[&CacheServer]) -> Ring {
@@ -374,7 +374,7 @@ fn servers_that_cannot_be_warmed_up_are_errors_that_say_why() {
     let said = group
         .workspace
         .fails(3, &["warm", "--begin", "--to", "127.0.0.1:1"]);
-    assert!(said.contains("cannot connect to 127.0.0.1:1"), "{said}");
+    assert!(said.contains("127.0.0.1:1: cannot connect"), "{said}");
 }
 
 #[test]
@@ -529,4 +529,45 @@ fn servers_with_users_are_warmed_up_as_one_of_them() {
     let said = workspace.succeeds(&[&args[..], &user].concat());
     assert!(said.contains("100 copied"), "{said}");
     assert!(log_in(&new).item("key7", "v").is_some());
+}
+
+#[test]
+fn servers_with_tls_are_warmed_up_over_tls() {
+    let workspace = Workspace::new();
+    let names = vec!["127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    workspace.file("cert", &made.cert.pem());
+    workspace.file("key", &made.signing_key.serialize_pem());
+    let files = ["--ssl-chain-cert", "cert", "--ssl-key", "key"];
+    let args = [&["--enable-ssl"][..], &files].concat();
+    let start = || CacheServer::forerun(&workspace, &args);
+    let (old, new) = (start(), start());
+    let options = ClientOptions::default()
+        .timeout(Duration::from_secs(20))
+        .tls(Some(TlsOptions::new(workspace.path("cert"))));
+    let open = |server: &CacheServer| {
+        let server = server.address.parse().expect("an address");
+        RawConnection::open(&server, &options).expect("a connection")
+    };
+    let mut client = open(&old);
+    // The last value does not fit into the buffers of a socket.
+    let value = |n: usize| "x".repeat(if n == 100 { 1_000_000 } else { n });
+    for n in 0..=100 {
+        let request = format!("set key{n} 0 0 {}\r\n{}\r\n", value(n).len(), value(n));
+        client.send(request.as_bytes()).expect("it is sent");
+        assert_eq!(client.line().expect("an answer"), b"STORED");
+    }
+    let (from, to) = (old.address.as_str(), new.address.as_str());
+    let tls = ["--tls", "--ssl-ca-cert", "cert"];
+    workspace.succeeds(&[&["warm", "--begin", "--to", to][..], &tls].concat());
+    let args = ["warm", "--from", from, "--leaving", from, "--to", to];
+    let said = workspace.succeeds(&[&args[..], &tls].concat());
+    assert!(said.contains("101 copied"), "{said}");
+    let mut client = open(&new);
+    client.send(b"mg key100 v\r\n").expect("it is sent");
+    assert_eq!(client.line().expect("a line"), b"VA 1000000");
+    assert_eq!(
+        client.value(1_000_000).expect("a value"),
+        value(100).as_bytes()
+    );
 }

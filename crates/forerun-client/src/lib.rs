@@ -14,6 +14,7 @@
 //!   lookups          batches of lookups        failed_deletes  what to delete when a server is back
 //!   batches          batches of writes         net/        sockets that never block, connections, names
 //!   ring_client      commands, the servers     round       sends to all, polls, reads from all
+//!   raw_connection   one server, lines and values
 //! ```
 //!
 //! # Guarantees
@@ -43,6 +44,7 @@ mod new_value;
 mod options;
 mod pending;
 mod protocol;
+mod raw_connection;
 mod ring;
 mod ring_client;
 mod round;
@@ -62,6 +64,7 @@ pub use forerun_ucx::UcxError;
 pub use new_value::NewValue;
 pub use options::{ClientOptions, Credentials, EjectedKeys, Protocol};
 pub use pending::Pending;
+pub use raw_connection::RawConnection;
 pub use ring_client::Client;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]

@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forerun_wire::private_key;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use crate::error::Error;
@@ -55,15 +56,15 @@ impl TlsOptions {
             let added = roots.add(certificate);
             added.map_err(|error| wrong(&self.authorities, error))?;
         }
-        let builder = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| wrong(&self.authorities, error))?
             .with_root_certificates(roots);
         let config = match &self.certificate {
             None => builder.with_no_client_auth(),
             Some((chain, key_file)) => {
-                let key = PrivateKeyDer::from_pem_file(key_file);
-                let key = key.map_err(|error| wrong(key_file, error))?;
+                let key = private_key::read(key_file, &provider);
+                let key = key.map_err(|reason| wrong(key_file, reason))?;
                 builder
                     .with_client_auth_cert(certificates(chain)?, key)
                     .map_err(|error| wrong(chain, error))?
@@ -127,6 +128,30 @@ impl TlsStream {
     pub(crate) fn wants_write(&self) -> bool {
         self.connection.wants_write()
     }
+
+    /// Continues the handshake. `WouldBlock`: it has not ended.
+    pub(crate) fn handshake(&mut self) -> io::Result<()> {
+        loop {
+            self.flush()?;
+            if !self.connection.is_handshaking() {
+                return Ok(());
+            }
+            if self.connection.read_tls(&mut self.socket)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.process()?;
+        }
+    }
+
+    /// Processes the records that were read.
+    fn process(&mut self) -> io::Result<()> {
+        let processed = self.connection.process_new_packets();
+        processed.map(drop).map_err(|error| {
+            // The alert tells the server why.
+            let _ = self.connection.write_tls(&mut self.socket);
+            io::Error::other(error)
+        })
+    }
 }
 
 impl AsFd for TlsStream {
@@ -148,12 +173,7 @@ impl Read for TlsStream {
                 // The reader distinguishes an end after close_notify from one without it.
                 return self.connection.reader().read(bytes);
             }
-            let processed = self.connection.process_new_packets();
-            if let Err(error) = processed {
-                // The alert tells the server why.
-                let _ = self.connection.write_tls(&mut self.socket);
-                return Err(io::Error::other(error));
-            }
+            self.process()?;
             while self.connection.wants_write() && self.connection.is_handshaking() {
                 self.connection.write_tls(&mut self.socket)?;
             }
@@ -194,9 +214,32 @@ mod tests {
     use std::net::TcpListener;
 
     use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use rustls::pki_types::PrivateKeyDer;
     use rustls::{ServerConfig, ServerConnection};
 
     use super::*;
+
+    #[test]
+    fn a_clients_key_is_read_whatever_kind_its_label_names() {
+        let names = vec!["client.example".to_owned()];
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(names).expect("a certificate");
+        let dir = tempfile::tempdir().expect("a directory");
+        let (chain, key) = (dir.path().join("chain.pem"), dir.path().join("key.pem"));
+        std::fs::write(&chain, cert.pem()).expect("it is written");
+        let load = |pem: &str| {
+            std::fs::write(&key, pem).expect("it is written");
+            let options = TlsOptions::new(&chain).certificate(Some((chain.clone(), key.clone())));
+            options.load()
+        };
+        let pem = signing_key.serialize_pem();
+        for label in ["PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY"] {
+            load(&pem.replace("PRIVATE KEY", label)).expect(label);
+        }
+        // The error names the file of the key, not the one of the certificate.
+        let error = load("no key").expect_err("no key").to_string();
+        assert!(error.contains("key.pem"), "{error}");
+    }
 
     #[test]
     fn a_read_ends_although_a_server_sends_records_without_end() {

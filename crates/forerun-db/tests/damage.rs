@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Error, Op, Recovery};
+use forerun_db::{Durability, Error, Op, Recovery};
 use testing::{batch, open, small_options};
 
 const BATCHES: usize = 9;
@@ -468,6 +468,42 @@ fn damage_to_synced_records_is_found_after_a_power_loss_too() {
             ),
             Err(error) => panic!("byte {at}: {error}"),
         }
+    }
+}
+
+#[test]
+fn damage_to_a_synced_record_is_an_error_even_if_its_value_is_all_zeros() {
+    let io = FaultIo::new();
+    let options = small_options().wal_segment_bytes(1 << 20);
+    let db = open(&io, &options).unwrap();
+    for n in 0..4 {
+        db.put_with(&[n], &[0; 4096], Durability::Synced).unwrap();
+    }
+    for n in 4..8 {
+        db.put(&[n], &[0; 4096]).unwrap();
+    }
+    let path = Path::new("/store/wal-000001.log");
+    let left = io.kill();
+    let good = left.read(path).unwrap();
+    let opened = |record: usize| {
+        let mut bad = good.clone();
+        bad[(2 * record + 1) * good.len() / 16] ^= 1;
+        let io = left.kill();
+        io.write(path, &bad);
+        open(&io, &options)
+    };
+    for record in 0..4 {
+        let error = opened(record).err();
+        assert!(
+            matches!(error, Some(Error::CorruptFile { .. })),
+            "record {record}: {error:?}"
+        );
+    }
+    // Without a sync, this cannot be distinguished from a write that the disk never got.
+    for record in 4..8 {
+        let db = opened(record).unwrap();
+        assert_eq!(db.iter().count(), record);
+        assert!(db.recovery().dropped_tail.is_some());
     }
 }
 

@@ -67,6 +67,11 @@ impl System for OsSystem {
         since.map_or(0, |since| since.as_secs())
     }
 
+    fn unix_us(&self) -> u64 {
+        let since = time::system_now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| since.as_micros() as u64)
+    }
+
     fn tick(&self, cache: &Cache) {
         cache.tick();
     }

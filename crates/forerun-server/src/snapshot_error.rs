@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// Version of the format.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Why a snapshot cannot be read or written.
 #[derive(Debug, thiserror::Error)]

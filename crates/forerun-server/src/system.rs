@@ -51,6 +51,11 @@ pub trait System: Clone + fmt::Debug + Send + Sync + 'static {
     /// The wall clock, in seconds since 1970.
     fn unix_s(&self) -> u64;
 
+    /// The wall clock, in microseconds since 1970, as exactly as the system reports it.
+    fn unix_us(&self) -> u64 {
+        self.unix_s().saturating_mul(1_000_000)
+    }
+
     /// Sets the cache's clock from the monotonic clock.
     fn tick(&self, cache: &Cache);
 
@@ -175,6 +180,12 @@ pub trait Wake: fmt::Debug + Send + Sync {
     /// # Errors
     /// The system's error. The poll is gone then.
     fn wake(&self) -> io::Result<()>;
+}
+
+/// The time after this duration, or a century from now if that is beyond the clock.
+pub(crate) fn after(now: Instant, time: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
+    now.checked_add(time).unwrap_or_else(|| now + CENTURY)
 }
 
 /// The token of a wake-up.

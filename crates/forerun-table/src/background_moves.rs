@@ -55,7 +55,14 @@ impl Inner {
     pub(crate) fn queue_prefetch(&self, keys: &[u64]) -> Result<()> {
         for keys in keys.chunks(PIECE_KEYS) {
             self.interrupt.check()?;
-            self.queue_job(Job::Prefetch(keys.to_vec()));
+            let mut piece = Vec::new();
+            if piece.try_reserve_exact(keys.len()).is_err() {
+                // As for a piece that does not fit into the queue.
+                self.counters.unpromoted_rows.add(keys.len());
+                continue;
+            }
+            piece.extend_from_slice(keys);
+            self.queue_job(Job::Prefetch(piece));
         }
         Ok(())
     }

@@ -17,6 +17,7 @@
 
 use crate::disk_tier::{Rows, Store};
 use crate::{Error, Result};
+use forerun_core::RegionError;
 use forerun_core::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use forerun_db::Keyspace;
 
@@ -70,14 +71,19 @@ pub(crate) struct Mark<'m> {
 impl Mark<'_> {
     /// Adds the record to the rows of the next keys, which have these flags.
     pub(crate) fn add_to(&self, rows: &mut Rows, found: &[bool]) -> Result<()> {
-        rows.put_elsewhere(self.keyspace, &self.client, &self.applied.encode(found))
+        rows.put_elsewhere(self.keyspace, &self.client, &self.applied.encode(found)?)
     }
 }
 
 impl Applied {
-    fn encode(&self, more: &[bool]) -> Vec<u8> {
+    /// # Errors
+    /// [`Error::Memory`].
+    fn encode(&self, more: &[bool]) -> Result<Vec<u8>> {
         let done = self.found.len() + more.len();
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + done.div_ceil(8));
+        let len_bytes = HEAD_BYTES + done.div_ceil(8);
+        let mut bytes = Vec::new();
+        let reserved = bytes.try_reserve_exact(len_bytes);
+        reserved.map_err(|_| RegionError::OutOfMemory { len_bytes })?;
         bytes.extend(VERSION.to_le_bytes());
         // `write_once` refuses batches whose length does not fit.
         bytes.extend((self.keys as u32).to_le_bytes());
@@ -85,7 +91,7 @@ impl Applied {
         bytes.extend(self.sequence.to_le_bytes());
         bytes.extend((self.keys_in_all + more.len() as u64).to_le_bytes());
         bytes.extend(self.seconds.to_le_bytes());
-        bytes.resize(HEAD_BYTES + done.div_ceil(8), 0);
+        bytes.resize(len_bytes, 0);
         for (at, _) in self
             .found
             .iter()
@@ -95,7 +101,7 @@ impl Applied {
         {
             bytes[HEAD_BYTES + at / 8] |= 1 << (at % 8);
         }
-        bytes
+        Ok(bytes)
     }
 
     /// `None` if the bytes are not a record.
@@ -159,7 +165,7 @@ mod tests {
         ) {
             let keys = found.len() + more.len() + rest;
             let mut applied = Applied { sequence, keys, found, keys_in_all, seconds };
-            let bytes = applied.encode(&more);
+            let bytes = applied.encode(&more).expect("memory");
             applied.keys_in_all += more.len() as u64;
             applied.found.extend(more);
             prop_assert_eq!(Applied::decode(&bytes), Some(applied));

@@ -14,6 +14,7 @@
 //! [`Permutation`]: SplitMix64 draws its three constants from the seed, and it ends like
 //! MurmurHash3 without the last step.
 
+use forerun_core::RegionError;
 use forerun_core::hashing::Permutation;
 use std::fmt;
 
@@ -27,7 +28,7 @@ const SHIFT: u32 = u64::BITS - BUCKETS.trailing_zeros();
 #[derive(Clone, Copy, Debug)]
 pub struct Buckets(Permutation);
 
-/// A map of buckets to shards is not usable.
+/// A batch cannot be split: a map of buckets to shards is not usable, or memory is short.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// It does not name a shard for each bucket.
@@ -43,6 +44,9 @@ pub enum MapError {
         /// The number of shards.
         shards: usize,
     },
+    /// The system refused memory for the keys and positions of the batch.
+    #[error("cannot allocate memory to split a batch: {0}")]
+    Memory(RegionError),
 }
 
 /// A batch of keys, split by shard.
@@ -80,7 +84,7 @@ impl Buckets {
     /// some positions of the batch, or all of them.
     ///
     /// # Errors
-    /// [`MapError`]: the map does not fit the number of shards.
+    /// [`MapError`]: the map does not fit the number of shards, or there is no memory.
     ///
     /// # Panics
     /// If a position is outside the batch.
@@ -93,10 +97,10 @@ impl Buckets {
     ) -> Result<Split, MapError> {
         check_map(map, shards)?;
         match positions {
-            None => Ok(self.sort((0..keys.len()).map(|at| (at as u64, keys[at])), map, shards)),
+            None => self.sort((0..keys.len()).map(|at| (at as u64, keys[at])), map, shards),
             Some(some) => {
                 let some = some.iter().map(|&at| (at, keys[at as usize]));
-                Ok(self.sort(some, map, shards))
+                self.sort(some, map, shards)
             }
         }
     }
@@ -106,9 +110,9 @@ impl Buckets {
         keys: impl ExactSizeIterator<Item = (u64, u64)> + Clone,
         map: &[u16],
         shards: usize,
-    ) -> Split {
+    ) -> Result<Split, MapError> {
         let owner = |key| usize::from(map[usize::from(self.of(key))]);
-        let mut starts = vec![0; shards + 1];
+        let mut starts = zeroes(shards.saturating_add(1))?;
         // The hash costs less than memory for the owners would.
         for (_, key) in keys.clone() {
             starts[owner(key) + 1] += 1;
@@ -116,10 +120,11 @@ impl Buckets {
         for shard in 0..shards {
             starts[shard + 1] += starts[shard];
         }
-        let mut next = starts.clone();
+        let mut next = zeroes(starts.len())?;
+        next.copy_from_slice(&starts);
         let mut split = Split {
-            keys: vec![0; keys.len()],
-            positions: vec![0; keys.len()],
+            keys: zeroes(keys.len())?,
+            positions: zeroes(keys.len())?,
             starts,
         };
         for (at, key) in keys {
@@ -128,8 +133,20 @@ impl Buckets {
             split.positions[*to as usize] = at;
             *to += 1;
         }
-        split
+        Ok(split)
     }
+}
+
+/// A vector of zeroes, whose length callers determine.
+fn zeroes(len: usize) -> Result<Vec<u64>, MapError> {
+    let mut vector = Vec::new();
+    let reserved = vector.try_reserve_exact(len);
+    reserved.map_err(|_| {
+        let len_bytes = len.saturating_mul(size_of::<u64>());
+        MapError::Memory(RegionError::OutOfMemory { len_bytes })
+    })?;
+    vector.resize(len, 0);
+    Ok(vector)
 }
 
 impl fmt::Debug for Split {

@@ -2,7 +2,7 @@
 
 use crate::disk_tier::{Format, Store, rows_of};
 use crate::inner::Inner;
-use crate::{Error, Failures, Result, RowType};
+use crate::{Failures, Result, RowType};
 use forerun_core::{ProcessBound, RegionError};
 use forerun_db::Values;
 use std::fmt;
@@ -18,6 +18,37 @@ pub struct Rows {
     /// Their scores if the table was built with
     /// [`EvictStrategy::Customized`](crate::EvictStrategy::Customized), otherwise empty.
     pub scores: Vec<u64>,
+}
+
+impl Rows {
+    /// Adds a key with its row.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory).
+    fn push(&mut self, key: u64, row: &[u8], score: Option<u64>) -> Result<()> {
+        reserve(&mut self.keys, 1)?;
+        reserve(&mut self.rows, row.len())?;
+        self.keys.push(key);
+        self.rows.extend_from_slice(row);
+        if let Some(score) = score {
+            reserve(&mut self.scores, 1)?;
+            self.scores.push(score);
+        }
+        Ok(())
+    }
+}
+
+/// Makes room for more elements, whose number callers and data determine.
+///
+/// # Errors
+/// [`Error::Memory`](crate::Error::Memory).
+fn reserve<T>(vector: &mut Vec<T>, additional: usize) -> Result<()> {
+    let reserved = vector.try_reserve(additional);
+    reserved.map_err(|_| {
+        let len = vector.len().saturating_add(additional);
+        let len_bytes = len.saturating_mul(size_of::<T>());
+        RegionError::OutOfMemory { len_bytes }.into()
+    })
 }
 
 /// A table as it was when [`Table::snapshot`](crate::Table::snapshot) was called. Later writes do
@@ -56,7 +87,9 @@ impl TableSnapshot {
             keys.len().checked_mul(row_bytes),
         )?;
         crate::inner::check_length("flags", found.len(), keys, Some(keys.len()))?;
-        let asked: Vec<_> = keys.iter().map(|key| key.to_be_bytes()).collect();
+        let mut asked = Vec::new();
+        reserve(&mut asked, keys.len())?;
+        asked.extend(keys.iter().map(|key| key.to_be_bytes()));
         let mut values = Values::new();
         self.snapshot.multi_get(&asked, &mut values)?;
         let (mut hits, mut failures) = (0, Failures::default());
@@ -85,15 +118,10 @@ impl TableSnapshot {
             rows.peek()?;
             let mut all = Rows::default();
             for row in rows.by_ref().take(batch.max(1)) {
-                match row {
-                    Ok((key, row, score)) => {
-                        all.keys.push(key);
-                        all.rows.extend_from_slice(&row);
-                        if has_scores {
-                            all.scores.push(score);
-                        }
-                    }
-                    Err(error) => return Some(Err(error)),
+                let added = row
+                    .and_then(|(key, row, score)| all.push(key, &row, has_scores.then_some(score)));
+                if let Err(error) = added {
+                    return Some(Err(error));
                 }
             }
             Some(Ok(all))
@@ -130,25 +158,23 @@ impl Export {
     /// Exports a table without a store: each key that is present throughout appears once, with any
     /// row that it had during the export.
     pub(crate) fn of_host(inner: Arc<Inner>, batch: usize) -> Export {
-        let mut keys = Vec::new();
-        for key in inner.host.iter() {
-            if keys.try_reserve(1).is_err() {
-                let len_bytes = 2 * keys.len() * size_of::<u64>();
-                let error = Error::Memory(RegionError::OutOfMemory { len_bytes });
-                return Export::new(std::iter::once(Err(error)));
-            }
-            keys.push(key);
-        }
-        let (mut next, batch) = (0, batch.max(1));
+        let keys = match inner.host.keys() {
+            Ok(keys) => keys,
+            Err(error) => return Export::new(std::iter::once(Err(error))),
+        };
+        let (mut next, batch) = (0_usize, batch.max(1));
         Export::new(std::iter::from_fn(move || {
-            let to = keys.len().min(next + batch);
+            let to = keys.len().min(next.saturating_add(batch));
             let part = keys.get(next..to).filter(|part| !part.is_empty())?;
             next = to;
             let mut rows = Rows::default();
             let len_bytes = part.len() * inner.row.bytes();
-            let room = rows.keys.try_reserve_exact(part.len());
-            if room.and(rows.rows.try_reserve_exact(len_bytes)).is_err() {
-                return Some(Err(RegionError::OutOfMemory { len_bytes }.into()));
+            let scores = if inner.has_scores() { part.len() } else { 0 };
+            let reserved = reserve(&mut rows.keys, part.len())
+                .and_then(|()| reserve(&mut rows.rows, len_bytes))
+                .and_then(|()| reserve(&mut rows.scores, scores));
+            if let Err(error) = reserved {
+                return Some(Err(error));
             }
             for &key in part {
                 // The row was erased or evicted since, so there is none.

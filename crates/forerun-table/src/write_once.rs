@@ -16,6 +16,7 @@ use crate::disk_tier::Store;
 use crate::inner::Inner;
 use crate::options::Update;
 use crate::{Error, Failures, Result, Table};
+use forerun_core::RegionError;
 use forerun_core::sync::time;
 use forerun_db::{Durability, Keyspace, WriteBatch};
 use std::time::{Duration, UNIX_EPOCH};
@@ -88,6 +89,9 @@ impl Inner {
         found[..applied.found.len()].copy_from_slice(&applied.found);
         let mut failures = Failures::default();
         let from = applied.found.len();
+        let left = keys.len() - from;
+        let reserved = applied.found.try_reserve_exact(left);
+        reserved.map_err(|_| RegionError::OutOfMemory { len_bytes: left })?;
         // The record of an empty write has no batch to be in.
         if keys.is_empty() {
             self.write_chunk(keyspace, id, &applied, keys, write, found, &mut failures);

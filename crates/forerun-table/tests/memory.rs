@@ -194,3 +194,68 @@ fn a_million_calls_take_no_more_memory_than_a_few() {
         "memory grew by {grown} bytes in {rest} calls"
     );
 }
+
+/// Runs a test of this file in a process of its own, in which the allocator takes all memory from
+/// the end of the heap, and returns `true` there. Elsewhere, checks that it succeeds.
+fn is_child(test: &str) -> bool {
+    const CHILD: &str = "FORERUN_TEST_OF_MEMORY";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut child = std::process::Command::new(program);
+    child.args(["--exact", test, "--test-threads", "1"]);
+    child.env(CHILD, "1").env("MALLOC_ARENA_MAX", "1");
+    let ran = child.output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{}: {said}", ran.status);
+    false
+}
+
+/// Limits the address space to what is in use, and this many bytes more.
+fn limit_address_space(more_bytes: u64) {
+    let used = std::fs::read_to_string("/proc/self/status").unwrap();
+    let used = used.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kib = used.unwrap().trim().strip_suffix("kB").unwrap();
+    let limit = libc::rlimit {
+        rlim_cur: kib.trim().parse::<u64>().unwrap() * 1024 + more_bytes,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the call only reads the limit, which lives until it returns.
+    let failed = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
+    assert_eq!(failed, 0);
+}
+
+#[test]
+fn an_export_without_address_space_is_an_error() {
+    if !is_child("an_export_without_address_space_is_an_error") {
+        return;
+    }
+    let table = Table::builder(Dtype::U8, 4).open().unwrap();
+    insert(&table, 0..500_000).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let stored = Table::builder(Dtype::U8, 4).path(directory.path().join("rows"));
+    let stored = stored.open().unwrap();
+    insert(&stored, 0..500_000).unwrap();
+    let snapshot = stored.snapshot().unwrap();
+    let keys: Vec<u64> = (0..500_000).collect();
+    let (mut rows, mut found) = (vec![0; 2_000_000], vec![false; keys.len()]);
+    limit_address_space(1 << 19);
+    let mut exported = table.export(1000).unwrap();
+    let error = exported.next().unwrap().unwrap_err();
+    assert!(
+        matches!(error, Error::Index(_) | Error::Memory(_)),
+        "{error}"
+    );
+    assert!(exported.next().is_none());
+    let error = snapshot.export(500_000).find_map(|rows| rows.err());
+    assert!(matches!(error, Some(Error::Memory(_))), "{error:?}");
+    let error = snapshot.find(&keys, &mut rows, &mut found).unwrap_err();
+    assert!(
+        matches!(error, Error::Memory(_) | Error::Store(_)),
+        "{error}"
+    );
+    // The table goes on.
+    table.insert(&[1], &[1; 4]).unwrap();
+    assert_eq!(table.contains(&[1], &mut [false]).unwrap(), 1);
+}

@@ -27,7 +27,7 @@ use super::outcome::{check_answered, check_cleared, check_written, unanswered_of
 use super::row_sink::RowSink;
 use crate::errors::{client_exception, closed, invalid, system_error};
 use crate::keys::{Batch, Bytes};
-use crate::new_objects::{bytes, list_of_bytes, with_room_for};
+use crate::new_objects::{bytes, copy_of, list_of_bytes, with_room_for};
 use crate::numeric_arguments;
 use crate::rows::Rows;
 
@@ -215,7 +215,7 @@ impl ClientCalls {
 }
 
 fn bytes_of(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u8>> {
-    Ok(Bytes::new(object, what)?.as_ref().to_vec())
+    copy_of(Bytes::new(object, what)?.as_ref())
 }
 
 /// Copies of keys or values, in one buffer.

@@ -1,42 +1,34 @@
-//! Multi-get frames, as docs/operate/multi-get.md describes them, for requests of fixed lengths.
+//! Multi-get frames for requests of fixed lengths. `forerun_wire` has their format.
 //!
 //! ```text
-//!  request    F6 01 01 00  body_bytes id received count │ 16 16 … │ key:…1 key:…2
-//!  reply      F7 01 01 last body_bytes id first count   │ lengths │ flags │ <value> <value>     once per part
+//!  request    header │ 16 16 … │ key:…1 key:…2
+//!  reply      header │ lengths │ flags │ <value> <value>     once per part
 //! ```
 //!
 //! The number of answers received is written just before a request is sent ([`set_received`]).
 
+use forerun_wire::multi_get::{
+    AnswerHeader, AnswerKind, CREDITS, Form, HEADER_BYTES, PART_BYTES, PART_KEYS_MAX, PartArrays,
+    REQUEST_BYTES_MAX, RequestHeader, RequestOptions,
+};
+pub use forerun_wire::multi_get::{ENABLE, ENABLED, set_received};
+
 use super::data::{Items, KEY_BYTES};
 use super::reply::Reply;
 
-/// Switches frames on.
-pub const ENABLE: &[u8] = b"multi_get 1\r\n";
-/// The answer to it.
-pub const ENABLED: &[u8] = b"MULTI_GET 1 64\r\n";
-
 /// Maximum number of requests in flight on a connection.
-pub const DEPTH_MAX: u16 = 64;
+pub const DEPTH_MAX: u16 = CREDITS;
 
-const HEADER_BYTES: usize = 16;
-const REQUEST_BYTES_MAX: usize = 16 << 10;
-const PART_KEYS_MAX: usize = 256;
-const PART_BYTES: usize = 16 << 10;
+/// Requests ask for flags, as `get` does.
+const OPTIONS: RequestOptions = RequestOptions {
+    with_flags: true,
+    with_cas: false,
+};
 /// Bytes of the length and the flags of a value.
 const ENTRY_BYTES: usize = 8;
-const RECEIVED_AT: usize = 12;
 
 /// Maximum number of keys of a request.
 pub const KEYS_MAX: usize = (REQUEST_BYTES_MAX - HEADER_BYTES) / (1 + KEY_BYTES);
-
-fn push_header(start: [u8; 4], body_bytes: usize, id: u32, end: [u16; 2], out: &mut Vec<u8>) {
-    out.extend_from_slice(&start);
-    out.extend_from_slice(&(body_bytes as u32).to_le_bytes());
-    out.extend_from_slice(&id.to_le_bytes());
-    for number in end {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-}
 
 /// The id of a request for these items.
 fn id_of(numbers: &[u64]) -> u32 {
@@ -46,17 +38,20 @@ fn id_of(numbers: &[u64]) -> u32 {
 /// Appends a request for `numbers` that asks for flags, as `get` does.
 pub fn push_request(items: &Items, numbers: &[u64], out: &mut Vec<u8>) {
     let body_bytes = numbers.len() * (1 + KEY_BYTES);
-    let end = [0, numbers.len() as u16];
-    push_header([0xf6, 1, 1, 0], body_bytes, id_of(numbers), end, out);
+    let header = RequestHeader {
+        form: Form::Lengths as u8,
+        options: OPTIONS.byte(),
+        reserved: 0,
+        body_bytes: body_bytes as u32,
+        id: id_of(numbers),
+        received: 0,
+        count: numbers.len() as u16,
+    };
+    out.extend_from_slice(&header.bytes());
     out.resize(out.len() + numbers.len(), KEY_BYTES as u8);
     for number in numbers {
         items.push_key(*number, out);
     }
-}
-
-/// Writes how many answers were received into the request at the front of `bytes`.
-pub fn set_received(bytes: &mut [u8], received: u16) {
-    bytes[RECEIVED_AT..RECEIVED_AT + 2].copy_from_slice(&received.to_le_bytes());
 }
 
 /// The number of keys in each part of a reply with all values, except the last part.
@@ -73,9 +68,16 @@ pub fn push_reply(items: &Items, numbers: &[u64], out: &mut Vec<u8>) {
     for part in numbers.chunks(part_keys(items)) {
         let is_last = first + part.len() == numbers.len();
         let body_bytes = part.len() * (ENTRY_BYTES + items.value_bytes);
-        let end = [first as u16, part.len() as u16];
-        let start = [0xf7, 1, 1, is_last.into()];
-        push_header(start, body_bytes, id_of(numbers), end, out);
+        let header = AnswerHeader {
+            kind: AnswerKind::Values,
+            options: OPTIONS.byte(),
+            last: is_last.into(),
+            body_bytes: body_bytes as u32,
+            id: id_of(numbers),
+            first: first as u16,
+            count: part.len() as u16,
+        };
+        out.extend_from_slice(&header.bytes());
         for _ in part {
             out.extend_from_slice(&(items.value_bytes as u32).to_le_bytes());
         }
@@ -96,25 +98,24 @@ pub fn reply_bytes(items: &Items, keys: usize) -> usize {
 pub fn scan(received: &[u8]) -> Reply {
     let (mut at, mut hits) = (0, 0);
     loop {
-        let Some((header, rest)) = received[at..].split_first_chunk::<HEADER_BYTES>() else {
+        let Some((start, rest)) = received[at..].split_first_chunk() else {
             return Reply::Partial;
         };
-        let [magic, kind, _, last, a, b, c, d, ..] = *header;
-        let body_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
-        if magic != 0xf7 || kind > 2 {
-            return Reply::Fault(header.escape_ascii().to_string());
-        }
+        let Some(header) = AnswerHeader::read(start) else {
+            return Reply::Fault(start.escape_ascii().to_string());
+        };
+        let body_bytes = header.body_bytes as usize;
         let Some(body) = rest.get(..body_bytes) else {
             return Reply::Partial;
         };
-        let count = usize::from(u16::from_le_bytes([header[14], header[15]]));
-        if kind != 1 || body_bytes < ENTRY_BYTES * count {
+        let count = usize::from(header.count);
+        let arrays = PartArrays::read(body, count, OPTIONS);
+        let (Some(arrays), AnswerKind::Values) = (arrays, header.kind) else {
             return Reply::Fault(String::from_utf8_lossy(body).into_owned());
-        }
-        let lengths = body[..4 * count].chunks_exact(4);
-        hits += lengths.filter(|bytes| **bytes != [0xff; 4]).count();
+        };
+        hits += (0..count).filter(|&at| arrays.entry(at).is_some()).count();
         at += HEADER_BYTES + body_bytes;
-        if last == 1 {
+        if header.last == 1 {
             return Reply::Whole { bytes: at, hits };
         }
     }
@@ -146,12 +147,27 @@ mod tests {
 
     #[test]
     fn misses_and_errors_are_recognised() {
-        let mut miss = Vec::new();
-        push_header([0xf7, 1, 1, 1], 8, 0, [0, 1], &mut miss);
+        let header = AnswerHeader {
+            kind: AnswerKind::Values,
+            options: OPTIONS.byte(),
+            last: 1,
+            body_bytes: 8,
+            id: 0,
+            first: 0,
+            count: 1,
+        };
+        let mut miss = header.bytes().to_vec();
         miss.extend([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
         assert_eq!(scan(&miss), Reply::Whole { bytes: 24, hits: 0 });
-        let mut error = Vec::new();
-        push_header([0xf7, 2, 0, 1], 2, 0, [6, 0], &mut error);
+        let header = AnswerHeader {
+            kind: AnswerKind::Error,
+            options: 0,
+            body_bytes: 2,
+            first: 6,
+            count: 0,
+            ..header
+        };
+        let mut error = header.bytes().to_vec();
         error.extend(b"no");
         assert_eq!(scan(&error), Reply::Fault("no".to_owned()));
         assert!(matches!(scan(b"SERVER_ERROR busy\r\n"), Reply::Fault(_)));

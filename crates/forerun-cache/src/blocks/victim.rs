@@ -11,7 +11,7 @@ use super::block_state::Meta;
 use super::item_layout::Record;
 use super::pool::Pool;
 use super::{Blocks, NONE};
-use crate::eviction::{Policy, Queue};
+use crate::eviction::{Queue, S3Fifo};
 use crate::generation::Moment;
 use crate::index::item_bucket::ItemRef;
 use std::sync::atomic::Ordering;
@@ -96,7 +96,7 @@ impl Blocks {
         &self,
         moment: Moment,
         sparse: Sparse,
-        policy: Option<&Policy>,
+        policy: Option<&S3Fifo>,
     ) -> Option<Victim> {
         let mut pool = self.pool();
         let all = pool.places().div_ceil(WINDOW);
@@ -198,7 +198,7 @@ impl Blocks {
     }
 
     /// The oldest block of the queue that the policy prefers, if no writer is pending in it.
-    fn oldest(&self, pool: &Pool, policy: &Policy) -> Option<Position> {
+    fn oldest(&self, pool: &Pool, policy: &S3Fifo) -> Option<Position> {
         let bytes = Queue::ALL.map(|queue| self.queue_bytes(pool, queue));
         policy.eviction_order(bytes).into_iter().find_map(|queue| {
             let blocks = &pool.queues[queue as usize];
@@ -297,7 +297,7 @@ mod tests {
     fn a_decision_examines_a_window_and_a_round_of_them_every_block() {
         const BLOCKS: u32 = 60_000;
         let blocks = full_blocks(BLOCKS);
-        let policy = Policy::new(1 << 20, Pages::Small).unwrap();
+        let policy = S3Fifo::new(1 << 20, Pages::Small).unwrap();
         // Sparse, and far from the beginning of the first search.
         blocks.metas[BLOCKS as usize / 3].remove_live(1 << 19);
         blocks.note_sparse();

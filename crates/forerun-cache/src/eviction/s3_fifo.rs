@@ -11,7 +11,7 @@
 //! we measured, S3-FIFO keeps frequently read items longer.
 
 use super::ghosts::Ghosts;
-use super::{EvictionDecision, EvictionPolicy, Queue};
+use super::{EvictionDecision, Queue};
 use forerun_core::{Pages, RegionError};
 
 /// One byte in this many of the memory limit stores fingerprints of evicted keys.
@@ -24,15 +24,15 @@ pub(crate) struct S3Fifo {
 }
 
 impl S3Fifo {
-    pub(super) fn new(limit_bytes: usize, pages: Pages) -> Result<S3Fifo, RegionError> {
+    /// For a cache with this memory limit, with its memory in such pages.
+    pub(crate) fn new(limit_bytes: usize, pages: Pages) -> Result<S3Fifo, RegionError> {
         Ok(S3Fifo {
             ghosts: Ghosts::new(limit_bytes / GHOSTS_SHARE, limit_bytes, pages)?,
         })
     }
-}
 
-impl EvictionPolicy for S3Fifo {
-    fn admit(&self, hash: u64) -> Queue {
+    /// The queue that a new item joins. Asked once per store.
+    pub(crate) fn admit(&self, hash: u64) -> Queue {
         if self.ghosts.take(hash) {
             Queue::Main
         } else {
@@ -40,8 +40,9 @@ impl EvictionPolicy for S3Fifo {
         }
     }
 
-    /// The small queue while it holds more than a tenth of all bytes, otherwise the main queue.
-    fn eviction_order(&self, [small, main]: [usize; 2]) -> [Queue; 2] {
+    /// The queues to take the next items from, preferred first, given how many bytes each holds:
+    /// the small queue while it holds more than a tenth of all bytes, otherwise the main queue.
+    pub(crate) fn eviction_order(&self, [small, main]: [usize; 2]) -> [Queue; 2] {
         if small * 10 > small + main {
             [Queue::Small, Queue::Main]
         } else {
@@ -49,7 +50,8 @@ impl EvictionPolicy for S3Fifo {
         }
     }
 
-    fn decision(&self, queue: Queue, frequency: u8) -> EvictionDecision {
+    /// Decides the fate of a live item in a block that is evicted, given how often it was read.
+    pub(crate) fn decision(&self, queue: Queue, frequency: u8) -> EvictionDecision {
         if frequency == 0 {
             return EvictionDecision::Evict;
         }
@@ -62,13 +64,15 @@ impl EvictionPolicy for S3Fifo {
         }
     }
 
-    fn on_evict(&self, queue: Queue, hash: u64, bytes: usize) {
+    /// Called after an item of this queue and of this many bytes was evicted.
+    pub(crate) fn on_evict(&self, queue: Queue, hash: u64, bytes: usize) {
         if queue == Queue::Small {
             self.ghosts.insert(hash, bytes);
         }
     }
 
-    fn memory_bytes(&self) -> usize {
+    /// Bytes that it holds for as long as the cache exists.
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.ghosts.memory_bytes()
     }
 }

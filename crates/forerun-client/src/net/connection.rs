@@ -11,13 +11,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forerun_wire::multi_get::ANSWER;
+
 use super::frame_credits::FrameCredits;
 use super::resolution::Resolution;
 use super::socket::{Peer, Socket, Tls};
 use super::ucx::UcxSocket;
 use crate::error::Failure;
 use crate::failed_deletes::RepeatedDeletes;
-use crate::protocol::frame_reply::{ANSWER, PartReader};
+use crate::protocol::frame_reply::PartReader;
 use crate::protocol::frame_request;
 use crate::protocol::reply::{NoReply, Parsed, Reply, parse};
 use crate::wait::Readiness;

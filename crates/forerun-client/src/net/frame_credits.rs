@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::protocol::frame_request::{self, ENABLE};
+use forerun_wire::multi_get::{ENABLE, set_received};
 
 /// Whether the server accepts frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl FrameCredits {
         while self.requests.wrapping_sub(self.answers) < credits
             && let Some(at) = self.held.pop_front()
         {
-            frame_request::set_received(&mut output[at..], self.answers);
+            set_received(&mut output[at..], self.answers);
             self.requests = self.requests.wrapping_add(1);
         }
     }
@@ -92,6 +92,7 @@ impl FrameCredits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::frame_request;
 
     #[test]
     fn frames_are_released_as_credits_return_and_report_what_was_received() {

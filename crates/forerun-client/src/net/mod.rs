@@ -14,7 +14,6 @@ pub(crate) mod ucx;
 pub(crate) mod ucx_poll;
 
 pub(crate) use connection::{Connection, Interest};
-#[cfg(test)]
 pub(crate) use plain_socket::Place;
 pub(crate) use resolver::{Addresses, Lookup, Resolver, system_lookup};
-pub(crate) use socket::{Peer, Tls};
+pub(crate) use socket::{Peer, Socket, Tls};

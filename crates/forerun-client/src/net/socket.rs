@@ -81,6 +81,18 @@ impl Socket {
         }
     }
 
+    /// Continues the handshake of TLS. `WouldBlock`: it has not ended.
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub(crate) fn handshake(&mut self) -> io::Result<()> {
+        match self {
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => stream.handshake(),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the socket holds bytes that it has not sent.
     pub(crate) fn wants_write(&self) -> bool {
         match self {

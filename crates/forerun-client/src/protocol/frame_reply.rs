@@ -8,48 +8,20 @@
 //!
 //! Each value is a reply of its own, so a connection never holds more than one value.
 
-use super::frame_request::{HEADER_BYTES, OPTION_CAS, OPTION_FLAGS};
+use forerun_wire::multi_get::{
+    AnswerHeader, AnswerKind, Entry, HEADER_BYTES, PART_KEYS_MAX, PartArrays, RequestOptions,
+};
+
 use super::reply::{LINE_BYTES_MAX, NoReply, Parsed, PartHead, Reply};
-
-/// The first byte of a part and of an error.
-pub(crate) const ANSWER: u8 = 0xf7;
-const KIND_VALUES: u8 = 1;
-const KIND_ERROR: u8 = 2;
-/// Maximum number of keys in a part.
-const PART_KEYS_MAX: usize = 256;
-/// The length of the value of a key that was not found.
-const NOT_FOUND: u32 = u32::MAX;
-
-/// A value that follows.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// Its position in the part.
-    at: usize,
-    bytes: u32,
-    flags: u32,
-    cas: u64,
-}
 
 /// The values of the part that is being read.
 #[derive(Debug, Default)]
 pub(crate) struct PartReader {
     /// `None` between parts.
     head: Option<PartHead>,
-    /// The values that were found.
-    entries: Vec<Entry>,
+    /// The positions in the part of the values that were found, and what the arrays say about them.
+    entries: Vec<(usize, Entry)>,
     next: usize,
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 impl PartReader {
@@ -61,7 +33,7 @@ impl PartReader {
     /// Whether the next reply needs no more bytes.
     pub(crate) fn is_ready(&self) -> bool {
         let entry = self.entries.get(self.next);
-        self.head.is_some() && entry.is_none_or(|entry| entry.bytes == 0)
+        self.head.is_some() && entry.is_none_or(|(_, entry)| entry.value_bytes == 0)
     }
 
     /// The reply at the front of `bytes`. The caller removes what it consumed before the next call.
@@ -76,22 +48,22 @@ impl PartReader {
         let Some(head) = self.head else {
             return self.read_head(bytes);
         };
-        let Some(&entry) = self.entries.get(self.next) else {
+        let Some(&(at, entry)) = self.entries.get(self.next) else {
             self.head = None;
             let is_last = head.is_last;
             let reply = Reply::PartEnd { is_last };
             return Ok(Parsed::Complete { reply, consumed: 0 });
         };
         let found = |data| Reply::Found {
-            at: entry.at,
+            at,
             flags: entry.flags,
             cas: head.with_cas.then_some(entry.cas),
             data,
         };
-        let value_bytes = entry.bytes as usize;
+        let value_bytes = entry.value_bytes;
         if value_bytes > max_value_bytes {
             self.next += 1;
-            let (value_bytes, skip) = (u64::from(entry.bytes), u64::from(entry.bytes));
+            let (value_bytes, skip) = (value_bytes as u64, value_bytes as u64);
             return Ok(Parsed::Oversized {
                 reply: found(&[]),
                 consumed: 0,
@@ -112,14 +84,23 @@ impl PartReader {
 
     fn read_head<'b>(&mut self, bytes: &'b [u8]) -> Result<Parsed<'b>, NoReply> {
         let partial = |needed| Ok(Parsed::Partial { needed });
-        let Some(header) = bytes.get(..HEADER_BYTES) else {
+        let Some(header) = bytes.first_chunk() else {
             return partial(HEADER_BYTES);
         };
-        let (kind, options, last) = (header[1], header[2], header[3]);
-        let body_bytes = u64::from(u32_at(header, 4));
-        let (id, first) = (u32_at(header, 8), u16_at(header, 12));
-        let count = usize::from(u16_at(header, 14));
-        if kind == KIND_ERROR {
+        let Some(AnswerHeader {
+            kind,
+            options,
+            last,
+            body_bytes,
+            id,
+            first,
+            count,
+        }) = AnswerHeader::read(header)
+        else {
+            return Err(NoReply("not the header of a part"));
+        };
+        let (body_bytes, count) = (u64::from(body_bytes), usize::from(count));
+        if kind == AnswerKind::Error {
             if (options, last, count) != (0, 1, 0) || body_bytes > LINE_BYTES_MAX as u64 {
                 return Err(NoReply("not the header of an error"));
             }
@@ -131,41 +112,28 @@ impl PartReader {
             let consumed = end;
             return Ok(Parsed::Complete { reply, consumed });
         }
-        let is_known = header[0] == ANSWER && kind == KIND_VALUES && last < 2;
-        let with_cas = match options {
-            OPTION_FLAGS => false,
-            _ if options == OPTION_FLAGS | OPTION_CAS => true,
-            _ => return Err(NoReply("not the options of a request")),
+        // The client always asks for flags.
+        let options = RequestOptions::of(options).filter(|options| options.with_flags);
+        let Some(options) = options else {
+            return Err(NoReply("not the options of a request"));
         };
-        if !is_known || !(1..=PART_KEYS_MAX).contains(&count) {
+        if last > 1 || !(1..=PART_KEYS_MAX).contains(&count) {
             return Err(NoReply("not the header of a part"));
         }
-        let entry_bytes = if with_cas { 16 } else { 8 };
-        let end = HEADER_BYTES + entry_bytes * count;
-        let Some(arrays) = bytes.get(HEADER_BYTES..end) else {
+        let end = HEADER_BYTES + PartArrays::len_bytes(count, options);
+        let Some(arrays) = PartArrays::read(&bytes[HEADER_BYTES..], count, options) else {
             return partial(end);
         };
         self.entries.clear();
         self.next = 0;
-        let mut values_bytes = 0;
-        for at in 0..count {
-            let bytes = u32_at(arrays, 4 * at);
-            if bytes == NOT_FOUND {
-                continue;
-            }
-            values_bytes += u64::from(bytes);
-            self.entries.push(Entry {
-                at,
-                bytes,
-                flags: u32_at(arrays, 4 * (count + at)),
-                cas: if with_cas {
-                    u64_at(arrays, 8 * (count + at))
-                } else {
-                    0
-                },
-            });
-        }
-        if body_bytes != arrays.len() as u64 + values_bytes {
+        let found = (0..count).filter_map(|at| Some((at, arrays.entry(at)?)));
+        self.entries.extend(found);
+        let values_bytes = self
+            .entries
+            .iter()
+            .map(|(_, entry)| entry.value_bytes as u64);
+        let arrays_bytes = (end - HEADER_BYTES) as u64;
+        if body_bytes != arrays_bytes + values_bytes.sum::<u64>() {
             return Err(NoReply("a part whose lengths do not add up"));
         }
         let head = PartHead {
@@ -173,7 +141,7 @@ impl PartReader {
             first: first.into(),
             count,
             is_last: last == 1,
-            with_cas,
+            with_cas: options.with_cas,
         };
         self.head = Some(head);
         Ok(Parsed::Complete {
@@ -229,7 +197,11 @@ pub fn fuzz_frame_replies(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forerun_wire::multi_get::{ANSWER, NOT_FOUND};
     use proptest::prelude::*;
+
+    const KIND_VALUES: u8 = AnswerKind::Values as u8;
+    const KIND_ERROR: u8 = AnswerKind::Error as u8;
 
     /// A part with these values.
     fn part(options: u8, last: u8, values: &[Option<&[u8]>]) -> Vec<u8> {

@@ -1,37 +1,24 @@
-//! Composes multi-get frames, after docs/operate/multi-get.md.
+//! Composes multi-get frames. `forerun_wire` has their format.
 //!
 //! ```text
-//!   F6 form options 0  body_bytes(4) id(4) received(2) count(2) │ key_len(1)… key…      form 1
-//!                                                               │ key…                  form 2: keys of 8 bytes
+//!   header, 16 bytes │ key_len(1)… key…      form Lengths
+//!                    │ key…                  form U64: keys of 8 bytes
 //! ```
 //!
-//! `received` is written when the frame is sent ([`set_received`]).
+//! The number of answers received is written when the frame is sent
+//! ([`set_received`](forerun_wire::multi_get::set_received)).
 
-/// Switches frames on, once per connection.
-pub(crate) const ENABLE: &[u8] = b"multi_get 1\r\n";
-
-/// Bytes of every header.
-pub(crate) const HEADER_BYTES: usize = 16;
-/// Maximum length of a request with its header.
-const REQUEST_BYTES_MAX: usize = 16 << 10;
-/// Position of the number of answers received.
-const RECEIVED_AT: usize = 12;
-
-const REQUEST: u8 = 0xf6;
-const FORM_LENGTHS: u8 = 1;
-const FORM_U64: u8 = 2;
-const KEY_BYTES_U64: usize = 8;
-/// The client always asks for flags.
-pub(crate) const OPTION_FLAGS: u8 = 1;
-pub(crate) const OPTION_CAS: u8 = 2;
+use forerun_wire::multi_get::{
+    Form, HEADER_BYTES, REQUEST_BYTES_MAX, RequestHeader, RequestOptions,
+};
 
 /// The number of the first keys that one request takes, and its form.
-fn first_request(lengths: impl Iterator<Item = usize>) -> (usize, u8) {
+fn first_request(lengths: impl Iterator<Item = usize>) -> (usize, Form) {
     let (mut mixed, mut mixed_bytes) = (0, HEADER_BYTES);
     let (mut numbers, mut has_numbers, mut has_space) = (0, true, true);
     for bytes in lengths {
-        has_numbers &= bytes == KEY_BYTES_U64
-            && HEADER_BYTES + (numbers + 1) * KEY_BYTES_U64 <= REQUEST_BYTES_MAX;
+        has_numbers &= bytes == Form::KEY_BYTES_U64
+            && HEADER_BYTES + (numbers + 1) * Form::KEY_BYTES_U64 <= REQUEST_BYTES_MAX;
         numbers += usize::from(has_numbers);
         mixed_bytes += 1 + bytes;
         has_space &= mixed_bytes <= REQUEST_BYTES_MAX;
@@ -41,9 +28,9 @@ fn first_request(lengths: impl Iterator<Item = usize>) -> (usize, u8) {
         }
     }
     if numbers >= mixed {
-        (numbers, FORM_U64)
+        (numbers, Form::U64)
     } else {
-        (mixed, FORM_LENGTHS)
+        (mixed, Form::Lengths)
     }
 }
 
@@ -56,7 +43,7 @@ where
     let keys = keys.take(count);
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
-    if form == FORM_LENGTHS {
+    if form == Form::Lengths {
         // A key has at most 250 bytes; the call has checked it.
         out.extend(keys.clone().map(|key| key.len() as u8));
     }
@@ -64,35 +51,38 @@ where
         out.extend_from_slice(key);
     }
     let body_bytes = (out.len() - start - HEADER_BYTES) as u32;
-    let options = OPTION_FLAGS + u8::from(with_cas) * OPTION_CAS;
-    let header = &mut out[start..];
-    header[..4].copy_from_slice(&[REQUEST, form, options, 0]);
-    header[4..8].copy_from_slice(&body_bytes.to_le_bytes());
-    header[8..12].copy_from_slice(&id.to_le_bytes());
-    header[14..16].copy_from_slice(&(count as u16).to_le_bytes());
+    let options = RequestOptions {
+        with_flags: true,
+        with_cas,
+    };
+    let header = RequestHeader {
+        form: form as u8,
+        options: options.byte(),
+        reserved: 0,
+        body_bytes,
+        id,
+        received: 0,
+        count: count as u16,
+    };
+    out[start..start + HEADER_BYTES].copy_from_slice(&header.bytes());
     count
-}
-
-/// Writes the number of answers received into the request at the front of `bytes`.
-pub(crate) fn set_received(bytes: &mut [u8], received: u16) {
-    if let Some(field) = bytes.get_mut(RECEIVED_AT..RECEIVED_AT + 2) {
-        field.copy_from_slice(&received.to_le_bytes());
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use forerun_wire::multi_get::set_received;
+
     use super::*;
 
     #[test]
     fn a_batch_is_divided_so_that_each_request_is_as_long_as_it_may_be() {
-        let cases: [(Vec<usize>, (usize, u8)); 6] = [
-            (vec![1, 2, 3], (3, FORM_LENGTHS)),
-            (vec![8, 8, 8], (3, FORM_U64)),
-            (vec![8; 5000], (2046, FORM_U64)),
-            (vec![1; 9000], (8184, FORM_LENGTHS)),
-            (vec![250; 100], (65, FORM_LENGTHS)),
-            ([vec![8; 100], vec![9; 10]].concat(), (110, FORM_LENGTHS)),
+        let cases: [(Vec<usize>, (usize, Form)); 6] = [
+            (vec![1, 2, 3], (3, Form::Lengths)),
+            (vec![8, 8, 8], (3, Form::U64)),
+            (vec![8; 5000], (2046, Form::U64)),
+            (vec![1; 9000], (8184, Form::Lengths)),
+            (vec![250; 100], (65, Form::Lengths)),
+            ([vec![8; 100], vec![9; 10]].concat(), (110, Form::Lengths)),
         ];
         for (lengths, expected) in cases {
             assert_eq!(first_request(lengths.iter().copied()), expected);

@@ -14,6 +14,7 @@ use super::keyspace_data::KeyspaceData;
 use super::write::Writer;
 use crate::Error;
 use crate::cache::PageCacheStats;
+use crate::io::reads::ring_refusals;
 use crate::memtable::MemTableStats;
 use crate::tree::levels::Levels;
 
@@ -267,6 +268,9 @@ metrics! {
         counter lookup_batches: u64,
         /// Keys in these batches.
         counter lookup_keys: u64,
+        /// How often this process has got no io_uring ring for lack of descriptors or memory. Its
+        /// stores then read with a pool of threads for a second, and ask again.
+        counter ring_refusals: u64,
         /// Why the store takes no more writes, if an earlier failure stopped them.
         other poisoned: Option<String>,
     }
@@ -344,6 +348,7 @@ impl Inner {
             log_syncs: log.syncs,
             lookup_batches: self.counters.lookup_batches(),
             lookup_keys: self.counters.lookup_keys(),
+            ring_refusals: ring_refusals(),
             poisoned: poisoned.map(|cause| cause.to_string()),
         }
     }

@@ -461,6 +461,10 @@ impl Replay<'_> {
 
 /// Whether a sector that holds some of these bytes was never written. A segment only grows, so such
 /// a sector reads as zeros.
+///
+/// A value may hold such a sector itself, and then damage to its record looks the same. The record
+/// is dropped only if no later one proves that it was synced, so it is one whose write was
+/// acknowledged without a sync.
 fn was_unwritten(segment: &mut SegmentBytes<'_>, range: Range<usize>) -> io::Result<bool> {
     /// The least that a disk writes or does not write as a whole.
     const SECTOR_BYTES: usize = 512;

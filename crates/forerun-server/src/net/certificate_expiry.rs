@@ -10,7 +10,7 @@
 //!
 //! Source: RFC 5280, sections 4.1 and 4.1.2.5.
 
-use super::der::{Der, SEQUENCE};
+use forerun_wire::der::{Der, SEQUENCE};
 
 const VERSION: u8 = 0xA0;
 const UTC_TIME: u8 = 0x17;

@@ -1,9 +1,7 @@
 //! Sockets: listeners, and connections with or without TLS, or over UCX.
 
 mod certificate_expiry;
-mod der;
 mod listener;
-mod private_key;
 mod tls;
 mod transport;
 #[cfg(feature = "ucx")]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forerun_core::sync::{PoisonError, RwLock};
+use forerun_wire::private_key;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -16,7 +17,6 @@ use crate::error::Error;
 use crate::regular_file;
 
 use super::certificate_expiry::not_after_unix_s;
-use super::private_key;
 
 /// Whether clients must show a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

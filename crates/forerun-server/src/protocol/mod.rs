@@ -8,16 +8,15 @@
 //!   meta_flags.rs  the lines and flags of meta commands
 //!   replies.rs     fixed answers
 //!   binary.rs      refuses the binary protocol
-//!   multi_get.rs   multi-get frames: requests, and the headers of answers
 //! ```
 //!
 //! The reference is memcached's `doc/protocol.txt`. If that document does not define a reply, the
 //! reference is memcached 1.6.18. docs/operate/protocol.md lists the differences.
+//! The format of multi-get frames is in `forerun_wire`, because the client needs it too.
 
 pub(crate) mod binary;
 pub(crate) mod meta_flags;
 pub(crate) mod meta_keys;
-pub(crate) mod multi_get;
 pub(crate) mod numbers;
 pub(crate) mod replies;
 pub(crate) mod scan;
@@ -25,4 +24,4 @@ pub(crate) mod tokens;
 
 /// Maximum key length in bytes. For a base64 key, both the encoded and the decoded length are
 /// limited.
-pub(crate) const KEY_BYTES_MAX: usize = 250;
+pub(crate) use forerun_wire::multi_get::KEY_BYTES_MAX;

@@ -21,7 +21,7 @@ use crate::auth::UserFile;
 use crate::health::Phase;
 use crate::log_limit::log_within;
 use crate::net::{TlsFiles, retry};
-use crate::system::{Listening, Readiness, System};
+use crate::system::{Listening, Readiness, System, after};
 
 use super::connections::Connections;
 use super::linger::RefusedSockets;
@@ -126,7 +126,7 @@ impl<S: System> Acceptor<S> {
         self.listeners.clear();
         self.refused.close_all();
         self.connections.closed();
-        let deadline = self.system.now() + self.drain_timeout;
+        let deadline = after(self.system.now(), self.drain_timeout);
         for worker in &self.workers {
             worker.send(Message::Drain(deadline));
         }
@@ -176,7 +176,7 @@ impl<S: System> Acceptor<S> {
                 let s = self.drain_delay.as_secs();
                 tracing::info!(s, "waits for the drain delay");
             }
-            now + self.drain_delay
+            after(now, self.drain_delay)
         });
         now >= due
     }

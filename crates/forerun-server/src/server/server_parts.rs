@@ -52,9 +52,9 @@ impl<S: System> ServerParts<S> {
     ) -> Result<ServerParts<S>, Error> {
         // The cache may be older than its server, so set its clock now.
         system.tick(&cache);
-        // Clients may hold numbers of an earlier server, which counted from its own start and took
-        // more than a microsecond for each. A snapshot may hold higher ones.
-        cache.advance_cas_past(system.unix_s().saturating_mul(1_000_000));
+        // Clients may hold numbers of an earlier server that was killed. It counted from its own
+        // start and took more than a microsecond for each. A snapshot has the exact number.
+        cache.advance_cas_past(system.unix_us());
         let tls = options
             .tls
             .as_ref()

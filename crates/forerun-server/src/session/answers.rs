@@ -11,8 +11,8 @@
 //! first key without an answer. Chunks are then smaller for a while, to waste fewer lookups.
 
 use forerun_cache::{Cache, Expiry, Item};
+use forerun_wire::multi_get;
 
-use crate::protocol::multi_get;
 use crate::protocol::numbers::push_u64;
 
 use super::command_context::CommandContext;

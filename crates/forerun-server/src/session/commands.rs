@@ -1,11 +1,12 @@
 //! One-line commands that are not batched: everything except reads and storage.
 
 use forerun_cache::{Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, StoreMode};
+use forerun_wire::multi_get;
 
 use crate::prefix_counts::KeyEvent;
 use crate::protocol::numbers::{Expiration, parse_expiration, parse_u32, parse_u64, push_u64};
 use crate::protocol::tokens::Tokens;
-use crate::protocol::{KEY_BYTES_MAX, multi_get, replies};
+use crate::protocol::{KEY_BYTES_MAX, replies};
 
 use super::command_context::CommandContext;
 use super::{Session, SessionError, SessionState, State, Step, admin, stats, warm_up_commands};

@@ -10,8 +10,7 @@
 //! key belong to the same item. The output is checked between parts.
 
 use forerun_cache::Item;
-
-use crate::protocol::multi_get::{Entry, PART_BYTES, PART_KEYS_MAX, RequestHead, push_part};
+use forerun_wire::multi_get::{Entry, PART_BYTES, PART_KEYS_MAX, RequestHead, push_part};
 
 use super::command_context::CommandContext;
 use super::lookups::Lookups;

@@ -11,11 +11,11 @@
 //! reading allocates nothing. `answers.rs` looks the keys up and answers the spans in order.
 
 use forerun_cache::Item;
+use forerun_wire::multi_get::{self, BadRequest, Request, RequestHead};
 
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::meta_flags::{Letters, OPAQUE_BYTES_MAX, PLAIN, TOKENS_MAX};
-use crate::protocol::multi_get::{self, BadRequest, Request, RequestHead};
 use crate::protocol::numbers::{Expiration, parse_expiration};
 use crate::protocol::replies;
 use crate::protocol::scan::Scan;

@@ -5,10 +5,10 @@
 //!         │ key_len │ flags │ expires_at │ cas │ value_len │ key │ value │
 //!         │ 1, > 0  │ 4     │ 8          │ 8   │ 4         │     │       │
 //!         └─────────┴───────┴────────────┴─────┴───────────┴─────┴───────┘
-//!   end   ┌─────────┬───────┬──────────┐
-//!         │ 0       │ items │ flush_at │      number of items, time of a scheduled flush; nothing follows
-//!         │ 1       │ 8     │ 8        │
-//!         └─────────┴───────┴──────────┘
+//!   end   ┌─────────┬───────┬──────────┬──────────┐
+//!         │ 0       │ items │ flush_at │ last_cas │      number of items, time of a scheduled flush, last
+//!         │ 1       │ 8     │ 8        │ 8        │      CAS number of the server; nothing follows
+//!         └─────────┴───────┴──────────┴──────────┘
 //! ```
 
 use std::io::{self, Write};
@@ -36,32 +36,47 @@ pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, now_s: u32, now_uni
     head.extend_from_slice(item.key());
 }
 
-/// Writes the record that follows the last item. `flush_at` is the time of a scheduled flush, in
-/// seconds since 1970; 0 if there is none.
-pub(super) fn write_end(to: &mut impl Write, items: u64, flush_at: u64) -> io::Result<()> {
-    to.write_all(&[0])?;
-    to.write_all(&items.to_le_bytes())?;
-    to.write_all(&flush_at.to_le_bytes())
+/// The record that follows the last item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End {
+    /// The number of items.
+    pub(super) items: u64,
+    /// The time of a scheduled flush, in seconds since 1970; 0 if there is none.
+    pub(super) flush_at: u64,
+    /// The last CAS number that the server has given.
+    pub(super) last_cas: u64,
+}
+
+impl End {
+    pub(super) fn write(self, to: &mut impl Write) -> io::Result<()> {
+        to.write_all(&[0])?;
+        let numbers = [self.items, self.flush_at, self.last_cas];
+        to.write_all(numbers.map(u64::to_le_bytes).as_flattened())
+    }
+
+    /// Reads the record behind its first byte.
+    fn read<R: io::Read>(from: &mut FrameReader<R>) -> Result<End, Fault> {
+        let mut numbers = [[0; 8]; 3];
+        from.take(numbers.as_flattened_mut())?;
+        let [items, flush_at, last_cas] = numbers.map(u64::from_le_bytes);
+        Ok(End {
+            items,
+            flush_at,
+            last_cas,
+        })
+    }
 }
 
 /// The result of reading a record.
 pub(super) enum Read {
     /// An item, which is now in the cache.
-    Stored {
-        /// The item's CAS number.
-        cas: u64,
-    },
+    Stored,
     /// An item that has already expired.
     Expired,
     /// An item that the cache refused.
     Refused,
     /// The end of the items.
-    End {
-        /// The number of items.
-        items: u64,
-        /// The time of a scheduled flush, in seconds since 1970; 0 if there is none.
-        flush_at: u64,
-    },
+    End(End),
 }
 
 /// Reads a record and stores its item. `value` is a buffer to reuse. `now_s` (cache clock) and
@@ -77,12 +92,7 @@ pub(super) fn read_record<R: io::Read>(
     from.take(&mut key_len)?;
     let key_len = usize::from(key_len[0]);
     if key_len == 0 {
-        let mut numbers = [[0; 8]; 2];
-        for number in &mut numbers {
-            from.take(number)?;
-        }
-        let [items, flush_at] = numbers.map(u64::from_le_bytes);
-        return Ok(Read::End { items, flush_at });
+        return End::read(from).map(Read::End);
     }
     if key_len > KEY_BYTES_MAX {
         return Err(from.damaged("a key is too long"));
@@ -133,7 +143,7 @@ pub(super) fn read_record<R: io::Read>(
         ..Store::set(key, value)
     });
     Ok(match stored {
-        StoreResult::Stored { .. } => Read::Stored { cas },
+        StoreResult::Stored { .. } => Read::Stored,
         _ => Read::Refused,
     })
 }

@@ -26,7 +26,7 @@ use crate::snapshot_error::{SnapshotError, VERSION};
 use crate::system::System;
 
 use frames::{FrameReader, FrameWriter};
-use item::{Read as Record, push_head, read_record, write_end};
+use item::{End, Read as Record, push_head, read_record};
 pub(crate) use pace::Pace;
 use pace::Pacer;
 
@@ -40,11 +40,8 @@ const SHARED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of the header: magic, version, time, checksum.
 const HEADER_BYTES: usize = 24;
 
-/// Each start skips this many CAS numbers, so that it never reuses a number that a client may hold.
-const CAS_GAP: u64 = 1 << 32;
-/// Higher CAS numbers in a file were chosen by clients: the server would take longer than a century
-/// to count this far. They are not taken for the server's own, so that enough unused numbers
-/// remain.
+/// The server would take longer than a century to count to a higher CAS number, so a file with one
+/// was not written by it.
 const CAS_MAX: u64 = u64::MAX >> 1;
 
 /// Metrics of a snapshot that was written or read.
@@ -301,7 +298,14 @@ fn write_to<W: Write>(
         None => 0,
         Some(at) => now_unix_s + u64::from(at.saturating_sub(now_s)),
     };
-    write_end(&mut frames, items, flush_at)?;
+    // Read after the last item: no item has a number of the server beyond it.
+    let last_cas = cache.last_cas();
+    let end = End {
+        items,
+        flush_at,
+        last_cas,
+    };
+    end.write(&mut frames)?;
     let bytes = frames.finish()? + HEADER_BYTES as u64;
     Ok(SnapshotStats {
         items,
@@ -374,7 +378,6 @@ fn load_from(
     let mut frames = FrameReader::new(from, HEADER_BYTES as u64);
     let mut stats = SnapshotStats::default();
     let mut value = Vec::new();
-    let mut last_cas = 0;
     loop {
         if limits
             .is_interrupted
@@ -383,26 +386,24 @@ fn load_from(
             return Err(Fault::Interrupted);
         }
         match read_record(&mut frames, cache, &mut value, now_s, now_unix_s)? {
-            Record::Stored { cas } => {
-                stats.items += 1;
-                if cas <= CAS_MAX {
-                    last_cas = last_cas.max(cas);
-                }
-            }
+            Record::Stored => stats.items += 1,
             Record::Expired => stats.expired += 1,
             Record::Refused => stats.refused += 1,
-            Record::End { items, flush_at } => {
+            Record::End(end) => {
                 let read = stats.items + stats.expired + stats.refused;
-                if items != read || !frames.is_at_end()? {
+                if end.items != read || !frames.is_at_end()? {
                     return Err(frames.damaged("the number of items is wrong"));
                 }
+                if end.last_cas > CAS_MAX {
+                    return Err(frames.damaged("the last CAS number is too large"));
+                }
                 stats.bytes = frames.offset();
-                // Deleted items may have had higher numbers, but the gap is larger than the
-                // difference.
-                cache.advance_cas_past(last_cas + CAS_GAP);
-                if flush_at != 0 {
+                // A client may hold the number of an item that was replaced or deleted. Numbers
+                // that clients chose, which may be of any size, do not count.
+                cache.advance_cas_past(end.last_cas);
+                if end.flush_at != 0 {
                     // A flush that was due while no server ran happens now.
-                    let left_s = flush_at.saturating_sub(now_unix_s);
+                    let left_s = end.flush_at.saturating_sub(now_unix_s);
                     let left_s = u32::try_from(left_s).unwrap_or(u32::MAX);
                     cache.flush_all(now_s.saturating_add(left_s));
                 }

@@ -229,28 +229,52 @@ fn slow_writes_and_reads_do_not_shift_expiry() {
 }
 
 #[test]
-fn a_client_that_chooses_the_highest_number_does_not_make_later_runs_reuse_numbers() {
-    let mut last = 0;
-    let mut bytes = None;
-    for run in 0..4 {
-        let cache = cache();
-        if let Some(bytes) = &bytes {
-            read_from(&cache, Vec::as_slice(bytes), NOW_UNIX_S).expect("a valid snapshot");
-        }
-        let chosen = Store {
-            new_cas: Some(u64::MAX),
-            ..Store::set("chosen", "v")
-        };
-        assert_eq!(cache.store(chosen), StoreResult::Stored { cas: u64::MAX });
-        for key in ["a", "b"] {
-            let StoreResult::Stored { cas } = cache.set(key, "v") else {
-                panic!("run {run}");
+fn numbers_that_clients_choose_do_not_make_later_runs_reuse_or_skip_numbers() {
+    for number in [1 << 40, CAS_MAX - 5, CAS_MAX, CAS_MAX + 1, u64::MAX] {
+        let mut last = 0;
+        let mut bytes = None;
+        for run in 0..4 {
+            let cache = cache();
+            if let Some(bytes) = &bytes {
+                read_from(&cache, Vec::as_slice(bytes), NOW_UNIX_S).expect("a valid snapshot");
+            }
+            let chosen = Store {
+                new_cas: Some(number),
+                ..Store::set("chosen", "v")
             };
-            assert!(cas > last, "run {run}: {cas} after {last}");
-            last = cas;
+            assert_eq!(cache.store(chosen), StoreResult::Stored { cas: number });
+            for key in ["a", "b"] {
+                let StoreResult::Stored { cas } = cache.set(key, "v") else {
+                    panic!("run {run}");
+                };
+                assert_eq!(cas, last + 1, "run {run}, {number} chosen");
+                last = cas;
+            }
+            bytes = Some(written(&cache));
         }
-        bytes = Some(written(&cache));
     }
+}
+
+#[test]
+fn the_number_of_a_deleted_item_is_not_assigned_again() {
+    let before = cache();
+    before.advance_cas_past(7000);
+    set(&before, b"v");
+    let (.., deleted, _) = item(&before, b"k").expect("the item exists");
+    let _ = before.delete(forerun_cache::Delete::key(b"k"));
+    let after = cache();
+    read_from(&after, written(&before).as_slice(), NOW_UNIX_S).expect("a valid snapshot");
+    set(&after, b"v");
+    let (.., cas, _) = item(&after, b"k").expect("the item exists");
+    assert_eq!((deleted, cas), (7001, 7002));
+}
+
+#[test]
+fn a_counter_that_no_server_reaches_is_damage() {
+    let before = cache();
+    before.advance_cas_past(CAS_MAX + 1);
+    let read = read_from(&cache(), written(&before).as_slice(), NOW_UNIX_S);
+    assert!(matches!(read, Err(Fault::Damaged { .. })), "{read:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The body of the fuzz target for multi-get frames. The answers must not depend on how the input
 //! is split, and each must agree with its own lengths.
 
-use crate::protocol::multi_get::{HEADER_BYTES, REQUEST};
+use forerun_wire::multi_get::{HEADER_BYTES, REQUEST};
 
 use super::session_fuzz::play;
 

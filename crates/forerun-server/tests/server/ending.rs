@@ -160,6 +160,22 @@ fn a_silent_client_does_not_hold_up_the_end_longer_than_the_idle_timeout() {
 }
 
 #[test]
+fn a_drain_timeout_beyond_any_clock_is_a_long_one() {
+    let server = start(options().drain_timeout(Duration::MAX));
+    let mut stream = connect(&server);
+    ask(&mut stream, "mn\r\n", "MN\r\n");
+    assert_ends_soon(server);
+}
+
+#[test]
+fn a_drain_delay_beyond_any_clock_is_a_long_one() {
+    let server = start(options().drain_delay(Duration::MAX));
+    server.drain();
+    std::thread::sleep(Duration::from_millis(100));
+    ask(&mut connect(&server), "mn\r\n", "MN\r\n");
+}
+
+#[test]
 fn shutdown_is_obeyed_where_it_is_enabled() {
     let server = start(options());
     let mut stream = connect(&server);

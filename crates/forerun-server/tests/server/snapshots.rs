@@ -78,8 +78,26 @@ fn a_server_without_a_snapshot_assigns_no_version_of_its_predecessor() {
         let server = start(options());
         (0..3).map(|_| version_of_new_item(&server)).max()
     };
-    std::thread::sleep(Duration::from_millis(1100));
     assert!(Some(version_of_new_item(&start(options()))) > earlier);
+}
+
+#[test]
+fn a_killed_server_after_many_restarts_had_no_version_that_its_successor_assigns() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cache.snapshot");
+    let mut last = 0;
+    for _ in 0..3 {
+        let server = start(with_snapshot(&path, false));
+        let version = version_of_new_item(&server);
+        assert!(version > last, "{version} after {last}");
+        last = version;
+        server.drain();
+        server.wait().expect("it ends well");
+    }
+    // A killed server leaves no snapshot.
+    fs::remove_file(&path).expect("the snapshot");
+    let version = version_of_new_item(&start(with_snapshot(&path, false)));
+    assert!(version > last, "{version} after {last}");
 }
 
 #[test]

@@ -414,8 +414,8 @@ impl Host {
     }
 
     /// The keys of all rows, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
-        self.slab.iter().map(|(key, _)| key)
+    pub(crate) fn keys(&self) -> Result<Vec<u64>> {
+        self.slab.keys()
     }
 
     /// The approximate number of rows.

@@ -30,7 +30,7 @@
 
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read, prefetch_read_l2};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
-use forerun_core::{Pages, Region, epoch::Collector};
+use forerun_core::{Pages, Region, RegionError, epoch::Collector};
 use forerun_hash::HashTable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -315,10 +315,21 @@ impl RowSlab {
         }
     }
 
-    /// Keys that have a row, and their slots, in no order. Each key that is present throughout
-    /// appears once.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u32)> {
-        self.index.iter().map(|(key, slot)| (key, slot as u32))
+    /// Keys that have a row, in no order. Each key that is present throughout appears once.
+    ///
+    /// # Errors
+    /// [`Error::Memory`], [`Error::Index`]: there is no memory for them.
+    pub(crate) fn keys(&self) -> Result<Vec<u64>> {
+        let mut keys = Vec::new();
+        let mut entries = self.index.iter();
+        while let Some((key, _)) = entries.try_next()? {
+            if keys.try_reserve(1).is_err() {
+                let len_bytes = 2 * keys.len() * size_of::<u64>();
+                return Err(RegionError::OutOfMemory { len_bytes }.into());
+            }
+            keys.push(key);
+        }
+        Ok(keys)
     }
 
     /// The number of slots that were ever taken. Slots from here on have never been written.

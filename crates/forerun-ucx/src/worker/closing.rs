@@ -339,7 +339,7 @@ impl<R: Receive> Drop for Worker<R> {
             self.force(at);
         }
         // Nothing here waits for a peer.
-        while !self.forced.is_empty() && elapsed() < self.drop_time + FORCE_TIME_MAX {
+        while !self.forced.is_empty() && elapsed() < self.drop_time.saturating_add(FORCE_TIME_MAX) {
             self.progress();
         }
         // SAFETY: the worker is used for the last time, and all its endpoints are closed. It may

@@ -218,6 +218,11 @@ pub(crate) const CRATES: &[Layers] = &[
         one_idea: &[],
     },
     Layers {
+        name: "forerun-wire",
+        modules: &["der", "multi_get", "private_key"],
+        one_idea: &[],
+    },
+    Layers {
         name: "forerun-server",
         modules: &[
             "regular_file",
@@ -271,6 +276,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "failed_deletes",
             "net",
             "conversation",
+            "raw_connection",
             "health",
             "connection_set",
             "round",

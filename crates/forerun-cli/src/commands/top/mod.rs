@@ -13,6 +13,8 @@ mod view;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use forerun_client::ServerAddress;
+
 use crate::exit::{Outcome, UsageError};
 use crate::login::{Login, LoginArgs};
 use crate::output::Out;
@@ -34,9 +36,10 @@ Examples:
   forerun top 127.0.0.1:11211
   forerun top cache1:11211 cache2:11211 --interval 5
   forerun top 127.0.0.1:11211 --count 1                one view, for scripts
-  forerun top cache1:11211 --user alice --password-file password")]
+  forerun top cache1:11211 --user alice --password-file password
+  forerun top cache1:11211 --tls --ssl-ca-cert ca.pem")]
 pub struct Args {
-    /// The servers, as HOST:PORT; without TLS
+    /// The servers, as HOST:PORT
     #[arg(required = true, value_name = "HOST:PORT")]
     servers: Vec<String>,
     /// Seconds between two views
@@ -57,6 +60,7 @@ pub struct Args {
 /// A server, its connection while it has one, and its last sample.
 struct Watched<'a> {
     name: &'a str,
+    address: ServerAddress,
     login: &'a Login,
     connection: Option<Connection>,
     last: Option<Sample>,
@@ -67,7 +71,7 @@ impl Watched<'_> {
     fn view(&mut self) -> String {
         let sampled = match self.connection.take() {
             Some(connection) => Ok(connection),
-            None => Connection::open(self.name, self.login),
+            None => Connection::open(&self.address, self.login),
         }
         .and_then(|mut connection| {
             let sample = connection.sample()?;
@@ -89,25 +93,31 @@ impl Watched<'_> {
     }
 }
 
+/// The address `HOST:PORT`.
+fn address(text: &str) -> Result<ServerAddress, UsageError> {
+    let split = text.rsplit_once(':');
+    let parsed = split.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let (host, port) = parsed.ok_or_else(|| UsageError(format!("{text:?} is not HOST:PORT")))?;
+    // An IPv6 address is in brackets.
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    Ok(ServerAddress::tcp(inner.unwrap_or(host), port))
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    for server in &args.servers {
-        let port = server.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-        if !matches!(port, Some(Ok(_))) {
-            return Err(UsageError(format!("{server:?} is not HOST:PORT")).into());
-        }
-    }
     let login = args.login.read()?;
-    let mut servers: Vec<Watched<'_>> = args
-        .servers
-        .iter()
-        .map(|name| Watched {
+    let mut servers = Vec::with_capacity(args.servers.len());
+    for name in &args.servers {
+        servers.push(Watched {
             name,
+            address: address(name)?,
             login: &login,
             connection: None,
             last: None,
-        })
-        .collect();
+        });
+    }
     let interval = Duration::from_secs(args.interval.into());
     let is_terminal = std::io::stdout().is_terminal();
     let mut out = Out::stdout();

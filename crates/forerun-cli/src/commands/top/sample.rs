@@ -1,13 +1,13 @@
 //! One server's statistics at one time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
+
+use forerun_client::{Error, Failure, RawConnection, ServerAddress};
 
 use crate::login::{self, Login};
 
-/// Maximum time to connect, and to wait for bytes of an answer.
+/// Maximum time to connect, and to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of an answer: a line of `stats conns` has less than 200 bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
@@ -15,9 +15,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const PROBES: usize = 20;
 
 /// A connection to a server.
-pub(super) struct Connection {
-    stream: BufReader<TcpStream>,
-}
+pub(super) struct Connection(RawConnection);
 
 /// A server's statistics.
 pub(super) struct Sample {
@@ -44,31 +42,9 @@ impl Sample {
 }
 
 impl Connection {
-    /// Connects to `HOST:PORT`, and authenticates if there is a user. The error is a text for the
-    /// view.
-    pub fn open(server: &str, login: &Login) -> Result<Connection, String> {
-        let mut addresses = server
-            .to_socket_addrs()
-            .map_err(|error| format!("unknown: {error}"))?;
-        let opened = addresses.next().ok_or("unknown")?;
-        let opened = TcpStream::connect_timeout(&opened, TIMEOUT).and_then(|stream| {
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
-            stream.set_write_timeout(Some(TIMEOUT))?;
-            Ok(stream)
-        });
-        let stream = opened.map_err(|error| format!("does not answer: {error}"))?;
-        let mut connection = Connection {
-            stream: BufReader::new(stream),
-        };
-        if let Some(request) = login.request() {
-            connection.ask(request)?;
-            let line = connection.line()?;
-            if line != login::ACCEPTED {
-                return Err(format!("cannot authenticate: it answers {line:?}"));
-            }
-        }
-        Ok(connection)
+    /// Connects, and authenticates if there is a user. The error is a text for the view.
+    pub fn open(server: &ServerAddress, login: &Login) -> Result<Connection, String> {
+        login.open(server, TIMEOUT).map(Connection).map_err(shown)
     }
 
     /// Asks for all statistics. The error is a text for the view.
@@ -120,18 +96,26 @@ impl Connection {
     }
 
     fn ask(&mut self, request: &[u8]) -> Result<(), String> {
-        let sent = self.stream.get_mut().write_all(request);
-        sent.map_err(|error| format!("does not answer: {error}"))
+        self.0.send(request).map_err(shown)
     }
 
     fn line(&mut self) -> Result<String, String> {
-        let mut line = Vec::new();
-        let read = self.stream.by_ref().take(4096).read_until(b'\n', &mut line);
-        read.map_err(|error| format!("does not answer: {error}"))?;
-        match line.strip_suffix(b"\n") {
-            Some(line) => Ok(String::from_utf8_lossy(line).trim_end().to_owned()),
-            None => Err("closed the connection".to_owned()),
-        }
+        let line = self.0.line().map_err(shown)?;
+        Ok(String::from_utf8_lossy(line).trim_end().to_owned())
+    }
+}
+
+/// An error as the view shows it behind the server's name.
+fn shown(error: Error) -> String {
+    match error {
+        Error::Server { failure, .. } => match failure {
+            Failure::Connect(error) | Failure::Io(error) => format!("does not answer: {error}"),
+            Failure::TimedOut(time) => format!("does not answer within {time:?}"),
+            Failure::Closed => "closed the connection".to_owned(),
+            Failure::Authentication(line) => format!("cannot authenticate: it answers {line:?}"),
+            failure => failure.to_string(),
+        },
+        error => error.to_string(),
     }
 }
 

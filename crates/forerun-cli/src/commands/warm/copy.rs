@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forerun_client::ServerAddress;
 use forerun_measure::progress::RateBar;
 
-use super::connection::Connection;
+use super::connection::{self, unexpected};
 use super::moved_keys::MovedKeys;
 use super::source::{Item, ItemReader, KeyList, ListedKey, ReadItems, push_key};
 use super::target::{Filled, Target};
@@ -164,7 +164,7 @@ impl Run<'_> {
 
     /// Deletes the keys of an old server that belong to another one by now.
     pub(super) fn delete_moved(&self, at: usize, server: &ServerAddress) -> anyhow::Result<u64> {
-        let mut connection = Connection::open(server, self.login)?;
+        let mut connection = connection::open(server, self.login)?;
         let mut keys = KeyList::open(server, self.login)?;
         let (mut request, mut waiting, mut deleted) = (Vec::new(), 0, 0);
         loop {
@@ -193,7 +193,7 @@ impl Run<'_> {
                         b"NF" => {}
                         line => {
                             let line = line.to_vec();
-                            return Err(connection.unexpected(&line));
+                            return Err(unexpected(&connection, &line));
                         }
                     }
                 }

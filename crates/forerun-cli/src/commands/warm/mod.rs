@@ -5,7 +5,7 @@
 //!                then all clients change to the new ring
 //!   (copy)       old servers ── list, read ──► this command ── fill ──► new server
 //!
-//!   connection   a socket, lines, values          source      an old server
+//!   connection   lines and values                source      an old server
 //!   moved_keys   the two rings                    target      the new server
 //!   copy         one old server's part
 //! ```
@@ -47,8 +47,8 @@ const DAY_S: u32 = 24 * 60 * 60;
 /// Third, run `forerun warm --from OLD,OLD --to NEW`, with the ring that the clients use.
 ///
 /// If the copy fails, run it again. If the new server is restarted after the first step, or its
-/// warm-up is over for another reason, do not copy anything: clients will fill it. The servers must
-/// be reachable without TLS. If they have users, all must have the one of --user.
+/// warm-up is over for another reason, do not copy anything: clients will fill it. If the servers
+/// have users, all must have the one of --user. With --tls, all must use TLS.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -11,9 +11,9 @@
 use anyhow::bail;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use forerun_client::ServerAddress;
+use forerun_client::{RawConnection, ServerAddress};
 
-use super::connection::{Connection, number};
+use super::connection::{self, number, unexpected};
 use crate::login::Login;
 
 /// Maximum size of the values of a batch: the largest value, and a batch of small ones. A server
@@ -57,13 +57,13 @@ impl Item {
 
 /// The list of a server's keys, while it arrives.
 pub(super) struct KeyList {
-    connection: Connection,
+    connection: RawConnection,
     is_first: bool,
 }
 
 impl KeyList {
     pub(super) fn open(server: &ServerAddress, login: &Login) -> anyhow::Result<KeyList> {
-        let mut connection = Connection::open(server, login)?;
+        let mut connection = connection::open(server, login)?;
         connection.send(b"lru_crawler metadump all\r\n")?;
         Ok(KeyList {
             connection,
@@ -88,10 +88,10 @@ impl KeyList {
         if line.starts_with(b"BUSY") {
             bail!(
                 "{}: another program lists its keys; try again later",
-                self.connection.name()
+                self.connection.server()
             );
         }
-        Err(self.connection.unexpected(&line))
+        Err(unexpected(&self.connection, &line))
     }
 }
 
@@ -138,12 +138,12 @@ pub(super) fn push_key(key: &[u8], out: &mut Vec<u8>) -> Option<&'static [u8]> {
 
 /// The number of items on a server, for the progress bar; 0 if it does not say.
 pub(super) fn item_count(server: &ServerAddress, login: &Login) -> anyhow::Result<u64> {
-    let mut connection = Connection::open(server, login)?;
+    let mut connection = connection::open(server, login)?;
     connection.send(b"stats\r\n")?;
     read_item_count(&mut connection)
 }
 
-fn read_item_count(connection: &mut Connection) -> anyhow::Result<u64> {
+fn read_item_count(connection: &mut RawConnection) -> anyhow::Result<u64> {
     let mut items = 0;
     for _ in 0..STATS_LINES_MAX {
         let line = connection.line()?;
@@ -154,15 +154,15 @@ fn read_item_count(connection: &mut Connection) -> anyhow::Result<u64> {
             items = number(count).unwrap_or(0);
         } else if !line.starts_with(b"STAT ") {
             let line = line.to_vec();
-            return Err(connection.unexpected(&line));
+            return Err(unexpected(connection, &line));
         }
     }
-    bail!("{}: its statistics do not end", connection.name())
+    bail!("{}: its statistics do not end", connection.server())
 }
 
 /// Reads items of a server.
 pub(super) struct ItemReader {
-    connection: Connection,
+    connection: RawConnection,
     request: Vec<u8>,
 }
 
@@ -181,7 +181,7 @@ pub(super) struct ReadItems {
 impl ItemReader {
     pub(super) fn open(server: &ServerAddress, login: &Login) -> anyhow::Result<ItemReader> {
         Ok(ItemReader {
-            connection: Connection::open(server, login)?,
+            connection: connection::open(server, login)?,
             request: Vec::new(),
         })
     }
@@ -220,10 +220,10 @@ impl ItemReader {
                 return Ok(read);
             }
             let Some(head) = Head::read(&line).filter(|head| head.at >= next) else {
-                return Err(self.connection.unexpected(&line));
+                return Err(unexpected(&self.connection, &line));
             };
             let Some(listed) = asked.get(head.at) else {
-                return Err(self.connection.unexpected(&line));
+                return Err(unexpected(&self.connection, &line));
             };
             answers += 1;
             next = head.at + 1;
@@ -231,7 +231,7 @@ impl ItemReader {
             if bytes > BATCH_VALUE_BYTES_MAX {
                 bail!(
                     "{}: its items are larger than it says",
-                    self.connection.name()
+                    self.connection.server()
                 );
             }
             let value = self.connection.value(head.value_bytes)?;

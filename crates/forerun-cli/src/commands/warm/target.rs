@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use forerun_client::ServerAddress;
+use forerun_client::{RawConnection, ServerAddress};
 
-use super::connection::{Connection, number};
+use super::connection::{self, number, unexpected};
 use super::source::{Item, push_key};
 use crate::login::Login;
 use crate::output::Named;
 
 /// The new server.
 pub(super) struct Target {
-    connection: Connection,
+    connection: RawConnection,
     /// Names the warm-up: another process of the server has another token.
     token: u64,
     /// A second of the server's clock that had come when it last answered.
@@ -45,7 +45,7 @@ impl Target {
         login: &Login,
         seconds: u32,
     ) -> anyhow::Result<u32> {
-        let mut connection = Connection::open(server, login)?;
+        let mut connection = connection::open(server, login)?;
         connection.send(format!("warm_up begin {seconds}\r\n").as_bytes())?;
         let line = connection.line()?.to_vec();
         match status(&line) {
@@ -56,7 +56,7 @@ impl Target {
 
     /// Connects to a server that is being warmed up.
     pub(super) fn open(server: &ServerAddress, login: &Login) -> anyhow::Result<Target> {
-        let mut connection = Connection::open(server, login)?;
+        let mut connection = connection::open(server, login)?;
         connection.send(b"warm_up status\r\n")?;
         let line = connection.line()?.to_vec();
         match status(&line) {
@@ -73,7 +73,7 @@ impl Target {
 
     /// Whether this address leads to the new server, too.
     pub(super) fn is_at(&self, server: &ServerAddress, login: &Login) -> anyhow::Result<bool> {
-        let mut connection = Connection::open(server, login)?;
+        let mut connection = connection::open(server, login)?;
         connection.send(b"warm_up status\r\n")?;
         let line = connection.line()?;
         Ok(status(line).is_some_and(|(token, ..)| token == self.token))
@@ -171,8 +171,8 @@ fn status(line: &[u8]) -> Option<(u64, u32, u32)> {
 }
 
 /// Why the new server does not accept copies.
-fn refused(connection: &Connection, line: &[u8]) -> anyhow::Error {
-    let name = connection.name();
+fn refused(connection: &RawConnection, line: &[u8]) -> anyhow::Error {
+    let name = connection.server();
     let never_again = "values on the old servers may be out of date by now, so do not copy them: \
                        clients will fill the server";
     match line {
@@ -209,6 +209,6 @@ fn refused(connection: &Connection, line: &[u8]) -> anyhow::Error {
         _ if line.starts_with(b"WARM_UP ") => {
             anyhow!("{name}: the server was restarted; {never_again}")
         }
-        _ => connection.unexpected(line),
+        _ => unexpected(connection, line),
     }
 }

@@ -32,6 +32,14 @@ use pool::PoolReads;
 #[cfg(target_os = "linux")]
 use uring::Ring;
 
+/// How often this process has got no ring for lack of descriptors or memory.
+pub(crate) fn ring_refusals() -> u64 {
+    #[cfg(target_os = "linux")]
+    return uring::lacks();
+    #[cfg(not(target_os = "linux"))]
+    0
+}
+
 /// How pages that are not in the cache are read from files.
 ///
 /// ```

@@ -111,12 +111,16 @@ fn a_ring_refused_for_lack_of_descriptors_is_asked_for_again_after_a_second() {
     let _alone = REFUSAL.lock().unwrap_or_else(|error| error.into_inner());
     let before = Ring::refuse(false);
     for lack in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN] {
+        let counted = super::ring_refusals();
         assert!(Ring::answer(lack.raw_os_error()), "{lack}");
+        assert_eq!(super::ring_refusals(), counted + 1, "{lack}");
         assert!(!Ring::answer(lack.raw_os_error()), "at once: {lack}");
         std::thread::sleep(std::time::Duration::from_millis(1_010));
     }
     for refusal in [Errno::NOSYS, Errno::PERM] {
+        let counted = super::ring_refusals();
         assert!(Ring::answer(refusal.raw_os_error()), "{refusal}");
+        assert_eq!(super::ring_refusals(), counted, "{refusal}");
         std::thread::sleep(std::time::Duration::from_millis(1_010));
         assert!(!Ring::answer(refusal.raw_os_error()), "later: {refusal}");
         Ring::refuse(false);

@@ -1,22 +1,26 @@
 //! Reads values in DER: what rustls does not report of certificates and keys.
 
-pub(super) const INTEGER: u8 = 0x02;
-pub(super) const OCTET_STRING: u8 = 0x04;
-pub(super) const SEQUENCE: u8 = 0x30;
+/// The tag of an integer.
+pub const INTEGER: u8 = 0x02;
+/// The tag of bytes.
+pub const OCTET_STRING: u8 = 0x04;
+/// The tag of values that follow each other.
+pub const SEQUENCE: u8 = 0x30;
 
 /// DER values that follow each other.
-pub(super) struct Der<'a>(pub(super) &'a [u8]);
+#[derive(Clone, Copy, Debug)]
+pub struct Der<'a>(pub &'a [u8]);
 
 impl<'a> Der<'a> {
     /// The content of the next value. `None` if its tag differs.
-    pub(super) fn next(&mut self, tag: u8) -> Option<&'a [u8]> {
+    pub fn next(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next_any()
             .filter(|(found, _)| *found == tag)
             .map(|(_, content)| content)
     }
 
     /// The tag and the content of the next value.
-    pub(super) fn next_any(&mut self) -> Option<(u8, &'a [u8])> {
+    pub fn next_any(&mut self) -> Option<(u8, &'a [u8])> {
         let (&[tag, first], rest) = self.0.split_first_chunk()?;
         let (len, rest) = match first {
             0..=0x7F => (usize::from(first), rest),
