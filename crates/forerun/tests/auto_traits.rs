@@ -42,7 +42,7 @@ each!(is_sent: forerun::Iter, table::Export);
 
 each!(is_owned_error:
     forerun::DbError, forerun::Error, forerun::Forked, forerun::UnknownIsa, forerun::RegionError,
-    forerun::SizeError, forerun::UnknownStrategy, cache::Error, hash::Error,
+    forerun::SizeError, cache::Error, hash::Error,
     io::UnknownReadBackend, table::Error, table::UnknownDtype,
 );
 

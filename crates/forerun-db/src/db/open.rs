@@ -25,7 +25,6 @@ use crate::io::open_files::{self, OpenFiles};
 use crate::memtable::RegionPool;
 use crate::planted::{self, Defect};
 use crate::ranges::RangeRef;
-use crate::run::PageSearch;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::build::{Build, RunNumbers, write_runs};
@@ -73,8 +72,6 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
     let reading = ReadContext {
         cache: Arc::clone(&cache),
         backend: options.reads,
-        search: PageSearch::default(),
-        use_index: true,
     };
     static STORES: AtomicU64 = AtomicU64::new(1);
     // Relaxed: the numbers only have to differ.
