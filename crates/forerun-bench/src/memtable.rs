@@ -256,7 +256,7 @@ impl Reader for TableReader<'_> {
         // version.
         let snapshot = self.store.next_sequence.load(Ordering::Relaxed);
         let (table, values) = (&self.store.table, &mut self.values);
-        table.multi_get_values(keys, snapshot, self.strategy, values);
+        table.multi_get_values_with(keys, snapshot, self.strategy, values);
         Ok(values.found())
     }
 

@@ -1,7 +1,7 @@
 //! [`forerun_db::Db`] as an engine: a store on disk, used as programs use it.
 //!
 //! ```text
-//!  read(keys)   multi_get of the batch, or of one key at a time      Values: copied out
+//!  read(keys)   multi_get of the batch, or of one key after the other Values: copied out
 //!  write        put, with the default durability: the operating system has it
 //!  write_many   one WriteBatch
 //!  scan         range, lending its entries one by one; scan_back from its end
@@ -9,8 +9,8 @@
 
 use crate::engine::{Engine, Reader, Store, StoreRequirements, Writer};
 use crate::workload::EntryBuffer;
-use anyhow::Result;
-use forerun_db::{Create, Db, Durability, Options, Strategy, Values, WriteBatch};
+use anyhow::{Result, bail};
+use forerun_db::{Create, Db, Durability, Options, Values, WriteBatch};
 use forerun_measure::size::{digits, short};
 use std::path::Path;
 use tempfile::TempDir;
@@ -19,15 +19,19 @@ use tempfile::TempDir;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DbEngine;
 
+/// The strategy that looks up one key per call.
+const SINGLE: &str = "single";
+
+/// The strategy that looks up a batch per call.
+const MULTIGET: &str = "multiget";
+
 impl Engine for DbEngine {
     fn name(&self) -> &str {
         "forerun"
     }
 
     fn strategies(&self) -> Vec<String> {
-        [Strategy::Single, Strategy::Auto]
-            .map(|strategy| strategy.name().to_owned())
-            .to_vec()
+        [SINGLE, MULTIGET].map(str::to_owned).to_vec()
     }
 
     fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
@@ -54,10 +58,15 @@ struct DbStore {
 
 impl Store for DbStore {
     fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
+        let call_keys = match strategy {
+            SINGLE => 1,
+            MULTIGET => usize::MAX,
+            _ => bail!("the store has no strategy {strategy:?}, only {SINGLE} and {MULTIGET}"),
+        };
         Ok(Box::new(DbReader {
             db: &self.db,
-            strategy: strategy.parse()?,
-            values: Values::new(),
+            call_keys,
+            values: Vec::new(),
         }))
     }
 
@@ -118,19 +127,29 @@ impl Store for DbStore {
 
 struct DbReader<'a> {
     db: &'a Db,
-    strategy: Strategy,
-    values: Values,
+    /// The most keys in a call.
+    call_keys: usize,
+    /// The answers of each call.
+    values: Vec<Values>,
 }
 
 impl Reader for DbReader<'_> {
     fn read(&mut self, keys: &[&[u8]]) -> Result<usize> {
-        self.db
-            .multi_get_with(keys, self.strategy, &mut self.values)?;
-        Ok(self.values.found())
+        let calls = keys.chunks(self.call_keys);
+        if self.values.len() < calls.len() {
+            self.values.resize_with(calls.len(), Values::new);
+        }
+        let mut found = 0;
+        for (keys, values) in calls.zip(&mut self.values) {
+            self.db.multi_get(keys, values)?;
+            found += values.found();
+        }
+        Ok(found)
     }
 
     fn value(&self, at: usize) -> Option<&[u8]> {
-        self.values.get(at).ok().flatten()
+        let values = &self.values[at / self.call_keys];
+        values.get(at % self.call_keys).ok().flatten()
     }
 
     fn scan(

@@ -265,7 +265,11 @@ fn the_ycsb_bench_loads_a_store_and_runs_every_workload_on_it() {
         assert!(common.keys_per_second > 0.0);
         assert!(row.batch_p50_us > 0.0 && row.batch_p99_us >= row.batch_p50_us);
         assert!(common.speedup_vs_single.is_some_and(|ratio| ratio > 0.0));
-        let by = if common.batch == 1 { "single" } else { "auto" };
+        let by = if common.batch == 1 {
+            "single"
+        } else {
+            "multiget"
+        };
         assert_eq!(common.strategy, by);
     }
     let left = std::fs::read_dir(folder.path())

@@ -4,7 +4,7 @@
 //! ```text
 //! main ── cli (the command line) ── commands/*  one file per subcommand
 //!                                       ├── open_store  opens a store with the options
-//!                                       ├── measure     compares strategies, and shows them
+//!                                       ├── measure     compares gets with batches, and shows them
 //!                                       ├── input/*     inputs: CSV, TSV, NDJSON, key lists, traces; plain, gzip, xz
 //!                                       ├── output      standard output, escaping, readable numbers
 //!                                       └── exit        outcomes, errors, exit codes

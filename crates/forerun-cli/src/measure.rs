@@ -1,5 +1,5 @@
-//! Measures lookups: the same reads, answered one key at a time and in batches by several
-//! strategies, in alternating rounds.
+//! Measures lookups: the same reads, answered one key at a time and in batches, in alternating
+//! rounds.
 //!
 //! Rounds, medians and ratios come from [`forerun_measure::harness`]. This module defines one turn
 //! on a store, and checks every answer of every method before it reports a figure.
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::Context;
-use forerun_db::{Db, Strategy, Values};
+use forerun_db::{Db, Values};
 use forerun_measure::harness::{self, Case, Plan, Sample, Turn};
 use forerun_measure::progress::Progress;
 use forerun_measure::result_row::Row;
@@ -30,8 +30,6 @@ pub struct Lookups<'a, K> {
     pub hits: &'a dyn Fn(Range<usize>) -> usize,
     /// Batch sizes. Each one is measured.
     pub batches: &'a [usize],
-    /// The strategies of the batches. [`Method::Get`] is always measured too, as the baseline.
-    pub strategies: &'a [Strategy],
     /// The fields that all results share.
     pub about: Row,
 }
@@ -52,29 +50,21 @@ pub enum Method {
     /// value is copied into one buffer, so that the baseline pays for no allocation that
     /// [`Db::get`] would make and a batch would not.
     Get,
-    /// In batches, with [`Db::multi_get_with`].
-    Batch(Strategy),
+    /// In batches, with [`Db::multi_get`].
+    MultiGet,
 }
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Method::Get => f.write_str("get"),
-            Method::Batch(strategy) => strategy.fmt(f),
-        }
+        f.write_str(match self {
+            Method::Get => "get",
+            Method::MultiGet => "multiget",
+        })
     }
 }
 
-/// [`Method::Get`] first, then the strategies, without duplicates.
-fn methods(strategies: &[Strategy]) -> Vec<Method> {
-    let mut all = vec![Method::Get];
-    for method in strategies.iter().copied().map(Method::Batch) {
-        if !all.contains(&method) {
-            all.push(method);
-        }
-    }
-    all
-}
+/// What is measured, the baseline first.
+const METHODS: [Method; 2] = [Method::Get, Method::MultiGet];
 
 /// The answers to one group of keys. The memory is reused from group to group.
 #[derive(Default)]
@@ -96,10 +86,9 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         length: Length,
         progress: &Progress,
     ) -> anyhow::Result<Vec<Row>> {
-        let methods = methods(self.strategies);
         let mut cases = Vec::new();
         for (group, &batch) in self.batches.iter().enumerate() {
-            for &method in &methods {
+            for method in METHODS {
                 let name = format!("{method}, batches of {batch}");
                 cases.push(Case::new(group, name, move |turn: &Turn| {
                     self.turn(turn, batch, method, length)
@@ -110,12 +99,12 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         let cells = self
             .batches
             .iter()
-            .flat_map(|&batch| methods.iter().map(move |&method| (batch, method)));
+            .flat_map(|&batch| METHODS.map(|method| (batch, method)));
         Ok(cells
             .zip(&outcomes)
             .enumerate()
             .map(|(at, ((batch, method), outcome))| {
-                let single = &outcomes[at - at % methods.len()];
+                let single = &outcomes[at - at % METHODS.len()];
                 Row {
                     engine: "forerun".to_owned(),
                     strategy: method.to_string(),
@@ -177,9 +166,9 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
                     found += usize::from(self.get(key, &mut answers.value)?);
                 }
             }
-            Method::Batch(strategy) => {
+            Method::MultiGet => {
                 for keys in reads.chunks(batch) {
-                    self.multi_get(keys, strategy, &mut answers.values)?;
+                    self.multi_get(keys, &mut answers.values)?;
                     found += answers.values.found();
                 }
             }
@@ -202,9 +191,9 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         Ok(copied.context("cannot look up a key")?.is_some())
     }
 
-    fn multi_get(&self, keys: &[K], strategy: Strategy, values: &mut Values) -> anyhow::Result<()> {
+    fn multi_get(&self, keys: &[K], values: &mut Values) -> anyhow::Result<()> {
         self.db
-            .multi_get_with(keys, strategy, values)
+            .multi_get(keys, values)
             .context("cannot look up a batch")
     }
 
@@ -232,13 +221,11 @@ impl<K: AsRef<[u8]>> Lookups<'_, K> {
         }
         let values = &mut answers.values;
         for &batch in self.batches {
-            for &strategy in self.strategies {
-                for (keys, expected) in reads.chunks(batch).zip(expected.chunks(batch)) {
-                    self.multi_get(keys, strategy, values)?;
-                    for (at, (key, expected)) in keys.iter().zip(expected).enumerate() {
-                        let method = format_args!("{strategy} in batches of {batch}");
-                        compare(method, key.as_ref(), values.get(at)?, expected.as_deref())?;
-                    }
+            for (keys, expected) in reads.chunks(batch).zip(expected.chunks(batch)) {
+                self.multi_get(keys, values)?;
+                for (at, (key, expected)) in keys.iter().zip(expected).enumerate() {
+                    let method = format_args!("{} in batches of {batch}", Method::MultiGet);
+                    compare(method, key.as_ref(), values.get(at)?, expected.as_deref())?;
                 }
             }
         }
@@ -288,7 +275,7 @@ pub fn table(rows: &[Row]) -> TextTable {
     table
 }
 
-/// Compares [`Method::Get`] with the batches of one strategy, one line per batch size.
+/// Compares [`Method::Get`] with batches, one line per batch size.
 pub fn comparison(rows: &[Row]) -> TextTable {
     let mut table = TextTable::new([
         "batch",
@@ -316,20 +303,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn get_comes_first_and_no_strategy_twice() {
-        let strategies = [Strategy::Auto, Strategy::Single, Strategy::Auto];
-        assert_eq!(
-            methods(&strategies),
-            [
-                Method::Get,
-                Method::Batch(Strategy::Auto),
-                Method::Batch(Strategy::Single)
-            ]
-        );
-        assert_eq!(methods(&[]), [Method::Get]);
-    }
-
-    #[test]
     fn a_comparison_has_one_line_per_batch() {
         let row = |batch, strategy: &str, rate: f64| {
             let row = Row {
@@ -345,9 +318,9 @@ mod tests {
         };
         let rows = [
             row(1, "get", 1e6),
-            row(1, "auto", 1e6),
+            row(1, "multiget", 1e6),
             row(8, "get", 1e6),
-            row(8, "auto", 4e6),
+            row(8, "multiget", 4e6),
         ];
         let table = comparison(&rows);
         assert_eq!(table.rows[1], ["8", "1000", "250", "4.00 M", "4.00"]);
@@ -372,7 +345,6 @@ mod tests {
             reads: &reads,
             hits: &|range| range.filter(|at| at % 2 == 0).count(),
             batches: &[1, 7, 64],
-            strategies: &Strategy::ALL,
             about: Row {
                 bench: "test".to_owned(),
                 ..Row::default()
@@ -381,7 +353,7 @@ mod tests {
         let plan = Plan::new(2, std::time::Duration::from_micros(100));
         for length in [Length::AllReads, Length::Time] {
             let rows = lookups.measure(&plan, length, &Progress::hidden()).unwrap();
-            assert_eq!(rows.len(), 3 * (1 + Strategy::ALL.len()));
+            assert_eq!(rows.len(), 3 * 2);
             assert!(
                 rows.iter()
                     .all(|row| row.bench == "test" && row.keys_per_second > 0.0)

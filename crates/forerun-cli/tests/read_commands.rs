@@ -59,7 +59,7 @@ fn json_and_hexadecimal_are_exact() {
 }
 
 #[test]
-fn multiget_keeps_the_order_of_the_list_for_every_strategy_and_batch() {
+fn multiget_keeps_the_order_of_the_list_for_every_batch() {
     let workspace = Workspace::new();
     let rows: String = (0..500)
         .map(|n| format!("{{\"k\":\"key{n:04}\",\"n\":{n}}}\n"))
@@ -76,27 +76,16 @@ fn multiget_keeps_the_order_of_the_list_for_every_strategy_and_batch() {
         .map(|n| format!("key{n:04}\t{{\"k\":\"key{n:04}\",\"n\":{n}}}\n"))
         .collect();
     workspace.file("wanted", &list);
-    for strategy in forerun_db::Strategy::ALL {
-        for batch in ["1", "7", "64", "1024"] {
-            let ran = workspace.run(&[
-                "multiget",
-                "db",
-                "--keys",
-                "wanted",
-                "--batch",
-                batch,
-                "--strategy",
-                &strategy.to_string(),
-            ]);
-            assert_eq!(ran.code, 1, "{ran:?}");
-            assert!(ran.text() == expected, "{strategy} in batches of {batch}");
-            let found = expected.lines().count();
-            assert!(
-                ran.complaint()
-                    .contains(&format!("700 keys: {found} found, {} missing", 700 - found)),
-                "{ran:?}"
-            );
-        }
+    for batch in ["1", "7", "64", "1024"] {
+        let ran = workspace.run(&["multiget", "db", "--keys", "wanted", "--batch", batch]);
+        assert_eq!(ran.code, 1, "{ran:?}");
+        assert!(ran.text() == expected, "in batches of {batch}");
+        let found = expected.lines().count();
+        assert!(
+            ran.complaint()
+                .contains(&format!("700 keys: {found} found, {} missing", 700 - found)),
+            "{ran:?}"
+        );
     }
     let ran = workspace.run_with_input(
         &["multiget", "db", "--keys", "-", "--quiet"],

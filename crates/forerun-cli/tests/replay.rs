@@ -26,8 +26,6 @@ fn a_filled_store_answers_every_read() {
         "40",
         "--batch",
         "8,64",
-        "--strategy",
-        "interleaved,auto",
         "--rounds",
         "2",
     ]);
@@ -37,8 +35,8 @@ fn a_filled_store_answers_every_read() {
         ),
         "{reported}"
     );
-    // Two header lines, then `get` and two strategies for each of two batch sizes.
-    assert_eq!(reported.lines().count(), 2 + 6, "{reported}");
+    // Two header lines, then `get` and `multiget` for each of two batch sizes.
+    assert_eq!(reported.lines().count(), 2 + 4, "{reported}");
     assert_eq!(
         workspace
             .succeeds(&["scan", "db", "--keys-only", "--hex"])
@@ -70,7 +68,7 @@ fn json_has_one_object_a_figure() {
         .map(|line| serde_json::from_str(line).expect("a line is JSON"))
         .collect();
     assert_eq!(lines.len(), 2);
-    for (line, strategy) in lines.iter().zip(["get", "auto"]) {
+    for (line, strategy) in lines.iter().zip(["get", "multiget"]) {
         assert_eq!(line["bench"], "replay");
         assert_eq!(line["case"], "keys.txt");
         assert_eq!(line["strategy"], strategy);

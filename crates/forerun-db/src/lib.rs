@@ -75,7 +75,7 @@ pub use io::ReadBackend;
 pub use limits::{
     BATCH_BYTES_MAX, KEY_BYTES_MAX, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, VALUE_BYTES_MAX,
 };
-pub use memtable::{MemTableStats, MemoryChecks, Strategy, UnknownStrategy};
+pub use memtable::{MemTableStats, MemoryChecks};
 pub use offline::describe::{DescribeOptions, describe};
 pub use offline::description::{
     Description, KeyspaceDescription, ManifestDescription, RunDescription, RunSummary,

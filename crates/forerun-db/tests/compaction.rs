@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Background, Db, Durability, Error, Options, ReadBackend, Strategy, TreeOptions, Values,
-    WalMode, WriteBatch,
+    Background, Db, Durability, Error, Options, ReadBackend, TreeOptions, Values, WalMode,
+    WriteBatch,
 };
 use testing::{STORE, open, small_options, tiny_options};
 
@@ -189,17 +189,13 @@ fn snapshots_and_iterators_are_stable_across_flushes_and_compactions() {
         assert_eq!(found.unwrap(), wanted, "an iterator keeps its read point");
         let keys: Vec<_> = (0..37).map(key).collect();
         let mut values = Values::new();
-        for strategy in Strategy::ALL {
-            snapshot
-                .multi_get_with(&keys, strategy, &mut values)
-                .unwrap();
-            for (key, value) in keys.iter().zip(values.iter()) {
-                let wanted = wanted
-                    .iter()
-                    .find(|(k, _)| k == key)
-                    .map(|(_, v)| v.as_slice());
-                assert_eq!(value.unwrap(), wanted);
-            }
+        snapshot.multi_get(&keys, &mut values).unwrap();
+        for (key, value) in keys.iter().zip(values.iter()) {
+            let wanted = wanted
+                .iter()
+                .find(|(k, _)| k == key)
+                .map(|(_, v)| v.as_slice());
+            assert_eq!(value.unwrap(), wanted);
         }
     }
     // Without snapshots, nothing old is kept.

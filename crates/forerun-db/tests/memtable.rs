@@ -1,5 +1,7 @@
-//! The memtable against a plain map: every strategy, with and without checks, every order, any
-//! batch.
+//! The memtable against a plain map: every search, checks on and off, every order, any batch.
+
+#[path = "testing/search.rs"]
+mod search;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +9,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use forerun_core::Pages;
 use forerun_db::memtable::{
-    Bytewise, Comparator, Lookup, MemTable, MemTableConfig, MemoryChecks, ReverseBytewise, Strategy,
+    Bytewise, Comparator, Lookup, MemTable, MemTableConfig, MemoryChecks, ReverseBytewise,
 };
 use forerun_db::{Error, Op, Values};
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Generate;
+use search::Search;
 
 /// A snapshot that sees everything.
 const ALL: u64 = u64::MAX >> 8;
@@ -106,32 +109,29 @@ fn fill(table: &MemTable, writes: &[Write], chunk: usize) -> Model {
     model
 }
 
-/// Checks one batch with every strategy, through the sink and through `Values`.
+/// Checks one batch with every search, through the sink and through `Values`.
 fn check_batch(table: &MemTable, model: &Model, keys: &[Vec<u8>], snapshot: u64) {
     let mut values = Values::new();
-    for strategy in Strategy::ALL {
+    for search in Search::all() {
         let mut answers = vec![0; keys.len()];
-        table.multi_get(keys, snapshot, strategy, |position, lookup| {
+        search.multi_get(table, keys, snapshot, |position, lookup| {
             answers[position] += 1;
             let key = &keys[position];
             assert_eq!(
                 found(lookup.unwrap()),
                 model.get(key, snapshot),
-                "{strategy}, {key:?}"
+                "{search}, {key:?}"
             );
         });
         assert!(
             answers.iter().all(|&n| n == 1),
-            "{strategy} must answer each key once"
+            "{search} must answer each key once"
         );
-        table.multi_get_values(keys, snapshot, strategy, &mut values);
+        search.multi_get_values(table, keys, snapshot, &mut values);
         assert_eq!(values.len(), keys.len());
         for (key, value) in keys.iter().zip(values.iter()) {
-            assert_eq!(
-                value.unwrap(),
-                model.get(key, snapshot),
-                "{strategy}, {key:?}"
-            );
+            let expected = model.get(key, snapshot);
+            assert_eq!(value.unwrap(), expected, "{search}, {key:?}");
         }
     }
     for key in keys {
@@ -225,7 +225,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_strategy_matches_a_map(
+    fn every_search_matches_a_map(
         writes in writes(0..400),
         chunk in 1_usize..40,
         absent in prop::collection::vec(key(), 0..40),
@@ -362,10 +362,10 @@ fn chains_of_thousands_of_versions_answer_every_snapshot() {
 fn an_empty_table_and_an_empty_batch_answer_nothing() {
     let table = table(MemoryChecks::Off, Arc::new(Bytewise));
     let mut values = Values::new();
-    for strategy in Strategy::ALL {
-        table.multi_get_values::<&[u8]>(&[], 9, strategy, &mut values);
+    for search in Search::all() {
+        search.multi_get_values::<&[u8]>(&table, &[], 9, &mut values);
         assert!(values.is_empty());
-        table.multi_get_values(&[&b"a"[..], b"", b"a"], 9, strategy, &mut values);
+        search.multi_get_values(&table, &[&b"a"[..], b"", b"a"], 9, &mut values);
         assert_eq!((values.len(), values.found()), (3, 0));
     }
     assert_eq!(table.cursor(9).seek_last().unwrap(), None);
@@ -554,6 +554,7 @@ fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
     // The keys published so far, for the other threads to pick from: key number + 1, or 0.
     let published: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let count = AtomicUsize::new(0);
+    let searches = Search::all();
     let work = |thread: u64| {
         let mut values = Values::new();
         for n in (thread..KEYS).step_by(THREADS as usize) {
@@ -572,11 +573,11 @@ fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
                 numbers.extend(published[slot].load(Ordering::Acquire).checked_sub(1));
             }
             let keys: Vec<_> = numbers.iter().map(|&n| mix(n).to_be_bytes()).collect();
-            let strategy = Strategy::ALL[n as usize % Strategy::ALL.len()];
-            table.multi_get_values(&keys, ALL, strategy, &mut values);
+            let search = searches[n as usize % searches.len()];
+            search.multi_get_values(&table, &keys, ALL, &mut values);
             for (number, value) in numbers.iter().zip(values.iter()) {
                 let expected = Some(&number.to_le_bytes()[..]);
-                assert_eq!(value.unwrap(), expected, "{strategy}, key {number}");
+                assert_eq!(value.unwrap(), expected, "{search}, key {number}");
             }
         }
     };

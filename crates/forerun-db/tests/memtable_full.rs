@@ -1,11 +1,15 @@
 //! Memtables with every limit up to a few KiB, and with limits at which a skip-list index is due:
 //! whatever is the first request that does not fit, a table keeps what it took and not more.
 
+#[path = "testing/search.rs"]
+mod search;
+
 use std::collections::BTreeMap;
 
 use forerun_core::{Pages, split_mix64};
-use forerun_db::memtable::{Lookup, MemTable, MemTableConfig, MemoryChecks, Strategy};
+use forerun_db::memtable::{Lookup, MemTable, MemTableConfig, MemoryChecks};
 use forerun_db::{Error, Op};
+use search::Search;
 
 /// A snapshot that sees everything.
 const ALL: u64 = u64::MAX >> 8;
@@ -65,16 +69,16 @@ fn check(table: &MemTable, map: &Map, written: usize) {
     assert_eq!(stats.entries, written);
     assert!(stats.used_bytes <= stats.limit_bytes, "{stats:?}");
     let keys: Vec<_> = map.keys().cloned().chain([b"none".to_vec()]).collect();
-    for strategy in Strategy::ALL {
+    for search in Search::all() {
         let mut answers = 0;
-        table.multi_get(&keys, ALL, strategy, |position, lookup| {
+        search.multi_get(table, &keys, ALL, |position, lookup| {
             answers += 1;
             let wanted = match map.get(&keys[position]) {
                 None => Lookup::Missing,
                 Some(None) => Lookup::Deleted,
                 Some(Some(value)) => Lookup::Value(value),
             };
-            assert_eq!(lookup.unwrap(), wanted, "{strategy}");
+            assert_eq!(lookup.unwrap(), wanted, "{search}");
             assert_eq!(table.get(&keys[position], ALL).unwrap(), wanted);
         });
         assert_eq!(answers, keys.len());

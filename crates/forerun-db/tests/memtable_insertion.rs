@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forerun_core::Pages;
 use forerun_db::Op;
 use forerun_db::memtable::{
-    Bytewise, Comparator, Lookup, MemTable, MemTableConfig, MemoryChecks, ReverseBytewise, Strategy,
+    Bytewise, Comparator, Lookup, MemTable, MemTableConfig, MemoryChecks, ReverseBytewise,
 };
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Generate;
 use testing::random::Random;
+use testing::search::Search;
 
 /// A snapshot that sees everything.
 const ALL: u64 = u64::MAX >> 8;
@@ -51,7 +52,7 @@ fn publish(table: &MemTable, keys: &[u64], first_sequence: u64) {
 /// The sequence numbers of each key's versions, ascending.
 type Versions = BTreeMap<u64, Vec<u64>>;
 
-/// Checks what a snapshot sees: every key by each strategy, and the order of all.
+/// Checks what a snapshot sees: every key by each search, and the order of all.
 fn check(table: &MemTable, written: &Versions, snapshot: u64) {
     let visible = |versions: &Vec<u64>| {
         let seen = versions
@@ -62,18 +63,13 @@ fn check(table: &MemTable, written: &Versions, snapshot: u64) {
     };
     let keys: Vec<_> = written.keys().map(|key| key.to_be_bytes()).collect();
     let expected: Vec<_> = written.values().map(visible).collect();
-    for strategy in [Strategy::Single, Strategy::Interleaved, Strategy::Auto] {
-        table.multi_get(&keys, snapshot, strategy, |position, lookup| {
+    for search in Search::all() {
+        search.multi_get(table, &keys, snapshot, |position, lookup| {
             let value = expected[position].map(u64::to_be_bytes);
             let expected = value
                 .as_ref()
                 .map_or(Lookup::Missing, |value| Lookup::Value(value));
-            assert_eq!(
-                lookup.unwrap(),
-                expected,
-                "{strategy}, {:?}",
-                keys[position]
-            );
+            assert_eq!(lookup.unwrap(), expected, "{search}, {:?}", keys[position]);
         });
     }
     let mut cursor = table.cursor(snapshot);
@@ -251,10 +247,10 @@ fn batches_of_any_length_with_keys_and_values_of_any_length() {
             written.extend(entries);
         }
         let keys: Vec<_> = written.keys().cloned().collect();
-        for strategy in Strategy::ALL {
-            table.multi_get(&keys, ALL, strategy, |position, lookup| {
+        for search in Search::all() {
+            search.multi_get(&table, &keys, ALL, |position, lookup| {
                 let value = &written[&keys[position]];
-                assert_eq!(lookup.unwrap(), Lookup::Value(value), "{strategy}");
+                assert_eq!(lookup.unwrap(), Lookup::Value(value), "{search}");
             });
         }
         let (mut cursor, mut entries) = (table.cursor(ALL), 0);
@@ -294,17 +290,18 @@ fn snapshots_see_whole_batches_while_rows_and_groups_are_inserted() {
             }
         };
         let read = || {
+            let searches = Search::all();
             let mut turn = 0;
             loop {
                 let snapshot = published.load(Ordering::Acquire);
                 for writer in 0..WRITERS {
                     let keys = keys(writer, true);
                     let mut found = Vec::new();
-                    let strategy = Strategy::ALL[turn % Strategy::ALL.len()];
-                    table.multi_get(&keys, snapshot, strategy, |_, lookup| {
+                    let search = searches[turn % searches.len()];
+                    search.multi_get(&table, &keys, snapshot, |_, lookup| {
                         found.push(lookup.unwrap());
                     });
-                    assert!(found.iter().all(|lookup| *lookup == found[0]), "{strategy}");
+                    assert!(found.iter().all(|lookup| *lookup == found[0]), "{search}");
                     turn += 1;
                 }
                 let mut cursor = table.cursor(snapshot);

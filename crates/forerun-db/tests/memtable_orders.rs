@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forerun_core::{Pages, split_mix64};
 use forerun_db::Op;
-use forerun_db::memtable::{Comparator, Lookup, MemTable, MemTableConfig, MemoryChecks, Strategy};
+use forerun_db::memtable::{Comparator, Lookup, MemTable, MemTableConfig, MemoryChecks};
 use testing::random::Random;
+use testing::search::Search;
 
 /// A snapshot that sees everything.
 const ALL: u64 = u64::MAX >> 8;
@@ -115,17 +116,13 @@ fn keys_that_an_order_equates_are_versions_of_one_key_however_threads_write_them
                 .map(|key| key.to_ascii_uppercase())
                 .collect();
             let expected: Vec<_> = versions.values().map(visible).collect();
-            for strategy in Strategy::ALL {
-                table.multi_get(&keys, snapshot, strategy, |position, lookup| {
+            for search in Search::all() {
+                search.multi_get(&table, &keys, snapshot, |position, lookup| {
                     let value = match lookup.unwrap() {
                         Lookup::Value(value) => Some(value.to_vec()),
                         _ => None,
                     };
-                    assert_eq!(
-                        value, expected[position],
-                        "{strategy}, {:?}",
-                        keys[position]
-                    );
+                    assert_eq!(value, expected[position], "{search}, {:?}", keys[position]);
                 });
             }
             let mut cursor = table.cursor(snapshot);
@@ -238,10 +235,10 @@ fn an_order_that_panics_anywhere_in_a_batch_harms_no_other_batch() {
             insert(2000, false, false, 20_000 + back * 977);
         }
         let keys: Vec<_> = kept.keys().cloned().collect();
-        for strategy in Strategy::ALL {
-            table.multi_get(&keys, ALL, strategy, |position, lookup| {
+        for search in Search::all() {
+            search.multi_get(&table, &keys, ALL, |position, lookup| {
                 let value = &kept[&keys[position]];
-                assert_eq!(lookup.unwrap(), Lookup::Value(value), "{strategy}");
+                assert_eq!(lookup.unwrap(), Lookup::Value(value), "{search}");
             });
         }
         let mut cursor = table.cursor(ALL);
@@ -314,17 +311,21 @@ fn an_order_that_contradicts_itself_keeps_every_entry_in_the_table() {
                     .collect();
                 publish(&table, &entries, first);
                 let keys: Vec<_> = entries.into_iter().map(|(key, _)| key).collect();
-                for strategy in [Strategy::Single, Strategy::Interleaved, Strategy::Index] {
-                    table.multi_get(&keys, ALL, strategy, |_, lookup| {
-                        if let Ok(Lookup::Value(value)) = lookup {
-                            assert_eq!(value, b"value");
-                        }
-                    });
+                for search in Search::all() {
+                    let look_up = || {
+                        search.multi_get(&table, &keys, ALL, |_, lookup| {
+                            if let Ok(Lookup::Value(value)) = lookup {
+                                assert_eq!(value, b"value");
+                            }
+                        });
+                    };
+                    if search.sorts() {
+                        // A sort may notice it, and panic.
+                        let _ = catch_unwind(AssertUnwindSafe(look_up));
+                    } else {
+                        look_up();
+                    }
                 }
-                // A sort may notice it, and panic.
-                let _ = catch_unwind(AssertUnwindSafe(|| {
-                    table.multi_get(&keys, ALL, Strategy::Finger, |_, _| {});
-                }));
             }
         };
         std::thread::scope(|scope| {

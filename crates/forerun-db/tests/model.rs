@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Bytewise, Comparator, Db, Durability, Error, Iter, Options, ReverseBytewise, Snapshot,
-    Strategy as Lookup, Values, WriteBatch,
+    Bytewise, Comparator, Db, Durability, Error, Iter, Options, ReverseBytewise, Snapshot, Values,
+    WriteBatch,
 };
 use proptest::prelude::*;
 use testing::{open, small_options, tiny_options, with_and_without_index};
@@ -258,16 +258,10 @@ fn run(steps: &[Step], options: &Options) {
             Step::Get(key) => assert_eq!(db.get(key).unwrap().as_ref(), model.0.get(key)),
             Step::MultiGet(keys) => {
                 let mut values = Values::new();
-                for lookup in Lookup::ALL {
-                    db.multi_get_with(keys, lookup, &mut values).unwrap();
-                    assert_eq!(values.len(), keys.len());
-                    for (key, value) in keys.iter().zip(values.iter()) {
-                        assert_eq!(
-                            value.unwrap(),
-                            model.0.get(key).map(Vec::as_slice),
-                            "{lookup}"
-                        );
-                    }
+                db.multi_get(keys, &mut values).unwrap();
+                assert_eq!(values.len(), keys.len());
+                for (key, value) in keys.iter().zip(values.iter()) {
+                    assert_eq!(value.unwrap(), model.0.get(key).map(Vec::as_slice));
                 }
             }
             Step::Range(start, end, ends) => {

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
 use forerun_db::{
-    Background, Db, Durability, Error, Options, Strategy, Values, WriteBatch, check_with_io,
-    repair_with_io,
+    Background, Db, Durability, Error, Options, Values, WriteBatch, check_with_io, repair_with_io,
 };
 use testing::{STORE, open, run_files, small_options};
 
@@ -425,7 +424,7 @@ fn no_failed_call_or_power_loss_resurrects_a_deleted_key() {
 /// Keys that are deleted by a range, put again afterwards, deleted singly, or never covered, in
 /// runs, in a full memtable and in the active one.
 #[test]
-fn every_strategy_gives_the_same_answers_beside_a_live_range_deletion() {
+fn a_batch_gives_the_same_answers_as_single_reads_beside_a_live_range_deletion() {
     const COUNT: u32 = 700;
     let io = FaultIo::new();
     let db = open(&io, &options()).unwrap();
@@ -462,17 +461,15 @@ fn every_strategy_gives_the_same_answers_beside_a_live_range_deletion() {
         if when == "flushed" {
             db.flush().unwrap();
         }
-        for strategy in Strategy::ALL {
-            db.multi_get_with(&keys, strategy, &mut values).unwrap();
-            for (at, &number) in numbers.iter().enumerate() {
-                let found = values.get(at).unwrap();
-                assert_eq!(found, wanted(number), "{strategy} {when}: key {number}");
-            }
-            before.multi_get_with(&keys, strategy, &mut values).unwrap();
-            for (at, &number) in numbers.iter().enumerate() {
-                let old = (number < COUNT).then_some(&b"old"[..]);
-                assert_eq!(values.get(at).unwrap(), old, "{strategy} {when}: before");
-            }
+        db.multi_get(&keys, &mut values).unwrap();
+        for (at, &number) in numbers.iter().enumerate() {
+            let found = values.get(at).unwrap();
+            assert_eq!(found, wanted(number), "{when}: key {number}");
+        }
+        before.multi_get(&keys, &mut values).unwrap();
+        for (at, &number) in numbers.iter().enumerate() {
+            let old = (number < COUNT).then_some(&b"old"[..]);
+            assert_eq!(values.get(at).unwrap(), old, "{when}: before");
         }
         for &number in &numbers {
             let found = db.get(number.to_be_bytes()).unwrap();

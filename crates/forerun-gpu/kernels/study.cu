@@ -1,5 +1,7 @@
-// The kernels of a product build, and the kernels that only the benchmarks use (src/study/).
+// The kernels of a product build, and the kernels that only the benchmarks use.
 #include "all.cu"
 #include "busy.cu"
+#include "gather_study.cu"
 #include "litmus.cu"
 #include "roofline.cu"
+#include "table_study.cu"

@@ -1,4 +1,5 @@
-//! The versions of the row copy, and their kernels.
+//! The versions of the row copy, and their kernels. A product build has only the kernels of V5; the
+//! feature `study` adds the others, for measurements.
 //!
 //! | version | a row is copied by | requests |
 //! |---------|--------------------|----------|
@@ -10,8 +11,7 @@
 //! | v5-r1, v5-r2 | a warp, one or two rows at once | as v4, each beginning on a line of 128 bytes across the link (32 for units of one byte) |
 //! | v6 | the bulk copy unit, one operation per run of neighbouring rows | through shared memory; compute capability 9.0 |
 //!
-//! V0 to V4 are the steps of a published study. They are kept so that its measurements can be
-//! repeated.
+//! V0 to V4 are the steps of a published study, whose measurements can be repeated.
 
 use forerun_core::sync::OnceLock;
 
@@ -58,6 +58,7 @@ impl KernelVersion {
 
     /// Whether the version strides over the rows, so that any number of blocks works. The other
     /// versions need one thread or one warp per row.
+    #[cfg(feature = "study")]
     pub fn can_be_capped(&self) -> bool {
         *self >= KernelVersion::V4
     }
@@ -142,7 +143,14 @@ forerun_core::names! {
     UnknownAccessWidth
 }
 
-/// A kernel of `kernels/gather.list`.
+/// The lists of the kernels that this build has.
+const LISTS: &[&str] = &[
+    include_str!("../kernels/gather.list"),
+    #[cfg(feature = "study")]
+    include_str!("../kernels/gather_study.list"),
+];
+
+/// A kernel of one of the lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelEntry {
     pub(crate) name: &'static str,
@@ -156,12 +164,12 @@ pub(crate) struct KernelEntry {
     pub(crate) capability: (u32, u32),
 }
 
-/// The kernels, in the order of the list.
+/// The kernels, in the order of the lists.
 pub(crate) fn kernels() -> &'static [KernelEntry] {
     static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
     KERNELS.get_or_init(|| {
-        let list = include_str!("../kernels/gather.list");
-        list.lines().filter_map(parse_entry).collect()
+        let lines = LISTS.iter().flat_map(|list| list.lines());
+        lines.filter_map(parse_entry).collect()
     })
 }
 
@@ -218,9 +226,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_list_is_a_distinct_kernel() {
-        let list = include_str!("../kernels/gather.list");
-        let lines = list.lines().filter(|line| line.starts_with("KERNEL"));
+    fn every_line_of_the_lists_is_a_distinct_kernel() {
+        let lines = LISTS.iter().flat_map(|list| list.lines());
+        let lines = lines.filter(|line| line.starts_with("KERNEL"));
         assert_eq!(kernels().len(), lines.count());
         for (at, entry) in kernels().iter().enumerate() {
             let same = |other: &KernelEntry| {
@@ -233,13 +241,23 @@ mod tests {
     }
 
     #[test]
+    fn the_versions_of_a_product_build_have_a_kernel_for_every_unit() {
+        for version in [KernelVersion::V5R1, KernelVersion::V5R2] {
+            assert_eq!(units_of(version), AccessWidth::ALL);
+        }
+        if !cfg!(feature = "study") {
+            assert_eq!(kernels().len(), 2 * AccessWidth::ALL.len());
+        }
+    }
+
+    #[cfg(feature = "study")]
+    #[test]
     fn every_version_has_a_kernel_and_its_name_is_read_back() {
         for version in KernelVersion::ALL {
             assert!(!units_of(version).is_empty(), "{version}");
             assert_eq!(version.name().parse(), Ok(version));
         }
         assert_eq!(units_of(KernelVersion::V0), [AccessWidth::B1]);
-        assert_eq!(units_of(KernelVersion::V5R2), AccessWidth::ALL);
         let error = "v9".parse::<KernelVersion>().unwrap_err().to_string();
         assert!(
             error.contains("\"v9\"") && error.contains("v5-r2"),

@@ -1,6 +1,6 @@
 //! Errors of a copy that is refused before the launch.
 
-use crate::copy_version::{AccessWidth, KernelVersion};
+use crate::copy_version::AccessWidth;
 use std::fmt;
 
 use forerun_core::size::counted;
@@ -192,7 +192,7 @@ pub enum GatherError {
     /// The requested version has no kernel with a unit that fits.
     #[error("there is no kernel {version} with {unit}-byte units, only with {}", list(.has))]
     NoKernel {
-        version: KernelVersion,
+        version: &'static str,
         unit: AccessWidth,
         has: Vec<AccessWidth>,
     },
@@ -205,7 +205,7 @@ pub enum GatherError {
         found.1
     )]
     VersionNeedsNewerDevice {
-        version: KernelVersion,
+        version: &'static str,
         needed: (u32, u32),
         found: (u32, u32),
     },
@@ -214,13 +214,15 @@ pub enum GatherError {
         "{version} needs a thread or warp per row and cannot be limited to {}; v4 and later can",
         counted(cap, "multiprocessor")
     )]
-    CannotCap { version: KernelVersion, cap: u32 },
+    #[cfg(feature = "study")]
+    CannotCap { version: &'static str, cap: u32 },
     /// The limit on multiprocessors is zero.
     #[error("at least one multiprocessor is needed")]
     NoMultiprocessors,
     /// There are more rows than one launch of this version supports.
     #[error("{rows} rows are too many for one launch of {version}; v4 and later take any number")]
-    TooManyRows { version: KernelVersion, rows: u64 },
+    #[cfg(feature = "study")]
+    TooManyRows { version: &'static str, rows: u64 },
     /// The map has fewer entries than there are host rows.
     #[error(
         "the slot map has {} per layer, but the host has {}",

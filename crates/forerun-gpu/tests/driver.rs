@@ -10,10 +10,9 @@ mod fake_driver;
 use fake_calls::{calls, current, enter, registered};
 use fake_driver::has_fake_driver;
 use forerun_gpu::gather::{
-    CopySpec, DeviceCopyOptions, DevicePairs, IndexType, KernelVersion, Layers, RowCopy, RowLayout,
-    gather,
+    CopySpec, DeviceCopyOptions, DevicePairs, IndexType, Layers, RowLayout, gather,
 };
-use forerun_gpu::table::{DeviceBatch, GpuTable, Lookup, TableError, TableOptions};
+use forerun_gpu::table::{GpuTable, TableOptions};
 use forerun_gpu::{
     DeviceBuffer, Event, Gpu, GpuError, Graph, HostMemory, Pages, Piece, PinnedBuffer, Stream,
     Transfer,
@@ -153,8 +152,11 @@ fn keys_and_values_of_a_layer_need_no_table_on_the_device() {
     assert_eq!(uneven, "in in launch");
 }
 
+#[cfg(feature = "study")]
 #[test]
 fn a_smaller_copy_leaves_a_larger_one_its_shared_memory() {
+    use forerun_gpu::gather::{KernelVersion, RowCopy};
+
     if !has_fake_driver("a_smaller_copy_leaves_a_larger_one_its_shared_memory", &[]) {
         return;
     }
@@ -165,7 +167,7 @@ fn a_smaller_copy_leaves_a_larger_one_its_shared_memory() {
     let indices = DeviceBuffer::from_slice(&gpu, &[0; 16]).unwrap();
     let copy = |row_bytes: u64| -> RowCopy<'_> {
         let mut spec = CopySpec::dense(row_bytes, 8, 8);
-        spec.kernel.version = Some(KernelVersion::V6);
+        spec.kernel = spec.kernel.version(KernelVersion::V6);
         let pairs = DevicePairs::interleaved(&indices, 0, IndexType::I32, &[2, 2]).unwrap();
         gather(&host, &device, &spec, &pairs, &DeviceCopyOptions::default()).unwrap()
     };
@@ -231,8 +233,11 @@ fn a_table_grows_without_its_rows_passing_through_the_host() {
     assert_eq!(calls.matches("out").count(), 3, "{calls}");
 }
 
+#[cfg(feature = "study")]
 #[test]
 fn the_pipeline_is_refused_beside_writers() {
+    use forerun_gpu::table::{DeviceBatch, Lookup, TableError};
+
     if !has_fake_driver("the_pipeline_is_refused_beside_writers", &[]) {
         return;
     }
@@ -246,7 +251,7 @@ fn the_pipeline_is_refused_beside_writers() {
         ..DeviceBatch::new(&keys, 8)
     };
     for lookup in Lookup::ALL {
-        let is_pipeline = matches!(lookup, Lookup::Pipeline | Lookup::SeedRule);
+        let is_pipeline = !lookup.may_run_beside_writers();
         table.lookup_command(lookup, &batch, false).unwrap();
         // Lookups of rows always use tiles.
         table.lookup_command(lookup, &with_rows, true).unwrap();

@@ -56,11 +56,11 @@
 //! Use [`hash::HashTable`] where keys and values have eight bytes each and order does not matter.
 //!
 //! # Execution of a batch
-//! [`Db::multi_get`] uses [`Strategy::Auto`]: the hash index of a memtable, or where there is none,
-//! the search that is the fastest while the program runs. [`Db::multi_get_with`] takes another
-//! strategy. `forerun demo` (the crate `forerun-cli`) measures the gain on real data on your
-//! machine. The instruction set is chosen when the program starts ([`machine::isa`]), so a plain
-//! build is as fast as one built for the machine.
+//! [`Db::multi_get`] looks up all keys of a batch together: through the hash index of a memtable,
+//! or where there is none, in its list, with many searches in flight. `forerun demo` (the crate
+//! `forerun-cli`) measures the gain on real data on your machine. The instruction set is chosen
+//! when the program starts ([`machine::isa`]), so a plain build is as fast as one built for the
+//! machine.
 //!
 //! # Reading
 //! [`Db::get`] returns an owned value, [`Db::read`] lends it to a closure without a copy,
@@ -111,8 +111,8 @@ pub use error::{Error, Result};
 pub use forerun_db::{
     Access, Background, Compression, Create, Db, Durability, Entry, Error as DbError, Ingestion,
     Iter, KeyRange, Keyspace, KeyspaceBatch, KeyspaceOptions, KeyspaceSnapshot, MemoryChecks, Op,
-    Ops, Options, Readable, Recovery, RunOptions, Snapshot, Strategy, TreeOptions, UnknownStrategy,
-    Values, ViewId, WalMode, WriteBatch,
+    Ops, Options, Readable, Recovery, RunOptions, Snapshot, TreeOptions, Values, ViewId, WalMode,
+    WriteBatch,
 };
 
 /// Backups of a store.
@@ -311,7 +311,7 @@ pub mod prelude {
     pub use crate::client::{Client, ClientOptions, ServerAddress};
     #[cfg(feature = "table")]
     pub use crate::table::{Dtype, Table};
-    pub use crate::{Db, Durability, Keyspace, Options, Snapshot, Strategy, Values, WriteBatch};
+    pub use crate::{Db, Durability, Keyspace, Options, Snapshot, Values, WriteBatch};
 }
 
 /// The examples of the project's and the crate's README, compiled with the tests.

@@ -45,7 +45,7 @@ each!(is_sent: forerun::Iter, table::Export);
 
 each!(is_owned_error:
     forerun::DbError, forerun::Error, forerun::process::Forked, forerun::machine::UnknownIsa,
-    forerun::machine::RegionError, forerun::machine::SizeError, forerun::UnknownStrategy,
+    forerun::machine::RegionError, forerun::machine::SizeError,
     cache::Error, hash::Error, io::UnknownReadBackend, table::Error, table::UnknownDtype,
 );
 

@@ -131,7 +131,7 @@ impl Fixture {
     fn spec_of(&self, method: CopyMethod) -> CopySpec {
         let mut spec = self.spec.clone();
         if let CopyMethod::Version(version) = method {
-            spec.kernel.version = Some(version);
+            spec.kernel = spec.kernel.version(version);
             // The published record limits its fifth version to 16 multiprocessors.
             if self.setting.study == Study::Seed && version == KernelVersion::V4 {
                 spec.kernel.multiprocessors = Some(16);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use forerun_db::{Strategy, Values};
+use forerun_db::Values;
 use forerun_measure::progress::Progress;
 
 use crate::exit::{self, Outcome};
@@ -40,9 +40,6 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=1 << 20)
     )]
     batch: u32,
-    /// Lookup strategy: index, single, finger, interleaved or auto
-    #[arg(long, default_value_t)]
-    strategy: Strategy,
     /// Keys are listed and printed as hexadecimal digits
     #[arg(long)]
     hex: bool,
@@ -86,7 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         }
         let began = Instant::now();
         keyspace
-            .multi_get_with(&batch, args.strategy, &mut values)
+            .multi_get(&batch, &mut values)
             .context("cannot look up the keys")?;
         summary.looking += began.elapsed();
         print_batch(args, &batch, &values, &mut out, &mut summary)?;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use forerun_db::{Db, Durability, Strategy, Values, WriteBatch};
+use forerun_db::{Db, Durability, Values, WriteBatch};
 use forerun_measure::harness::Plan;
 use forerun_measure::progress::Progress;
 use forerun_measure::result_row::Row;
@@ -24,20 +24,20 @@ use crate::output::{self, Out};
 
 /// Batch size of `--fill`.
 const FILL_BATCH: usize = 1024;
-/// Number of reads at the beginning of the trace whose answers are compared one by one, for each
-/// strategy, before anything is measured.
+/// Number of reads at the beginning of the trace whose answers are compared one by one, before
+/// anything is measured.
 const CHECKED_READS: usize = 50_000;
 
 /// Replay a trace of reads in batches
 ///
-/// The trace is read into memory first. Then each strategy in turn answers all its reads, in
-/// batches of consecutive keys. Reports the median of the rounds and the ratio to `get`, which
-/// looks up one key at a time.
+/// The trace is read into memory first. Then all its reads are answered, in turn one key at a time
+/// (`get`) and in batches of consecutive keys (`multiget`). Reports the median of the rounds and
+/// the ratio to `get`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   forerun replay orm.db orm-busy.trace.xz --format u32be --fill --batch 64
-  forerun replay cities.db keys.txt.gz --batch 8,64 --strategy interleaved,finger
+  forerun replay cities.db keys.txt.gz --batch 8,64
   forerun replay orm.db orm-busy.trace.xz --format u32be --rounds 3 --json")]
 pub struct Args {
     #[command(flatten)]
@@ -51,9 +51,6 @@ pub struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64",
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Vec<u32>,
-    /// Lookup strategies of the batches: a list of index, single, finger, interleaved, auto
-    #[arg(long, value_delimiter = ',', default_value = "auto")]
-    strategy: Vec<Strategy>,
     /// Number of rounds; the median is reported
     #[arg(
         long,
@@ -103,7 +100,6 @@ fn replay<K: AsRef<[u8]> + Eq + Hash>(args: &Args, reads: &[K]) -> anyhow::Resul
         // Every turn reads the whole trace.
         hits: &|_| hits,
         batches: &batches,
-        strategies: &args.strategy,
         about: about(args, &distinct, hits as f64 / reads.len() as f64),
     };
     lookups.check(CHECKED_READS, |at| {

@@ -24,7 +24,6 @@ use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
 use crate::memtable::RegionPool;
 use crate::ranges::RangeRef;
-use crate::run::PageSearch;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
 use crate::tree::build::{Build, RunNumbers, write_runs};
@@ -72,8 +71,6 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
     let reading = ReadContext {
         cache: Arc::clone(&cache),
         backend: options.reads,
-        search: PageSearch::default(),
-        use_index: true,
     };
     static STORES: AtomicU64 = AtomicU64::new(1);
     // Relaxed: the numbers only have to differ.

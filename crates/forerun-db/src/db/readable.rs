@@ -8,7 +8,6 @@
 use std::ops::RangeBounds;
 
 use super::iter::Iter;
-use crate::memtable::Strategy;
 use crate::{Result, Values};
 
 /// A source of reads: [`Db`](crate::Db), [`Keyspace`](crate::Keyspace),
@@ -50,18 +49,6 @@ pub trait Readable: sealed::Sealed {
     /// # Errors
     /// See [`Db::multi_get`](crate::Db::multi_get).
     fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()>;
-
-    /// Looks up all `keys` at once with a given strategy. See
-    /// [`Db::multi_get_with`](crate::Db::multi_get_with).
-    ///
-    /// # Errors
-    /// See [`Db::multi_get`](crate::Db::multi_get).
-    fn multi_get_with<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        strategy: Strategy,
-        values: &mut Values,
-    ) -> Result<()>;
 
     /// Iterates over all entries. See [`Db::iter`](crate::Db::iter).
     fn iter(&self) -> Iter;
@@ -200,26 +187,7 @@ macro_rules! readable {
                 keys: &[K],
                 values: &mut $crate::Values,
             ) -> $crate::Result<()> {
-                self.multi_get_with(keys, $crate::Strategy::Auto, values)
-            }
-
-            /// [`multi_get`](Self::multi_get) with a given strategy. All strategies give the same
-            /// answers.
-            ///
-            /// The strategy applies to memtables only. While the store has range deletions, the
-            /// keys are first looked up in the deleted ranges, and the strategy is applied to
-            /// groups of 256 keys. A deleted range is dropped once every run that it covers has
-            /// been rewritten. [`Strategy`](crate::Strategy) has an example.
-            ///
-            /// # Errors
-            /// See [`multi_get`](Self::multi_get).
-            pub fn multi_get_with<K: AsRef<[u8]>>(
-                &self,
-                keys: &[K],
-                strategy: $crate::Strategy,
-                values: &mut $crate::Values,
-            ) -> $crate::Result<()> {
-                self.view()?.multi_get(keys, strategy, values)
+                self.view()?.multi_get(keys, values)
             }
 
             /// Iterates over all entries, in key order.
@@ -370,15 +338,6 @@ macro_rules! readable {
                 values: &mut $crate::Values,
             ) -> $crate::Result<()> {
                 self.multi_get(keys, values)
-            }
-
-            fn multi_get_with<K: AsRef<[u8]>>(
-                &self,
-                keys: &[K],
-                strategy: $crate::Strategy,
-                values: &mut $crate::Values,
-            ) -> $crate::Result<()> {
-                self.multi_get_with(keys, strategy, values)
             }
 
             fn iter(&self) -> $crate::Iter {

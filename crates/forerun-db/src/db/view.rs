@@ -18,7 +18,7 @@ use super::iter::Iter;
 use super::keyspace_data::KeyspaceData;
 use super::snapshots::{Expired, ReadPoint, SnapshotPoint};
 use super::super_version::SuperVersion;
-use crate::memtable::{Bytewise, Comparator, CoveredKey, Lookup, ReverseBytewise, Strategy};
+use crate::memtable::{Bytewise, Comparator, CoveredKey, Lookup, ReverseBytewise};
 use crate::panics;
 use crate::run::SearchKey;
 use crate::run::lookup::Found;
@@ -166,21 +166,16 @@ impl<'a> View<'a> {
         )
     }
 
-    pub(super) fn multi_get<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        strategy: Strategy,
-        values: &mut Values,
-    ) -> Result<()> {
+    pub(super) fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
         let may_panic = self.keyspace.order().may_panic();
         panics::catch_if(may_panic, "looking up a batch of keys", || {
-            self.find_all(keys, strategy, values);
+            self.find_all(keys, values);
             Ok(())
         })
         .inspect_err(|_| values.reset(keys.len()))
     }
 
-    fn find_all<K: AsRef<[u8]>>(&self, keys: &[K], strategy: Strategy, values: &mut Values) {
+    fn find_all<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) {
         self.inner.counters.count_lookups(keys.len());
         values.reset(keys.len());
         let mut missing = values.take_missing();
@@ -199,7 +194,7 @@ impl<'a> View<'a> {
                 };
                 newest
                     .memtable
-                    .multi_get_as_of(keys, self.read_point, strategy, answer);
+                    .multi_get_as_of(keys, self.read_point, answer);
                 older
             }
             // The keyspace was not written to recently.
@@ -209,7 +204,7 @@ impl<'a> View<'a> {
             }
         };
         for batch in missing.chunks_mut(RUN_BATCH) {
-            self.look_below(keys, batch, older, strategy, values);
+            self.look_below(keys, batch, older, values);
         }
         values.keep_missing(missing);
     }
@@ -236,7 +231,6 @@ impl<'a> View<'a> {
         keys: &[K],
         positions: &mut [u32],
         tables: &[Arc<super::super_version::Table>],
-        strategy: Strategy,
         values: &mut Values,
     ) {
         let has_runs = self.version.levels.run_count() != 0;
@@ -257,7 +251,7 @@ impl<'a> View<'a> {
         for table in tables {
             let mut is_missing = [false; RUN_BATCH];
             let memtable = &table.memtable;
-            memtable.multi_get_as_of(&batch[..left], self.read_point, strategy, |i, lookup| {
+            memtable.multi_get_as_of(&batch[..left], self.read_point, |i, lookup| {
                 let position = positions[i] as usize;
                 match lookup {
                     Ok(Lookup::Value(value)) => values.set_found(position, value),

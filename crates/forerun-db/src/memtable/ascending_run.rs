@@ -198,7 +198,7 @@ mod tests {
         let ends = (nodes[0], nodes[nodes.len() - 1]);
         let mut left = nodes.into_iter().zip(first_sequence..);
         // SAFETY: the nodes are new, and there are no others with their numbers.
-        unsafe { insert_run(list, table.hash_index(), ends, &mut left) };
+        unsafe { insert_run(list, table.hash_index.as_ref(), ends, &mut left) };
         keys.len() - left.count()
     }
 

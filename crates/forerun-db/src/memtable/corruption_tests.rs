@@ -9,11 +9,10 @@ use forerun_core::Pages;
 use super::arena::Arena;
 use super::descent::{NoTrail, Step, start};
 use super::list_shape::ListShape;
-use super::measured_choice::MeasuredChoice;
 use super::memory_checks::Trusting;
 use super::node::{Node, Seal, Target};
 use super::skip_list::SkipList;
-use super::{Bytewise, MemTable, MemoryChecks, PointLookups, Strategy};
+use super::{Bytewise, MemTable, MemoryChecks, Strategy};
 use crate::comparator::KeyOrder;
 use crate::{Error, Op};
 
@@ -28,7 +27,7 @@ fn paranoid(shape: ListShape, writes: impl IntoIterator<Item = (Vec<u8>, Vec<u8>
     let list = SkipList::new(arena, order, Seal::Checksum, shape);
     let table = MemTable {
         list: list.unwrap(),
-        point_lookups: PointLookups::Ordered(Box::new(MeasuredChoice::new())),
+        hash_index: None,
         checks: MemoryChecks::Paranoid,
     };
     for (sequence, (key, value)) in (1..).zip(writes) {
@@ -86,7 +85,7 @@ fn overwrite(node: Node<'_>, offset: usize, bytes: &[u8]) {
 /// Which keys fail under a strategy. Every failure must name `named`.
 fn failures(table: &MemTable, keys: &[Vec<u8>], strategy: Strategy, named: &[u8]) -> Vec<usize> {
     let mut failed = Vec::new();
-    table.multi_get(keys, ALL, strategy, |position, lookup| match lookup {
+    table.multi_get_with(keys, ALL, strategy, |position, lookup| match lookup {
         Ok(_) => {}
         Err(Error::CorruptEntry { key, .. }) => {
             assert_eq!(key, named, "{strategy}");
@@ -202,7 +201,7 @@ fn damage_among_the_versions_of_a_key_is_met_on_the_way_to_an_older_one() {
             |error: Error| matches!(error, Error::CorruptEntry { key, .. } if key == b"chain");
         assert!(is_reported(table.get(b"chain", damaged).unwrap_err()));
         for strategy in Strategy::ALL {
-            table.multi_get(
+            table.multi_get_with(
                 &[&b"a"[..], b"chain", b"z"],
                 damaged,
                 strategy,

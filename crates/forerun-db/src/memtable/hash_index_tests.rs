@@ -54,7 +54,7 @@ fn check(table: &MemTable, written: u32) {
         assert_eq!(table.get(key, SEQUENCE_MAX).unwrap(), expected(i));
     }
     let mut answers = 0;
-    table.multi_get(&keys, SEQUENCE_MAX, Strategy::Index, |i, lookup| {
+    table.multi_get(&keys, SEQUENCE_MAX, |i, lookup| {
         assert_eq!(lookup.unwrap(), expected(i));
         answers += 1;
     });
@@ -71,7 +71,7 @@ fn every_key_is_found_however_large_the_index_and_the_batches_are() {
             sequence = write(&table, step, batch, sequence, &|_| true);
             check(&table, end);
         }
-        let index = table.hash_index().unwrap();
+        let index = table.hash_index.as_ref().unwrap();
         assert!((20_000 / 8..20_000 / 4).contains(&index.buckets()));
     }
 }
@@ -81,7 +81,7 @@ fn no_bucket_lacks_an_entry_while_there_is_memory() {
     for batch in [1, 100, 30_000] {
         for _ in 0..4 {
             let table = table(64 << 20);
-            let index = table.hash_index().unwrap();
+            let index = table.hash_index.as_ref().unwrap();
             let (mut sequence, mut written) = (1, 0);
             for end in [20, 50, 71, 73, 100, 150, 500, 5_000, 20_000, 60_000] {
                 sequence = write(&table, written..end, batch, sequence, &|_| true);
@@ -131,7 +131,7 @@ fn without_memory_for_the_index_every_key_is_still_found() {
         let asked = AtomicUsize::new(0);
         let refuse = |_| asked.fetch_add(1, Ordering::Relaxed) < allowed;
         write(&table, 0..3000, 50, 1, &refuse);
-        let index = table.hash_index().unwrap();
+        let index = table.hash_index.as_ref().unwrap();
         assert!(index.buckets() < 64);
         check(&table, 3000);
         // It grows when there is memory again, and keeps what it lacks in mind.
@@ -163,7 +163,7 @@ fn a_late_older_version_does_not_hide_a_newer_one_that_found_no_space() {
             let found = table.get(key, snapshot).unwrap();
             assert_eq!(found, Lookup::Value(value), "{key:?}");
         }
-        table.multi_get(&keys, snapshot, Strategy::Index, |_, lookup| {
+        table.multi_get(&keys, snapshot, |_, lookup| {
             assert_eq!(lookup.unwrap(), Lookup::Value(value));
         });
     }
@@ -261,7 +261,7 @@ impl History {
             let found = number(table.get(key, snapshot).unwrap());
             assert_eq!(found, self.expected(*n, snapshot), "key {n} at {snapshot}");
         }
-        table.multi_get(&keys, snapshot, Strategy::Index, |i, lookup| {
+        table.multi_get(&keys, snapshot, |i, lookup| {
             let (n, found) = (numbers[i], number(lookup.unwrap()));
             assert_eq!(found, self.expected(n, snapshot), "key {n} at {snapshot}");
         });
@@ -319,7 +319,7 @@ fn every_snapshot_sees_the_newest_write_before_it_while_threads_write_the_same_k
         for _ in 0..200 {
             history.check(&table, random.below(WRITES + 1), &mut random);
         }
-        let buckets = table.hash_index().unwrap().buckets();
+        let buckets = table.hash_index.as_ref().unwrap().buckets();
         assert!(buckets >= 32, "round {round}: {buckets} buckets");
     }
 }
@@ -337,7 +337,7 @@ fn orders_that_may_equate_keys_and_checked_tables_have_no_hash_index() {
     }
     let has_index = |config: MemTableConfig| {
         let config = config.limit_bytes(1 << 20).pages(Pages::Small);
-        MemTable::new(config).unwrap().hash_index().is_some()
+        MemTable::new(config).unwrap().hash_index.is_some()
     };
     let default = || MemTableConfig::default().hash_index(true);
     assert!(has_index(default()));
@@ -353,7 +353,7 @@ fn orders_that_may_equate_keys_and_checked_tables_have_no_hash_index() {
     };
     table.prepare([op].into_iter()).unwrap().publish(1);
     let keys = ["key", "KEY", "other"];
-    table.multi_get(&keys, 1, Strategy::Index, |i, lookup| {
+    table.multi_get(&keys, 1, |i, lookup| {
         assert_eq!(lookup.unwrap() == Lookup::Value(b"1"), i < 2);
     });
 }

@@ -1,20 +1,25 @@
-//! The strategies of a batch, built on the search in `descent.rs`.
+//! A batch of lookups: through the hash index, or by one of three ordered searches, which are built
+//! on the search in `descent.rs`.
 //!
-//! Each strategy runs the same lookups; the sink receives each answer with the position of its key.
+//! ```text
+//!   hash index          in stages that run over the batch (hash_lookup.rs)
+//!   no index:
+//!     small table       single; finger for a large batch
+//!     other tables      interleaved
+//! ```
+//!
+//! The sink receives each answer with the position of its key.
 
+use forerun_core::sync::SIMULATED;
 use forerun_core::{interleave, prefetch_ahead};
 
 use super::descent::{Descent, Lookup, Trail, find, find_alone};
 use super::hash_index::HashIndex;
 use super::hash_lookup;
-use super::measured_choice::{CANDIDATES_MAX, CLASSES, MeasuredChoice, Work};
 use super::memory_checks::{Checked, Visit};
 use super::node::{HEIGHT_MAX, Node, Seen, Stands, Target};
-#[cfg(any(test, feature = "study"))]
-use super::partition::partition;
 use super::search_starts::SearchStarts;
 use super::skip_list::SkipList;
-use super::strategy::Strategy;
 use crate::versions::ReadPoint;
 
 /// Lookups in flight. Each prefetches one or two cache lines at a time, and a Zen 4 core has room
@@ -128,106 +133,72 @@ pub(super) struct Sorted {
     pub(super) position: usize,
 }
 
-/// How `Auto` looks up a batch.
-#[derive(Clone, Copy)]
-pub(super) enum Auto<'t> {
-    /// Through the hash index.
-    Index(&'t HashIndex),
-    /// There is none: with the ordered search that is the fastest.
-    Fastest(&'t MeasuredChoice),
+/// Looks up a batch. `index` is the table's hash index, if it has one.
+pub(super) fn find_all<'a, V: Visit, K: BatchKey>(
+    list: &'a SkipList,
+    index: Option<&HashIndex>,
+    batch: &Batch<'_, K>,
+    mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
+) {
+    match (index, batch.keys) {
+        (_, []) => {}
+        (Some(index), [_]) => {
+            let (key, read_point) = (batch.key(0), batch.read_point(0));
+            sink(0, hash_lookup::find(list, index, key, read_point));
+        }
+        (Some(index), _) => hash_lookup::find_all(list, index, batch, sink),
+        (None, keys) => match OrderedSearch::of(list, keys.len()) {
+            OrderedSearch::Single => single::<V, K>(list, batch, sink),
+            OrderedSearch::Finger => finger::<V, K>(list, batch, sink),
+            OrderedSearch::Interleaved => {
+                interleaved::<V, K>(list, batch, keys.len(), |turn| turn, sink);
+            }
+        },
+    }
 }
 
-/// The ordered searches that `Auto` compares.
-const SEARCHES: [Strategy; CANDIDATES_MAX] =
-    [Strategy::Single, Strategy::Interleaved, Strategy::Finger];
+/// How a batch is searched for in the list.
+enum OrderedSearch {
+    Single,
+    Finger,
+    Interleaved,
+}
 
-/// From this many keys on, `Finger` is one of them: sorting a batch may pay, because neighbours
-/// share most of their path. It is the slowest search of a shorter batch.
+/// From this many keys on, sorting a batch for `finger` pays in a table that fits into a core's own
+/// cache, because neighbours share most of their path. It is the slowest search of a shorter batch.
 const FINGER_FROM: usize = 128;
 
 /// Below this size a table fits into a core's own cache, and there is little to overlap. (Measured
 /// where that cache has 1 MiB; docs/internals/performance.md has the figures behind this and the
-/// next one.)
-const CACHED_BYTES: usize = 1 << 20;
+/// next one.) The tables of a simulation are small. Their limit is so low that it runs every
+/// search.
+const CACHED_BYTES: usize = if SIMULATED { 4 << 10 } else { 1 << 20 };
 
 /// Below twice `CACHED_BYTES`, the fewest keys for which interleaving pays.
 const INTERLEAVE_FROM: usize = 8;
 
-/// Which of [`SEARCHES`] to use until some have been timed.
-fn default_search(list: &SkipList, keys: usize) -> usize {
-    match (list.arena().used_bytes(), keys) {
-        (..CACHED_BYTES, FINGER_FROM..) => 2,
-        (..CACHED_BYTES, _) => 0,
-        (bytes, ..INTERLEAVE_FROM) if bytes < 2 * CACHED_BYTES => 0,
-        _ => 1,
+impl OrderedSearch {
+    /// The search for so many keys.
+    fn of(list: &SkipList, keys: usize) -> OrderedSearch {
+        match (list.arena().used_bytes(), keys) {
+            (_, 1) => OrderedSearch::Single,
+            (..CACHED_BYTES, FINGER_FROM..) => OrderedSearch::Finger,
+            (..CACHED_BYTES, _) => OrderedSearch::Single,
+            (bytes, ..INTERLEAVE_FROM) if bytes < 2 * CACHED_BYTES => OrderedSearch::Single,
+            _ => OrderedSearch::Interleaved,
+        }
     }
 }
 
-/// A batch as [`MeasuredChoice`] sees it. How much there is to overlap depends on the number of
-/// keys, so it divides batches into classes. From the number in flight on, it hardly matters. The
-/// times of short batches differ more among themselves.
-fn work(keys: usize) -> Work {
-    let (class, sample_batches) = match keys {
-        ..4 => (0, 16),
-        4..8 => (1, 16),
-        8..IN_FLIGHT => (2, 8),
-        IN_FLIGHT..FINGER_FROM => (3, 4),
-        FINGER_FROM.. => (4, 2),
-    };
-    const _: () = assert!(CLASSES == 5);
-    let candidates = match keys {
-        FINGER_FROM.. => 3,
-        _ => 2,
-    };
-    Work {
-        class,
-        candidates,
-        sample_batches,
-        units: keys,
-    }
-}
-
-/// Runs a batch with a strategy.
-pub(super) fn run<'a, V: Visit, K: BatchKey>(
+/// Searches for one key after the other.
+pub(super) fn single<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
-    auto: Auto<'_>,
     batch: &Batch<'_, K>,
-    strategy: Strategy,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
 ) {
-    match strategy {
-        Strategy::Single => {
-            for position in 0..batch.keys.len() {
-                let (key, read_point) = (batch.key(position), batch.read_point(position));
-                sink(position, find_alone::<V>(list, key, read_point));
-            }
-        }
-        Strategy::Finger => finger::<V, K>(list, batch, sink),
-        #[cfg(any(test, feature = "study"))]
-        Strategy::Partition => partition::<V, K>(list, batch, sink),
-        Strategy::Interleaved => {
-            interleaved::<V, K>(list, batch, batch.keys.len(), |turn| turn, sink);
-        }
-        #[cfg(any(test, feature = "study"))]
-        Strategy::InterleavedSorted => {
-            let sorted = batch.sorted(list);
-            let place = |turn: usize| sorted[turn].position;
-            interleaved::<V, K>(list, batch, sorted.len(), place, sink);
-        }
-        Strategy::Index | Strategy::Auto => match (auto, batch.keys) {
-            (_, []) => {}
-            (Auto::Index(index), [_]) => {
-                let (key, read_point) = (batch.key(0), batch.read_point(0));
-                sink(0, hash_lookup::find(list, index, key, read_point));
-            }
-            (Auto::Index(index), _) => hash_lookup::find_all(list, index, batch, sink),
-            (Auto::Fastest(_), [_]) => run::<V, K>(list, auto, batch, Strategy::Single, sink),
-            (Auto::Fastest(choice), keys) => choice.run(
-                work(keys.len()),
-                || default_search(list, keys.len()),
-                |search| run::<V, K>(list, auto, batch, SEARCHES[search], sink),
-            ),
-        },
+    for position in 0..batch.keys.len() {
+        let (key, read_point) = (batch.key(position), batch.read_point(position));
+        sink(position, find_alone::<V>(list, key, read_point));
     }
 }
 
@@ -247,9 +218,9 @@ pub(super) fn interleaved<'a, V: Visit, K: BatchKey>(
     interleave::<IN_FLIGHT, _>(lookups, |turn, answer| sink(place(turn), answer));
 }
 
-/// Searches the keys in order. Each search starts from the path of the one before: it goes up the
-/// path until it does not overshoot, then down.
-fn finger<'a, V: Visit, K: BatchKey>(
+/// Sorts the batch and searches for the keys in order. Each search starts from the path of the one
+/// before: it goes up the path until it does not overshoot, then down.
+pub(super) fn finger<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
     batch: &Batch<'_, K>,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),

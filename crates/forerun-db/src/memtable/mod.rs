@@ -9,8 +9,8 @@
 //!   hash_index.rs        from a key to its newest version; hash_bucket.rs: one line of it
 //!   hash_addressing.rs   which bucket a key has, and where that bucket is
 //!   hash_memory.rs       its lines in the arena; hash_spares.rs: lines for buckets that overflow
-//!   lookup_batch.rs      a batch of lookups; strategy.rs: how it is run; partition.rs: for measurements
-//!   measured_choice.rs   which ordered search is the fastest: timed while the table is in use
+//!   lookup_batch.rs      a batch of lookups, and which search it takes
+//!   strategy.rs          the searches by name, for tests and measurements; partition.rs: one more
 //!   cursor.rs            scans; skip_list_cursor.rs: their steps, in both directions
 //!   descent.rs           the one search loop, which awaits each node before reading it
 //!   search_starts.rs     where the searches of a batch start
@@ -37,7 +37,6 @@ mod hash_spares;
 mod insertion;
 mod list_shape;
 mod lookup_batch;
-mod measured_choice;
 mod memory_checks;
 mod node;
 #[cfg(any(test, feature = "study"))]
@@ -48,10 +47,9 @@ mod search_starts;
 mod skip_list;
 mod skip_list_cursor;
 mod skip_list_index;
+#[cfg(any(test, feature = "study"))]
 mod strategy;
 
-#[cfg(all(test, not(loom)))]
-mod auto_tests;
 #[cfg(all(test, not(loom)))]
 mod corruption_tests;
 #[cfg(all(test, loom))]
@@ -64,6 +62,8 @@ mod insertion_tests;
 mod list_tests;
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod ordered_search_tests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -79,6 +79,7 @@ pub use descent::Lookup;
 pub(crate) use lookup_batch::CoveredKey;
 pub use memory_checks::MemoryChecks;
 pub use prepared::Prepared;
+#[cfg(any(test, feature = "study"))]
 pub use strategy::{Strategy, UnknownStrategy};
 
 pub(crate) use self::region_pool::{RegionPool, RegionSource};
@@ -86,8 +87,7 @@ pub(crate) use self::region_pool::{RegionPool, RegionSource};
 use self::arena::{Arena, Full};
 use self::hash_index::HashIndex;
 use self::list_shape::ListShape;
-use self::lookup_batch::{Auto, Batch, BatchKey};
-use self::measured_choice::MeasuredChoice;
+use self::lookup_batch::{Batch, BatchKey};
 use self::memory_checks::{Corrupt, Paranoid, Trusting};
 use self::node::Seal;
 use self::prepared::Refused;
@@ -145,14 +145,14 @@ forerun_core::setters! {
 ///
 /// ```
 /// use forerun_db::Op;
-/// use forerun_db::memtable::{Lookup, MemTable, MemTableConfig, Strategy};
+/// use forerun_db::memtable::{Lookup, MemTable, MemTableConfig};
 ///
 /// let table = MemTable::new(MemTableConfig::default())?;
 /// let writes = [Op::Put { key: b"a", value: b"1" }, Op::Delete { key: b"b" }];
 /// table.prepare(writes.into_iter())?.publish(1);
 ///
 /// let mut found = 0;
-/// table.multi_get(&["a", "b", "c"], 2, Strategy::Auto, |_, lookup| {
+/// table.multi_get(&["a", "b", "c"], 2, |_, lookup| {
 ///     found += usize::from(matches!(lookup, Ok(Lookup::Value(b"1"))));
 /// });
 /// assert_eq!(found, 1);
@@ -160,20 +160,9 @@ forerun_core::setters! {
 /// ```
 pub struct MemTable {
     list: SkipList,
-    point_lookups: PointLookups,
-    checks: MemoryChecks,
-}
-
-/// What lookups have beside the list.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one in each table, and most have an index"
-)]
-enum PointLookups {
     /// The hash index, if it was requested and is possible: see [`MemTableConfig`].
-    Index(HashIndex),
-    /// Nothing, so batches use the ordered search that is the fastest.
-    Ordered(Box<MeasuredChoice>),
+    hash_index: Option<HashIndex>,
+    checks: MemoryChecks,
 }
 
 metrics! {
@@ -262,22 +251,11 @@ impl MemTable {
         } else {
             None
         };
-        let point_lookups = match hash_index {
-            Some(index) => PointLookups::Index(index),
-            None => PointLookups::Ordered(Box::new(MeasuredChoice::new())),
-        };
         Ok(MemTable {
             list,
-            point_lookups,
+            hash_index,
             checks,
         })
-    }
-
-    fn hash_index(&self) -> Option<&HashIndex> {
-        match &self.point_lookups {
-            PointLookups::Index(index) => Some(index),
-            PointLookups::Ordered(_) => None,
-        }
     }
 
     /// Copies a batch of writes into the table's memory without making it visible;
@@ -302,7 +280,7 @@ impl MemTable {
         ops: impl Iterator<Item = Op<'op>> + Clone,
     ) -> Result<Prepared<'_>> {
         ops.clone().try_for_each(|op| op.check_lengths())?;
-        let prepared = Prepared::new(&self.list, self.hash_index(), ops);
+        let prepared = Prepared::new(&self.list, self.hash_index.as_ref(), ops);
         prepared.map_err(|refused| match refused {
             Refused::Full(full) => memory_limit(full, self.list.arena().limit_bytes()),
             Refused::Changed => Error::BatchChanged,
@@ -330,7 +308,7 @@ impl MemTable {
 
     /// [`get`](Self::get) for entries that expire: the key of an expired entry counts as deleted.
     pub(crate) fn get_as_of(&self, key: &[u8], read_point: ReadPoint) -> Result<Lookup<'_>> {
-        let found = match self.hash_index() {
+        let found = match &self.hash_index {
             Some(index) => hash_lookup::find(&self.list, index, key, read_point),
             None => with_checks!(self, V => descent::find_alone::<V>(&self.list, key, read_point)),
         };
@@ -347,10 +325,9 @@ impl MemTable {
         &'a self,
         keys: &[K],
         snapshot: u64,
-        strategy: Strategy,
         sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
-        self.multi_get_as_of(keys, ReadPoint::at(snapshot), strategy, sink);
+        self.multi_get_as_of(keys, ReadPoint::at(snapshot), sink);
     }
 
     /// [`multi_get`](Self::multi_get) for entries that expire, as in
@@ -359,38 +336,22 @@ impl MemTable {
         &'a self,
         keys: &[K],
         read_point: ReadPoint,
-        strategy: Strategy,
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
         let batch = Batch { keys, read_point };
-        let auto = match &self.point_lookups {
-            PointLookups::Index(index) => Auto::Index(index),
-            PointLookups::Ordered(choice) => Auto::Fastest(choice),
-        };
-        with_checks!(self, V => lookup_batch::run::<V, K>(
+        with_checks!(self, V => lookup_batch::find_all::<V, K>(
             &self.list,
-            auto,
+            self.hash_index.as_ref(),
             &batch,
-            strategy,
             |position, lookup| sink(position, lookup.map_err(corrupt_entry)),
         ));
     }
 
     /// [`multi_get`](Self::multi_get) that copies the answers into `values`, in the order of the
     /// keys.
-    pub fn multi_get_values<K: AsRef<[u8]>>(
-        &self,
-        keys: &[K],
-        snapshot: u64,
-        strategy: Strategy,
-        values: &mut Values,
-    ) {
+    pub fn multi_get_values<K: AsRef<[u8]>>(&self, keys: &[K], snapshot: u64, values: &mut Values) {
         values.reset(keys.len());
-        self.multi_get(keys, snapshot, strategy, |position, lookup| match lookup {
-            Ok(Lookup::Value(value)) => values.set_found(position, value),
-            Ok(Lookup::Missing | Lookup::Deleted) => {}
-            Err(error) => values.set_failed(position, error),
-        });
+        self.multi_get(keys, snapshot, copy_into(values));
     }
 
     /// A cursor over the entries that `snapshot` sees.
@@ -443,6 +404,15 @@ impl MemTable {
             height: self.list.top_level() + 1,
             backing: arena.backing(),
         }
+    }
+}
+
+/// Copies answers.
+fn copy_into(values: &mut Values) -> impl FnMut(usize, Result<Lookup<'_>>) {
+    move |position, lookup| match lookup {
+        Ok(Lookup::Value(value)) => values.set_found(position, value),
+        Ok(Lookup::Missing | Lookup::Deleted) => {}
+        Err(error) => values.set_failed(position, error),
     }
 }
 

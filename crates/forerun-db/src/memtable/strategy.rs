@@ -1,28 +1,13 @@
-//! How a batch of lookups is run.
+//! The searches of a batch by name, so that tests and measurements can choose one.
 
-/// How many strategies only tests and measurements have.
-const STUDY: usize = if cfg!(any(test, feature = "study")) {
-    2
-} else {
-    0
-};
+use super::lookup_batch::{self, Batch, finger, interleaved, single};
+use super::memory_checks::{Paranoid, Trusting};
+use super::partition::partition;
+use super::{Lookup, MemTable, MemoryChecks, copy_into, corrupt_entry, with_checks};
+use crate::versions::ReadPoint;
+use crate::{Result, Values};
 
-/// How `multi_get` runs a batch of lookups in memtables. All strategies give the same answers. The
-/// default, [`Auto`](Self::Auto), suits every program; the others are for measurements.
-///
-/// ```
-/// use forerun_db::{Db, Options, Strategy, Values};
-///
-/// # let directory = tempfile::tempdir().unwrap();
-/// # let path = directory.path().join("store");
-/// let db = Db::open(path, Options::default())?;
-/// db.put("paris", "48.85,2.35")?;
-/// let (mut fast, mut plain) = (Values::new(), Values::new());
-/// db.multi_get(&["paris", "oslo"], &mut fast)?;
-/// db.multi_get_with(&["paris", "oslo"], Strategy::Single, &mut plain)?;
-/// assert_eq!(fast.to_vec()?, plain.to_vec()?);
-/// # Ok::<(), forerun_db::Error>(())
-/// ```
+/// How [`MemTable::multi_get_with`] looks up a batch. All strategies give the same answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Strategy {
@@ -36,31 +21,25 @@ pub enum Strategy {
     Finger,
     /// Sorts the batch and splits it level by level, breadth first: each node is visited once per
     /// batch and prefetched one round ahead (the reviewer's idea in the same pull request).
-    #[cfg(any(test, feature = "study"))]
     Partition,
     /// Interleaves the searches as coroutines, in the given order.
     Interleaved,
     /// Interleaves the searches as coroutines, in key order, so that neighbours share the lines
     /// that they fetch.
-    #[cfg(any(test, feature = "study"))]
     InterleavedSorted,
-    /// Through the hash index. Where a table has none, with the fastest of `Single`, `Interleaved`
-    /// and, for 128 keys and more, `Finger`. It times a few batches now and then to find out which
-    /// one that is, for each table and size of batch.
+    /// As [`MemTable::multi_get`] does it.
     #[default]
     Auto,
 }
 
 impl Strategy {
-    /// Every strategy, for tests and measurements.
-    pub const ALL: [Strategy; 5 + STUDY] = [
+    /// Every strategy.
+    pub const ALL: [Strategy; 7] = [
         Strategy::Index,
         Strategy::Single,
         Strategy::Finger,
-        #[cfg(any(test, feature = "study"))]
         Strategy::Partition,
         Strategy::Interleaved,
-        #[cfg(any(test, feature = "study"))]
         Strategy::InterleavedSorted,
         Strategy::Auto,
     ];
@@ -71,10 +50,8 @@ impl Strategy {
             Strategy::Index => "index",
             Strategy::Single => "single",
             Strategy::Finger => "finger",
-            #[cfg(any(test, feature = "study"))]
             Strategy::Partition => "partition",
             Strategy::Interleaved => "interleaved",
-            #[cfg(any(test, feature = "study"))]
             Strategy::InterleavedSorted => "interleaved-sorted",
             Strategy::Auto => "auto",
         }
@@ -85,6 +62,52 @@ forerun_core::names! {
     Strategy, "strategy";
     /// A name that does not belong to any strategy.
     UnknownStrategy
+}
+
+impl MemTable {
+    /// [`multi_get`](Self::multi_get) with a given strategy.
+    pub fn multi_get_with<'a, K: AsRef<[u8]>>(
+        &'a self,
+        keys: &[K],
+        snapshot: u64,
+        strategy: Strategy,
+        mut sink: impl FnMut(usize, Result<Lookup<'a>>),
+    ) {
+        let (list, index) = (&self.list, self.hash_index.as_ref());
+        let batch = &Batch {
+            keys,
+            read_point: ReadPoint::at(snapshot),
+        };
+        let sink = |position, lookup: Result<_, _>| sink(position, lookup.map_err(corrupt_entry));
+        with_checks!(self, V => match strategy {
+            Strategy::Index | Strategy::Auto => {
+                lookup_batch::find_all::<V, K>(list, index, batch, sink);
+            }
+            Strategy::Single => single::<V, K>(list, batch, sink),
+            Strategy::Finger => finger::<V, K>(list, batch, sink),
+            Strategy::Partition => partition::<V, K>(list, batch, sink),
+            Strategy::Interleaved => {
+                interleaved::<V, K>(list, batch, keys.len(), |turn| turn, sink);
+            }
+            Strategy::InterleavedSorted => {
+                let sorted = batch.sorted(list);
+                let place = |turn: usize| sorted[turn].position;
+                interleaved::<V, K>(list, batch, sorted.len(), place, sink);
+            }
+        });
+    }
+
+    /// [`multi_get_values`](Self::multi_get_values) with a given strategy.
+    pub fn multi_get_values_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        snapshot: u64,
+        strategy: Strategy,
+        values: &mut Values,
+    ) {
+        values.reset(keys.len());
+        self.multi_get_with(keys, snapshot, strategy, copy_into(values));
+    }
 }
 
 #[cfg(test)]

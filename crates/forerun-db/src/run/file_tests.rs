@@ -11,7 +11,7 @@ use super::page_tests::{Entry, entries, orders, sorted};
 use super::reader::Run;
 use super::{
     Compression, PageSearch, Probe, RunMeta, RunOptions, RunWriter, SearchKey, filter,
-    indexed_record, page_search,
+    indexed_record,
 };
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
@@ -115,10 +115,10 @@ fn read(run: &Run) -> Result<Vec<Entry>> {
 fn find(run: &Run, pages: &[Vec<u8>], key: &[u8], sequence: u64, by: PageSearch) -> Option<Entry> {
     let mut page = run.root();
     while page.kind() == PageKind::Internal {
-        let row = page_search::child(page, run.order(), key, sequence, by);
+        let row = by.child(page, run.order(), key, sequence);
         page = Page::new(&pages[page.child_number(row) as usize]);
     }
-    let row = page_search::find(page, run.order(), key, sequence, by)?;
+    let row = by.find(page, run.order(), key, sequence)?;
     let mut found = Vec::new();
     page.key_into(row, &mut found);
     Some(Entry {

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use forerun_core::arch::prefetch_read;
 use forerun_core::suspend;
 
+use super::SearchKey;
 use super::page::{LINE_BYTES, Page, PageKind};
 use super::page_search::{self, Step};
 use super::reader::Run;
 use super::stored::{PageLocation, unstore};
-use super::{PageSearch, SearchKey};
 use crate::cache::driver::{PageSource, Reads};
 use crate::cache::{PageCache, PageSlots};
 use crate::io::{IoFile, ReadBackend};
@@ -36,14 +36,11 @@ pub(crate) enum Found<'g> {
     Missing,
 }
 
-/// The cache and options for lookups in runs.
+/// What lookups in runs read pages with.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadContext {
     pub(crate) cache: Arc<PageCache>,
     pub(crate) backend: ReadBackend,
-    pub(crate) search: PageSearch,
-    /// Whether lookups read the records that indexes find. Without it, indexes only rule runs out.
-    pub(crate) use_index: bool,
 }
 
 impl PageSource for Run {
@@ -76,7 +73,7 @@ impl PageSource for Run {
 /// Prefetches the lines that a page search reads first: the header's line, and for an internal
 /// page, which has more rows, the next line of fences.
 #[inline(always)]
-fn prefetch_start(bytes: &[u8], leaf: bool) {
+pub(super) fn prefetch_start(bytes: &[u8], leaf: bool) {
     prefetch_read(bytes.as_ptr());
     if !leaf {
         prefetch_read(bytes.as_ptr().wrapping_add(LINE_BYTES));
@@ -97,7 +94,6 @@ fn prefetch_start(bytes: &[u8], leaf: bool) {
 pub(crate) fn find_in<'r, 'g>(
     runs: &'r [&'g Run],
     key: &'r SearchKey<'r>,
-    search: PageSearch,
     reads: &'r Reads<'g>,
 ) -> impl Future<Output = Result<Found<'g>, Box<Error>>> + use<'r, 'g> {
     async move {
@@ -110,36 +106,31 @@ pub(crate) fn find_in<'r, 'g>(
             // Descends to a leaf. A child's number is smaller than its parent's, so this ends
             // whatever the pages contain.
             while Page::new(bytes).kind() == PageKind::Internal {
-                let row = if search == PageSearch::KeyPrefixes {
-                    let step = page_search::find_group(Page::new(bytes), run.order(), key.key);
-                    let rows = match step {
-                        Step::Row(rows) => rows,
-                        Step::Group(group) => {
-                            if !near {
-                                Page::new(bytes).prefetch_group(group.index);
-                                suspend().await;
-                            }
-                            let page = Page::new(bytes);
-                            let matches = page_search::prefix_matches(page, key.key, group);
-                            if !near && !matches.is_empty() {
-                                page.prefetch_key(&page.record(matches.start));
-                                suspend().await;
-                            }
-                            let page = Page::new(bytes);
-                            page_search::rows_before_in(
-                                page,
-                                run.order(),
-                                key.key,
-                                key.sequence,
-                                matches,
-                            )
+                let step = page_search::find_group(Page::new(bytes), run.order(), key.key);
+                let rows = match step {
+                    Step::Row(rows) => rows,
+                    Step::Group(group) => {
+                        if !near {
+                            Page::new(bytes).prefetch_group(group.index);
+                            suspend().await;
                         }
-                    };
-                    rows.saturating_sub(1)
-                } else {
-                    let page = Page::new(bytes);
-                    page_search::child(page, run.order(), key.key, key.sequence, search)
+                        let page = Page::new(bytes);
+                        let matches = page_search::prefix_matches(page, key.key, group);
+                        if !near && !matches.is_empty() {
+                            page.prefetch_key(&page.record(matches.start));
+                            suspend().await;
+                        }
+                        let page = Page::new(bytes);
+                        page_search::rows_before_in(
+                            page,
+                            run.order(),
+                            key.key,
+                            key.sequence,
+                            matches,
+                        )
+                    }
                 };
+                let row = rows.saturating_sub(1);
                 let child_no = Page::new(bytes).child_number(row);
                 if child_no >= page_no {
                     let reason = "a page points to a page that is not below it";
@@ -172,27 +163,21 @@ pub(crate) fn find_in<'r, 'g>(
                 };
                 near = false;
             }
-            let row = if search == PageSearch::KeyPrefixes {
-                let Step::Group(group) =
-                    page_search::find_group(Page::new(bytes), run.order(), key.key)
-                else {
-                    continue;
-                };
-                Page::new(bytes).prefetch_group(group.index);
-                suspend().await;
-                let matches = page_search::prefix_matches(Page::new(bytes), key.key, group);
-                if matches.is_empty() {
-                    continue;
-                }
-                Page::new(bytes).prefetch_record(matches.start);
-                suspend().await;
-                let page = Page::new(bytes);
-                page_search::find_in(page, run.order(), key.key, key.sequence, matches)
-            } else {
-                let page = Page::new(bytes);
-                page_search::find(page, run.order(), key.key, key.sequence, search)
+            let Step::Group(group) =
+                page_search::find_group(Page::new(bytes), run.order(), key.key)
+            else {
+                continue;
             };
+            Page::new(bytes).prefetch_group(group.index);
+            suspend().await;
+            let matches = page_search::prefix_matches(Page::new(bytes), key.key, group);
+            if matches.is_empty() {
+                continue;
+            }
+            Page::new(bytes).prefetch_record(matches.start);
+            suspend().await;
             let page = Page::new(bytes);
+            let row = page_search::find_in(page, run.order(), key.key, key.sequence, matches);
             let Some(row) = row else { continue };
             // If this version has expired, older ones have too.
             let has_expired = run.sequence(page.sequence(row)) <= key.expired_sequence;

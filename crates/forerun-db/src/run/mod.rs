@@ -44,6 +44,8 @@ mod page_search;
 #[cfg(test)]
 mod page_tests;
 mod pending;
+#[cfg(any(test, feature = "study"))]
+pub(crate) mod plain_lookup;
 mod reader;
 mod record_index;
 mod run_output;
@@ -59,9 +61,7 @@ pub(crate) use meta::header_of;
 pub(crate) use meta::{Contents, RunMeta};
 pub(crate) use obsolete_files::ObsoleteFiles;
 pub(crate) use page::{Page, PageKind};
-#[cfg(not(feature = "study"))]
-pub(crate) use page_search::PageSearch;
-#[cfg(feature = "study")]
+#[cfg(any(test, feature = "study"))]
 pub use page_search::PageSearch;
 pub(crate) use pending::{INGESTED_SEQUENCE, PendingRun};
 pub(crate) use reader::{Probe, Run};

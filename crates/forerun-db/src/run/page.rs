@@ -338,6 +338,7 @@ impl<'a> Page<'a> {
     }
 
     /// Whether a row has this key.
+    #[cfg(any(test, feature = "study"))]
     #[inline(always)]
     pub(crate) fn key_is(&self, order: &KeyOrder, row: usize, key: &[u8]) -> bool {
         match order {

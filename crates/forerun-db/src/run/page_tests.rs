@@ -7,7 +7,6 @@ use proptest::prelude::*;
 
 use super::page::{Page, PageKind, separator_tag, version_tag};
 use super::page_builder::{PageBuilder, Payload};
-use super::page_search;
 use super::stored::PageLocation;
 use super::{Compression, PageSearch, unstore};
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
@@ -172,9 +171,9 @@ fn check_leaf(entries: &[Entry], order: &KeyOrder, more: &[(Vec<u8>, u64)]) {
         let same = |e: &&Entry| order.compare(&e.key, &key).is_eq();
         let found = entries.get(expected).filter(same).map(|_| expected);
         for search in PageSearch::ALL {
-            let row = page_search::lower_bound(page, order, &key, sequence, search);
+            let row = search.lower_bound(page, order, &key, sequence);
             assert_eq!(row, expected, "{key:?} @{sequence} by {search}");
-            let row = page_search::find(page, order, &key, sequence, search);
+            let row = search.find(page, order, &key, sequence);
             assert_eq!(row, found, "{key:?} @{sequence} by {search}");
         }
     }
@@ -189,7 +188,7 @@ fn check_internal(entries: &[Entry], order: &KeyOrder, more: &[(Vec<u8>, u64)]) 
     for (key, sequence) in sought(entries, more) {
         let after = entries[1..].partition_point(|e| e.compare(order, &key, sequence).is_le());
         for search in PageSearch::ALL {
-            let row = page_search::child(page, order, &key, sequence, search);
+            let row = search.child(page, order, &key, sequence);
             assert_eq!(row, after, "{key:?} @{sequence} by {search}");
         }
     }

@@ -235,7 +235,7 @@ impl RunWriter {
     }
 
     /// Finished leaves.
-    #[cfg(feature = "study")]
+    #[cfg(any(test, feature = "study"))]
     pub(crate) fn leaves(&self) -> u32 {
         self.meta.leaf_pages
     }

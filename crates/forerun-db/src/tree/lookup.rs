@@ -24,13 +24,13 @@ use crate::tree::levels::Levels;
 /// Lookups in flight. In memory, 8 to 64 perform the same within 5%. A batch that waits for a disk
 /// benefits from having all its reads in flight; for 64 keys, 48 reads in flight give most of the
 /// gain.
-const IN_FLIGHT: usize = 48;
+pub(super) const IN_FLIGHT: usize = 48;
 
 /// Keys looked up under one pin. Pages evicted under the pin become free only when it ends.
-const CHUNK_KEYS: usize = 256;
+pub(super) const CHUNK_KEYS: usize = 256;
 
 /// Keys that go through the first three stages together.
-const BLOCK_KEYS: usize = 32;
+pub(super) const BLOCK_KEYS: usize = 32;
 
 /// Looks keys up, and passes each result to `on_result` with its position, in any order.
 pub(crate) fn multi_get(
@@ -142,7 +142,6 @@ fn find_records<'t>(
                 }
                 if kept == begin
                     && let Probe::At(place) = probe
-                    && context.use_index
                     && let Some(leaf) = indexed_record::resident(run, &reads, place)
                 {
                     indexed_record::prefetch(run, leaf, place);
@@ -191,7 +190,7 @@ fn search<const W: usize>(
         let runs = searches.runs(next);
         next += 1;
         let key = &keys[position as usize];
-        Some(find_in(runs, key, context.search, &reads))
+        Some(find_in(runs, key, &reads))
     });
     interleave_with::<W, _, _>(&reads, lookups, |at, found| {
         let position = searches.positions[begun + at];
@@ -225,7 +224,6 @@ pub(crate) fn get<T>(
             continue;
         }
         if let Probe::At(place) = probe
-            && context.use_index
             && let Some(leaf) = indexed_record::resident(run, &reads, place)
         {
             indexed_record::prefetch(run, leaf, place);
@@ -233,7 +231,7 @@ pub(crate) fn get<T>(
                 return Ok(take(found));
             }
         }
-        let found = block_on_with(&reads, find_in(&[run], &key, context.search, &reads));
+        let found = block_on_with(&reads, find_in(&[run], &key, &reads));
         match found.map_err(|error| *error)? {
             Found::Missing => {}
             found => return Ok(take(found)),

@@ -12,9 +12,18 @@ use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OsIo, ReadBackend};
-use crate::run::PageSearch;
 use crate::testing::runs::{answer, cache, key, orders, run, sorted};
 use crate::testing::version_list::{Held, held};
+
+/// The number of the first run of a tree, and from each to the next. A run has an index unless its
+/// number is a multiple of four.
+type Numbers = (u64, u64);
+
+/// Most runs have an index.
+const INDEXED: Numbers = (1, 1);
+
+/// No run has one.
+const UNINDEXED: Numbers = (100, 4);
 
 /// A tree of versions given in the order of writing. The oldest are in disjoint runs on level 1,
 /// the others in runs on level 0, from one index in `cuts` to the next.
@@ -25,9 +34,10 @@ fn levels(
     cache: &Arc<PageCache>,
     versions: &[Held],
     cuts: &[usize],
+    (first, step): Numbers,
 ) -> Levels {
     let mut runs = Vec::new();
-    let mut number = 0;
+    let mut numbers = (first..).step_by(step as usize);
     let mut from = 0;
     for (at, &to) in cuts.iter().chain([&versions.len()]).enumerate() {
         let part = &versions[from..to.max(from)];
@@ -36,7 +46,7 @@ fn levels(
             continue;
         }
         if at > 0 {
-            number += 1;
+            let number = numbers.next().unwrap();
             runs.push((0, run(io, dir, number, order, cache, part)));
             continue;
         }
@@ -51,7 +61,7 @@ fn levels(
             let (these, others) = rest.split_at(cut);
             rest = others;
             if !these.is_empty() {
-                number += 1;
+                let number = numbers.next().unwrap();
                 runs.push((1, run(io, dir, number, order, cache, these)));
             }
         }
@@ -70,12 +80,10 @@ fn owned(found: Found<'_>) -> Answer {
     }
 }
 
-fn context(cache: &Arc<PageCache>, backend: ReadBackend, search: PageSearch) -> ReadContext {
+fn context(cache: &Arc<PageCache>, backend: ReadBackend) -> ReadContext {
     ReadContext {
         cache: Arc::clone(cache),
         backend,
-        search,
-        use_index: true,
     }
 }
 
@@ -99,18 +107,12 @@ fn check(
         let of_key = versions.get(key.key).map_or(&[][..], Vec::as_slice);
         answer(tree.order(), of_key, key)
     };
-    for use_index in [true, false] {
-        let context = &ReadContext {
-            use_index,
-            ..context.clone()
-        };
-        for (key, found) in keys.iter().zip(multi(tree, keys, context)) {
-            assert_eq!(found.unwrap(), expected(key), "{:?}", key);
-        }
-        for key in keys.iter().take(20) {
-            let found = get(tree, *key, context, owned).unwrap();
-            assert_eq!(found, expected(key));
-        }
+    for (key, found) in keys.iter().zip(multi(tree, keys, context)) {
+        assert_eq!(found.unwrap(), expected(key), "{:?}", key);
+    }
+    for key in keys.iter().take(20) {
+        let found = get(tree, *key, context, owned).unwrap();
+        assert_eq!(found, expected(key));
     }
 }
 
@@ -164,13 +166,13 @@ proptest! {
             (&model, "/".as_ref())
         };
         let cache = cache(frames);
-        let tree = levels(io, dir, order, &cache, &versions, &cuts);
         let map = by_key(&versions);
         let keys: Vec<_> = wanted.iter().map(|&(number, at)| (key(number.into()), at)).collect();
         let keys: Vec<_> = keys.iter().map(|(key, at)| SearchKey::new(key, *at)).collect();
-        for search in PageSearch::ALL {
+        for numbers in [INDEXED, UNINDEXED] {
+            let tree = levels(io, dir, order, &cache, &versions, &cuts, numbers);
             for backend in ReadBackend::ALL {
-                check(&tree, &map, &keys, &context(&cache, backend, search));
+                check(&tree, &map, &keys, &context(&cache, backend));
             }
         }
     }
@@ -184,39 +186,44 @@ fn an_index_leads_to_the_leaf_without_the_pages_above_it() {
         let versions: Vec<_> = (0..3_000)
             .map(|n| held(&key(n), n as u64 + 1, Some(&[n as u8; 200])))
             .collect();
-        let run = run(&io, "/".as_ref(), 1, order, &cache, &versions);
-        assert!(run.index().is_some() && run.meta().internal_pages > 1);
-        let tree = Levels::with_runs(order.clone(), [(0, run)]);
+        let tree = |number| {
+            let run = run(&io, "/".as_ref(), number, order, &cache, &versions);
+            assert!(run.index().is_some() == (number == 1) && run.meta().internal_pages > 1);
+            Levels::with_runs(order.clone(), [(0, run)])
+        };
+        let (indexed, plain) = (tree(1), tree(4));
         let keys: Vec<_> = (0..3_000).map(key).collect();
         let keys: Vec<_> = keys.iter().map(|key| SearchKey::new(key, 10_000)).collect();
-        let context = context(&cache, ReadBackend::Auto, PageSearch::KeyPrefixes);
-        let pages = |context: &ReadContext, together: bool| {
+        let context = context(&cache, ReadBackend::Auto);
+        let pages = |tree: &Levels, together: bool| {
             let before = cache.stats().hits;
             if together {
-                drop(multi(&tree, &keys, context))
+                drop(multi(tree, &keys, &context));
             } else {
-                keys.iter().for_each(|key| {
-                    get(&tree, *key, context, owned).unwrap();
-                })
+                for key in &keys {
+                    get(tree, *key, &context, owned).unwrap();
+                }
             }
             cache.stats().hits - before
         };
-        // The first batch reads the pages.
-        pages(&context, true);
-        let plain = ReadContext {
-            use_index: false,
-            ..context.clone()
-        };
+        // The first batches read the pages.
+        pages(&indexed, true);
+        pages(&plain, true);
         for together in [true, false] {
             // A few keys have the tag of another one before them, and are searched for.
-            assert!(pages(&context, together) < 3_150);
+            assert!(pages(&indexed, together) < 3_150);
             assert!(pages(&plain, together) >= 6_000);
         }
     }
 }
 
 /// A tree whose runs each have three levels of pages.
-fn deep(io: &FaultIo, cache: &Arc<PageCache>, order: &KeyOrder) -> (Levels, Vec<Held>) {
+fn deep(
+    io: &FaultIo,
+    cache: &Arc<PageCache>,
+    order: &KeyOrder,
+    numbers: Numbers,
+) -> (Levels, Vec<Held>) {
     let mut versions: Vec<_> = (0..3_000)
         .map(|n| held(&key(n), n as u64 + 1, Some(format!("value {n}").as_bytes())))
         .collect();
@@ -225,7 +232,7 @@ fn deep(io: &FaultIo, cache: &Arc<PageCache>, order: &KeyOrder) -> (Levels, Vec<
         let value = (n % 7 != 0).then_some(value.as_bytes());
         held(&key(n * 5 + 1), n as u64 + 3_001, value)
     }));
-    let tree = levels(io, "/".as_ref(), order, cache, &versions, &[3_000]);
+    let tree = levels(io, "/".as_ref(), order, cache, &versions, &[3_000], numbers);
     assert!(tree.runs().any(|(_, run)| run.meta().internal_pages > 1));
     (tree, versions)
 }
@@ -234,18 +241,21 @@ fn deep(io: &FaultIo, cache: &Arc<PageCache>, order: &KeyOrder) -> (Levels, Vec<
 fn every_key_of_a_deep_tree_is_found_and_none_between() {
     for order in &orders() {
         let io = FaultIo::new();
-        for frames in [4, 1_000] {
+        for (frames, numbers) in [
+            (4, INDEXED),
+            (1_000, INDEXED),
+            (4, UNINDEXED),
+            (1_000, UNINDEXED),
+        ] {
             let cache = cache(frames);
-            let (tree, versions) = deep(&io, &cache, order);
+            let (tree, versions) = deep(&io, &cache, order, numbers);
             let mut keys: Vec<_> = (0..3_000).map(key).collect();
             keys.extend((0..3_000).step_by(7).map(|n| [&key(n)[..], b"~"].concat()));
             keys.extend((0..3_000).step_by(11).map(|n| key(n)[..50].to_vec()));
             keys.extend([vec![], vec![0], vec![255; 300]]);
             let keys: Vec<_> = keys.iter().map(|key| SearchKey::new(key, 10_000)).collect();
-            for search in PageSearch::ALL {
-                let context = context(&cache, ReadBackend::Auto, search);
-                check(&tree, &by_key(&versions), &keys, &context);
-            }
+            let context = context(&cache, ReadBackend::Auto);
+            check(&tree, &by_key(&versions), &keys, &context);
         }
     }
 }
@@ -262,9 +272,9 @@ fn a_failure_at_any_read_fails_only_keys_of_that_page() {
     let (mut call, mut max) = (0, 0);
     loop {
         let cache = cache(1_000);
-        let (tree, versions) = deep(&io, &cache, order);
+        let (tree, versions) = deep(&io, &cache, order, INDEXED);
         let map = by_key(&versions);
-        let context = context(&cache, ReadBackend::Auto, PageSearch::KeyPrefixes);
+        let context = context(&cache, ReadBackend::Auto);
         let fault = io.calls() + call;
         io.fail_call(fault, Fault::Fail(EIO));
         let answers = multi(&tree, &keys, &context);
@@ -321,7 +331,7 @@ fn damage_is_an_error_or_changes_nothing() {
             continue;
         };
         let tree = Levels::with_runs(order.clone(), [(0, Arc::new(run))]);
-        let context = context(&cache, ReadBackend::Auto, PageSearch::KeyPrefixes);
+        let context = context(&cache, ReadBackend::Auto);
         let mut errors = 0;
         for found in multi(&tree, &keys, &context) {
             match found {
@@ -351,14 +361,14 @@ fn values_longer_than_a_page_are_found() {
         let versions: Vec<_> = (0..100)
             .map(|n| held(&key(n), n as u64 + 1, Some(&long(n))))
             .collect();
-        let tree = levels(&io, "/".as_ref(), order, &cache, &versions, &[50]);
+        let tree = levels(&io, "/".as_ref(), order, &cache, &versions, &[50], INDEXED);
         let wanted: Vec<_> = (0..110).chain(0..110).map(key).collect();
         let keys: Vec<_> = wanted
             .iter()
             .map(|key| SearchKey::new(key, 1_000))
             .collect();
         for backend in ReadBackend::ALL {
-            let context = context(&cache, backend, PageSearch::KeyPrefixes);
+            let context = context(&cache, backend);
             check(&tree, &by_key(&versions), &keys, &context);
         }
     }
@@ -380,7 +390,7 @@ fn a_waiting_lookup_is_small() {
     let reads = Reads::new(&cache, &pin, ReadBackend::Sync);
     let runs = [&*run];
     let key = SearchKey::new(b"a", 1);
-    let lookup = find_in(&runs, &key, PageSearch::KeyPrefixes, &reads);
+    let lookup = find_in(&runs, &key, &reads);
     let bytes = size_of_val(&lookup);
     println!(
         "{bytes} bytes per lookup, {} all in flight",

@@ -41,7 +41,7 @@ pub(crate) mod merge;
 #[cfg(test)]
 mod model_tests;
 mod needed_ranges;
-#[cfg(feature = "study")]
+#[cfg(any(test, feature = "study"))]
 mod one_run;
 pub(crate) mod pending_edits;
 pub(crate) mod pick;
@@ -54,5 +54,5 @@ pub(crate) mod verify;
 #[cfg(test)]
 mod version_tests;
 
-#[cfg(feature = "study")]
+#[cfg(any(test, feature = "study"))]
 pub use one_run::{Add, OneRun, RunLookup};

@@ -4,17 +4,19 @@ use forerun_core::size::counted;
 use std::path::Path;
 use std::sync::Arc;
 
-use forerun_core::Pages;
+use forerun_core::{Pages, block_on_with, interleave_with};
 
-use crate::cache::{CacheOptions, PageCache};
+use crate::cache::driver::Reads;
+use crate::cache::{self, CacheOptions, PageCache};
 use crate::comparator::{Comparator, KeyOrder};
 use crate::io::{OsIo, ReadBackend};
-use crate::run::lookup::{Found, ReadContext};
-use crate::run::{PageSearch, Run, RunOptions, RunWriter, SearchKey};
+use crate::run::lookup::{Found, ReadContext, find_in};
+use crate::run::plain_lookup::find_by;
+use crate::run::{PageSearch, Probe, Run, RunOptions, RunWriter, SearchKey};
 use crate::tree::levels::Levels;
-use crate::tree::lookup;
+use crate::tree::lookup::{self, BLOCK_KEYS, CHUNK_KEYS, IN_FLIGHT};
 use crate::versions::{Kind, SEQUENCE_MAX, Version};
-use crate::{Result, Values};
+use crate::{Error, Result, Values};
 
 /// A single run. A store looks up keys in its runs the same way.
 pub struct OneRun {
@@ -108,15 +110,14 @@ impl OneRun {
 
     /// Looks keys up one at a time and copies the values found.
     pub fn get_values(&self, keys: &[&[u8]], how: RunLookup, values: &mut Values) {
-        let context = self.context(how);
         values.reset(keys.len());
         for (position, key) in keys.iter().enumerate() {
             let key = SearchKey::new(key, SEQUENCE_MAX);
-            let got = lookup::get(&self.levels, key, &context, |found| {
-                if let Found::Value(value) = found {
-                    values.set_found(position, value);
-                }
-            });
+            let mut take = |found: Found<'_>| copy(Ok(found), position, values);
+            let got = match how {
+                RunLookup::Index => lookup::get(&self.levels, key, &self.context(), take),
+                RunLookup::Pages(search) => self.search(&key, search, &mut take),
+            };
             if let Err(error) = got {
                 values.set_failed(position, error);
             }
@@ -125,34 +126,144 @@ impl OneRun {
 
     /// Looks keys up as a batch, and copies the values found.
     pub fn multi_get_values(&self, keys: &[&[u8]], how: RunLookup, values: &mut Values) {
-        let context = self.context(how);
         values.reset(keys.len());
         let keys: Vec<SearchKey<'_>> = keys
             .iter()
             .map(|key| SearchKey::new(key, SEQUENCE_MAX))
             .collect();
-        lookup::multi_get(
-            &self.levels,
-            &keys,
-            &context,
-            |position, found| match found {
-                Ok(Found::Value(value)) => values.set_found(position, value),
-                Ok(Found::Deleted | Found::Missing) => {}
-                Err(error) => values.set_failed(position, error),
-            },
-        );
+        let take = |position, found: Result<Found<'_>>| copy(found, position, values);
+        match how {
+            RunLookup::Index => lookup::multi_get(&self.levels, &keys, &self.context(), take),
+            RunLookup::Pages(search) => self.search_all(&keys, search, take),
+        }
     }
 
-    fn context(&self, how: RunLookup) -> ReadContext {
-        let (search, use_index) = match how {
-            RunLookup::Index => (PageSearch::default(), true),
-            RunLookup::Pages(search) => (search, false),
-        };
+    fn context(&self) -> ReadContext {
         ReadContext {
             cache: Arc::clone(&self.cache),
             backend: ReadBackend::Auto,
-            search,
-            use_index,
+        }
+    }
+
+    /// Finds a key by a search of pages. The index only rules it out.
+    fn search(
+        &self,
+        key: &SearchKey<'_>,
+        search: PageSearch,
+        take: impl FnOnce(Found<'_>),
+    ) -> Result<()> {
+        let run = &*self.run;
+        run.prefetch_probe(key.hash);
+        let pin = cache::pin();
+        let reads = Reads::new(&self.cache, &pin, ReadBackend::Auto);
+        let found = match search {
+            _ if run.probe(key.hash) == Probe::Absent => Ok(Found::Missing),
+            PageSearch::KeyPrefixes => block_on_with(&reads, find_in(&[run], key, &reads)),
+            search => block_on_with(&reads, find_by(run, key, search, &reads)),
+        };
+        take(found.map_err(|error| *error)?);
+        Ok(())
+    }
+
+    /// [`search`](Self::search) for a batch, with as many keys in a block and lookups in flight as
+    /// in a store.
+    fn search_all(
+        &self,
+        keys: &[SearchKey<'_>],
+        search: PageSearch,
+        mut take: impl FnMut(usize, Result<Found<'_>>),
+    ) {
+        let run = &*self.run;
+        let runs = [run];
+        let mut positions = Vec::with_capacity(CHUNK_KEYS);
+        for (chunk, chunk_keys) in keys.chunks(CHUNK_KEYS).enumerate() {
+            positions.clear();
+            let first = chunk * CHUNK_KEYS;
+            for (block, block_keys) in chunk_keys.chunks(BLOCK_KEYS).enumerate() {
+                for key in block_keys {
+                    run.prefetch_probe(key.hash);
+                }
+                for (at, key) in block_keys.iter().enumerate() {
+                    let position = first + block * BLOCK_KEYS + at;
+                    if run.probe(key.hash) == Probe::Absent {
+                        take(position, Ok(Found::Missing));
+                    } else {
+                        positions.push(position);
+                    }
+                }
+            }
+            let pin = cache::pin();
+            let reads = Reads::new(&self.cache, &pin, ReadBackend::Auto);
+            let wanted = positions.iter().map(|&position| &keys[position]);
+            let answer = |at: usize, found: Result<Found<'_>, Box<Error>>| {
+                take(positions[at], found.map_err(|error| *error));
+            };
+            if search == PageSearch::KeyPrefixes {
+                let lookups = wanted.map(|key| find_in(&runs, key, &reads));
+                interleave_with::<IN_FLIGHT, _, _>(&reads, lookups, answer);
+            } else {
+                let lookups = wanted.map(|key| find_by(run, key, search, &reads));
+                interleave_with::<IN_FLIGHT, _, _>(&reads, lookups, answer);
+            }
+        }
+    }
+}
+
+fn copy(found: Result<Found<'_>>, position: usize, values: &mut Values) {
+    match found {
+        Ok(Found::Value(value)) => values.set_found(position, value),
+        Ok(Found::Deleted | Found::Missing) => {}
+        Err(error) => values.set_failed(position, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Bytewise, ReverseBytewise};
+
+    #[test]
+    fn every_lookup_finds_every_key_and_none_between() {
+        const KEYS: u32 = 3_000;
+        let key = |number: u32| format!("a prefix of all keys {number:06}").into_bytes();
+        let orders: [Arc<dyn Comparator>; 2] = [Arc::new(Bytewise), Arc::new(ReverseBytewise)];
+        for comparator in orders {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("one.run");
+            let mut numbers: Vec<u32> = (0..KEYS).map(|number| 2 * number).collect();
+            if comparator.compare(b"a", b"b").is_gt() {
+                numbers.reverse();
+            }
+            let options = RunOptions::default().page_bytes(RunOptions::PAGE_BYTES_MIN);
+            let run = OneRun::build(&path, comparator, options, |add| {
+                (numbers.iter()).try_for_each(|&number| add(&key(number), &number.to_le_bytes()))
+            })
+            .unwrap();
+            let wanted: Vec<_> = (0..2 * KEYS + 2)
+                .map(|n| n * 379 % (2 * KEYS + 2))
+                .collect();
+            let keys: Vec<_> = wanted.iter().map(|&number| key(number)).collect();
+            let keys: Vec<_> = keys.iter().map(Vec::as_slice).collect();
+            let mut values = Values::new();
+            let mut check = |how: RunLookup, is_batch: bool| {
+                if is_batch {
+                    run.multi_get_values(&keys, how, &mut values)
+                } else {
+                    run.get_values(&keys, how, &mut values)
+                }
+                for (&number, value) in wanted.iter().zip(values.iter()) {
+                    let is_there = number % 2 == 0 && number < 2 * KEYS;
+                    let expected = is_there.then(|| number.to_le_bytes());
+                    let expected = expected.as_ref().map(|value| &value[..]);
+                    assert_eq!(value.unwrap(), expected, "{how:?}, {number}");
+                }
+            };
+            for is_batch in [false, true] {
+                check(RunLookup::Index, is_batch);
+                for search in PageSearch::ALL {
+                    check(RunLookup::Pages(search), is_batch);
+                }
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 pub mod hook_io;
 #[path = "../../src/testing/random.rs"]
 pub mod random;
+pub mod search;
 
 use std::sync::Arc;
 

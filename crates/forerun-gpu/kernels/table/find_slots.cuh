@@ -3,8 +3,8 @@
 // By default, the kernel chooses a narrow or a wide search by the load of the table, which it reads
 // from the table itself.
 #pragma once
-#include "find_thread.cuh"
 #include "key_search.cuh"
+#include "slot_answer.cuh"
 
 namespace forerun::table {
 

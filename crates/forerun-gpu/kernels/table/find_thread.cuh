@@ -5,6 +5,7 @@
 // for each equal digest.
 #pragma once
 #include "bucket.cuh"
+#include "slot_answer.cuh"
 
 namespace forerun::table {
 
@@ -22,15 +23,6 @@ FORERUN_DEVICE u64 slot_by_thread(const TableOp& op, u64 bucket, const Place& pl
         if (empty_in(chunk) != 0) break;
     }
     return no_slot;
-}
-
-FORERUN_DEVICE void give_slot(const TableOp& op, u64 i, u64 slot) {
-    const bool found = slot != no_slot;
-    if (op.pointers_out != 0)
-        store_global(at<u64>(op.pointers_out) + i, found ? row_address(op.table, slot) : 0);
-    if (op.slots_out != 0) store_global(at<u64>(op.slots_out) + i, slot);
-    if (op.status_out != 0)
-        store_global(at<u8>(op.status_out) + i, u8(found ? status_found : status_absent));
 }
 
 FORERUN_DEVICE void find_by_thread(const TableOp& op) {

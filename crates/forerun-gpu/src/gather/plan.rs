@@ -36,8 +36,6 @@ const DEFAULT_BLOCKS_MAX: u32 = 32;
 /// lanes busy.
 pub const IN_FLIGHT_BYTES: u64 = 128 << 10;
 
-/// Maximum number of blocks of a grid along x.
-const BLOCKS_MAX: u64 = (1 << 31) - 1;
 /// Lanes of a warp.
 const WARP: u64 = 32;
 
@@ -85,8 +83,7 @@ impl Work {
 /// The chosen kernel and its launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The version.
-    pub version: KernelVersion,
+    pub(crate) version: KernelVersion,
     /// The unit.
     pub unit: AccessWidth,
     /// The kernel's name.
@@ -104,6 +101,14 @@ pub struct Plan {
     pub in_flight_bytes: u64,
     /// The reason for the choice.
     pub why: String,
+}
+
+#[cfg(feature = "study")]
+impl Plan {
+    /// The version of the row copy.
+    pub fn version(&self) -> KernelVersion {
+        self.version
+    }
 }
 
 impl fmt::Display for Plan {
@@ -125,7 +130,7 @@ impl fmt::Display for Plan {
 ///
 /// ```
 /// use forerun_gpu::{CudaVersion, DeviceInfo};
-/// use forerun_gpu::gather::{Direction, KernelChoice, KernelVersion, Work, plan};
+/// use forerun_gpu::gather::{Direction, KernelChoice, Work, plan};
 ///
 /// let h100 = DeviceInfo {
 ///     ordinal: 0,
@@ -142,13 +147,13 @@ impl fmt::Display for Plan {
 /// };
 /// let rows = Work::new(Direction::Gather, 656, 262_144, 256);
 /// let plan = plan(&rows, &KernelChoice::default(), &h100)?;
-/// assert_eq!((plan.version, plan.blocks, plan.threads), (KernelVersion::V5R1, 32, 256));
+/// assert_eq!((plan.kernel, plan.blocks, plan.threads), ("gather_v5_r1_a128_u16", 32, 256));
 /// println!("{plan}");
 /// # Ok::<(), forerun_gpu::gather::GatherError>(())
 /// ```
 ///
 /// # Errors
-/// A version, unit or limit that was requested explicitly does not fit. A request is never replaced
+/// A unit or limit that was requested explicitly does not fit. A request is never replaced
 /// by something slower.
 pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<Plan, GatherError> {
     if choice.multiprocessors == Some(0) {
@@ -190,7 +195,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
     let version = entry.version;
     if device.compute_capability < entry.capability {
         return Err(GatherError::VersionNeedsNewerDevice {
-            version,
+            version: version.name(),
             needed: entry.capability,
             found: device.compute_capability,
         });
@@ -216,27 +221,20 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
         .div_ceil(u64::from(entry.rows))
         .saturating_mul(version.threads_per_row())
         .div_ceil(threads);
-    plan.blocks = if version.can_be_capped() {
-        let max = match choice.multiprocessors {
-            // All multiprocessors, each as full as possible.
-            Some(cap) if cap >= device.multiprocessors => {
-                let fit = device.threads_per_multiprocessor / entry.threads;
-                let fit = if version.is_bulk() { 1 } else { fit.max(1) };
-                u64::from(device.multiprocessors * fit)
-            }
-            _ => u64::from(cap_of(entry, growth)),
-        };
-        wanted.min(max) as u32
-    } else if let Some(cap) = choice.multiprocessors {
-        return Err(GatherError::CannotCap { version, cap });
-    } else if wanted > BLOCKS_MAX {
-        return Err(GatherError::TooManyRows {
-            version,
-            rows: work.rows,
-        });
-    } else {
-        wanted as u32
+    let max = match choice.multiprocessors {
+        // All multiprocessors, each as full as possible.
+        Some(cap) if cap >= device.multiprocessors => {
+            let fit = device.threads_per_multiprocessor / entry.threads;
+            let fit = if version.is_bulk() { 1 } else { fit.max(1) };
+            u64::from(device.multiprocessors * fit)
+        }
+        _ => u64::from(cap_of(entry, growth)),
     };
+    plan.blocks = wanted.min(max) as u32;
+    #[cfg(feature = "study")]
+    if !version.can_be_capped() {
+        plan.blocks = whole_grid(version, choice, work, wanted)?;
+    }
     plan.in_flight_bytes = in_flight_bytes(entry, work.row_bytes, plan.blocks.into());
     if plan.stage_bytes != 0 {
         // The ring keeps six stages in flight.
@@ -244,6 +242,29 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
             u64::from(plan.blocks) * threads / WARP * 6 * u64::from(plan.stage_bytes);
     }
     Ok(plan)
+}
+
+/// The number of blocks of a version that needs a thread or a warp per row.
+#[cfg(feature = "study")]
+fn whole_grid(
+    version: KernelVersion,
+    choice: &KernelChoice,
+    work: &Work,
+    wanted: u64,
+) -> Result<u32, GatherError> {
+    /// Maximum number of blocks of a grid along x.
+    const BLOCKS_MAX: u64 = (1 << 31) - 1;
+    let version = version.name();
+    if let Some(cap) = choice.multiprocessors {
+        return Err(GatherError::CannotCap { version, cap });
+    }
+    if wanted > BLOCKS_MAX {
+        return Err(GatherError::TooManyRows {
+            version,
+            rows: work.rows,
+        });
+    }
+    Ok(wanted as u32)
 }
 
 /// The kernel of a requested version, with the requested unit or the largest that fits.
@@ -257,7 +278,7 @@ fn asked_for(
     let unit = unit.or(fitting.copied());
     let found = unit.and_then(|unit| kernel(version, unit));
     found.ok_or(GatherError::NoKernel {
-        version,
+        version: version.name(),
         unit: unit.unwrap_or(largest),
         has,
     })
@@ -348,11 +369,9 @@ mod tests {
         plan(work, &choice, &device((9, 0)))
     }
 
+    #[cfg(feature = "study")]
     fn version(version: KernelVersion) -> KernelChoice {
-        KernelChoice {
-            version: Some(version),
-            ..KernelChoice::default()
-        }
+        KernelChoice::default().version(version)
     }
 
     #[test]
@@ -425,6 +444,7 @@ mod tests {
         assert_eq!(choose(&work, by_name).unwrap().unit, AccessWidth::B4);
     }
 
+    #[cfg(feature = "study")]
     #[test]
     fn every_version_gets_the_grid_that_it_needs() {
         let work = Work::new(Direction::Gather, 656, 262_144, 256);
@@ -453,6 +473,7 @@ mod tests {
         assert_eq!(choose(&work, all).unwrap().blocks, 264);
     }
 
+    #[cfg(feature = "study")]
     #[test]
     fn stages_fit_shared_memory_whatever_the_row() {
         for row_bytes in [16, 64, 656, 4096, 1 << 20] {
@@ -466,30 +487,35 @@ mod tests {
     #[test]
     fn invalid_requests_are_refused_with_a_message() {
         let work = Work::new(Direction::Gather, 584, 100, 256);
-        let wide = KernelChoice {
-            unit: Some(AccessWidth::B16),
-            ..KernelChoice::default()
-        };
-        let narrow = KernelChoice {
-            unit: Some(AccessWidth::B1),
-            ..version(KernelVersion::V1)
-        };
-        let capped = |version| KernelChoice {
-            version,
-            multiprocessors: Some(4),
-            unit: None,
-        };
-        let none = KernelChoice {
-            multiprocessors: Some(0),
-            ..KernelChoice::default()
-        };
-        let huge = Work::new(Direction::Gather, 584, 1 << 60, 256);
-        for (work, choice, words) in [
+        let wide = KernelChoice::default().unit(AccessWidth::B16);
+        let none = KernelChoice::default().multiprocessors(0);
+        for (choice, words) in [
             (
-                &work,
                 wide,
                 "the row of 584 bytes is not a multiple of it; the largest unit that fits is 8",
             ),
+            (none, "at least one multiprocessor"),
+        ] {
+            let refusal = choose(&work, choice).unwrap_err().to_string();
+            assert!(refusal.contains(words), "{refusal}");
+        }
+        let work = Work::new(Direction::Gather, 656, 100, 256);
+        let old = plan(&work, &KernelChoice::default(), &device((7, 5)));
+        let refusal = old.unwrap_err().to_string();
+        assert!(
+            refusal.contains("needs compute capability 8.0"),
+            "{refusal}"
+        );
+    }
+
+    #[cfg(feature = "study")]
+    #[test]
+    fn versions_that_do_not_fit_are_refused_with_a_message() {
+        let work = Work::new(Direction::Gather, 584, 100, 256);
+        let narrow = version(KernelVersion::V1).unit(AccessWidth::B1);
+        let capped = version(KernelVersion::V3).multiprocessors(4);
+        let huge = Work::new(Direction::Gather, 584, 1 << 60, 256);
+        for (work, choice, words) in [
             (
                 &work,
                 narrow,
@@ -500,12 +526,7 @@ mod tests {
                 version(KernelVersion::V6),
                 "no kernel v6 with 8-byte units, only with 16",
             ),
-            (
-                &work,
-                capped(Some(KernelVersion::V3)),
-                "v3 needs a thread or warp per row",
-            ),
-            (&work, none, "at least one multiprocessor"),
+            (&work, capped, "v3 needs a thread or warp per row"),
             (
                 &huge,
                 version(KernelVersion::V2),

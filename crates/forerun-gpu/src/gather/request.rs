@@ -196,8 +196,8 @@ forerun_core::setters! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelChoice {
-    /// The version.
-    pub version: Option<KernelVersion>,
+    /// The version. Only measurements choose one.
+    pub(crate) version: Option<KernelVersion>,
     /// The unit. It is refused if it does not fit, and never replaced by a slower one.
     pub unit: Option<AccessWidth>,
     /// The maximum number of multiprocessors to occupy at a time.
@@ -206,9 +206,18 @@ pub struct KernelChoice {
 
 forerun_core::setters! {
     KernelChoice {} into {
-        version: Option<KernelVersion>,
         unit: Option<AccessWidth>,
         multiprocessors: Option<u32>,
+    }
+}
+
+#[cfg(feature = "study")]
+impl KernelChoice {
+    /// Requests a version of the row copy.
+    #[must_use]
+    pub fn version(mut self, version: KernelVersion) -> Self {
+        self.version = Some(version);
+        self
     }
 }
 

@@ -196,6 +196,9 @@ impl Operation {
     }
 }
 
+/// How many lookups only measurements choose.
+const STUDY: usize = if cfg!(feature = "study") { 3 } else { 0 };
+
 /// How slots are searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lookup {
@@ -208,28 +211,35 @@ pub enum Lookup {
     /// With tiles: the row of digests in one request.
     Wide,
     /// One thread per key, 16 digests at a time.
+    #[cfg(feature = "study")]
     Thread,
     /// One warp per key in a pipeline of three steps: HierarchicalKV's, for buckets of 128 slots.
     /// It must not run concurrently with operations that change entries.
+    #[cfg(feature = "study")]
     Pipeline,
     /// HierarchicalKV's rule: the pipeline above 7/8 full, otherwise one thread per key. Like the
     /// pipeline, it must not run concurrently with operations that change entries.
+    #[cfg(feature = "study")]
     SeedRule,
 }
 
 impl Lookup {
     /// All of them.
-    pub const ALL: [Lookup; 6] = [
+    pub const ALL: [Lookup; 3 + STUDY] = [
         Lookup::ByLoad,
         Lookup::Narrow,
         Lookup::Wide,
+        #[cfg(feature = "study")]
         Lookup::Thread,
+        #[cfg(feature = "study")]
         Lookup::Pipeline,
+        #[cfg(feature = "study")]
         Lookup::SeedRule,
     ];
 
     /// Whether operations that change entries may run at the same time. The pipeline copies with
     /// cp.async, which guarantees no memory order.
+    #[cfg(feature = "study")]
     pub fn may_run_beside_writers(self) -> bool {
         !matches!(self, Lookup::Pipeline | Lookup::SeedRule)
     }
@@ -240,8 +250,11 @@ impl Lookup {
             Lookup::ByLoad => "by-load",
             Lookup::Narrow => "narrow",
             Lookup::Wide => "wide",
+            #[cfg(feature = "study")]
             Lookup::Thread => "thread",
+            #[cfg(feature = "study")]
             Lookup::Pipeline => "pipeline",
+            #[cfg(feature = "study")]
             Lookup::SeedRule => "seed-rule",
         }
     }

@@ -329,7 +329,10 @@ impl DeviceTable {
         let keyed = Keyed {
             batch: &batch,
             actions: 0,
+            #[cfg(feature = "study")]
             beside_writers: lookup.may_run_beside_writers(),
+            #[cfg(not(feature = "study"))]
+            beside_writers: true,
             with_rest: wants_missed,
         };
         self.keyed(keyed, answers, rest, &|part, op| {

@@ -90,6 +90,7 @@ pub enum TableError {
         epoch: u64,
     },
     /// The lookup does not work with this table's buckets.
+    #[cfg(feature = "study")]
     #[error("the pipelined lookup needs buckets of 128 slots, but these have {width}")]
     Lookup {
         /// Slots per bucket.
@@ -97,6 +98,7 @@ pub enum TableError {
     },
     /// The lookup must not run concurrently with writers, because its copies are not ordered with
     /// their stores.
+    #[cfg(feature = "study")]
     #[error(
         "the lookup {lookup:?} must not run beside operations that change entries; choose another \
          one"

@@ -186,9 +186,8 @@ impl GpuTable {
     /// before the operation or as it is after it, whole. A lookup may also see what is in between
     /// if a key repeats in the batch, or if the batch evicts a key before it inserts it.
     ///
-    /// Operations take turns, and lookups that must not run beside them do so too
-    /// ([`Lookup::may_run_beside_writers`]). The turn of a batch of more than 64 MiB may end
-    /// between two of its keys.
+    /// Operations take turns. The turn of a batch of more than 64 MiB may end between two of its
+    /// keys.
     ///
     /// # Errors
     /// Those of [`GpuTable::apply`]; [`TableError::NeedsExclusiveAccess`] unless
@@ -218,8 +217,7 @@ impl GpuTable {
     /// Looks up keys and writes the requested answers by position.
     ///
     /// # Errors
-    /// The arrays do not match the number of keys; the pipelined lookup with buckets that are not
-    /// 128 slots wide; the device's error.
+    /// The arrays do not match the number of keys; the device's error.
     pub fn lookup(
         &self,
         lookup: Lookup,
@@ -229,6 +227,7 @@ impl GpuTable {
         answers.check(keys.len(), self.options.row_bytes)?;
         match &self.engine {
             Engine::Cpu(table) => {
+                #[cfg(feature = "study")]
                 if lookup == Lookup::Pipeline && table.form.width != 128 {
                     return Err(TableError::Lookup {
                         width: table.form.width,

@@ -93,9 +93,13 @@ pub(crate) fn find_slots(
         Lookup::ByLoad => (by_tiles, LOOKUP_BY_LOAD),
         Lookup::Narrow => (by_tiles, LOOKUP_NARROW),
         Lookup::Wide => (by_tiles, LOOKUP_WIDE),
+        #[cfg(feature = "study")]
         Lookup::Thread => (by_key("table_find_thread"), LOOKUP_BY_LOAD),
+        #[cfg(feature = "study")]
         Lookup::SeedRule => (by_key("table_find_seed_rule"), LOOKUP_BY_LOAD),
+        #[cfg(feature = "study")]
         Lookup::Pipeline if width == 128 => (by_key("table_find_pipeline"), LOOKUP_BY_LOAD),
+        #[cfg(feature = "study")]
         Lookup::Pipeline => return Err(TableError::Lookup { width }),
     })
 }
@@ -130,9 +134,14 @@ mod tests {
                 launches.extend(find_slots(lookup, width, 5, 9).map(|(launch, _)| launch));
             }
         }
-        let list = include_str!("../../kernels/table.list").lines();
+        let lists = [
+            include_str!("../../kernels/table.list"),
+            #[cfg(feature = "study")]
+            include_str!("../../kernels/table_study.list"),
+        ];
+        let lines = lists.into_iter().flat_map(str::lines);
         let mut seen = 0;
-        for line in list.filter_map(|line| line.strip_prefix("KERNEL(")) {
+        for line in lines.filter_map(|line| line.strip_prefix("KERNEL(")) {
             let mut fields = line.trim_end_matches(')').split(", ");
             let name = fields.next().unwrap();
             let threads: u32 = fields.nth(2).unwrap().parse().unwrap();
@@ -140,7 +149,8 @@ mod tests {
             assert_eq!(launched.map(|l| l.threads), Some(threads), "{name}");
             seen += 1;
         }
-        assert_eq!(seen, 21);
+        assert_eq!(seen, if cfg!(feature = "study") { 21 } else { 18 });
+        #[cfg(feature = "study")]
         assert!(find_slots(Lookup::Pipeline, 64, 5, 9).is_err());
     }
 

@@ -159,8 +159,7 @@ impl GpuTable {
     /// the same time: rows that they change are then read again.
     ///
     /// # Errors
-    /// Those of [`GpuTable::command`]; the pipelined lookup with buckets that are not 128 slots
-    /// wide; a lookup that must not run concurrently with writers, with `concurrent_writers`.
+    /// Those of [`GpuTable::command`].
     pub fn lookup_command<'a>(
         &'a self,
         lookup: Lookup,
@@ -182,6 +181,7 @@ impl GpuTable {
                 what: "a lookup with tiles",
             });
         }
+        #[cfg(feature = "study")]
         if concurrent_writers && !with_rows && !lookup.may_run_beside_writers() {
             return Err(TableError::BesideWriters {
                 lookup: lookup.name(),

@@ -116,9 +116,12 @@ impl CpuTable {
     /// them.
     pub(crate) fn traffic(&self, lookup: Lookup, keys: &[u64]) -> Traffic {
         let slots = self.form.buckets * u64::from(self.form.width);
-        let pipeline = self.form.width == 128 && self.size * 8 > slots * 7;
         let lookup = match lookup {
-            Lookup::SeedRule if pipeline => Lookup::Pipeline,
+            #[cfg(feature = "study")]
+            Lookup::SeedRule if self.form.width == 128 && self.size * 8 > slots * 7 => {
+                Lookup::Pipeline
+            }
+            #[cfg(feature = "study")]
             Lookup::SeedRule => Lookup::Thread,
             Lookup::ByLoad if self.size * 8 <= slots * 7 => Lookup::Narrow,
             Lookup::ByLoad => Lookup::Wide,
@@ -152,6 +155,7 @@ impl CpuTable {
     ) -> bool {
         let width = u64::from(self.form.width);
         match lookup {
+            #[cfg(feature = "study")]
             Lookup::Thread => {
                 for turn in (0..width).step_by(CHUNK_SLOTS as usize) {
                     // The second of every two chunks is in the sector of the first.
@@ -186,7 +190,10 @@ impl CpuTable {
             }
             _ => {
                 traffic.ask_digests(width.max(SECTOR_BYTES));
+                #[cfg(feature = "study")]
                 let all = lookup == Lookup::Pipeline;
+                #[cfg(not(feature = "study"))]
+                let all = false;
                 self.scan_bucket(traffic, bucket, 0..width, place, key, all)
                     .found
             }
@@ -265,8 +272,10 @@ mod tests {
         let narrow = of(&half, Lookup::Narrow);
         assert!(narrow.bytes < of(&half, Lookup::Wide).bytes);
         assert_eq!(of(&half, Lookup::ByLoad), narrow);
+        #[cfg(feature = "study")]
         assert_eq!(of(&half, Lookup::SeedRule), of(&half, Lookup::Thread));
         let (full, _) = filled(Width::W128, Candidates::Two, 1.2);
+        #[cfg(feature = "study")]
         assert_eq!(of(&full, Lookup::SeedRule), of(&full, Lookup::Pipeline));
         assert_eq!(of(&full, Lookup::ByLoad), of(&full, Lookup::Wide));
     }

@@ -24,6 +24,7 @@ using namespace forerun;
 
 #define KERNEL(name, ...) extern "C" void name(const forerun::table::TableOp);
 #include "table.list"
+#include "table_study.list"
 #undef KERNEL
 
 namespace {
@@ -32,6 +33,7 @@ using Entry = void (*)(table::TableOp);
 const std::map<std::string, Entry> kernels = {
 #define KERNEL(name, ...) {#name, name},
 #include "table.list"
+#include "table_study.list"
 #undef KERNEL
 };
 

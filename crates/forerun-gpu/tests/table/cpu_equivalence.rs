@@ -1,6 +1,7 @@
 //! One warp of the writing kernel does exactly what the CPU does: the same slots, victims, scores
 //! and answers.
 
+use crate::lookups::fits;
 use crate::{Order, contents, on_shim, proptest_config, rows_of};
 use forerun_gpu::table::{
     Answers, Batch, Candidates, Condition, Element, Entries, EvictStrategy, GpuTable, Lookup,
@@ -240,9 +241,10 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
             wants,
         } => {
             // Only searches for slots use the named kernel. The pipeline supports one width.
-            let lookup = match lookup {
-                Lookup::Pipeline if table.options().width != Width::W128 => Lookup::ByLoad,
-                named => *named,
+            let lookup = if fits(*lookup, table.options().width) {
+                *lookup
+            } else {
+                Lookup::ByLoad
             };
             said = Said::collect(*wants, keys.len(), row_bytes, |answers| {
                 table.lookup(lookup, keys, answers).unwrap();

@@ -1,4 +1,4 @@
-// The kernels under test, from the lines of gather.list.
+// The kernels under test, from the lines of gather.list and gather_study.list.
 #pragma once
 #include "gather_params.cuh"
 #include "shim/machine.h"
@@ -6,6 +6,7 @@
 #define KERNEL(name, ...) extern "C" void name(const forerun::GatherParams);
 #define KERNEL90 KERNEL
 #include "gather.list"
+#include "gather_study.list"
 #undef KERNEL
 
 namespace forerun::test {
@@ -24,6 +25,7 @@ inline const std::vector<Kernel>& kernels() {
 #define KERNEL(name, version, unit, rows, align, threads, registers) \
     {#name, version, unit, rows, align, threads, name},
 #include "gather.list"
+#include "gather_study.list"
 #undef KERNEL
     };
     return all;

@@ -57,13 +57,18 @@ const PROGRAMS: &[(&str, &[&str])] = &[
         "gather",
         &[
             "kernels/gather.cu",
+            "kernels/gather_study.cu",
             "tests/kernels/gather.cpp",
             "tests/kernels/gather_requests.cpp",
         ],
     ),
     (
         "table",
-        &["kernels/table.cu", "tests/kernels/table_server.cpp"],
+        &[
+            "kernels/table.cu",
+            "kernels/table_study.cu",
+            "tests/kernels/table_server.cpp",
+        ],
     ),
 ];
 

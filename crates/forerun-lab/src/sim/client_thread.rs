@@ -349,11 +349,7 @@ impl<'s> ClientThread<'s> {
                 commits,
             } => self.ingest(*keyspace, keys, *commits),
             Op::Get { keyspace, key } => self.get(*keyspace, *key),
-            Op::MultiGet {
-                keyspace,
-                keys,
-                strategy,
-            } => self.multi_get(*keyspace, keys, *strategy),
+            Op::MultiGet { keyspace, keys } => self.multi_get(*keyspace, keys),
             Op::Read { keyspace, key } => self.read(*keyspace, *key),
             Op::MultiGetToVec { keyspace, keys } => self.multi_get_to_vec(*keyspace, keys),
             Op::Scan {

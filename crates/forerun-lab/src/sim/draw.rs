@@ -1,8 +1,8 @@
 //! Draws a program from a seed.
 
 use forerun_db::{
-    Access, Background, Compression, Durability, MemoryChecks, Recovery, RunOptions, Strategy,
-    TreeOptions, WalMode,
+    Access, Background, Compression, Durability, MemoryChecks, Recovery, RunOptions, TreeOptions,
+    WalMode,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -349,7 +349,6 @@ impl Draw {
                 Op::MultiGet {
                     keyspace: self.keyspace(store),
                     keys: (0..keys).map(|_| self.key()).collect(),
-                    strategy: Strategy::Auto,
                 }
             }
             61..66 => Op::Scan {

@@ -3,7 +3,7 @@
 
 use std::ops::Bound;
 
-use forerun_db::{Access, Create, Durability, Recovery, Strategy};
+use forerun_db::{Access, Create, Durability, Recovery};
 use rand::Rng;
 
 use super::draw::{Draw, THREADS};
@@ -243,11 +243,10 @@ impl Draw {
             },
             2 => {
                 let keys = self.random.random_range(1..20);
-                Op::MultiGet {
-                    keyspace,
-                    keys: (0..keys).map(|_| self.key()).collect(),
-                    strategy: self.of(&Strategy::ALL),
-                }
+                let keys = (0..keys).map(|_| self.key()).collect();
+                // Not used any more. Without it, older seeds would draw other programs.
+                self.of(&[(); 5]);
+                Op::MultiGet { keyspace, keys }
             }
             _ => Op::Range {
                 keyspace,

@@ -17,8 +17,8 @@ use std::ops::Bound;
 use std::str::FromStr;
 
 use forerun_db::{
-    Access, Background, Create, Durability, MemoryChecks, Recovery, RunOptions, Strategy,
-    TreeOptions, WalMode,
+    Access, Background, Create, Durability, MemoryChecks, Recovery, RunOptions, TreeOptions,
+    WalMode,
 };
 
 use super::key_order::KeyOrder;
@@ -143,7 +143,6 @@ pub enum Op {
     MultiGet {
         keyspace: StepKeyspace,
         keys: Vec<u8>,
-        strategy: Strategy,
     },
     /// A lookup that lends the value to a closure.
     Read {

@@ -1,7 +1,7 @@
 //! Steps that read the current state of the store. Every way to read must return what the thread
 //! knows about its own keys.
 
-use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Strategy, Values};
+use forerun_db::{Iter, Keyspace, KeyspaceSnapshot, Values};
 
 use super::client_thread::{ClientThread, ThreadModel};
 use super::compare::{check_value, compare, show};
@@ -216,12 +216,7 @@ impl ClientThread<'_> {
         self.simulation.has_beacon(keyspace_id, self.opened.number)
     }
 
-    pub fn multi_get(
-        &mut self,
-        keyspace: StepKeyspace,
-        numbers: &[u8],
-        strategy: Strategy,
-    ) -> Outcome {
+    pub fn multi_get(&mut self, keyspace: StepKeyspace, numbers: &[u8]) -> Outcome {
         let Some((keyspace_id, keyspace)) = self.keyspace(keyspace) else {
             return Ok(());
         };
@@ -230,7 +225,7 @@ impl ClientThread<'_> {
         let has_beacon = self.has_beacon(keyspace_id);
         let mut values = Values::new();
         let start = self.simulation.begin();
-        if let Err(error) = keyspace.multi_get_with(&keys, strategy, &mut values) {
+        if let Err(error) = keyspace.multi_get(&keys, &mut values) {
             return self.allow(&error, "look up a batch");
         }
         let read = self.simulation.end(start);

@@ -72,7 +72,7 @@ impl Style {
         // The demo uses longer names.
         let name = match name {
             "one key at a time" => "single",
-            "a batch (auto)" => "auto",
+            "a batch" => "auto",
             other => other,
         };
         let number = match FIXED.iter().position(|fixed| *fixed == name) {

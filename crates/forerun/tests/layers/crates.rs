@@ -68,8 +68,6 @@ pub(crate) const CRATES: &[Layers] = &[
             ("memtable::arena", "memtable::node"),
             // The skip list and its index.
             ("memtable::skip_list", "memtable::skip_list_index"),
-            // The batch is answered by one of several strategies; this one has its own file.
-            ("memtable::lookup_batch", "memtable::partition"),
             // A batch is answered through the hash index where there is one.
             ("memtable::hash_lookup", "memtable::lookup_batch"),
         ],

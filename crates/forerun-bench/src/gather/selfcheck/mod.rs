@@ -260,7 +260,7 @@ fn far(gpu: &Gpu, stream: &Stream) -> Result<String> {
         }
         device.fill(0)?;
         let mut spec = CopySpec::dense(656, rows, rows);
-        spec.kernel.version = Some(version);
+        spec.kernel = spec.kernel.version(version);
         let pairs = DevicePairs::interleaved(&indices, 0, IndexType::I32, &shape)?;
         let copy = gather(&host, &device, &spec, &pairs, &DeviceCopyOptions::default())?;
         launch(gpu, stream, &copy)?;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use forerun_db::{Db, Durability, Options, Strategy, WalMode, WriteBatch};
+use forerun_db::{Db, Durability, Options, WalMode, WriteBatch};
 use forerun_measure::harness::Plan;
 use forerun_measure::progress::Progress;
 use forerun_measure::result_row::Row;
@@ -150,7 +150,6 @@ fn measure_cities(db: &Db, records: &[cities::Record], plan: &Plan) -> anyhow::R
         reads: &reads,
         hits: &|range| range.len(),
         batches: &BATCHES,
-        strategies: &[Strategy::Auto],
         about: Row {
             bench: "demo".to_owned(),
             case: "cities".to_owned(),
@@ -195,7 +194,6 @@ fn measure_large(
         reads: &reads,
         hits: &|range| range.len(),
         batches: &BATCHES,
-        strategies: &[Strategy::Auto],
         about: Row {
             bench: "demo".to_owned(),
             case: "large".to_owned(),

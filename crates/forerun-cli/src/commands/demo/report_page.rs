@@ -59,9 +59,9 @@ fn name(row: &Row) -> String {
     )
 }
 
-/// The batch of the default strategy that the headline reports.
+/// The batch that the headline reports.
 fn headline(rows: &[Row]) -> Option<(&Row, f64)> {
-    let batches = rows.iter().filter(|row| row.strategy == "auto");
+    let batches = rows.iter().filter(|row| row.strategy == "multiget");
     typical(batches, |row| row.batch, |row| row.speedup_vs_single)
 }
 
@@ -123,7 +123,7 @@ fn ratios(rows: &[Row]) -> Chart {
 fn shown(strategy: &str) -> &str {
     match strategy {
         "get" => "one key at a time",
-        "auto" => "a batch (auto)",
+        "multiget" => "a batch",
         other => other,
     }
 }
@@ -150,9 +150,9 @@ mod tests {
         let set = |case: &str| {
             vec![
                 row(case, "get", 1, 1e6, 1.0),
-                row(case, "auto", 1, 1e6, 1.0),
+                row(case, "multiget", 1, 1e6, 1.0),
                 row(case, "get", 64, 1e6, 1.0),
-                row(case, "auto", 64, 5e6, 5.2),
+                row(case, "multiget", 64, 5e6, 5.2),
             ]
         };
         let page = page(&[set("cities"), set("large")]);

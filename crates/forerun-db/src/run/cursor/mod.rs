@@ -19,7 +19,6 @@ use std::ops::Range;
 
 use read_ahead::{READ_AHEAD_MIN_BYTES, ReadAhead};
 
-use super::PageSearch;
 use super::loaded_page::LoadedPage;
 use super::page::{Page, PageKind};
 use super::page_search;
@@ -69,9 +68,7 @@ impl Target<'_> {
         match self {
             Target::First => 0,
             Target::Last => page.rows().saturating_sub(1),
-            Target::Key(key, sequence) => {
-                page_search::child(page, order, key, sequence, PageSearch::KeyPrefixes)
-            }
+            Target::Key(key, sequence) => page_search::child(page, order, key, sequence),
         }
     }
 }
@@ -381,13 +378,7 @@ impl<'r> RunCursor<'r> {
 
     fn lower_bound(&self, key: &[u8], sequence: u64) -> usize {
         let order = self.run.order();
-        page_search::lower_bound(
-            self.leaf.page(),
-            order,
-            key,
-            sequence,
-            PageSearch::KeyPrefixes,
-        )
+        page_search::lower_bound(self.leaf.page(), order, key, sequence)
     }
 }
 

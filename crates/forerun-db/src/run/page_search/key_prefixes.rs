@@ -36,6 +36,7 @@ pub(super) fn rows_before(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence
 
 /// The row of a leaf that answers a lookup: the newest version of `key` that is not newer than
 /// `sequence`.
+#[cfg(any(test, feature = "study"))]
 #[inline(always)]
 pub(super) fn find(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence: u64) -> Option<usize> {
     match find_group(page, order, key) {

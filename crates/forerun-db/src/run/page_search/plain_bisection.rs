@@ -5,8 +5,16 @@ use std::ops::Range;
 
 use super::super::page::Page;
 use super::bisection::{behind_prefix, bisect_by_order};
-use super::prefetch_distance::{entries_ahead_from, keys_ahead_from};
 use crate::comparator::KeyOrder;
+
+/// From this many rows on, a bisection prefetches the keys of both rows that the next step may
+/// compare.
+const KEYS_AHEAD_FROM: usize = 4;
+
+/// From this many rows on, a bisection also prefetches the entries of the four rows that the step
+/// after may compare. With fewer rows, those entries lie in the line of the current row's entry or
+/// in a neighboring one.
+const ENTRIES_AHEAD_FROM: usize = 32;
 
 /// How many rows of the page are before (`key`, `sequence`). In an internal page, rows at the
 /// target count too.
@@ -30,7 +38,7 @@ pub(super) fn rows_before<const AHEAD: u8>(
 /// Prefetches what the next two steps may read, whichever half of the rows this step picks.
 #[inline(always)]
 fn prefetch_ahead<const AHEAD: u8>(page: Page<'_>, rows: Range<usize>, middle: usize) {
-    if AHEAD == 0 || rows.len() < keys_ahead_from() {
+    if AHEAD == 0 || rows.len() < KEYS_AHEAD_FROM {
         return;
     }
     // The two rows that the next step may compare. The step after picks from the four rows around
@@ -39,7 +47,7 @@ fn prefetch_ahead<const AHEAD: u8>(page: Page<'_>, rows: Range<usize>, middle: u
         rows.start + (middle - rows.start) / 2,
         middle + 1 + (rows.end - middle - 1) / 2,
     );
-    if AHEAD > 1 && rows.len() >= entries_ahead_from() {
+    if AHEAD > 1 && rows.len() >= ENTRIES_AHEAD_FROM {
         // A line holds sixteen entries, so being off by one costs nothing.
         let eighth = rows.len() / 8;
         for row in [left - eighth, left + eighth, right - eighth, right + eighth] {

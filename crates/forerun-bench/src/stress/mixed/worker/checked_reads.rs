@@ -1,7 +1,6 @@
 //! The reads of a working thread.
 
 use anyhow::Context;
-use forerun::Strategy;
 use rand::Rng;
 
 use super::super::super::script;
@@ -53,14 +52,13 @@ impl Worker<'_> {
             };
             keys.push(key);
         }
-        let strategy = Strategy::ALL[self.rng.random_range(0..Strategy::ALL.len())];
-        let what = format!("a batch of {length} by {strategy}");
+        let what = format!("a batch of {length}");
         // Another thread may write between a batch and the lookups that repeat it; a snapshot makes
         // them comparable.
         let again = self.rng.random_ratio(1, 4).then(|| self.db.snapshot());
         match &again {
-            Some(snapshot) => snapshot.multi_get_with(&keys, strategy, &mut self.values),
-            None => self.db.multi_get_with(&keys, strategy, &mut self.values),
+            Some(snapshot) => snapshot.multi_get(&keys, &mut self.values),
+            None => self.db.multi_get(&keys, &mut self.values),
         }
         .with_context(|| format!("{what} failed"))?;
         if self.values.len() != length {

@@ -5,7 +5,7 @@ mod checked_reads;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
-use forerun::{Db, Durability, Snapshot, Strategy, Values, WriteBatch};
+use forerun::{Db, Durability, Snapshot, Values, WriteBatch};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -184,9 +184,8 @@ impl<'a> Worker<'a> {
         }
         let keys: Vec<Vec<u8>> = (0..30).map(|_| self.own_key()).collect();
         let (snapshot, model) = &self.snapshots[self.rng.random_range(0..self.snapshots.len())];
-        let strategy = Strategy::ALL[self.rng.random_range(0..Strategy::ALL.len())];
         snapshot
-            .multi_get_with(&keys, strategy, &mut self.values)
+            .multi_get(&keys, &mut self.values)
             .context("a batch of lookups failed")?;
         for (at, key) in keys.iter().enumerate() {
             check_own(model, key, self.values.get(at)?, "a batch at a snapshot")?;
