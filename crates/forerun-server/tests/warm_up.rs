@@ -105,17 +105,6 @@ fn a_copy_has_flags_expiry_and_version() {
 }
 
 #[test]
-fn versions_of_the_new_server_are_above_those_of_the_old_ones() {
-    let (mut client, _) = warming();
-    client.send(b"set a 0 0 1\r\nx\r\n");
-    let answer = client.send(b"mg a c\r\n");
-    let text = String::from_utf8(answer).expect("text");
-    let version: u64 = text.trim().trim_start_matches("HD c").parse().expect(&text);
-    // Microseconds since 1970, in 2023.
-    assert!(version > 1_700_000_000_000_000, "{version}");
-}
-
-#[test]
 fn large_values_are_copied_in_pieces() {
     let (mut client, token) = warming();
     let value = vec![b'v'; 300_000];

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use forerun_cache::Cache;
+use forerun_core::split_mix64;
 
 use crate::address::{Address, Listen, UNIX_MODE};
 use crate::auth::UserFile;
@@ -52,9 +53,12 @@ impl<S: System> ServerParts<S> {
     ) -> Result<ServerParts<S>, Error> {
         // The cache may be older than its server, so set its clock now.
         system.tick(&cache);
-        // Clients may hold numbers of an earlier server that was killed. It counted from its own
-        // start and took more than a microsecond for each. A snapshot has the exact number.
-        cache.advance_cas_past(system.unix_us());
+        // Clients may hold CAS numbers of an earlier server, or of another one from which a copied
+        // item came. Random first numbers make it improbable that an item gets the same number
+        // again. They have 31 bits, because there are clients that read 32 (meta-memcache 4.3),
+        // and memcached counts from 1.
+        let mut random = system.unix_us();
+        cache.advance_cas_past(split_mix64(&mut random) >> 33);
         let tls = options
             .tls
             .as_ref()
@@ -72,6 +76,8 @@ impl<S: System> ServerParts<S> {
             snapshot.map(|snapshot| SnapshotWriter::new(system.clone(), snapshot));
         if let Some(snapshot_writer) = &snapshot_writer {
             snapshot_writer.restore(&cache, handle)?;
+            // The earlier server may have given numbers after it wrote the snapshot.
+            cache.advance_cas_past(cache.last_cas() + (split_mix64(&mut random) >> 40));
         }
         let listeners = Listen::apart(&options.listen)
             .iter()

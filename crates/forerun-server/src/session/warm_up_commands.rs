@@ -110,14 +110,6 @@ fn begin(seconds: u32, context: &mut CommandContext<'_>) {
     if is_untouched && cache.stats().items > 0 {
         return context.push(b"CLIENT_ERROR the server is not empty\r\n");
     }
-    if is_untouched {
-        // Clients may hold versions from the other servers, which count the microseconds from 1970
-        // to their start and take more than one for each version: a version from there is never one
-        // from here. The cache's clock may be a second behind, and has no fractions of a second.
-        // This comes before the beginning, because the first client may write right after it.
-        let now_s = context.shared.unix_now_s().saturating_add(2);
-        cache.advance_cas_past(now_s.saturating_mul(1_000_000));
-    }
     let ends_at_s = cache.now().saturating_add(seconds);
     let begun = context
         .shared
