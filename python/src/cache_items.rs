@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use forerun::cache::{Cache, Crawler, Delete, DeleteResult};
-use forerun::process::Forked;
 use pyo3::prelude::*;
 
 use crate::cache_handle::SharedCache;

@@ -23,7 +23,7 @@ fn a_batch_is_written_and_deleted_on_all_servers() {
             (2500, 0),
             "{report:?}"
         );
-        let found = testing::multi_get(&client, &keys).expect("good keys");
+        let found = testing::multi_get(client, &keys).expect("good keys");
         for (at, value) in found.iter().enumerate() {
             let value = value.expect("it is stored");
             assert_eq!((value.data, value.flags), (&values[at][..], 7), "{at}");
@@ -34,7 +34,7 @@ fn a_batch_is_written_and_deleted_on_all_servers() {
         let report = client.delete_many(&keys).expect("good keys");
         assert_eq!((report.done, report.not_found), (1500, 1000));
         assert_eq!(
-            testing::multi_get(&client, &keys)
+            testing::multi_get(client, &keys)
                 .expect("good keys")
                 .iter()
                 .flatten()

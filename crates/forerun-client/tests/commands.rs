@@ -314,7 +314,7 @@ fn keys_of_any_bytes_are_sent_by_the_meta_protocol() {
         for key in &keys {
             client.set(key, &key[..1]).expect("stored");
         }
-        let values = testing::multi_get(&client, &keys).expect("good keys");
+        let values = testing::multi_get(client, &keys).expect("good keys");
         for (value, key) in values.iter().zip(&keys) {
             assert_eq!(value.expect("it is there").data, &key[..1]);
         }
@@ -408,7 +408,7 @@ fn threads_share_a_client() {
                         let key = format!("{thread}:{number}");
                         client.set(&key, &key).expect("stored");
                         let keys = [&key, "none", &key];
-                        let values = testing::multi_get(&client, &keys).expect("good keys");
+                        let values = testing::multi_get(client, &keys).expect("good keys");
                         assert_eq!(values.get(2).expect("it is there").data, key.as_bytes());
                         assert_eq!(values.get(1), None);
                     }

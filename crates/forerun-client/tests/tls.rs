@@ -90,7 +90,7 @@ fn use_values_and_batches(client: &Client) {
                 .data,
             large
         );
-        let values = testing::multi_get(&client, &keys).expect("good keys");
+        let values = testing::multi_get(client, &keys).expect("good keys");
         for (key, value) in keys.iter().zip(values.iter()) {
             assert_eq!(value.expect("it is there").data, key.as_bytes());
         }

@@ -316,7 +316,7 @@ fn run(steps: &[Step], options: &Options) {
                         model.apply(key, value);
                     }
                 }
-                if commits {
+                if *commits {
                     let sequence = ingestion.commit().unwrap();
                     assert_eq!(sequence, last + u64::from(!entries.is_empty()));
                     assert_eq!(sequence, db.stats().last_sequence);

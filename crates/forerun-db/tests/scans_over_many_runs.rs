@@ -137,12 +137,13 @@ fn check(
         _ => false,
     };
     let nothing = Map::new();
-    let mut expected = match is_empty {
-        true => nothing.range::<Vec<u8>, _>(..),
-        false => map.range(range.clone()),
+    let mut expected = if is_empty {
+        nothing.range::<Vec<u8>, _>(..)
+    } else {
+        map.range(range.clone())
     };
     for (at, is_forward) in turns.iter().enumerate() {
-        let (found, expected) = if is_forward {
+        let (found, expected) = if *is_forward {
             (iter.next_entry().unwrap(), expected.next())
         } else {
             (iter.next_entry_back().unwrap(), expected.next_back())

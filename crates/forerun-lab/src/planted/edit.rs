@@ -78,7 +78,7 @@ pub fn save(args: &SaveArgs, sources: &Sources) -> anyhow::Result<ExitCode> {
             patches::header(&sources.read(&place)?).to_owned()
         }
         (Some(description), _) => patches::new_header(description, &args.found_by),
-        (None, _) => anyhow::bail!("a new description needs --description and --found-by"),
+        (None, _) => anyhow::bail!("{place} gets a new header: --description is missing"),
     };
     let copy = super::place(args.from.as_deref(), sources, COPY)?;
     let changes = tree::changes(sources, &copy)?;
@@ -90,7 +90,7 @@ pub fn save(args: &SaveArgs, sources: &Sources) -> anyhow::Result<ExitCode> {
     let text = header + &diff(&changes)?;
     Patch::parse(&path, &text).with_context(|| format!("cannot save {place}"))?;
     tree::write(&path, text.as_bytes())?;
-    tree::check(sources, &Patch::all(sources)?)?;
+    tree::check(sources, &Patch::all(sources.root())?)?;
     println!("{place}");
     Ok(ExitCode::SUCCESS)
 }

@@ -68,7 +68,7 @@ pub struct HuntArgs {
 /// # Errors
 /// A patch does not apply, the copy cannot be built, or a process cannot be started.
 pub fn command(args: &HuntArgs, sources: &Sources) -> anyhow::Result<ExitCode> {
-    let all = Patch::all(sources)?;
+    let all = Patch::all(sources.root())?;
     let wanted = Patch::named(&all, &args.names)?;
     let copy = super::place(args.into.as_deref(), sources, "planted")?;
     tree::copy(sources, &all, &copy)?;

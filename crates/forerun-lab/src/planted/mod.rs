@@ -52,13 +52,13 @@ pub fn command(args: &PlantedArgs) -> anyhow::Result<ExitCode> {
     let sources = Sources::of_this_program();
     match &args.command {
         PlantedCommand::List => {
-            for patch in Patch::all(&sources)? {
+            for patch in Patch::all(sources.root())? {
                 println!("{:<28} {}", patch.name, patch.description);
             }
             Ok(ExitCode::SUCCESS)
         }
         PlantedCommand::Check => {
-            let patches = Patch::all(&sources)?;
+            let patches = Patch::all(sources.root())?;
             tree::check(&sources, &patches)?;
             println!("all {} patches apply", patches.len());
             Ok(ExitCode::SUCCESS)

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-use super::tree::Sources;
-
 /// Where the patches are, from the root of the sources.
 pub const PLACE: &str = "crates/forerun-lab/planted";
 
@@ -66,12 +64,12 @@ impl Finder {
 }
 
 impl Patch {
-    /// All patches, by name.
+    /// All patches of the sources at `root`, by name.
     ///
     /// # Errors
     /// One cannot be read or is not as README.md beside them says.
-    pub fn all(sources: &Sources) -> anyhow::Result<Vec<Patch>> {
-        let place = sources.root().join(PLACE);
+    pub fn all(root: &Path) -> anyhow::Result<Vec<Patch>> {
+        let place = root.join(PLACE);
         let entries = fs::read_dir(&place).with_context(|| format!("read {}", place.display()))?;
         let mut paths = Vec::new();
         for entry in entries {

@@ -412,7 +412,7 @@ pub(crate) const CRATES: &[Layers] = &[
     },
     Layers {
         name: "forerun-lab",
-        modules: &["search", "differential", "server_sim", "sim"],
+        modules: &["search", "differential", "server_sim", "sim", "planted"],
         one_idea: &[
             // A plan is drawn in one file, and the plans that vary it in the other.
             ("server_sim::plan::draw", "server_sim::plan::variations"),
