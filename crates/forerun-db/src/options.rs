@@ -549,13 +549,12 @@ fn check_ttl(ttl: Option<Duration>) -> Result<()> {
 
 fn check_bytes(option: &'static str, bytes: usize, bytes_min: usize) -> Result<()> {
     if bytes >= bytes_min {
-        Ok(())
-    } else {
-        Err(Error::BadOption {
-            option,
-            reason: format!("{bytes} bytes are too few: at least {bytes_min} are needed"),
-        })
+        return Ok(());
     }
+    Err(Error::BadOption {
+        option,
+        reason: format!("{bytes} bytes are too few: at least {bytes_min} are needed"),
+    })
 }
 
 /// Refuses names that only the store's own keyspace may have.

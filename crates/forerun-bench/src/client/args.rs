@@ -18,8 +18,8 @@ Examples:
 Each server is a process with one thread. Servers are pinned to the first core and the client to \
 the following one. All servers hold all items, so the same requests go to one server and to \
 several. `overlapped` is one multi_get: it sends to all servers before it reads. `in turn` asks \
-the same servers for the same keys, one after the other. The column `of one server` is the time of a \
-batch as a share of the time with one server. Every value is compared, untimed.
+the same servers for the same keys, one after the other. The column `of one server` is the time of \
+a batch as a share of the time with one server. Every value is compared, untimed.
 
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {

@@ -368,7 +368,8 @@ impl HashTable {
     /// A key that is present during the whole iteration is returned once; a key that is inserted or
     /// removed during it, once or not at all. The iterator copies each segment when it reaches it,
     /// and the segment's writers wait for that copy. If there is no memory for it, the process
-    /// ends, as it does when a vector cannot grow; [`HashTableIter::try_next`] returns an error instead.
+    /// ends, as it does when a vector cannot grow; [`HashTableIter::try_next`] returns an error
+    /// instead.
     ///
     /// ```
     /// use forerun_hash::HashTable;
