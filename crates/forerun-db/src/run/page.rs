@@ -25,6 +25,7 @@ use std::ops::Range;
 use forerun_core::arch::prefetch_read;
 
 use super::stored::PageLocation;
+#[cfg(any(test, feature = "study"))]
 use crate::comparator::KeyOrder;
 use crate::versions::Kind;
 
