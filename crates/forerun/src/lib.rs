@@ -111,8 +111,8 @@ pub use error::{Error, Result};
 pub use forerun_db::{
     Access, Background, Compression, Create, Db, Durability, Entry, Error as DbError, Ingestion,
     Iter, KeyRange, Keyspace, KeyspaceBatch, KeyspaceOptions, KeyspaceSnapshot, MemoryChecks, Op,
-    Ops, Options, Readable, Recovery, RunOptions, Snapshot, TreeOptions, Values, ViewId, WalMode,
-    WriteBatch,
+    Ops, Options, Readable, Recovery, Result as DbResult, RunOptions, Snapshot, TreeOptions,
+    Values, ViewId, WalMode, WriteBatch,
 };
 
 /// Backups of a store.
