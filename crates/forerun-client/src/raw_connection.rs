@@ -74,7 +74,8 @@ impl RawConnection {
             server: name,
             input: BufReader::with_capacity(INPUT_BYTES, socket),
             line: Vec::new(),
-            max_value_bytes: options.max_value_bytes,
+            // As for `Client`: a server that announces a longer value cannot be right.
+            max_value_bytes: options.max_value_bytes.min(u32::MAX as usize),
         };
         if let Some(credentials) = &options.credentials {
             let mut request = Vec::new();

@@ -1,5 +1,5 @@
-//! The patches of the planted defects fit the present sources. `.ci/planted` builds them and checks
-//! that each defect is found.
+//! The patches of the planted defects fit the present sources. `.ci/run planted` builds them and
+//! checks that each defect is found.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -77,7 +77,8 @@ impl<S: System> ServerParts<S> {
         if let Some(snapshot_writer) = &snapshot_writer {
             snapshot_writer.restore(&cache, handle)?;
             // The earlier server may have given numbers after it wrote the snapshot.
-            cache.advance_cas_past(cache.last_cas() + (split_mix64(&mut random) >> 40));
+            let gap = split_mix64(&mut random) >> 48;
+            cache.advance_cas_past(cache.last_cas().saturating_add(gap));
         }
         let listeners = Listen::apart(&options.listen)
             .iter()

@@ -74,7 +74,7 @@ mod tests {
             .arg("60")
             .spawn()
             .expect("a program");
-        // As when the process is killed: the descriptor is closed, and nobody unlocks the file.
+        // The child's program must not inherit the descriptor.
         let flags = rustix::io::fcntl_getfd(&lock.0).expect("it is open");
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
         let inherited = format!("/proc/{}/fd", child.id());
