@@ -45,7 +45,7 @@ PROGRAM = """
         "table.insert(list(range(count)), rows)",
         "table.find(keys)",
         "table.contains(keys)",
-        "table.update(keys, rows)",
+        "table.assign(keys, rows)",
         "table.erase(keys)",
         "list(table.export(1000))",
         "list(table.export(count))",
