@@ -55,14 +55,16 @@ struct Refusals {
     /// It lacked descriptors or memory for one, so batches do not ask again before this time, in
     /// milliseconds from the beginning; 0 if it has granted the last one.
     lacks_until_ms: AtomicU64,
-    /// How often it has lacked them.
-    lacks: AtomicU64,
 }
 
-/// How often the kernel has lacked descriptors or memory for a ring of this process.
+/// How often the kernel has lacked descriptors or memory for a ring of this process. It is no part
+/// of [`Refusals`], so that statistics read no clock: a simulated one would count the step.
+static LACKS: AtomicU64 = AtomicU64::new(0);
+
+/// [`LACKS`].
 pub(super) fn lacks() -> u64 {
     // Relaxed: a count that orders nothing.
-    refusals().lacks.load(Ordering::Relaxed)
+    LACKS.load(Ordering::Relaxed)
 }
 
 fn refusals() -> &'static Refusals {
@@ -71,7 +73,6 @@ fn refusals() -> &'static Refusals {
         begun: time::now(),
         for_good: AtomicBool::new(false),
         lacks_until_ms: AtomicU64::new(0),
-        lacks: AtomicU64::new(0),
     })
 }
 
@@ -135,7 +136,7 @@ impl Ring {
                 if lacks_until_ms == 0 {
                     tracing::warn!(%error, "no ring for io_uring now: reads use a pool of threads");
                 }
-                refusals.lacks.fetch_add(1, Ordering::Relaxed);
+                LACKS.fetch_add(1, Ordering::Relaxed);
                 let until_ms = now_ms + RETRY_AFTER.as_millis() as u64;
                 refusals.lacks_until_ms.store(until_ms, Ordering::Relaxed);
                 None
