@@ -5,9 +5,9 @@
 //! (control characters, tabs, line ends, invalid UTF-8) as `\xNN`, so an entry is always one line.
 //! The exact forms are hexadecimal and JSON.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{BufWriter, ErrorKind, StdoutLock, Write};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::anyhow;
 
@@ -283,30 +283,12 @@ pub fn time(duration: Duration) -> String {
 /// A Unix time as a date: `2026-05-01T12:30:00Z`. After the year 9999, which RFC 3339 cannot write,
 /// it is a number.
 pub fn utc(seconds: u64) -> String {
-    let (year, month, day) = date(seconds / SECONDS_PER_DAY);
-    if year > 9999 {
-        return count(seconds);
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+    let mut date = String::new();
+    match time.map(|time| write!(date, "{}", humantime::format_rfc3339_seconds(time))) {
+        Some(Ok(())) => date,
+        _ => count(seconds),
     }
-    let of_day = seconds % SECONDS_PER_DAY;
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
-
-/// The year, month and day, this many days after 1970-01-01.
-fn date(days: u64) -> (u64, u64, u64) {
-    // Years that begin in March end with the leap day. Their months have 153 days in five, and 400
-    // of them, the first of which began on 0000-03-01, have 146,097.
-    let days = days + 719_468;
-    let of_era = days % 146_097;
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = (from_march + 2) % 12 + 1;
-    let year = 400 * (days / 146_097) + year_of_era + u64::from(month <= 2);
-    (year, month, day)
 }
 
 #[cfg(test)]
@@ -326,8 +308,9 @@ mod tests {
     fn every_day_follows_the_day_before() {
         let mut expected = (1970, 1, 1);
         for days in 0..365 * 700 {
-            assert_eq!(date(days), expected);
             let (year, month, day) = expected;
+            let date = format!("{year:04}-{month:02}-{day:02}T00:00:00Z");
+            assert_eq!(utc(days * 24 * 60 * 60), date);
             let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
             let last = match month {
                 2 if is_leap => 29,
