@@ -79,12 +79,7 @@ fn a_server_with_users_is_watched_by_one_of_them() {
 #[test]
 fn a_server_with_tls_is_watched_over_tls() {
     let workspace = Workspace::new();
-    let names = vec!["127.0.0.1".to_owned()];
-    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
-    workspace.file("cert", &made.cert.pem());
-    workspace.file("key", &made.signing_key.serialize_pem());
-    let files = ["--ssl-chain-cert", "cert", "--ssl-key", "key"];
-    let args = [&["--threads", "1", "--enable-ssl"][..], &files].concat();
+    let args = [&["--threads", "1"][..], &workspace.make_certificate()].concat();
     let (mut server, address) = workspace.serve("127.0.0.1:0", &args, Stdio::null());
     let top = |more: &[&str]| {
         let ran = workspace.run(&[&["top", &address, "--count", "1"], more].concat());

@@ -534,12 +534,7 @@ fn servers_with_users_are_warmed_up_as_one_of_them() {
 #[test]
 fn servers_with_tls_are_warmed_up_over_tls() {
     let workspace = Workspace::new();
-    let names = vec!["127.0.0.1".to_owned()];
-    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
-    workspace.file("cert", &made.cert.pem());
-    workspace.file("key", &made.signing_key.serialize_pem());
-    let files = ["--ssl-chain-cert", "cert", "--ssl-key", "key"];
-    let args = [&["--enable-ssl"][..], &files].concat();
+    let args = workspace.make_certificate();
     let start = || CacheServer::forerun(&workspace, &args);
     let (old, new) = (start(), start());
     let options = ClientOptions::default()

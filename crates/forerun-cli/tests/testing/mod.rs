@@ -16,6 +16,22 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_forerun");
 const NAME: &str = "forerun";
 
 impl Workspace {
+    /// Makes a certificate for 127.0.0.1, in the file `cert`, and its key, in `key`. Returns the
+    /// arguments of a server that uses them.
+    pub fn make_certificate(&self) -> [&'static str; 5] {
+        let names = vec!["127.0.0.1".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        self.file("cert", &made.cert.pem());
+        self.file("key", &made.signing_key.serialize_pem());
+        [
+            "--enable-ssl",
+            "--ssl-chain-cert",
+            "cert",
+            "--ssl-key",
+            "key",
+        ]
+    }
+
     /// Starts `forerun serve` at this address with these arguments. Returns the process, and the
     /// address where it listens.
     pub fn serve(&self, address: &str, args: &[&str], log: Stdio) -> (Child, String) {
