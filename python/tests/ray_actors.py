@@ -1,6 +1,9 @@
 """The actors of a sharded table, and waiting for what happens to them."""
 
+import contextlib
 import os
+import pathlib
+import signal
 import time
 
 import ray
@@ -28,6 +31,28 @@ def until(happens, seconds=PATIENCE_S):
 def process_of(actor):
     """The process of an actor."""
     return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
+
+
+@contextlib.contextmanager
+def stopped(process):
+    """A process that hangs meanwhile. The others see a peer that is alive and does not answer."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        # Its threads run on until the signal has reached each of them.
+        until(lambda: is_stopped(process))
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def is_stopped(process):
+    """Whether all threads of a process have stopped."""
+    for stat in pathlib.Path(f"/proc/{process}/task").glob("*/stat"):
+        # The state follows the name of the program, which may contain parentheses.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if stat.read_text().rpartition(") ")[2][0] != "T":
+                return False
+    return True
 
 
 def node_of(actor):

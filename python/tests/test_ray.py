@@ -19,7 +19,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fore
 from forerun._forerun import _buckets  # noqa: E402
 from forerun.ray import LostWritesWarning, ShardedTable  # noqa: E402
 from forerun.ray.shard_map import BUCKETS  # noqa: E402
-from ray_actors import PATIENCE_S, node_of, process_of, shard_actors, until  # noqa: E402
+from ray_actors import PATIENCE_S, node_of, process_of, shard_actors, stopped, until  # noqa: E402
 from ray_cluster import NODE, TIMEOUT_MS, cluster, sharded  # noqa: E402, F401
 from ray_load import Load  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
@@ -465,8 +465,7 @@ def test_a_shard_that_stays_away_fails_its_keys_only(empty_table):
     keys = np.arange(100)
     table.insert(keys, rows_of(keys, dim=4))
     process = process_of(shard_actors(table)[0])
-    os.kill(process, signal.SIGSTOP)
-    try:
+    with stopped(process):
         out, found = np.zeros((100, 4), np.float32), np.ones(100, bool)
         with pytest.raises(errors.PartialError, match="shard 0") as caught:
             table.find(keys, out=out, found=found)
@@ -476,8 +475,6 @@ def test_a_shard_that_stays_away_fails_its_keys_only(empty_table):
         assert (out[found] == rows_of(keys, dim=4)[found]).all()
         with pytest.raises(errors.ServerError):
             table.flush()
-    finally:
-        os.kill(process, signal.SIGCONT)
     assert empty_table.find(keys)[1].all()
     table.close()
 

@@ -13,20 +13,10 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fore
 
 from forerun import errors  # noqa: E402
 from forerun._forerun import _buckets  # noqa: E402
-from ray_actors import PATIENCE_S, process_of, shard_actors, until  # noqa: E402
+from ray_actors import PATIENCE_S, process_of, shard_actors, stopped, until  # noqa: E402
 from ray_cluster import TIMEOUT_MS, cluster, sharded  # noqa: E402, F401
 
 KEYS = np.arange(400)
-
-
-@contextlib.contextmanager
-def stopped(process):
-    """A process that hangs meanwhile. The others see a peer that is alive and does not answer."""
-    os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process, signal.SIGCONT)
 
 
 def keys_of(table, shard):

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::Workspace;
 
@@ -67,7 +67,10 @@ impl CacheServer {
 
     /// Lets it hang (SIGSTOP) until it is killed.
     pub fn pause(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("it runs");
+        let process = Pid::from_child(&self.child);
+        kill_process(process, Signal::STOP).expect("it runs");
+        // Its threads run on until the signal has reached each of them.
+        waitid(WaitId::Pid(process), WaitIdOptions::STOPPED).expect("it stops");
     }
 
     pub fn connect(&self) -> CacheClient {

@@ -1,6 +1,6 @@
 //! Stops a process for a while.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// A process that continues when this is dropped.
 pub struct Stopped {
@@ -11,7 +11,10 @@ pub struct Stopped {
 pub fn stop(process: &std::process::Child) -> anyhow::Result<Stopped> {
     let process = Pid::from_child(process);
     kill_process(process, Signal::STOP)?;
-    Ok(Stopped { process })
+    let stopped = Stopped { process };
+    // Its threads run on until the signal has reached each of them.
+    waitid(WaitId::Pid(process), WaitIdOptions::STOPPED)?;
+    Ok(stopped)
 }
 
 impl Drop for Stopped {
