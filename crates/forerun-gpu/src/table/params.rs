@@ -40,7 +40,7 @@ pub struct TableState {
     pub candidates: u32,
     /// 4 or 8.
     pub score_bytes: u32,
-    /// The number of a [`EvictStrategy`](super::EvictStrategy).
+    /// The number of a [`GpuEvictStrategy`](super::GpuEvictStrategy).
     pub policy: u32,
 }
 
