@@ -122,7 +122,7 @@ impl fmt::Display for PageCacheStats {
 /// The page cache of one store, or of several.
 pub(crate) struct PageCache {
     frames: Frames,
-    state: Mutex<State>,
+    state: Mutex<CacheState>,
     /// Bytes of heap pages that are lent and not freed yet.
     heap_page_bytes: Arc<AtomicUsize>,
     counters: Counters,
@@ -135,7 +135,7 @@ pub(crate) struct PageCache {
 }
 
 /// The data that the lock guards.
-struct State {
+struct CacheState {
     policy: S3Fifo,
     free: Vec<FreeFrame>,
     fresh: UnusedFrames,
@@ -218,7 +218,7 @@ impl PageCache {
             })?;
         Ok(Arc::new_cyclic(|this| PageCache {
             frames,
-            state: Mutex::new(State {
+            state: Mutex::new(CacheState {
                 policy: S3Fifo::new(),
                 free: Vec::new(),
                 fresh,
@@ -281,7 +281,11 @@ impl PageCache {
         fits.then(|| self.charge_state(state, bytes))
     }
 
-    fn charge_state(self: &Arc<Self>, mut state: MutexGuard<'_, State>, bytes: usize) -> Charge {
+    fn charge_state(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, CacheState>,
+        bytes: usize,
+    ) -> Charge {
         state.charged_bytes += bytes;
         self.shrink(&mut state);
         drop(state);
@@ -314,13 +318,13 @@ impl PageCache {
         self.counters.count(hits, misses);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         // A panic leaves no change half-done: everything fallible runs before the first change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The maximum bytes of pages.
-    fn budget_bytes(&self, state: &State) -> usize {
+    fn budget_bytes(&self, state: &CacheState) -> usize {
         self.capacity_bytes
             .saturating_sub(state.charged_bytes)
             .max(self.capacity_bytes / PAGES_SHARE_MIN)
@@ -328,7 +332,7 @@ impl PageCache {
     }
 
     /// The bytes that pages take in total.
-    fn held_bytes(state: &State) -> usize {
+    fn held_bytes(state: &CacheState) -> usize {
         state.frame_bytes + state.large_bytes
     }
 
@@ -355,7 +359,7 @@ impl PageCache {
     }
 
     /// A frame to write, if one is free or the budget allows one more.
-    fn free_frame(&self, state: &mut State) -> Option<FreeFrame> {
+    fn free_frame(&self, state: &mut CacheState) -> Option<FreeFrame> {
         if let Some(free_frame) = state.free.pop() {
             return Some(free_frame);
         }
@@ -371,7 +375,7 @@ impl PageCache {
     }
 
     /// An entry for a large page, if the budget allows its bytes.
-    fn admit(&self, state: &mut State, page: &HeapPage) -> Option<FreeFrame> {
+    fn admit(&self, state: &mut CacheState, page: &HeapPage) -> Option<FreeFrame> {
         if page.len() <= self.frames.page_bytes() {
             // Every frame is taken. Caching this page on the heap would displace pages in frames.
             return None;
@@ -431,7 +435,7 @@ impl PageCache {
     }
 
     /// Bytes that frames may take before another eviction, now or once readers have gone.
-    fn available_bytes(&self, state: &State) -> usize {
+    fn available_bytes(&self, state: &CacheState) -> usize {
         let stride_bytes = self.frames.stride_bytes();
         let held = Self::held_bytes(state) - state.waiting_bytes;
         let unused_bytes = self.budget_bytes(state).saturating_sub(held);
@@ -439,7 +443,7 @@ impl PageCache {
     }
 
     /// Takes back a free frame with `bytes` of memory.
-    fn put_back(&self, state: &mut State, free_frame: FreeFrame, bytes: usize) {
+    fn put_back(&self, state: &mut CacheState, free_frame: FreeFrame, bytes: usize) {
         if free_frame.is_large() {
             state.large_bytes -= bytes;
             state.free_large.push(free_frame);
@@ -450,7 +454,7 @@ impl PageCache {
     }
 
     /// Releases free frames' memory while pages hold more than their budget.
-    fn shrink(&self, state: &mut State) {
+    fn shrink(&self, state: &mut CacheState) {
         while Self::held_bytes(state) + state.reserved_bytes > self.budget_bytes(state)
             && let Some(mut free_frame) = state.free.pop()
         {

@@ -13,7 +13,7 @@ use forerun_core::sync::atomic::Ordering;
 use super::frames::{FrameNo, Frames, Pin, pin};
 use super::page_words::{WordState, Words};
 use super::s3_fifo::Victim;
-use super::{Charge, PageCache, ReadBuffer, State};
+use super::{CacheState, Charge, PageCache, ReadBuffer};
 
 /// One word for each page of a run, so finding a child page takes no search.
 #[derive(Debug)]
@@ -259,7 +259,7 @@ impl Drop for PageSlots {
 ///
 /// # Safety
 /// No reader may have a reference to the page's bytes.
-unsafe fn free_page(cache: &PageCache, words: &Words, state: &mut State, page_no: u32) {
+unsafe fn free_page(cache: &PageCache, words: &Words, state: &mut CacheState, page_no: u32) {
     while let WordState::Resident { frame, uses } = words.state(page_no) {
         if !words.unlink(page_no, frame, uses, 0) {
             continue;

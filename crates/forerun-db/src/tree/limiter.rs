@@ -21,11 +21,11 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// A limit in bytes per second, shared by all writers of runs.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
-    state: Mutex<State>,
+    state: Mutex<LimiterState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LimiterState {
     bytes_per_second: Option<u64>,
     /// When everything written so far will have been paid for.
     paid_at: Instant,
@@ -35,7 +35,7 @@ impl RateLimiter {
     /// At most this many bytes per second; `None` for no limit.
     pub(crate) fn new(bytes_per_second: Option<u64>) -> RateLimiter {
         RateLimiter {
-            state: Mutex::new(State {
+            state: Mutex::new(LimiterState {
                 bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
                 paid_at: time::now(),
             }),
@@ -75,7 +75,7 @@ impl RateLimiter {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LimiterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
