@@ -21,9 +21,9 @@ pub mod arch;
 mod cache_padded;
 mod descriptors;
 pub mod epoch;
-// Hidden because the macro `metrics!` names its items; users see those that are exported below.
 pub mod hashing;
 mod interleave;
+// Hidden because the macro `metrics!` names its items; users see those that are exported below.
 #[doc(hidden)]
 pub mod metrics;
 mod names;
@@ -37,6 +37,7 @@ pub mod size;
 mod split_mix;
 pub mod sync;
 mod touch;
+mod uninhabited_stream;
 
 pub use arch::CACHE_LINE_BYTES;
 pub use cache_padded::CachePadded;
