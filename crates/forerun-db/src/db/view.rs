@@ -128,28 +128,11 @@ impl<'a> View<'a> {
 
     fn find<T>(&self, key: &[u8], take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         self.inner.counters.count_lookups(1);
-        let covered = self.covered(key);
-        let read_point = self.read_point.without(covered.deleted_sequence);
-        for table in &self.version.tables {
-            match table.memtable.get_as_of(key, read_point)? {
-                Lookup::Value(value) => return Ok(Some(take(value))),
-                Lookup::Deleted => return Ok(None),
-                Lookup::Missing => {}
-            }
-        }
-        if self.version.levels.run_count() == 0 {
-            return Ok(None);
-        }
-        let key = self.search_key(covered);
-        lookup::get(
-            &self.version.levels,
-            key,
-            &self.version.reading,
-            |found| match found {
-                Found::Value(value) => Some(take(value)),
-                Found::Deleted | Found::Missing => None,
-            },
-        )
+        let (mut take, mut answer) = (Some(take), Ok(None));
+        self.look_below::<1, _>(&[key], &mut [0], &self.version.tables, |_, found| {
+            answer = found.map(|value| take.take().map(|take| take(value)));
+        });
+        answer
     }
 
     pub(super) fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
@@ -172,15 +155,12 @@ impl<'a> View<'a> {
                 &self.version.tables[..]
             }
             Some((newest, older)) => {
-                let answer = |position: usize, lookup: Result<Lookup<'_>>| match lookup {
-                    Ok(Lookup::Value(value)) => values.set_found(position, value),
-                    Ok(Lookup::Deleted) => {}
-                    Ok(Lookup::Missing) => missing.push(position as u32),
-                    Err(error) => values.set_failed(position, error),
-                };
-                newest
-                    .memtable
-                    .multi_get_as_of(keys, self.read_point, answer);
+                let memtable = &newest.memtable;
+                memtable.multi_get_as_of(keys, self.read_point, |position, lookup| {
+                    if is_missing(lookup, |found| values.set(position, found)) {
+                        missing.push(position as u32);
+                    }
+                });
                 older
             }
             // The keyspace was not written to recently.
@@ -190,7 +170,7 @@ impl<'a> View<'a> {
             }
         };
         for batch in missing.chunks_mut(RUN_BATCH) {
-            self.look_below(keys, batch, older, values);
+            self.look_below::<RUN_BATCH, _>(keys, batch, older, |at, found| values.set(at, found));
         }
         values.keep_missing(missing);
     }
@@ -211,20 +191,22 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Looks up keys in these memtables and in the runs, at most [`RUN_BATCH`] of them.
-    fn look_below<K: AsRef<[u8]>>(
+    /// Looks up keys in these memtables and in the runs, at most `N` of them. Passes on the values
+    /// that are there.
+    #[inline]
+    fn look_below<const N: usize, K: AsRef<[u8]>>(
         &self,
         keys: &[K],
         positions: &mut [u32],
         tables: &[Arc<super::super_version::Table>],
-        values: &mut Values,
+        mut on_found: impl FnMut(usize, Result<&[u8]>),
     ) {
         let has_runs = self.version.levels.run_count() != 0;
         if tables.is_empty() && !has_runs {
             return;
         }
         let mut left = positions.len();
-        let mut batch = [CoveredKey::NONE; RUN_BATCH];
+        let mut batch = [CoveredKey::NONE; N];
         let has_ranges = self.version.has_ranges();
         let wanted = prefetch_ahead(left, |i| keys[positions[i] as usize].as_ref());
         for (key, bytes) in batch.iter_mut().zip(wanted) {
@@ -235,32 +217,29 @@ impl<'a> View<'a> {
             };
         }
         for table in tables {
-            let mut is_missing = [false; RUN_BATCH];
+            let mut missing = [false; N];
             let memtable = &table.memtable;
             memtable.multi_get_as_of(&batch[..left], self.read_point, |i, lookup| {
-                let position = positions[i] as usize;
-                match lookup {
-                    Ok(Lookup::Value(value)) => values.set_found(position, value),
-                    Ok(Lookup::Deleted) => {}
-                    Ok(Lookup::Missing) => is_missing[i] = true,
-                    Err(error) => values.set_failed(position, error),
-                }
+                missing[i] = is_missing(lookup, |found| on_found(positions[i] as usize, found));
             });
             // Keys that are still missing move to the front, for the next lookup.
             let mut kept = 0;
             for i in 0..left {
-                if is_missing[i] {
+                if missing[i] {
                     positions[kept] = positions[i];
                     batch[kept] = batch[i];
                     kept += 1;
                 }
             }
             left = kept;
+            if left == 0 {
+                return;
+            }
         }
-        if left == 0 || !has_runs {
+        if !has_runs {
             return;
         }
-        let mut search_keys = [SearchKey::NONE; RUN_BATCH];
+        let mut search_keys = [SearchKey::NONE; N];
         for (search_key, key) in search_keys.iter_mut().zip(&batch[..left]) {
             *search_key = self.search_key(*key);
         }
@@ -269,9 +248,9 @@ impl<'a> View<'a> {
         lookup::multi_get(&self.version.levels, search_keys, reading, |i, found| {
             let position = positions[i] as usize;
             match found {
-                Ok(Found::Value(value)) => values.set_found(position, value),
+                Ok(Found::Value(value)) => on_found(position, Ok(value)),
                 Ok(Found::Deleted | Found::Missing) => {}
-                Err(error) => values.set_failed(position, error),
+                Err(error) => on_found(position, Err(error)),
             }
         });
     }
@@ -311,6 +290,18 @@ impl<'a> View<'a> {
             iter
         }
     }
+}
+
+/// Whether a memtable says nothing of a key. If it has a value, passes it on.
+#[inline(always)]
+fn is_missing(lookup: Result<Lookup<'_>>, on_found: impl FnOnce(Result<&[u8]>)) -> bool {
+    match lookup {
+        Ok(Lookup::Value(value)) => on_found(Ok(value)),
+        Ok(Lookup::Deleted) => {}
+        Ok(Lookup::Missing) => return true,
+        Err(error) => on_found(Err(error)),
+    }
+    false
 }
 
 /// The first key in byte order after all keys that start with `prefix`. `None` if there is none,

@@ -39,8 +39,12 @@ pub(crate) fn multi_get(
     tree: &Levels,
     keys: &[SearchKey<'_>],
     context: &ReadContext,
-    on_result: impl FnMut(usize, Result<Found<'_>>),
+    mut on_result: impl FnMut(usize, Result<Found<'_>>),
 ) {
+    if let [key] = keys {
+        let found = get(tree, *key, context, |found| on_result(0, Ok(found)));
+        return found.unwrap_or_else(|error| on_result(0, Err(error)));
+    }
     multi_get_in_flight::<IN_FLIGHT>(tree, keys, context, on_result);
 }
 

@@ -19,7 +19,7 @@ mod pooled_answers;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, ensure};
-use forerun::gpu::table::{GpuTable, Lookup, Status};
+use forerun::gpu::table::{GpuTable, LookupMode, Status};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -210,7 +210,7 @@ impl ExpectedState {
             .collect();
         keys.extend(self.counter_keys());
         keys.extend(self.pinned_keys());
-        let methods: Vec<Lookup> = Lookup::ALL
+        let methods: Vec<LookupMode> = LookupMode::ALL
             .into_iter()
             .filter(|lookup| lookup.may_run_beside_writers())
             .collect();
