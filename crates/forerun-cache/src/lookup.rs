@@ -61,9 +61,17 @@ impl Counts {
     /// Adds the outcome of the lookups of so many keys to the cache's counters.
     #[inline(always)]
     pub(crate) fn add_to(self, counters: &Counters, keys: usize) {
-        counters.add(Count::GetHits, self.hits);
-        counters.add(Count::GetMisses, keys as u64 - self.hits);
-        counters.add(Count::GetExpired, self.expired);
+        let misses = keys as u64 - self.hits;
+        for (count, more) in [
+            (Count::GetHits, self.hits),
+            (Count::GetMisses, misses),
+            (Count::GetExpired, self.expired),
+        ] {
+            // A single lookup changes one of them, rarely two.
+            if more > 0 {
+                counters.add(count, more);
+            }
+        }
     }
 }
 
@@ -201,9 +209,9 @@ impl<'g> Group<'_, 'g> {
                     None => continue,
                 },
             };
-            items[at] = counts.found(record, moment);
-            if items[at].is_some() {
+            if let Some(item) = counts.found(record, moment) {
                 record.prefetch_remaining_lines();
+                items[at] = Some(item);
             }
         }
     }

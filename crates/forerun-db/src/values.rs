@@ -171,16 +171,7 @@ impl Values {
         self.missing = missing;
     }
 
-    /// Sets the answer at `position` to a value or a failure, once.
-    #[inline]
-    pub(crate) fn set(&mut self, position: usize, found: Result<&[u8]>) {
-        match found {
-            Ok(value) => self.set_found(position, value),
-            Err(error) => self.set_failed(position, error),
-        }
-    }
-
-    /// Sets the answer at `position` to a value, once.
+    /// Sets the answer at `position`, once.
     #[inline]
     pub(crate) fn set_found(&mut self, position: usize, value: &[u8]) {
         let start = self.bytes.len();

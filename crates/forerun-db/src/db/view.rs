@@ -126,13 +126,32 @@ impl<'a> View<'a> {
         Ok(())
     }
 
+    /// The steps of [`find_all`](Self::find_all) for one key. Compiled for one key, the batch's code
+    /// takes 15% more instructions to find a key in the memtable.
     fn find<T>(&self, key: &[u8], take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         self.inner.counters.count_lookups(1);
-        let (mut take, mut answer) = (Some(take), Ok(None));
-        self.look_below::<1, _>(&[key], &mut [0], &self.version.tables, |_, found| {
-            answer = found.map(|value| take.take().map(|take| take(value)));
-        });
-        answer
+        let covered = self.covered(key);
+        let read_point = self.read_point.without(covered.deleted_sequence);
+        for table in &self.version.tables {
+            match table.memtable.get_as_of(key, read_point)? {
+                Lookup::Value(value) => return Ok(Some(take(value))),
+                Lookup::Deleted => return Ok(None),
+                Lookup::Missing => {}
+            }
+        }
+        if self.version.levels.run_count() == 0 {
+            return Ok(None);
+        }
+        let key = self.search_key(covered);
+        lookup::get(
+            &self.version.levels,
+            key,
+            &self.version.reading,
+            |found| match found {
+                Found::Value(value) => Some(take(value)),
+                Found::Deleted | Found::Missing => None,
+            },
+        )
     }
 
     pub(super) fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) -> Result<()> {
@@ -145,8 +164,15 @@ impl<'a> View<'a> {
     }
 
     fn find_all<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) {
-        self.inner.counters.count_lookups(keys.len());
         values.reset(keys.len());
+        if let [key] = keys {
+            let found = self.find(key.as_ref(), |value| values.set_found(0, value));
+            if let Err(error) = found {
+                values.set_failed(0, error);
+            }
+            return;
+        }
+        self.inner.counters.count_lookups(keys.len());
         let mut missing = values.take_missing();
         let older = match self.version.tables.split_first() {
             // Each key is first looked up in the range deletions.
@@ -157,7 +183,7 @@ impl<'a> View<'a> {
             Some((newest, older)) => {
                 let memtable = &newest.memtable;
                 memtable.multi_get_as_of(keys, self.read_point, |position, lookup| {
-                    if is_missing(lookup, |found| values.set(position, found)) {
+                    if is_missing(lookup, position, values) {
                         missing.push(position as u32);
                     }
                 });
@@ -170,7 +196,7 @@ impl<'a> View<'a> {
             }
         };
         for batch in missing.chunks_mut(RUN_BATCH) {
-            self.look_below::<RUN_BATCH, _>(keys, batch, older, |at, found| values.set(at, found));
+            self.look_below(keys, batch, older, values);
         }
         values.keep_missing(missing);
     }
@@ -191,22 +217,20 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Looks up keys in these memtables and in the runs, at most `N` of them. Passes on the values
-    /// that are there.
-    #[inline]
-    fn look_below<const N: usize, K: AsRef<[u8]>>(
+    /// Looks up keys in these memtables and in the runs, at most [`RUN_BATCH`] of them.
+    fn look_below<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
         positions: &mut [u32],
         tables: &[Arc<super::super_version::Table>],
-        mut on_found: impl FnMut(usize, Result<&[u8]>),
+        values: &mut Values,
     ) {
         let has_runs = self.version.levels.run_count() != 0;
         if tables.is_empty() && !has_runs {
             return;
         }
         let mut left = positions.len();
-        let mut batch = [CoveredKey::NONE; N];
+        let mut batch = [CoveredKey::NONE; RUN_BATCH];
         let has_ranges = self.version.has_ranges();
         let wanted = prefetch_ahead(left, |i| keys[positions[i] as usize].as_ref());
         for (key, bytes) in batch.iter_mut().zip(wanted) {
@@ -217,10 +241,10 @@ impl<'a> View<'a> {
             };
         }
         for table in tables {
-            let mut missing = [false; N];
+            let mut missing = [false; RUN_BATCH];
             let memtable = &table.memtable;
             memtable.multi_get_as_of(&batch[..left], self.read_point, |i, lookup| {
-                missing[i] = is_missing(lookup, |found| on_found(positions[i] as usize, found));
+                missing[i] = is_missing(lookup, positions[i] as usize, values);
             });
             // Keys that are still missing move to the front, for the next lookup.
             let mut kept = 0;
@@ -239,7 +263,7 @@ impl<'a> View<'a> {
         if !has_runs {
             return;
         }
-        let mut search_keys = [SearchKey::NONE; N];
+        let mut search_keys = [SearchKey::NONE; RUN_BATCH];
         for (search_key, key) in search_keys.iter_mut().zip(&batch[..left]) {
             *search_key = self.search_key(*key);
         }
@@ -248,9 +272,9 @@ impl<'a> View<'a> {
         lookup::multi_get(&self.version.levels, search_keys, reading, |i, found| {
             let position = positions[i] as usize;
             match found {
-                Ok(Found::Value(value)) => on_found(position, Ok(value)),
+                Ok(Found::Value(value)) => values.set_found(position, value),
                 Ok(Found::Deleted | Found::Missing) => {}
-                Err(error) => on_found(position, Err(error)),
+                Err(error) => values.set_failed(position, error),
             }
         });
     }
@@ -292,14 +316,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether a memtable says nothing of a key. If it has a value, passes it on.
+/// Whether a memtable says nothing of a key. Otherwise keeps its answer.
 #[inline(always)]
-fn is_missing(lookup: Result<Lookup<'_>>, on_found: impl FnOnce(Result<&[u8]>)) -> bool {
+fn is_missing(lookup: Result<Lookup<'_>>, position: usize, values: &mut Values) -> bool {
     match lookup {
-        Ok(Lookup::Value(value)) => on_found(Ok(value)),
+        Ok(Lookup::Value(value)) => values.set_found(position, value),
         Ok(Lookup::Deleted) => {}
         Ok(Lookup::Missing) => return true,
-        Err(error) => on_found(Err(error)),
+        Err(error) => values.set_failed(position, error),
     }
     false
 }

@@ -9,7 +9,7 @@
 //!   hash_index.rs        from a key to its newest version; hash_bucket.rs: one line of it
 //!   hash_addressing.rs   which bucket a key has, and where that bucket is
 //!   hash_memory.rs       its lines in the arena; hash_spares.rs: lines for buckets that overflow
-//!   lookup_batch.rs      one lookup or a batch (key_batch.rs), through the index or the list
+//!   lookup_batch.rs      a batch of lookups (key_batch.rs), through the index or in the list
 //!   ordered_search.rs    three searches of the list, and which one a batch takes
 //!   strategy.rs          the searches by name, for tests and measurements; partition.rs: one more
 //!   cursor.rs            scans; skip_list_cursor.rs: their steps, in both directions
@@ -311,9 +311,11 @@ impl MemTable {
 
     /// [`get`](Self::get) for entries that expire: the key of an expired entry counts as deleted.
     pub(crate) fn get_as_of(&self, key: &[u8], read_point: ReadPoint) -> Result<Lookup<'_>> {
-        let (list, index) = (&self.list, self.hash_index.as_ref());
-        with_checks!(self, V => lookup_batch::find::<V>(list, index, key, read_point))
-            .map_err(corrupt_entry)
+        let found = match &self.hash_index {
+            Some(index) => hash_lookup::find(&self.list, index, key, read_point),
+            None => with_checks!(self, V => descent::find_alone::<V>(&self.list, key, read_point)),
+        };
+        found.map_err(corrupt_entry)
     }
 
     /// Looks up every key and passes each answer to `sink`, with the position of its key in `keys`,

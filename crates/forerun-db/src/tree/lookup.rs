@@ -10,8 +10,8 @@
 //!             candidate to the oldest until one has an answer
 //! ```
 //!
-//! `get` takes the same steps for one key, run after run. As a batch of one key it would take 2.8
-//! times as many instructions in runs in memory: a batch fills arrays for the keys of a block.
+//! `get` takes the same steps for one key, run after run, and a batch of one key is a `get`: with
+//! the arrays of a block, it takes 2.8 times as many instructions where the runs are in memory.
 
 use forerun_core::{block_on_with, interleave_with};
 
