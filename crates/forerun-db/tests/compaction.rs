@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Background, Db, Durability, Error, Options, ReadBackend, TreeOptions, Values, WalMode,
-    WriteBatch,
+    Background, Db, Durability, Error, KeyspaceOptions, Options, ReadBackend, TreeOptions, Values,
+    WalMode, WriteBatch,
 };
 use testing::{STORE, open, small_options, tiny_options};
 
@@ -460,6 +460,28 @@ fn snapshots_stay_readable_after_close_and_compaction() {
     }
     db.multi_get(&keys, &mut values).unwrap();
     assert_eq!(values.found(), 5_000);
+}
+
+#[test]
+fn compactions_that_are_due_do_not_wait_for_a_full_one() {
+    let tree = busy_options().tree;
+    let options = busy_options().background(Background::Caller);
+    let db = open(&FaultIo::new(), &options.tree(tree.level0_runs(10))).unwrap();
+    let other = db.keyspace("other").unwrap();
+    for i in 0..6_000 {
+        db.put(&key(i), &value(i, 1)).unwrap();
+        if i % 1_000 == 0 {
+            other.put(&key(i), &value(i, 1)).unwrap();
+            other.put(&key(i + 1), &value(i, 1)).unwrap();
+            db.flush().unwrap();
+        }
+    }
+    db.flush().unwrap();
+    assert!(other.stats().levels[0].runs > 4);
+    let with = |runs| KeyspaceOptions::default().tree(tree.level0_runs(runs));
+    db.keyspace_with("other", with(2)).unwrap();
+    db.default_keyspace().compact().unwrap();
+    assert!(other.stats().levels[0].runs < 2);
 }
 
 #[test]

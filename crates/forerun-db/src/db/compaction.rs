@@ -18,7 +18,7 @@ use crate::tree::build::Build;
 use crate::tree::compact::compact;
 use crate::tree::levels::Edit;
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, compaction_score, pick, pick_full};
+use crate::tree::pick::{Compaction, Existing, compaction_score, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::{Error, Result};
 
@@ -30,7 +30,12 @@ impl Inner {
     pub(super) fn compact_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
         let _one_at_a_time = self.lock_compacting();
-        if self.remove_covered_runs(&guard)? {
+        self.compact_most_urgent(&guard)
+    }
+
+    /// [`compact_one`](Self::compact_one) for a caller that holds the lock.
+    fn compact_most_urgent(&self, guard: &DirGuard<'_>) -> Result<bool> {
+        if self.remove_covered_runs(guard)? {
             return Ok(true);
         }
         let keyspaces = self.keyspaces.load_full();
@@ -55,7 +60,7 @@ impl Inner {
         match picked {
             None => Ok(false),
             Some((keyspace, compaction)) => {
-                match self.run_compaction(&guard, keyspace, &compaction) {
+                match self.run_compaction(guard, keyspace, &compaction) {
                     // The failure concerns this keyspace only; others may have work.
                     Err(error @ Error::CompactionFailed { .. }) => {
                         let path = self.path.display();
@@ -208,10 +213,10 @@ impl Inner {
 
     /// Merges the runs of some keyspaces into their last levels.
     fn merge_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
-        let limit = self.tree.catalog().numbers().next();
+        let existing = self.tree.catalog().existing();
         let mut failure = None;
         for keyspace in keyspaces {
-            match self.merge(keyspace, limit) {
+            match self.merge(keyspace, existing) {
                 // The failure concerns this keyspace only; the others can still be compacted.
                 Err(error @ Error::CompactionFailed { .. }) => {
                     failure.get_or_insert(error);
@@ -222,14 +227,17 @@ impl Inner {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Merges the runs of a keyspace whose numbers are below `limit` into its last level.
-    fn merge(&self, keyspace: &KeyspaceData, limit: u64) -> Result<()> {
+    /// Merges what existed in a keyspace into its last level.
+    fn merge(&self, keyspace: &KeyspaceData, existing: Existing) -> Result<()> {
         loop {
             let guard = self.directory.enter()?;
             let _one_at_a_time = self.lock_compacting();
-            self.remove_covered_runs(&guard)?;
+            // The lock is not fair: the background thread, which waits for it too, may never get
+            // it. So its work is done here, in turns, and writers do not wait for the last step.
+            self.compact_most_urgent(&guard)?;
             let version = keyspace.version.load();
-            let picked = pick_full(&version.levels, limit, &version.ranges);
+            let tree = keyspace.options.load().tree;
+            let picked = pick_full(&version.levels, &tree, existing, &version.ranges);
             drop(version);
             let Some(compaction) = picked else { break };
             self.run_compaction(&guard, keyspace, &compaction)?;

@@ -22,7 +22,7 @@ use crate::tree::compact::compact;
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::RateLimiter;
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, pick, pick_full};
+use crate::tree::pick::{Compaction, Existing, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
@@ -179,12 +179,16 @@ impl Fixture {
     }
 
     pub(crate) fn compact_all(&mut self) -> Result<()> {
-        let limit = self.catalog.numbers().next();
-        let none = Ranges::new(self.order.clone());
-        while let Some(compaction) = pick_full(self.levels(), limit, &none) {
+        let existing = self.catalog.existing();
+        while let Some(compaction) = self.pick_full(existing) {
             self.run(&compaction)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn pick_full(&self, existing: Existing) -> Option<Compaction> {
+        let none = Ranges::new(self.order.clone());
+        pick_full(self.levels(), &self.options, existing, &none)
     }
 
     /// The store as another process would find it when it opens this file system.

@@ -29,6 +29,7 @@ use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::pending_edits::PendingEdits;
+use crate::tree::pick::Existing;
 use crate::tree::range_run::read_range_run;
 use crate::{Access, Error, KEYSPACES_MAX, Options, Result};
 
@@ -180,6 +181,14 @@ impl Catalog {
     /// Everything up to this sequence number has been flushed to runs.
     pub(crate) fn flushed_sequence(&self) -> u64 {
         self.manifest.flushed_sequence
+    }
+
+    /// What is in runs now.
+    pub(crate) fn existing(&self) -> Existing {
+        Existing {
+            flushed_sequence: self.flushed_sequence(),
+            next_run: self.numbers.next(),
+        }
     }
 
     /// The first log segment with anything that has not been flushed.

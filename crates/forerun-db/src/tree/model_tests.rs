@@ -133,6 +133,28 @@ fn after_a_full_compaction_there_is_one_version_a_key_and_no_deletion() {
 }
 
 #[test]
+fn a_full_compaction_ends_although_new_runs_keep_coming() {
+    let mut fixture = grown(false);
+    let existing = fixture.catalog.existing();
+    let before = fixture.sequence;
+    let mut steps = 0;
+    while let Some(compaction) = fixture.pick_full(existing) {
+        steps += 1;
+        assert!(steps < 100);
+        fixture.run(&compaction).unwrap();
+        for key in 0..KEYS / 2 {
+            fixture.write((key * 13 + steps) % KEYS, Some(100));
+        }
+        fixture.flush().unwrap();
+        while fixture.compact(&BTreeSet::new()).unwrap() {}
+    }
+    fixture.check();
+    let has_old = |run: &Run| run.meta().smallest_sequence <= before;
+    let mut runs = fixture.levels().runs();
+    assert!(runs.all(|(level, run)| level == LEVELS - 1 || !has_old(run)));
+}
+
+#[test]
 fn ascending_writes_are_moved_and_not_rewritten() {
     let mut fixture = Fixture::new(false);
     for start in (0..KEYS).step_by(20) {

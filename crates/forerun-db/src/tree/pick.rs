@@ -256,24 +256,47 @@ fn into_next(
     })
 }
 
-/// The next step of moving everything in runs with numbers below `limit` to the last level, without
-/// deletions, without overwritten versions and without what `ranges` deletes, except where a
-/// snapshot needs it; `None` once that is done. No other compaction may be running.
-pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64, ranges: &Ranges) -> Option<Compaction> {
-    let is_old = |run: &&Arc<Run>| run.number() < limit;
-    let none = BTreeSet::new();
-    if levels.level(0).runs().iter().any(|run| is_old(&run)) {
-        let topmost = (1..LEVELS).find(|level| !levels.level(*level).runs().is_empty());
-        return pick_level0(levels, topmost.unwrap_or(LAST), &none);
+/// What existed at one moment. A compaction of all of it must end although more keeps coming.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Existing {
+    /// Everything up to this sequence number was in runs.
+    pub(crate) flushed_sequence: u64,
+    /// The numbers of the runs were below this one.
+    pub(crate) next_run: u64,
+}
+
+impl Existing {
+    /// Whether a run has anything that existed. Compactions give it to runs with new numbers.
+    fn is_in(&self, run: &Run) -> bool {
+        run.meta().smallest_sequence <= self.flushed_sequence
     }
-    let upper = (1..LAST).find_map(|level| Some((level, levels.level(level).runs().first()?)));
+}
+
+/// The next step of moving everything that existed to the last level, without deletions, without
+/// overwritten versions and without what `ranges` deletes, except where a snapshot needs it; `None`
+/// once that is done. No other compaction may be running.
+pub(crate) fn pick_full(
+    levels: &Arc<Levels>,
+    options: &TreeOptions,
+    existing: Existing,
+    ranges: &Ranges,
+) -> Option<Compaction> {
+    let none = BTreeSet::new();
+    if levels.level(0).runs().iter().any(|run| existing.is_in(run)) {
+        return pick_level0(levels, Targets::new(levels, options).base, &none);
+    }
+    let upper = (1..LAST).find_map(|level| {
+        let mut runs = levels.level(level).runs().iter();
+        Some((level, runs.find(|run| existing.is_in(run))?))
+    });
     if let Some((level, run)) = upper {
         return into_next(levels, level, level + 1, vec![Arc::clone(run)], &none);
     }
+    // Runs with newer numbers were written without what is obsolete.
     let holds_obsolete = |run: &&Arc<Run>| {
         let meta = run.meta();
         let drops = meta.deletions > 0 || meta.repeats_keys || levels.run_needs_any(run, ranges);
-        is_old(run) && drops
+        run.number() < existing.next_run && drops
     };
     let run = levels.level(LAST).runs().iter().find(holds_obsolete)?;
     into_next(levels, LAST, LAST, vec![Arc::clone(run)], &none)
