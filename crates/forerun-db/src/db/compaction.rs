@@ -1,7 +1,6 @@
 //! Compaction: which runs are merged next, and how callers wait for it.
 
 use forerun_core::sync::atomic::Ordering;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use forerun_core::sync::{MutexGuard, PoisonError, time};
 use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::directory::DirGuard;
-use super::install::Memtables;
+use super::install::{Memtables, Tree};
 use super::keyspace_data::KeyspaceData;
 use super::snapshots::ReadPoint;
 use crate::tree::build::Build;
@@ -24,6 +23,15 @@ use crate::{Error, Result};
 
 /// A worker that waits to retry a compaction sleeps at least this long.
 const WAIT_MIN: Duration = Duration::from_millis(50);
+
+/// Notes that a compaction has ended when this is dropped.
+struct RunningCompaction<'a>(&'a Tree);
+
+impl Drop for RunningCompaction<'_> {
+    fn drop(&mut self) {
+        self.0.catalog().end_compaction();
+    }
+}
 
 impl Inner {
     /// Runs the most urgent compaction of all keyspaces. Returns `false` if none is due.
@@ -55,7 +63,7 @@ impl Inner {
         let picked = due.into_iter().find_map(|(_, keyspace)| {
             let levels = Arc::clone(&keyspace.version.load().levels);
             let tree = keyspace.options.load().tree;
-            pick(&levels, &tree, &BTreeSet::new()).map(|compaction| (keyspace, compaction))
+            pick(&levels, &tree).map(|compaction| (keyspace, compaction))
         });
         match picked {
             None => Ok(false),
@@ -253,8 +261,15 @@ impl Inner {
         keyspace: &KeyspaceData,
         compaction: &Compaction,
     ) -> Result<()> {
-        self.tree.catalog().write_again()?;
-        let run_bytes = keyspace.options.load().tree.run_bytes;
+        let mut catalog = self.tree.catalog();
+        catalog.write_again()?;
+        if !catalog.begin_compaction(keyspace.id(), compaction) {
+            // The caller picks again.
+            return Ok(());
+        }
+        drop(catalog);
+        let _running = RunningCompaction(&self.tree);
+        let run_bytes = compaction.run_bytes(&keyspace.options.load().tree);
         // Do not hold the super version that long: it holds memtables.
         let ranges = Arc::clone(&keyspace.version.load().ranges);
         let (snapshots, expired_sequence) = self.list_readers(keyspace);

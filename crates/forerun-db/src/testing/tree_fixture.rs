@@ -91,6 +91,10 @@ impl Fixture {
         &self.catalog.runs_of(0).unwrap().levels
     }
 
+    pub(crate) fn numbers(&self) -> BTreeSet<u64> {
+        self.levels().runs().map(|(_, run)| run.number()).collect()
+    }
+
     /// A copy with the same history and the same files, all of them durable, reopened.
     pub(crate) fn fork(&self) -> Fixture {
         let mut fork = prepare_again(self);
@@ -160,8 +164,8 @@ impl Fixture {
     }
 
     /// Runs the compaction that is due, and returns whether there was one.
-    pub(crate) fn compact(&mut self, busy: &BTreeSet<u64>) -> Result<bool> {
-        match pick(self.levels(), &self.options, busy) {
+    pub(crate) fn compact(&mut self) -> Result<bool> {
+        match pick(self.levels(), &self.options) {
             Some(compaction) => self.run(&compaction).map(|()| true),
             None => Ok(false),
         }
@@ -169,7 +173,7 @@ impl Fixture {
 
     pub(crate) fn run(&mut self, compaction: &Compaction) -> Result<()> {
         let snapshots = self.snapshots.clone();
-        let run_bytes = self.options.run_bytes;
+        let run_bytes = compaction.run_bytes(&self.options);
         let done = self.with_build(run_bytes, |build| {
             let retain = Retain::new(self.order.clone(), snapshots);
             compact(compaction, retain, build)
@@ -316,7 +320,7 @@ pub(crate) fn grown(is_reverse: bool) -> Fixture {
             fixture.write(key, (i % 9 != round % 9).then_some(usize::from(i) * 11));
         }
         fixture.flush().unwrap();
-        fixture.compact(&BTreeSet::new()).unwrap();
+        fixture.compact().unwrap();
     }
     fixture
 }
