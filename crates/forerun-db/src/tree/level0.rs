@@ -28,7 +28,7 @@ use crate::tree::pick::{Compaction, KeyRange, bytes, into_next, is_small};
 
 /// A compaction rewrites at most this many bytes below for each that it takes from level 0, unless
 /// level 0 has no small runs to merge.
-const REWRITTEN_PER_BYTE_MAX: u64 = 10;
+const REWRITTEN_PER_BYTE_MAX: u64 = 4;
 
 /// A run is merged with newer ones within level 0 if it has at most this many times their bytes.
 /// Larger runs wait until the newer ones have grown, so that they are not rewritten each time.
