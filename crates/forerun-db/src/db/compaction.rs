@@ -64,7 +64,7 @@ impl Inner {
         let picked = due.into_iter().find_map(|(_, keyspace)| {
             let levels = Arc::clone(&keyspace.version.load().levels);
             let tree = keyspace.options.load().tree;
-            pick(&levels, &tree).map(|compaction| (keyspace, compaction))
+            pick(&levels, &tree, self.oldest_reader()).map(|compaction| (keyspace, compaction))
         });
         match picked {
             None => Ok(false),
@@ -85,10 +85,9 @@ impl Inner {
 
     /// How far a keyspace's levels exceed their targets. A compaction is due at 1 or more.
     pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
-        compaction_score(
-            &keyspace.version.load().levels,
-            &keyspace.options.load().tree,
-        )
+        let version = keyspace.version.load();
+        let tree = keyspace.options.load().tree;
+        compaction_score(&version.levels, &tree, || self.oldest_reader())
     }
 
     /// Whether any keyspace's levels exceed their targets. Runs that are being compacted still
@@ -199,6 +198,20 @@ impl Inner {
                 expired_sequence: keyspace.expired_sequence(&self.write_path.clock, sequence),
             }
         })
+    }
+
+    /// The sequence number at which the oldest reader reads. It never decreases.
+    fn oldest_reader(&self) -> u64 {
+        let newest = || self.write_path.published.last();
+        self.snapshots.oldest(newest)
+    }
+
+    /// After a snapshot is gone: wakes the compaction thread if no one else saw some versions.
+    pub(super) fn note_snapshot_gone(&self) {
+        let obsolete_from = self.tree.obsolete_from();
+        if obsolete_from < u64::MAX && obsolete_from <= self.oldest_reader() {
+            self.work.notify();
+        }
     }
 
     /// Flushes, then compacts everything in some keyspaces down to the last level.

@@ -161,11 +161,17 @@ impl Inner {
         waited
     }
 
-    /// Decides whether to slow down or stop writes, after the runs have changed.
+    /// Decides whether to slow down or stop writes, and which snapshots keep obsolete versions, after
+    /// the runs have changed.
     pub(super) fn note_pressure(&self) {
         let keyspaces = self.keyspaces.load();
         let runs_left = keyspaces.iter().filter_map(|of| of.note_level0());
         self.write_controller.adapt(runs_left.min());
+        let obsolete_from = keyspaces
+            .iter()
+            .filter_map(|of| of.version.load().levels.obsolete_from());
+        let obsolete_from = obsolete_from.min().unwrap_or(u64::MAX);
+        self.tree.set_obsolete_from(obsolete_from);
     }
 
     /// Flushes the oldest full memtable set. Returns `false` if there is none.

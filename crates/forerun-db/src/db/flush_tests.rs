@@ -40,5 +40,8 @@ fn a_full_level_0_stops_writes_to_its_keyspace_only() {
         drop(compacting);
     });
     let stalls = db.stats().write_stalls;
-    assert!(stalls.stalls > 0 && stalls.stalled_us >= 20_000, "{stalls:?}");
+    assert!(
+        stalls.stalls > 0 && stalls.stalled_us >= 20_000,
+        "{stalls:?}"
+    );
 }

@@ -165,7 +165,7 @@ impl Fixture {
 
     /// Runs the compaction that is due, and returns whether there was one.
     pub(crate) fn compact(&mut self) -> Result<bool> {
-        match pick(self.levels(), &self.options) {
+        match self.pick() {
             Some(compaction) => self.run(&compaction).map(|()| true),
             None => Ok(false),
         }
@@ -188,6 +188,11 @@ impl Fixture {
             self.run(&compaction)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn pick(&self) -> Option<Compaction> {
+        let oldest_reader = self.snapshots.iter().min().unwrap_or(&self.sequence);
+        pick(self.levels(), &self.options, *oldest_reader)
     }
 
     pub(crate) fn pick_full(&self, existing: Existing) -> Option<Compaction> {

@@ -42,6 +42,8 @@ pub(crate) struct Level {
     bytes: u64,
     /// The largest number of runs whose ranges include the same key.
     depth: usize,
+    /// From this sequence number of the oldest reader on, some run has versions that no one sees.
+    obsolete_from: Option<u64>,
 }
 
 /// A change to the runs. Removals come first, so a run may move to another level.
@@ -222,6 +224,12 @@ impl Levels {
         self.levels[0].depth
     }
 
+    /// From this sequence number of the oldest reader on, a run of the last level has deletions or
+    /// overwritten versions that no one sees.
+    pub(crate) fn obsolete_from(&self) -> Option<u64> {
+        self.levels[LEVELS - 1].obsolete_from
+    }
+
     /// The order of keys.
     pub(crate) fn order(&self) -> &KeyOrder {
         &self.order
@@ -270,6 +278,7 @@ impl Level {
             } else {
                 usize::from(!runs.is_empty())
             },
+            obsolete_from: runs.iter().filter_map(|run| obsolete_from(run)).min(),
             runs,
         }
     }
@@ -371,6 +380,13 @@ impl<'t> Iterator for Candidates<'t, '_> {
         }
         None
     }
+}
+
+/// The sequence number from which on the oldest reader sees none of the overwritten versions in a run
+/// of the last level, and none of what its deletions hide, if it has any.
+pub(crate) fn obsolete_from(run: &Run) -> Option<u64> {
+    let meta = run.meta();
+    (meta.repeats_keys || meta.deletions > 0).then_some(meta.largest_sequence)
 }
 
 /// The manifest's record of a run.

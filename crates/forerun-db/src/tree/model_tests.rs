@@ -13,7 +13,7 @@ use crate::run::{self, Run};
 use crate::testing::tree_fixture::{DIR, Fixture, KEYS, check_reads, grown, open, prepare_again};
 use crate::tree::catalog::run_files;
 use crate::tree::manifest::LEVELS;
-use crate::tree::pick::{Targets, pick};
+use crate::tree::pick::Targets;
 use crate::{Error, Result, TreeOptions};
 
 #[derive(Clone, Debug)]
@@ -162,7 +162,7 @@ fn ascending_writes_are_moved_and_not_rewritten() {
     for start in (0..KEYS).step_by(20) {
         (start..start + 20).for_each(|key| fixture.write(key, Some(200)));
         fixture.flush().unwrap();
-        while let Some(compaction) = pick(fixture.levels(), &fixture.options) {
+        while let Some(compaction) = fixture.pick() {
             assert!(compaction.is_move());
             fixture.run(&compaction).unwrap();
             fixture.check();
@@ -179,7 +179,7 @@ fn overwrite_few(fixture: &mut Fixture) -> (u64, usize) {
         fixture.write(round % 7, Some(round.into()));
         fixture.write(KEYS - 1 - round % 5, None);
         fixture.flush().unwrap();
-        while let Some(compaction) = pick(fixture.levels(), &fixture.options) {
+        while let Some(compaction) = fixture.pick() {
             let before: BTreeSet<u64> = fixture.numbers();
             fixture.run(&compaction).unwrap();
             let runs = fixture.levels().runs().map(|(_, run)| run);
@@ -190,6 +190,30 @@ fn overwrite_few(fixture: &mut Fixture) -> (u64, usize) {
         fixture.check();
     }
     (written_bytes, most_runs)
+}
+
+#[test]
+fn what_only_a_snapshot_saw_is_dropped_once_it_is_gone() {
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    let before_bytes = fixture.levels().bytes(LEVELS - 1);
+    fixture.snapshots.push(fixture.sequence);
+    for key in 0..KEYS {
+        fixture.write(key, (key % 3 > 0).then_some(200));
+    }
+    fixture.flush().unwrap();
+    fixture.compact_all().unwrap();
+    fixture.snapshots.push(fixture.sequence);
+    fixture.check();
+    assert!(fixture.levels().bytes(LEVELS - 1) > before_bytes * 3 / 2);
+    assert!(!fixture.compact().unwrap(), "the snapshot still sees it");
+    fixture.snapshots.remove(0);
+    while fixture.compact().unwrap() {}
+    fixture.check();
+    let levels = fixture.levels();
+    let entries: u64 = levels.runs().map(|(_, run)| run.meta().entries).sum();
+    assert_eq!(entries as usize, fixture.expected(fixture.sequence).len());
+    assert_eq!(levels.obsolete_from(), None);
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::ranges::Ranges;
 use crate::run::Run;
 use crate::tree::key_bounds::{largest, smallest};
 use crate::tree::level0::{level0_into, pick_level0};
-use crate::tree::levels::Levels;
+use crate::tree::levels::{Levels, obsolete_from};
 use crate::tree::manifest::LEVELS;
 
 const LAST: usize = LEVELS - 1;
@@ -151,25 +151,41 @@ impl Targets {
 }
 
 /// The most urgent compaction; `None` if none is due.
-pub(crate) fn pick(levels: &Arc<Levels>, options: &TreeOptions) -> Option<Compaction> {
+pub(crate) fn pick(
+    levels: &Arc<Levels>,
+    options: &TreeOptions,
+    oldest_reader: u64,
+) -> Option<Compaction> {
     let targets = Targets::new(levels, options);
     let mut due: Vec<(f64, usize)> = (0..LAST)
         .map(|level| (score(levels, options, &targets, level), level))
         .filter(|(score, _)| *score >= 1.0)
         .collect();
     due.sort_by(|a, b| b.0.total_cmp(&a.0));
-    due.into_iter().find_map(|(_, level)| match level {
+    let picked = due.into_iter().find_map(|(_, level)| match level {
         0 => pick_level0(levels, options, targets.base),
         level => pick_run(levels, options, level),
-    })
+    });
+    picked.or_else(|| pick_unseen(levels, oldest_reader))
 }
 
 /// How far the levels exceed their targets, as RocksDB's compaction score. A compaction is due at
-/// 1 or more.
-pub(crate) fn compaction_score(levels: &Levels, options: &TreeOptions) -> f64 {
+/// 1 or more. The sequence number at which the oldest reader reads decides whether the last level
+/// has something to drop.
+pub(crate) fn compaction_score(
+    levels: &Levels,
+    options: &TreeOptions,
+    oldest_reader: impl FnOnce() -> u64,
+) -> f64 {
     let targets = Targets::new(levels, options);
     let scores = (0..LAST).map(|level| score(levels, options, &targets, level));
-    scores.fold(0.0, f64::max)
+    let largest = scores.fold(0.0, f64::max);
+    let holds_unseen = |from| largest < 1.0 && from <= oldest_reader();
+    if levels.obsolete_from().is_some_and(holds_unseen) {
+        1.0
+    } else {
+        largest
+    }
 }
 
 /// How far a level exceeds its target. From 1 on, it needs a compaction.
@@ -183,6 +199,14 @@ fn score(levels: &Levels, options: &TreeOptions, targets: &Targets, level: usize
     let is_due = levels.level(0).runs().len() >= limit;
     let depth = levels.level0_depth() as f64 / limit as f64;
     depth.max(f64::from(u8::from(is_due)))
+}
+
+/// A run of the last level with versions that no reader sees, because a snapshot is gone that did.
+/// Readers of all versions in it see the newest of each key, so its rewrite leaves nothing to drop.
+fn pick_unseen(levels: &Arc<Levels>, oldest_reader: u64) -> Option<Compaction> {
+    let is_unseen = |run: &&Arc<Run>| obsolete_from(run).is_some_and(|from| from <= oldest_reader);
+    let run = levels.level(LAST).runs().iter().find(is_unseen)?;
+    Some(within_last(levels, vec![Arc::clone(run)]))
 }
 
 /// The run of a level whose compaction rewrites the fewest bytes below for each of its own.
@@ -299,8 +323,7 @@ pub(crate) fn pick_full(
 /// The next run of the last level with something obsolete.
 fn pick_obsolete(levels: &Levels, existing: Existing, ranges: &Ranges) -> Option<Vec<Arc<Run>>> {
     let holds_obsolete = |run: &&Arc<Run>| {
-        let meta = run.meta();
-        let drops = meta.deletions > 0 || meta.repeats_keys || levels.run_needs_any(run, ranges);
+        let drops = obsolete_from(run).is_some() || levels.run_needs_any(run, ranges);
         // Runs with newer numbers were written without what is obsolete.
         run.number() < existing.next_run && drops
     };

@@ -108,7 +108,7 @@ mod tests {
         let ingested = Ingested::new(run(5, &["g", "k"]), &levels);
         assert_eq!(ingested.place_in(&levels, None), 6);
         let due = TreeOptions::default().level0_runs(1);
-        let compaction = pick(&levels, &due).unwrap();
+        let compaction = pick(&levels, &due, 5).unwrap();
         assert_eq!((compaction.from, compaction.into), (0, 5));
         assert_eq!(
             ingested.place_in(&levels, Some(&compaction)),
