@@ -78,18 +78,21 @@ pub enum Access {
 #[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct TreeOptions {
-    /// The number of runs in level 0 at which they are merged into the first level in use below.
-    /// Default: 4.
+    /// The number of runs in level 0 at which they are merged: into the first level in use below,
+    /// or, if they are small beside it, with each other. Default: 4.
     pub level0_runs: usize,
-    /// The number of runs in level 0 at which writes are slowed down. Default: 12.
+    /// The number of runs in level 0 that include the same key at which the keyspace's writes are
+    /// slowed down. Default: 12.
     pub level0_slow_runs: usize,
-    /// The number of runs in level 0 at which writes wait until there are fewer. Default: 20.
+    /// The number of runs in level 0 that include the same key at which the keyspace's writes wait
+    /// until there are fewer. Default: 20.
     pub level0_stop_runs: usize,
     /// The maximum size of the first level in use below level 0, in bytes. Default: 256 MiB.
     pub level1_bytes: u64,
     /// How many times larger each level may be than the one above. Default: 10.
     pub level_factor: u32,
-    /// The size at which a compaction starts a new run, in bytes. Default: 64 MiB.
+    /// The size at which a compaction starts a new run, in bytes. Runs below an eighth of it are
+    /// merged with each other. Default: 64 MiB.
     pub run_bytes: u64,
     /// The maximum number of bytes that flushes and compactions together write per second; `None`
     /// for no limit. Default: none.

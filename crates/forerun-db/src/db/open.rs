@@ -239,7 +239,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
             clock,
             published: PublishedSequence::new(last_sequence),
         },
-        write_controller: WriteController::default(),
+        write_controller: WriteController::new(),
         snapshots: Snapshots::default(),
         counters: Counters::default(),
         recovery,

@@ -15,6 +15,8 @@
 //!   retain.rs      decides which versions to keep
 //!   build.rs       writes versions to runs; limiter.rs limits how fast
 //!   pick.rs        picks the next compaction; compact.rs runs it
+//!   level0.rs      the depth of level 0, and which of its runs are merged next
+//!   place.rs       chooses the levels of ingested runs
 //!   pending_edits.rs  edits to install; removes their files if they are not installed
 //!   range_run.rs   stores range deletions in a run of their own
 //!   verify.rs      verifies every byte
@@ -33,6 +35,7 @@ mod damage_tests;
 #[cfg(test)]
 mod index_damage_tests;
 pub(crate) mod key_bounds;
+mod level0;
 pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod lookup;
@@ -45,6 +48,7 @@ mod needed_ranges;
 mod one_run;
 pub(crate) mod pending_edits;
 pub(crate) mod pick;
+pub(crate) mod place;
 pub(crate) mod range_run;
 pub(crate) mod repair;
 pub(crate) mod retain;

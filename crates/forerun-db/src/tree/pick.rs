@@ -13,12 +13,10 @@
 //! a run from the level that exceeds its target most. It picks the run that causes the least
 //! rewriting below for each byte that it moves.
 //!
-//! From level 0, a compaction takes the oldest run and every run that overlaps it, so that the
-//! remaining runs are newer or have other keys. From the level it merges into, it takes every
-//! overlapping run. Two compactions may run at once if they share no run and only one of them takes
-//! from level 0: runs of a level are disjoint, so the key ranges of two such compactions are too.
+//! From the level that it merges into, a compaction takes every overlapping run, and small runs next
+//! to them: a run that overlaps nothing is moved as it is, and without that a store that is flushed
+//! after each write would have a file for each. [`level0`](super::level0) picks from level 0.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::TreeOptions;
@@ -26,10 +24,18 @@ use crate::comparator::KeyOrder;
 use crate::ranges::Ranges;
 use crate::run::Run;
 use crate::tree::key_bounds::{largest, smallest};
-use crate::tree::levels::Levels;
+use crate::tree::level0::{level0_into, pick_level0};
+use crate::tree::levels::{Levels, obsolete_from};
 use crate::tree::manifest::LEVELS;
 
 const LAST: usize = LEVELS - 1;
+
+/// A run is small if it has at most this part of the bytes at which a compaction begins a new run.
+const SMALL_SHARE: u64 = 8;
+
+/// A small run is merged with what comes next to it only if it has at most this many times the
+/// bytes. Otherwise each run that is appended would rewrite it.
+const NEIGHBOR_RATIO: u64 = 4;
 
 /// Runs to merge, and the level they go to.
 #[derive(Clone, Debug)]
@@ -40,7 +46,7 @@ pub(crate) struct Compaction {
     pub(crate) into: usize,
     /// Runs of `from`: newest first on level 0, otherwise ascending.
     pub(crate) upper: Vec<Arc<Run>>,
-    /// The overlapping runs of `into`, ascending.
+    /// The runs of `into` to merge with, ascending: those that overlap and small ones beside them.
     pub(crate) lower: Vec<Arc<Run>>,
 }
 
@@ -53,6 +59,37 @@ impl Compaction {
     /// Size of the input files.
     pub(crate) fn bytes(&self) -> u64 {
         bytes(&self.upper) + bytes(&self.lower)
+    }
+
+    /// Size at which a new run begins. What stays in level 0 is one run there: two would count as
+    /// two.
+    pub(crate) fn run_bytes(&self, options: &TreeOptions) -> u64 {
+        if self.into == 0 {
+            u64::MAX
+        } else {
+            options.run_bytes
+        }
+    }
+
+    /// Whether an older version of `key` may be in runs that it does not take. All such runs are on
+    /// deeper levels, or behind its own on level 0 if it stays there: the others there have other
+    /// keys or are newer.
+    pub(crate) fn is_below(&self, key: &[u8]) -> bool {
+        let order = self.levels.order();
+        let is_older_in_level0 = || {
+            let runs = self.levels.level(0).runs().iter().rev();
+            let mut older =
+                runs.take_while(|run| !self.upper.iter().any(|of| Arc::ptr_eq(of, run)));
+            older.any(|run| KeyRange::of(run).overlaps(order, KeyRange { from: key, to: key }))
+        };
+        self.into == 0 && is_older_in_level0() || self.levels.may_hold_from(self.into + 1, key)
+    }
+
+    /// Whether what it writes may overlap these keys.
+    pub(crate) fn overlaps(&self, from: &[u8], to: &[u8]) -> bool {
+        let order = self.levels.order();
+        let range = hull(order, self.upper.iter().chain(&self.lower));
+        range.is_some_and(|range| range.overlaps(order, KeyRange { from, to }))
     }
 
     /// Whether the run can just change its level: there is nothing to merge it with, and rewriting
@@ -113,86 +150,67 @@ impl Targets {
     }
 }
 
-/// The most urgent compaction that takes no run in `busy`; `None` if none is due.
+/// The most urgent compaction; `None` if none is due.
 pub(crate) fn pick(
     levels: &Arc<Levels>,
     options: &TreeOptions,
-    busy: &BTreeSet<u64>,
+    oldest_reader: u64,
 ) -> Option<Compaction> {
     let targets = Targets::new(levels, options);
     let mut due: Vec<(f64, usize)> = (0..LAST)
-        .map(|level| (score(levels, options, &targets, busy, level), level))
+        .map(|level| (score(levels, options, &targets, level), level))
         .filter(|(score, _)| *score >= 1.0)
         .collect();
     due.sort_by(|a, b| b.0.total_cmp(&a.0));
-    due.into_iter().find_map(|(_, level)| match level {
-        0 => pick_level0(levels, targets.base, busy),
-        level => pick_run(levels, level, busy),
-    })
+    let picked = due.into_iter().find_map(|(_, level)| match level {
+        0 => pick_level0(levels, options, targets.base),
+        level => pick_run(levels, options, level),
+    });
+    picked.or_else(|| pick_unseen(levels, oldest_reader))
 }
 
 /// How far the levels exceed their targets, as RocksDB's compaction score. A compaction is due at
-/// 1 or more.
-pub(crate) fn compaction_score(levels: &Levels, options: &TreeOptions) -> f64 {
-    let (targets, none) = (Targets::new(levels, options), BTreeSet::new());
-    let scores = (0..LAST).map(|level| score(levels, options, &targets, &none, level));
-    scores.fold(0.0, f64::max)
-}
-
-/// How far a level exceeds its target. From 1 on, it needs a compaction. Runs that a running
-/// compaction takes away do not count.
-fn score(
+/// 1 or more. The sequence number at which the oldest reader reads decides whether the last level
+/// has something to drop.
+pub(crate) fn compaction_score(
     levels: &Levels,
     options: &TreeOptions,
-    targets: &Targets,
-    busy: &BTreeSet<u64>,
-    level: usize,
+    oldest_reader: impl FnOnce() -> u64,
 ) -> f64 {
-    let idle = levels
-        .level(level)
-        .runs()
-        .iter()
-        .filter(|run| !busy.contains(&run.number()));
-    match level {
-        0 => idle.count() as f64 / options.level0_runs.max(1) as f64,
-        _ => {
-            let bytes: u64 = idle.map(|run| run.meta().file_bytes).sum();
-            // A level exactly at its target needs no compaction.
-            bytes as f64 / (targets.bytes[level] as f64 + 1.0)
-        }
+    let targets = Targets::new(levels, options);
+    let scores = (0..LAST).map(|level| score(levels, options, &targets, level));
+    let largest = scores.fold(0.0, f64::max);
+    let holds_unseen = |from| largest < 1.0 && from <= oldest_reader();
+    if levels.obsolete_from().is_some_and(holds_unseen) {
+        1.0
+    } else {
+        largest
     }
 }
 
-/// The oldest run of level 0, with all runs that overlap it.
-fn pick_level0(levels: &Arc<Levels>, into: usize, busy: &BTreeSet<u64>) -> Option<Compaction> {
-    let runs = levels.level(0).runs();
-    if runs.iter().any(|run| busy.contains(&run.number())) {
-        return None;
+/// How far a level exceeds its target. From 1 on, it needs a compaction.
+fn score(levels: &Levels, options: &TreeOptions, targets: &Targets, level: usize) -> f64 {
+    if level > 0 {
+        // A level exactly at its target needs no compaction.
+        return levels.bytes(level) as f64 / (targets.bytes[level] as f64 + 1.0);
     }
-    let order = levels.order();
-    let mut taken = vec![false; runs.len()];
-    *taken.last_mut()? = true;
-    // Each added run may widen the range, which may then overlap another run.
-    let mut range = Range::of(runs.last()?);
-    loop {
-        let before = range;
-        for (run, taken) in runs.iter().zip(&mut taken) {
-            if !*taken && range.overlaps(order, run) {
-                *taken = true;
-                range = range.with(order, run);
-            }
-        }
-        if range == before {
-            break;
-        }
-    }
-    let upper = runs.iter().zip(&taken).filter(|(_, taken)| **taken);
-    let upper = upper.map(|(run, _)| Arc::clone(run)).collect();
-    into_next(levels, 0, into, upper, busy)
+    let limit = options.level0_runs.max(1);
+    // Many runs that overlap little are to be merged, but nothing waits for that.
+    let is_due = levels.level(0).runs().len() >= limit;
+    let depth = levels.level0_depth() as f64 / limit as f64;
+    depth.max(f64::from(u8::from(is_due)))
+}
+
+/// A run of the last level with versions that no reader sees, because a snapshot is gone that did.
+/// Readers of all versions in it see the newest of each key, so its rewrite leaves nothing to drop.
+fn pick_unseen(levels: &Arc<Levels>, oldest_reader: u64) -> Option<Compaction> {
+    let is_unseen = |run: &&Arc<Run>| obsolete_from(run).is_some_and(|from| from <= oldest_reader);
+    let run = levels.level(LAST).runs().iter().find(is_unseen)?;
+    Some(within_last(levels, vec![Arc::clone(run)]))
 }
 
 /// The run of a level whose compaction rewrites the fewest bytes below for each of its own.
-fn pick_run(levels: &Arc<Levels>, from: usize, busy: &BTreeSet<u64>) -> Option<Compaction> {
+fn pick_run(levels: &Arc<Levels>, options: &TreeOptions, from: usize) -> Option<Compaction> {
     let order = levels.order();
     let below = levels.level(from + 1).runs();
     let mut start = 0;
@@ -208,100 +226,167 @@ fn pick_run(levels: &Arc<Levels>, from: usize, busy: &BTreeSet<u64>) -> Option<C
         let overlap = below[start..]
             .iter()
             .take_while(|other| order.compare(smallest(other), largest(run)).is_le());
-        let mut rewritten = 0;
-        let mut is_free = !busy.contains(&run.number());
-        for other in overlap {
-            rewritten += other.meta().file_bytes;
-            is_free &= !busy.contains(&other.number());
-        }
+        let rewritten: u64 = overlap.map(|other| other.meta().file_bytes).sum();
         let cost = rewritten as f64 / run.meta().file_bytes.max(1) as f64;
-        if is_free && best.is_none_or(|(least, _)| cost < least) {
+        if best.is_none_or(|(least, _)| cost < least) {
             best = Some((cost, run));
         }
     }
     let (_, run) = best?;
-    into_next(levels, from, from + 1, vec![Arc::clone(run)], busy)
+    into_next(levels, options, from, from + 1, vec![Arc::clone(run)])
 }
 
-/// A compaction of these runs; `None` if one of the runs they are merged with is busy.
-fn into_next(
+/// A compaction of these runs into a deeper level; `None` if there are none.
+pub(super) fn into_next(
     levels: &Arc<Levels>,
+    options: &TreeOptions,
     from: usize,
     into: usize,
     upper: Vec<Arc<Run>>,
-    busy: &BTreeSet<u64>,
 ) -> Option<Compaction> {
     let order = levels.order();
-    let mut runs = upper.iter();
-    let range = Range::of(runs.next()?);
-    let range = runs.fold(range, |range, run| range.with(order, run));
-    let lower: Vec<Arc<Run>> = if from == into {
-        Vec::new()
-    } else {
-        levels
-            .level(into)
-            .overlapping(order, range.from, range.to)
-            .cloned()
-            .collect()
-    };
-    if lower.iter().any(|run| busy.contains(&run.number())) {
-        return None;
+    let range = hull(order, &upper)?;
+    let runs = levels.level(into).runs();
+    let mut start = runs.partition_point(|run| order.compare(largest(run), range.from).is_lt());
+    let mut end = runs.partition_point(|run| order.compare(smallest(run), range.to).is_le());
+    let mut taken_bytes = bytes(&upper) + bytes(&runs[start..end]);
+    while taken_bytes <= options.run_bytes / SMALL_SHARE {
+        let is_small_beside = |run: &&Arc<Run>| {
+            is_small(run, options)
+                && run.meta().file_bytes <= taken_bytes.saturating_mul(NEIGHBOR_RATIO)
+        };
+        if let Some(before) = runs[..start].last().filter(is_small_beside) {
+            taken_bytes += before.meta().file_bytes;
+            start -= 1;
+        } else if let Some(behind) = runs[end..].first().filter(is_small_beside) {
+            taken_bytes += behind.meta().file_bytes;
+            end += 1;
+        } else {
+            break;
+        }
     }
     Some(Compaction {
         levels: Arc::clone(levels),
         from,
         into,
         upper,
-        lower,
+        lower: runs[start..end].to_vec(),
     })
 }
 
-/// The next step of moving everything in runs with numbers below `limit` to the last level, without
-/// deletions, without overwritten versions and without what `ranges` deletes, except where a
-/// snapshot needs it; `None` once that is done. No other compaction may be running.
-pub(crate) fn pick_full(levels: &Arc<Levels>, limit: u64, ranges: &Ranges) -> Option<Compaction> {
-    let is_old = |run: &&Arc<Run>| run.number() < limit;
-    let none = BTreeSet::new();
-    if levels.level(0).runs().iter().any(|run| is_old(&run)) {
-        let topmost = (1..LEVELS).find(|level| !levels.level(*level).runs().is_empty());
-        return pick_level0(levels, topmost.unwrap_or(LAST), &none);
+/// Whether a run is so small that it should not stay alone.
+pub(super) fn is_small(run: &Run, options: &TreeOptions) -> bool {
+    run.meta().file_bytes <= options.run_bytes / SMALL_SHARE
+}
+
+/// What existed at one moment. A compaction of all of it must end although more keeps coming.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Existing {
+    /// Everything up to this sequence number was in runs.
+    pub(crate) flushed_sequence: u64,
+    /// The numbers of the runs were below this one.
+    pub(crate) next_run: u64,
+}
+
+impl Existing {
+    /// Whether a run has anything that existed. Compactions give it to runs with new numbers.
+    fn is_in(&self, run: &Run) -> bool {
+        run.meta().smallest_sequence <= self.flushed_sequence
     }
-    let upper = (1..LAST).find_map(|level| Some((level, levels.level(level).runs().first()?)));
+}
+
+/// The next step of moving everything that existed to the last level, without deletions, without
+/// overwritten versions and without what `ranges` deletes, except where a snapshot needs it; `None`
+/// once that is done. No other compaction may be running.
+pub(crate) fn pick_full(
+    levels: &Arc<Levels>,
+    options: &TreeOptions,
+    existing: Existing,
+    ranges: &Ranges,
+) -> Option<Compaction> {
+    if levels.level(0).runs().iter().any(|run| existing.is_in(run)) {
+        return level0_into(levels, options, Targets::new(levels, options).base);
+    }
+    let upper = (1..LAST).find_map(|level| {
+        let mut runs = levels.level(level).runs().iter();
+        Some((level, runs.find(|run| existing.is_in(run))?))
+    });
     if let Some((level, run)) = upper {
-        return into_next(levels, level, level + 1, vec![Arc::clone(run)], &none);
+        return into_next(levels, options, level, level + 1, vec![Arc::clone(run)]);
     }
+    let upper = pick_obsolete(levels, existing, ranges);
+    upper
+        .or_else(|| pick_small(levels, options, existing))
+        .map(|upper| within_last(levels, upper))
+}
+
+/// The next run of the last level with something obsolete.
+fn pick_obsolete(levels: &Levels, existing: Existing, ranges: &Ranges) -> Option<Vec<Arc<Run>>> {
     let holds_obsolete = |run: &&Arc<Run>| {
-        let meta = run.meta();
-        let drops = meta.deletions > 0 || meta.repeats_keys || levels.run_needs_any(run, ranges);
-        is_old(run) && drops
+        let drops = obsolete_from(run).is_some() || levels.run_needs_any(run, ranges);
+        // Runs with newer numbers were written without what is obsolete.
+        run.number() < existing.next_run && drops
     };
     let run = levels.level(LAST).runs().iter().find(holds_obsolete)?;
-    into_next(levels, LAST, LAST, vec![Arc::clone(run)], &none)
+    Some(vec![Arc::clone(run)])
+}
+
+/// The next small runs of the last level that are side by side, at most as many as make one run.
+fn pick_small(levels: &Levels, options: &TreeOptions, existing: Existing) -> Option<Vec<Arc<Run>>> {
+    let runs = levels.level(LAST).runs();
+    let is_small = |run: &Arc<Run>| is_small(run, options) && run.number() < existing.next_run;
+    let is_first = |pair: &[Arc<Run>]| pair.iter().all(is_small);
+    let first = runs.windows(2).position(is_first)?;
+    let mut taken_bytes = 0;
+    let taken = runs[first..].iter().take_while(|run| {
+        let fits = is_small(run) && taken_bytes < options.run_bytes;
+        taken_bytes += run.meta().file_bytes;
+        fits
+    });
+    Some(taken.cloned().collect())
+}
+
+/// A compaction that rewrites runs of the last level.
+fn within_last(levels: &Arc<Levels>, upper: Vec<Arc<Run>>) -> Compaction {
+    Compaction {
+        levels: Arc::clone(levels),
+        from: LAST,
+        into: LAST,
+        upper,
+        lower: Vec::new(),
+    }
+}
+
+/// The keys from the smallest to the largest of these runs; `None` if there are none.
+fn hull<'a>(
+    order: &KeyOrder,
+    runs: impl IntoIterator<Item = &'a Arc<Run>>,
+) -> Option<KeyRange<'a>> {
+    let ranges = runs.into_iter().map(|run| KeyRange::of(run));
+    ranges.reduce(|range, other| range.with(order, other))
 }
 
 /// A range of keys; both ends are included.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Range<'a> {
+pub(super) struct KeyRange<'a> {
     from: &'a [u8],
     to: &'a [u8],
 }
 
-impl<'a> Range<'a> {
-    fn of(run: &'a Run) -> Range<'a> {
-        Range {
+impl<'a> KeyRange<'a> {
+    pub(super) fn of(run: &'a Run) -> KeyRange<'a> {
+        KeyRange {
             from: smallest(run),
             to: largest(run),
         }
     }
 
-    fn overlaps(&self, order: &KeyOrder, run: &Run) -> bool {
-        order.compare(smallest(run), self.to).is_le()
-            && order.compare(largest(run), self.from).is_ge()
+    pub(super) fn overlaps(&self, order: &KeyOrder, other: KeyRange<'_>) -> bool {
+        order.compare(other.from, self.to).is_le() && order.compare(other.to, self.from).is_ge()
     }
 
-    fn with(self, order: &KeyOrder, run: &'a Run) -> Range<'a> {
-        let other = Range::of(run);
-        Range {
+    pub(super) fn with(self, order: &KeyOrder, other: KeyRange<'a>) -> KeyRange<'a> {
+        KeyRange {
             from: if order.compare(other.from, self.from).is_lt() {
                 other.from
             } else {
@@ -316,6 +401,7 @@ impl<'a> Range<'a> {
     }
 }
 
-fn bytes(runs: &[Arc<Run>]) -> u64 {
+/// Size of the files of these runs.
+pub(super) fn bytes(runs: &[Arc<Run>]) -> u64 {
     runs.iter().map(|run| run.meta().file_bytes).sum()
 }
