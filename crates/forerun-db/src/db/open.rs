@@ -43,7 +43,7 @@ use crate::wal::record::Record;
 use crate::wal::recovery::{Flushed, RecoveryContext, inspect, recover};
 use crate::wal::recovery_report::CorruptRange;
 use crate::wal::writer::LogWriter;
-use crate::{Access, Error, Op, Options, Recovery, Result, WalMode};
+use crate::{Access, Background, Error, Op, Options, Recovery, Result, WalMode};
 
 /// Locks a store's directory, or creates one, and opens the store in it.
 pub(super) fn open(io: &Arc<dyn Io>, path: &Path, options: Options) -> Result<Inner> {
@@ -213,6 +213,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
             Arc::clone(&io),
             path,
             options.wal_segment_bytes,
+            unsynced_segments_max(&options),
             Arc::clone(&clock),
             tail,
             is_marked_closed,
@@ -247,6 +248,15 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
         directory: Directory::new(dir, read_only),
         options,
     })
+}
+
+/// How many full segments may wait to be synced in the background. Without background threads, each
+/// is synced before the next one takes records.
+fn unsynced_segments_max(options: &Options) -> usize {
+    match options.background {
+        Background::Threads => 4,
+        Background::Caller => 0,
+    }
 }
 
 /// Makes the keyspaces that the manifest names, each with its options.
