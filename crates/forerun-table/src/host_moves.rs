@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_becomes_free_is_not_a_stall() {
+    fn a_reservation_fails_once_no_slot_has_come_free_for_the_stall_time() {
         let table = Table::builder(Dtype::U8, 4)
             .host_capacity(1)
             .open()

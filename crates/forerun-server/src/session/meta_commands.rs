@@ -170,8 +170,24 @@ impl Known for Counter {
         Some(self.cas)
     }
 
+    fn size(&self) -> Option<u64> {
+        None
+    }
+
     fn expiry(&self) -> Option<Expiry> {
         Some(self.expiry)
+    }
+
+    fn client_flags(&self) -> Option<u64> {
+        None
+    }
+
+    fn was_fetched(&self) -> Option<bool> {
+        None
+    }
+
+    fn last_access_s(&self, _: u32) -> Option<u32> {
+        None
     }
 }
 

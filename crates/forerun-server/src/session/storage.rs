@@ -83,6 +83,22 @@ impl Known for StoredItem<'_> {
         };
         Some(self.size.unwrap_or_else(peeked) as u64)
     }
+
+    fn expiry(&self) -> Option<Expiry> {
+        None
+    }
+
+    fn client_flags(&self) -> Option<u64> {
+        None
+    }
+
+    fn was_fetched(&self) -> Option<bool> {
+        None
+    }
+
+    fn last_access_s(&self, _: u32) -> Option<u32> {
+        None
+    }
 }
 
 /// A refused command line. The client still sends the command's data block.

@@ -111,6 +111,7 @@ pub(crate) const CRATES: &[Layers] = &[
     Layers {
         name: "forerun-gpu",
         modules: &[
+            "layout",
             "copy_version",
             "gather_error",
             "memory_type",

@@ -77,7 +77,7 @@ pub struct KeyCounts {
 }
 
 impl ExpectedState {
-    /// For a table with its number of slots, with calls of at most `batch` keys.
+    /// The state for a table with this many slots, in calls of at most `batch` keys.
     pub fn new(
         table: &GpuTable,
         capacity: Capacity,
@@ -226,7 +226,7 @@ impl ExpectedState {
         }
     }
 
-    /// Bags of three keys, of which the middle one may be any but a counter: the others are pinned.
+    /// Bags of three keys: two pinned keys around any key that is not a counter.
     fn pooling(&mut self) -> Job {
         let pinned = self.pinned_keys();
         let first_counter = self.first_counter();
