@@ -71,15 +71,15 @@ pub struct StoreOptions {
         help_heading = "Store options"
     )]
     pub memtable: usize,
-    /// Maximum memory for cached pages, such as 512MiB or 4GiB
+    /// Maximum memory for cached pages, such as 512MiB or 4GiB; by default half of what the process
+    /// may use beyond memtables and 512 MiB
     #[arg(
         long,
         value_name = "SIZE",
         value_parser = parse_size,
-        default_value = "256MiB",
         help_heading = "Store options"
     )]
-    pub cache: usize,
+    pub cache: Option<usize>,
     /// Verify order and checksum of every entry that a lookup reads
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,

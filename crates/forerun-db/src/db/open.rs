@@ -18,7 +18,7 @@ use super::memory::table_bytes_for;
 use super::memtable_set::MemTableSet;
 use super::snapshots::{Expired, Snapshots};
 use super::{Commit, Counters, Inner, PublishedSequence, Writer};
-use crate::cache::{CacheOptions, PageCache};
+use crate::cache::PageCache;
 use crate::clock::{Clock, Expiry};
 use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
@@ -62,11 +62,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
         .unwrap_or_else(open_files::default_limit);
     let io: Arc<dyn Io> = Arc::new(OpenFiles::new(Arc::clone(&dir.io), max_open));
     let path = &*dir.path.clone();
-    let cache = PageCache::new(CacheOptions {
-        capacity_bytes: options.cache_bytes,
-        page_bytes: options.run.page_limit_bytes(),
-        pages: options.pages,
-    })?;
+    let cache = PageCache::of_store(&options)?;
     let mut catalog = Catalog::open(&io, path, &options, &cache)?;
     let reading = ReadContext {
         cache: Arc::clone(&cache),

@@ -242,6 +242,8 @@ metrics! {
         other keyspaces: Vec<KeyspaceStats>,
         /// The page cache.
         group cache: PageCacheStats,
+        /// What sets the budget of the page cache: `cache_bytes`, or what an automatic one follows.
+        other cache_capacity_source: String,
         /// Counters of flushes and compactions.
         group tree: TreeStats,
         /// Whether a compaction is due or in progress. If not, the tree stays as it is until the
@@ -337,6 +339,7 @@ impl Inner {
             levels,
             keyspaces,
             cache: self.cache.stats(),
+            cache_capacity_source: self.cache.capacity_source().to_string(),
             tree: self.tree_stats(),
             is_compaction_due: self.is_compaction_due(),
             write_stalls: self.counters.write_stalls(),
@@ -410,7 +413,8 @@ impl fmt::Display for Stats {
             )?;
         }
         if !self.levels.is_empty() {
-            writeln!(f, "cache      {}", self.cache)?;
+            let source = &self.cache_capacity_source;
+            writeln!(f, "cache      {} ({source})", self.cache)?;
         }
         writeln!(f, "sequence   {}", self.last_sequence)?;
         writeln!(
