@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_core::{Pages, setters};
+use forerun_core::sync::{OnceLock, SIMULATED};
+use forerun_core::{Pages, memory_limit, setters};
 
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
 use crate::io::ReadBackend;
@@ -150,7 +151,8 @@ pub struct Options {
     /// iterators hold the memory, a write waits for a second and then returns
     /// [`Error::MemoryLimit`]; drop the iterators and write again. A batch that does not fit on its
     /// own, plus an eighth for overhead, is an error at once. A batch's copy on its way to the log,
-    /// and up to four bytes per entry while an index is built, do not count. Default: 1.25 GiB.
+    /// and up to four bytes per entry while an index is built, do not count. Default: 1.25 GiB, or a
+    /// quarter of what the process may use, if that is less, but at least 64 MiB.
     pub memory_limit_bytes: usize,
     /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
     /// one, at least 1 KiB, at most half of `memory_limit_bytes`. A memtable reserves address space
@@ -227,11 +229,26 @@ pub struct Options {
     pub keyspaces: Vec<(String, KeyspaceOptions)>,
 }
 
+/// Enough for the longest value where the process may use four times as much.
+fn default_memory_limit_bytes() -> usize {
+    const BYTES_MAX: usize = VALUE_BYTES_MAX + VALUE_BYTES_MAX / 4;
+    const BYTES_MIN: usize = 64 << 20;
+    if SIMULATED {
+        // A simulation repeats on every machine.
+        return BYTES_MAX;
+    }
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let quarter = memory_limit().map_or(u64::MAX, |limit| limit.bytes / 4);
+        usize::try_from(quarter).map_or(BYTES_MAX, |quarter| quarter.clamp(BYTES_MIN, BYTES_MAX))
+    })
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
             comparator: Arc::new(Bytewise),
-            memory_limit_bytes: VALUE_BYTES_MAX + VALUE_BYTES_MAX / 4,
+            memory_limit_bytes: default_memory_limit_bytes(),
             memtable_bytes: 64 << 20,
             memtable_index: true,
             cache_bytes: None,
