@@ -150,7 +150,7 @@ pub(super) fn apply(
         return resize(builder, &sizes);
     };
     let options = builder.default_store_options();
-    let cache_bytes = bytes_of(sizes.cache_bytes).unwrap_or(options.cache_bytes);
+    let cache_bytes = bytes_of(sizes.cache_bytes).or(options.cache_bytes);
     let options = options
         .cache_bytes(cache_bytes)
         .create(place.create.0)

@@ -144,20 +144,22 @@ impl PageCache {
     /// A permit, if there is one left.
     pub(crate) fn hold_permit(&self) -> Option<HoldPermit<'_>> {
         // Relaxed, here and below: a counter orders nothing.
-        if self.hold_permits.load(Ordering::Relaxed) >= self.hold_permits_max {
+        let max = self.hold_permits_max.load(Ordering::Relaxed);
+        if self.hold_permits.load(Ordering::Relaxed) >= max {
             return None;
         }
         let permit = HoldPermit { cache: self };
         let before = self.hold_permits.fetch_add(1, Ordering::Relaxed);
         // Several threads may have tried to take the last one.
-        (before < self.hold_permits_max).then_some(permit)
+        (before < max).then_some(permit)
     }
 }
 
 impl HoldPermit<'_> {
     /// Whether more than half of the permits are in use, so that none should be kept for later.
     pub(crate) fn is_scarce(&self) -> bool {
-        self.cache.hold_permits.load(Ordering::Relaxed) > self.cache.hold_permits_max / 2
+        let max = self.cache.hold_permits_max.load(Ordering::Relaxed);
+        self.cache.hold_permits.load(Ordering::Relaxed) > max / 2
     }
 }
 

@@ -22,7 +22,7 @@ use super::tree::Tree;
 use super::write::Writer;
 use super::write_controller::WriteController;
 use super::write_path::WritePath;
-use crate::cache::{CacheOptions, PageCache};
+use crate::cache::PageCache;
 use crate::clock::{Clock, Expiry};
 use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
@@ -66,11 +66,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
         .unwrap_or_else(open_files::default_limit);
     let io: Arc<dyn Io> = Arc::new(OpenFiles::new(Arc::clone(&dir.io), max_open));
     let path = &*dir.path.clone();
-    let cache = PageCache::new(CacheOptions {
-        capacity_bytes: options.cache_bytes,
-        page_bytes: options.run.page_limit_bytes(),
-        pages: options.pages,
-    })?;
+    let cache = PageCache::of_store(&options)?;
     let mut catalog = Catalog::open(&io, path, &options, &cache)?;
     let reading = ReadContext {
         cache: Arc::clone(&cache),

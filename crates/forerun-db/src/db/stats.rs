@@ -251,6 +251,8 @@ metrics! {
         other keyspaces: Vec<KeyspaceStats>,
         /// The page cache.
         group cache: PageCacheStats,
+        /// What sets the budget of the page cache: `cache_bytes`, or what an automatic one follows.
+        other cache_capacity_source: String,
         /// Counters of flushes and compactions.
         group tree: TreeStats,
         /// Whether a compaction is due or in progress. If not, the tree stays as it is until the
@@ -346,6 +348,7 @@ impl Inner {
             levels,
             keyspaces,
             cache: self.tree.cache.stats(),
+            cache_capacity_source: self.tree.cache.capacity_source().to_string(),
             tree: self.tree.stats(),
             is_compaction_due: self.is_compaction_due(),
             write_stalls: self.counters.write_stalls(&log),
@@ -419,7 +422,8 @@ impl fmt::Display for Stats {
             )?;
         }
         if !self.levels.is_empty() {
-            writeln!(f, "cache      {}", self.cache)?;
+            let source = &self.cache_capacity_source;
+            writeln!(f, "cache      {} ({source})", self.cache)?;
         }
         writeln!(f, "sequence   {}", self.last_sequence)?;
         writeln!(
