@@ -120,20 +120,26 @@ impl SkipList {
 
     #[inline(always)]
     pub(super) fn index(&self) -> Option<&SkipListIndex> {
-        // Acquire: pairs with the release in `count`, so that the whole index is visible.
+        // Acquire: pairs with the release in `build_index_if_due`, so that the whole index is
+        // visible.
         let index = self.index.load(Ordering::Acquire);
         // SAFETY: it is null or points to an index in the arena, which does not change any more.
         unsafe { index.as_ref() }
     }
 
-    /// Counts inserted entries, and builds a new index when the last one is out of date. It asks
-    /// `may_take` before it takes memory for one. Without the memory, searches are slower.
-    pub(super) fn count(&self, inserted: usize, may_take: &dyn Fn(usize) -> bool) {
-        let entries = self.entries.fetch_add(inserted, Ordering::Relaxed) + inserted;
+    /// Counts inserted entries.
+    pub(super) fn count(&self, inserted: usize) {
+        self.entries.fetch_add(inserted, Ordering::Relaxed);
+    }
+
+    /// Builds a new index if the last one is out of date. It asks `may_take` before it takes memory
+    /// for one. Without the memory, searches are slower.
+    pub(super) fn build_index_if_due(&self, may_take: &dyn Fn(usize) -> bool) {
+        let entries = self.entries();
         let due = self.index_due.load(Ordering::Relaxed);
-        let next = self.shape.index_due(entries);
         // Relaxed: if several threads find the index due, the exchange lets one of them build it.
         let claim = || {
+            let next = self.shape.index_due(entries);
             self.index_due
                 .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
         };
