@@ -80,6 +80,15 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
         self.tombstones(0).map(|range| range.used_bytes()).sum()
     }
 
+    /// Revokes what scans skip, where its entries, which are linked and not yet visible, put keys.
+    pub(super) fn revoke_dead_ranges(&self, table: &Table) {
+        let puts = self.ops.clone().filter_map(|(_, op)| match op {
+            Op::Put { key, .. } => Some(key),
+            Op::Delete { .. } | Op::DeleteRange { .. } => None,
+        });
+        table.dead_ranges.revoke(self.keyspace.order(), puts);
+    }
+
     /// Links its entries and adds its range deletions to a memtable. `first_sequence` is the
     /// sequence number of the batch's first operation.
     pub(super) fn publish(&self, prepared: Prepared<'_>, table: &Table, first_sequence: u64) {
@@ -176,6 +185,7 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
                 let sequences = part.ops.clone().map(|(index, _)| first_sequence + index);
                 entries.publish_as(sequences);
             }
+            part.revoke_dead_ranges(table);
         }
     }
 }

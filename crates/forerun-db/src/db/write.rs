@@ -221,6 +221,7 @@ impl Inner {
                 } else {
                     prepared.publish_as(first_sequence..)
                 }
+                part.revoke_dead_ranges(table);
             })?;
             // Only now, because later writers wait until the entries are visible.
             active.build_index_if_due(part.keyspace);

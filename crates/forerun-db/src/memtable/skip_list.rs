@@ -39,8 +39,8 @@ pub(super) struct SkipList {
     index: AtomicPtr<SkipListIndex>,
     /// The number of entries at which the next index is built.
     index_due: AtomicUsize,
-    /// Relaxed throughout: it is a statistic, and decides when to build an index. Every write
-    /// changes it, and every search reads the fields above.
+    /// A statistic, which decides when to build an index. Every write changes it, and every search
+    /// reads the fields above.
     entries: CachePadded<AtomicUsize>,
 }
 
@@ -114,7 +114,15 @@ impl SkipList {
         self.height.load(Ordering::Relaxed) - 1
     }
 
+    /// See [`MemTable::synchronize`](super::MemTable::synchronize).
+    pub(super) fn synchronize(&self) {
+        // Acquire and Release: the changes of the number have one order. A batch that was counted
+        // before is linked, and whoever counts one afterwards sees what the caller did.
+        self.entries.fetch_add(0, Ordering::AcqRel);
+    }
+
     pub(super) fn entries(&self) -> usize {
+        // Relaxed: a statistic.
         self.entries.load(Ordering::Relaxed)
     }
 
@@ -129,7 +137,8 @@ impl SkipList {
 
     /// Counts inserted entries.
     pub(super) fn count(&self, inserted: usize) {
-        self.entries.fetch_add(inserted, Ordering::Relaxed);
+        // Acquire and Release: see `synchronize`.
+        self.entries.fetch_add(inserted, Ordering::AcqRel);
     }
 
     /// Builds a new index if the last one is out of date. It asks `may_take` before it takes memory

@@ -229,6 +229,17 @@ impl Ranges {
         newest.map_or(0, |tombstone| tombstone.sequence)
     }
 
+    /// Passes the tombstone that [`cover`](Self::cover) finds to `take`, if there is one.
+    pub(crate) fn newest_over<T>(
+        &self,
+        key: &[u8],
+        snapshot: u64,
+        take: impl FnOnce(RangeRef<'_>) -> T,
+    ) -> Option<T> {
+        let list = self.list.load();
+        list.newest_over(&self.order, key, snapshot).map(take)
+    }
+
     /// Whether tombstones newer than `sequence` and not newer than `snapshot` cover all keys from
     /// `smallest` to `largest`, both included.
     pub(crate) fn covers_all(
