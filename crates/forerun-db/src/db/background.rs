@@ -29,7 +29,7 @@ impl Workers {
             return Ok(Workers::default());
         }
         let store = Arc::downgrade(inner);
-        inner.obsolete_files.defer(Arc::new(move || {
+        inner.tree.obsolete_files.defer(Arc::new(move || {
             if let Some(inner) = store.upgrade() {
                 inner.work.notify();
             }
@@ -70,7 +70,7 @@ impl Inner {
     fn run_worker(&self, name: &str, task: Task) {
         while let Some(events) = self.work.event_count() {
             let worked = self.guard("working in the background", || {
-                self.obsolete_files.purge();
+                self.tree.obsolete_files.purge();
                 let has_worked = match task {
                     Task::Flush => self.flush_one()?,
                     Task::Compact => self.compact_one()?,
@@ -88,7 +88,7 @@ impl Inner {
                     let timeout = match task {
                         Task::Flush => None,
                         Task::Compact => {
-                            let is_within_budget = self.cache.evict_to_budget();
+                            let is_within_budget = self.tree.cache.evict_to_budget();
                             [
                                 self.expiry_check_interval(),
                                 self.compaction_retry(),

@@ -4,8 +4,6 @@ use forerun_core::sync::atomic::AtomicBool;
 use std::path::Path;
 use std::sync::Arc;
 
-use forerun_core::sync::PoisonError;
-
 use super::commit::Commit;
 use super::keyspace_data::KeyspaceData;
 use super::write::Writer;
@@ -37,11 +35,11 @@ impl Db {
     pub(crate) fn backup_source(&self) -> Result<BackupSource<'_>> {
         let inner = self.inner()?;
         inner.flush_all()?;
-        let mut active = inner.active.write().unwrap_or_else(PoisonError::into_inner);
+        let mut active = inner.memtables.write_active();
         inner.flush_under_lock(&mut active)?;
         Ok(BackupSource {
             catalog: inner.tree.catalog().snapshot(),
-            cache: &inner.cache,
+            cache: &inner.tree.cache,
             stop: inner.work.stop_flag(),
         })
     }
@@ -70,17 +68,17 @@ impl Inner {
         let _guard = self.directory.enter()?;
         // Hold off flushes and compactions, so that the files in the manifest, and the log behind
         // them, stay.
-        let _no_flush = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        let _no_compaction = self.lock_compacting();
+        let _no_flush = self.tree.lock_flushing();
+        let _no_compaction = self.tree.lock_compacting();
         // No ingestion is installed while the catalog is locked, so the log and the manifest
         // describe the same moment.
         let catalog = self.tree.catalog();
-        let log = match &self.writer {
+        let log = match &self.write_path.writer {
             Writer::Logged(commit) => self.log_end(commit, catalog.first_segment())?,
             Writer::Unlogged { .. } => LogEnd::default(),
         };
         // The log may end with a failed write that no reader sees.
-        if self.writer.poison().is_some() {
+        if self.write_path.writer.poison().is_some() {
             return Err(self.poisoned());
         }
         catalog.checkpoint(into, &log, self.work.stop_flag())
@@ -131,7 +129,7 @@ impl Inner {
         let stop = self.work.stop_flag();
         let dir = &self.path;
         panics::catch("verifying a store", || {
-            verify_levels(&*self.io, dir, &levels, &ranges, &self.cache, stop)
+            verify_levels(&*self.io, dir, &levels, &ranges, &self.tree.cache, stop)
         })
     }
 }

@@ -61,7 +61,7 @@ impl Open {
         let inner = &self.inner;
         // First stop writes, so that no one waits for the workers. Then stop the workers and the
         // work in callers' threads. Unlock last, since the files are ours until then.
-        let closed = inner.writer.close();
+        let closed = inner.write_path.writer.close();
         inner.directory.refuse();
         inner.work.stop();
         self.workers
@@ -74,7 +74,7 @@ impl Open {
         }
         // Files released later stay where they are: by then their names may belong to another
         // process.
-        inner.obsolete_files.close();
+        inner.tree.obsolete_files.close();
         (closed, inner.directory.release())
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use std::time::{Duration, Instant};
 
-use forerun_core::sync::{MutexGuard, PoisonError, time};
+use forerun_core::sync::time;
 
 use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::directory::DirGuard;
-use super::install::Memtables;
+use super::install::MemTableChange;
 use super::keyspace_data::KeyspaceData;
 use super::snapshots::ReadPoint;
 use crate::tree::build::Build;
@@ -29,7 +29,7 @@ impl Inner {
     /// Runs the most urgent compaction of all keyspaces. Returns `false` if none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
-        let _one_at_a_time = self.lock_compacting();
+        let _one_at_a_time = self.tree.lock_compacting();
         if self.remove_covered_runs(&guard)? {
             return Ok(true);
         }
@@ -97,7 +97,7 @@ impl Inner {
         let asked = self.retry_compactions();
         let fail_on = FailOn::Since(asked);
         self.wait_until(|| {
-            let is_flushed = self.frozen().is_empty();
+            let is_flushed = self.memtables.frozen().is_empty();
             self.or_fails(is_flushed, Task::Flush, fail_on)?;
             let keyspaces = self.keyspaces.load();
             let failed = |keyspace: &Arc<KeyspaceData>| keyspace.compaction_failure_since(asked);
@@ -112,14 +112,14 @@ impl Inner {
             keyspaces.iter().find_map(failed).map_or(Ok(true), Err)
         })?;
         // The thread that did the last piece of work holds what it replaced until that work ends.
-        drop(self.flushing.lock());
-        drop(self.lock_compacting());
+        drop(self.tree.lock_flushing());
+        drop(self.tree.lock_compacting());
         // Runs that only a failed manifest names are kept until a manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
         drop(guard);
-        self.wait_until(|| Ok(self.obsolete_files.is_empty()))?;
-        self.cache.evict_to_budget();
+        self.wait_until(|| Ok(self.tree.obsolete_files.is_empty()))?;
+        self.tree.cache.evict_to_budget();
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl Inner {
     /// Removes runs in which everything has expired or was deleted by range. Returns `false` if
     /// there are none.
     fn remove_covered_runs(&self, guard: &DirGuard<'_>) -> Result<bool> {
-        let mut edits = PendingEdits::new(&self.obsolete_files);
+        let mut edits = PendingEdits::new(&self.tree.obsolete_files);
         for keyspace in self.keyspaces.load().iter() {
             let version = keyspace.version.load_full();
             if version.ranges.is_empty() && keyspace.expiry.is_none() {
@@ -169,7 +169,8 @@ impl Inner {
         if edits.is_empty() {
             Ok(false)
         } else {
-            self.install(guard, edits, Memtables::Same).map(|()| true)
+            self.install(guard, edits, MemTableChange::Same)
+                .map(|()| true)
         }
     }
 
@@ -178,10 +179,10 @@ impl Inner {
     /// write, so all of that is visible.
     pub(super) fn list_readers(&self, keyspace: &KeyspaceData) -> (Vec<u64>, u64) {
         self.snapshots.list(keyspace.id(), || {
-            let sequence = self.published.last();
+            let sequence = self.write_path.published.last();
             ReadPoint {
                 sequence,
-                expired_sequence: keyspace.expired_sequence(&self.clock, sequence),
+                expired_sequence: keyspace.expired_sequence(&self.write_path.clock, sequence),
             }
         })
     }
@@ -226,7 +227,7 @@ impl Inner {
     fn merge(&self, keyspace: &KeyspaceData, limit: u64) -> Result<()> {
         loop {
             let guard = self.directory.enter()?;
-            let _one_at_a_time = self.lock_compacting();
+            let _one_at_a_time = self.tree.lock_compacting();
             self.remove_covered_runs(&guard)?;
             let version = keyspace.version.load();
             let picked = pick_full(&version.levels, limit, &version.ranges);
@@ -267,9 +268,9 @@ impl Inner {
             }
         };
         done.edit.expired_sequence = expired_sequence;
-        let edits = PendingEdits::new(&self.obsolete_files).with(keyspace.id(), done.edit);
+        let edits = PendingEdits::new(&self.tree.obsolete_files).with(keyspace.id(), done.edit);
         keyspace.note_compaction(Ok(()))?;
-        self.install(guard, edits, Memtables::Same)?;
+        self.install(guard, edits, MemTableChange::Same)?;
         let counts = &self.tree.counts;
         counts.compactions.fetch_add(1, Ordering::Relaxed);
         for (count, more) in [
@@ -297,20 +298,12 @@ impl Inner {
             order: keyspace.order(),
             comparator: keyspace.comparator_name(),
             keyspace: (keyspace.id(), keyspace.name()),
-            cache: &self.cache,
+            cache: &self.tree.cache,
             options: keyspace.options.load().run,
             run_bytes,
             numbers: &numbers,
-            limiter: &self.limiter,
+            limiter: &self.tree.limiter,
             stop: self.work.stop_flag(),
         })
-    }
-
-    pub(super) fn lock_compacting(&self) -> MutexGuard<'_, ()> {
-        // The mutex guards no data that a panic could leave half changed.
-        self.tree
-            .compacting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

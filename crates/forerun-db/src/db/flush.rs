@@ -12,11 +12,9 @@
 //! while level 0 has so many runs that reads would suffer. Before that point, writes are slowed
 //! down to a rate that compaction can sustain.
 
-use forerun_core::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::Duration;
 
-use forerun_core::sync::{MutexGuard, PoisonError, thread, time};
+use forerun_core::sync::{thread, time};
 
 use super::Inner;
 use super::background_work::{FailOn, Task};
@@ -32,24 +30,19 @@ use crate::tree::range_run::{RANGE_RUNS_MAX, write_range_run};
 use crate::tree::retain::Retain;
 use crate::{Background, Error, Result, TreeOptions};
 
-/// The write rate while writes are slowed down.
-const SLOW_BYTES_PER_SECOND: u64 = 16 << 20;
-
-/// Shorter pauses are accumulated first, because each sleep costs a context switch.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-
 impl Inner {
     /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
     pub(super) fn add_table(&self, keyspace: &Arc<KeyspaceData>) -> Result<()> {
-        let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        let mut active = self.memtables.write_active();
         keyspace.check_takes_writes()?;
         if active.table(keyspace.id()).is_none() {
-            let table = keyspace.new_table(&self.options, active.limit_bytes, &self.regions)?;
+            let table =
+                keyspace.new_table(&self.options, active.limit_bytes, &self.memtables.regions)?;
             // Show it to readers first, so that they find what becomes visible.
             keyspace.show_table(&table);
             active.add(keyspace, table);
-            active.trim(&self.regions, self.bytes_beside_held());
-            self.show_active(active.shared_tables());
+            active.trim(&self.memtables.regions, self.bytes_beside_held());
+            self.memtables.show_active(active.shared_tables());
         }
         Ok(())
     }
@@ -57,41 +50,37 @@ impl Inner {
     /// Freezes the active memtable set and puts a new one of this size in its place. The caller
     /// holds `active` for writing and has the reservation.
     pub(super) fn freeze(&self, active: &mut MemTableSet, limit_bytes: usize) -> Result<()> {
-        if self.published.has_hole() {
+        if self.write_path.published.has_hole() {
             // Some entries in it will never become visible. Only replaying the log can decide which
             // ones are kept.
             return Err(self.poisoned());
         }
-        let table = self
-            .own
-            .new_table(&self.options, limit_bytes, &self.regions)?;
+        let table =
+            self.keyspaces
+                .own
+                .new_table(&self.options, limit_bytes, &self.memtables.regions)?;
         let next = MemTableSet::new(
             active.number + 1,
             limit_bytes,
-            &self.own,
+            &self.keyspaces.own,
             Arc::clone(&table),
         );
-        next.trim(&self.regions, self.free_bytes(active));
+        next.trim(&self.memtables.regions, self.free_bytes(active));
         // First, so that statistics never count a memtable both as active and as held.
-        self.show_active(next.shared_tables());
+        self.memtables.show_active(next.shared_tables());
         // From now on, the memtables count at their actual size, until the last reference is
         // dropped.
-        active.hold(&self.held);
-        self.own.show_table(&table);
+        active.hold(&self.memtables.held);
+        self.keyspaces.own.show_table(&table);
         let frozen = FrozenMemTables {
             memtables: std::mem::replace(active, next),
             // No write is in progress, so all earlier ones are visible, and are in this memtable
             // set or an older one.
-            last_sequence: self.published.last(),
+            last_sequence: self.write_path.published.last(),
         };
-        self.frozen().push(Arc::new(frozen));
+        self.memtables.frozen().push(Arc::new(frozen));
         self.work.notify();
         Ok(())
-    }
-
-    /// Shows the active memtables to [`Inner::stats`]. The caller holds `active` for writing.
-    pub(super) fn show_active(&self, tables: Vec<Arc<Table>>) {
-        self.active_tables.store(Arc::new(tables));
     }
 
     /// Flushes everything while `active` is held for writing, so that no new write comes in.
@@ -99,7 +88,7 @@ impl Inner {
     pub(super) fn flush_under_lock(&self, active: &mut MemTableSet) -> Result<()> {
         let fail_on = self.retry_flush();
         let is_done = || {
-            let is_done = self.frozen().is_empty();
+            let is_done = self.memtables.frozen().is_empty();
             self.or_fails(is_done, Task::Flush, fail_on)
         };
         self.wait_until(is_done)?;
@@ -108,12 +97,6 @@ impl Inner {
             self.wait_until(is_done)?;
         }
         Ok(())
-    }
-
-    /// Memtable sets waiting to be flushed, oldest first.
-    pub(super) fn frozen(&self) -> MutexGuard<'_, Vec<Arc<FrozenMemTables>>> {
-        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
-        self.frozen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether writes wait until runs in level 0 are merged.
@@ -168,16 +151,7 @@ impl Inner {
 
     /// Delays a write of `bytes` while level 0 is long.
     pub(super) fn slow_down(&self, bytes: usize) {
-        // Relaxed, all three: a hint, and a sum that one thread takes as a whole.
-        if !self.is_slow.load(Ordering::Relaxed) {
-            return;
-        }
-        let owed = self
-            .slow_debt_bytes
-            .fetch_add(bytes as u64, Ordering::Relaxed)
-            + bytes as u64;
-        if pause_for(owed) >= SHORTEST_PAUSE {
-            let pause = pause_for(self.slow_debt_bytes.swap(0, Ordering::Relaxed));
+        if let Some(pause) = self.write_controller.pause(bytes) {
             self.counters.count_slowed(pause);
             thread::sleep(pause);
         }
@@ -186,7 +160,7 @@ impl Inner {
     /// Decides whether to slow down or stop writes, after the runs have changed.
     pub(super) fn note_pressure(&self) {
         let is_slow = self.any_level0(|options| options.level0_slow_runs);
-        self.is_slow.store(is_slow, Ordering::Relaxed);
+        self.write_controller.set_slow(is_slow);
         self.keyspaces
             .load()
             .iter()
@@ -196,12 +170,12 @@ impl Inner {
     /// Flushes the oldest full memtable set. Returns `false` if there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
-        let _one_at_a_time = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(oldest) = self.frozen().first().cloned() else {
+        let _one_at_a_time = self.tree.lock_flushing();
+        let Some(oldest) = self.memtables.frozen().first().cloned() else {
             return Ok(false);
         };
         self.tree.catalog().write_again()?;
-        let mut edits = PendingEdits::new(&self.obsolete_files);
+        let mut edits = PendingEdits::new(&self.tree.obsolete_files);
         for (keyspace, table) in oldest.memtables.tables() {
             if !keyspace.version.load().is_dropped {
                 self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
@@ -211,7 +185,7 @@ impl Inner {
         // Release it only now, when only readers still hold it: a writer that waits for memory
         // waits for readers only briefly.
         drop(oldest);
-        let flushed = self.frozen().remove(0);
+        let flushed = self.memtables.frozen().remove(0);
         drop(flushed);
         Ok(true)
     }
@@ -277,7 +251,7 @@ impl Inner {
     /// before is in runs.
     pub(super) fn flush_all(&self) -> Result<()> {
         self.check_access()?;
-        let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+        let active = self.memtables.read_active();
         let (number, is_empty) = (active.number, active.is_empty());
         drop(active);
         let fail_on = self.retry_flush();
@@ -286,12 +260,8 @@ impl Inner {
         }
         self.wait_until(|| {
             let is_older = |of: &Arc<FrozenMemTables>| of.memtables.number <= number;
-            let is_done = !self.frozen().iter().any(is_older);
+            let is_done = !self.memtables.frozen().iter().any(is_older);
             self.or_fails(is_done, Task::Flush, fail_on)
         })
     }
-}
-
-fn pause_for(bytes: u64) -> Duration {
-    Duration::from_micros(bytes * 1_000_000 / SLOW_BYTES_PER_SECOND)
 }

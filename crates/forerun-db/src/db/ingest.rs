@@ -24,7 +24,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forerun_core::ProcessBound;
-use forerun_core::sync::PoisonError;
 
 use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
@@ -152,7 +151,7 @@ impl Ingestion {
         panics::catch_if(may_panic, "writing a run", || self.end_run())?;
         let inner = &self.open.get()?.inner;
         if self.pending.is_empty() {
-            return Ok(inner.published.last());
+            return Ok(inner.write_path.published.last());
         }
         let synced = {
             let _guard = inner.directory.enter()?;
@@ -289,7 +288,7 @@ impl Inner {
             let is_done = keyspace.version.load().levels.level(0).runs().len() < stop_runs;
             self.or_fails(is_done, Task::Compact, FailOn::Repeated)
         })?;
-        let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        let mut active = self.memtables.write_active();
         keyspace.check_takes_writes()?;
         self.flush_under_lock(&mut active)?;
         // Closing waits for this guard: the files must be ours until the manifest is written.
@@ -302,14 +301,14 @@ impl Inner {
                 ..Edit::default()
             };
             // From here on the runs own their files.
-            let edits = PendingEdits::new(&self.obsolete_files).with(keyspace.id(), edit);
+            let edits = PendingEdits::new(&self.tree.obsolete_files).with(keyspace.id(), edit);
             files.clear();
             self.install_ingestion(&guard, keyspace, edits, sequence, &mut active)
         });
-        if self.published.last() < sequence {
+        if self.write_path.published.last() < sequence {
             // Nothing was installed, so nothing has this number, and later writes must not wait for
             // it.
-            let visible = self.published.publish(sequence, sequence);
+            let visible = self.write_path.published.publish(sequence, sequence);
             visible.map_err(|Hole| self.poisoned())?;
         }
         installed.map(|()| sequence)
@@ -327,7 +326,7 @@ impl Inner {
         let open = |(pending, (number, path)): (PendingRun, &(u64, PathBuf))| {
             pending.finish(&*self.io, sequence)?;
             let order = keyspace.order().clone();
-            Run::open(&*self.io, path, *number, order, &self.cache).map(Arc::new)
+            Run::open(&*self.io, path, *number, order, &self.tree.cache).map(Arc::new)
         };
         runs.map(open).collect()
     }

@@ -130,7 +130,7 @@ fn a_compaction_beside_a_committing_ingestion_hides_nothing_from_readers() {
     let (reader, called) = (db.clone(), Arc::clone(&was_called));
     set(&io.before_removal, move || {
         // The commit removes segments of the log, so the runs are installed.
-        let compactions = || reader.inner().unwrap().tree_stats().compactions;
+        let compactions = || reader.inner().unwrap().tree.stats().compactions;
         let before = compactions();
         while reader.inner().unwrap().compact_one().unwrap() {}
         assert!(compactions() > before, "nothing was compacted");
@@ -210,9 +210,9 @@ fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
     });
     set(&io.after_removal, move || removed.send(()).unwrap());
     forerun_core::sync::thread::scope(|scope| {
-        let compacting = inner.lock_compacting();
+        let compacting = inner.tree.lock_compacting();
         let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
-        while inner.flushing.try_lock().is_ok() {
+        while !inner.tree.is_flushing() {
             std::thread::yield_now();
         }
         // The checkpoint has flushed. An ingestion commits and is about to remove the segment that

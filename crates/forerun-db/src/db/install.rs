@@ -10,16 +10,13 @@
 //! a crash, or if the manifest cannot be written, the store still has everything: in memory and in
 //! the log, or in the old runs.
 
-use forerun_core::sync::atomic::{AtomicU64, Ordering};
+use forerun_core::sync::atomic::Ordering;
 use std::sync::Arc;
-
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Inner;
 use super::directory::DirGuard;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{FrozenMemTables, MemTableSet};
-use super::stats::TreeStats;
 use super::super_version::Table;
 use super::write::Writer;
 use crate::Result;
@@ -27,16 +24,8 @@ use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::pending_edits::PendingEdits;
 use crate::wal::log_file;
 
-/// The tree of runs, and the locks under which it changes.
-pub(super) struct Tree {
-    catalog: Mutex<Catalog>,
-    /// Held during a compaction.
-    pub(super) compacting: Mutex<()>,
-    pub(super) counts: Counts,
-}
-
 /// The change of memtables that goes with a change of the runs.
-pub(super) enum Memtables<'a> {
+pub(super) enum MemTableChange<'a> {
     Same,
     /// The memtables of this set, the oldest, are now in runs.
     Flushed(&'a FrozenMemTables),
@@ -46,36 +35,6 @@ pub(super) enum Memtables<'a> {
         sequence: u64,
         table: &'a Arc<Table>,
     },
-}
-
-/// All accesses are relaxed: counters order nothing.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) flushes: AtomicU64,
-    pub(super) flushed_bytes: AtomicU64,
-    pub(super) ingestions: AtomicU64,
-    pub(super) ingested_bytes: AtomicU64,
-    pub(super) compactions: AtomicU64,
-    pub(super) compaction_read_bytes: AtomicU64,
-    pub(super) compaction_written_bytes: AtomicU64,
-    pub(super) dropped_entries: AtomicU64,
-    pub(super) dropped_deletions: AtomicU64,
-}
-
-impl Tree {
-    pub(super) fn new(catalog: Catalog) -> Tree {
-        Tree {
-            catalog: Mutex::new(catalog),
-            compacting: Mutex::new(()),
-            counts: Counts::default(),
-        }
-    }
-
-    pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
-        // A comparator may panic while the lock is held. The catalog is consistent all the same: it
-        // changes copies of what it holds and replaces the originals last.
-        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Inner {
@@ -89,7 +48,7 @@ impl Inner {
         let counts = &self.tree.counts;
         let runs = edits.new_runs();
         let bytes: u64 = runs.map(|run| run.meta().file_bytes).sum();
-        self.install(guard, edits, Memtables::Flushed(flushed))?;
+        self.install(guard, edits, MemTableChange::Flushed(flushed))?;
         counts.flushes.fetch_add(1, Ordering::Relaxed);
         counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -98,20 +57,20 @@ impl Inner {
     /// The state of the log that the manifest records once everything up to a sequence number is in
     /// runs.
     fn logged_after(&self, catalog: &Catalog, flushed_sequence: u64) -> Logged {
-        let first_segment = match &self.writer {
+        let first_segment = match &self.write_path.writer {
             Writer::Logged(commit) => commit.first_needed(flushed_sequence),
             Writer::Unlogged { .. } => None,
         };
         Logged {
             flushed_sequence,
             first_segment: first_segment.unwrap_or(catalog.first_segment()),
-            marks: self.clock.marks_up_to(flushed_sequence),
+            marks: self.write_path.clock.marks_up_to(flushed_sequence),
         }
     }
 
     /// Removes the log segments before this one, which the manifest no longer needs.
     fn remove_segments(&self, first_segment: u64) {
-        let Writer::Logged(commit) = &self.writer else {
+        let Writer::Logged(commit) = &self.write_path.writer else {
             return;
         };
         let segments = commit.segments();
@@ -141,20 +100,21 @@ impl Inner {
     ) -> Result<()> {
         // A reader of the old super version must not find later writes in its memtable while it
         // misses the ingestion, which comes before them. So later writes get a new memtable.
-        let table = keyspace.new_table(&self.options, active.limit_bytes, &self.regions)?;
+        let table =
+            keyspace.new_table(&self.options, active.limit_bytes, &self.memtables.regions)?;
         let counts = &self.tree.counts;
         let bytes: u64 = edits.new_runs().map(|run| run.meta().file_bytes).sum();
-        let memtables = Memtables::Ingested {
+        let memtables = MemTableChange::Ingested {
             sequence,
             table: &table,
         };
         self.install(guard, edits, memtables)?;
         let replaced = active.replace(keyspace, table);
-        active.trim(&self.regions, self.bytes_beside_held());
-        self.show_active(active.shared_tables());
+        active.trim(&self.memtables.regions, self.bytes_beside_held());
+        self.memtables.show_active(active.shared_tables());
         // Readers may still hold it.
         if let Some(replaced) = replaced {
-            replaced.hold(&self.held);
+            replaced.hold(&self.memtables.held);
         }
         counts.ingestions.fetch_add(1, Ordering::Relaxed);
         counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -167,13 +127,13 @@ impl Inner {
         &self,
         _guard: &DirGuard<'_>,
         edits: PendingEdits,
-        memtables: Memtables<'_>,
+        memtables: MemTableChange<'_>,
     ) -> Result<()> {
         let mut catalog = self.tree.catalog();
         let flushed_sequence = match &memtables {
-            Memtables::Same => None,
-            Memtables::Flushed(flushed) => Some(flushed.last_sequence),
-            Memtables::Ingested { sequence, .. } => Some(*sequence),
+            MemTableChange::Same => None,
+            MemTableChange::Flushed(flushed) => Some(flushed.last_sequence),
+            MemTableChange::Ingested { sequence, .. } => Some(*sequence),
         };
         let logged = flushed_sequence.map(|sequence| self.logged_after(&catalog, sequence));
         let changed = edits.keyspaces();
@@ -184,16 +144,21 @@ impl Inner {
                 continue;
             };
             match &memtables {
-                Memtables::Same => keyspace.show_runs(runs),
-                Memtables::Flushed(flushed) => {
+                MemTableChange::Same => keyspace.show_runs(runs),
+                MemTableChange::Flushed(flushed) => {
                     keyspace.show_flushed(runs, flushed.memtables.table(id));
                 }
                 // Advance the sequence number first. Readers take no lock: one that sees the new
                 // runs then reads at a number that covers them, and one that does not has the old
                 // super version, in which nothing has that number.
-                Memtables::Ingested { sequence, table } => self.snapshots.while_locked(|| {
+                MemTableChange::Ingested { sequence, table } => self.snapshots.while_locked(|| {
                     // Nothing is published after a hole, and then the log refuses an ingestion.
-                    if self.published.publish(*sequence, *sequence).is_ok() {
+                    if self
+                        .write_path
+                        .published
+                        .publish(*sequence, *sequence)
+                        .is_ok()
+                    {
                         keyspace.show_ingested(runs, table);
                     }
                 }),
@@ -205,21 +170,5 @@ impl Inner {
             self.remove_segments(logged.first_segment);
         }
         Ok(())
-    }
-
-    pub(super) fn tree_stats(&self) -> TreeStats {
-        let counts = &self.tree.counts;
-        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        TreeStats {
-            flushes: now(&counts.flushes),
-            flushed_bytes: now(&counts.flushed_bytes),
-            ingestions: now(&counts.ingestions),
-            ingested_bytes: now(&counts.ingested_bytes),
-            compactions: now(&counts.compactions),
-            compaction_read_bytes: now(&counts.compaction_read_bytes),
-            compaction_written_bytes: now(&counts.compaction_written_bytes),
-            dropped_entries: now(&counts.dropped_entries),
-            dropped_deletions: now(&counts.dropped_deletions),
-        }
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_core::ProcessBound;
-use forerun_core::sync::PoisonError;
 
 use super::ingest::Ingestion;
 use super::iter::Iter;
@@ -122,7 +121,9 @@ impl Db {
 
     /// Returns the default keyspace, which the methods of [`Db`] read and write.
     pub fn default_keyspace(&self) -> Keyspace {
-        self.handle(Arc::clone(self.open.constant(|open| &open.inner.own)))
+        self.handle(Arc::clone(
+            self.open.constant(|open| &open.inner.keyspaces.own),
+        ))
     }
 
     /// Returns the names of all keyspaces except the default one, in the order of their creation.
@@ -402,19 +403,20 @@ impl Inner {
             return Err(Error::Closed);
         };
         let keyspace = KeyspaceData::new(
-            self.number,
+            self.keyspaces.store,
             id,
             name,
             &given,
             options,
             runs,
-            self.reading.clone(),
+            self.keyspaces.reading.clone(),
         );
         let keyspace = Arc::new(keyspace);
         if let Some(expiry) = &keyspace.expiry {
-            self.clock.expect(expiry.ttl());
+            self.write_path.clock.expect(expiry.ttl());
         }
-        self.keyspaces.store(Arc::new(keyspaces.with(&keyspace)));
+        self.keyspaces
+            .replace(&mut catalog, keyspaces.with(&keyspace));
         Ok(keyspace)
     }
 
@@ -427,7 +429,7 @@ impl Inner {
         };
         // While the lock is held no write is in progress, and every later one sees the mark. So
         // everything logged for the keyspace was logged before the keyspace is gone.
-        let active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+        let active = self.memtables.write_active();
         keyspace.refuse_writes();
         drop(active);
         let _guard = self.directory.enter()?;
@@ -441,7 +443,7 @@ impl Inner {
         }
         catalog.drop_keyspace(keyspace.id())?;
         self.keyspaces
-            .store(Arc::new(keyspaces.without(keyspace.id())));
+            .replace(&mut catalog, keyspaces.without(keyspace.id()));
         keyspace.show_dropped();
         drop(catalog);
         self.work.notify();

@@ -10,7 +10,6 @@
 //! order them.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -317,52 +316,5 @@ impl KeyspaceData {
         Error::KeyspaceDropped {
             name: self.name.to_string(),
         }
-    }
-}
-
-/// The keyspaces of a store. Immutable: a new set replaces the old one.
-#[derive(Clone, Default)]
-pub(super) struct KeyspaceSet {
-    // Dropped before `by_id`, so that the last references are dropped in the order of `by_id` and
-    // not of the hashes.
-    by_name: HashMap<Box<str>, Arc<KeyspaceData>>,
-    /// Ascending by number; the store's own is the first.
-    by_id: Vec<Arc<KeyspaceData>>,
-}
-
-impl KeyspaceSet {
-    pub(super) fn new(keyspaces: impl IntoIterator<Item = Arc<KeyspaceData>>) -> KeyspaceSet {
-        let by_id: Vec<_> = keyspaces.into_iter().collect();
-        let name = |keyspace: &Arc<KeyspaceData>| (keyspace.name.clone(), Arc::clone(keyspace));
-        KeyspaceSet {
-            by_name: by_id.iter().map(name).collect(),
-            by_id,
-        }
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<KeyspaceData>> {
-        self.by_id.iter()
-    }
-
-    pub(super) fn by_id(&self, id: u32) -> Option<&Arc<KeyspaceData>> {
-        let index = self
-            .by_id
-            .binary_search_by(|keyspace| keyspace.id.cmp(&id))
-            .ok()?;
-        Some(&self.by_id[index])
-    }
-
-    pub(super) fn by_name(&self, name: &str) -> Option<&Arc<KeyspaceData>> {
-        self.by_name.get(name)
-    }
-
-    /// Returns the set with another keyspace, which has a greater number.
-    pub(super) fn with(&self, keyspace: &Arc<KeyspaceData>) -> KeyspaceSet {
-        KeyspaceSet::new(self.iter().chain([keyspace]).cloned())
-    }
-
-    /// Returns the set without this keyspace.
-    pub(super) fn without(&self, id: u32) -> KeyspaceSet {
-        KeyspaceSet::new(self.iter().filter(|keyspace| keyspace.id != id).cloned())
     }
 }

@@ -99,7 +99,7 @@ impl Db {
     /// Starts a bulk load of entries in ascending key order, which bypasses the log and the
     /// memtables: see [`Ingestion`]. Nothing is visible before [`Ingestion::commit`].
     pub fn ingest(&self) -> Ingestion {
-        let own = Arc::clone(self.open.constant(|open| &open.inner.own));
+        let own = Arc::clone(self.open.constant(|open| &open.inner.keyspaces.own));
         Ingestion::new(Arc::clone(&self.open), own)
     }
 
@@ -119,7 +119,7 @@ impl Db {
     /// ```
     pub fn set_write_rate(&self, bytes_per_second: Option<u64>) {
         if let Ok(inner) = self.inner() {
-            inner.limiter.set(bytes_per_second);
+            inner.tree.limiter.set(bytes_per_second);
         }
     }
 

@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use forerun_core::sync::{PoisonError, time};
+use forerun_core::sync::time;
 
 use super::Inner;
 use super::background_work::{FailOn, Task};
@@ -113,7 +113,7 @@ impl Inner {
             if !is_large {
                 self.wait_for_reservation(full, size, fail_on)?;
             }
-            let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+            let mut active = self.memtables.write_active();
             if active.number != full {
                 return Ok(());
             }
@@ -139,7 +139,7 @@ impl Inner {
         fail_on: FailOn,
     ) -> Result<()> {
         self.wait_until(|| {
-            let is_flushed = self.frozen().is_empty();
+            let is_flushed = self.memtables.frozen().is_empty();
             self.or_fails(is_flushed, Task::Flush, fail_on)?;
             let is_done = is_flushed && !self.is_level0_full();
             self.or_fails(is_done, Task::Compact, fail_on)
@@ -147,7 +147,7 @@ impl Inner {
         if self.free_bytes(active) < size.wanted && !active.is_empty() {
             self.freeze(active, EMPTY_TABLE_BYTES)?;
             self.wait_until(|| {
-                let is_done = self.frozen().is_empty();
+                let is_done = self.memtables.frozen().is_empty();
                 self.or_fails(is_done, Task::Flush, fail_on)
             })?;
         }
@@ -159,7 +159,7 @@ impl Inner {
                 return self.freeze(active, free.min(size.wanted));
             }
             let Some(left) = READERS_WAIT_MAX.checked_sub(time::elapsed(begun)) else {
-                return Err(self.memory_limit_error(size.least, self.held.bytes()));
+                return Err(self.memory_limit_error(size.least, self.memtables.held.bytes()));
             };
             self.work.wait_timeout(events, left);
         }
@@ -181,13 +181,13 @@ impl Inner {
 
     /// The memory that is left for the active memtable set and the pool of regions.
     pub(super) fn bytes_beside_held(&self) -> usize {
-        let taken = self.held.bytes() + RESERVE_BYTES;
+        let taken = self.memtables.held.bytes() + RESERVE_BYTES;
         self.options.memory_limit_bytes.saturating_sub(taken)
     }
 
     fn reservation(&self, active: &MemTableSet, size: Size) -> Reservation {
         let free = self.free_bytes(active);
-        let frozen = self.frozen().len();
+        let frozen = self.memtables.frozen().len();
         let has_slot = frozen + 1 < MEMTABLE_SETS_MAX && !self.is_level0_full();
         if has_slot && free >= size.wanted {
             return Reservation::Granted(size.wanted);
@@ -217,7 +217,7 @@ impl Inner {
         let mut since = None;
         let mut result = self.wait_until(|| {
             looks += 1;
-            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+            let active = self.memtables.read_active();
             if active.number != full {
                 return Ok(true);
             }
@@ -240,7 +240,7 @@ impl Inner {
             let Some(events) = self.work.event_count() else {
                 return Err(Error::Closed);
             };
-            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+            let active = self.memtables.read_active();
             let is_stuck = active.number == full
                 && matches!(self.reservation(&active, size), Reservation::AfterReaders);
             drop(active);
@@ -249,7 +249,9 @@ impl Inner {
             }
             match READERS_WAIT_MAX.checked_sub(time::elapsed(since)) {
                 Some(left) => self.work.wait_timeout(events, left),
-                None => result = Err(self.memory_limit_error(size.least, self.held.bytes())),
+                None => {
+                    result = Err(self.memory_limit_error(size.least, self.memtables.held.bytes()))
+                }
             }
         }
         if looks > 1 || since.is_some() {

@@ -36,9 +36,9 @@ fn fill(keyspace: &Keyspace, kib: u32) {
 /// The memory of all memtables and of the pool, as far as it was touched: that of a memtable up to
 /// what it or an earlier owner of its region has used.
 fn touched_bytes(inner: &Inner) -> usize {
-    let active = inner.active.read().unwrap();
+    let active = inner.memtables.read_active();
     let in_active = active.sum(|of| of.memtable.touched_bytes() + of.ranges.used_bytes());
-    inner.held.bytes() + inner.regions.bytes() + in_active
+    inner.memtables.held.bytes() + inner.memtables.regions.bytes() + in_active
 }
 
 #[test]
@@ -48,10 +48,10 @@ fn a_memtable_takes_the_memory_of_the_last_one_and_returns_what_it_does_not_use(
     let keyspace = db.keyspace("users").unwrap();
     fill(&keyspace, 50);
     db.flush().unwrap();
-    assert!(inner.regions.bytes() > 40 << 10);
+    assert!(inner.memtables.regions.bytes() > 40 << 10);
     fill(&keyspace, 1);
-    assert!(inner.regions.bytes() < 10 << 10);
-    let tables = inner.active.read().unwrap().shared_tables();
+    assert!(inner.memtables.regions.bytes() < 10 << 10);
+    let tables = inner.memtables.read_active().shared_tables();
     let touched = |table: &Arc<Table>| table.memtable.touched_bytes();
     assert!(tables.iter().map(touched).sum::<usize>() > 40 << 10);
     // `tables` holds them, as a reader would.
@@ -68,15 +68,16 @@ fn memory_that_waits_for_a_memtable_is_freed_where_others_need_it() {
     db.flush().unwrap();
     let mut readers = Vec::new();
     for round in 0..2 {
-        assert!(inner.regions.bytes() > 40 << 10);
+        assert!(inner.memtables.regions.bytes() > 40 << 10);
         fill(&busy, 50);
         readers.push(busy.iter());
         db.flush().unwrap();
-        let active = inner.active.read().unwrap();
-        let bytes = inner.held.bytes() + inner.regions.bytes() + active.limit_bytes;
+        let active = inner.memtables.read_active();
+        let bytes =
+            inner.memtables.held.bytes() + inner.memtables.regions.bytes() + active.limit_bytes;
         assert!(bytes <= 200 << 10, "round {round}: {bytes}");
     }
-    assert!(inner.held.bytes() > 80 << 10);
+    assert!(inner.memtables.held.bytes() > 80 << 10);
     drop(readers);
 }
 
@@ -98,7 +99,7 @@ fn what_one_keyspace_has_used_leaves_memory_for_another() {
     fill(&users, 40);
     readers.push(users.iter());
     db.flush().unwrap();
-    let active = inner.active.read().unwrap();
+    let active = inner.memtables.read_active();
     assert_eq!(active.limit_bytes, SET_BYTES);
     let spare_bytes = active.sum(|of| of.memtable.spare_bytes());
     assert!((30 << 10..50 << 10).contains(&spare_bytes), "{spare_bytes}");
@@ -108,7 +109,7 @@ fn what_one_keyspace_has_used_leaves_memory_for_another() {
         let bytes = touched_bytes(inner);
         assert!(bytes <= limit_bytes, "{kib} KiB: {bytes}");
     }
-    assert!(inner.held.bytes() > 140 << 10);
+    assert!(inner.memtables.held.bytes() > 140 << 10);
     drop(readers);
 }
 
@@ -124,7 +125,7 @@ fn a_memtable_that_an_ingestion_replaces_keeps_no_memory_of_an_earlier_one() {
             db.flush().unwrap();
         }
         // They are held as an iterator would hold them.
-        readers.extend(inner.active.read().unwrap().shared_tables());
+        readers.extend(inner.memtables.read_active().shared_tables());
         let mut ingestion = db.ingest();
         ingestion.add(number.to_be_bytes(), "value").unwrap();
         ingestion.commit().unwrap();
@@ -133,9 +134,9 @@ fn a_memtable_that_an_ingestion_replaces_keeps_no_memory_of_an_earlier_one() {
         assert!(bytes <= readers.len() * page_bytes(), "{number}: {bytes}");
     }
     // They count until they are dropped.
-    assert!(inner.held.bytes() > 0);
+    assert!(inner.memtables.held.bytes() > 0);
     drop(readers);
-    assert_eq!(inner.held.bytes(), 0);
+    assert_eq!(inner.memtables.held.bytes(), 0);
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn the_replay_of_a_log_leaves_memory_for_other_keyspaces() {
     db.close().unwrap();
     let db = Db::open_with_io(io, "/db", options(limit_bytes)).unwrap();
     let inner = db.inner().unwrap();
-    assert!(inner.active.read().unwrap().used_bytes() > 40 << 10);
+    assert!(inner.memtables.read_active().used_bytes() > 40 << 10);
     let bytes = touched_bytes(inner);
     assert!(bytes <= limit_bytes, "{bytes}");
     assert_eq!(db.iter().count(), 61);
@@ -176,7 +177,7 @@ fn a_batch_that_does_not_fit_leaves_no_memory_behind() {
         matches!(refused, Err(Error::MemoryLimit { .. })),
         "{refused:?}"
     );
-    let active = inner.active.read().unwrap();
+    let active = inner.memtables.read_active();
     let written = active.sum(|of| of.memtable.written_beyond_use());
     assert!(written <= 2 * page_bytes() * names.len(), "{written}");
 }
@@ -208,9 +209,9 @@ fn small_entries_and_all_indexes_take_no_more_than_a_memtable_set_may() {
             if has_ranges && random.below(20) == 0 {
                 batch.keyspace(&keyspace).delete_range("a", "b").unwrap();
             }
-            let number = inner.active.read().unwrap().number;
+            let number = inner.memtables.read_active().number;
             db.write(&batch, Durability::Buffered).unwrap();
-            let active = inner.active.read().unwrap();
+            let active = inner.memtables.read_active();
             sets += usize::from(active.number != number);
             let bytes = active.used_bytes();
             assert!(
@@ -320,7 +321,7 @@ fn the_limit_holds_whatever_is_done() {
                 Err(error) => panic!("seed {seed}, step {step}: {error}"),
             }
             let inner = busy.db.inner().unwrap();
-            let active = inner.active.read().unwrap();
+            let active = inner.memtables.read_active();
             let spare = active.sum(|of| of.memtable.spare_bytes());
             recycled += usize::from(spare > 0);
             // The rest of a page for each.

@@ -312,7 +312,7 @@ mod tests {
         let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
         let users = db.keyspace("users").unwrap();
         users.put(b"key", b"value").unwrap();
-        let active = db.inner().unwrap().active.read().unwrap();
+        let active = db.inner().unwrap().memtables.read_active();
         let (_, table) = &active.tables()[1];
         let prepare = || {
             let value = &[7; 3000];
@@ -361,7 +361,7 @@ mod tests {
                 let keyspace = db.keyspace(&format!("other {number}")).unwrap();
                 keyspace.put(b"key", b"value").unwrap();
             }
-            let active = db.inner().unwrap().active.read().unwrap();
+            let active = db.inner().unwrap().memtables.read_active();
             assert_eq!(active.tables().len(), 1 + other_keyspaces);
             let free_bytes = active.limit_bytes - active.used_bytes();
             let ranges = |ranges_bytes| Needed {

@@ -45,10 +45,12 @@ mod iter;
 mod keyspace;
 mod keyspace_batch;
 mod keyspace_data;
+mod keyspaces;
 mod live_versions;
 mod maintenance;
 mod memory;
 mod memtable_set;
+mod memtables;
 mod open;
 mod published_sequence;
 mod readable;
@@ -57,44 +59,35 @@ mod snapshots;
 mod source_cursor;
 mod stats;
 mod super_version;
+mod tree;
 mod view;
 mod write;
+mod write_controller;
+mod write_path;
 
-use forerun_core::sync::atomic::{AtomicBool, AtomicU64};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use forerun_core::ProcessBound;
-use forerun_core::sync::{Mutex, RwLock};
 
-use crate::cache::PageCache;
-use crate::clock::Clock;
 use crate::io::guarded::GuardedIo;
 use crate::io::{Io, OsIo};
-use crate::memtable::RegionPool;
 use crate::panics;
-use crate::run::ObsoleteFiles;
-use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
-use crate::tree::limiter::RateLimiter;
 use crate::{Access, Durability, Op, Options, RecoveryReport, Result};
 
 use background::Workers;
 use background_work::BackgroundWork;
 use closing::Open;
-use commit::Commit;
 use directory::Directory;
-use held_memory::HeldMemory;
-use install::Tree;
-use keyspace_data::{KeyspaceData, KeyspaceSet};
-use memtable_set::{FrozenMemTables, MemTableSet};
-use published_sequence::PublishedSequence;
-use snapshots::{Expired, Snapshots};
+use keyspaces::Keyspaces;
+use memtables::MemTables;
+use snapshots::Snapshots;
 use stats::Counters;
-use super_version::Table;
+use tree::Tree;
 use view::View;
-use write::Writer;
+use write_controller::WriteController;
+use write_path::WritePath;
 
 // Hidden: for the fuzz targets.
 pub use batch::WriteBatch;
@@ -156,44 +149,15 @@ struct Inner {
     io: Arc<dyn Io>,
     path: PathBuf,
     options: Options,
-    /// Identifies this open store. No two open stores of a process have the same number.
-    number: u64,
-    /// The store's own keyspace.
-    own: Arc<KeyspaceData>,
-    /// All keyspaces. The set changes only under the lock of the catalog in `tree`.
-    keyspaces: ArcSwap<KeyspaceSet>,
-    cache: Arc<PageCache>,
-    reading: ReadContext,
-    limiter: RateLimiter,
+    keyspaces: Keyspaces,
     tree: Tree,
-    /// Files of runs that nothing refers to any more, until they are deleted.
-    obsolete_files: Arc<ObsoleteFiles>,
-    clock: Arc<Clock>,
-    /// The watermarks of the keyspaces when the last snapshot was taken.
-    expired: ArcSwap<Expired>,
-    /// The active memtables. A write holds the lock for reading, so a thread that replaces them
-    /// waits for all writes in progress.
-    active: RwLock<MemTableSet>,
-    /// The memtables of `active`, for statistics. An ingestion holds the lock of `active` while it
-    /// writes to the disk, and statistics must not wait for that.
-    active_tables: ArcSwap<Vec<Arc<Table>>>,
-    /// Full memtable sets waiting to be flushed, oldest first.
-    frozen: Mutex<Vec<Arc<FrozenMemTables>>>,
-    writer: Writer,
-    published: PublishedSequence,
+    memtables: MemTables,
+    write_path: WritePath,
+    write_controller: WriteController,
     snapshots: Snapshots,
     counters: Counters,
     recovery: RecoveryReport,
     work: Arc<BackgroundWork>,
-    /// Memory of memtables that no longer take writes.
-    held: Arc<HeldMemory>,
-    /// Regions of memtables that were dropped.
-    regions: Arc<RegionPool>,
-    /// Held during a flush, so that memtable sets become runs in order.
-    flushing: Mutex<()>,
-    /// Whether writes are slowed down, and how many bytes were written since the last pause.
-    is_slow: AtomicBool,
-    slow_debt_bytes: AtomicU64,
     /// Holds the directory's lock until the store is closed.
     directory: Directory,
 }
@@ -530,12 +494,12 @@ impl Db {
 
     fn write_one(&self, op: Op<'_>, durability: Option<Durability>) -> Result<()> {
         let inner = self.inner()?;
-        inner.write_one(&inner.own, op, durability)
+        inner.write_one(&inner.keyspaces.own, op, durability)
     }
 
     fn view(&self) -> Result<View<'_>> {
         let inner = self.inner()?;
-        Ok(View::now(inner, &inner.own))
+        Ok(View::now(inner, &inner.keyspaces.own))
     }
 
     fn begin(&self, begin: impl FnOnce(View<'_>) -> Iter) -> Iter {

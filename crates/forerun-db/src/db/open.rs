@@ -5,19 +5,23 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use forerun_core::sync::{Mutex, RwLock};
-
+use super::Inner;
 use super::background_work::BackgroundWork;
 use super::batch_parts::{Fits, Part, prepare};
+use super::commit::Commit;
 use super::directory::Directory;
-use super::held_memory::HeldMemory;
-use super::install::Tree;
-use super::keyspace_data::{KeyspaceData, KeyspaceSet};
+use super::keyspace_data::KeyspaceData;
+use super::keyspaces::{KeyspaceSet, Keyspaces};
 use super::memory::table_bytes_for;
 use super::memtable_set::MemTableSet;
-use super::snapshots::{Expired, Snapshots};
-use super::{Commit, Counters, Inner, PublishedSequence, Writer};
+use super::memtables::MemTables;
+use super::published_sequence::PublishedSequence;
+use super::snapshots::Snapshots;
+use super::stats::Counters;
+use super::tree::Tree;
+use super::write::Writer;
+use super::write_controller::WriteController;
+use super::write_path::WritePath;
 use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};
 use crate::io::Io;
@@ -227,30 +231,19 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
     Ok(Inner {
         io,
         path: path.to_owned(),
-        number,
-        own,
-        keyspaces: ArcSwap::from_pointee(keyspaces),
-        reading,
-        cache,
-        limiter,
-        obsolete_files: Arc::clone(catalog.obsolete_files()),
-        expired: ArcSwap::from_pointee(Expired::default()),
-        clock,
-        tree: Tree::new(catalog),
-        active_tables: ArcSwap::from_pointee(memtables.shared_tables()),
-        active: RwLock::new(memtables),
-        frozen: Mutex::default(),
-        writer,
-        published: PublishedSequence::new(last_sequence),
+        keyspaces: Keyspaces::new(number, own, keyspaces, reading),
+        tree: Tree::new(catalog, limiter, cache),
+        memtables: MemTables::new(memtables, regions, &work),
+        write_path: WritePath {
+            writer,
+            clock,
+            published: PublishedSequence::new(last_sequence),
+        },
+        write_controller: WriteController::default(),
         snapshots: Snapshots::default(),
         counters: Counters::default(),
         recovery,
-        held: Arc::new(HeldMemory::new(Arc::clone(&work))),
-        regions,
         work,
-        flushing: Mutex::new(()),
-        is_slow: AtomicBool::new(false),
-        slow_debt_bytes: AtomicU64::new(0),
         directory: Directory::new(dir, read_only),
         options,
     })

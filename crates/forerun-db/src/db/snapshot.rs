@@ -90,7 +90,7 @@ impl Snapshot {
 
     fn view(&self) -> Result<View<'_>> {
         let inner = &self.open.get()?.inner;
-        Ok(View::as_of(inner, &inner.own, &self.point))
+        Ok(View::as_of(inner, &inner.keyspaces.own, &self.point))
     }
 
     fn begin(&self, begin: impl FnOnce(View<'_>) -> Iter) -> Iter {
@@ -152,7 +152,7 @@ impl KeyspaceSnapshot<'_> {
     }
 
     fn check_store(&self) -> Result<()> {
-        if self.keyspace.store() == self.snapshot.open.get()?.inner.number {
+        if self.keyspace.store() == self.snapshot.open.get()?.inner.keyspaces.store {
             Ok(())
         } else {
             Err(Error::ForeignKeyspace {

@@ -19,8 +19,7 @@ pub(super) struct Expired {
 }
 
 impl Expired {
-    /// For these keyspaces, in ascending order.
-    pub(super) fn new(of: Vec<(u32, u64)>) -> Expired {
+    fn new(of: Vec<(u32, u64)>) -> Expired {
         // The default value has number 0.
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         Expired {
@@ -28,10 +27,6 @@ impl Expired {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             of,
         }
-    }
-
-    pub(super) fn is_same(&self, other: &Expired) -> bool {
-        self.of == other.of
     }
 
     fn in_keyspace(&self, id: u32) -> u64 {
@@ -78,30 +73,40 @@ pub struct ViewId {
 #[derive(Debug, Default)]
 pub(super) struct Snapshots(Mutex<Live>);
 
+#[derive(Debug, Default)]
+struct Live {
+    /// By what they see, and how many there are of each.
+    views: BTreeMap<ViewId, (Arc<Expired>, usize)>,
+    /// What had expired when the last one was taken.
+    expired: Arc<Expired>,
+}
+
 impl Snapshots {
-    /// Adds a snapshot of the moment that `now` returns.
+    /// Adds a snapshot of the moment that `now` returns: the newest visible sequence number, and
+    /// the one up to which everything has expired in each keyspace whose entries expire, ascending.
     ///
     /// `now` runs under the lock. What [`list`](Self::list) returns later includes the snapshot.
     /// Work that uses an earlier list drops only versions that a snapshot of this moment does not
     /// need, since newer ones were already visible.
-    pub(super) fn add(&self, now: impl FnOnce() -> SnapshotPoint) -> SnapshotPoint {
+    pub(super) fn add(&self, now: impl FnOnce() -> (u64, Vec<(u32, u64)>)) -> SnapshotPoint {
         let mut live = self.lock();
-        let point = now();
-        add(&mut live, &point);
+        let (sequence, expired) = now();
+        let point = live.point(sequence, expired);
+        live.add(&point);
         point
     }
 
     /// Adds another snapshot that sees the same.
     pub(super) fn add_again(&self, point: &SnapshotPoint) {
-        add(&mut self.lock(), point);
+        self.lock().add(point);
     }
 
     pub(super) fn remove(&self, point: &SnapshotPoint) {
-        let mut live = self.lock();
-        if let Some((_, count)) = live.get_mut(&point.id()) {
+        let views = &mut self.lock().views;
+        if let Some((_, count)) = views.get_mut(&point.id()) {
             *count -= 1;
             if *count == 0 {
-                live.remove(&point.id());
+                views.remove(&point.id());
             }
         }
     }
@@ -119,11 +124,11 @@ impl Snapshots {
     /// later readers too.
     pub(super) fn list(&self, keyspace: u32, now: impl FnOnce() -> ReadPoint) -> (Vec<u64>, u64) {
         let live = self.lock();
-        let mut sequences: Vec<u64> = live.keys().map(|id| id.sequence).collect();
+        let mut sequences: Vec<u64> = live.views.keys().map(|id| id.sequence).collect();
         let now = now();
         sequences.push(now.sequence);
         sequences.dedup();
-        let expired_for = live.values().map(|(of, _)| of.in_keyspace(keyspace));
+        let expired_for = live.views.values().map(|(of, _)| of.in_keyspace(keyspace));
         (sequences, expired_for.fold(now.expired_sequence, u64::min))
     }
 
@@ -133,12 +138,22 @@ impl Snapshots {
     }
 }
 
-/// The live snapshots by what they see, and how many there are of each.
-type Live = BTreeMap<ViewId, (Arc<Expired>, usize)>;
+impl Live {
+    /// What a snapshot sees that is taken now.
+    fn point(&mut self, sequence: u64, expired: Vec<(u32, u64)>) -> SnapshotPoint {
+        if self.expired.of != expired {
+            self.expired = Arc::new(Expired::new(expired));
+        }
+        SnapshotPoint {
+            sequence,
+            expired: Arc::clone(&self.expired),
+        }
+    }
 
-fn add(live: &mut Live, point: &SnapshotPoint) {
-    let entry = live.entry(point.id());
-    entry.or_insert_with(|| (Arc::clone(&point.expired), 0)).1 += 1;
+    fn add(&mut self, point: &SnapshotPoint) {
+        let view = self.views.entry(point.id());
+        view.or_insert_with(|| (Arc::clone(&point.expired), 0)).1 += 1;
+    }
 }
 
 #[cfg(test)]
@@ -147,39 +162,35 @@ mod tests {
 
     #[test]
     fn a_sequence_is_live_while_one_of_its_snapshots_is() {
-        let none = Arc::new(Expired::new(vec![]));
-        let some = Arc::new(Expired::new(vec![(0, 2), (3, 5)]));
-        let more = Arc::new(Expired::new(vec![(0, 4), (3, 6)]));
-        let point = |sequence, expired: &Arc<Expired>| SnapshotPoint {
-            sequence,
-            expired: Arc::clone(expired),
-        };
         let now = |expired_sequence| ReadPoint {
             sequence: 8,
             expired_sequence,
         };
         let snapshots = Snapshots::default();
         assert_eq!(snapshots.list(0, || now(9)), (vec![8], 9));
-        assert_eq!(
-            snapshots
-                .add(|| point(7, &some))
-                .in_keyspace(3)
-                .expired_sequence,
-            5
-        );
+        let first = snapshots.add(|| (7, vec![(0, 2), (3, 5)]));
+        assert_eq!(first.in_keyspace(3).expired_sequence, 5);
         assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 2));
-        snapshots.add(|| point(7, &more));
-        snapshots.add(|| point(3, &none));
-        snapshots.add_again(&point(7, &more));
+        let second = snapshots.add(|| (7, vec![(0, 4), (3, 6)]));
+        snapshots.add_again(&second);
+        let old = snapshots.add(|| (3, vec![]));
         assert_eq!(snapshots.list(0, || now(9)), (vec![3, 7, 8], 0));
-        snapshots.remove(&point(3, &none));
-        snapshots.remove(&point(7, &more));
+        snapshots.remove(&old);
+        snapshots.remove(&second);
         assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 2));
         assert_eq!(snapshots.list(3, || now(9)), (vec![7, 8], 5));
         assert_eq!(snapshots.list(3, || now(1)), (vec![7, 8], 1));
-        snapshots.remove(&point(7, &some));
+        snapshots.remove(&first);
         assert_eq!(snapshots.list(0, || now(9)), (vec![7, 8], 4));
-        snapshots.remove(&point(7, &more));
+        snapshots.remove(&second);
         assert_eq!(snapshots.list(0, || now(9)), (vec![8], 9));
+    }
+
+    #[test]
+    fn snapshots_that_see_the_same_have_one_id() {
+        let snapshots = Snapshots::default();
+        let [first, second] = [(); 2].map(|()| snapshots.add(|| (7, vec![(0, 2)])));
+        assert_eq!(first.id(), second.id());
+        assert_ne!(first.id(), snapshots.add(|| (7, vec![(0, 3)])).id());
     }
 }

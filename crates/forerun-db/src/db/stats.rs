@@ -291,24 +291,24 @@ impl Inner {
     /// but never counts more than there is.
     fn memtables_used_bytes(&self) -> usize {
         loop {
-            let active = self.active_tables.load();
+            let active = self.memtables.shown();
             let active_bytes: usize = active.iter().map(|table| table.used_bytes()).sum();
-            let held_bytes = self.held.bytes();
+            let held_bytes = self.memtables.held.bytes();
             // `freeze` shows the next set before it counts the frozen one as held. So if the set is
             // still the same, its memtables are not among the held ones. If not, another thread has
             // made progress.
-            if Arc::ptr_eq(&active, &self.active_tables.load()) {
+            if Arc::ptr_eq(&active, &self.memtables.shown()) {
                 return active_bytes + held_bytes;
             }
         }
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let log = match &self.writer {
+        let log = match &self.write_path.writer {
             Writer::Logged(commit) => commit.counts(),
             Writer::Unlogged { .. } => Default::default(),
         };
-        let poisoned = self.writer.poison();
+        let poisoned = self.write_path.writer.poison();
         let open = self.keyspaces.load();
         let keyspaces: Vec<_> = open.iter().map(|data| KeyspaceStats::of(data)).collect();
         let mut levels = Vec::new();
@@ -320,7 +320,7 @@ impl Inner {
         }
         let memtables_used_bytes = self.memtables_used_bytes();
         // The first one belongs to the store's own keyspace.
-        let active = self.active_tables.load();
+        let active = self.memtables.shown();
         let memtable = active.first().map(|table| table.memtable.stats());
         drop(active);
         Stats {
@@ -336,12 +336,12 @@ impl Inner {
             memtables_limit_bytes: self.options.memory_limit_bytes,
             levels,
             keyspaces,
-            cache: self.cache.stats(),
-            tree: self.tree_stats(),
+            cache: self.tree.cache.stats(),
+            tree: self.tree.stats(),
             is_compaction_due: self.is_compaction_due(),
             write_stalls: self.counters.write_stalls(),
             background_failure: self.background_failure().map(|failure| failure.to_string()),
-            last_sequence: self.published.last(),
+            last_sequence: self.write_path.published.last(),
             write_batches: log.batches + self.counters.write_batches(),
             log_groups: log.groups,
             log_written_bytes: log.written_bytes,

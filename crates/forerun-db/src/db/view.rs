@@ -16,7 +16,7 @@ use super::Inner;
 use super::cursor::Cursor;
 use super::iter::Iter;
 use super::keyspace_data::KeyspaceData;
-use super::snapshots::{Expired, ReadPoint, SnapshotPoint};
+use super::snapshots::{ReadPoint, SnapshotPoint};
 use super::super_version::SuperVersion;
 use crate::memtable::{Bytewise, Comparator, CoveredKey, Lookup, ReverseBytewise};
 use crate::panics;
@@ -38,36 +38,22 @@ pub(super) struct View<'a> {
 }
 
 impl Inner {
-    /// The current moment, for a snapshot.
-    pub(super) fn now(&self) -> SnapshotPoint {
-        let sequence = self.published.last();
-        SnapshotPoint {
-            sequence,
-            expired: self.expired(sequence),
-        }
-    }
-
-    /// The present watermark of each keyspace. Called by one thread at a time.
-    fn expired(&self, visible: u64) -> Arc<Expired> {
-        let last = self.expired.load_full();
-        if !self.clock.is_on() {
-            return last;
+    /// The current moment, for a snapshot: the newest visible sequence number, and the watermark of
+    /// each keyspace whose entries expire.
+    pub(super) fn now(&self) -> (u64, Vec<(u32, u64)>) {
+        let sequence = self.write_path.published.last();
+        if !self.write_path.clock.is_on() {
+            return (sequence, Vec::new());
         }
         let keyspaces = self.keyspaces.load();
         let expiring = keyspaces
             .iter()
             .filter(|keyspace| keyspace.expiry.is_some());
         let of = |keyspace: &Arc<KeyspaceData>| {
-            (
-                keyspace.id(),
-                keyspace.expired_sequence(&self.clock, visible),
-            )
+            let expired = keyspace.expired_sequence(&self.write_path.clock, sequence);
+            (keyspace.id(), expired)
         };
-        let now = Expired::new(expiring.map(of).collect());
-        if !now.is_same(&last) {
-            self.expired.store(Arc::new(now));
-        }
-        self.expired.load_full()
+        (sequence, expiring.map(of).collect())
     }
 }
 
@@ -77,11 +63,11 @@ impl<'a> View<'a> {
         // Load the super version first. If the sequence number were older, a compaction in between
         // could have dropped versions that it needs. A newer number does no harm: newer entries are
         // not in the super version.
-        inner.published.prefetch();
+        inner.write_path.published.prefetch();
         let version = keyspace.version.load();
         version.prefetch();
-        let sequence = inner.published.last();
-        let expired_sequence = keyspace.expired_sequence(&inner.clock, sequence);
+        let sequence = inner.write_path.published.last();
+        let expired_sequence = keyspace.expired_sequence(&inner.write_path.clock, sequence);
         let read_point = ReadPoint {
             sequence,
             expired_sequence: expired_sequence.max(version.expired_sequence),

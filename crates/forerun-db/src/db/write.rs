@@ -13,13 +13,14 @@ use std::cell::RefCell;
 use std::iter;
 use std::sync::Arc;
 
-use forerun_core::sync::{OnceLock, PoisonError};
+use forerun_core::sync::OnceLock;
 
+use super::Inner;
 use super::batch_parts::{Fits, Part, prepare};
+use super::commit::Commit;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{MemTableSet, Needed, empty_table_bytes};
 use super::published_sequence::Hole;
-use super::{Commit, Inner};
 use crate::panics;
 use crate::{Access, Durability, Error, Op, Result, WriteBatch};
 
@@ -96,7 +97,7 @@ impl Inner {
         // entry.
         thread_local!(static SCRATCH: RefCell<WriteBatch> =
             const { RefCell::new(WriteBatch::new()) });
-        match &self.writer {
+        match &self.write_path.writer {
             Writer::Unlogged { .. } => {
                 let part = Part {
                     keyspace,
@@ -127,11 +128,11 @@ impl Inner {
             if durability == Durability::Synced {
                 self.flush_wal()?;
             }
-            return Ok(self.published.last());
+            return Ok(self.write_path.published.last());
         }
-        batch.check_store(self.number)?;
+        batch.check_store(self.keyspaces.store)?;
         match batch.keyspaces() {
-            [] => self.write_to(&self.own, batch, durability),
+            [] => self.write_to(&self.keyspaces.own, batch, durability),
             ids => match &self.keyspaces_of(ids)?[..] {
                 [keyspace] => self.write_to(keyspace, batch, durability),
                 several => self.apply_across(batch, several, durability),
@@ -291,10 +292,10 @@ impl Inner {
         if let Err(panicked) = linked {
             // Stop writes first, so that none waits behind the hole with no one to wake it.
             let error = self.poison(panicked);
-            self.published.leave_hole(first);
+            self.write_path.published.leave_hole(first);
             return Err(error);
         }
-        let published = self.published.publish(first, last);
+        let published = self.write_path.published.publish(first, last);
         published.map_err(|Hole| self.poisoned())
     }
 
@@ -313,14 +314,14 @@ impl Inner {
 
     /// Stops taking writes. Returns the error that they get from now on.
     pub(super) fn poison(&self, cause: Error) -> Error {
-        self.writer.stop_for(cause);
+        self.write_path.writer.stop_for(cause);
         self.work.notify();
         self.poisoned()
     }
 
     /// The error that writes get when no more are taken.
     pub(super) fn poisoned(&self) -> Error {
-        match self.writer.poison() {
+        match self.write_path.writer.poison() {
             Some(cause) => poisoned(&cause),
             None => Error::Closed,
         }
@@ -335,7 +336,7 @@ impl Inner {
         loop {
             // Held until the write is visible: a memtable set is frozen only when no write to it is
             // in progress.
-            let active = self.active.read().unwrap_or_else(PoisonError::into_inner);
+            let active = self.memtables.read_active();
             match attempt(&active)? {
                 Attempt::Done(last_sequence) => return Ok(last_sequence),
                 Attempt::NoTable(keyspace) => {
@@ -358,7 +359,7 @@ impl Inner {
 
     /// Logs a batch, if there is a log, and returns the sequence number of its first operation.
     fn log(&self, encoded: &[u8], count: usize, durability: Durability) -> Result<u64> {
-        match &self.writer {
+        match &self.write_path.writer {
             // A batch has fewer than 2^32 bytes, and an operation has at least two, so the count
             // fits.
             Writer::Logged(commit) => {
@@ -369,7 +370,7 @@ impl Inner {
                 // Relaxed: this only hands out numbers; `published` orders the writes made under
                 // them.
                 let take = || next_sequence.fetch_add(count as u64, Ordering::Relaxed);
-                Ok(self.clock.number(take))
+                Ok(self.write_path.clock.number(take))
             }
         }
     }
@@ -377,19 +378,19 @@ impl Inner {
     /// Takes a sequence number for an ingestion. If there is a log, the number is durable in it.
     pub(super) fn log_ingestion(&self) -> Result<u64> {
         self.check_takes_writes(Durability::Buffered)?;
-        match &self.writer {
+        match &self.write_path.writer {
             Writer::Logged(commit) => commit.log_ingestion(),
             // Relaxed: see `log`.
             Writer::Unlogged { next_sequence, .. } => {
                 let take = || next_sequence.fetch_add(1, Ordering::Relaxed);
-                Ok(self.clock.number(take))
+                Ok(self.write_path.clock.number(take))
             }
         }
     }
 
     pub(super) fn flush_wal(&self) -> Result<()> {
         self.check_takes_writes(Durability::Synced)?;
-        match &self.writer {
+        match &self.write_path.writer {
             Writer::Logged(commit) => commit.log(&[], 0, true).map(drop),
             Writer::Unlogged { .. } => Ok(()),
         }
@@ -408,7 +409,7 @@ impl Inner {
     /// Refuses writes that would fail anyway, before memory is reserved for them.
     fn check_takes_writes(&self, durability: Durability) -> Result<()> {
         self.check_access()?;
-        match &self.writer {
+        match &self.write_path.writer {
             Writer::Logged(commit) => commit.check_takes_writes(),
             Writer::Unlogged { .. } if durability == Durability::Synced => Err(Error::LogOff),
             // Relaxed: a write that races with closing may be taken or not; without a log, both are
