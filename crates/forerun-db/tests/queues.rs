@@ -196,6 +196,45 @@ fn a_scan_finds_what_is_put_among_deleted_keys() {
 }
 
 #[test]
+fn a_live_key_with_older_versions_is_found_among_deleted_ones_from_both_sides() {
+    for how in [Delete::Key, Delete::Range] {
+        for is_flushed in [false, true] {
+            let queue = Queue {
+                db: open(&FaultIo::new(), &options()).unwrap(),
+                from_back: false,
+            };
+            (0..=2 * POPS).for_each(|number| queue.put(number));
+            if is_flushed {
+                queue.db.flush().unwrap();
+            }
+            match how {
+                Delete::Key => (0..=2 * POPS).for_each(|number| queue.delete(number, how)),
+                Delete::Range => queue.db.delete_range([0; 4], [255; 4]).unwrap(),
+            }
+            let live = queue.key(POPS).to_vec();
+            let keys = |is_reversed: bool| -> Vec<_> {
+                let key = |entry: forerun_db::Result<(Vec<u8>, Vec<u8>)>| entry.unwrap().0;
+                let iter = queue.db.iter();
+                if is_reversed {
+                    iter.rev().map(key).collect()
+                } else {
+                    iter.map(key).collect()
+                }
+            };
+            for round in 0..4 {
+                assert!(keys(round % 2 == 0).is_empty());
+            }
+            for _ in 0..3 {
+                queue.put(POPS);
+                for round in 0..8 {
+                    assert_eq!(keys(round % 4 < 2), [&live[..]], "{how:?}, {round}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_scan_of_an_older_snapshot_finds_what_was_deleted_later() {
     let queue = Queue {
         db: open(&FaultIo::new(), &options()).unwrap(),

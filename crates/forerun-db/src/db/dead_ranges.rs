@@ -85,6 +85,8 @@ impl Span {
 pub(super) struct DeadRange {
     /// Where a scan has found nothing alive.
     pub(super) found: Span,
+    /// The read point of that scan.
+    found_at: ReadPoint,
     /// The part that readers at or after a read point may skip.
     pub(super) skippable: Option<(Span, ReadPoint)>,
     /// Whether a key in it was put. Shared with the ranges that this one was extended from, which a
@@ -96,9 +98,14 @@ pub(super) struct DeadRange {
 
 impl DeadRange {
     /// A range that was just found. It contains `extended`, if that is given.
-    pub(super) fn found(found: Span, extended: Option<&DeadRange>) -> DeadRange {
+    pub(super) fn found(
+        found: Span,
+        found_at: ReadPoint,
+        extended: Option<&DeadRange>,
+    ) -> DeadRange {
         DeadRange {
             found,
+            found_at,
             skippable: extended.and_then(|of| of.skippable.clone()),
             is_revoked: extended.map_or_else(Arc::default, |of| Arc::clone(&of.is_revoked)),
             number: 0,
@@ -112,12 +119,15 @@ impl DeadRange {
         !self.is_revoked.load(Ordering::Acquire)
     }
 
+    /// Whether a reader at `read_point` sees all that the scan saw which found it.
+    pub(super) fn is_found_before(&self, read_point: ReadPoint) -> bool {
+        is_later(read_point, self.found_at)
+    }
+
     /// What a reader at `read_point` may skip.
     pub(super) fn skippable_at(&self, read_point: ReadPoint) -> Option<&Span> {
         let (span, from) = self.skippable.as_ref()?;
-        let is_later = read_point.sequence >= from.sequence
-            && read_point.expired_sequence >= from.expired_sequence;
-        (is_later && self.is_valid()).then_some(span)
+        (is_later(read_point, *from) && self.is_valid()).then_some(span)
     }
 
     /// The same range, of which readers from `read_point` on may skip a part.
@@ -127,6 +137,11 @@ impl DeadRange {
             ..self
         }
     }
+}
+
+/// Whether everything that was dead at one read point is so at another, if it was not put again.
+fn is_later(read_point: ReadPoint, than: ReadPoint) -> bool {
+    read_point.sequence >= than.sequence && read_point.expired_sequence >= than.expired_sequence
 }
 
 /// The ranges of a memtable.
@@ -183,6 +198,11 @@ impl DeadRanges {
                 *found = range.clone();
             }
         });
+    }
+
+    /// Removes a range that was not confirmed.
+    pub(super) fn remove(&self, range: &DeadRange) {
+        self.change(|list, _| list.retain(|of| of.number != range.number));
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<DeadRange>, &mut u64)) {

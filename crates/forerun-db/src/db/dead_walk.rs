@@ -30,6 +30,8 @@ pub(super) struct DeadWalk {
     confirming: Option<(DeadRange, Arc<[u8]>)>,
     /// Whether it has met an entry since then that is newer than the read point.
     has_met_newer: bool,
+    /// Whether it has met a range that is of use for newer readers only.
+    has_met_unusable: bool,
 }
 
 impl DeadWalk {
@@ -52,6 +54,11 @@ impl DeadWalk {
 
     pub(super) fn note_newer(&mut self) {
         self.has_met_newer = true;
+    }
+
+    /// Notes a range that is of use for newer readers only.
+    pub(super) fn note_unusable(&mut self) {
+        self.has_met_unusable = true;
     }
 
     /// Notes a checkpoint at which nothing could be skipped.
@@ -103,20 +110,22 @@ impl DeadWalk {
 
     /// The range without live keys that the walk, which has ended, has found, if it is worth
     /// keeping.
-    pub(super) fn found(&self, side: SeekSide) -> Option<DeadRange> {
+    pub(super) fn found(&self, read_point: ReadPoint, side: SeekSide) -> Option<DeadRange> {
         let far = || Arc::from(&*self.last);
         match &self.skipped {
-            _ if self.confirming.is_some() => None,
+            // It would replace the other range.
+            _ if self.confirming.is_some() || self.has_met_unusable => None,
             Some(skipped) if self.checkpoints >= MORE_CHECKPOINTS_MIN => {
                 let near = Arc::clone(skipped.found.near(side));
                 Some(DeadRange::found(
                     Span::met(side, near, far()),
+                    read_point,
                     Some(skipped),
                 ))
             }
             None if self.checkpoints >= CHECKPOINTS_MIN => {
                 let span = Span::met(side, Arc::from(&*self.first), far());
-                Some(DeadRange::found(span, None))
+                Some(DeadRange::found(span, read_point, None))
             }
             _ => None,
         }
@@ -126,6 +135,7 @@ impl DeadWalk {
     pub(super) fn reset(&mut self) {
         (self.steps, self.checkpoints) = (0, 0);
         (self.skipped, self.confirming) = (None, None);
+        self.has_met_unusable = false;
     }
 }
 

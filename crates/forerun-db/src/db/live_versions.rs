@@ -33,6 +33,8 @@ pub(super) struct LiveVersions<'a> {
     /// The memtable whose dead ranges are those of all versions here.
     table: Option<&'a Table>,
     walk: DeadWalk,
+    /// Whether the walk may have passed a live key.
+    is_undecided: bool,
     /// Buffer for a key.
     key: Vec<u8>,
 }
@@ -65,6 +67,7 @@ impl<'a> LiveVersions<'a> {
             hides_any: false,
             table: None,
             walk: DeadWalk::default(),
+            is_undecided: false,
             key: Vec::new(),
         };
         live.reopen(read_point);
@@ -77,6 +80,7 @@ impl<'a> LiveVersions<'a> {
         self.has_ranges = self.version.has_ranges();
         self.hides_any = self.has_ranges || read_point.expired_sequence > 0;
         self.walk.reset();
+        self.is_undecided = false;
     }
 
     /// See [`Merge::set_limit`].
@@ -130,6 +134,9 @@ impl<'a> LiveVersions<'a> {
         let Some(table) = self.table else {
             return self.skip_covered(key, side);
         };
+        if self.is_undecided {
+            return self.skip_while_undecided(table, key, side);
+        }
         if let Some(range) = self.walk.confirming() {
             if !has_reached(&self.order, key, range.found.far(side), side) {
                 return Ok(false);
@@ -142,6 +149,28 @@ impl<'a> LiveVersions<'a> {
                 self.walk.note_checkpoint(key);
                 self.skip_covered(key, side)
             }
+        }
+    }
+
+    /// [`skip`](Self::skip) without taking what the walk has passed for dead.
+    fn skip_while_undecided(&mut self, table: &Table, key: &[u8], side: SeekSide) -> Result<bool> {
+        let range = table.dead_ranges.find(&self.order, key);
+        let skippable = range
+            .as_ref()
+            .and_then(|range| range.skippable_at(self.read_point));
+        match skippable.filter(|span| span.contains(&self.order, key)) {
+            Some(span) => {
+                let far = Arc::clone(span.far(side));
+                self.move_to(&far, side).map(|()| true)
+            }
+            None => self.skip_covered(key, side),
+        }
+    }
+
+    fn move_to(&mut self, target: &[u8], side: SeekSide) -> Result<()> {
+        match side {
+            SeekSide::AtOrAfter => self.versions.seek(target, SEQUENCE_MAX),
+            SeekSide::Before => self.versions.seek_before(target, BEHIND_ALL),
         }
     }
 
@@ -159,23 +188,22 @@ impl<'a> LiveVersions<'a> {
                 self.walk.skip(range, span, side);
                 far
             }
-            None if range.skippable.is_none() => {
+            None if range.skippable.is_none() && range.is_found_before(self.read_point) => {
                 let near: Arc<[u8]> = key.into();
                 self.walk.confirm(range, Arc::clone(&near));
                 near
             }
             // A reader of an older snapshot steps.
-            _ => return Ok(false),
+            _ => {
+                self.walk.note_unusable();
+                return Ok(false);
+            }
         };
         if self.walk.confirming().is_some() {
             // Before the seek, which therefore finds what was linked before.
             table.memtable.synchronize();
         }
-        match side {
-            SeekSide::AtOrAfter => self.versions.seek(&target, SEQUENCE_MAX)?,
-            SeekSide::Before => self.versions.seek_before(&target, BEHIND_ALL)?,
-        }
-        Ok(true)
+        self.move_to(&target, side).map(|()| true)
     }
 
     /// The walk has stepped over all of the range that it was to confirm.
@@ -211,6 +239,10 @@ impl<'a> LiveVersions<'a> {
         self.versions.skip_older(to, deleted_sequence)
     }
 
+    fn is_at_live_key(&self) -> bool {
+        self.versions.at().is_some() && !self.versions.is_limit_passed()
+    }
+
     /// The walk has ended at an entry, or behind the last one.
     #[cold]
     fn end_walk(&mut self, found: Option<&[u8]>, side: SeekSide) {
@@ -223,9 +255,12 @@ impl<'a> LiveVersions<'a> {
             };
             if has_reached_far {
                 self.confirm(table, side);
+            } else if found.is_some() || self.is_at_live_key() {
+                // There is a live key in it.
+                table.dead_ranges.remove(range);
             }
         }
-        if let (Some(table), Some(range)) = (self.table, self.walk.found(side)) {
+        if let (Some(table), Some(range)) = (self.table, self.walk.found(self.read_point, side)) {
             table.dead_ranges.add(&self.order, range);
         }
         self.walk.reset();
@@ -297,6 +332,11 @@ impl VersionCursor for LiveVersions<'_> {
     }
 
     #[inline(always)]
+    fn set_undecided(&mut self, is_undecided: bool) {
+        self.is_undecided = is_undecided;
+    }
+
+    #[inline(always)]
     fn end_search(&mut self, found: Option<&[u8]>, side: SeekSide) {
         if self.walk.has_begun() {
             self.end_walk(found, side);
@@ -306,5 +346,6 @@ impl VersionCursor for LiveVersions<'_> {
     fn reset(&mut self) {
         self.versions.reset();
         self.walk.reset();
+        self.is_undecided = false;
     }
 }

@@ -165,6 +165,11 @@ pub(crate) trait VersionCursor: Send {
     /// Notes that whoever moves the cursor has met a version that is too new for it.
     fn note_too_new(&mut self) {}
 
+    /// Notes whether the cursor may move on although it is not known yet whether the key that it
+    /// has passed is deleted.
+    #[inline(always)]
+    fn set_undecided(&mut self, _is_undecided: bool) {}
+
     /// Notes that a search for a key that is not deleted has ended: at `found`, or if that is
     /// `None`, at the current version.
     #[inline(always)]

@@ -183,6 +183,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
             }
             self.pass_newer()?;
         }
+        self.versions.end_search(None, SeekSide::AtOrAfter);
         Ok(self.versions.at())
     }
 
@@ -315,6 +316,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 continue;
             }
             keep(&mut self.key, Some(at.key));
+            self.versions.set_undecided(true);
             let mut newest = None;
             let mut passed = 0;
             while self.is_at_key() {
@@ -345,6 +347,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 self.versions.note_too_new();
                 self.versions.seek_before(&self.key, SEQUENCE_MAX)?;
             }
+            self.versions.set_undecided(false);
             if newest == Some(Kind::Value) {
                 self.position = Position::BeforeKey;
                 break;
