@@ -263,6 +263,24 @@ impl Ranges {
         true
     }
 
+    /// Whether newer tombstones, not newer than `snapshot`, cover all of a tombstone.
+    pub(crate) fn hide(&self, of: RangeRef<'_>, snapshot: u64) -> bool {
+        let list = self.list.load();
+        let mut key = of.start;
+        while self.order.compare(key, of.end).is_lt() {
+            match list.newest_over(&self.order, key, snapshot) {
+                // It ends after the key, unless the comparator contradicts itself.
+                Some(newest)
+                    if newest.sequence > of.sequence && newest.covers(&self.order, key) =>
+                {
+                    key = newest.end;
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// Whether a tombstone newer than `sequence` covers any key from `smallest` to `largest`, both
     /// included.
     pub(crate) fn any_newer_within(&self, smallest: &[u8], largest: &[u8], sequence: u64) -> bool {

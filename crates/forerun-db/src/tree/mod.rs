@@ -17,6 +17,7 @@
 //!   pick.rs        picks the next compaction; compact.rs runs it
 //!   pending_edits.rs  edits to install; removes their files if they are not installed
 //!   range_run.rs   stores range deletions in a run of their own
+//!   range_compaction.rs  picks compactions that get rid of them
 //!   verify.rs      verifies every byte
 //!   repair/        rebuilds manifest and runs; salvage.rs reads damaged runs
 //!   checkpoint.rs  copies a store by hard links
@@ -45,6 +46,7 @@ mod needed_ranges;
 mod one_run;
 pub(crate) mod pending_edits;
 pub(crate) mod pick;
+pub(crate) mod range_compaction;
 pub(crate) mod range_run;
 pub(crate) mod repair;
 pub(crate) mod retain;

@@ -163,6 +163,11 @@ fn score(
     }
 }
 
+/// A step of merging all of level 0 into the levels below, due or not.
+pub(super) fn pick_whole_level0(levels: &Arc<Levels>, options: &TreeOptions) -> Option<Compaction> {
+    pick_level0(levels, Targets::new(levels, options).base, &BTreeSet::new())
+}
+
 /// The oldest run of level 0, with all runs that overlap it.
 fn pick_level0(levels: &Arc<Levels>, into: usize, busy: &BTreeSet<u64>) -> Option<Compaction> {
     let runs = levels.level(0).runs();
