@@ -288,6 +288,81 @@ fn the_manifest_names_ten_thousand_range_deletions_in_a_few_bytes_and_no_run_rep
 }
 
 #[test]
+fn range_deletions_that_take_much_memory_are_applied_to_all_runs_without_being_asked() {
+    const COUNT: u32 = 10_000;
+    for is_in_last_level in [true, false] {
+        let db = open(&FaultIo::new(), &options()).unwrap();
+        put_all(&db, COUNT);
+        db.flush().unwrap();
+        if is_in_last_level {
+            db.compact().unwrap();
+        }
+        let snapshot = db.snapshot();
+        delete_all(&db, Shape::Disjoint, COUNT);
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        // A snapshot needs what they cover.
+        let compactions = db.stats().tree.compactions;
+        assert_eq!(snapshot.iter().count(), keys(COUNT).count());
+        check(&db, Shape::Disjoint, COUNT, "with a snapshot");
+        drop(snapshot);
+        db.wait_idle().unwrap();
+        let stats = db.stats();
+        assert!(stats.tree.compactions > compactions);
+        assert!(!stats.is_compaction_due);
+        assert!(stats.tree.dropped_entries > 0);
+        check(&db, Shape::Disjoint, COUNT, "without");
+        let before = db.stats().tree.compactions;
+        db.compact().unwrap();
+        let (after, moves) = (db.stats().tree.compactions, u64::from(!is_in_last_level));
+        assert!(after <= before + moves, "something was left to apply");
+    }
+}
+
+#[test]
+fn a_range_deletion_within_newer_ones_is_not_kept() {
+    const COUNT: u32 = 3_000;
+    let io = FaultIo::new();
+    let db = open(&io, &options()).unwrap();
+    put_all(&db, COUNT);
+    // Not covered, so that the run stays.
+    db.put([255; 4], b"value").unwrap();
+    db.flush().unwrap();
+    let before = run_files(&io);
+    let mut seen = None;
+    for i in 0..COUNT {
+        let (start, end) = Shape::Growing.range(i, COUNT);
+        db.delete_range(&start, &end).unwrap();
+        if i == COUNT / 2 {
+            seen = Some(db.snapshot());
+        }
+    }
+    db.flush().unwrap();
+    let mut new = run_files(&io);
+    new.retain(|path| !before.contains(path));
+    let [ranges] = &new[..] else {
+        panic!("{new:?}");
+    };
+    // The last one, and the last one that the snapshot sees.
+    let len = io.read(ranges).unwrap().len();
+    assert!(len < 1000, "{len} bytes");
+    let seen = seen.unwrap();
+    for key in keys(COUNT) {
+        let found = seen.get(&key.to_be_bytes()).unwrap();
+        assert_eq!(found.is_none(), key <= COUNT / 2, "key {key}");
+    }
+    assert!(db.get(&(COUNT - 1).to_be_bytes()).unwrap().is_none());
+    db.close().unwrap();
+    assert!(
+        open(&io, &options())
+            .unwrap()
+            .get(&[0; 4])
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[test]
 fn range_deletions_of_many_flushes_are_merged() {
     let io = FaultIo::new();
     let db = open(&io, &options()).unwrap();

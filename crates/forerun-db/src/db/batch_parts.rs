@@ -80,17 +80,20 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Part<'_, I> {
         self.tombstones(0).map(|range| range.used_bytes()).sum()
     }
 
-    /// Links its entries and adds its range deletions to one of `memtables`. `first_sequence` is
-    /// the sequence number of the batch's first operation.
-    pub(super) fn publish(
-        &self,
-        memtables: &MemTableSet,
-        prepared: Prepared<'_>,
-        table: &Table,
-        first_sequence: u64,
-    ) {
+    /// Revokes what scans skip, where its entries, which are linked and not yet visible, put keys.
+    pub(super) fn revoke_dead_ranges(&self, table: &Table) {
+        let puts = self.ops.clone().filter_map(|(_, op)| match op {
+            Op::Put { key, .. } => Some(key),
+            Op::Delete { .. } | Op::DeleteRange { .. } => None,
+        });
+        table.dead_ranges.revoke(self.keyspace.order(), puts);
+    }
+
+    /// Links its entries and adds its range deletions to a memtable. `first_sequence` is the
+    /// sequence number of the batch's first operation.
+    pub(super) fn publish(&self, prepared: Prepared<'_>, table: &Table, first_sequence: u64) {
         let sequences = self.entries().map(|(index, _)| first_sequence + index);
-        memtables.publish(prepared, sequences);
+        prepared.publish_as(sequences);
         let mut tombstones = self.tombstones(first_sequence).peekable();
         if tombstones.peek().is_some() {
             table.ranges.add(tombstones);
@@ -177,11 +180,12 @@ impl<'op, I: Iterator<Item = (u64, Op<'op>)> + Clone> Entries<'_, I> {
         let has_ranges = self.needed.ranges_bytes > 0;
         for (part, table, entries) in self.parts {
             if has_ranges {
-                part.publish(self.memtables, entries, table, first_sequence)
+                part.publish(entries, table, first_sequence)
             } else {
                 let sequences = part.ops.clone().map(|(index, _)| first_sequence + index);
-                self.memtables.publish(entries, sequences);
+                entries.publish_as(sequences);
             }
+            part.revoke_dead_ranges(table);
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::tree::compact::compact;
 use crate::tree::levels::Edit;
 use crate::tree::pending_edits::PendingEdits;
 use crate::tree::pick::{Compaction, Existing, compaction_score, pick, pick_full};
+use crate::tree::range_compaction::pick_for_ranges;
 use crate::tree::retain::Retain;
 use crate::{Error, Result};
 
@@ -64,7 +65,9 @@ impl Inner {
         let picked = due.into_iter().find_map(|(_, keyspace)| {
             let levels = Arc::clone(&keyspace.version.load().levels);
             let tree = keyspace.options.load().tree;
-            pick(&levels, &tree, self.oldest_reader()).map(|compaction| (keyspace, compaction))
+            pick(&levels, &tree, self.oldest_reader())
+                .or_else(|| self.pick_for_ranges(keyspace))
+                .map(|compaction| (keyspace, compaction))
         });
         match picked {
             None => Ok(false),
@@ -83,11 +86,33 @@ impl Inner {
         }
     }
 
-    /// How far a keyspace's levels exceed their targets. A compaction is due at 1 or more.
+    /// How far a keyspace's levels exceed their targets. A compaction is due at 1 or more, and if
+    /// range deletions take too much memory.
     pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
         let version = keyspace.version.load();
         let tree = keyspace.options.load().tree;
-        compaction_score(&version.levels, &tree, || self.oldest_reader())
+        let score = compaction_score(&version.levels, &tree, || self.oldest_reader());
+        if score < 1.0 && self.pick_for_ranges(keyspace).is_some() {
+            1.0
+        } else {
+            score
+        }
+    }
+
+    /// A compaction that gets rid of range deletions, if they take too much memory.
+    fn pick_for_ranges(&self, keyspace: &KeyspaceData) -> Option<Compaction> {
+        let version = keyspace.version.load();
+        if version.ranges.is_empty() {
+            return None;
+        }
+        let limit_bytes = self.flushed_ranges_limit_bytes() / 2;
+        let tree = keyspace.options.load().tree;
+        let picked = pick_for_ranges(&version.levels, &tree, &version.ranges, limit_bytes)?;
+        // Versions that an older snapshot sees stay, and so do the range deletions.
+        let largest = version.ranges.largest_sequence();
+        let (snapshots, _) = self.list_readers(keyspace);
+        let all_see_them = snapshots.iter().all(|snapshot| *snapshot >= largest);
+        all_see_them.then_some(picked)
     }
 
     /// Whether any keyspace's levels exceed their targets. Runs that are being compacted still

@@ -66,7 +66,7 @@ impl View<'_> {
                 runs
             }
         });
-        let versions = LiveVersions::of(versions, &self.version, self.read_point);
+        let versions = LiveVersions::of(versions, &self.version, order, self.read_point);
         let mut above = VisibleEntries::new(versions, order.clone(), sequence);
         let (mut batch, mut values, mut in_base) = (Batch::default(), 0, 0);
         for number in 0_usize.. {

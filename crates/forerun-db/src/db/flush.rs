@@ -205,9 +205,10 @@ impl Inner {
         let version = keyspace.version.load();
         let (levels, ranges) = (Arc::clone(&version.levels), Arc::clone(&version.ranges));
         drop(version);
-        let (snapshots, expired_sequence) = self.list_readers(keyspace);
+        let (mut snapshots, expired_sequence) = self.list_readers(keyspace);
+        snapshots.sort_unstable();
         let mut retain =
-            Retain::new(keyspace.order().clone(), snapshots).with_expired(expired_sequence);
+            Retain::new(keyspace.order().clone(), snapshots.clone()).with_expired(expired_sequence);
         if !table.ranges.is_empty() {
             let known = vec![ranges, Arc::clone(&table.ranges)];
             retain = retain.with_ranges(known);
@@ -219,12 +220,18 @@ impl Inner {
         })?;
         edit.added = runs.into_iter().map(|run| (0, run)).collect();
         edit.expired_sequence = expired_sequence;
-        self.write_ranges(keyspace, table, edit)
+        self.write_ranges(keyspace, table, &snapshots, edit)
     }
 
     /// Writes a memtable's range deletions to a run of their own, except those that cover nothing
-    /// in runs.
-    fn write_ranges(&self, keyspace: &KeyspaceData, table: &Table, edit: &mut Edit) -> Result<()> {
+    /// in runs and those within newer ones. The sequence numbers of snapshots ascend.
+    fn write_ranges(
+        &self,
+        keyspace: &KeyspaceData,
+        table: &Table,
+        snapshots: &[u64],
+        edit: &mut Edit,
+    ) -> Result<()> {
         if table.ranges.is_empty() {
             return Ok(());
         }
@@ -233,20 +240,25 @@ impl Inner {
         let (levels, known) = (version.levels.edit(edit), version.ranges.list());
         drop(version);
         let (needs, added) = (levels.needed_ranges(), table.ranges.list());
-        let mut tombstones: Vec<_> = added.iter().filter(|range| needs.holds(*range)).collect();
-        edit.ranges = tombstones
-            .iter()
-            .map(|of| RangeRef::to_owned(*of))
-            .collect();
+        let is_needed = |range: &RangeRef<'_>| {
+            // The oldest snapshot that sees it must also see the newer ones.
+            let first_to_see = snapshots.partition_point(|of| *of < range.sequence);
+            let as_of = snapshots.get(first_to_see).copied().unwrap_or(u64::MAX);
+            needs.holds(*range) && !table.ranges.hide(*range, as_of)
+        };
+        let mut tombstones: Vec<_> = added.iter().filter(is_needed).collect();
         if tombstones.is_empty() {
             return Ok(());
         }
         let before = self.tree.catalog().runs_of(keyspace.id()).cloned();
         let before = before.map_or(Vec::new(), |runs| runs.range_runs);
         if before.len() >= RANGE_RUNS_MAX {
-            tombstones.extend(known.iter());
+            tombstones = known.iter().filter(is_needed).chain(tombstones).collect();
             edit.removed = before.iter().map(|run| run.number()).collect();
+            edit.replaces_ranges = true;
         }
+        let owned = tombstones.iter().map(|of| RangeRef::to_owned(*of));
+        edit.ranges = owned.collect();
         let run = self.with_build(keyspace, u64::MAX, |build| {
             write_range_run(tombstones, build)
         })?;

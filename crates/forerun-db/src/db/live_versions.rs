@@ -1,26 +1,42 @@
 //! All versions in a super version except those that a range deletion covers and those that have
 //! expired.
+//!
+//! A scan skips what it would have to step over: what earlier scans have found dead
+//! (`dead_ranges.rs`), and in runs that are older than a range deletion, what that covers. At first
+//! it steps, because a few steps take less time than a search.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
+use super::dead_ranges::DeadRange;
+use super::dead_walk::{DeadWalk, has_reached};
 use super::snapshots::ReadPoint;
 use super::source_cursor::SourceCursor;
-use super::super_version::SuperVersion;
+use super::super_version::{SuperVersion, Table};
 use crate::Result;
 use crate::comparator::KeyOrder;
+use crate::ranges::RangeRef;
 use crate::tree::merge::Merge;
 use crate::tree::scan_limit::Direction;
-use crate::versions::{Version, VersionCursor};
+use crate::versions::{BEHIND_ALL, SEQUENCE_MAX, SeekSide, SeekTarget, Version, VersionCursor};
 
 /// The versions that remain after range deletions and expiry, at one moment.
 pub(super) struct LiveVersions<'a> {
     versions: Merge<SourceCursor<'a>>,
     version: &'a SuperVersion,
+    order: KeyOrder,
     read_point: ReadPoint,
     /// Whether there is any range deletion. If not, versions are not checked against ranges.
     has_ranges: bool,
     /// Whether anything may be deleted by a range or expired. If not, versions are not looked at.
     hides_any: bool,
+    /// The memtable whose dead ranges are those of all versions here.
+    table: Option<&'a Table>,
+    walk: DeadWalk,
+    /// Whether the walk may have passed a live key.
+    is_undecided: bool,
+    /// Buffer for a key.
+    key: Vec<u8>,
 }
 
 impl<'a> LiveVersions<'a> {
@@ -29,21 +45,30 @@ impl<'a> LiveVersions<'a> {
         order: &KeyOrder,
         read_point: ReadPoint,
     ) -> LiveVersions<'a> {
-        LiveVersions::of(version.versions(order), version, read_point)
+        LiveVersions {
+            table: version.tables.first().map(|table| &**table),
+            ..LiveVersions::of(version.versions(order), version, order, read_point)
+        }
     }
 
     /// Those of some of the super version's memtables and runs.
     pub(super) fn of(
         versions: Merge<SourceCursor<'a>>,
         version: &'a SuperVersion,
+        order: &KeyOrder,
         read_point: ReadPoint,
     ) -> LiveVersions<'a> {
         let mut live = LiveVersions {
             versions,
             version,
+            order: order.clone(),
             read_point,
             has_ranges: false,
             hides_any: false,
+            table: None,
+            walk: DeadWalk::default(),
+            is_undecided: false,
+            key: Vec::new(),
         };
         live.reopen(read_point);
         live
@@ -54,6 +79,8 @@ impl<'a> LiveVersions<'a> {
         self.read_point = read_point;
         self.has_ranges = self.version.has_ranges();
         self.hides_any = self.has_ranges || read_point.expired_sequence > 0;
+        self.walk.reset();
+        self.is_undecided = false;
     }
 
     /// See [`Merge::set_limit`].
@@ -75,61 +102,202 @@ impl<'a> LiveVersions<'a> {
     }
 
     #[inline]
-    fn pass_forward(&mut self) -> Result<()> {
+    fn pass(&mut self, side: SeekSide) -> Result<()> {
         while self.hides_any && self.is_expired_or_deleted() {
             if self.versions.is_limit_passed() {
                 self.versions.leave();
                 break;
             }
-            self.versions.next()?;
+            if self.walk.step() && self.skip_from_here(side)? {
+                continue;
+            }
+            match side {
+                SeekSide::AtOrAfter => self.versions.next()?,
+                SeekSide::Before => self.versions.prev()?,
+            }
         }
         Ok(())
     }
 
-    #[inline]
-    fn pass_backward(&mut self) -> Result<()> {
-        while self.hides_any && self.is_expired_or_deleted() {
-            if self.versions.is_limit_passed() {
-                self.versions.leave();
-                break;
-            }
-            self.versions.prev()?;
+    #[cold]
+    fn skip_from_here(&mut self, side: SeekSide) -> Result<bool> {
+        let mut key = std::mem::take(&mut self.key);
+        key.clear();
+        key.extend_from_slice(self.versions.at().map_or(&[], |at| at.key));
+        let has_moved = self.skip(&key, side);
+        self.key = key;
+        has_moved
+    }
+
+    /// At a checkpoint of the walk: skips what is known to be dead, from a key on.
+    fn skip(&mut self, key: &[u8], side: SeekSide) -> Result<bool> {
+        let Some(table) = self.table else {
+            return self.skip_covered(key, side);
+        };
+        if self.is_undecided {
+            return self.skip_while_undecided(table, key, side);
         }
-        Ok(())
+        if let Some(range) = self.walk.confirming() {
+            if !has_reached(&self.order, key, range.found.far(side), side) {
+                return Ok(false);
+            }
+            self.confirm(table, side);
+        }
+        match table.dead_ranges.find(&self.order, key) {
+            Some(range) => self.skip_or_confirm(table, range, key, side),
+            None => {
+                self.walk.note_checkpoint(key);
+                self.skip_covered(key, side)
+            }
+        }
+    }
+
+    /// [`skip`](Self::skip) without taking what the walk has passed for dead.
+    fn skip_while_undecided(&mut self, table: &Table, key: &[u8], side: SeekSide) -> Result<bool> {
+        let range = table.dead_ranges.find(&self.order, key);
+        let skippable = range
+            .as_ref()
+            .and_then(|range| range.skippable_at(self.read_point));
+        match skippable.filter(|span| span.contains(&self.order, key)) {
+            Some(span) => {
+                let far = Arc::clone(span.far(side));
+                self.move_to(&far, side).map(|()| true)
+            }
+            None => self.skip_covered(key, side),
+        }
+    }
+
+    fn move_to(&mut self, target: &[u8], side: SeekSide) -> Result<()> {
+        match side {
+            SeekSide::AtOrAfter => self.versions.seek(target, SEQUENCE_MAX),
+            SeekSide::Before => self.versions.seek_before(target, BEHIND_ALL),
+        }
+    }
+
+    fn skip_or_confirm(
+        &mut self,
+        table: &Table,
+        range: DeadRange,
+        key: &[u8],
+        side: SeekSide,
+    ) -> Result<bool> {
+        let skippable = range.skippable_at(self.read_point).cloned();
+        let target = match &skippable {
+            Some(span) if span.contains(&self.order, key) => {
+                let far = Arc::clone(span.far(side));
+                self.walk.skip(range, span, side);
+                far
+            }
+            None if range.skippable.is_none() && range.is_found_before(self.read_point) => {
+                let near: Arc<[u8]> = key.into();
+                self.walk.confirm(range, Arc::clone(&near));
+                near
+            }
+            // A reader of an older snapshot steps.
+            _ => {
+                self.walk.note_unusable();
+                return Ok(false);
+            }
+        };
+        if self.walk.confirming().is_some() {
+            // Before the seek, which therefore finds what was linked before.
+            table.memtable.synchronize();
+        }
+        self.move_to(&target, side).map(|()| true)
+    }
+
+    /// The walk has stepped over all of the range that it was to confirm.
+    fn confirm(&mut self, table: &Table, side: SeekSide) {
+        if let Some(range) = self.walk.confirmed(self.read_point, side) {
+            table.dead_ranges.confirm(&range);
+        }
+    }
+
+    /// Moves cursors of older runs to the end of the range deletion that covers a key.
+    fn skip_covered(&mut self, key: &[u8], side: SeekSide) -> Result<bool> {
+        if !self.has_ranges || !self.walk.looks_for_older() {
+            return Ok(false);
+        }
+        let end = |range: RangeRef<'_>| {
+            let end = match side {
+                SeekSide::AtOrAfter => range.end,
+                SeekSide::Before => range.start,
+            };
+            (end.to_vec(), range.sequence)
+        };
+        let newest = self
+            .version
+            .newest_range_over(key, self.read_point.sequence, end);
+        let Some((end, deleted_sequence)) = newest else {
+            return Ok(false);
+        };
+        let to = SeekTarget {
+            key: &end,
+            sequence: SEQUENCE_MAX,
+            side,
+        };
+        self.versions.skip_older(to, deleted_sequence)
+    }
+
+    fn is_at_live_key(&self) -> bool {
+        self.versions.at().is_some() && !self.versions.is_limit_passed()
+    }
+
+    /// The walk has ended at an entry, or behind the last one.
+    #[cold]
+    fn end_walk(&mut self, found: Option<&[u8]>, side: SeekSide) {
+        if let (Some(table), Some(range)) = (self.table, self.walk.confirming()) {
+            let far = range.found.far(side);
+            let has_reached_far = match found.or(self.versions.at().map(|at| at.key)) {
+                Some(key) => has_reached(&self.order, key, far, side),
+                // Where the scan ends, or at the last of all versions.
+                None => !self.versions.is_limited_before(far, side),
+            };
+            if has_reached_far {
+                self.confirm(table, side);
+            } else if found.is_some() || self.is_at_live_key() {
+                // There is a live key in it.
+                table.dead_ranges.remove(range);
+            }
+        }
+        if let (Some(table), Some(range)) = (self.table, self.walk.found(self.read_point, side)) {
+            table.dead_ranges.add(&self.order, range);
+        }
+        self.walk.reset();
     }
 }
 
 impl VersionCursor for LiveVersions<'_> {
     fn seek_first(&mut self) -> Result<()> {
         self.versions.seek_first()?;
-        self.pass_forward()
+        self.pass(SeekSide::AtOrAfter)
     }
 
     fn seek_last(&mut self) -> Result<()> {
         self.versions.seek_last()?;
-        self.pass_backward()
+        self.pass(SeekSide::Before)
     }
 
     fn seek(&mut self, key: &[u8], sequence: u64) -> Result<()> {
         self.versions.seek(key, sequence)?;
-        self.pass_forward()
+        self.pass(SeekSide::AtOrAfter)
     }
 
     fn seek_before(&mut self, key: &[u8], sequence: u64) -> Result<()> {
         self.versions.seek_before(key, sequence)?;
-        self.pass_backward()
+        self.pass(SeekSide::Before)
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
         self.versions.next()?;
-        self.pass_forward()
+        self.pass(SeekSide::AtOrAfter)
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
         self.versions.prev()?;
-        self.pass_backward()
+        self.pass(SeekSide::Before)
     }
 
     #[inline(always)]
@@ -146,7 +314,38 @@ impl VersionCursor for LiveVersions<'_> {
         self.versions.is_limit_passed()
     }
 
+    #[inline(always)]
+    fn note_deleted(&mut self) -> bool {
+        self.walk.step()
+    }
+
+    fn skip_deleted(&mut self, key: &[u8], side: SeekSide) -> Result<bool> {
+        let has_moved = self.skip(key, side)?;
+        if has_moved {
+            self.pass(side)?;
+        }
+        Ok(has_moved)
+    }
+
+    fn note_too_new(&mut self) {
+        self.walk.note_newer();
+    }
+
+    #[inline(always)]
+    fn set_undecided(&mut self, is_undecided: bool) {
+        self.is_undecided = is_undecided;
+    }
+
+    #[inline(always)]
+    fn end_search(&mut self, found: Option<&[u8]>, side: SeekSide) {
+        if self.walk.has_begun() {
+            self.end_walk(found, side);
+        }
+    }
+
     fn reset(&mut self) {
         self.versions.reset();
+        self.walk.reset();
+        self.is_undecided = false;
     }
 }

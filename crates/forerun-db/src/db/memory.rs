@@ -17,12 +17,14 @@
 //! readers hold the memory, the write waits briefly and then fails: the reader may be the writer's
 //! own iterator, and then the wait would never end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_core::sync::time;
 
 use super::Inner;
 use super::background_work::{FailOn, Task};
+use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{EMPTY_INDEXED_TABLE_BYTES, EMPTY_TABLE_BYTES, MemTableSet};
 use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 use crate::{Background, Error, Result};
@@ -40,6 +42,9 @@ const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
 /// If readers hold too much memory for a memtable set of the usual size, one that is smaller by up
 /// to this factor is acceptable.
 const SIZE_SHARE_MIN: usize = 8;
+
+/// Range deletions that are in runs count up to this share of the memory limit.
+const FLUSHED_RANGES_SHARE: usize = 4;
 
 /// How long a write waits for memory that only readers hold.
 const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -179,8 +184,24 @@ impl Inner {
 
     /// The memory that is left for the active memtable set and the pool of regions.
     pub(super) fn bytes_beside_held(&self) -> usize {
-        let taken = self.memtables.held.bytes() + RESERVE_BYTES;
+        let taken = self.memtables.held.bytes() + RESERVE_BYTES + self.flushed_ranges_bytes();
         self.options.memory_limit_bytes.saturating_sub(taken)
+    }
+
+    /// The memory of range deletions that are in runs, as far as it counts towards the limit.
+    /// Beyond that, writes must go on: while a snapshot needs what they cover, nothing can free
+    /// them.
+    fn flushed_ranges_bytes(&self) -> usize {
+        let keyspaces = self.keyspaces.load();
+        let of = |keyspace: &Arc<KeyspaceData>| keyspace.version.load().ranges.used_bytes();
+        let bytes: usize = keyspaces.iter().map(of).sum();
+        bytes.min(self.flushed_ranges_limit_bytes())
+    }
+
+    /// What range deletions in runs may take of the memory limit. At half of it, compactions get
+    /// rid of them.
+    pub(super) fn flushed_ranges_limit_bytes(&self) -> usize {
+        self.options.memory_limit_bytes / FLUSHED_RANGES_SHARE
     }
 
     fn reservation(&self, active: &MemTableSet, size: Size) -> Reservation {

@@ -42,6 +42,31 @@ fn touched_bytes(inner: &Inner) -> usize {
 }
 
 #[test]
+fn range_deletions_in_runs_count_up_to_a_quarter_of_the_limit() {
+    const LIMIT_BYTES: usize = 1 << 20;
+    let db = open(LIMIT_BYTES);
+    let inner = db.inner().unwrap();
+    db.put([0; 4], b"").unwrap();
+    db.put([255; 4], b"").unwrap();
+    db.flush().unwrap();
+    let free_bytes = inner.bytes_beside_held();
+    // It needs what they cover, so they stay.
+    let _snapshot = db.snapshot();
+    let mut taken_bytes = Vec::new();
+    for number in 0..5_000_u32 {
+        db.delete_range((2 * number).to_be_bytes(), (2 * number + 1).to_be_bytes())
+            .unwrap();
+        if number % 1_000 == 999 {
+            db.flush().unwrap();
+            taken_bytes.push(free_bytes - inner.bytes_beside_held());
+        }
+    }
+    assert!(taken_bytes[0] > 80_000, "{taken_bytes:?}");
+    assert!(taken_bytes[1] > 160_000, "{taken_bytes:?}");
+    assert_eq!(taken_bytes[4], LIMIT_BYTES / 4, "{taken_bytes:?}");
+}
+
+#[test]
 fn a_memtable_takes_the_memory_of_the_last_one_and_returns_what_it_does_not_use() {
     let db = open(1 << 20);
     let inner = db.inner().unwrap();

@@ -21,6 +21,7 @@ use super::keyspace_data::KeyspaceData;
 use super::super_version::Table;
 use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 use crate::memtable::{Prepared, RegionPool};
+use crate::panics;
 
 /// The maximum size of an empty memtable without an index.
 pub(super) const EMPTY_TABLE_BYTES: usize = 1 << 10;
@@ -201,10 +202,20 @@ impl MemTableSet {
         self.within_limit(|may_take| entries.grow_index(may_take));
     }
 
-    /// Publishes entries whose memory is reserved. If the skip-list index of their memtable is out
-    /// of date, there is a new one, as far as the limit allows it.
-    pub(super) fn publish(&self, entries: Prepared<'_>, sequences: impl Iterator<Item = u64>) {
-        self.within_limit(|may_take| entries.publish_as(sequences, may_take));
+    /// Builds a new skip-list index for a keyspace's memtable, if there is one and its index is out
+    /// of date, as far as the limit allows it.
+    pub(super) fn build_index_if_due(&self, keyspace: &KeyspaceData) {
+        let Some(table) = self.table(keyspace.id()) else {
+            return;
+        };
+        let built = panics::catch_if(keyspace.order().may_panic(), "indexing a memtable", || {
+            self.within_limit(|may_take| table.memtable.build_index_if_due(may_take));
+            Ok(())
+        });
+        if let Err(error) = built {
+            // The write that made it due is visible, and the index only makes searches faster.
+            tracing::warn!(%error, "a memtable stays without its index");
+        }
     }
 
     /// Lets an index take memory, which `take` asks for, as far as the limit allows it.

@@ -19,6 +19,8 @@
 //! - `directory.rs`: the right to change the directory, which stays locked while anyone has it.
 //! - `maintenance.rs`: flushing, compacting, checking and copying on request.
 //! - `iter.rs`, `cursor.rs`, `cursor_pool.rs`: entries in order, and cursors kept for reuse.
+//! - `live_versions.rs`, `dead_walk.rs`, `dead_ranges.rs`: what scans step over, and what they
+//!   skip.
 //! - `keyspace.rs`: the handle of a keyspace; `keyspace_data.rs`: the keyspace behind it.
 
 mod background;
@@ -33,6 +35,8 @@ mod compaction;
 mod count;
 mod cursor;
 mod cursor_pool;
+mod dead_ranges;
+mod dead_walk;
 mod directory;
 mod flush;
 mod held_memory;

@@ -365,6 +365,9 @@ impl Replay<'_> {
         match prepare(memtables, parts, ranges_bytes)? {
             Fits::Yes(entries) => {
                 entries.publish(record.first_sequence);
+                for Part { keyspace, .. } in parts {
+                    memtables.build_index_if_due(keyspace);
+                }
                 Ok(None)
             }
             Fits::No { needed_bytes } => Ok(Some(needed_bytes)),

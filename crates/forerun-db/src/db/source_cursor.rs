@@ -101,6 +101,14 @@ impl InterleavedSeek for SourceCursor<'_> {
         }
     }
 
+    fn is_older(&self, to: SeekTarget<'_>, sequence: u64) -> bool {
+        match self {
+            SourceCursor::Table(_) => false,
+            SourceCursor::Run(cursor) => cursor.is_older(to, sequence),
+            SourceCursor::Level(cursor) => cursor.is_older(to, sequence),
+        }
+    }
+
     fn read(&mut self) -> Result<()> {
         match self {
             SourceCursor::Table(_) => Ok(()),

@@ -18,12 +18,13 @@ use std::sync::Arc;
 use forerun_core::arch::prefetch_read;
 use forerun_core::sync::OnceLock;
 
+use super::dead_ranges::DeadRanges;
 use super::held_memory::{HeldBytes, HeldMemory};
 use super::source_cursor::SourceCursor;
 use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::memtable::{MemTable, MemTableConfig, RegionSource};
-use crate::ranges::Ranges;
+use crate::ranges::{RangeRef, Ranges};
 use crate::run::Run;
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
@@ -56,6 +57,8 @@ pub(super) struct Table {
     pub(super) memtable: MemTable,
     /// Range deletions written with it.
     pub(super) ranges: Arc<Ranges>,
+    /// What scans need not step over, here and in everything older.
+    pub(super) dead_ranges: DeadRanges,
     /// Its share of the held memory, once it takes no more writes. The last field, so that the
     /// memory is freed before the share is returned.
     held: OnceLock<HeldBytes>,
@@ -67,6 +70,7 @@ impl Table {
         Ok(Table {
             memtable: MemTable::from_source(config, Some(source))?,
             ranges: Arc::new(Ranges::new(order)),
+            dead_ranges: DeadRanges::default(),
             held: OnceLock::new(),
         })
     }
@@ -117,6 +121,19 @@ impl SuperVersion {
     pub(super) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
         let covers = self.all_ranges().map(|ranges| ranges.cover(key, snapshot));
         covers.max().unwrap_or(0)
+    }
+
+    /// Passes the newest of the range deletions that [`cover`](Self::cover) considers to `take`.
+    pub(super) fn newest_range_over<T>(
+        &self,
+        key: &[u8],
+        snapshot: u64,
+        take: impl FnOnce(RangeRef<'_>) -> T,
+    ) -> Option<T> {
+        let newest = self
+            .all_ranges()
+            .max_by_key(|ranges| ranges.cover(key, snapshot))?;
+        newest.newest_over(key, snapshot, take)
     }
 
     /// The range deletions, by where they are.

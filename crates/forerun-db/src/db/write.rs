@@ -218,11 +218,14 @@ impl Inner {
             let last_sequence = first_sequence + count as u64 - 1;
             self.make_visible(first_sequence, last_sequence, || {
                 if has_ranges {
-                    part.publish(active, prepared, table, first_sequence)
+                    part.publish(prepared, table, first_sequence)
                 } else {
-                    active.publish(prepared, first_sequence..)
+                    prepared.publish_as(first_sequence..)
                 }
+                part.revoke_dead_ranges(table);
             })?;
+            // Only now, because later writers wait until the entries are visible.
+            active.build_index_if_due(part.keyspace);
             Ok(Attempt::Done(last_sequence))
         })
     }
@@ -271,6 +274,9 @@ impl Inner {
             self.make_visible(first_sequence, last_sequence, || {
                 entries.publish(first_sequence);
             })?;
+            for Part { keyspace, .. } in &parts {
+                active.build_index_if_due(keyspace);
+            }
             Ok(Attempt::Done(last_sequence))
         })
     }

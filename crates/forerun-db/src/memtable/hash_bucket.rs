@@ -116,10 +116,10 @@ impl Tags {
         (self.0[0] >> OVERFLOW_SHIFT & OVERFLOW_MASK) as u32
     }
 
-    /// Whether tags and control are the same, apart from the lock.
-    pub(super) fn holds_same(self, other: Tags) -> bool {
-        let [first, second, third] = self.0;
-        first & !LOCKED == other.0[0] & !LOCKED && second == other.0[1] && third == other.0[2]
+    /// Whether a writer had the bucket; meaningful for its first line only.
+    #[inline(always)]
+    pub(super) fn is_locked(self) -> bool {
+        self.0[0] & LOCKED != 0
     }
 
     /// Whether the bucket lacks entries for which there was no memory.

@@ -17,9 +17,10 @@
 //! because n is counted before an entry leaves the bucket that is split.
 //!
 //! A bucket that is full continues in a spare line (`hash_spares.rs`). When it is split, its
-//! entries move up, and lines that become empty are spare again. A reader that follows a bucket to
-//! another line and finds nothing therefore looks at the first line again, and starts over if it
-//! differs.
+//! entries move up, and lines that become empty are spare again. They move while the bucket is
+//! locked, after the new buckets were counted and before it is unlocked. So a reader that follows a
+//! bucket to another line and finds nothing starts over if the number of buckets has changed, and
+//! leaves it to the skip list if the bucket was locked when it read the first line.
 //!
 //! If there is no memory for buckets or spare lines, a full bucket is marked incomplete, and keys
 //! that it lacks are searched for in the skip list.
@@ -96,7 +97,7 @@ pub(super) enum Indexed<'a> {
     At(Node<'a>),
     /// No version of it is in the table.
     Missing,
-    /// The bucket is incomplete; the list knows.
+    /// The bucket is incomplete, or a writer has it; the list knows.
     Unknown,
 }
 
@@ -237,10 +238,12 @@ impl HashIndex {
             let is_same = match first_tags.overflow() {
                 // The entry may have moved to the bucket that was split off.
                 0 => bucket_of(hash, now) == bucket_of(hash, buckets),
-                // It may have moved to the first line, whose tags then differ; its old line may
-                // already be reused, also for another bucket. Entries leave the first line only
-                // when it is split.
-                _ => now == buckets && first.tags().holds_same(first_tags),
+                // It may have moved to the first line, and its old line may already be reused, also
+                // for another bucket. If `buckets` was read before the new buckets were counted,
+                // `now` differs: whoever misses an entry that has moved has seen it removed. If it
+                // was read afterwards, the first line was locked, or has all that moved.
+                _ if now == buckets && first_tags.is_locked() => return Indexed::Unknown,
+                _ => now == buckets,
             };
             if is_same {
                 return Indexed::Missing;
@@ -497,8 +500,7 @@ impl HashIndex {
     }
 
     /// Moves entries of a bucket to its first line, and frees the lines behind it that become
-    /// empty. A third line, which hardly any bucket has, waits until it is the second, because
-    /// readers look at the first line alone to see whether anything has moved.
+    /// empty. A third line, which hardly any bucket has, waits until it is the second.
     #[cold]
     fn move_up(&self, arena: &Arena, first: &Line) {
         while let Some(second) = self.next(arena, first) {

@@ -2,6 +2,8 @@
 //! with one bucket; a second one is split off it while others read or write. Its entries keep one
 //! bit of the hash, so this split takes the next ones from the keys.
 
+use std::collections::HashMap;
+
 use forerun_core::Pages;
 use forerun_core::sync::loom_model::check;
 use loom::cell::UnsafeCell;
@@ -10,7 +12,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use super::arena::Arena;
-use super::hash_addressing::bucket_of;
+use super::hash_addressing::{KeyHasher, bucket_of, tag};
 use super::hash_bucket::SLOTS;
 use super::hash_index::{HashIndex, Indexed};
 use super::node::{Draft, Node, Seal};
@@ -21,6 +23,9 @@ const TWO_BUCKETS: usize = 10;
 
 /// Sequence numbers of a model.
 const SEQUENCES: usize = SLOTS + 4;
+
+/// The hash function of the models.
+const SEED: u64 = 1;
 
 struct Table {
     arena: Arena,
@@ -37,7 +42,7 @@ unsafe impl Sync for Table {}
 impl Table {
     fn new() -> Arc<Table> {
         let arena = Arena::new(1 << 16, Pages::Small, None).unwrap();
-        let index = HashIndex::new(&arena, 1).unwrap().unwrap();
+        let index = HashIndex::new(&arena, SEED).unwrap().unwrap();
         Arc::new(Table {
             arena,
             index,
@@ -74,17 +79,20 @@ impl Table {
 
     /// The sequence number of a key's newest version.
     fn find(&self, key: &[u8]) -> Option<u64> {
-        match self.index.find(&self.arena, self.index.hash(key), key) {
-            Indexed::At(node) => {
-                let sequence = node.sequence();
-                // SAFETY: nobody writes to it any more.
-                let contents =
-                    self.contents[sequence as usize].with(|contents| unsafe { *contents });
-                assert_eq!(contents, sequence, "a node that is found is whole");
-                Some(sequence)
+        loop {
+            match self.index.find(&self.arena, self.index.hash(key), key) {
+                Indexed::At(node) => {
+                    let sequence = node.sequence();
+                    // SAFETY: nobody writes to it any more.
+                    let contents =
+                        self.contents[sequence as usize].with(|contents| unsafe { *contents });
+                    assert_eq!(contents, sequence, "a node that is found is whole");
+                    return Some(sequence);
+                }
+                Indexed::Missing => return None,
+                // A writer has the bucket. A memtable searches its list, which the model lacks.
+                Indexed::Unknown => thread::yield_now(),
             }
-            Indexed::Missing => None,
-            Indexed::Unknown => panic!("the bucket has space"),
         }
     }
 
@@ -286,6 +294,43 @@ fn a_reader_finds_keys_of_an_overflowed_bucket_while_it_is_split() {
             assert_eq!(table.find(&key), Some(sequence));
         });
     }
+}
+
+/// Two keys with one tag, of which the first moves to the second bucket and the other stays.
+fn keys_of_one_tag() -> [[u8; 2]; 2] {
+    let hasher = KeyHasher::new(SEED);
+    let mut by_tag = HashMap::<u16, [Option<[u8; 2]>; 2]>::new();
+    for number in 0..=u16::MAX {
+        let key = number.to_be_bytes();
+        let hash = hasher.hash(&key);
+        let of_tag = by_tag.entry(tag(hash)).or_default();
+        of_tag[bucket_of(hash, 2)] = Some(key);
+        if let [Some(staying), Some(moving)] = *of_tag {
+            return [moving, staying];
+        }
+    }
+    panic!("no two keys have the same tag");
+}
+
+#[test]
+fn a_key_that_moves_up_to_the_slot_of_another_with_its_tag_is_found() {
+    let [moving, overflowing] = keys_of_one_tag();
+    check(3, move || {
+        let table = Table::new();
+        table.insert(&moving, 1);
+        for at in 1..SLOTS {
+            table.insert(&table.key(false, 200 + at as u8), at as u64 + 1);
+        }
+        table.insert(&overflowing, SLOTS as u64 + 1);
+        let (one, other) = (table.clone(), table.clone());
+        let grower = thread::spawn(move || one.grow());
+        let reader = thread::spawn(move || {
+            assert_eq!(other.find(&overflowing), Some(SLOTS as u64 + 1));
+        });
+        grower.join().unwrap();
+        reader.join().unwrap();
+        assert_eq!(table.find(&moving), Some(1));
+    });
 }
 
 #[test]

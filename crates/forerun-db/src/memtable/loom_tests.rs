@@ -6,6 +6,7 @@ use std::sync::Arc as StdArc;
 
 use forerun_core::Pages;
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use super::arena::Arena;
@@ -69,7 +70,8 @@ fn insert_all(list: &SkipList, entries: &[(&[u8], usize, u64)]) {
 
 /// Counts entries, and builds an index if one is due.
 fn count(list: &SkipList, entries: usize) {
-    list.count(entries, &|_| true);
+    list.count(entries);
+    list.build_index_if_due(&|_| true);
 }
 
 fn finds(list: &SkipList, key: &[u8]) -> bool {
@@ -121,6 +123,23 @@ fn two_inserts_at_one_place_are_both_found() {
         assert!(finds(&list, b"c"), "a writer reads its own write");
         writer.join().unwrap();
         check_all(&list, &[b"b", b"c"]);
+    });
+}
+
+#[test]
+fn a_reader_finds_an_entry_or_its_writer_sees_what_the_reader_did_before_it_synchronized() {
+    model(|list| {
+        let is_done = Arc::new(AtomicBool::new(false));
+        let (other, is_done_before) = (list.clone(), is_done.clone());
+        let writer = thread::spawn(move || {
+            insert(&other, b"b", 1, 1);
+            other.count(1);
+            is_done_before.load(Ordering::Relaxed)
+        });
+        is_done.store(true, Ordering::Relaxed);
+        list.synchronize();
+        let is_found = finds(&list, b"b");
+        assert!(writer.join().unwrap() || is_found);
     });
 }
 

@@ -367,6 +367,19 @@ impl MemTable {
         TableVersions::new(self)
     }
 
+    /// Builds the skip-list index if the last one is out of date. It asks `may_take` before it
+    /// takes memory for it.
+    pub(crate) fn build_index_if_due(&self, may_take: &dyn Fn(usize) -> bool) {
+        self.list.build_index_if_due(may_take);
+    }
+
+    /// Orders the caller and the writers. Either a later search finds the entries of a batch that
+    /// is being published, or its writer, once it has published it, sees what the caller did
+    /// before.
+    pub(crate) fn synchronize(&self) {
+        self.list.synchronize();
+    }
+
     /// Takes no more writes, and returns memory to the system that an earlier table has used and
     /// this one does not.
     pub(crate) fn close(&self) {

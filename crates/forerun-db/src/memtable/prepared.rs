@@ -204,17 +204,17 @@ impl<'a> Prepared<'a> {
     /// If the table's comparator panics. Some of the entries may be visible then, and the others
     /// never will be.
     pub fn publish(self, first_sequence: u64) {
-        self.publish_as(first_sequence.., &|_| true);
+        let list = self.list;
+        self.publish_as(first_sequence..);
+        list.build_index_if_due(&|_| true);
     }
 
     /// [`publish`](Self::publish) for entries that are only some of a batch: each gets a number of
-    /// its own, ascending. There must be at least as many numbers as entries. If the skip-list
-    /// index is out of date, it asks `may_take` before it takes memory for a new one.
-    pub(crate) fn publish_as(
-        self,
-        sequences: impl Iterator<Item = u64>,
-        may_take: &dyn Fn(usize) -> bool,
-    ) {
+    /// its own, ascending. There must be at least as many numbers as entries. The skip-list index
+    /// may then be out of date, until
+    /// [`build_index_if_due`](super::MemTable::build_index_if_due): that takes long, and writers of
+    /// later numbers wait until these entries are visible.
+    pub(crate) fn publish_as(self, sequences: impl Iterator<Item = u64>) {
         let prepared = ManuallyDrop::new(self);
         let (list, hash_index) = (prepared.list, prepared.hash_index);
         let mut next = prepared.first;
@@ -245,7 +245,7 @@ impl<'a> Prepared<'a> {
         if let Some(index) = hash_index {
             index.count_versions(with_other_version);
         }
-        list.count(prepared.entries, may_take);
+        list.count(prepared.entries);
     }
 }
 

@@ -39,8 +39,8 @@ pub(super) struct SkipList {
     index: AtomicPtr<SkipListIndex>,
     /// The number of entries at which the next index is built.
     index_due: AtomicUsize,
-    /// Relaxed throughout: it is a statistic, and decides when to build an index. Every write
-    /// changes it, and every search reads the fields above.
+    /// A statistic, which decides when to build an index. Every write changes it, and every search
+    /// reads the fields above.
     entries: CachePadded<AtomicUsize>,
 }
 
@@ -114,26 +114,41 @@ impl SkipList {
         self.height.load(Ordering::Relaxed) - 1
     }
 
+    /// See [`MemTable::synchronize`](super::MemTable::synchronize).
+    pub(super) fn synchronize(&self) {
+        // Acquire and Release: the changes of the number have one order. A batch that was counted
+        // before is linked, and whoever counts one afterwards sees what the caller did.
+        self.entries.fetch_add(0, Ordering::AcqRel);
+    }
+
     pub(super) fn entries(&self) -> usize {
+        // Relaxed: a statistic.
         self.entries.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
     pub(super) fn index(&self) -> Option<&SkipListIndex> {
-        // Acquire: pairs with the release in `count`, so that the whole index is visible.
+        // Acquire: pairs with the release in `build_index_if_due`, so that the whole index is
+        // visible.
         let index = self.index.load(Ordering::Acquire);
         // SAFETY: it is null or points to an index in the arena, which does not change any more.
         unsafe { index.as_ref() }
     }
 
-    /// Counts inserted entries, and builds a new index when the last one is out of date. It asks
-    /// `may_take` before it takes memory for one. Without the memory, searches are slower.
-    pub(super) fn count(&self, inserted: usize, may_take: &dyn Fn(usize) -> bool) {
-        let entries = self.entries.fetch_add(inserted, Ordering::Relaxed) + inserted;
+    /// Counts inserted entries.
+    pub(super) fn count(&self, inserted: usize) {
+        // Acquire and Release: see `synchronize`.
+        self.entries.fetch_add(inserted, Ordering::AcqRel);
+    }
+
+    /// Builds a new index if the last one is out of date. It asks `may_take` before it takes memory
+    /// for one. Without the memory, searches are slower.
+    pub(super) fn build_index_if_due(&self, may_take: &dyn Fn(usize) -> bool) {
+        let entries = self.entries();
         let due = self.index_due.load(Ordering::Relaxed);
-        let next = self.shape.index_due(entries);
         // Relaxed: if several threads find the index due, the exchange lets one of them build it.
         let claim = || {
+            let next = self.shape.index_due(entries);
             self.index_due
                 .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
         };

@@ -292,6 +292,20 @@ mod tests {
     }
 
     #[test]
+    fn an_index_is_not_built_before_the_entries_that_make_it_due_are_published() {
+        let config = MemTableConfig::default()
+            .limit_bytes(4 << 20)
+            .pages(Pages::Small);
+        let table = MemTable::new(config).unwrap();
+        let keys: Vec<_> = (0..INDEXED_ENTRIES_MIN).map(usize::to_be_bytes).collect();
+        let ops = keys.iter().map(|key| Op::Put { key, value: b"" });
+        table.prepare(ops).unwrap().publish_as(1..);
+        assert!(table.list.index().is_none());
+        table.build_index_if_due(&|_| true);
+        assert!(table.list.index().is_some());
+    }
+
+    #[test]
     fn an_index_has_all_nodes_of_its_level_and_a_group_enters_at_the_last_before_each_target() {
         for (seed, front) in [&b""[..], b"user:"]
             .into_iter()

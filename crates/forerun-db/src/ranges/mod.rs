@@ -229,6 +229,17 @@ impl Ranges {
         newest.map_or(0, |tombstone| tombstone.sequence)
     }
 
+    /// Passes the tombstone that [`cover`](Self::cover) finds to `take`, if there is one.
+    pub(crate) fn newest_over<T>(
+        &self,
+        key: &[u8],
+        snapshot: u64,
+        take: impl FnOnce(RangeRef<'_>) -> T,
+    ) -> Option<T> {
+        let list = self.list.load();
+        list.newest_over(&self.order, key, snapshot).map(take)
+    }
+
     /// Whether tombstones newer than `sequence` and not newer than `snapshot` cover all keys from
     /// `smallest` to `largest`, both included.
     pub(crate) fn covers_all(
@@ -244,6 +255,24 @@ impl Ranges {
             match list.newest_over(&self.order, key, snapshot) {
                 // It ends after the key, unless the comparator contradicts itself.
                 Some(newest) if newest.sequence > sequence && newest.covers(&self.order, key) => {
+                    key = newest.end;
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether newer tombstones, not newer than `snapshot`, cover all of a tombstone.
+    pub(crate) fn hide(&self, of: RangeRef<'_>, snapshot: u64) -> bool {
+        let list = self.list.load();
+        let mut key = of.start;
+        while self.order.compare(key, of.end).is_lt() {
+            match list.newest_over(&self.order, key, snapshot) {
+                // It ends after the key, unless the comparator contradicts itself.
+                Some(newest)
+                    if newest.sequence > of.sequence && newest.covers(&self.order, key) =>
+                {
                     key = newest.end;
                 }
                 _ => return false,

@@ -81,6 +81,12 @@ pub(crate) trait InterleavedSeek: VersionCursor + Sized {
     fn read(&mut self) -> Result<()> {
         Ok(())
     }
+
+    /// Whether it is known that everything from the current version on to the target, which is
+    /// ahead, is older than `sequence`.
+    fn is_older(&self, _to: SeekTarget<'_>, _sequence: u64) -> bool {
+        false
+    }
 }
 
 impl<C: VersionCursor + ?Sized> InterleavedSeek for Box<C> {}

@@ -147,6 +147,17 @@ impl<'r> LevelCursor<'r> {
 }
 
 impl InterleavedSeek for LevelCursor<'_> {
+    fn is_older(&self, to: SeekTarget<'_>, sequence: u64) -> bool {
+        let Some((current, _)) = &self.cursor else {
+            return false;
+        };
+        let last = self.runs.len() - 1;
+        let target = self.first_not_before(to.key).min(last);
+        let on_the_way = &self.runs[target.min(*current)..=target.max(*current)];
+        let is_older = |run: &Arc<Run>| run.meta().largest_sequence < sequence;
+        on_the_way.iter().all(is_older)
+    }
+
     fn seek_by_bounds(&mut self, to: SeekTarget<'_>) -> bool {
         let at = self.first_not_before(to.key);
         let is_there = match self.at_run(at) {

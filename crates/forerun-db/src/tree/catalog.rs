@@ -414,9 +414,11 @@ impl KeyspaceRuns {
         self.gone_bytes += gone.map(|run| run.meta().file_bytes).sum::<u64>();
         self.range_runs.retain(|run| !is_gone(&run));
         self.range_runs.extend(edit.range_runs.iter().cloned());
-        if !edit.ranges.is_empty() {
-            let added = edit.ranges.iter().map(RangeTombstone::as_ref);
-            self.ranges = Arc::new(self.ranges.with(added));
+        let added = || edit.ranges.iter().map(RangeTombstone::as_ref);
+        if edit.replaces_ranges {
+            self.ranges = Arc::new(Ranges::of(levels.order().clone(), added()));
+        } else if !edit.ranges.is_empty() {
+            self.ranges = Arc::new(self.ranges.with(added()));
         }
         let has_changed = !edit.removed.is_empty() || !edit.ranges.is_empty();
         if !has_changed || self.ranges.is_empty() {
@@ -424,7 +426,7 @@ impl KeyspaceRuns {
         }
         // Checking all of them takes time, so wait until enough bytes of runs have changed.
         let due_bytes = FORGET_BYTES.saturating_mul(self.ranges.len() as u64);
-        if self.gone_bytes >= due_bytes || levels.needs_none(&self.ranges) {
+        if self.gone_bytes >= due_bytes || levels.need_none(&self.ranges) {
             self.gone_bytes = 0;
             self.ranges = Arc::new(needed_ranges(levels, self.ranges.list().iter()));
         }

@@ -57,6 +57,8 @@ pub(crate) struct Edit {
     pub(crate) removed: Vec<u64>,
     /// Range deletions from memtables.
     pub(crate) ranges: Vec<RangeTombstone>,
+    /// Whether `ranges` replaces the earlier ones, and is not added to them.
+    pub(crate) replaces_ranges: bool,
     /// Runs to add that hold these range deletions. The runs they replace are in `removed`.
     pub(crate) range_runs: Vec<Arc<Run>>,
     /// Everything up to this sequence number has expired and was left out of the added runs.
@@ -155,11 +157,9 @@ impl Levels {
         ranges.any_newer_within(smallest(run), largest(run), needs_above(run))
     }
 
-    /// Whether it is certain that no run holds a version that these range deletions cover: every
-    /// run was written with all of them applied, or is newer.
-    pub(crate) fn needs_none(&self, ranges: &Ranges) -> bool {
-        let newest = ranges.largest_sequence();
-        self.runs().all(|(_, run)| needs_above(run) >= newest)
+    /// Whether no run may hold a version that one of these range deletions covers.
+    pub(crate) fn need_none(&self, ranges: &Ranges) -> bool {
+        !self.runs().any(|(_, run)| self.run_needs_any(run, ranges))
     }
 
     /// Finds out which range deletions cover anything in these runs.

@@ -117,6 +117,38 @@ impl<C: InterleavedSeek> Merge<C> {
         self.is_positioned = false;
     }
 
+    /// Whether a scan to `side` needs neither this key nor those that follow.
+    pub(crate) fn is_limited_before(&self, key: &[u8], side: SeekSide) -> bool {
+        self.limit.is_passed(&self.order, Direction::to(side), key)
+    }
+
+    /// Moves those cursors to a target ahead that have only versions older than `sequence` on the
+    /// way. Returns whether the merge has moved.
+    pub(crate) fn skip_older(&mut self, to: SeekTarget<'_>, sequence: u64) -> Result<bool> {
+        let is_ahead = |at: Version<'_>| match to.side {
+            SeekSide::AtOrAfter => self.order.compare(at.key, to.key).is_lt(),
+            SeekSide::Before => self.order.compare(at.key, to.key).is_ge(),
+        };
+        if !self.is_positioned || self.direction != Direction::to(to.side) {
+            return Ok(false);
+        }
+        let (winner, mut is_moved, mut is_winner_moved) = (self.tree[0], false, false);
+        for (at, source) in self.sources.iter_mut().enumerate() {
+            if source.cursor.at().is_some_and(is_ahead) && source.cursor.is_older(to, sequence) {
+                self.is_positioned = false;
+                to.seek(&mut source.cursor)?;
+                source.note(&self.order);
+                is_moved = true;
+                is_winner_moved |= at == winner;
+            }
+        }
+        if is_moved {
+            self.play_all();
+            self.read_winner()?;
+        }
+        Ok(is_winner_moved)
+    }
+
     /// Moves every cursor with `seek`, then finds the winner.
     fn position(
         &mut self,
@@ -136,10 +168,7 @@ impl<C: InterleavedSeek> Merge<C> {
     /// Moves every cursor to a target, then finds the winner.
     fn position_at(&mut self, to: SeekTarget<'_>) -> Result<()> {
         self.is_positioned = false;
-        self.direction = match to.side {
-            SeekSide::AtOrAfter => Direction::Forward,
-            SeekSide::Before => Direction::Backward,
-        };
+        self.direction = Direction::to(to.side);
         seek_all(&mut self.sources, None, self.cache.as_ref(), to)?;
         for source in &mut self.sources {
             source.note(&self.order);

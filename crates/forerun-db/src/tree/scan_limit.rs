@@ -8,6 +8,7 @@
 use std::ops::Bound;
 
 use crate::comparator::KeyOrder;
+use crate::versions::SeekSide;
 
 /// Bytes of the key's buffer that are kept for the next scan.
 const KEPT_BYTES: usize = 4 << 10;
@@ -17,6 +18,16 @@ const KEPT_BYTES: usize = 4 << 10;
 pub(crate) enum Direction {
     Forward,
     Backward,
+}
+
+impl Direction {
+    /// The direction of a scan that begins with such a seek.
+    pub(crate) fn to(side: SeekSide) -> Direction {
+        match side {
+            SeekSide::AtOrAfter => Direction::Forward,
+            SeekSide::Before => Direction::Backward,
+        }
+    }
 }
 
 /// The key at which a scan in one direction ends.

@@ -149,6 +149,32 @@ pub(crate) trait VersionCursor: Send {
         false
     }
 
+    /// Notes that whoever moves the cursor has found a key that is deleted. Returns whether it is
+    /// worth calling [`skip_deleted`](Self::skip_deleted).
+    #[inline(always)]
+    fn note_deleted(&mut self) -> bool {
+        false
+    }
+
+    /// Skips keys that are deleted, from the deleted key `key` on, if the cursor knows of any.
+    /// Returns whether it has moved. The cursor is at `key`, or behind it on the way to `side`.
+    fn skip_deleted(&mut self, _key: &[u8], _side: SeekSide) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Notes that whoever moves the cursor has met a version that is too new for it.
+    fn note_too_new(&mut self) {}
+
+    /// Notes whether the cursor may move on although it is not known yet whether the key that it
+    /// has passed is deleted.
+    #[inline(always)]
+    fn set_undecided(&mut self, _is_undecided: bool) {}
+
+    /// Notes that a search for a key that is not deleted has ended: at `found`, or if that is
+    /// `None`, at the current version.
+    #[inline(always)]
+    fn end_search(&mut self, _found: Option<&[u8]>, _side: SeekSide) {}
+
     /// Prepares the cursor for reuse: it has no position and keeps little memory.
     fn reset(&mut self) {}
 }

@@ -11,7 +11,7 @@
 //! the entry, and stops before the entry's key. Most keys have only one version, though. If the
 //! source shows this without a search, the cursor stays on the entry in this direction too.
 
-use super::{BEHIND_ALL, Kind, SEQUENCE_MAX, Version, VersionCursor};
+use super::{BEHIND_ALL, Kind, SEQUENCE_MAX, SeekSide, Version, VersionCursor};
 use crate::Result;
 use crate::comparator::KeyOrder;
 
@@ -183,6 +183,7 @@ impl<C: VersionCursor> VisibleEntries<C> {
             }
             self.pass_newer()?;
         }
+        self.versions.end_search(None, SeekSide::AtOrAfter);
         Ok(self.versions.at())
     }
 
@@ -242,12 +243,25 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 break;
             }
             if sequence > self.snapshot {
+                self.versions.note_too_new();
                 self.pass_newer()?
-            } else {
+            } else if !self.skip_deleted(SeekSide::AtOrAfter)? {
                 self.pass_key()?
             }
         }
+        self.versions.end_search(None, SeekSide::AtOrAfter);
         Ok(())
+    }
+
+    /// Skips deleted keys, if the source knows of any from the one on at which it is. Returns
+    /// whether it has moved.
+    #[inline]
+    fn skip_deleted(&mut self, side: SeekSide) -> Result<bool> {
+        if !self.versions.note_deleted() {
+            return Ok(false);
+        }
+        keep(&mut self.key, self.versions.at().map(|at| at.key));
+        self.versions.skip_deleted(&self.key, side)
     }
 
     /// Skips a version that is too new. An older one of the same key may be visible.
@@ -293,10 +307,16 @@ impl<C: VersionCursor> VisibleEntries<C> {
                 if self.versions.is_limit_passed() {
                     break;
                 }
+                if at.sequence > self.snapshot {
+                    self.versions.note_too_new();
+                } else if self.skip_deleted(SeekSide::Before)? {
+                    continue;
+                }
                 self.versions.prev()?;
                 continue;
             }
             keep(&mut self.key, Some(at.key));
+            self.versions.set_undecided(true);
             let mut newest = None;
             let mut passed = 0;
             while self.is_at_key() {
@@ -324,8 +344,10 @@ impl<C: VersionCursor> VisibleEntries<C> {
             }
             if self.is_at_key() {
                 // The key's other versions are too new, or have been skipped.
+                self.versions.note_too_new();
                 self.versions.seek_before(&self.key, SEQUENCE_MAX)?;
             }
+            self.versions.set_undecided(false);
             if newest == Some(Kind::Value) {
                 self.position = Position::BeforeKey;
                 break;
@@ -333,7 +355,12 @@ impl<C: VersionCursor> VisibleEntries<C> {
             if self.versions.is_limit_passed() {
                 break;
             }
+            if self.versions.note_deleted() {
+                self.versions.skip_deleted(&self.key, SeekSide::Before)?;
+            }
         }
+        let found = (self.position == Position::BeforeKey).then_some(&*self.key);
+        self.versions.end_search(found, SeekSide::Before);
         Ok(())
     }
 

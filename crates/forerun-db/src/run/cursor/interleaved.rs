@@ -29,6 +29,10 @@ const LEAF_LINES: usize = 3;
 const INTERNAL_LINES: usize = 2;
 
 impl InterleavedSeek for RunCursor<'_> {
+    fn is_older(&self, _to: SeekTarget<'_>, sequence: u64) -> bool {
+        self.run.meta().largest_sequence < sequence
+    }
+
     fn seek_by_bounds(&mut self, to: SeekTarget<'_>) -> bool {
         self.leave();
         let (order, meta) = (self.run.order(), self.run.meta());

@@ -1,0 +1,237 @@
+//! Ranges of keys in which scans have found nothing alive, so that later scans skip them.
+//!
+//! ```text
+//!   keys     a  ✕  ✕  ✕  ✕  ✕  ✕  ✕  ✕  ✕  ✕  k          ✕: deleted, by key or by range, or expired
+//!                  └─ found ───────────┘                 by one scan, which stepped over it
+//!                  └─ skippable ─┘                       confirmed by another, as of its read point
+//! ```
+//!
+//! A queue deletes at one end what it has read there. Without these ranges, each scan would step
+//! over everything that was ever taken, until a compaction drops it.
+//!
+//! What is dead stays dead for every later read point, unless it is put again. So each put looks
+//! whether its key is in one of the ranges, after its entry is linked and before it becomes
+//! visible, and revokes the range. A range belongs to one memtable and everything older, which no
+//! longer changes: a put goes to the same memtable, or readers that see it see another memtable
+//! first.
+//!
+//! A put that is in progress while a scan finds a range may have looked too early, and its entry
+//! may be linked too late for the scan. So a range that was found is only shown to the puts. A
+//! later scan confirms it by stepping over it once more, having first synchronized with all puts
+//! ([`MemTable::synchronize`](crate::memtable::MemTable::synchronize)): an entry that it does not
+//! meet then belongs to a put that sees the range. The confirming scan must not meet entries that
+//! are newer than its read point.
+
+use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use forerun_core::sync::{Mutex, PoisonError};
+
+use crate::comparator::KeyOrder;
+use crate::versions::{ReadPoint, SeekSide};
+
+/// The ranges that a memtable keeps. Another one replaces the one that was found first.
+const RANGES_MAX: usize = 64;
+
+/// Ranges with longer bounds are not kept.
+const BOUND_BYTES_MAX: usize = 1 << 10;
+
+/// The keys between two keys, both excluded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) low: Arc<[u8]>,
+    pub(super) high: Arc<[u8]>,
+}
+
+impl Span {
+    /// The bound that a scan meets first if it comes from `side`.
+    pub(super) fn near(&self, side: SeekSide) -> &Arc<[u8]> {
+        match side {
+            SeekSide::AtOrAfter => &self.low,
+            SeekSide::Before => &self.high,
+        }
+    }
+
+    /// The bound that it meets last.
+    pub(super) fn far(&self, side: SeekSide) -> &Arc<[u8]> {
+        match side {
+            SeekSide::AtOrAfter => &self.high,
+            SeekSide::Before => &self.low,
+        }
+    }
+
+    /// From `near` to `far`, as a scan meets them.
+    pub(super) fn met(side: SeekSide, near: Arc<[u8]>, far: Arc<[u8]>) -> Span {
+        match side {
+            SeekSide::AtOrAfter => Span {
+                low: near,
+                high: far,
+            },
+            SeekSide::Before => Span {
+                low: far,
+                high: near,
+            },
+        }
+    }
+
+    pub(super) fn contains(&self, order: &KeyOrder, key: &[u8]) -> bool {
+        order.compare(&self.low, key).is_lt() && order.compare(key, &self.high).is_lt()
+    }
+}
+
+/// A range without live keys.
+#[derive(Clone, Debug)]
+pub(super) struct DeadRange {
+    /// Where a scan has found nothing alive.
+    pub(super) found: Span,
+    /// The read point of that scan.
+    found_at: ReadPoint,
+    /// The part that readers at or after a read point may skip.
+    pub(super) skippable: Option<(Span, ReadPoint)>,
+    /// Whether a key in it was put. Shared with the ranges that this one was extended from, which a
+    /// put may still see.
+    is_revoked: Arc<AtomicBool>,
+    /// Which of all ranges it is.
+    number: u64,
+}
+
+impl DeadRange {
+    /// A range that was just found. It contains `extended`, if that is given.
+    pub(super) fn found(
+        found: Span,
+        found_at: ReadPoint,
+        extended: Option<&DeadRange>,
+    ) -> DeadRange {
+        DeadRange {
+            found,
+            found_at,
+            skippable: extended.and_then(|of| of.skippable.clone()),
+            is_revoked: extended.map_or_else(Arc::default, |of| Arc::clone(&of.is_revoked)),
+            number: 0,
+        }
+    }
+
+    /// Whether no key in it was put. A reader asks after it has got its read point.
+    pub(super) fn is_valid(&self) -> bool {
+        // Acquire: whoever sees a key's sequence number sees that the range was revoked, because
+        // the put published the number afterwards.
+        !self.is_revoked.load(Ordering::Acquire)
+    }
+
+    /// Whether a reader at `read_point` sees all that the scan saw which found it.
+    pub(super) fn is_found_before(&self, read_point: ReadPoint) -> bool {
+        is_later(read_point, self.found_at)
+    }
+
+    /// What a reader at `read_point` may skip.
+    pub(super) fn skippable_at(&self, read_point: ReadPoint) -> Option<&Span> {
+        let (span, from) = self.skippable.as_ref()?;
+        (is_later(read_point, *from) && self.is_valid()).then_some(span)
+    }
+
+    /// The same range, of which readers from `read_point` on may skip a part.
+    pub(super) fn confirmed(self, span: Span, read_point: ReadPoint) -> DeadRange {
+        DeadRange {
+            skippable: Some((span, read_point)),
+            ..self
+        }
+    }
+}
+
+/// Whether everything that was dead at one read point is so at another, if it was not put again.
+fn is_later(read_point: ReadPoint, than: ReadPoint) -> bool {
+    read_point.sequence >= than.sequence && read_point.expired_sequence >= than.expired_sequence
+}
+
+/// The ranges of a memtable.
+#[derive(Debug, Default)]
+pub(super) struct DeadRanges {
+    count: AtomicUsize,
+    /// In the order in which they were found; no two overlap.
+    list: ArcSwap<Vec<DeadRange>>,
+    /// Held for a change: how many ranges were added.
+    added: Mutex<u64>,
+}
+
+impl DeadRanges {
+    /// The range that a key is in.
+    pub(super) fn find(&self, order: &KeyOrder, key: &[u8]) -> Option<DeadRange> {
+        // Relaxed: a range that is missed is only a step more.
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let list = self.list.load();
+        let mut ranges = list.iter();
+        let range = ranges.find(|range| range.found.contains(order, key))?;
+        range.is_valid().then(|| range.clone())
+    }
+
+    /// Shows a range to the puts that follow. It replaces those that it overlaps.
+    pub(super) fn add(&self, order: &KeyOrder, range: DeadRange) {
+        let Span { low, high } = &range.found;
+        if low.len().max(high.len()) > BOUND_BYTES_MAX {
+            return;
+        }
+        let is_apart = |other: &DeadRange| {
+            order.compare(&other.found.high, low).is_le()
+                || order.compare(high, &other.found.low).is_le()
+        };
+        self.change(|list, added| {
+            list.retain(|other| other.is_valid() && is_apart(other));
+            if list.len() == RANGES_MAX {
+                list.remove(0);
+            }
+            *added += 1;
+            list.push(DeadRange {
+                number: *added,
+                ..range.clone()
+            });
+        });
+    }
+
+    /// Shows readers a range with a confirmed part, if the range is still there.
+    pub(super) fn confirm(&self, range: &DeadRange) {
+        self.change(|list, _| {
+            let mut ranges = list.iter_mut();
+            if let Some(found) = ranges.find(|of| of.number == range.number) {
+                *found = range.clone();
+            }
+        });
+    }
+
+    /// Removes a range that was not confirmed.
+    pub(super) fn remove(&self, range: &DeadRange) {
+        self.change(|list, _| list.retain(|of| of.number != range.number));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<DeadRange>, &mut u64)) {
+        // The list is replaced as a whole, so it is sound even if a comparator has panicked.
+        let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = Vec::clone(&self.list.load());
+        change(&mut list, &mut added);
+        let count = list.len();
+        self.list.store(Arc::new(list));
+        // Relaxed: `MemTable::synchronize` orders it for the puts.
+        self.count.store(count, Ordering::Relaxed);
+    }
+
+    /// Revokes the ranges that contain one of these keys. They were put: their entries are linked
+    /// and counted, but not yet visible.
+    pub(super) fn revoke<'k>(&self, order: &KeyOrder, keys: impl Iterator<Item = &'k [u8]>) {
+        // Relaxed, and the list as it is: the memtable's count of entries orders both. A put that
+        // counted its entries after a scan had synchronized sees what the scan saw; the entries of
+        // one that counted them before are seen by the scan.
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let list = self.list.load();
+        for key in keys {
+            let mut ranges = list.iter();
+            if let Some(range) = ranges.find(|range| range.found.contains(order, key)) {
+                // Release: see `is_valid`.
+                range.is_revoked.store(true, Ordering::Release);
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Compactions that get rid of range deletions.
+//!
+//! ```text
+//!   ranges     ├──┤  ├──┤├─┤   ├───┤  …            in memory, and looked up at every read
+//!   level 5    [ ▒▒▒▒ ][ ▒▒▒▒▒▒ ]                  rewritten without what they cover, where it is
+//!   level 6    [ ▒▒▒ ][ ▒▒▒▒▒ ][ ▒▒▒▒▒ ][ ▒▒▒ ]    once no run needs them, they are gone
+//! ```
+//!
+//! A range deletion stays until every run that it overlaps was rewritten. The runs of a level that
+//! does not grow are never merged for their size, so here the range deletions themselves make it
+//! due. What that rewrites is in proportion to them: for a thousandth of the data, all of it.
+
+use std::sync::Arc;
+
+use crate::TreeOptions;
+use crate::ranges::Ranges;
+use crate::run::Run;
+use crate::tree::level0::level0_into;
+use crate::tree::levels::Levels;
+use crate::tree::manifest::LEVELS;
+use crate::tree::pick::{Compaction, Targets};
+
+/// Range deletions in less memory than this stay: some hundreds of them.
+const DUE_BYTES_MIN: u64 = 64 << 10;
+
+/// The bytes of data for which a byte of range deletions may stay.
+const DATA_BYTES_PER_BYTE: u64 = 1 << 10;
+
+/// The next compaction that drops what these range deletions cover, if they take too much memory:
+/// in any case, if they take `limit_bytes`. All readers must see all of them. No other compaction
+/// may be running.
+pub(crate) fn pick_for_ranges(
+    levels: &Arc<Levels>,
+    options: &TreeOptions,
+    ranges: &Ranges,
+    limit_bytes: usize,
+) -> Option<Compaction> {
+    let data_bytes: u64 = (0..LEVELS).map(|level| levels.bytes(level)).sum();
+    let due_bytes = (data_bytes / DATA_BYTES_PER_BYTE).max(DUE_BYTES_MIN);
+    if (ranges.used_bytes() as u64) < due_bytes.min(limit_bytes as u64) {
+        return None;
+    }
+    let needs_any = |run: &&Arc<Run>| levels.run_needs_any(run, ranges);
+    let in_level = |level: usize| {
+        let run = levels.level(level).runs().iter().find(needs_any)?;
+        Some((level, Arc::clone(run)))
+    };
+    // From below, because runs of level 0 may not stay where they are.
+    match (0..LEVELS).rev().find_map(in_level)? {
+        (0, _) => level0_into(levels, options, Targets::new(levels, options).base),
+        (level, run) => Some(Compaction {
+            levels: Arc::clone(levels),
+            from: level,
+            into: level,
+            upper: vec![run],
+            lower: Vec::new(),
+        }),
+    }
+}
