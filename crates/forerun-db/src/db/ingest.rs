@@ -31,9 +31,9 @@ use super::published_sequence::Hole;
 use super::{Inner, Open};
 use crate::panics;
 use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
-use crate::tree::levels::Edit;
+use crate::tree::levels::{Edit, Ingested};
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::place::Ingested;
+use crate::tree::place::look_around;
 use crate::tree::{build, limiter};
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result};
@@ -330,7 +330,7 @@ impl Inner {
             pending.finish(&*self.io, sequence)?;
             let order = keyspace.order().clone();
             let run = Run::open(&*self.io, path, *number, order, &self.tree.cache)?;
-            Ok(Ingested::new(Arc::new(run), &levels))
+            Ok(look_around(Arc::new(run), &levels))
         };
         runs.map(open).collect()
     }

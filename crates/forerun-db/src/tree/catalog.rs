@@ -31,6 +31,7 @@ use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::pending_edits::PendingEdits;
 use crate::tree::pick::{Compaction, Existing};
+use crate::tree::place::place;
 use crate::tree::range_run::read_range_run;
 use crate::{Access, Error, KEYSPACES_MAX, Options, Result};
 
@@ -443,7 +444,7 @@ fn placed<'e>(edit: &'e Edit, levels: &Levels, running: Option<&Compaction>) -> 
     }
     let mut edit = edit.clone();
     for ingested in std::mem::take(&mut edit.ingested) {
-        let level = ingested.place_in(levels, running);
+        let level = place(&ingested, levels, running);
         edit.added.push((level, ingested.run));
     }
     Cow::Owned(edit)

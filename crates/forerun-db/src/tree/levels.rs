@@ -17,11 +17,9 @@ use crate::comparator::KeyOrder;
 use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::Run;
 use crate::run::level_cursor::{LevelCursor, first_ending};
-use crate::tree::key_bounds::{largest, smallest};
-use crate::tree::level0::depth;
+use crate::tree::key_bounds::{depth, largest, smallest};
 use crate::tree::manifest::{LEVELS, RunRecord};
 use crate::tree::needed_ranges::{NeededRanges, needs_above};
-use crate::tree::place::Ingested;
 
 /// The runs of all levels.
 #[derive(Clone, Debug)]
@@ -63,6 +61,14 @@ pub(crate) struct Edit {
     pub(crate) range_runs: Vec<Arc<Run>>,
     /// Everything up to this sequence number has expired and was left out of the added runs.
     pub(crate) expired_sequence: u64,
+}
+
+/// A run that is newer than all others.
+#[derive(Clone, Debug)]
+pub(crate) struct Ingested {
+    pub(crate) run: Arc<Run>,
+    /// Numbers of runs that enclose it and have no key between its first and its last.
+    pub(crate) around: Vec<u64>,
 }
 
 impl Edit {

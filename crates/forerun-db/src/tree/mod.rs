@@ -14,8 +14,7 @@
 //!   merge.rs       merges cursors; scan_limit.rs: where a scan needs no more of them
 //!   retain.rs      decides which versions to keep
 //!   build.rs       writes versions to runs; limiter.rs limits how fast
-//!   pick.rs        picks the next compaction; compact.rs runs it
-//!   level0.rs      the depth of level 0, and which of its runs are merged next
+//!   pick/          picks the next compaction; compact.rs runs it
 //!   place.rs       chooses the levels of ingested runs
 //!   pending_edits.rs  edits to install; removes their files if they are not installed
 //!   range_run.rs   stores range deletions in a run of their own
@@ -36,7 +35,6 @@ mod damage_tests;
 #[cfg(test)]
 mod index_damage_tests;
 pub(crate) mod key_bounds;
-mod level0;
 pub(crate) mod levels;
 pub(crate) mod limiter;
 pub(crate) mod lookup;

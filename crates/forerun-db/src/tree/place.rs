@@ -16,52 +16,41 @@ use crate::Result;
 use crate::run::Run;
 use crate::run::cursor::RunCursor;
 use crate::tree::key_bounds::{largest, smallest};
-use crate::tree::levels::Levels;
+use crate::tree::levels::{Ingested, Levels};
 use crate::tree::pick::Compaction;
 use crate::versions::{SEQUENCE_MAX, VersionCursor};
 
-/// A run that is newer than all others.
-#[derive(Clone, Debug)]
-pub(crate) struct Ingested {
-    pub(crate) run: Arc<Run>,
-    /// Numbers of the runs that enclose it and have no key between its first and its last.
-    around: Vec<u64>,
+/// Looks for keys in the runs that enclose a new one. That is at most one seek for each run of level
+/// 0 and one for each deeper level.
+pub(crate) fn look_around(run: Arc<Run>, levels: &Levels) -> Ingested {
+    let (from, to) = (smallest(&run), largest(&run));
+    let overlapping = levels
+        .all()
+        .flat_map(|level| level.overlapping(levels.order(), from, to));
+    // The first one with a key keeps it above. One that cannot be read is taken for such a run.
+    let around = overlapping.take_while(|other| is_around(other, &run).unwrap_or(false));
+    let around = around.map(|other| other.number()).collect();
+    Ingested { run, around }
 }
 
-impl Ingested {
-    /// Looks in the runs that enclose this one for keys. That is at most one seek for each run of
-    /// level 0 and one for each deeper level.
-    pub(crate) fn new(run: Arc<Run>, levels: &Levels) -> Ingested {
-        let (from, to) = (smallest(&run), largest(&run));
-        let overlapping = levels
-            .all()
-            .flat_map(|level| level.overlapping(levels.order(), from, to));
-        // The first one with a key keeps it above. One that cannot be read is taken for such a run.
-        let around = overlapping.take_while(|other| is_around(other, &run).unwrap_or(false));
-        let around = around.map(|other| other.number()).collect();
-        Ingested { run, around }
-    }
-
-    /// The deepest level for it: no level above has a key between its first and its last, and the
-    /// level itself is free there. Level 0 takes every run. `running` is a compaction whose output
-    /// is not in `levels` yet.
-    pub(crate) fn place_in(&self, levels: &Levels, running: Option<&Compaction>) -> usize {
-        let (from, to) = (smallest(&self.run), largest(&self.run));
-        let mut deepest = 0;
-        for (number, level) in levels.all().enumerate() {
-            let mut overlapping = level.overlapping(levels.order(), from, to).peekable();
-            let is_free = overlapping.peek().is_none();
-            if !overlapping.all(|other| self.around.contains(&other.number())) {
-                break;
-            }
-            let gets_output = |running: &Compaction| running.into == number;
-            let running = running.filter(|running| gets_output(running));
-            if is_free && !running.is_some_and(|running| running.overlaps(from, to)) {
-                deepest = number;
-            }
+/// The deepest level for a new run: no level above has a key between its first and its last, and
+/// the level itself is free there. Level 0 takes every run. `running` is a compaction whose output
+/// is not in `levels` yet.
+pub(crate) fn place(ingested: &Ingested, levels: &Levels, running: Option<&Compaction>) -> usize {
+    let (from, to) = (smallest(&ingested.run), largest(&ingested.run));
+    let mut deepest = 0;
+    for (number, level) in levels.all().enumerate() {
+        let mut overlapping = level.overlapping(levels.order(), from, to).peekable();
+        let is_free = overlapping.peek().is_none();
+        if !overlapping.all(|other| ingested.around.contains(&other.number())) {
+            break;
         }
-        deepest
+        let running = running.filter(|running| running.into == number);
+        if is_free && !running.is_some_and(|running| running.overlaps(from, to)) {
+            deepest = number;
+        }
     }
+    deepest
 }
 
 /// Whether one run begins before another and ends behind it, without a key in between.
@@ -105,21 +94,21 @@ mod tests {
             (6, run(1, &["y", "z"])),
         ];
         let levels = Arc::new(Levels::with_runs(order.clone(), placed));
-        let ingested = Ingested::new(run(5, &["g", "k"]), &levels);
-        assert_eq!(ingested.place_in(&levels, None), 6);
+        let ingested = look_around(run(5, &["g", "k"]), &levels);
+        assert_eq!(place(&ingested, &levels, None), 6);
         let due = TreeOptions::default().level0_runs(1);
         let compaction = pick(&levels, &due, 5).unwrap();
         assert_eq!((compaction.from, compaction.into), (0, 5));
         assert_eq!(
-            ingested.place_in(&levels, Some(&compaction)),
+            place(&ingested, &levels, Some(&compaction)),
             6,
             "below what it writes"
         );
         let with_level6 = levels.runs().map(|(level, run)| (level, Arc::clone(run)));
         let with_level6 = with_level6.chain([(6, run(1, &["h"]))]);
         let levels = Levels::with_runs(order.clone(), with_level6);
-        let ingested = Ingested::new(run(5, &["g", "k"]), &levels);
-        assert_eq!(ingested.place_in(&levels, None), 5);
-        assert_eq!(ingested.place_in(&levels, Some(&compaction)), 4);
+        let ingested = look_around(run(5, &["g", "k"]), &levels);
+        assert_eq!(place(&ingested, &levels, None), 5);
+        assert_eq!(place(&ingested, &levels, Some(&compaction)), 4);
     }
 }

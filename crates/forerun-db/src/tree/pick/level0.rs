@@ -1,4 +1,4 @@
-//! Level 0: how many of its runs a read may have to search, and which are merged next.
+//! Picks from level 0.
 //!
 //! ```text
 //!   newest │   ▒▒              2 KiB  ┐ small beside what they would be merged with below:
@@ -19,12 +19,11 @@
 
 use std::sync::Arc;
 
+use super::{Compaction, bytes, into_next, is_small};
 use crate::TreeOptions;
-use crate::comparator::KeyOrder;
 use crate::run::Run;
-use crate::tree::key_bounds::{largest, smallest};
+use crate::tree::key_bounds::KeyRange;
 use crate::tree::levels::Levels;
-use crate::tree::pick::{Compaction, KeyRange, bytes, into_next, is_small};
 
 /// A compaction rewrites at most this many bytes below for each that it takes from level 0, unless
 /// level 0 has no small runs to merge.
@@ -33,24 +32,6 @@ const REWRITTEN_PER_BYTE_MAX: u64 = 4;
 /// A run is merged with newer ones within level 0 if it has at most this many times their bytes.
 /// Larger runs wait until the newer ones have grown, so that they are not rewritten each time.
 const SIZE_RATIO: u64 = 4;
-
-/// The largest number of runs whose ranges include the same key.
-pub(crate) fn depth(order: &KeyOrder, runs: &[Arc<Run>]) -> usize {
-    let sorted = |of: fn(&Run) -> &[u8]| {
-        let mut keys: Vec<&[u8]> = runs.iter().map(|run| of(run)).collect();
-        keys.sort_by(|a, b| order.compare(a, b));
-        keys
-    };
-    let (starts, ends) = (sorted(smallest), sorted(largest));
-    let (mut deepest, mut ended) = (0, 0);
-    for (before, start) in starts.iter().enumerate() {
-        while order.compare(ends[ended], start).is_lt() {
-            ended += 1;
-        }
-        deepest = deepest.max(before + 1 - ended);
-    }
-    deepest
-}
 
 /// The next compaction of level 0; `None` if it is empty.
 pub(super) fn pick_level0(
@@ -176,35 +157,11 @@ fn cuts(runs: &[Arc<Run>]) -> Vec<bool> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use crate::comparator::KeyOrder;
     use crate::io::fault::FaultIo;
     use crate::testing::runs::run_of;
     use crate::testing::version_list::held;
-
-    proptest! {
-        #[test]
-        fn the_depth_is_the_largest_number_of_runs_over_a_key(
-            ranges in prop::collection::vec((0_u8..30, 0_u8..12), 0..12),
-        ) {
-            let io = FaultIo::new();
-            let runs: Vec<Arc<Run>> = (1_u64..)
-                .zip(&ranges)
-                .map(|(number, (from, more))| {
-                    let keys = [vec![*from], vec![from + more]];
-                    let versions = keys[..1 + usize::from(*more > 0)].iter();
-                    let versions = versions.map(|key| held(key, number, Some(b"v")));
-                    run_of(&io, &KeyOrder::Bytewise, number, versions.collect())
-                })
-                .collect();
-            let over = |key: u8| {
-                ranges.iter().filter(|(from, more)| *from <= key && key <= from + more).count()
-            };
-            let expected = (0..42).map(over).max().unwrap_or(0);
-            prop_assert_eq!(depth(&KeyOrder::Bytewise, &runs), expected);
-        }
-    }
 
     #[test]
     fn runs_are_cut_only_where_all_newer_ones_are_newer() {

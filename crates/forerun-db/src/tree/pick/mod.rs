@@ -15,16 +15,18 @@
 //!
 //! From the level that it merges into, a compaction takes every overlapping run, and small runs next
 //! to them: a run that overlaps nothing is moved as it is, and without that a store that is flushed
-//! after each write would have a file for each. [`level0`](super::level0) picks from level 0.
+//! after each write would have a file for each. `level0.rs` picks from level 0.
+
+mod level0;
 
 use std::sync::Arc;
 
+use level0::{level0_into, pick_level0};
+
 use crate::TreeOptions;
-use crate::comparator::KeyOrder;
 use crate::ranges::Ranges;
 use crate::run::Run;
-use crate::tree::key_bounds::{largest, smallest};
-use crate::tree::level0::{level0_into, pick_level0};
+use crate::tree::key_bounds::{KeyRange, hull, largest, smallest};
 use crate::tree::levels::{Levels, obsolete_from};
 use crate::tree::manifest::LEVELS;
 
@@ -237,7 +239,7 @@ fn pick_run(levels: &Arc<Levels>, options: &TreeOptions, from: usize) -> Option<
 }
 
 /// A compaction of these runs into a deeper level; `None` if there are none.
-pub(super) fn into_next(
+fn into_next(
     levels: &Arc<Levels>,
     options: &TreeOptions,
     from: usize,
@@ -275,7 +277,7 @@ pub(super) fn into_next(
 }
 
 /// Whether a run is so small that it should not stay alone.
-pub(super) fn is_small(run: &Run, options: &TreeOptions) -> bool {
+fn is_small(run: &Run, options: &TreeOptions) -> bool {
     run.meta().file_bytes <= options.run_bytes / SMALL_SHARE
 }
 
@@ -357,51 +359,7 @@ fn within_last(levels: &Arc<Levels>, upper: Vec<Arc<Run>>) -> Compaction {
     }
 }
 
-/// The keys from the smallest to the largest of these runs; `None` if there are none.
-fn hull<'a>(
-    order: &KeyOrder,
-    runs: impl IntoIterator<Item = &'a Arc<Run>>,
-) -> Option<KeyRange<'a>> {
-    let ranges = runs.into_iter().map(|run| KeyRange::of(run));
-    ranges.reduce(|range, other| range.with(order, other))
-}
-
-/// A range of keys; both ends are included.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct KeyRange<'a> {
-    from: &'a [u8],
-    to: &'a [u8],
-}
-
-impl<'a> KeyRange<'a> {
-    pub(super) fn of(run: &'a Run) -> KeyRange<'a> {
-        KeyRange {
-            from: smallest(run),
-            to: largest(run),
-        }
-    }
-
-    pub(super) fn overlaps(&self, order: &KeyOrder, other: KeyRange<'_>) -> bool {
-        order.compare(other.from, self.to).is_le() && order.compare(other.to, self.from).is_ge()
-    }
-
-    pub(super) fn with(self, order: &KeyOrder, other: KeyRange<'a>) -> KeyRange<'a> {
-        KeyRange {
-            from: if order.compare(other.from, self.from).is_lt() {
-                other.from
-            } else {
-                self.from
-            },
-            to: if order.compare(other.to, self.to).is_gt() {
-                other.to
-            } else {
-                self.to
-            },
-        }
-    }
-}
-
 /// Size of the files of these runs.
-pub(super) fn bytes(runs: &[Arc<Run>]) -> u64 {
+fn bytes(runs: &[Arc<Run>]) -> u64 {
     runs.iter().map(|run| run.meta().file_bytes).sum()
 }
