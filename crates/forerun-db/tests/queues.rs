@@ -235,6 +235,22 @@ fn a_live_key_with_older_versions_is_found_among_deleted_ones_from_both_sides() 
 }
 
 #[test]
+fn a_scan_steps_over_few_of_the_versions_of_a_deleted_key() {
+    let comparisons = Counting::default();
+    let options = options().comparator(Arc::new(comparisons.clone()));
+    let db = open(&FaultIo::new(), &options).unwrap();
+    for number in 0..POPS {
+        db.put(b"key", number.to_be_bytes()).unwrap();
+    }
+    db.put(b"last", b"").unwrap();
+    db.delete_range(b"key", b"last").unwrap();
+    let begun = comparisons.0.load(Relaxed);
+    assert_eq!(db.iter().next().unwrap().unwrap().0, b"last");
+    let taken = comparisons.0.load(Relaxed) - begun;
+    assert!(taken < COMPARISONS_MAX, "{taken} comparisons");
+}
+
+#[test]
 fn a_scan_of_an_older_snapshot_finds_what_was_deleted_later() {
     let queue = Queue {
         db: open(&FaultIo::new(), &options()).unwrap(),

@@ -256,6 +256,8 @@ fn the_manifest_names_ten_thousand_range_deletions_in_a_few_bytes_and_no_run_rep
     let db = open(&io, &options()).unwrap();
     put_all(&db, COUNT);
     db.flush().unwrap();
+    // It needs what they cover.
+    let snapshot = db.snapshot();
     delete_all(&db, Shape::Disjoint, COUNT);
     db.flush().unwrap();
     check(&db, Shape::Disjoint, COUNT, "flushed");
@@ -278,6 +280,7 @@ fn the_manifest_names_ten_thousand_range_deletions_in_a_few_bytes_and_no_run_rep
     }
     assert!(manifest() < 1000, "{} bytes", manifest());
     db.delete(b"more").unwrap();
+    drop(snapshot);
     // Range deletions that all runs have applied are forgotten.
     db.compact().unwrap();
     assert_eq!(run_files(&io).len(), runs_in_levels(&db));
@@ -390,8 +393,11 @@ fn range_deletions_survive_a_lost_manifest_and_a_damaged_page() {
     put_all(&db, COUNT);
     db.flush().unwrap();
     let before = run_files(&io);
+    // It needs what they cover.
+    let snapshot = db.snapshot();
     delete_all(&db, Shape::Disjoint, COUNT);
     db.flush().unwrap();
+    drop(snapshot);
     db.close().unwrap();
     let mut ranges = run_files(&io);
     ranges.retain(|path| !before.contains(path));

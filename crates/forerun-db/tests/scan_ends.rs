@@ -217,8 +217,9 @@ fn check_ends(source: &impl Readable, comparisons: &Counting, case: &str) {
         let (mut found, comparisons) = count((Unbounded, Unbounded), from_back);
         found.sort();
         assert_eq!(found, [low.to_vec(), high.to_vec()], "{case}");
+        // A range deletion is skipped as a whole.
         assert!(
-            comparisons > u64::from(HIDDEN),
+            comparisons > u64::from(HIDDEN) || case.contains("as a range"),
             "{case}: {comparisons} comparisons"
         );
     }

@@ -56,6 +56,11 @@ impl DeadWalk {
         self.has_met_newer = true;
     }
 
+    /// Whether the last checkpoint was at the same key.
+    pub(super) fn repeats_key(&self, order: &KeyOrder, key: &[u8]) -> bool {
+        self.checkpoints > 0 && order.compare(&self.last, key).is_eq()
+    }
+
     /// Notes a range that is of use for newer readers only.
     pub(super) fn note_unusable(&mut self) {
         self.has_met_unusable = true;

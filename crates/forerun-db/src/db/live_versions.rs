@@ -131,6 +131,11 @@ impl<'a> LiveVersions<'a> {
 
     /// At a checkpoint of the walk: skips what is known to be dead, from a key on.
     fn skip(&mut self, key: &[u8], side: SeekSide) -> Result<bool> {
+        if side == SeekSide::AtOrAfter && self.walk.repeats_key(&self.order, key) {
+            // Whatever hides one version of a key hides the older ones too.
+            self.versions.seek(key, BEHIND_ALL)?;
+            return Ok(true);
+        }
         let Some(table) = self.table else {
             return self.skip_covered(key, side);
         };
@@ -193,8 +198,10 @@ impl<'a> LiveVersions<'a> {
                 self.walk.confirm(range, Arc::clone(&near));
                 near
             }
+            // The key is in a part that is not confirmed.
+            Some(_) => return Ok(false),
             // A reader of an older snapshot steps.
-            _ => {
+            None => {
                 self.walk.note_unusable();
                 return Ok(false);
             }
