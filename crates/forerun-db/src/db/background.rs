@@ -7,12 +7,7 @@ use forerun_core::sync::thread::{self, JoinHandle};
 
 use super::Inner;
 use super::background_work::Task;
-use crate::clock::Expiry;
 use crate::{Access, Background, Error, Result};
-
-/// Bounds on how often to look for expired entries, which is every 1/16 of the time to live.
-const EXPIRY_CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
-const EXPIRY_CHECK_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// How soon to evict pages beyond the cache's budget again if readers still held some.
 const EVICT_AGAIN: Duration = Duration::from_secs(1);
@@ -76,7 +71,7 @@ impl Inner {
                     Task::Compact => self.compact_one()?,
                 };
                 if has_worked {
-                    self.load_filters();
+                    self.keyspaces.load().load_filters();
                 }
                 Ok(has_worked)
             });
@@ -89,9 +84,10 @@ impl Inner {
                         Task::Flush => None,
                         Task::Compact => {
                             let is_within_budget = self.tree.cache.evict_to_budget();
+                            let keyspaces = self.keyspaces.load();
                             [
-                                self.expiry_check_interval(),
-                                self.compaction_retry(),
+                                keyspaces.expiry_check_interval(),
+                                keyspaces.compaction_retry(),
                                 (!is_within_budget).then_some(EVICT_AGAIN),
                             ]
                             .into_iter()
@@ -118,16 +114,6 @@ impl Inner {
         }
     }
 
-    /// How often to look for expired entries, if any entries expire.
-    fn expiry_check_interval(&self) -> Option<Duration> {
-        let keyspaces = self.keyspaces.load();
-        let ttl = keyspaces
-            .iter()
-            .filter_map(|keyspace| keyspace.expiry.as_ref());
-        let shortest = Duration::from_secs(ttl.map(Expiry::ttl).min()?);
-        Some((shortest / 16).clamp(EXPIRY_CHECK_INTERVAL_MIN, EXPIRY_CHECK_INTERVAL_MAX))
-    }
-
     /// Does all pending work in this thread.
     pub(super) fn run_all_work(&self) -> Result<()> {
         self.guard("flushing and compacting", || {
@@ -136,7 +122,7 @@ impl Inner {
                 has_worked = true;
             }
             if has_worked {
-                self.load_filters();
+                self.keyspaces.load().load_filters();
             }
             Ok(())
         })?;

@@ -12,14 +12,11 @@ use super::commit::Commit;
 use super::directory::Directory;
 use super::keyspace_data::KeyspaceData;
 use super::keyspaces::{KeyspaceSet, Keyspaces};
-use super::memory::table_bytes_for;
 use super::memtable_set::MemTableSet;
-use super::memtables::MemTables;
-use super::published_sequence::PublishedSequence;
+use super::memtables::{MemTables, table_bytes_for};
 use super::snapshots::Snapshots;
 use super::stats::Counters;
 use super::tree::Tree;
-use super::write::Writer;
 use super::write_controller::WriteController;
 use super::write_path::WritePath;
 use crate::cache::{CacheOptions, PageCache};
@@ -208,8 +205,8 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
     tracing::info!(path = %path.display(), %recovery, "opened");
 
     let last_sequence = recovery.last_sequence;
-    let writer = match tail {
-        Some(tail) if options.wal == WalMode::On => Writer::Logged(Commit::new(LogWriter::new(
+    let commit = match tail {
+        Some(tail) if options.wal == WalMode::On => Some(Commit::new(LogWriter::new(
             Arc::clone(&io),
             path,
             options.wal_segment_bytes,
@@ -217,7 +214,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
             tail,
             is_marked_closed,
         ))),
-        _ => Writer::unlogged(last_sequence + 1),
+        _ => None,
     };
     for memtables in older.iter().chain([&memtables]) {
         for (keyspace, table) in memtables.tables() {
@@ -233,12 +230,8 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
         path: path.to_owned(),
         keyspaces: Keyspaces::new(number, own, keyspaces, reading),
         tree: Tree::new(catalog, limiter, cache),
-        memtables: MemTables::new(memtables, regions, &work),
-        write_path: WritePath {
-            writer,
-            clock,
-            published: PublishedSequence::new(last_sequence),
-        },
+        memtables: MemTables::new(memtables, regions, &options, &work),
+        write_path: WritePath::new(commit, clock, last_sequence),
         write_controller: WriteController::default(),
         snapshots: Snapshots::default(),
         counters: Counters::default(),
