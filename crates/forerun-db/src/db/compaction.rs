@@ -223,18 +223,6 @@ impl Inner {
 
     /// Where and how to write a keyspace's runs, each of about this size.
     pub(super) fn build<'a>(&'a self, keyspace: &'a KeyspaceData, run_bytes: u64) -> Build<'a> {
-        Build {
-            io: &*self.io,
-            dir: &self.path,
-            order: keyspace.order(),
-            comparator: keyspace.comparator_name(),
-            keyspace: (keyspace.id(), keyspace.name()),
-            cache: &self.tree.cache,
-            options: keyspace.options.load().run,
-            run_bytes,
-            numbers: self.tree.numbers(),
-            limiter: &self.tree.limiter,
-            stop: self.work.stop_flag(),
-        }
+        self.tree.build(keyspace, run_bytes, self.work.stop_flag())
     }
 }

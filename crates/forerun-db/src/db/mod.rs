@@ -27,8 +27,8 @@
 //!
 //! A method is in the part whose locks it takes; what needs several parts is a method of `Inner`,
 //! in the file of its task. `maintenance.rs` has flushing, compacting, checking and copying on
-//! request; `iter.rs`, `cursor.rs` and `cursor_pool.rs` have entries in order, and cursors kept for
-//! reuse.
+//! request; `open.rs` has opening, with `replay.rs` for the log; `iter.rs`, `cursor.rs` and
+//! `cursor_pool.rs` have entries in order, and cursors kept for reuse.
 //!
 //! A thread takes locks in this order, and may leave out any of them:
 //!
@@ -77,6 +77,7 @@ mod memtables;
 mod open;
 mod published_sequence;
 mod readable;
+mod replay;
 mod snapshot;
 mod snapshots;
 mod source_cursor;

@@ -1,18 +1,24 @@
 //! The runs of all keyspaces, and the locks under which they change.
 
+use forerun_core::sync::atomic::AtomicBool;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::keyspace_data::KeyspaceData;
 use super::stats::TreeStats;
 use crate::cache::PageCache;
+use crate::io::Io;
 use crate::run::ObsoleteFiles;
-use crate::tree::build::RunNumbers;
+use crate::tree::build::{Build, RunNumbers};
 use crate::tree::catalog::Catalog;
 use crate::tree::limiter::RateLimiter;
 use crate::tree::pending_edits::PendingEdits;
 
 pub(super) struct Tree {
+    io: Arc<dyn Io>,
+    dir: PathBuf,
     /// Held during a flush, so that memtable sets become runs in order.
     flushing: Mutex<()>,
     /// Held during a compaction.
@@ -28,8 +34,16 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new(catalog: Catalog, limiter: RateLimiter, cache: Arc<PageCache>) -> Tree {
+    pub(super) fn new(
+        io: Arc<dyn Io>,
+        dir: PathBuf,
+        catalog: Catalog,
+        limiter: RateLimiter,
+        cache: Arc<PageCache>,
+    ) -> Tree {
         Tree {
+            io,
+            dir,
             flushing: Mutex::new(()),
             compacting: Mutex::new(()),
             obsolete_files: Arc::clone(catalog.obsolete_files()),
@@ -69,6 +83,28 @@ impl Tree {
     /// Numbers for new runs.
     pub(super) fn numbers(&self) -> &RunNumbers {
         &self.numbers
+    }
+
+    /// Where and how to write a keyspace's runs, each of about this size. `stop` ends it.
+    pub(super) fn build<'a>(
+        &'a self,
+        keyspace: &'a KeyspaceData,
+        run_bytes: u64,
+        stop: &'a AtomicBool,
+    ) -> Build<'a> {
+        Build {
+            io: &*self.io,
+            dir: &self.dir,
+            order: keyspace.order(),
+            comparator: keyspace.comparator_name(),
+            keyspace: (keyspace.id(), keyspace.name()),
+            cache: &self.cache,
+            options: keyspace.options.load().run,
+            run_bytes,
+            numbers: &self.numbers,
+            limiter: &self.limiter,
+            stop,
+        }
     }
 
     /// A change of the runs, still empty.
