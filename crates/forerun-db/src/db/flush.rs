@@ -19,13 +19,12 @@ use forerun_core::sync::time;
 use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
-use super::memory::Size;
-use super::memtable_set::{FrozenMemTables, MemTableSet};
+use super::memtable_set::MemTableSet;
+use super::memtables::Size;
 use super::super_version::Table;
 use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
-use crate::tree::pending_edits::PendingEdits;
 use crate::tree::range_run::{RANGE_RUNS_MAX, write_range_run};
 use crate::tree::retain::Retain;
 use crate::{Background, Error, Result};
@@ -36,13 +35,13 @@ impl Inner {
         let mut active = self.memtables.write_active();
         keyspace.check_takes_writes()?;
         if active.table(keyspace.id()).is_none() {
-            let table =
-                keyspace.new_table(&self.options, active.limit_bytes, &self.memtables.regions)?;
+            let limit_bytes = active.limit_bytes;
+            let table = self
+                .memtables
+                .new_table(keyspace, &self.options, limit_bytes)?;
             // Show it to readers first, so that they find what becomes visible.
             keyspace.show_table(&table);
-            active.add(keyspace, table);
-            active.trim(&self.memtables.regions, self.bytes_beside_held());
-            self.memtables.show_active(active.shared_tables());
+            self.memtables.add_table(&mut active, keyspace, table);
         }
         Ok(())
     }
@@ -50,35 +49,18 @@ impl Inner {
     /// Freezes the active memtable set and puts a new one of this size in its place. The caller
     /// holds `active` for writing and has the reservation.
     pub(super) fn freeze(&self, active: &mut MemTableSet, limit_bytes: usize) -> Result<()> {
-        if self.write_path.published.has_hole() {
+        if self.write_path.has_hole() {
             // Some entries in it will never become visible. Only replaying the log can decide which
             // ones are kept.
-            return Err(self.poisoned());
+            return Err(self.write_path.poisoned());
         }
-        let table =
-            self.keyspaces
-                .own
-                .new_table(&self.options, limit_bytes, &self.memtables.regions)?;
-        let next = MemTableSet::new(
-            active.number + 1,
-            limit_bytes,
-            &self.keyspaces.own,
-            Arc::clone(&table),
-        );
-        next.trim(&self.memtables.regions, self.free_bytes(active));
-        // First, so that statistics never count a memtable both as active and as held.
-        self.memtables.show_active(next.shared_tables());
-        // From now on, the memtables count at their actual size, until the last reference is
-        // dropped.
-        active.hold(&self.memtables.held);
-        self.keyspaces.own.show_table(&table);
-        let frozen = FrozenMemTables {
-            memtables: std::mem::replace(active, next),
-            // No write is in progress, so all earlier ones are visible, and are in this memtable
-            // set or an older one.
-            last_sequence: self.write_path.published.last(),
-        };
-        self.memtables.frozen().push(Arc::new(frozen));
+        let own = &self.keyspaces.own;
+        let table = self.memtables.new_table(own, &self.options, limit_bytes)?;
+        let next = MemTableSet::new(active.number + 1, limit_bytes, own, table);
+        // No write is in progress, so all earlier ones are visible, and are in this memtable set or
+        // an older one.
+        let last_sequence = self.write_path.visible_sequence();
+        self.memtables.freeze(active, next, last_sequence);
         self.work.notify();
         Ok(())
     }
@@ -88,12 +70,12 @@ impl Inner {
     pub(super) fn flush_under_lock(&self, active: &mut MemTableSet) -> Result<()> {
         let fail_on = self.retry_flush();
         let is_done = || {
-            let is_done = self.memtables.frozen().is_empty();
-            self.or_fails(is_done, Task::Flush, fail_on)
+            let is_done = self.memtables.is_flushed();
+            self.work.done_or_fails(is_done, Task::Flush, fail_on)
         };
         self.wait_until(is_done)?;
         if !active.is_empty() {
-            self.freeze(active, self.bytes_if_flushed(active))?;
+            self.freeze(active, self.memtables.bytes_if_flushed(active))?;
             self.wait_until(is_done)?;
         }
         Ok(())
@@ -104,15 +86,6 @@ impl Inner {
         let now = time::now();
         self.work.retry(now);
         FailOn::Since(now)
-    }
-
-    /// For waiting callers: whether the work is done, or an error if it fails.
-    pub(super) fn or_fails(&self, is_done: bool, task: Task, fail_on: FailOn) -> Result<bool> {
-        if is_done {
-            Ok(true)
-        } else {
-            self.work.check(task, fail_on).map(|()| false)
-        }
     }
 
     /// Waits for flushes and compactions, or runs them, until `is_done` is satisfied or fails.
@@ -155,7 +128,8 @@ impl Inner {
         let begun = time::now();
         let waited = self.wait_until(|| {
             full.note_level0();
-            self.or_fails(!full.is_full(), Task::Compact, FailOn::Repeated)
+            self.work
+                .done_or_fails(!full.is_full(), Task::Compact, FailOn::Repeated)
         });
         self.counters.count_stall(time::elapsed(begun));
         waited
@@ -172,17 +146,20 @@ impl Inner {
             .filter_map(|of| of.version.load().levels.obsolete_from());
         let obsolete_from = obsolete_from.min().unwrap_or(u64::MAX);
         self.tree.set_obsolete_from(obsolete_from);
+        let ranges = |of: &Arc<KeyspaceData>| of.version.load().ranges.used_bytes();
+        self.memtables
+            .note_flushed_ranges(keyspaces.iter().map(ranges).sum());
     }
 
     /// Flushes the oldest full memtable set. Returns `false` if there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
         let _one_at_a_time = self.tree.lock_flushing();
-        let Some(oldest) = self.memtables.frozen().first().cloned() else {
+        let Some(oldest) = self.memtables.oldest_frozen() else {
             return Ok(false);
         };
         self.tree.catalog().write_again()?;
-        let mut edits = PendingEdits::new(&self.tree.obsolete_files);
+        let mut edits = self.tree.edits();
         for (keyspace, table) in oldest.memtables.tables() {
             if !keyspace.version.load().is_dropped {
                 self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
@@ -192,8 +169,7 @@ impl Inner {
         // Release it only now, when only readers still hold it: a writer that waits for memory
         // waits for readers only briefly.
         drop(oldest);
-        let flushed = self.memtables.frozen().remove(0);
-        drop(flushed);
+        self.memtables.remove_oldest_frozen();
         Ok(true)
     }
 
@@ -215,9 +191,9 @@ impl Inner {
         }
         // Memtable sets are flushed in order, so everything older is in runs.
         let below = |key: &[u8]| levels.may_hold_from(0, key);
-        let runs = self.with_build(keyspace, u64::MAX, |build| {
-            write_runs(&mut table.memtable.versions(), &mut retain, below, build)
-        })?;
+        let build = self.build(keyspace, u64::MAX);
+        let mut versions = table.memtable.versions();
+        let runs = write_runs(&mut versions, &mut retain, below, &build)?;
         edit.added = runs.into_iter().map(|run| (0, run)).collect();
         edit.expired_sequence = expired_sequence;
         self.write_ranges(keyspace, table, &snapshots, edit)
@@ -259,9 +235,7 @@ impl Inner {
         }
         let owned = tombstones.iter().map(|of| RangeRef::to_owned(*of));
         edit.ranges = owned.collect();
-        let run = self.with_build(keyspace, u64::MAX, |build| {
-            write_range_run(tombstones, build)
-        })?;
+        let run = write_range_run(tombstones, &self.build(keyspace, u64::MAX))?;
         edit.range_runs.extend(run);
         Ok(())
     }
@@ -278,9 +252,8 @@ impl Inner {
             self.switch_memtables(number, Size::any(self.options.memtable_bytes), fail_on)?;
         }
         self.wait_until(|| {
-            let is_older = |of: &Arc<FrozenMemTables>| of.memtables.number <= number;
-            let is_done = !self.memtables.frozen().iter().any(is_older);
-            self.or_fails(is_done, Task::Flush, fail_on)
+            let is_done = self.memtables.is_flushed_to(number);
+            self.work.done_or_fails(is_done, Task::Flush, fail_on)
         })
     }
 }

@@ -18,7 +18,6 @@
 //!   place.rs       chooses the levels of ingested runs
 //!   pending_edits.rs  edits to install; removes their files if they are not installed
 //!   range_run.rs   stores range deletions in a run of their own
-//!   range_compaction.rs  picks compactions that get rid of them
 //!   verify.rs      verifies every byte
 //!   repair/        rebuilds manifest and runs; salvage.rs reads damaged runs
 //!   checkpoint.rs  copies a store by hard links
@@ -48,7 +47,6 @@ mod one_run;
 pub(crate) mod pending_edits;
 pub(crate) mod pick;
 pub(crate) mod place;
-pub(crate) mod range_compaction;
 pub(crate) mod range_run;
 pub(crate) mod repair;
 pub(crate) mod retain;

@@ -18,10 +18,12 @@
 //! after each write would have a file for each. `level0.rs` picks from level 0.
 
 mod level0;
+mod range_compaction;
 
 use std::sync::Arc;
 
 use level0::{level0_into, pick_level0};
+pub(crate) use range_compaction::pick_for_ranges;
 
 use crate::TreeOptions;
 use crate::ranges::Ranges;

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use crate::TreeOptions;
 use crate::ranges::Ranges;
 use crate::run::Run;
-use crate::tree::level0::level0_into;
 use crate::tree::levels::Levels;
 use crate::tree::manifest::LEVELS;
+use crate::tree::pick::level0::level0_into;
 use crate::tree::pick::{Compaction, Targets};
 
 /// Range deletions in less memory than this stay: some hundreds of them.
