@@ -27,10 +27,12 @@ pub(crate) fn depth(order: &KeyOrder, runs: &[Arc<Run>]) -> usize {
     let (starts, ends) = (sorted(smallest), sorted(largest));
     let (mut deepest, mut ended) = (0, 0);
     for (before, start) in starts.iter().enumerate() {
-        while order.compare(ends[ended], start).is_lt() {
+        // In a consistent order, the run that begins here ends here or later.
+        let has_ended = |end: &&[u8]| order.compare(end, start).is_lt();
+        while ends.get(ended).is_some_and(has_ended) {
             ended += 1;
         }
-        deepest = deepest.max(before + 1 - ended);
+        deepest = deepest.max((before + 1).saturating_sub(ended));
     }
     deepest
 }
