@@ -1,6 +1,7 @@
-"""Checks that the crate `forerun` exports every type and trait that its public signatures name.
+"""Checks that the crate `forerun` exports every type and trait that its public signatures name, and
+that no two of its types share a name.
 
-    public_types.py <folder of rustdoc's JSON, one file for each crate of the workspace>
+    exports.py <folder of rustdoc's JSON, one file for each crate of the workspace>
 
 A signature may also name items of the standard library and of the crates in PUBLIC_DEPENDENCIES.
 The JSON must include private and hidden items, because a re-exported type may be defined in a
@@ -30,6 +31,10 @@ PUBLIC_DEPENDENCIES = {
 
 # The name of traits that only their crate can implement. No user names them.
 SEAL = "Sealed"
+
+
+# Names that each crate gives to a type of its own, as the modules of the standard library do.
+SHARED_NAMES = {"Error", "Result"}
 
 
 class Crate:
@@ -183,6 +188,20 @@ def signatures(crate, item):
                         yield f"{own}::{name}", part
 
 
+def doubled_names(crates, exported):
+    """The names of more than one exported type, each with the crates that define them."""
+    owners = {}
+    for owner, id in exported:
+        item = crates.item((owner, id))
+        if item and kind_of(item)[0] in ("struct", "enum", "union", "trait", "type_alias"):
+            owners.setdefault(item["name"], []).append(owner)
+    return {
+        name: sorted(of)
+        for name, of in sorted(owners.items())
+        if len(of) > 1 and name not in SHARED_NAMES
+    }
+
+
 def main(folder):
     crates = Crates(pathlib.Path(folder))
     exported = crates.exported((FACADE, crates.by_name[FACADE].json["root"]))
@@ -215,6 +234,10 @@ def main(folder):
     faults += [
         f"no public signature names {unused}, which is listed as a public dependency"
         for unused in sorted(PUBLIC_DEPENDENCIES.keys() - dependencies)
+    ]
+    faults += [
+        f"{FACADE} exports several types called {name}: {', '.join(owners)}"
+        for name, owners in doubled_names(crates, exported).items()
     ]
     if faults:
         sys.exit("\n".join(faults))

@@ -44,6 +44,8 @@ class DbStats(TypedDict):
     write_stalls_stalls: int
     write_stalls_stalled_us: int
     write_stalls_slowed_us: int
+    write_stalls_log_stalls: int
+    write_stalls_log_stalled_us: int
     last_sequence: int
     write_batches: int
     log_groups: int
@@ -202,6 +204,8 @@ class TableStats(TypedDict):
     store_write_stalls_stalls: int
     store_write_stalls_stalled_us: int
     store_write_stalls_slowed_us: int
+    store_write_stalls_log_stalls: int
+    store_write_stalls_log_stalled_us: int
     store_last_sequence: int
     store_write_batches: int
     store_log_groups: int

@@ -25,12 +25,14 @@ use crate::store_options::{CreateStore, Size, bytes_of};
 /// survives the loss of power. `wal`: if False, there is no log, and entries that are not flushed
 /// are lost with the process. `memory_limit_bytes`: the maximum memory of all memtables; writes
 /// wait when it is reached. `memtable_bytes`: the size at which a memtable is written to disk.
-/// `cache_bytes`: the size of the page cache. `ttl_seconds`: entries expire after this time, in
+/// `cache_bytes`: the maximum memory of the page cache; by default half of what the process may use
+/// beyond memtables and 512 MiB, which it takes as pages arrive and gives back when memory is
+/// scarce. `ttl_seconds`: entries expire after this time, in
 /// whole seconds; by default they never expire. `read_only`: changes nothing in the directory,
 /// which may be on a read-only file system; every write raises an error.
 ///
-/// A size is a number of bytes, or a text such as "2GiB" or "512MB". An argument that is `None`
-/// takes the engine's default.
+/// A size is a number of bytes, or a text such as "2GiB", "512MB" or "25%" of the memory that the
+/// process may use. An argument that is `None` takes the engine's default.
 #[pyclass(extends = Keyspace, frozen, module = "forerun")]
 pub(crate) struct Db {
     path: PathBuf,
@@ -69,7 +71,7 @@ impl Db {
             .wal(if wal { WalMode::On } else { WalMode::Off })
             .memory_limit_bytes(bytes_of(memory_limit_bytes).unwrap_or(default.memory_limit_bytes))
             .memtable_bytes(bytes_of(memtable_bytes).unwrap_or(default.memtable_bytes))
-            .cache_bytes(bytes_of(cache_bytes).unwrap_or(default.cache_bytes))
+            .cache_bytes(bytes_of(cache_bytes))
             .ttl(ttl_of(ttl_seconds)?)
             .access(if read_only {
                 Access::ReadOnly

@@ -105,7 +105,7 @@ impl<'py> Exported<'py> {
         what: &str,
         stream: Option<i64>,
     ) -> PyResult<Exported<'py>> {
-        let capsule = capsule_of(object, what, stream)?;
+        let (capsule, knows_versions) = capsule_of(object, what, stream)?;
         // SAFETY: by the contract of DLPack, a capsule with one of the two names holds the
         // structure of that name. It lives as long as the capsule, and no Python code runs while it
         // is read. A structure of another major version is only asked for its version.
@@ -123,7 +123,9 @@ impl<'py> Exported<'py> {
                 (&versioned.tensor, versioned.flags & READ_ONLY != 0)
             } else if capsule.is_valid_checked(Some(DLTENSOR)) {
                 let pointer = capsule.pointer_checked(Some(DLTENSOR))?;
-                (pointer.cast::<DlTensor>().as_ref(), false)
+                // This structure has no flag. A library that knows the versions and uses it all the
+                // same may have immutable arrays, as JAX does.
+                (pointer.cast::<DlTensor>().as_ref(), knows_versions)
             } else {
                 return Err(invalid(format!(
                     "__dlpack__ of `{what}` did not return a capsule \"dltensor\""
@@ -287,12 +289,12 @@ impl<'py> Exported<'py> {
 #[pyclass(frozen, module = "forerun")]
 struct MemoryOwner(#[expect(dead_code, reason = "it owns the memory")] Py<PyCapsule>);
 
-/// What `__dlpack__` returns.
+/// What `__dlpack__` returns, and whether the library knows that DLPack has versions.
 fn capsule_of<'py>(
     object: &Bound<'py, PyAny>,
     what: &str,
     stream: Option<i64>,
-) -> PyResult<Bound<'py, PyCapsule>> {
+) -> PyResult<(Bound<'py, PyCapsule>, bool)> {
     let py = object.py();
     let export = object.getattr(intern!(py, "__dlpack__"))?;
     let keywords = PyDict::new(py);
@@ -301,10 +303,11 @@ fn capsule_of<'py>(
         keywords.set_item(intern!(py, "stream"), stream)?;
     }
     let mut capsule = call(&export, (), Some(&keywords));
+    let mut knows_versions = true;
     if let Err(error) = &capsule
         && error.is_instance_of::<PyTypeError>(py)
     {
-        // A library that knows no versions.
+        knows_versions = false;
         keywords.del_item("max_version")?;
         capsule = call(&export, (), Some(&keywords));
     }
@@ -317,9 +320,10 @@ fn capsule_of<'py>(
             reworded(py, error, worded)
         }
     })?;
-    capsule
+    let capsule = capsule
         .cast_into::<PyCapsule>()
-        .map_err(|error| worded(&error.into()))
+        .map_err(|error| worded(&error.into()))?;
+    Ok((capsule, knows_versions))
 }
 
 /// A kind of device, by its number in DLPack (`DLDeviceType`), and the device's number among those

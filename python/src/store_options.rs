@@ -7,7 +7,7 @@ use pyo3::{Borrowed, FromPyObject};
 
 use crate::errors::{accepted, invalid, unknown};
 
-/// A number of bytes: an integer, or a text such as "2GiB".
+/// A number of bytes: an integer, or a text such as "2GiB" or "25%".
 #[derive(Clone, Copy)]
 pub(crate) struct Size(pub(crate) usize);
 

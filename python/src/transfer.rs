@@ -271,7 +271,7 @@ impl Transfer {
             argument: indices.argument,
             start: indices.indices.as_ptr() as u64,
             end: indices.indices.as_ptr() as u64 + size_of_val(indices.indices) as u64,
-            // There is a reference to them.
+            // Only read access: Rust references to the indices exist.
             access: Access::Read,
         });
         let _borrow = borrowed_apart(self.spans(rows).chain(indices))?;
@@ -304,8 +304,8 @@ impl Transfer {
         borrowed_apart(self.spans(rows))
     }
 
-    /// The number of rows of both sides. Those of unknown size are as many as the indices need, or,
-    /// if these are on the device, as fit into the memory.
+    /// The number of rows on each side. If a side's size is unknown, it is what the indices need, or,
+    /// if these are on the device, what fits into its allocation.
     fn rows_on(&self, gpu: &Gpu, indices: Option<[&Indices<'_>; 2]>) -> PyResult<[u64; 2]> {
         let (source, destination) = (self.source.addresses(), self.destination.addresses());
         // Sources may overlap each other. What is written overlaps nothing.

@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 
 CPU, CUDA = 1, 2
-CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+CODES = {
+    "int": 0,
+    "uint": 1,
+    "float": 2,
+    "bfloat": 4,
+    "bool": 6,
+    "float8_e4m3fn": 10,
+    "float8_e5m2": 12,
+}
 
 
 class DlTensor(ctypes.Structure):
@@ -82,7 +90,7 @@ class CudaTensor:
     def __dlpack_device__(self):
         return CUDA, self.device_number
 
-    def __dlpack__(self, *, stream=None, **_more):
+    def __dlpack__(self, *, stream=None):
         self.streams.append(stream)
         return new_capsule(ctypes.addressof(self.tensor), b"dltensor", self.destructor)
 
@@ -146,6 +154,21 @@ class Unversioned(Described):
 
     def __dlpack__(self, stream=None):
         return super().__dlpack__()
+
+
+class Immutable(Described):
+    """Of a library that knows DLPack 1.0 and describes its arrays, which must not be written, by
+    the older structure, which cannot say so. JAX is one."""
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        return super().__dlpack__(stream=stream)
+
+
+class ImmutableCudaTensor(CudaTensor):
+    """Such an array on a GPU."""
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        return super().__dlpack__(stream=stream)
 
 
 refused = forerun.errors.InvalidArgumentError
@@ -251,6 +274,27 @@ def test_a_read_only_tensor_is_not_written():
         forerun.Cache().multi_get(["a", "b"], out=Described(rows, "float", is_read_only=True))
 
 
+def test_an_immutable_tensor_is_read_and_not_written():
+    table, cache, rows = forerun.Table(4), forerun.Cache(), np.ones((2, 4), np.float32)
+    immutable = Immutable(rows, "float")
+    table.insert([1, 2], immutable)
+    assert table.find([1, 2])[1].all()
+    cache.set_many(["a", "b"], immutable)
+    pairs = np.array([[0, 1]])
+    for write in (
+        lambda: table.find([3, 4], immutable),
+        lambda: table.find([3, 4], ImmutableCudaTensor([2, 4])),
+        lambda: table.find([1, 2], None, Immutable(np.ones(2, bool), "bool")),
+        lambda: cache.multi_get(["c", "d"], out=immutable),
+        lambda: forerun.gather(HOST, immutable, pairs),
+        lambda: forerun.scatter(HOST, immutable, pairs),
+        lambda: forerun.gather(HOST, ImmutableCudaTensor([8, 4]), pairs),
+    ):
+        with pytest.raises(refused, match="cannot be written.*read-?only|not writeable"):
+            write()
+    assert (rows == 1).all()
+
+
 def test_a_tensor_of_another_dlpack_is_refused():
     with pytest.raises(refused, match="version 2 of DLPack"):
         forerun.Table(4).insert([1], Described(np.ones((1, 4), np.float32), "float", version=2))
@@ -258,8 +302,7 @@ def test_a_tensor_of_another_dlpack_is_refused():
 
 def test_the_memory_of_a_tensor_outlives_the_tensor():
     table, numbers = forerun.Table(4), np.zeros(2, bool)
-    found = Described(numbers.view(np.uint8), "uint")
-    found.versioned.tensor.code = 6  # a boolean
+    found = Described(numbers, "bool")
     flags = table.find([1, 2], None, found)[1]
     assert found.released == 0 and flags.base is not None
     del flags

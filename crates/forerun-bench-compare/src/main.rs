@@ -64,9 +64,9 @@ enum Command {
     ///
     /// Forerun's memtable is called directly, and RocksDB through its whole engine. Each --peer is
     /// RocksDB with other options, and is measured with Get and MultiGet. The column of ratios to a
-    /// peer compares with MultiGet of the first --peer. Those with an arena in huge pages take
-    /// reserved ones (sysctl vm.nr_hugepages), and others if too few are free; the results tell
-    /// which.
+    /// peer compares with MultiGet of the first --peer. Peers whose
+    /// arena uses huge pages take reserved ones (sysctl vm.nr_hugepages), and fall back to normal
+    /// pages if too few are free; the results say which they got.
     #[cfg(feature = "rocksdb")]
     Memtable(Box<Memtable>),
 

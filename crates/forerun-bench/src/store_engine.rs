@@ -36,7 +36,6 @@ impl Engine for DbEngine {
 
     fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
         let directory = requirements.directory()?;
-        let default = Options::default();
         let cache_bytes = requirements
             .place
             .cache_bytes
@@ -44,7 +43,7 @@ impl Engine for DbEngine {
             .transpose()?;
         let options = Options::default()
             .create(Create::MustBeNew)
-            .cache_bytes(cache_bytes.unwrap_or(default.cache_bytes));
+            .cache_bytes(cache_bytes);
         let db = Db::open(directory.path().join("db"), options)?;
         Ok(Box::new(DbStore { db, directory }))
     }

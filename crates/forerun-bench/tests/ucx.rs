@@ -1,22 +1,11 @@
 //! The commands that measure and stress the server over UCX.
 
+#[path = "../../forerun-ucx/tests/testing/installed.rs"]
+mod installed;
 mod testing;
 
-use std::io::{self, Write};
-
+use installed::has_ucx;
 use testing::Workspace;
-
-/// Whether UCX is installed. Without it, says so: the test that asks is skipped.
-fn has_ucx() -> bool {
-    match forerun_ucx::version() {
-        Ok(_) => true,
-        Err(error) => {
-            // The test harness hides the output of `eprintln!` in a passing test.
-            let _ = writeln!(io::stderr(), "skipped: {error}");
-            false
-        }
-    }
-}
 
 #[test]
 fn clients_over_ucx_leave_the_server_unchanged_and_its_memory_within_its_bound() {

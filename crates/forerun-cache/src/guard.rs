@@ -1,13 +1,11 @@
 //! Guards: they let readers use items in place.
 
-use crate::blocks::item_layout::State;
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::item::Item;
-use crate::lookup::{Batch, GROUP};
+use crate::lookup::{Batch, Counts, GROUP};
 use crate::options::Error;
 use crate::request::Expiry;
-use crate::stats::Count;
 use forerun_core::arch::{self, dispatch};
 use std::fmt;
 use std::marker::PhantomData;
@@ -134,6 +132,10 @@ impl<'c> CacheGuard<'c> {
         items: &mut [Option<Item<'g>>],
     ) -> Result<(), Error> {
         check_lengths(keys.len(), items.len())?;
+        if let ([key], [item]) = (keys, &mut *items) {
+            *item = self.get_slice(key);
+            return Ok(());
+        }
         if self.cache.is_forked() {
             items.fill(None);
             return Ok(());
@@ -145,10 +147,7 @@ impl<'c> CacheGuard<'c> {
             items,
         };
         let counts = dispatch(arch::isa(), batch);
-        let counters = self.pinned.counters();
-        counters.add(Count::GetHits, counts.hits);
-        counters.add(Count::GetMisses, keys.len() as u64 - counts.hits);
-        counters.add(Count::GetExpired, counts.expired);
+        counts.add_to(self.pinned.counters(), keys.len());
         Ok(())
     }
 
@@ -158,25 +157,18 @@ impl<'c> CacheGuard<'c> {
         self.get_slice(key.as_ref())
     }
 
+    /// Looks up one key, also for a batch of one. With the arrays of a group of keys, that takes
+    /// almost four times as many instructions.
     fn get_slice(&self, key: &[u8]) -> Option<Item<'_>> {
         if self.cache.is_forked() {
             return None;
         }
         let hash = self.cache.hasher.hash(key);
-        let counters = self.pinned.counters();
-        if let Some((_, record)) = self.cache.find(&self.pinned, hash, key) {
-            let moment = self.cache.moment();
-            match record.state(moment) {
-                State::Live(tags) => {
-                    counters.add(Count::GetHits, 1);
-                    return Some(Item::accessed(record, tags, moment.now));
-                }
-                State::Expired => counters.add(Count::GetExpired, 1),
-                State::Flushed => {}
-            }
-        }
-        counters.add(Count::GetMisses, 1);
-        None
+        let mut counts = Counts::default();
+        let found = self.cache.find(&self.pinned, hash, key);
+        let item = found.and_then(|(_, record)| counts.found(record, self.cache.moment()));
+        counts.add_to(self.pinned.counters(), 1);
+        item
     }
 
     /// Looks up one key without leaving a trace: neither the item nor the statistics record the

@@ -93,8 +93,8 @@ pub use options::{
     MEMORY_BYTES_MIN, WhenFull,
 };
 pub use request::{
-    Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, Expiry, Invalidate, Store,
-    StoreMode, StoreResult, Value,
+    Arithmetic, ArithmeticOp, ArithmeticResult, Delete, DeleteResult, Expiry, Invalidate, Store,
+    StoreMode, StoreResult, StoreValue,
 };
 pub use stats::CacheStats;
 pub use value::SharedValue;

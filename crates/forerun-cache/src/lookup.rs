@@ -12,13 +12,15 @@
 //! When a tag matches by chance, which happens once in several thousand lookups, the key is looked
 //! up again on its own.
 
-use crate::blocks::item_layout::{Record, State};
+use crate::blocks::item_layout::{Record, Visibility};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
+use crate::generation::Moment;
 use crate::index::item_bucket::{Entry, ItemRef};
 use crate::index::key_buckets::KeyBuckets;
 use crate::index::segment::Segment;
 use crate::item::Item;
+use crate::stats::{Count, Counters};
 use forerun_core::arch::{Simd, WithSimd};
 use forerun_core::prefetch_ahead;
 
@@ -33,12 +35,44 @@ pub(crate) struct Batch<'b, 'g> {
     pub(crate) items: &'b mut [Option<Item<'g>>],
 }
 
-/// The outcome of a batch.
+/// The outcome of lookups.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) hits: u64,
+    hits: u64,
     /// Misses whose item had expired.
-    pub(crate) expired: u64,
+    expired: u64,
+}
+
+impl Counts {
+    /// Counts the lookup that has found this record. Returns its item, unless it is gone.
+    #[inline(always)]
+    pub(crate) fn found<'g>(&mut self, record: Record<'g>, moment: Moment) -> Option<Item<'g>> {
+        match record.visibility(moment) {
+            Visibility::Live(tags) => {
+                self.hits += 1;
+                return Some(Item::accessed(record, tags, moment.now));
+            }
+            Visibility::Expired => self.expired += 1,
+            Visibility::Flushed => {}
+        }
+        None
+    }
+
+    /// Adds the outcome of the lookups of so many keys to the cache's counters.
+    #[inline(always)]
+    pub(crate) fn add_to(self, counters: &Counters, keys: usize) {
+        let misses = keys as u64 - self.hits;
+        for (count, more) in [
+            (Count::GetHits, self.hits),
+            (Count::GetMisses, misses),
+            (Count::GetExpired, self.expired),
+        ] {
+            // A single lookup changes one of them, rarely two.
+            if more > 0 {
+                counters.add(count, more);
+            }
+        }
+    }
 }
 
 impl WithSimd for Batch<'_, '_> {
@@ -175,14 +209,9 @@ impl<'g> Group<'_, 'g> {
                     None => continue,
                 },
             };
-            match record.state(moment) {
-                State::Live(tags) => {
-                    record.prefetch_remaining_lines();
-                    items[at] = Some(Item::accessed(record, tags, moment.now));
-                    counts.hits += 1;
-                }
-                State::Expired => counts.expired += 1,
-                State::Flushed => {}
+            if let Some(item) = counts.found(record, moment) {
+                record.prefetch_remaining_lines();
+                items[at] = Some(item);
             }
         }
     }

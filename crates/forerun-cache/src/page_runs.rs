@@ -37,11 +37,11 @@ pub(crate) struct PageRuns {
     mapping_bytes: usize,
     /// Charged for each run in addition to its pages.
     overhead_bytes: usize,
-    state: Mutex<State>,
+    state: Mutex<PageRunsState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PageRunsState {
     mappings: Vec<Arc<Region>>,
     /// Free runs by address: (mapping, first page) to the number of pages.
     free: BTreeMap<(usize, usize), usize>,
@@ -248,12 +248,12 @@ impl PageRuns {
         is_released
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PageRunsState> {
         unpoisoned(self.state.lock())
     }
 }
 
-impl State {
+impl PageRunsState {
     /// Adds a free run and merges it with its neighbours.
     fn join_free(&mut self, mapping: usize, mut first: usize, mut pages: usize) {
         let before = self.free.range(..(mapping, first)).next_back();

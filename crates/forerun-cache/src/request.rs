@@ -74,7 +74,7 @@ pub enum StoreMode {
 
 /// A value to store.
 #[derive(Debug)]
-pub enum Value<'a> {
+pub enum StoreValue<'a> {
     /// A single piece.
     Bytes(&'a [u8]),
     /// Several pieces, which are stored one after another.
@@ -85,13 +85,13 @@ pub enum Value<'a> {
     Buffer(ValueBuffer),
 }
 
-impl Value<'_> {
+impl StoreValue<'_> {
     /// The length of the value, in bytes.
     pub fn len(&self) -> usize {
         match self {
-            Value::Bytes(bytes) => bytes.len(),
-            Value::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
-            Value::Buffer(buffer) => buffer.len(),
+            StoreValue::Bytes(bytes) => bytes.len(),
+            StoreValue::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
+            StoreValue::Buffer(buffer) => buffer.len(),
         }
     }
 
@@ -101,15 +101,15 @@ impl Value<'_> {
     }
 }
 
-impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Value<'a> {
-    fn from(bytes: &'a B) -> Value<'a> {
-        Value::Bytes(bytes.as_ref())
+impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for StoreValue<'a> {
+    fn from(bytes: &'a B) -> StoreValue<'a> {
+        StoreValue::Bytes(bytes.as_ref())
     }
 }
 
-impl From<ValueBuffer> for Value<'_> {
+impl From<ValueBuffer> for StoreValue<'_> {
     fn from(buffer: ValueBuffer) -> Self {
-        Value::Buffer(buffer)
+        StoreValue::Buffer(buffer)
     }
 }
 
@@ -132,7 +132,7 @@ pub struct Store<'a> {
     /// The key: 1 to [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) arbitrary bytes.
     pub key: &'a [u8],
     /// The value, or the bytes to append or prepend.
-    pub value: Value<'a>,
+    pub value: StoreValue<'a>,
     /// The client's flags, kept with the value.
     pub flags: u32,
     /// When the item expires.
@@ -168,7 +168,7 @@ impl<'a> Store<'a> {
     /// assert!(matches!(cache.store(Store::set(&key, &value)), StoreResult::Stored { .. }));
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
-    pub fn set<K>(key: &'a K, value: impl Into<Value<'a>>) -> Store<'a>
+    pub fn set<K>(key: &'a K, value: impl Into<StoreValue<'a>>) -> Store<'a>
     where
         K: AsRef<[u8]> + ?Sized,
     {
@@ -287,7 +287,7 @@ pub enum DeleteResult {
 
 /// The two operations of [`Arithmetic`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
+pub enum ArithmeticOp {
     /// Adds; wraps around at 2^64.
     Increment,
     /// Subtracts; stops at 0.
@@ -304,7 +304,7 @@ pub struct Arithmetic<'a> {
     /// The amount.
     pub delta: u64,
     /// Whether to add or subtract.
-    pub direction: Direction,
+    pub op: ArithmeticOp,
     /// Change the item only if it has this CAS number.
     pub compare_cas: Option<u64>,
     /// The item's new CAS number. `None`: a number that no item has had.
@@ -321,7 +321,7 @@ impl<'a> Arithmetic<'a> {
         Arithmetic {
             key: key.as_ref(),
             delta,
-            direction: Direction::Increment,
+            op: ArithmeticOp::Increment,
             compare_cas: None,
             new_cas: None,
             expiry: None,
@@ -332,7 +332,7 @@ impl<'a> Arithmetic<'a> {
     /// Subtracts from an existing number.
     pub fn decrement<K: AsRef<[u8]> + ?Sized>(key: &'a K, delta: u64) -> Arithmetic<'a> {
         Arithmetic {
-            direction: Direction::Decrement,
+            op: ArithmeticOp::Decrement,
             ..Arithmetic::increment(key, delta)
         }
     }

@@ -5,7 +5,7 @@ use crate::value::LargeValue;
 use std::sync::Arc;
 
 /// A buffer for a value that arrives in pieces. It takes memory as the bytes arrive. Fill it, then
-/// store it as [`Value::Buffer`](crate::Value::Buffer) or drop it.
+/// store it as [`StoreValue::Buffer`](crate::StoreValue::Buffer) or drop it.
 ///
 /// ```
 /// use forerun_cache::{Cache, CacheOptions};

@@ -2,7 +2,7 @@
 
 mod testing;
 
-use forerun_cache::{Cache, CacheOptions, Delete, DeleteResult, Expiry, Store, Value};
+use forerun_cache::{Cache, CacheOptions, Delete, DeleteResult, Expiry, Store, StoreValue};
 use testing::{cache, set, stored};
 
 #[test]
@@ -12,7 +12,7 @@ fn an_item_is_found_with_all_its_fields() {
     let store = Store {
         flags: 0xdead_beef,
         expiry: Expiry::At(130),
-        ..Store::set(b"key", Value::Parts(&[b"in ", b"", b"parts"]))
+        ..Store::set(b"key", StoreValue::Parts(&[b"in ", b"", b"parts"]))
     };
     let cas = stored(cache.store(store));
     let guard = cache.pin();

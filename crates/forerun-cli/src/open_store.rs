@@ -53,15 +53,15 @@ impl KeyspaceArgs {
 /// Options to open a store.
 #[derive(Debug, clap::Args)]
 pub struct StoreOptions {
-    /// Maximum memory for memtables that are not yet on disk
+    /// Maximum memory for memtables that are not yet on disk; by default 1280MiB, or a quarter of
+    /// what the process may use
     #[arg(
         long,
         value_name = "SIZE",
         value_parser = parse_size,
-        default_value = "1280MiB",
         help_heading = "Store options"
     )]
-    pub memory_limit: usize,
+    pub memory_limit: Option<usize>,
     /// Memtable size at which it is flushed to disk
     #[arg(
         long,
@@ -71,15 +71,15 @@ pub struct StoreOptions {
         help_heading = "Store options"
     )]
     pub memtable: usize,
-    /// Maximum memory for cached pages, such as 512MiB or 4GiB
+    /// Maximum memory for cached pages, such as 512MiB or 4GiB; by default half of what the process
+    /// may use beyond memtables and 512 MiB
     #[arg(
         long,
         value_name = "SIZE",
         value_parser = parse_size,
-        default_value = "256MiB",
         help_heading = "Store options"
     )]
-    pub cache: usize,
+    pub cache: Option<usize>,
     /// Verify order and checksum of every entry that a lookup reads
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,
@@ -152,10 +152,12 @@ impl StoreOptions {
             RecoveryArg::DropTail => Recovery::DropTail,
             RecoveryArg::SkipCorrupt => Recovery::SkipCorrupt,
         };
-        let options = Options::default()
+        let options = Options::default();
+        let memory_limit_bytes = self.memory_limit.unwrap_or(options.memory_limit_bytes);
+        let options = options
             .create(create)
             .access(access)
-            .memory_limit_bytes(self.memory_limit)
+            .memory_limit_bytes(memory_limit_bytes)
             .memtable_bytes(self.memtable)
             .cache_bytes(self.cache)
             .checks(if self.paranoid {

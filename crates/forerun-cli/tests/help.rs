@@ -86,7 +86,7 @@ fn a_wrong_command_line_ends_with_2() {
         &["load", "db"],
         &["get", "db"],
         &["multiget", "db", "--keys", "x", "--batch", "0"],
-        &["multiget", "db", "--keys", "x", "--strategy", "magic"],
+        &["load", "db", "t.csv", "--key", "id", "--format", "magic"],
         &["get", "db", "k", "--memory-limit", "lots"],
         &["get", "db", "xyz", "--hex"],
         &["load", "db", "table.dat", "--key", "id"],

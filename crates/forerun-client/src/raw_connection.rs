@@ -17,7 +17,7 @@ use forerun_core::sync::time;
 
 use crate::conversation::shown;
 use crate::error::{Error, Failure};
-use crate::net::{Peer, Place, Socket, Tls, system_lookup};
+use crate::net::{Peer, Socket, SocketAddress, Tls, system_lookup};
 use crate::options::ClientOptions;
 use crate::protocol::compose;
 use crate::server_address::{Endpoint, ServerAddress};
@@ -28,6 +28,10 @@ const BYTES_PER_S_MIN: u64 = 64 << 10;
 /// The longest line that a server sends.
 const LINE_BYTES_MAX: usize = 4096;
 const INPUT_BYTES: usize = 64 << 10;
+/// The time between the first two attempts to connect to a Unix socket whose backlog is full. It
+/// doubles with each attempt.
+const FULL_BACKLOG_PAUSE: Duration = Duration::from_millis(1);
+const FULL_BACKLOG_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A connection to one server. A program sends requests as bytes, and reads lines and values.
 ///
@@ -218,24 +222,22 @@ fn connect(
     tls: Option<&Tls>,
     timeout: Duration,
 ) -> io::Result<WaitingSocket> {
-    let (places, host) = match &server.endpoint {
-        Endpoint::Unix(path) => (vec![Place::Unix(path.clone())], ""),
+    let (addresses, host) = match &server.endpoint {
+        Endpoint::Unix(path) => (vec![SocketAddress::Unix(path.clone())], ""),
         Endpoint::Tcp { host, port } => {
             let found = system_lookup(host, *port)?;
-            (found.into_iter().map(Place::Tcp).collect(), host.as_str())
+            (
+                found.into_iter().map(SocketAddress::Tcp).collect(),
+                host.as_str(),
+            )
         }
         Endpoint::UcxTcp { .. } | Endpoint::UcxUnix(_) => {
             return Err(io::ErrorKind::Unsupported.into());
         }
     };
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for place in places {
-        let opened = Socket::connect(&Peer::Socket(place), host, tls).and_then(|socket| {
-            let mut reader = WaitingSocket { socket, timeout };
-            reader.finish_connecting()?;
-            Ok(reader)
-        });
-        match opened {
+    for address in addresses {
+        match WaitingSocket::connect(&Peer::Socket(address), host, tls, timeout) {
             Ok(reader) => return Ok(reader),
             Err(error) => last = error,
         }
@@ -278,12 +280,33 @@ struct WaitingSocket {
 }
 
 impl WaitingSocket {
-    /// Completes the connection and the handshake.
-    fn finish_connecting(&mut self) -> io::Result<()> {
-        let limit = Limit::for_bytes(self.timeout, 0);
-        self.wait(false, true, &limit)?;
-        self.socket.connected()?;
-        self.retry(true, |socket| socket.handshake())
+    /// Connects, and completes the handshake.
+    fn connect(
+        peer: &Peer,
+        host: &str,
+        tls: Option<&Tls>,
+        timeout: Duration,
+    ) -> io::Result<WaitingSocket> {
+        let limit = Limit::for_bytes(timeout, 0);
+        let mut pause = FULL_BACKLOG_PAUSE;
+        let socket = loop {
+            match Socket::connect(peer, host, tls) {
+                // The backlog of a Unix socket is full. No event says when there is room again.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !limit.is_over() => {
+                    block(Block.wait(&[], time::now() + pause))?;
+                    pause = (2 * pause).min(FULL_BACKLOG_PAUSE_MAX);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                connected => break connected?,
+            }
+        };
+        let mut connected = WaitingSocket { socket, timeout };
+        connected.wait(false, true, &limit)?;
+        connected.socket.connected()?;
+        connected.retry(true, |socket| socket.handshake())?;
+        Ok(connected)
     }
 
     fn send(&mut self, request: &[u8]) -> Result<(), Failure> {
@@ -356,8 +379,13 @@ impl Read for WaitingSocket {
 }
 
 #[cfg(test)]
+#[path = "../tests/testing/one_connection.rs"]
+mod one_connection;
+
+#[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
@@ -365,16 +393,7 @@ mod tests {
 
     /// A connection whose server has sent `bytes` and ignores what it receives.
     fn of(bytes: &[u8]) -> RawConnection {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let bytes = bytes.to_vec();
-        std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("a connection");
-            let _ = stream.write_all(&bytes);
-            let _ = stream.shutdown(std::net::Shutdown::Write);
-            let _ = io::copy(&mut stream, &mut io::sink());
-        });
-        let server = ServerAddress::tcp("127.0.0.1", port);
+        let server = ServerAddress::tcp("127.0.0.1", one_connection::sending(bytes));
         let options = ClientOptions::default().timeout(TIMEOUT);
         RawConnection::open(&server, &options).expect("a connection")
     }
@@ -427,5 +446,28 @@ mod tests {
         drop(listener);
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
         assert!(error(RawConnection::open(&server, &options)).contains("cannot connect"));
+    }
+
+    #[test]
+    fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("it listens");
+        rustix::net::listen(&listener, 0).expect("a backlog of one connection");
+        let _first = UnixStream::connect(&path).expect("the backlog has room");
+        let server = ServerAddress::new(Endpoint::Unix(path.clone()));
+        let options = ClientOptions::default();
+        let hasty = options.clone().timeout(Duration::from_millis(30));
+        let started = Instant::now();
+        let refused = error(RawConnection::open(&server, &hasty));
+        assert!(refused.contains("timed out"), "{refused}");
+        assert!(started.elapsed() >= Duration::from_millis(30));
+        let accepts = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            [0, 1].map(|_| listener.accept().expect("a connection"))
+        });
+        let patient = options.timeout(TIMEOUT);
+        RawConnection::open(&server, &patient).expect("the backlog has room again");
+        drop(accepts.join().expect("both have connected"));
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Arc, time};
 
-use crate::conversation::{self, Conversation, Step, shown};
+use crate::conversation::{self, Conversation, Progress, shown};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::net::ucx_poll::{self, Polled};
@@ -169,7 +169,7 @@ fn advance<C: Conversation>(
         let Some(is_full) = turn.connection.receive()? else {
             break;
         };
-        if read_replies(turn, shared, options.max_value_bytes)? == Step::Done {
+        if read_replies(turn, shared, options.max_value_bytes)? == Progress::Done {
             return Ok(Some(()));
         }
         if !is_full {
@@ -187,7 +187,7 @@ fn read_replies<C: Conversation>(
     turn: &mut Turn<C>,
     shared: &mut C::Shared,
     max_value_bytes: usize,
-) -> Result<Step, Failure> {
+) -> Result<Progress, Failure> {
     let (connection, conversation) = (&mut turn.connection, &mut turn.conversation);
     loop {
         let authenticates = connection.authenticates;
@@ -196,18 +196,18 @@ fn read_replies<C: Conversation>(
         let mut answer = None;
         let mut credits = None;
         let (step, consumed, skip) = match connection.reply(max_value_bytes)? {
-            None | Some(Parsed::Partial { .. }) => return Ok(Step::More),
+            None | Some(Parsed::Partial { .. }) => return Ok(Progress::More),
             Some(Parsed::Complete { reply, consumed }) => match (authenticates, reply) {
                 (_, Reply::Error { line, .. }) if line == TOO_MANY_CONNECTIONS => {
                     return Err(Failure::TooManyConnections);
                 }
                 (false, reply) if repeats => {
                     answer = Some(conversation::repeated_delete(&reply)?);
-                    (Step::More, consumed, 0)
+                    (Progress::More, consumed, 0)
                 }
                 (false, Reply::MultiGet { credits: granted }) if asks_for_frames => {
                     credits = Some(granted);
-                    (Step::More, consumed, 0)
+                    (Progress::More, consumed, 0)
                 }
                 (false, Reply::Error { line, .. }) if asks_for_frames => {
                     return Err(Failure::NoMultiGet(shown(line)));
@@ -217,7 +217,7 @@ fn read_replies<C: Conversation>(
                     return Err(Failure::Malformed(what));
                 }
                 (false, reply) => (conversation.reply(reply, shared)?, consumed, 0),
-                (true, Reply::Line(Line::Stored)) => (Step::More, consumed, 0),
+                (true, Reply::Line(Line::Stored)) => (Progress::More, consumed, 0),
                 (true, Reply::Error { line, .. }) => {
                     return Err(Failure::Authentication(shown(line)));
                 }
@@ -236,7 +236,7 @@ fn read_replies<C: Conversation>(
                     return Err(Failure::Malformed("a value before the answer".to_owned()));
                 }
                 conversation.oversized(reply, value_bytes, shared)?;
-                (Step::More, consumed, skip)
+                (Progress::More, consumed, skip)
             }
         };
         if let Some(credits) = credits {
@@ -247,8 +247,8 @@ fn read_replies<C: Conversation>(
         }
         connection.authenticates = false;
         connection.consume(consumed, skip);
-        if step == Step::Done {
-            return Ok(Step::Done);
+        if step == Progress::Done {
+            return Ok(Progress::Done);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Calls to servers over UCX, in every protocol, blocking and in event loops. The tests print a
 //! message and are skipped if UCX is not installed.
 
+#[path = "../../forerun-ucx/tests/testing/installed.rs"]
+mod installed;
 mod testing;
 
 use std::io::{self, Write};
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use forerun_client::{Client, ClientOptions, Error, Failure, Lookups, Protocol, ServerAddress};
 use forerun_server::{Address, Listen, Server, ServerOptions, UcxOptions};
+use installed::has_ucx;
 use testing::{PATIENCE, forerun, options, start};
 
 const TESTS: [&str; 5] = [
@@ -23,17 +26,6 @@ const TESTS: [&str; 5] = [
 ];
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Meta, Protocol::MultiGet];
-
-fn has_ucx() -> bool {
-    match forerun_ucx::version() {
-        Ok(_) => true,
-        Err(error) => {
-            // The test harness hides the output of `eprintln!` in a passing test.
-            let _ = writeln!(io::stderr(), "skipped: {error}");
-            false
-        }
-    }
-}
 
 #[test]
 fn the_same_over_ucx_tcp() {

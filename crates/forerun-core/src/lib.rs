@@ -9,6 +9,8 @@
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;
 //! - [`epoch`]: epoch-based reclamation that survives a fork;
+//! - [`memory_limit`] and [`MemoryPressure`]: how much memory the process may use, and whether it
+//!   is scarce;
 //! - [`pooling`]: sums of the rows of bags of keys, and the formats of rows;
 //! - [`region`]: zeroed memory from `mmap`, with huge pages if the kernel grants them;
 //! - [`size`]: sizes as people write them, such as `2GiB`;
@@ -21,9 +23,9 @@ pub mod arch;
 mod cache_padded;
 mod descriptors;
 pub mod epoch;
-// Hidden because the macro `metrics!` names its items; users see those that are exported below.
 pub mod hashing;
 mod interleave;
+// Hidden because the macro `metrics!` names its items; users see those that are exported below.
 #[doc(hidden)]
 pub mod metrics;
 mod names;
@@ -31,12 +33,14 @@ mod panic_message;
 pub mod pooling;
 mod prefetch_ahead;
 mod process;
+mod process_memory;
 pub mod region;
 mod setters;
 pub mod size;
 mod split_mix;
 pub mod sync;
 mod touch;
+mod uninhabited_stream;
 
 pub use arch::CACHE_LINE_BYTES;
 pub use cache_padded::CachePadded;
@@ -48,6 +52,7 @@ pub use metrics::{Metric, MetricKind, Metrics};
 pub use panic_message::panic_message;
 pub use prefetch_ahead::prefetch_ahead;
 pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
+pub use process_memory::{MemoryLimit, MemoryLimitSource, MemoryPressure, memory_limit};
 pub use region::{
     Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError, physical_memory_bytes,
 };

@@ -2,6 +2,8 @@
 //!
 //! Command lines and the Python package read them here, so that they mean the same everywhere.
 
+use crate::memory_limit;
+
 /// The error for a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeError {
@@ -89,24 +91,42 @@ pub fn parse_count(text: &str) -> Result<u64, SizeError> {
     total.checked_add(part).ok_or_else(too_large)
 }
 
-/// Like [`parse_count`], for a size in memory.
+/// Like [`parse_count`], for a size in memory. A percentage is that share of what the process may
+/// use, as [`memory_limit`] tells.
 ///
 /// ```
 /// use forerun_core::size::parse_size;
 ///
 /// assert_eq!(parse_size("2GiB")?, 2 << 30);
 /// assert_eq!(parse_size("512MB")?, 512_000_000);
+/// # #[cfg(target_os = "linux")]
+/// assert!(parse_size("25%")? > 0);
 /// assert!(parse_size("lots").is_err());
 /// # Ok::<(), forerun_core::size::SizeError>(())
 /// ```
 ///
 /// # Errors
-/// The same as for [`parse_count`], and a size that exceeds this machine's addresses.
+/// The same as for [`parse_count`], a size that exceeds this machine's addresses, a percentage that
+/// is not a whole number from 1 to 100, and any percentage if the system does not tell how much
+/// memory there is.
 pub fn parse_size(text: &str) -> Result<usize, SizeError> {
-    usize::try_from(parse_count(text)?).map_err(|_| SizeError {
+    let error = |why| SizeError {
         text: text.to_owned(),
-        why: "it is too large",
-    })
+        why,
+    };
+    let bytes = match text.trim().strip_suffix('%') {
+        None => parse_count(text)?,
+        Some(percent) => {
+            let percent = percent.trim_end().parse::<u64>().ok();
+            let percent = percent
+                .filter(|percent| (1..=100).contains(percent))
+                .ok_or_else(|| error("its percentage is not a whole number from 1 to 100"))?;
+            let limit = memory_limit()
+                .ok_or_else(|| error("the system does not tell how much memory there is"))?;
+            limit.bytes / 100 * percent
+        }
+    };
+    usize::try_from(bytes).map_err(|_| error("it is too large"))
 }
 
 /// A size in its largest binary unit, with at most one decimal: `2GiB`, `1.5MiB`, `1000`.
@@ -177,6 +197,18 @@ mod tests {
             for count in [0, 2, 11] {
                 assert_eq!(counted(count, one), format!("{count} {many}"));
             }
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_percentage_is_a_share_of_the_memory_limit() {
+        let half = parse_size("50%").unwrap();
+        assert_eq!(parse_size(" 100 %").unwrap() / 2, half);
+        assert!(half > 0);
+        for text in ["0%", "101%", "-1%", "%", "1.5%", "1e1%"] {
+            let error = parse_size(text).unwrap_err().to_string();
+            assert!(error.contains("from 1 to 100"), "{error}");
         }
     }
 

@@ -13,10 +13,10 @@
 //!   io/          every access to files
 //! ```
 //!
-//! `options.rs`, `error.rs`, `limits.rs`, `ops.rs`, `values.rs` and `comparator.rs` define the
-//! types of the interface. `versions/` has what memtables and runs share, `ranges/` range
-//! deletions, `clock.rs` expiry, `steady_clock.rs` the time, `sealed.rs` small checksummed files,
-//! and `bytes.rs` numbers in files.
+//! `options.rs`, `keyspace_options.rs`, `error.rs`, `limits.rs`, `ops.rs`, `values.rs` and
+//! `comparator.rs` define the types of the interface. `versions/` has what memtables and runs share,
+//! `ranges/` range deletions, `clock.rs` expiry, `steady_clock.rs` the time, `sealed.rs` small
+//! checksummed files, and `bytes.rs` numbers in files.
 //!
 //! Start with [`Db`], which is opened with [`Options`]. [`WriteBatch`] has atomic writes,
 //! [`Values`] the answers of a batch of lookups, [`Iter`] scans, [`Snapshot`] reads at one moment,
@@ -36,6 +36,7 @@ mod comparator;
 mod db;
 mod error;
 pub mod io;
+mod keyspace_options;
 mod limits;
 #[allow(
     unsafe_code,
@@ -72,6 +73,7 @@ pub use db::{
 };
 pub use error::{Error, Result};
 pub use io::ReadBackend;
+pub use keyspace_options::KeyspaceOptions;
 pub use limits::{
     BATCH_BYTES_MAX, KEY_BYTES_MAX, KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX, VALUE_BYTES_MAX,
 };
@@ -82,7 +84,7 @@ pub use offline::description::{
 };
 pub use offline::{CheckReport, check, check_with_io, repair, repair_with_io};
 pub use ops::{Op, Ops};
-pub use options::{Access, Background, Durability, KeyspaceOptions, Options, TreeOptions, WalMode};
+pub use options::{Access, Background, Durability, Options, TreeOptions, WalMode};
 pub use run::dump::{PageDescription, RowContent, RowDescription};
 pub use run::{Compression, RunOptions};
 pub use store_dir::Create;

@@ -5,16 +5,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_core::{Pages, setters};
+use forerun_core::sync::{OnceLock, SIMULATED};
+use forerun_core::{Pages, memory_limit, setters};
 
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
 use crate::io::ReadBackend;
+use crate::keyspace_options::{check_keyspace_name, check_ttl};
 use crate::limits::MEMTABLE_BYTES_MIN;
 use crate::memtable::MemoryChecks;
 use crate::run::RunOptions;
 use crate::store_dir::Create;
 use crate::wal::recovery::Recovery;
-use crate::{Error, KEYSPACE_NAME_BYTES_MAX, Result, VALUE_BYTES_MAX};
+use crate::{Error, KeyspaceOptions, Result, VALUE_BYTES_MAX};
 
 /// Which failures a write survives once it has returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,18 +80,21 @@ pub enum Access {
 #[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
 pub struct TreeOptions {
-    /// The number of runs in level 0 at which they are merged into the first level in use below.
-    /// Default: 4.
+    /// The number of runs in level 0 at which they are merged: into the first level in use below,
+    /// or, if they are small beside it, with each other. Default: 4.
     pub level0_runs: usize,
-    /// The number of runs in level 0 at which writes are slowed down. Default: 12.
+    /// The number of runs in level 0 that include the same key at which the keyspace's writes are
+    /// slowed down. Default: 12.
     pub level0_slow_runs: usize,
-    /// The number of runs in level 0 at which writes wait until there are fewer. Default: 20.
+    /// The number of runs in level 0 that include the same key at which the keyspace's writes wait
+    /// until there are fewer. Default: 20.
     pub level0_stop_runs: usize,
     /// The maximum size of the first level in use below level 0, in bytes. Default: 256 MiB.
     pub level1_bytes: u64,
     /// How many times larger each level may be than the one above. Default: 10.
     pub level_factor: u32,
-    /// The size at which a compaction starts a new run, in bytes. Default: 64 MiB.
+    /// The size at which a compaction starts a new run, in bytes. Runs below an eighth of it are
+    /// merged with each other. Default: 64 MiB.
     pub run_bytes: u64,
     /// The maximum number of bytes that flushes and compactions together write per second; `None`
     /// for no limit. Default: none.
@@ -123,67 +128,6 @@ pub enum Background {
     Caller,
 }
 
-/// The options of a keyspace: its order, the shape of its runs, how long its entries live.
-///
-/// The store remembers the name of the comparator and the time to live. The rest applies until the
-/// store is closed, as with [`Options`].
-///
-/// ```
-/// use forerun_db::{Db, KeyspaceOptions, Options};
-/// use std::time::Duration;
-///
-/// # let directory = tempfile::tempdir().unwrap();
-/// # let path = directory.path().join("store");
-/// let sessions = KeyspaceOptions::default().ttl(Duration::from_secs(3600));
-/// let options = Options::default().keyspace("sessions", sessions);
-/// let db = Db::open(path, options)?;
-/// db.keyspace("sessions")?.put(b"4711", b"paris")?;
-/// assert_eq!(db.get(b"4711")?, None);
-/// # Ok::<(), forerun_db::Error>(())
-/// ```
-#[derive(Clone)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default))]
-#[non_exhaustive]
-pub struct KeyspaceOptions {
-    /// The order of keys. A keyspace keeps the one that it was created with. Default: [`Bytewise`].
-    ///
-    /// It is not serialized; deserialized options have the default.
-    #[cfg_attr(feature = "serde", serde(skip))]
-    pub comparator: Arc<dyn Comparator>,
-    /// How its runs are written. Default: as in [`RunOptions`].
-    pub run: RunOptions,
-    /// The shape of its tree of runs. If the level 0 of any keyspace exceeds its limits, writes to
-    /// the whole store are slowed down or wait. The write rate is not taken from here but from
-    /// [`Options::tree`].
-    pub tree: TreeOptions,
-    /// How long its entries live; see [`Options::ttl`]. Default: none. An existing keyspace keeps
-    /// the time to live that it was created with; in a new one, entries never expire.
-    pub ttl: Option<Duration>,
-}
-
-impl Default for KeyspaceOptions {
-    fn default() -> KeyspaceOptions {
-        KeyspaceOptions {
-            comparator: Arc::new(Bytewise),
-            run: RunOptions::default(),
-            tree: TreeOptions::default(),
-            ttl: None,
-        }
-    }
-}
-
-impl fmt::Debug for KeyspaceOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyspaceOptions")
-            .field("comparator", &self.comparator.name())
-            .field("run", &self.run)
-            .field("tree", &self.tree)
-            .field("ttl", &self.ttl)
-            .finish()
-    }
-}
-
 /// How a store is opened. The defaults suit most uses.
 ///
 /// Each field has a setter of the same name, which takes and returns the options. Later releases
@@ -210,7 +154,8 @@ pub struct Options {
     /// iterators hold the memory, a write waits for a second and then returns
     /// [`Error::MemoryLimit`]; drop the iterators and write again. A batch that does not fit on its
     /// own, plus an eighth for overhead, is an error at once. A batch's copy on its way to the log,
-    /// and up to four bytes per entry while an index is built, do not count. Default: 1.25 GiB.
+    /// and up to four bytes per entry while an index is built, do not count. Default: 1.25 GiB, or a
+    /// quarter of what the process may use, if that is less, but at least 64 MiB.
     pub memory_limit_bytes: usize,
     /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
     /// one, at least 1 KiB, at most half of `memory_limit_bytes`. A memtable reserves address space
@@ -226,8 +171,13 @@ pub struct Options {
     /// [`LevelStats::indexed_runs`](crate::LevelStats::indexed_runs) and
     /// [`LevelStats::unfiltered_runs`](crate::LevelStats::unfiltered_runs). Every open run also
     /// needs its root page and eight bytes per page in memory. That is counted here, but needed
-    /// even if it exceeds the limit. Default: 256 MiB.
-    pub cache_bytes: usize,
+    /// even if it exceeds the limit.
+    ///
+    /// Default: automatic. All automatic caches of a process share half of what the process may
+    /// use (its physical memory, `RLIMIT_AS`, or the limit of its control group), less
+    /// `memory_limit_bytes` and 512 MiB, but at least 64 MiB. They take it as pages arrive and give
+    /// back a part while memory is scarce.
+    pub cache_bytes: Option<usize>,
     /// The maximum number of run files that are open at a time. All others are closed, and are
     /// reopened when one of their pages is read. Files being read do not count, and neither do the
     /// log, the lock and the few files being written. Default: half of the process's limit
@@ -282,14 +232,29 @@ pub struct Options {
     pub keyspaces: Vec<(String, KeyspaceOptions)>,
 }
 
+/// Enough for the longest value where the process may use four times as much.
+fn default_memory_limit_bytes() -> usize {
+    const BYTES_MAX: usize = VALUE_BYTES_MAX + VALUE_BYTES_MAX / 4;
+    const BYTES_MIN: usize = 64 << 20;
+    if SIMULATED {
+        // A simulation repeats on every machine.
+        return BYTES_MAX;
+    }
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let quarter = memory_limit().map_or(u64::MAX, |limit| limit.bytes / 4);
+        usize::try_from(quarter).map_or(BYTES_MAX, |quarter| quarter.clamp(BYTES_MIN, BYTES_MAX))
+    })
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
             comparator: Arc::new(Bytewise),
-            memory_limit_bytes: VALUE_BYTES_MAX + VALUE_BYTES_MAX / 4,
+            memory_limit_bytes: default_memory_limit_bytes(),
             memtable_bytes: 64 << 20,
             memtable_index: true,
-            cache_bytes: 256 << 20,
+            cache_bytes: None,
             max_open_files: None,
             pages: Pages::Huge,
             run: RunOptions::default(),
@@ -323,22 +288,11 @@ setters! {
 }
 
 setters! {
-    KeyspaceOptions {
-        comparator: Arc<dyn Comparator>,
-        run: RunOptions,
-        tree: TreeOptions,
-    } into {
-        ttl: Option<Duration>,
-    }
-}
-
-setters! {
     Options {
         comparator: Arc<dyn Comparator>,
         memory_limit_bytes: usize,
         memtable_bytes: usize,
         memtable_index: bool,
-        cache_bytes: usize,
         pages: Pages,
         run: RunOptions,
         reads: ReadBackend,
@@ -353,6 +307,7 @@ setters! {
         access: Access,
         keyspaces: Vec<(String, KeyspaceOptions)>,
     } into {
+        cache_bytes: Option<usize>,
         max_open_files: Option<usize>,
         ttl: Option<Duration>,
     }
@@ -507,46 +462,6 @@ impl Options {
     }
 }
 
-impl KeyspaceOptions {
-    /// Refuses contradictory options.
-    pub(crate) fn check(&self) -> Result<()> {
-        check_ttl(self.ttl)?;
-        self.tree.check()
-    }
-
-    /// The same options with the time to live of an existing keyspace, in seconds, 0 for none.
-    /// Fails if they ask for another one.
-    pub(crate) fn with_stored_ttl(self, keyspace: &str, ttl: u64) -> Result<KeyspaceOptions> {
-        let stored = (ttl > 0).then(|| Duration::from_secs(ttl));
-        match self.ttl {
-            Some(given) if Some(given) != stored => Err(Error::KeyspaceTtl {
-                keyspace: keyspace.to_owned(),
-                stored,
-                given,
-            }),
-            _ => Ok(KeyspaceOptions {
-                ttl: stored,
-                ..self
-            }),
-        }
-    }
-
-    /// The time to live in seconds; 0 if entries never expire.
-    pub(crate) fn ttl_s(&self) -> u64 {
-        self.ttl.map_or(0, |ttl| ttl.as_secs())
-    }
-}
-
-fn check_ttl(ttl: Option<Duration>) -> Result<()> {
-    match ttl {
-        Some(ttl) if ttl.subsec_nanos() != 0 || ttl.is_zero() => Err(Error::BadOption {
-            option: "ttl",
-            reason: format!("{ttl:?} is not a whole number of seconds, at least 1"),
-        }),
-        _ => Ok(()),
-    }
-}
-
 fn check_bytes(option: &'static str, bytes: usize, bytes_min: usize) -> Result<()> {
     if bytes >= bytes_min {
         return Ok(());
@@ -555,21 +470,6 @@ fn check_bytes(option: &'static str, bytes: usize, bytes_min: usize) -> Result<(
         option,
         reason: format!("{bytes} bytes are too few: at least {bytes_min} are needed"),
     })
-}
-
-/// Refuses names that only the store's own keyspace may have.
-pub(crate) fn check_keyspace_name(name: &str) -> Result<()> {
-    match name.len() {
-        0 => Err(Error::KeyspaceName {
-            name: name.to_owned(),
-            reason: "only the store's own keyspace has an empty name".into(),
-        }),
-        len if len > KEYSPACE_NAME_BYTES_MAX => Err(Error::KeyspaceName {
-            name: name.to_owned(),
-            reason: format!("it has {len} bytes; at most {KEYSPACE_NAME_BYTES_MAX} are allowed"),
-        }),
-        _ => Ok(()),
-    }
 }
 
 impl fmt::Debug for Options {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Background, Db, Durability, Error, Options, ReadBackend, TreeOptions, Values, WalMode,
-    WriteBatch,
+    Background, Db, Durability, Error, KeyspaceOptions, Options, ReadBackend, TreeOptions, Values,
+    WalMode, WriteBatch,
 };
 use testing::{STORE, open, small_options, tiny_options};
 
@@ -460,6 +460,70 @@ fn snapshots_stay_readable_after_close_and_compaction() {
     }
     db.multi_get(&keys, &mut values).unwrap();
     assert_eq!(values.found(), 5_000);
+}
+
+#[test]
+fn small_memtables_under_much_larger_levels_rewrite_little() {
+    let options = small_options()
+        .memtable_bytes(16 << 10)
+        .background(Background::Caller);
+    let db = open(&FaultIo::new(), &options).unwrap();
+    let mut batch = WriteBatch::new();
+    for i in 0..20_000 {
+        batch.put(key(i), value(i, 1)).unwrap();
+        if i % 20 == 19 {
+            db.write(&batch, Durability::Buffered).unwrap();
+            batch.clear();
+        }
+    }
+    let stats = db.stats();
+    let flushed = stats.tree.flushes;
+    assert!(flushed > 100, "{flushed}");
+    let amplification = stats.tree.write_amplification();
+    assert!(amplification < 8.0, "{amplification}");
+    assert!(stats.levels[0].runs < 4);
+}
+
+#[test]
+fn a_dropped_snapshot_frees_what_only_it_saw() {
+    let db = open(&FaultIo::new(), &busy_options()).unwrap();
+    let entries = || -> u64 { db.stats().levels.iter().map(|level| level.entries).sum() };
+    let write_all = || (0..2_000).for_each(|i| db.put(&key(i), &value(i, 1)).unwrap());
+    write_all();
+    db.compact().unwrap();
+    let snapshot = db.snapshot();
+    write_all();
+    db.compact().unwrap();
+    assert_eq!(entries(), 4_000);
+    assert!(!db.stats().is_compaction_due);
+    drop(snapshot);
+    let begun = std::time::Instant::now();
+    while entries() > 2_000 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{}", entries());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn compactions_that_are_due_do_not_wait_for_a_full_one() {
+    let tree = busy_options().tree;
+    let options = busy_options().background(Background::Caller);
+    let db = open(&FaultIo::new(), &options.tree(tree.level0_runs(10))).unwrap();
+    let other = db.keyspace("other").unwrap();
+    for i in 0..6_000 {
+        db.put(&key(i), &value(i, 1)).unwrap();
+        if i % 1_000 == 0 {
+            other.put(&key(i), &value(i, 1)).unwrap();
+            other.put(&key(i + 1), &value(i, 1)).unwrap();
+            db.flush().unwrap();
+        }
+    }
+    db.flush().unwrap();
+    assert!(other.stats().levels[0].runs > 4);
+    let with = |runs| KeyspaceOptions::default().tree(tree.level0_runs(runs));
+    db.keyspace_with("other", with(2)).unwrap();
+    db.default_keyspace().compact().unwrap();
+    assert!(other.stats().levels[0].runs < 2);
 }
 
 #[test]

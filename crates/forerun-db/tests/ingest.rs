@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_db::io::Io;
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
-use forerun_db::{Background, Db, Durability, Error, Options, Result, Values, WalMode};
+use forerun_db::{
+    Background, Db, Durability, Error, Options, Result, TreeOptions, Values, WalMode,
+};
 use testing::{STORE, open, small_options, tiny_options, with_and_without_index};
 
 /// Keys of the script. Ingested keys have large values, so that there are several runs.
@@ -342,6 +344,47 @@ fn ingested_runs_go_to_the_deepest_level_without_overlap() {
     assert_eq!(runs(), [2, 0, 0, 0, 0, 1, 2], "above the memtable's run");
     ingest(&["h"]);
     assert_eq!(runs(), [2, 0, 0, 0, 0, 1, 3]);
+}
+
+#[test]
+fn runs_with_no_key_among_the_ingested_ones_do_not_keep_them_above() {
+    let options = small_options().tree(TreeOptions::default().level0_runs(10));
+    let db = open(&FaultIo::new(), &options).unwrap();
+    let ingest = |keys: &[&str]| {
+        let mut ingestion = db.ingest();
+        for key in keys {
+            ingestion.add(key.as_bytes(), b"ingested").unwrap();
+        }
+        ingestion.commit().unwrap();
+    };
+    let runs = || -> Vec<usize> { db.stats().levels.iter().map(|level| level.runs).collect() };
+    ingest(&["c", "x"]);
+    db.put("a", "put").unwrap();
+    db.put("z", "put").unwrap();
+    ingest(&["m", "n"]);
+    assert_eq!(
+        runs(),
+        [1, 0, 0, 0, 0, 1, 1],
+        "runs of a level are disjoint"
+    );
+    ingest(&["y"]);
+    assert_eq!(runs(), [1, 0, 0, 0, 0, 1, 2]);
+    db.put("m", "put").unwrap();
+    ingest(&["k", "m"]);
+    assert_eq!(runs(), [3, 0, 0, 0, 0, 1, 2], "above the memtable's run");
+    let check = || {
+        let entries = db.iter().map(Result::unwrap);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let entries = entries.map(|(key, value)| text(key) + " " + &text(value));
+        let entries = entries.collect::<Vec<_>>().join(", ");
+        assert_eq!(
+            entries,
+            "a put, c ingested, k ingested, m ingested, n ingested, x ingested, y ingested, z put"
+        );
+    };
+    check();
+    db.compact().unwrap();
+    check();
 }
 
 #[test]

@@ -4,11 +4,13 @@ mod testing;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Db, Durability};
+use forerun_db::{Db, Durability, Error};
 use testing::hook_io::{Change, HookIo};
 use testing::{STORE, open, small_options, tiny_options};
 
@@ -117,4 +119,136 @@ fn a_segment_whose_creation_failed_does_not_make_the_end_of_the_log_damage() {
         0 < kept && kept < 60,
         "{kept} of 60 kept the end of the log"
     );
+}
+
+/// How long a test waits for something that must happen.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Syncs of the first segment wait until this is released.
+#[derive(Default)]
+struct HeldSync {
+    is_released: Mutex<bool>,
+    released: Condvar,
+}
+
+impl HeldSync {
+    fn io(self: &Arc<Self>, disk: &FaultIo) -> HookIo {
+        let held = Arc::clone(self);
+        HookIo::new(disk, move |change, path| {
+            if change == Change::Sync && path.ends_with("wal-000001.log") {
+                let is_released = held.is_released.lock().unwrap();
+                let is_held = |is_released: &mut bool| !*is_released;
+                drop(held.released.wait_while(is_released, is_held).unwrap());
+            }
+            Ok(())
+        })
+    }
+
+    fn release(&self) {
+        *self.is_released.lock().unwrap() = true;
+        self.released.notify_all();
+    }
+}
+
+/// Writes until the log has this many segments.
+fn fill_segments(db: &Db, disk: &FaultIo, count: usize) {
+    for number in 0.. {
+        if segments(disk, STORE).len() >= count {
+            return;
+        }
+        db.put(format!("buffered-{count}-{number}"), [7; 100])
+            .unwrap();
+    }
+}
+
+#[test]
+fn only_synced_writes_wait_until_a_full_segment_is_synced() {
+    let (disk, held) = (FaultIo::new(), Arc::new(HeldSync::default()));
+    let db = Db::open_with_io(Arc::new(held.io(&disk)), STORE, small_options()).unwrap();
+    let (done, is_done) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            fill_segments(&db, &disk, 4);
+            done.send(()).unwrap();
+            db.put_with("synced", "value", Durability::Synced).unwrap();
+            done.send(()).unwrap();
+        });
+        let buffered = is_done.recv_timeout(DEADLINE);
+        let synced = is_done.recv_timeout(Duration::from_millis(20));
+        held.release();
+        buffered.expect("buffered writes continue");
+        synced.expect_err("a synced write waits for the segments before it");
+    });
+    is_done.recv_timeout(DEADLINE).unwrap();
+    let db = open(&disk.crash(0), &small_options()).unwrap();
+    assert!(db.get("synced").unwrap().is_some());
+    assert!(
+        db.get("buffered-4-0").unwrap().is_some(),
+        "in the first segment"
+    );
+}
+
+#[test]
+fn buffered_writes_wait_for_a_disk_that_takes_no_segments_and_the_wait_is_counted() {
+    let (disk, held) = (FaultIo::new(), Arc::new(HeldSync::default()));
+    let db = Db::open_with_io(Arc::new(held.io(&disk)), STORE, small_options()).unwrap();
+    let (done, is_done) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            fill_segments(&db, &disk, 20);
+            done.send(()).unwrap();
+        });
+        let filled = is_done.recv_timeout(Duration::from_millis(50));
+        let left = segments(&disk, STORE).len();
+        held.release();
+        filled.expect_err("the number of unsynced segments is bounded");
+        assert!(left < 20, "{left} segments");
+    });
+    let stalls = db.stats().write_stalls;
+    assert!(
+        stalls.log_stalls >= 1 && stalls.log_stalled_us >= 1_000,
+        "{stalls:?}"
+    );
+}
+
+#[test]
+fn closing_waits_until_all_segments_are_synced() {
+    let (disk, held) = (FaultIo::new(), Arc::new(HeldSync::default()));
+    let db = Db::open_with_io(Arc::new(held.io(&disk)), STORE, small_options()).unwrap();
+    fill_segments(&db, &disk, 3);
+    thread::scope(|scope| {
+        let closing = scope.spawn(|| db.close());
+        thread::sleep(Duration::from_millis(20));
+        let is_closed = closing.is_finished();
+        held.release();
+        assert!(!is_closed);
+        closing.join().unwrap().unwrap();
+    });
+    let db = open(&disk.crash(0), &small_options()).unwrap();
+    assert!(db.recovery().clean_close);
+    assert!(db.get("buffered-3-0").unwrap().is_some());
+}
+
+#[test]
+fn a_sync_in_the_background_that_fails_stops_writes() {
+    let disk = FaultIo::new();
+    disk.set_forgetful(true);
+    let io = HookIo::new(&disk, |change, path| {
+        if change == Change::Sync && path.ends_with("wal-000001.log") {
+            return Err(io::Error::other("no syncs today"));
+        }
+        Ok(())
+    });
+    let db = Db::open_with_io(Arc::new(io), STORE, small_options()).unwrap();
+    fill_segments(&db, &disk, 2);
+    let synced = db.put_with("synced", "value", Durability::Synced);
+    assert!(synced.is_err());
+    let refused = (0..).find_map(|_| db.put("later", "value").err()).unwrap();
+    assert!(matches!(refused, Error::Poisoned { .. }), "{refused}");
+    assert!(db.get("buffered-2-0").unwrap().is_some());
+    assert!(db.close().is_err(), "the log is not marked as whole");
+    assert!(disk.read("/store/CLOSED").is_none());
+    // Another process writes the segment again before it syncs it.
+    let db = open(&disk.kill(), &small_options()).unwrap();
+    assert!(db.get("buffered-2-0").unwrap().is_some());
 }

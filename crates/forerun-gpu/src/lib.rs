@@ -22,6 +22,7 @@ mod driver;
 mod error;
 pub mod gather;
 mod gather_error;
+mod layout;
 mod memory_type;
 #[cfg(feature = "study")]
 // Hidden: for the benches.

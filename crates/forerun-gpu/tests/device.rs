@@ -10,7 +10,7 @@ use forerun_gpu::gather::{
 };
 use forerun_gpu::gather::{DevicePairs, copy_within_device, gather, scatter};
 use forerun_gpu::table::{
-    Bags, Candidates, Condition, DeviceBatch, EvictStrategy, GpuTable, Lookup, Operation,
+    Bags, Candidates, Condition, DeviceBatch, GpuEvictStrategy, GpuTable, LookupMode, Operation,
     PooledBatch, PooledDtype, Pooling, PoolingOptions, RowFormat, Status, TableError, TableOptions,
     Width,
 };
@@ -329,7 +329,7 @@ fn a_full_table_grows_on_the_device_and_keeps_every_entry() -> Result<(), TableE
     for (width, row_bytes) in [(Width::W128, 24), (Width::W16, 6)] {
         let options = TableOptions::new(1 << 16, row_bytes)
             .width(width)
-            .evict_strategy(EvictStrategy::Customized)
+            .evict_strategy(GpuEvictStrategy::Customized)
             .device_row_bytes_max(1 << 18);
         let mut table = GpuTable::on_gpu(&gpu, options)?;
         let mut first = 0;
@@ -437,7 +437,7 @@ fn a_captured_lookup_sees_the_keys_and_the_table_of_each_replay() -> Result<(), 
         status_out: Some(&status),
         ..DeviceBatch::new(&keys, 100)
     };
-    let find = table.lookup_command(Lookup::ByLoad, &find, true)?;
+    let find = table.lookup_command(LookupMode::ByLoad, &find, true)?;
     let graph = Graph::capture(&stream, &[&find])?;
     let replay = || gpu.scope(|scope| scope.enqueue(&stream, &graph));
     replay()?;

@@ -236,7 +236,7 @@ fn a_table_grows_without_its_rows_passing_through_the_host() {
 #[cfg(feature = "study")]
 #[test]
 fn the_pipeline_is_refused_beside_writers() {
-    use forerun_gpu::table::{DeviceBatch, Lookup, TableError};
+    use forerun_gpu::table::{DeviceBatch, LookupMode, TableError};
 
     if !has_fake_driver("the_pipeline_is_refused_beside_writers", &[]) {
         return;
@@ -250,7 +250,7 @@ fn the_pipeline_is_refused_beside_writers() {
         rows_out: Some(&rows),
         ..DeviceBatch::new(&keys, 8)
     };
-    for lookup in Lookup::ALL {
+    for lookup in LookupMode::ALL {
         let is_pipeline = !lookup.may_run_beside_writers();
         table.lookup_command(lookup, &batch, false).unwrap();
         // Lookups of rows always use tiles.

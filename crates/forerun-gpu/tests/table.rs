@@ -34,7 +34,7 @@ mod streams;
 mod testing;
 
 use forerun_gpu::table::{
-    Candidates, Entries, EvictStrategy, GpuTable, ScoreBytes, TableError, TableOptions, Width,
+    Candidates, Entries, GpuEvictStrategy, GpuTable, ScoreBytes, TableError, TableOptions, Width,
 };
 use proptest::test_runner::Config as ProptestConfig;
 use shim::{Order, Shim};
@@ -86,7 +86,7 @@ fn small(width: Width, candidates: Candidates, buckets: u64) -> TableOptions {
     TableOptions::new(u64::from(width.slots()) * buckets, 16)
         .width(width)
         .candidates(candidates)
-        .evict_strategy(EvictStrategy::Customized)
+        .evict_strategy(GpuEvictStrategy::Customized)
         .score_bytes(ScoreBytes::Eight)
 }
 

@@ -3,4 +3,4 @@
 
 pub mod table;
 
-pub use table::{Error, HashTable, HashTableGuard, HashTableIter, Options};
+pub use table::{Error, HashTable, HashTableGuard, HashTableIter, HashTableOptions};

@@ -1,6 +1,6 @@
 //! Compares the production table with the standard library's map.
 
-use forerun_hash::{HashTable, Options};
+use forerun_hash::{HashTable, HashTableOptions};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -133,7 +133,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn a_table_behaves_like_a_map(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
-        let table = HashTable::with_options(Options::default().seed(seed)).unwrap();
+        let table = HashTable::with_options(HashTableOptions::default().seed(seed)).unwrap();
         let mut map = HashMap::new();
         for step in &steps {
             apply(step, &table, &mut map);

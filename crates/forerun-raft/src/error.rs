@@ -57,7 +57,7 @@ pub enum Error {
         reason: String,
     },
     /// A snapshot that was built is written to, or one that is being received is read.
-    #[error("a snapshot {0}")]
+    #[error("{0}")]
     SnapshotDirection(&'static str),
     /// The log is not purged, because the snapshot that replaces it was not installed.
     #[error("the log is not purged up to {index}: the snapshot up to there was not installed")]

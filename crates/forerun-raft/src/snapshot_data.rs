@@ -51,7 +51,8 @@ impl SnapshotData {
         }
     }
 
-    /// The received snapshot. One that was built is received first, by `empty`.
+    /// Turns this into a received snapshot. One that this node has built is first copied into the
+    /// one that `empty` creates.
     pub(crate) fn into_received(
         self,
         empty: impl FnOnce() -> Result<ReceivedSnapshot>,
@@ -86,7 +87,10 @@ impl fmt::Debug for SnapshotData {
 impl Read for SnapshotData {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let Direction::Built(built) = &mut self.direction else {
-            return Err(Error::SnapshotDirection("that is being received is not read").into());
+            return Err(Error::SnapshotDirection(
+                "this snapshot is being received; it cannot be read",
+            )
+            .into());
         };
         let bytes = built.remaining()?;
         let count = bytes.len().min(into.len());
@@ -99,7 +103,10 @@ impl Read for SnapshotData {
 impl Write for SnapshotData {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let Direction::Received(received) = &mut self.direction else {
-            return Err(Error::SnapshotDirection("that was built is not written to").into());
+            return Err(Error::SnapshotDirection(
+                "this snapshot was built on this node; it cannot be written to",
+            )
+            .into());
         };
         received.push(bytes)?;
         Ok(bytes.len())
@@ -155,7 +162,7 @@ impl ReceivedSnapshot {
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
         let Some(ingestion) = self.ingestion.as_mut().filter(|_| !self.has_failed) else {
             return Err(Error::SnapshotDirection(
-                "with an error takes no more bytes",
+                "receiving this snapshot has failed; it takes no more bytes",
             ));
         };
         let pushed = self
@@ -175,7 +182,7 @@ impl ReceivedSnapshot {
         Ok(self.keyspace.clone())
     }
 
-    /// Ends the responsibility for the keyspace.
+    /// From now on the keyspace survives this value.
     pub(crate) fn keep(mut self) {
         self.is_kept = true;
     }

@@ -30,8 +30,8 @@ struct Waiting {
     answers: usize,
 }
 
-/// One answer's part in a value that waits. Keep it no longer than the share of the value: another
-/// value may get the address.
+/// One answer's claim on a value that waits. Drop it before the [`SharedValue`]: afterwards another
+/// value may reuse the address.
 #[derive(Debug)]
 pub(crate) struct WaitingValue {
     all: Arc<WaitingValues>,

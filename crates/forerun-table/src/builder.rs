@@ -10,7 +10,7 @@ use crate::interrupt::Interrupt;
 use crate::memory_budget::MemoryBudget;
 #[cfg(feature = "gpu")]
 use crate::options::DeviceChoice;
-use crate::options::{Admission, HostCapacity, Policies, Promotion, WhenFull, WritePolicy};
+use crate::options::{Admission, HostCapacity, Policies, Promotion, WhenHostFull, WritePolicy};
 use crate::table::Table;
 use crate::{Dtype, Error, Result, RowType};
 use forerun_core::Pages;
@@ -35,7 +35,7 @@ pub struct Builder {
     below: Below,
     store_options: Options,
     policies: Policies,
-    when_full: Option<WhenFull>,
+    when_full: Option<WhenHostFull>,
     interrupt: Interrupt,
 }
 
@@ -79,7 +79,7 @@ impl Builder {
                 promotion: Promotion::default(),
                 writes: WritePolicy::default(),
                 background: Background::default(),
-                when_full: WhenFull::default(),
+                when_full: WhenHostFull::default(),
             },
             when_full: None,
             interrupt: Interrupt::default(),
@@ -127,7 +127,7 @@ impl Builder {
 
     /// Bytes of the host tier: rows, index, metadata and admission filter. They do not include the
     /// memory of a store ([`store_options`](Builder::store_options)).
-    /// [`Stats::memory_bytes`](crate::Stats::memory_bytes) is the sum of both.
+    /// [`TableStats::memory_bytes`](crate::TableStats::memory_bytes) is the sum of both.
     pub fn host_bytes(mut self, bytes: usize) -> Builder {
         self.host = Some(HostCapacity::Bytes(bytes));
         self
@@ -136,10 +136,11 @@ impl Builder {
     /// The maximum memory of the table, in bytes: one budget for the host tier's rows, their index
     /// and metadata, the admission filters, and the store's page cache and memtables. A quarter is
     /// for pages, an eighth (at most 1 GiB) for memtables, and the rest for rows. Without a store,
-    /// all of it is for rows. [`Stats::memory_limit_bytes`](crate::Stats::memory_limit_bytes) is
-    /// what the parts add up to, and [`Stats::memory_bytes`](crate::Stats::memory_bytes) is what is
-    /// in use. A store that is opened for reading only keeps its log in memtables: if the log is
-    /// long, they take up to half of the budget, and the rows get less.
+    /// all of it is for rows.
+    /// [`TableStats::memory_limit_bytes`](crate::TableStats::memory_limit_bytes) is what the parts
+    /// add up to, and [`TableStats::memory_bytes`](crate::TableStats::memory_bytes) is what is in
+    /// use. A store that is opened for reading only keeps its log in memtables: if the log is long,
+    /// they take up to half of the budget, and the rows get less.
     ///
     /// [`open`](Builder::open) refuses it together with [`host_capacity`](Builder::host_capacity)
     /// or [`host_bytes`](Builder::host_bytes). It replaces [`Options::cache_bytes`] and
@@ -226,7 +227,7 @@ impl Builder {
 
     /// Sets the behavior of a table without a store when its host tier is full. Default: refuse new
     /// rows.
-    pub fn when_full(mut self, when_full: WhenFull) -> Builder {
+    pub fn when_full(mut self, when_full: WhenHostFull) -> Builder {
         self.when_full = Some(when_full);
         self
     }

@@ -173,7 +173,7 @@ pub enum Error {
         ttl: Duration,
     },
     /// The host tier is full, and the table has neither a store nor a
-    /// [`WhenFull`](crate::WhenFull) that evicts.
+    /// [`WhenHostFull`](crate::WhenHostFull) that evicts.
     #[error(
         "the host tier is full: its capacity is {capacity}; raise its capacity, set a path for a \
          store, or choose a `when_full` that evicts"
@@ -222,8 +222,8 @@ pub enum Error {
     /// keys of the batch may be written or found, others not.
     #[error("the call was interrupted")]
     Interrupted,
-    /// The function of [`WhenFull::Callback`](crate::WhenFull) panicked. The rows that it received
-    /// stay in the table, and it may receive them again.
+    /// The function of [`WhenHostFull::Callback`](crate::WhenHostFull) panicked. The rows that it
+    /// received stay in the table, and it may receive them again.
     #[error("the function that receives evicted rows panicked: {message}")]
     CallbackPanicked {
         /// The panic's message.

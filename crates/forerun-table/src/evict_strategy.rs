@@ -11,7 +11,7 @@
 //! the names that are defined here. The terms are HierarchicalKV's.
 
 #[cfg(feature = "gpu")]
-use forerun_gpu::table::EvictStrategy as DeviceStrategy;
+use forerun_gpu::table::GpuEvictStrategy;
 
 /// The maximum count of a row's uses.
 pub(crate) const USES_MAX: u8 = 15;
@@ -148,13 +148,13 @@ impl EvictStrategy {
 
     /// The strategy of the device's table.
     #[cfg(feature = "gpu")]
-    pub(crate) fn device_strategy(self) -> DeviceStrategy {
+    pub(crate) fn device_strategy(self) -> GpuEvictStrategy {
         match self {
-            EvictStrategy::Lru => DeviceStrategy::Lru,
+            EvictStrategy::Lru => GpuEvictStrategy::Lru,
             // Counts of an epoch rank above all counts of earlier ones: uses fade, as they do in
             // the host tier.
-            EvictStrategy::Lfu => DeviceStrategy::EpochLfu,
-            EvictStrategy::Customized => DeviceStrategy::Customized,
+            EvictStrategy::Lfu => GpuEvictStrategy::EpochLfu,
+            EvictStrategy::Customized => GpuEvictStrategy::Customized,
         }
     }
 

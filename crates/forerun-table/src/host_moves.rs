@@ -16,7 +16,7 @@ use crate::find_scratch::Scratch;
 use crate::host::{Reservation, RowMeta, Victim};
 use crate::inner::Inner;
 use crate::key_locks::Version;
-use crate::options::{Admission, WhenFull};
+use crate::options::{Admission, WhenHostFull};
 use crate::promotion_batch::{Origin, PromotedRow, PromotionBatch};
 use crate::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -208,7 +208,7 @@ impl Inner {
         let _held = self.key_locks.lock(victims.iter().map(|victim| victim.key));
         let mut leaving: Vec<Victim> = victims.to_vec();
         leaving.retain(|victim| self.host.slot(victim.key) == Some(victim.slot));
-        if self.store.is_none() && matches!(self.policies.when_full, WhenFull::Refuse) {
+        if self.store.is_none() && matches!(self.policies.when_full, WhenHostFull::Refuse) {
             return Ok(0);
         }
         if self.store.is_some() {
@@ -224,7 +224,7 @@ impl Inner {
         } else {
             self.spare_copied(&mut leaving);
             let keys: Vec<u64> = leaving.iter().map(|victim| victim.key).collect();
-            if let WhenFull::Callback(callback) = &self.policies.when_full {
+            if let WhenHostFull::Callback(callback) = &self.policies.when_full {
                 let mut rows = Vec::with_capacity(keys.len() * self.row.bytes());
                 for &key in &keys {
                     self.host.read(key, |_, row| rows.extend_from_slice(row));
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_long_eviction_is_no_stall() {
         const STALL: Duration = Duration::from_millis(50);
-        let slow = WhenFull::Callback(Arc::new(|_, _| std::thread::sleep(3 * STALL)));
+        let slow = WhenHostFull::Callback(Arc::new(|_, _| std::thread::sleep(3 * STALL)));
         let table = Table::builder(Dtype::U8, 4)
             .host_capacity(1)
             .background(Background::Caller)
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_becomes_free_is_not_a_stall() {
+    fn a_reservation_fails_once_no_slot_has_come_free_for_the_stall_time() {
         let table = Table::builder(Dtype::U8, 4)
             .host_capacity(1)
             .open()

@@ -9,7 +9,7 @@ use crate::interrupt::Interrupt;
 use crate::key_locks::{KeyGuard, KeyLocks};
 use crate::move_queue::Queue;
 use crate::options::{Policies, WritePolicy};
-use crate::stats::{Clocks, Counters, DeviceStats, Stats};
+use crate::stats::{Clocks, Counters, DeviceStats, TableStats};
 use crate::{Error, Result, RowType};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -171,7 +171,7 @@ impl Inner {
         self.device.as_ref().map(Device::stats)
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> TableStats {
         let device_filter = self.device.as_ref().map(Device::admission_filter);
         let filters = [Some(&self.admission_filter), device_filter]
             .into_iter()
@@ -182,7 +182,7 @@ impl Inner {
         let store_limit_bytes = store.as_ref().map_or(0, |store| {
             store.cache.capacity_bytes + store.memtables_limit_bytes
         });
-        Stats {
+        TableStats {
             counts: self.counters.counts(),
             row_bytes: self.row.bytes() as u64,
             host_rows: self.host.linked() as u64,

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn promoting_a_row_changes_its_keys_version() {
+    fn bump_version_changes_the_version_of_its_key() {
         let key_locks = KeyLocks::default();
         let before = key_locks.version(5);
         assert_eq!(key_locks.version(5), before);

@@ -111,11 +111,11 @@ pub use latency::Latency;
 #[cfg(feature = "gpu")]
 pub use options::DeviceChoice;
 pub use options::{
-    Admission, EvictionCallback, HostCapacity, Promotion, Update, WhenFull, WritePolicy,
+    Admission, EvictionCallback, HostCapacity, Promotion, Update, WhenHostFull, WritePolicy,
 };
 pub use row_type::{Dtype, RowType, UnknownDtype};
 pub use snapshot::{Export, Rows, TableSnapshot};
-pub use stats::{Counts, DeviceStats, Stats};
+pub use stats::{Counts, DeviceStats, TableStats};
 pub use table::Table;
 pub use typed::{TypedRow, TypedTable};
 pub use weak_table::WeakTable;

@@ -46,13 +46,13 @@ impl Job {
 /// The queue of jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     wake: Condvar,
     idle: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     jobs: VecDeque<Job>,
     rows: usize,
     keys: usize,
@@ -61,14 +61,14 @@ struct State {
     stops: bool,
 }
 
-impl State {
+impl QueueState {
     fn is_idle(&self) -> bool {
         self.jobs.is_empty() && !self.trim && !self.is_busy
     }
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // No change of the state can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,7 +100,7 @@ impl Queue {
 
     /// Waits until the queue is idle, or until the timeout. Returns whether it is idle.
     pub(crate) fn wait_idle(&self, timeout: Duration) -> bool {
-        let waits = |state: &mut State| !state.is_idle();
+        let waits = |state: &mut QueueState| !state.is_idle();
         let waited = self.idle.wait_timeout_while(self.lock(), timeout, waits);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.is_idle()

@@ -93,7 +93,7 @@ pub type EvictionCallback = Arc<dyn Fn(&[u64], &[u8]) + Send + Sync>;
 /// The behavior of a table without a store when the host tier is full.
 #[derive(Clone, Default)]
 #[non_exhaustive]
-pub enum WhenFull {
+pub enum WhenHostFull {
     /// Keep all rows and refuse new ones with [`Error::Full`](crate::Error::Full).
     #[default]
     Refuse,
@@ -103,12 +103,12 @@ pub enum WhenFull {
     Callback(EvictionCallback),
 }
 
-impl fmt::Debug for WhenFull {
+impl fmt::Debug for WhenHostFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            WhenFull::Refuse => "Refuse",
-            WhenFull::Evict => "Evict",
-            WhenFull::Callback(_) => "Callback",
+            WhenHostFull::Refuse => "Refuse",
+            WhenHostFull::Evict => "Evict",
+            WhenHostFull::Callback(_) => "Callback",
         })
     }
 }
@@ -130,5 +130,5 @@ pub(crate) struct Policies {
     pub(crate) promotion: Promotion,
     pub(crate) writes: WritePolicy,
     pub(crate) background: Background,
-    pub(crate) when_full: WhenFull,
+    pub(crate) when_full: WhenHostFull,
 }

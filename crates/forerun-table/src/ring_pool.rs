@@ -18,12 +18,12 @@ const RINGS_MAX: usize = 8;
 pub(crate) struct RingPool {
     gpu: Option<Gpu>,
     shape: StagingShape,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     returned: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     kept: Vec<StagingRing>,
     in_use: usize,
 }
@@ -73,7 +73,7 @@ impl RingPool {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // No change under the lock can panic half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

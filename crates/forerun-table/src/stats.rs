@@ -118,7 +118,7 @@ metrics! {
     #[derive(Clone, Debug, Default)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]
-    pub struct Stats {
+    pub struct TableStats {
         /// Number of events of each kind.
         flat counts: Counts,
         /// Bytes per row.
@@ -133,8 +133,8 @@ metrics! {
         gauge host_bytes: u64,
         /// Bytes of these in use now.
         gauge host_used_bytes: u64,
-        /// The maximum of [`memory_bytes`](Stats::memory_bytes): the sum of the limits of the host
-        /// tier, and of the store's memtables and page cache. The exceptions are listed at
+        /// The maximum of [`memory_bytes`](TableStats::memory_bytes): the sum of the limits of the
+        /// host tier, and of the store's memtables and page cache. The exceptions are listed at
         /// [`Builder::memory_bytes`](crate::Builder::memory_bytes).
         gauge memory_limit_bytes: u64,
         /// The device tier, if the table was built with one.
@@ -154,7 +154,7 @@ metrics! {
     }
 }
 
-impl Stats {
+impl TableStats {
     /// Bytes of memory in use now by the host tier and the store below it: rows, index and
     /// metadata, the store's memtables and its cached pages.
     pub fn memory_bytes(&self) -> u64 {

@@ -7,7 +7,7 @@ use crate::device_tier::Pointers;
 use crate::inner::Inner;
 use crate::options::Update;
 use crate::snapshot::{Export, TableSnapshot};
-use crate::stats::{DeviceStats, Stats};
+use crate::stats::{DeviceStats, TableStats};
 use crate::{Bags, Error, PoolingOptions, Result, RowType, background_moves};
 use forerun_core::ProcessBound;
 use forerun_db::{Background, Backup, Backups};
@@ -420,11 +420,11 @@ impl Table {
     }
 
     /// The table's metrics since it was opened. All zeros in a fork.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> TableStats {
         self.inner().map(|inner| inner.stats()).unwrap_or_default()
     }
 
-    /// Returns only [`Stats::device`], at a lower cost.
+    /// Returns only [`TableStats::device`], at a lower cost.
     pub fn device_stats(&self) -> Option<DeviceStats> {
         self.inner().ok()?.device_stats()
     }

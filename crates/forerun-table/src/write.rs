@@ -16,7 +16,7 @@ use crate::clients::Mark;
 use crate::disk_tier::{Rows, Store};
 use crate::host::{Reservation, RowMeta};
 use crate::inner::Inner;
-use crate::options::WhenFull;
+use crate::options::WhenHostFull;
 use crate::{Error, Failures, Result};
 
 impl Inner {
@@ -165,7 +165,7 @@ impl Inner {
         score: u64,
         reservation: &mut Reservation,
     ) -> Result<()> {
-        if matches!(self.policies.when_full, WhenFull::Refuse) && self.store.is_none() {
+        if matches!(self.policies.when_full, WhenHostFull::Refuse) && self.store.is_none() {
             let capacity = self.host.capacity();
             if self.host.linked() >= capacity && self.host.slot(key).is_none() {
                 return Err(Error::Full { capacity });

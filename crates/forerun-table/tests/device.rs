@@ -3,7 +3,7 @@
 mod testing;
 
 use forerun_table::{
-    Admission, Background, Builder, Dtype, EvictStrategy, Table, Update, WhenFull, WritePolicy,
+    Admission, Background, Builder, Dtype, EvictStrategy, Table, Update, WhenHostFull, WritePolicy,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -156,7 +156,7 @@ fn updating_a_row_held_only_on_the_device_reads_no_disk() {
 fn without_a_store_the_device_has_copies_and_nothing_outlives_the_host_tier() {
     let table = Table::builder(Dtype::I64, WORDS as u32)
         .device_capacity(16)
-        .when_full(WhenFull::Evict)
+        .when_full(WhenHostFull::Evict)
         .host_capacity(100)
         .background(Background::Caller)
         .open()

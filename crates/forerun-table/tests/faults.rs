@@ -5,7 +5,7 @@ mod testing;
 
 use forerun_db::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use forerun_db::{Background, Db, Options, ReadBackend};
-use forerun_table::{Admission, Dtype, Error, Table, WhenFull, WritePolicy};
+use forerun_table::{Admission, Dtype, Error, Table, WhenHostFull, WritePolicy};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -226,7 +226,7 @@ fn a_callback_that_panics_keeps_its_rows_and_ends_no_thread() {
         let table = Table::builder(Dtype::I64, WORDS as u32)
             .host_capacity(2)
             .background(background)
-            .when_full(WhenFull::Callback(Arc::new(callback)))
+            .when_full(WhenHostFull::Callback(Arc::new(callback)))
             .open()
             .unwrap();
         // The rows beyond the capacity stay, until there is no slot for another one.

@@ -5,7 +5,7 @@
 mod testing;
 
 use forerun_db::{Db, Options};
-use forerun_table::{Admission, Background, Dtype, Error, Table, WhenFull};
+use forerun_table::{Admission, Background, Dtype, Error, Table, WhenHostFull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use testing::row;
 
@@ -140,7 +140,7 @@ fn a_table_without_a_path_drops_rows_only_if_configured() {
 
     let table = Table::builder(Dtype::U8, 4)
         .host_capacity(1000)
-        .when_full(WhenFull::Evict)
+        .when_full(WhenHostFull::Evict)
         .open()
         .unwrap();
     insert(&table, 0..5000).unwrap();

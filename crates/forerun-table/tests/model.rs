@@ -5,7 +5,8 @@ mod testing;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, Options};
 use forerun_table::{
-    Admission, Dtype, Error, EvictStrategy, Promotion, Rows, Table, Update, WhenFull, WritePolicy,
+    Admission, Dtype, Error, EvictStrategy, Promotion, Rows, Table, Update, WhenHostFull,
+    WritePolicy,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -326,7 +327,7 @@ proptest! {
             .device_capacity(device_rows)
             .host_capacity(rows)
             .background(Background::Caller)
-            .when_full(WhenFull::Callback(Arc::new(move |keys, rows| {
+            .when_full(WhenHostFull::Callback(Arc::new(move |keys, rows| {
                 let each = rows.chunks_exact(WORDS as usize * 8).map(<[u8]>::to_vec);
                 collected.lock().unwrap().extend(keys.iter().copied().zip(each));
             })))

@@ -4,7 +4,7 @@ mod testing;
 
 use forerun_db::{Access, Backups, Create, Db, Options};
 use forerun_table::{
-    Background, DeviceChoice, Dtype, Error, EvictStrategy, Table, WhenFull, WritePolicy,
+    Background, DeviceChoice, Dtype, Error, EvictStrategy, Table, WhenHostFull, WritePolicy,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,9 @@ fn impossible_settings_are_refused_by_name() {
     assert!(refusal(builder().host_bytes(100).open()).contains("minimum"));
     assert!(refusal(builder().writes(WritePolicy::WriteBack).open()).contains("path"));
     let directory = tempfile::tempdir().unwrap();
-    let both = builder().path(directory.path()).when_full(WhenFull::Refuse);
+    let both = builder()
+        .path(directory.path())
+        .when_full(WhenHostFull::Refuse);
     assert!(refusal(both.open()).contains("when_full"));
     let nowhere = builder()
         .device_capacity(10)
@@ -114,7 +116,7 @@ fn an_invalid_row_fails_only_its_key() {
 fn a_full_table_without_eviction_accepts_only_replacements() {
     let table = Table::builder(Dtype::U8, 4)
         .host_capacity(2)
-        .when_full(WhenFull::Refuse)
+        .when_full(WhenHostFull::Refuse)
         .background(Background::Caller)
         .open()
         .unwrap();
@@ -202,7 +204,7 @@ fn an_eviction_sink_may_be_shared() {
     let table = Table::builder(Dtype::U8, 1)
         .host_capacity(1)
         .background(Background::Caller)
-        .when_full(WhenFull::Callback(Arc::new(move |keys, rows| {
+        .when_full(WhenHostFull::Callback(Arc::new(move |keys, rows| {
             let _ = sender.send((keys.to_vec(), rows.to_vec()));
         })))
         .open()

@@ -5,7 +5,7 @@ mod testing;
 
 use forerun_db::Options;
 use forerun_table::{
-    Admission, Background, Dtype, EvictStrategy, Table, Update, WhenFull, WritePolicy,
+    Admission, Background, Dtype, EvictStrategy, Table, Update, WhenHostFull, WritePolicy,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -258,7 +258,7 @@ fn without_a_store_evicted_rows_are_never_torn() {
         let table = Table::builder(Dtype::I64, WORDS as u32)
             .device_capacity(device_rows)
             .host_capacity(300)
-            .when_full(WhenFull::Evict)
+            .when_full(WhenHostFull::Evict)
             .open()
             .unwrap();
         stress(&table, true);

@@ -193,7 +193,7 @@ pub mod stats {
 /// # }
 /// ```
 pub mod hash {
-    pub use forerun_hash::{Error, HashTable, HashTableGuard, HashTableIter, Options};
+    pub use forerun_hash::{Error, HashTable, HashTableGuard, HashTableIter, HashTableOptions};
 }
 
 /// A cache of byte strings with a hard memory limit, shared by threads and built for batched
@@ -294,10 +294,10 @@ pub mod table {
     pub use forerun_table::{
         Admission, Applied, Bags, Builder, Counts, DeviceStats, Dtype, Error, EvictStrategy,
         EvictionCallback, Export, Failures, HostCapacity, Latency, PooledDtype, Pooling,
-        PoolingError, PoolingOptions, Promotion, Result, RowFormat, RowType, Rows, Stats, Table,
-        TableSnapshot, TypedRow, TypedTable, UnknownDtype, UnknownEvictStrategy,
-        UnknownPooledDtype, UnknownPooling, UnknownRowFormat, Update, WeakTable, WhenFull, Write,
-        WriteId, WritePolicy, partition, zerocopy,
+        PoolingError, PoolingOptions, Promotion, Result, RowFormat, RowType, Rows, Table,
+        TableSnapshot, TableStats, TypedRow, TypedTable, UnknownDtype, UnknownEvictStrategy,
+        UnknownPooledDtype, UnknownPooling, UnknownRowFormat, Update, WeakTable, WhenHostFull,
+        Write, WriteId, WritePolicy, partition, zerocopy,
     };
     #[cfg(feature = "gpu")]
     pub use forerun_table::{Destination, DeviceChoice, Pointers};

@@ -64,7 +64,8 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 /// `read_only`: changes nothing in the directory, which may be on a read-only file system; every
 /// write raises an error.
 ///
-/// A size is a number of bytes, or a text such as "2GiB" or "512MB".
+/// A size is a number of bytes, or a text such as "2GiB", "512MB" or "25%" of the memory that the
+/// process may use.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Table {
     dtype: Dtype,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use forerun::table::{
-    Admission, Builder, DeviceChoice, Dtype, EvictStrategy, UnknownDtype, WhenFull, WritePolicy,
+    Admission, Builder, DeviceChoice, Dtype, EvictStrategy, UnknownDtype, WhenHostFull, WritePolicy,
 };
 use forerun::{Access, Create};
 use pyo3::intern;
@@ -128,8 +128,8 @@ pub(super) fn apply(
         });
     if let Some(when_full) = policies.when_full {
         builder = builder.when_full(match when_full {
-            "refuse" => WhenFull::Refuse,
-            "evict" => WhenFull::Evict,
+            "refuse" => WhenHostFull::Refuse,
+            "evict" => WhenHostFull::Evict,
             other => return Err(unknown("when_full", other, "refuse, evict")),
         });
     }
@@ -150,7 +150,7 @@ pub(super) fn apply(
         return resize(builder, &sizes);
     };
     let options = builder.default_store_options();
-    let cache_bytes = bytes_of(sizes.cache_bytes).unwrap_or(options.cache_bytes);
+    let cache_bytes = bytes_of(sizes.cache_bytes).or(options.cache_bytes);
     let options = options
         .cache_bytes(cache_bytes)
         .create(place.create.0)

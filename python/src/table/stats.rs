@@ -1,14 +1,14 @@
 //! A table's metrics for Python.
 
 use forerun::machine::format_size;
-use forerun::table::{DeviceStats, Stats};
+use forerun::table::{DeviceStats, TableStats};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::Table;
 use crate::stats;
 
-pub(super) fn dict<'py>(py: Python<'py>, table: &Stats) -> PyResult<Bound<'py, PyDict>> {
+pub(super) fn dict<'py>(py: Python<'py>, table: &TableStats) -> PyResult<Bound<'py, PyDict>> {
     let dict = stats::dict(py, table)?;
     // What follows from several metrics is a method in Rust.
     dict.set_item("memory_bytes", table.memory_bytes())?;
@@ -37,7 +37,7 @@ pub(super) enum MemoryLimit {
 
 /// The metrics of a table's `repr`: its memory and capacity if they are limited, and what its tiers
 /// hold.
-fn shown(stats: &Stats, limit: Option<MemoryLimit>) -> Vec<String> {
+fn shown(stats: &TableStats, limit: Option<MemoryLimit>) -> Vec<String> {
     let mut shown = Vec::new();
     if let Some(limit) = limit {
         let bytes = match limit {

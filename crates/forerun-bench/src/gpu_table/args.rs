@@ -6,7 +6,7 @@ use crate::on_gpu::OnGpu;
 use crate::output::{Output, or};
 use crate::skew::Skew;
 use forerun_core::size::{parse_count, parse_size};
-use forerun_gpu::table::Lookup;
+use forerun_gpu::table::LookupMode;
 use forerun_measure::size::parse_share;
 use std::path::PathBuf;
 
@@ -79,7 +79,7 @@ pub struct Args {
     /// Lookup kernels to run instead of those of each study: by-load, narrow, wide, thread,
     /// pipeline, seed-rule
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_lookup)]
-    pub lookup: Vec<Lookup>,
+    pub lookup: Vec<LookupMode>,
 
     /// Programs that measure peers in the published setting and print rows in this bench's format:
     /// see suites/gpu-peers
@@ -95,9 +95,11 @@ pub struct Args {
     pub output: Output,
 }
 
-fn parse_lookup(text: &str) -> Result<Lookup, String> {
-    let found = Lookup::ALL.into_iter().find(|lookup| lookup.name() == text);
-    let names = || Lookup::ALL.map(Lookup::name).join(", ");
+fn parse_lookup(text: &str) -> Result<LookupMode, String> {
+    let found = LookupMode::ALL
+        .into_iter()
+        .find(|lookup| lookup.name() == text);
+    let names = || LookupMode::ALL.map(LookupMode::name).join(", ");
     found.ok_or_else(|| {
         format!(
             "{text:?} is not a way to find slots; available: {}",

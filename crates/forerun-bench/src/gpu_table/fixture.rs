@@ -8,7 +8,7 @@ use super::setting::Setting;
 use crate::on_gpu::{CommandTimes, Timer};
 use anyhow::{Result, ensure};
 use forerun_gpu::table::{
-    Answers, Bags, Batch, Condition, DeviceBatch, Entries, EntryBuffers, GpuTable, Lookup,
+    Answers, Bags, Batch, Condition, DeviceBatch, Entries, EntryBuffers, GpuTable, LookupMode,
     Operation, PooledBatch, Scan, Status, TableCommand, TableError,
 };
 use forerun_gpu::{DeviceBuffer, Gpu, GpuError};
@@ -477,7 +477,7 @@ impl Fixture {
 
     /// The memory traffic of lookups of the next keys, counted in this table, or in a smaller one
     /// that is equally full.
-    pub(super) fn traffic(&mut self, lookup: Lookup) -> Result<forerun_gpu::table::Traffic> {
+    pub(super) fn traffic(&mut self, lookup: LookupMode) -> Result<forerun_gpu::table::Traffic> {
         let call = self.keys.call(&self.setting)?;
         Ok(self.table.traffic(lookup, &call.keys)?)
     }

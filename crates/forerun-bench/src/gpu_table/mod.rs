@@ -42,7 +42,7 @@ use anyhow::{Context, Result, ensure};
 use fixture::Fixture;
 use forerun_gpu::Gpu;
 use forerun_gpu::study::RequestBytes;
-use forerun_gpu::table::{Lookup, Traffic};
+use forerun_gpu::table::{LookupMode, Traffic};
 use forerun_measure::harness::{Case, Outcome, Plan, Sample, measure};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
@@ -232,7 +232,7 @@ impl Bench<'_> {
         if self.gpu.is_none() {
             variants
                 .iter_mut()
-                .for_each(|variant| variant.lookup = Lookup::ByLoad);
+                .for_each(|variant| variant.lookup = LookupMode::ByLoad);
             let mut seen = Vec::new();
             variants.retain(|variant| {
                 let first = !seen.contains(variant);
@@ -269,7 +269,7 @@ impl Bench<'_> {
         });
         let plan = Plan::new(self.args.rounds(), Duration::ZERO);
         let outcomes = measure(cases.collect(), &plan, self.progress)?;
-        let of = |lookup: Lookup| -> Option<&Outcome> {
+        let of = |lookup: LookupMode| -> Option<&Outcome> {
             let wanted = OpVariant {
                 op: Op::FindPtr,
                 lookup,
@@ -286,8 +286,9 @@ impl Bench<'_> {
             row.device = self.gpu.as_ref().map(|gpu| gpu.info().name.clone());
             row.found = found[at];
             if variant.op == Op::FindPtr {
-                row.ratio_to_thread = of(Lookup::Thread).map(|other| outcome.ratio_to(other));
-                row.ratio_to_seed_rule = of(Lookup::SeedRule).map(|other| outcome.ratio_to(other));
+                row.ratio_to_thread = of(LookupMode::Thread).map(|other| outcome.ratio_to(other));
+                row.ratio_to_seed_rule =
+                    of(LookupMode::SeedRule).map(|other| outcome.ratio_to(other));
             }
             if variant.op.is_lookup() {
                 let traffic = match &self.gpu {

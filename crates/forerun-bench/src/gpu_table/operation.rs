@@ -1,6 +1,6 @@
 //! Operations, and how they find slots.
 
-use forerun_gpu::table::{Element, Lookup, Operation};
+use forerun_gpu::table::{Element, LookupMode, Operation};
 use std::fmt;
 use std::str::FromStr;
 
@@ -191,7 +191,7 @@ impl FromStr for Op {
 pub(super) struct OpVariant {
     pub(super) op: Op,
     /// For lookups of slots; other operations ignore it.
-    pub(super) lookup: Lookup,
+    pub(super) lookup: LookupMode,
 }
 
 impl OpVariant {
@@ -199,13 +199,13 @@ impl OpVariant {
     pub(super) fn of(op: Op) -> OpVariant {
         OpVariant {
             op,
-            lookup: Lookup::ByLoad,
+            lookup: LookupMode::ByLoad,
         }
     }
 
     pub(super) fn name(self) -> String {
         match self.lookup {
-            Lookup::ByLoad => self.op.name().to_owned(),
+            LookupMode::ByLoad => self.op.name().to_owned(),
             lookup => format!("{}:{}", self.op, lookup.name()),
         }
     }

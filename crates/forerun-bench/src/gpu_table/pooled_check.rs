@@ -3,8 +3,8 @@
 use super::keys::key_of;
 use anyhow::{Context, Result, ensure};
 use forerun_gpu::table::{
-    Bags, EvictStrategy, GpuTable, PooledDtype, Pooling, PoolingOptions, RowFormat, TableOptions,
-    Width,
+    Bags, GpuEvictStrategy, GpuTable, PooledDtype, Pooling, PoolingOptions, RowFormat,
+    TableOptions, Width,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -20,7 +20,7 @@ pub(super) fn run(make: &dyn Fn(TableOptions) -> Result<GpuTable>) -> Result<u64
             for dim in [8, 127, 300] {
                 let options = TableOptions::new(4 * ENTRIES, format.row_bytes(dim))
                     .width(width)
-                    .evict_strategy(EvictStrategy::Customized);
+                    .evict_strategy(GpuEvictStrategy::Customized);
                 rows += compare(make, options, format, dim)
                     .with_context(|| format!("rows of {dim} {format}, {width:?}"))?;
             }

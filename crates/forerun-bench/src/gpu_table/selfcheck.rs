@@ -11,7 +11,7 @@ use super::pooled_check;
 use anyhow::{Context, Result, ensure};
 use forerun_gpu::table::{
     Answers, Batch, Candidates, Condition, DeviceBatch, Element, Entries, EntryBuffers,
-    EvictStrategy, GpuTable, Lookup, Operation, Scan, Status, TableOptions, Width,
+    GpuEvictStrategy, GpuTable, LookupMode, Operation, Scan, Status, TableOptions, Width,
 };
 use forerun_gpu::{Command, DeviceBuffer, Gpu, Graph, Stream};
 use forerun_measure::progress::Progress;
@@ -35,7 +35,7 @@ fn form(width: Width, candidates: Candidates, slots: u64) -> TableOptions {
     TableOptions::new(slots, ROW_BYTES)
         .width(width)
         .candidates(candidates)
-        .evict_strategy(EvictStrategy::Customized)
+        .evict_strategy(GpuEvictStrategy::Customized)
 }
 
 /// Compares tables made by `make` with the CPU's table.
@@ -118,7 +118,7 @@ fn apply(table: &mut GpuTable, operation: Operation, batch: &Batch<'_>) -> Resul
     Ok(results)
 }
 
-fn find(table: &GpuTable, lookup: Lookup, keys: &[u64]) -> Result<Results> {
+fn find(table: &GpuTable, lookup: LookupMode, keys: &[u64]) -> Result<Results> {
     let n = keys.len();
     let mut results = Results {
         rows: vec![7; n * ROW_BYTES as usize],
@@ -207,8 +207,8 @@ fn with_free_slots(make: Make<'_>, options: TableOptions) -> Result<u64> {
         }
         let mut asked = keys.clone();
         asked.extend((0..500).map(|i| key_of(1 << 41 | i)));
-        for lookup in Lookup::ALL {
-            if lookup == Lookup::Pipeline && options.width != Width::W128 {
+        for lookup in LookupMode::ALL {
+            if lookup == LookupMode::Pipeline && options.width != Width::W128 {
                 continue;
             }
             let results = find(&theirs, lookup, &asked)?;
@@ -354,7 +354,7 @@ fn on_streams(gpu: &Gpu) -> Result<String> {
             rows: Some(&rows),
             ..DeviceBatch::new(&missed, N as u64)
         };
-        let find = table.lookup_command(Lookup::ByLoad, &find, true)?;
+        let find = table.lookup_command(LookupMode::ByLoad, &find, true)?;
         let insert = table.command(Operation::InsertOrAssign, &insert)?;
         let graph = Graph::capture(&stream, &[&find, &insert])?;
         for round in 0..4u64 {
@@ -438,7 +438,7 @@ mod tests {
     fn the_check_finds_a_table_that_keeps_something_else() {
         let keeps_scores_by_time = |options: TableOptions| {
             Ok(GpuTable::on_cpu(
-                options.evict_strategy(EvictStrategy::Lru),
+                options.evict_strategy(GpuEvictStrategy::Lru),
             )?)
         };
         let results = compare(&keeps_scores_by_time, &Progress::hidden()).unwrap_err();

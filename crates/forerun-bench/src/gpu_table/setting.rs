@@ -11,7 +11,7 @@ use super::table_study::{Buckets, Study};
 use crate::output::or;
 use crate::skew::Skew;
 use anyhow::{Result, ensure};
-use forerun_gpu::table::{EvictStrategy, Lookup, TableOptions, Width};
+use forerun_gpu::table::{GpuEvictStrategy, LookupMode, TableOptions, Width};
 
 /// The variants that a study measures in each setting.
 pub(super) fn variants_of(study: Study, args: &Args, setting: &Setting) -> Vec<OpVariant> {
@@ -25,10 +25,10 @@ pub(super) fn variants_of(study: Study, args: &Args, setting: &Setting) -> Vec<O
         Study::Batch => &[Op::FindPtr, Op::Find, Op::InsertOrAssign],
         Study::Skew => &[Op::FindPtr, Op::Find, Op::FindAndUpdate],
     };
-    let lookups: &[Lookup] = match study {
-        Study::Seed | Study::Buckets => &Lookup::ALL,
-        Study::Operations => &[Lookup::ByLoad],
-        _ => &[Lookup::ByLoad, Lookup::Thread, Lookup::SeedRule],
+    let lookups: &[LookupMode] = match study {
+        Study::Seed | Study::Buckets => &LookupMode::ALL,
+        Study::Operations => &[LookupMode::ByLoad],
+        _ => &[LookupMode::ByLoad, LookupMode::Thread, LookupMode::SeedRule],
     };
     let mut variants = Vec::new();
     for op in or(&args.op, ops) {
@@ -43,7 +43,7 @@ pub(super) fn variants_of(study: Study, args: &Args, setting: &Setting) -> Vec<O
         for lookup in or(&args.lookup, lookups) {
             // The pipeline exists for one width only; without it, HierarchicalKV's rule is one
             // thread per key.
-            if setting.buckets.width == Width::W128 || lookup != Lookup::Pipeline {
+            if setting.buckets.width == Width::W128 || lookup != LookupMode::Pipeline {
                 variants.push(OpVariant { op, lookup });
             }
         }
@@ -179,7 +179,7 @@ impl Setting {
         TableOptions::new(slots, self.row_bytes())
             .width(self.buckets.width)
             .candidates(self.buckets.candidates)
-            .evict_strategy(EvictStrategy::Lru)
+            .evict_strategy(GpuEvictStrategy::Lru)
     }
 
     /// Whether the filled table of the other setting can be reused for this one.
@@ -253,7 +253,7 @@ mod tests {
             let variants = variants_of(Study::Seed, &args, &Setting::seed(&args, true));
             variants
                 .iter()
-                .filter(|variant| variant.lookup == Lookup::Pipeline)
+                .filter(|variant| variant.lookup == LookupMode::Pipeline)
                 .count()
         };
         assert_eq!((of("2x128"), of("1x64")), (1, 0));

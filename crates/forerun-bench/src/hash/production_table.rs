@@ -5,7 +5,7 @@ use super::contender::{
 };
 use anyhow::{Result, bail};
 use forerun_core::arch;
-use forerun_hash::{HashTable, Options};
+use forerun_hash::{HashTable, HashTableOptions};
 
 /// [`HashTable`], under the name `table`.
 pub(super) struct Production;
@@ -40,7 +40,7 @@ impl Contender<u64, u64> for Production {
 
     fn open(&self, slots: usize, _load_factor: f64) -> Result<Box<dyn ContenderTable<u64, u64>>> {
         let table = HashTable::with_options(
-            Options::default()
+            HashTableOptions::default()
                 .capacity((slots as f64 * PLANNED_LOAD) as usize)
                 .seed(super::studied_designs::SEED),
         )?;

@@ -1,10 +1,10 @@
 //! The command line of the bench `server`.
 
 use super::data::{Items, KEY_BYTES};
+use super::form::Form;
 use super::index_study::IndexName;
 use super::link::{ClientWait, LinkKind, Transport};
 use super::multi_get_form::{DEPTH_MAX, KEYS_MAX};
-use super::request::Form;
 use crate::output::{Output, Timing, or};
 use crate::skew::Skew;
 use anyhow::{Result, ensure};

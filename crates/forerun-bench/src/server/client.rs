@@ -11,10 +11,11 @@
 //! byte with the expected one. A shorter reply is read line by line ([`super::reply`]). So the
 //! client costs little besides the system's calls, and it reports how much of its core it used.
 
+use super::form::Form;
 use super::link::{ClientWait, Link, LinkPoll, Place, TIMEOUT};
 use super::multi_get_form;
 use super::reply::{Reply, scan};
-use super::request::{Form, Requests};
+use super::request::Requests;
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};

@@ -2,7 +2,8 @@
 
 use super::client::{Answered, Client, Until, latencies};
 use super::data::Items;
-use super::request::{Form, Requests};
+use super::form::Form;
+use super::request::Requests;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -4,6 +4,7 @@
 //!  args.rs            the command line
 //!  data.rs            items: keys, values, their choice
 //!  server_process.rs  a server's process, its cores
+//!  form.rs            the forms of requests
 //!  request.rs         requests, composed in advance, and their replies
 //!  client.rs          the load
 //!  link.rs            its connections over TCP or UCX
@@ -28,6 +29,7 @@ pub mod client;
 #[cfg(test)]
 mod client_tests;
 pub mod data;
+pub mod form;
 mod index_study;
 pub mod link;
 pub mod multi_get_form;
@@ -58,9 +60,10 @@ use forerun_measure::machine;
 use forerun_measure::progress::{Bar, Progress};
 use forerun_measure::report::Report;
 use forerun_measure::result_row::Row;
+use form::Form;
 use hdrhistogram::Histogram;
 use link::{LinkKind, Transport};
-use request::{Form, Requests};
+use request::Requests;
 use server_process::{Process, Program, Share, Split};
 use std::cell::RefCell;
 use std::io::Write;

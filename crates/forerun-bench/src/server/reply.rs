@@ -9,7 +9,7 @@
 //! `memchr` finds the lines, and values are skipped by their lengths. Only replies with a missing
 //! key are read in this way; the client recognises a full reply by its length and its last bytes.
 
-use super::request::Form;
+use super::form::Form;
 
 /// The result of parsing the bytes at the beginning of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]

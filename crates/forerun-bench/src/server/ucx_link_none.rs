@@ -5,7 +5,6 @@
 use anyhow::{Result, bail};
 use mio::{Registry, Token};
 use std::convert::Infallible;
-use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -41,18 +40,4 @@ impl UcxLinks {
     }
 }
 
-impl Read for UcxLink {
-    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-        match self.0 {}
-    }
-}
-
-impl Write for UcxLink {
-    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-        match self.0 {}
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self.0 {}
-    }
-}
+forerun_core::uninhabited_stream!(UcxLink);

@@ -93,7 +93,7 @@ impl Tags {
 
 /// Whether an item is visible at a moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum State {
+pub(crate) enum Visibility {
     Live(Tags),
     Expired,
     Flushed,
@@ -332,23 +332,23 @@ impl<'g> Record<'g> {
 
     /// Whether the item is visible at a moment.
     #[inline(always)]
-    pub(crate) fn state(self, moment: Moment) -> State {
+    pub(crate) fn visibility(self, moment: Moment) -> Visibility {
         // 1..=now in one comparison: 0, which is never, wraps to the largest number.
         if self.expiry().wrapping_sub(1) < moment.now {
-            return State::Expired;
+            return Visibility::Expired;
         }
         let tags = self.tags();
         if tags.generation() == moment.generation() {
-            State::Live(tags)
+            Visibility::Live(tags)
         } else {
-            State::Flushed
+            Visibility::Flushed
         }
     }
 
     /// Whether the item has expired or was flushed.
     #[inline(always)]
     pub(crate) fn is_gone(self, moment: Moment) -> bool {
-        !matches!(self.state(moment), State::Live(_))
+        !matches!(self.visibility(moment), Visibility::Live(_))
     }
 
     pub(crate) fn marks(self) -> u8 {
@@ -449,7 +449,7 @@ pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8)
 mod tests {
     use super::*;
 
-    fn state(expiry: u32, generation: Generation, moment: Moment) -> State {
+    fn visibility(expiry: u32, generation: Generation, moment: Moment) -> Visibility {
         let record = NewRecord {
             key: b"key",
             value: NewValue::Parts(&[b"value"]),
@@ -467,7 +467,7 @@ mod tests {
         // through the record.
         unsafe {
             record.write(start);
-            Record::new(start).state(moment)
+            Record::new(start).visibility(moment)
         }
     }
 
@@ -484,20 +484,23 @@ mod tests {
             (5, 5, false),
             (1, 1, false),
         ] {
-            let state = state(expiry, this, moment(now));
+            let visibility = visibility(expiry, this, moment(now));
             assert_eq!(
-                matches!(state, State::Live(_)),
+                matches!(visibility, Visibility::Live(_)),
                 is_live,
                 "{expiry} at {now}"
             );
             assert_eq!(
-                matches!(state, State::Expired),
+                matches!(visibility, Visibility::Expired),
                 !is_live,
                 "{expiry} at {now}"
             );
         }
         let other = Generation(this.0 ^ 1);
-        assert!(matches!(state(0, other, moment(1)), State::Flushed));
+        assert!(matches!(
+            visibility(0, other, moment(1)),
+            Visibility::Flushed
+        ));
     }
 
     #[test]

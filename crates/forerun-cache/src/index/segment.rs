@@ -16,7 +16,7 @@ use forerun_core::arch::Scalar;
 
 /// The data that the lock guards in addition to the buckets.
 #[derive(Debug, Default)]
-struct State {
+struct SegmentState {
     entries: usize,
     retired: bool,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Segment {
     buckets: [Bucket; BUCKETS],
     /// The number of leading bits that all hashes here share.
     depth: u32,
-    state: Mutex<State>,
+    state: Mutex<SegmentState>,
 }
 
 /// The position of an entry in its segment.
@@ -44,7 +44,7 @@ impl Segment {
         Segment {
             buckets: std::array::from_fn(|_| Bucket::default()),
             depth,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(SegmentState::default()),
         }
     }
 
@@ -129,7 +129,7 @@ fn find_in(
 #[derive(Debug)]
 pub(crate) struct LockedSegment<'s> {
     segment: &'s Segment,
-    state: MutexGuard<'s, State>,
+    state: MutexGuard<'s, SegmentState>,
 }
 
 impl<'s> LockedSegment<'s> {

@@ -3,7 +3,7 @@
 use super::{compares_unequal, is_key, rewritten};
 use crate::blocks::item_layout::{FETCHED, Record};
 use crate::cache::Cache;
-use crate::request::{Arithmetic, ArithmeticResult, Direction, Expiry};
+use crate::request::{Arithmetic, ArithmeticOp, ArithmeticResult, Expiry};
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
 use std::cell::Cell;
 
@@ -76,7 +76,7 @@ impl Operation for ArithmeticOperation<'_> {
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, ArithmeticResult> {
         let Arithmetic {
             delta,
-            direction,
+            op,
             compare_cas,
             new_cas,
             expiry,
@@ -113,9 +113,9 @@ impl Operation for ArithmeticOperation<'_> {
         let Some(number) = number.flatten() else {
             return Decision::Answer(ArithmeticResult::NotANumber);
         };
-        let value = match direction {
-            Direction::Increment => number.wrapping_add(delta),
-            Direction::Decrement => number.saturating_sub(delta),
+        let value = match op {
+            ArithmeticOp::Increment => number.wrapping_add(delta),
+            ArithmeticOp::Decrement => number.saturating_sub(delta),
         };
         let mut digits = value.to_string().into_bytes();
         // A `format!` width would panic above 65,535.

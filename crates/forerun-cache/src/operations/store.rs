@@ -7,7 +7,7 @@ use crate::cache::Cache;
 use crate::options::{Error, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::page_runs::AllocError;
 use crate::reclaim::Shortage;
-use crate::request::{Store, StoreMode, StoreResult, Value};
+use crate::request::{Store, StoreMode, StoreResult, StoreValue};
 use crate::value::LargeValue;
 use crate::value_buffer::{Buffered, ValueBuffer};
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
@@ -28,7 +28,7 @@ impl Cache {
     /// assert_eq!(cache.set("", "0,0"), StoreResult::InvalidKey);
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
-    pub fn set<'a, K>(&self, key: &'a K, value: impl Into<Value<'a>>) -> StoreResult
+    pub fn set<'a, K>(&self, key: &'a K, value: impl Into<StoreValue<'a>>) -> StoreResult
     where
         K: AsRef<[u8]> + ?Sized,
     {
@@ -41,7 +41,7 @@ impl Cache {
             return StoreResult::Forked;
         }
         let value = match store.value {
-            Value::Buffer(mut buffer) => {
+            StoreValue::Buffer(mut buffer) => {
                 if buffer.complete(self).is_err() {
                     return StoreResult::OutOfMemory;
                 }
@@ -52,8 +52,8 @@ impl Cache {
                     _ => Source::Buffer(buffer),
                 }
             }
-            Value::Bytes(bytes) => Source::Bytes([bytes]),
-            Value::Parts(parts) => Source::Parts(parts),
+            StoreValue::Bytes(bytes) => Source::Bytes([bytes]),
+            StoreValue::Parts(parts) => Source::Parts(parts),
         };
         if !is_key(store.key) {
             return StoreResult::InvalidKey;
@@ -65,7 +65,7 @@ impl Cache {
             cache: self,
             value,
             store: Store {
-                value: Value::Bytes(&[]),
+                value: StoreValue::Bytes(&[]),
                 ..store
             },
         };

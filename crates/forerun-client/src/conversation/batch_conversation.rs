@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::command_conversation::{Answer, CommandConversation};
-use super::{Conversation, Step};
+use super::{Conversation, Progress};
 use crate::error::Failure;
 use crate::protocol::compose::Command;
 use crate::protocol::reply::Reply;
@@ -47,16 +47,16 @@ impl BatchConversation<'_> {
 impl<'a> Conversation for BatchConversation<'a> {
     type Shared = CommandBatch<'a>;
 
-    fn reply(&mut self, reply: Reply<'_>, batch: &mut Self::Shared) -> Result<Step, Failure> {
+    fn reply(&mut self, reply: Reply<'_>, batch: &mut Self::Shared) -> Result<Progress, Failure> {
         self.command.reply(reply, &mut ())?;
         if let Some(at) = self.rest.next() {
             batch.answers[batch.order[at] as usize] = self.command.answer.take();
         }
         self.command.next();
         if self.rest.is_empty() {
-            Ok(Step::Done)
+            Ok(Progress::Done)
         } else {
-            Ok(Step::More)
+            Ok(Progress::More)
         }
     }
 

@@ -1,6 +1,6 @@
 //! The answer to a command for one key.
 
-use super::{Conversation, Step, meta_flags, refused, shown, unexpected};
+use super::{Conversation, Progress, meta_flags, refused, shown, unexpected};
 use crate::error::Failure;
 use crate::protocol::compose::Command;
 use crate::protocol::reply::{ErrorKind, Line, MetaCode, Reply, number};
@@ -78,7 +78,7 @@ impl CommandConversation {
 impl Conversation for CommandConversation {
     type Shared = ();
 
-    fn reply(&mut self, reply: Reply<'_>, (): &mut ()) -> Result<Step, Failure> {
+    fn reply(&mut self, reply: Reply<'_>, (): &mut ()) -> Result<Progress, Failure> {
         let answer = match (self.kind, reply) {
             (_, Reply::Error { kind, line }) => match kind {
                 ErrorKind::Server => Answer::Refused(shown(line)),
@@ -116,7 +116,7 @@ impl Conversation for CommandConversation {
             _ => return Err(unexpected(&reply)),
         };
         self.answer = Some(answer);
-        Ok(Step::Done)
+        Ok(Progress::Done)
     }
 
     fn oversized(&mut self, reply: Reply<'_>, _: u64, (): &mut ()) -> Result<(), Failure> {

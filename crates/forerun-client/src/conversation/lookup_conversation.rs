@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Conversation, Step, meta_flags, refused, shown, unexpected};
+use super::{Conversation, Progress, meta_flags, refused, shown, unexpected};
 use crate::error::Failure;
 use crate::protocol::reply::{Line, MetaCode, PartHead, Reply};
 use crate::values::{Report, Sink, Unanswered, Value};
@@ -129,7 +129,7 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
     }
 
     /// Ends a part. Its keys without a value are misses.
-    fn end_part(&mut self, is_last: bool) -> Step {
+    fn end_part(&mut self, is_last: bool) -> Progress {
         self.line = self.next;
         if let LookupFormat::Frames { id, counts, .. } = &mut self.format
             && is_last
@@ -139,9 +139,9 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
             self.frame = self.next;
         }
         if self.line == self.end {
-            Step::Done
+            Progress::Done
         } else {
-            Step::More
+            Progress::More
         }
     }
 
@@ -195,11 +195,11 @@ impl<K: AsRef<[u8]>, S: Sink> LookupConversation<'_, K, S> {
 impl<'a, K: AsRef<[u8]>, S: Sink> Conversation for LookupConversation<'a, K, S> {
     type Shared = LookupBatch<'a, K, S>;
 
-    fn reply(&mut self, reply: Reply<'_>, batch: &mut Self::Shared) -> Result<Step, Failure> {
+    fn reply(&mut self, reply: Reply<'_>, batch: &mut Self::Shared) -> Result<Progress, Failure> {
         match (reply, &self.format) {
             (Reply::Part(head), LookupFormat::Frames { .. }) => {
                 self.begin_part(head)?;
-                Ok(Step::More)
+                Ok(Progress::More)
             }
             (Reply::PartEnd { is_last }, LookupFormat::Frames { .. }) => Ok(self.end_part(is_last)),
             (
@@ -213,24 +213,24 @@ impl<'a, K: AsRef<[u8]>, S: Sink> Conversation for LookupConversation<'a, K, S> 
                 batch.report.hits += 1;
                 let index = batch.order[at] as usize;
                 batch.sink.hit(index, Value::new(data, flags, cas));
-                Ok(Step::More)
+                Ok(Progress::More)
             }
             (Reply::Line(Line::End), LookupFormat::Classic) => {
                 self.line = self.line_end();
                 self.next = self.line;
                 if self.line == self.end {
-                    Ok(Step::Done)
+                    Ok(Progress::Done)
                 } else {
-                    Ok(Step::More)
+                    Ok(Progress::More)
                 }
             }
             (Reply::Meta { code, .. }, LookupFormat::Meta { .. }) => match code {
                 MetaCode::NoOp => {
                     self.line = self.end;
-                    Ok(Step::Done)
+                    Ok(Progress::Done)
                 }
                 // The server ignores the quiet flag.
-                MetaCode::Miss => Ok(Step::More),
+                MetaCode::Miss => Ok(Progress::More),
                 _ => Err(unexpected(&reply)),
             },
             (Reply::FrameError { code, text }, LookupFormat::Frames { .. }) => {

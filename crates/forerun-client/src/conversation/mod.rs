@@ -15,7 +15,7 @@ use crate::protocol::reply::{ErrorKind, Line, MetaCode, MetaFlags, NoReply, Repl
 
 /// Whether more replies are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum Progress {
     More,
     Done,
 }
@@ -30,7 +30,7 @@ pub(crate) trait Conversation {
     /// # Errors
     /// [`Failure::Malformed`] if it does not belong to the request, [`Failure::Refused`] if it is
     /// an error after which the rest of the answer is unknown.
-    fn reply(&mut self, reply: Reply<'_>, shared: &mut Self::Shared) -> Result<Step, Failure>;
+    fn reply(&mut self, reply: Reply<'_>, shared: &mut Self::Shared) -> Result<Progress, Failure>;
 
     /// Reads the line of a reply whose value is too long to accept.
     ///

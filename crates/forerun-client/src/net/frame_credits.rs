@@ -11,7 +11,7 @@ use forerun_wire::multi_get::{ENABLE, set_received};
 
 /// Whether the server accepts frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum FrameSupport {
     /// The server was not asked.
     #[default]
     Off,
@@ -24,7 +24,7 @@ enum State {
 /// The frames of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct FrameCredits {
-    state: State,
+    state: FrameSupport,
     /// The positions in the output of frames that may not be sent yet.
     held: VecDeque<usize>,
     /// The number of frames that were released, modulo 2^16.
@@ -36,25 +36,25 @@ pub(crate) struct FrameCredits {
 impl FrameCredits {
     /// Asks the server for frames before the first one.
     pub(crate) fn enable(&mut self, output: &mut Vec<u8>) {
-        if self.state == State::Off {
+        if self.state == FrameSupport::Off {
             output.extend_from_slice(ENABLE);
-            self.state = State::Asked;
+            self.state = FrameSupport::Asked;
         }
     }
 
     /// Whether the next reply says whether the server accepts frames.
     pub(crate) fn is_asked(&self) -> bool {
-        self.state == State::Asked
+        self.state == FrameSupport::Asked
     }
 
     /// Whether the server accepts frames.
     pub(crate) fn is_enabled(&self) -> bool {
-        matches!(self.state, State::On { .. })
+        matches!(self.state, FrameSupport::On { .. })
     }
 
     /// The server accepts frames.
     pub(crate) fn enabled(&mut self, credits: u16, output: &mut [u8]) {
-        self.state = State::On { credits };
+        self.state = FrameSupport::On { credits };
         self.release(output);
     }
 
@@ -77,7 +77,7 @@ impl FrameCredits {
 
     /// Releases as many frames as there are credits.
     fn release(&mut self, output: &mut [u8]) {
-        let State::On { credits } = self.state else {
+        let FrameSupport::On { credits } = self.state else {
             return;
         };
         while self.requests.wrapping_sub(self.answers) < credits

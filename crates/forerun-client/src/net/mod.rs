@@ -14,6 +14,6 @@ pub(crate) mod ucx;
 pub(crate) mod ucx_poll;
 
 pub(crate) use connection::{Connection, Interest};
-pub(crate) use plain_socket::Place;
+pub(crate) use plain_socket::SocketAddress;
 pub(crate) use resolver::{Addresses, Lookup, Resolver, system_lookup};
 pub(crate) use socket::{Peer, Socket, Tls};

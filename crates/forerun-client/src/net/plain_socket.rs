@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, ipprot
 
 /// An address of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SocketAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
@@ -29,13 +29,13 @@ impl PlainSocket {
     ///
     /// # Errors
     /// The system's error.
-    pub(crate) fn connect(place: &Place) -> io::Result<PlainSocket> {
+    pub(crate) fn connect(address: &SocketAddress) -> io::Result<PlainSocket> {
         let in_progress = |result: rustix::io::Result<()>| match result {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(()),
             Err(error) => Err(io::Error::from(error)),
         };
-        match place {
-            Place::Tcp(address) => {
+        match address {
+            SocketAddress::Tcp(address) => {
                 let family = match address {
                     SocketAddr::V4(_) => AddressFamily::INET,
                     SocketAddr::V6(_) => AddressFamily::INET6,
@@ -46,7 +46,7 @@ impl PlainSocket {
                 in_progress(rustix::net::connect(&socket, address))?;
                 Ok(PlainSocket::Tcp(TcpStream::from(socket)))
             }
-            Place::Unix(path) => {
+            SocketAddress::Unix(path) => {
                 let socket = stream_socket(AddressFamily::UNIX, None)?;
                 let address = SocketAddrUnix::new(path.as_path())?;
                 in_progress(rustix::net::connect(&socket, &address))?;

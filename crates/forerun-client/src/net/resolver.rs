@@ -17,7 +17,7 @@ use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use forerun_core::sync::{Arc, Mutex, MutexGuard, PoisonError, thread, time};
 use rustix::net::SocketAddrUnix;
 
-use super::plain_socket::Place;
+use super::plain_socket::SocketAddress;
 use super::resolution::Resolution;
 use super::socket::Peer;
 use super::ucx::UcxClient;
@@ -55,11 +55,11 @@ pub(crate) struct Resolver {
     due_ms: AtomicU64,
     /// Counts the changes of the addresses.
     version: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ResolverState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ResolverState {
     peers: Vec<Peer>,
     /// When they were found. `None` if they may be those of other servers since.
     resolved_at: Option<Instant>,
@@ -123,23 +123,29 @@ impl Resolver {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ResolverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks the addresses up. Returns false if the server has failed meanwhile.
     fn resolve(&self) -> bool {
         let start = time::now();
-        let found: Vec<Place> = match &self.endpoint {
-            Endpoint::Unix(path) | Endpoint::UcxUnix(path) => vec![Place::Unix(socket_path(path))],
+        let found: Vec<SocketAddress> = match &self.endpoint {
+            Endpoint::Unix(path) | Endpoint::UcxUnix(path) => {
+                vec![SocketAddress::Unix(socket_path(path))]
+            }
             Endpoint::Tcp { host, port } | Endpoint::UcxTcp { host, port } => {
                 let found = (self.lookup)(host, *port);
-                found.into_iter().flatten().map(Place::Tcp).collect()
+                found
+                    .into_iter()
+                    .flatten()
+                    .map(SocketAddress::Tcp)
+                    .collect()
             }
         };
-        let peer = |place| match &self.ucx {
-            Some(ucx) => Peer::Ucx(place, ucx.clone()),
-            None => Peer::Socket(place),
+        let peer = |address| match &self.ucx {
+            Some(ucx) => Peer::Ucx(address, ucx.clone()),
+            None => Peer::Socket(address),
         };
         let found: Vec<Peer> = found.into_iter().map(peer).collect();
         let mut state = self.state();
@@ -202,7 +208,7 @@ impl Resolver {
         self.known_of(&self.state())
     }
 
-    fn known_of(&self, state: &State) -> io::Result<KnownAddresses> {
+    fn known_of(&self, state: &ResolverState) -> io::Result<KnownAddresses> {
         if state.peers.is_empty() {
             let what = "the name has no address";
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
@@ -248,7 +254,7 @@ impl Resolver {
     }
 
     /// Resolves the name in a thread, unless one does.
-    fn start(resolver: &Arc<Resolver>, state: &mut State) -> io::Result<Arc<Resolution>> {
+    fn start(resolver: &Arc<Resolver>, state: &mut ResolverState) -> io::Result<Arc<Resolution>> {
         resolver.set_due(time::now());
         if let Some(running) = &state.running {
             return Ok(Arc::clone(running));
@@ -316,7 +322,7 @@ mod tests {
             }
             found.is_some()
         });
-        let third = Peer::Socket(Place::Tcp(([127, 0, 0, 1], 3).into()));
+        let third = Peer::Socket(SocketAddress::Tcp(([127, 0, 0, 1], 3).into()));
         assert_eq!(found, Some(vec![third]));
     }
 
@@ -344,7 +350,7 @@ mod tests {
         resolver.set_peers(turned.clone());
         resolver.resolve();
         assert_eq!(peers(), turned);
-        let other = Peer::Socket(Place::Tcp(([192, 0, 2, 1], 1).into()));
+        let other = Peer::Socket(SocketAddress::Tcp(([192, 0, 2, 1], 1).into()));
         resolver.set_peers(vec![other.clone()]);
         resolver.resolve();
         assert_eq!(peers(), found);

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::plain_socket::{Place, PlainSocket};
+use super::plain_socket::{PlainSocket, SocketAddress};
 use super::resolution::Resolution;
 use super::ucx::{UcxClient, UcxSocket};
 #[cfg(feature = "tls")]
@@ -20,9 +20,9 @@ pub(crate) enum Tls {}
 /// An address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    Socket(Place),
+    Socket(SocketAddress),
     /// A server over UCX, by the address of its control sockets.
-    Ucx(Place, Arc<UcxClient>),
+    Ucx(SocketAddress, Arc<UcxClient>),
 }
 
 /// A connected or connecting socket.
@@ -42,10 +42,10 @@ impl Socket {
     /// # Errors
     /// The system's error.
     pub(crate) fn connect(peer: &Peer, host: &str, tls: Option<&Tls>) -> io::Result<Socket> {
-        let place = match peer {
-            Peer::Socket(place) | Peer::Ucx(place, _) => place,
+        let address = match peer {
+            Peer::Socket(address) | Peer::Ucx(address, _) => address,
         };
-        let socket = PlainSocket::connect(place)?;
+        let socket = PlainSocket::connect(address)?;
         match (peer, socket, tls) {
             (Peer::Ucx(_, client), socket, _) => {
                 let socket = UcxSocket::new(socket, client.clone())?;

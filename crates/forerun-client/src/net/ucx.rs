@@ -96,13 +96,13 @@ fn is_local(endpoint: &Endpoint) -> bool {
 /// A connection over UCX.
 #[derive(Debug)]
 pub(crate) struct UcxSocket {
-    state: State,
+    state: UcxState,
     client: Arc<UcxClient>,
     epoll: OwnedFd,
 }
 
 #[derive(Debug)]
-enum State {
+enum UcxState {
     Connecting(PlainSocket),
     /// The hello is sent.
     Hello {
@@ -128,7 +128,7 @@ impl UcxSocket {
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
         epoll::add(&epoll, &control, epoll::EventData::new_u64(0), both)?;
         Ok(UcxSocket {
-            state: State::Connecting(control),
+            state: UcxState::Connecting(control),
             client,
             epoll,
         })
@@ -139,7 +139,8 @@ impl UcxSocket {
     /// # Errors
     /// Why connecting failed.
     pub(crate) fn connected(&mut self) -> io::Result<()> {
-        let State::Connecting(control) = std::mem::replace(&mut self.state, State::Failed) else {
+        let UcxState::Connecting(control) = std::mem::replace(&mut self.state, UcxState::Failed)
+        else {
             return Err(ErrorKind::NotConnected.into());
         };
         let mut control = control;
@@ -172,7 +173,7 @@ impl UcxSocket {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error),
             _ => {}
         }
-        self.state = State::Hello {
+        self.state = UcxState::Hello {
             control,
             hub: Arc::new(Mutex::new(hub)),
             channel,
@@ -183,18 +184,18 @@ impl UcxSocket {
 
     /// The stream, once the server has answered the hello.
     fn stream(&mut self) -> io::Result<&mut Stream<PlainSocket>> {
-        if matches!(self.state, State::Hello { .. }) {
+        if matches!(self.state, UcxState::Hello { .. }) {
             self.read_answer()?;
         }
         match &mut self.state {
-            State::Open { stream, .. } => Ok(stream),
-            State::Connecting(_) => Err(ErrorKind::WouldBlock.into()),
+            UcxState::Open { stream, .. } => Ok(stream),
+            UcxState::Connecting(_) => Err(ErrorKind::WouldBlock.into()),
             _ => Err(ErrorKind::NotConnected.into()),
         }
     }
 
     fn read_answer(&mut self) -> io::Result<()> {
-        let State::Hello {
+        let UcxState::Hello {
             control, received, ..
         } = &mut self.state
         else {
@@ -215,12 +216,12 @@ impl UcxSocket {
             }
         };
         let (answer, len_bytes) = parsed;
-        let State::Hello {
+        let UcxState::Hello {
             control,
             hub,
             channel,
             received,
-        } = std::mem::replace(&mut self.state, State::Failed)
+        } = std::mem::replace(&mut self.state, UcxState::Failed)
         else {
             return Ok(());
         };
@@ -230,7 +231,7 @@ impl UcxSocket {
             .map_err(io::Error::other)?;
         let control_ready = Arc::new(AtomicBool::new(true));
         let rest = &received[len_bytes..];
-        self.state = State::Open {
+        self.state = UcxState::Open {
             stream: Stream::new(control, rest, hub, channel, control_ready.clone()),
             control_ready,
         };
@@ -240,7 +241,7 @@ impl UcxSocket {
     /// Lets UCX work. Returns whether the connection can be read, or written if it has something to
     /// write.
     pub(crate) fn poll(&self, has_output: bool) -> bool {
-        let State::Open { stream, .. } = &self.state else {
+        let UcxState::Open { stream, .. } = &self.state else {
             return false;
         };
         let mut hub = stream.hub().lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +253,7 @@ impl UcxSocket {
     /// Prepares to wait for the descriptor. Returns false if UCX cannot report everything.
     pub(crate) fn arm(&self) -> bool {
         match &self.state {
-            State::Open {
+            UcxState::Open {
                 stream,
                 control_ready,
             } => {
@@ -262,18 +263,18 @@ impl UcxSocket {
                 let mut hub = stream.hub().lock().unwrap_or_else(PoisonError::into_inner);
                 hub.arm().unwrap_or(false) && hub.wait_max().is_none()
             }
-            State::Hello { hub, .. } => {
+            UcxState::Hello { hub, .. } => {
                 let mut hub = hub.lock().unwrap_or_else(PoisonError::into_inner);
                 hub.progress();
                 hub.arm().unwrap_or(false)
             }
-            State::Connecting(_) | State::Failed => true,
+            UcxState::Connecting(_) | UcxState::Failed => true,
         }
     }
 
     /// Makes the next read look at the control socket and at what UCX has received.
     pub(crate) fn look_again(&self) {
-        if let State::Open { control_ready, .. } = &self.state {
+        if let UcxState::Open { control_ready, .. } = &self.state {
             // Relaxed: as in `arm`.
             control_ready.store(true, Ordering::Relaxed);
         }

@@ -3,7 +3,7 @@
 //! No value of the types exists, so the code for connections over UCX compiles and never runs.
 
 use std::convert::Infallible;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -66,21 +66,7 @@ impl AsFd for UcxSocket {
     }
 }
 
-impl Read for UcxSocket {
-    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-        match self.0 {}
-    }
-}
-
-impl Write for UcxSocket {
-    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-        match self.0 {}
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self.0 {}
-    }
-}
+forerun_core::uninhabited_stream!(UcxSocket);
 
 #[cfg(test)]
 mod tests {

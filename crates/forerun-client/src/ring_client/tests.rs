@@ -239,7 +239,7 @@ fn an_address_that_does_not_answer_does_not_hide_the_others() {
     let patience = Duration::from_millis(100);
     let connect = || TcpStream::connect_timeout(&address(&silent), patience).ok();
     let waiting: Vec<TcpStream> = std::iter::from_fn(connect).collect();
-    let peer = |server| Peer::Socket(crate::net::Place::Tcp(address(server)));
+    let peer = |server| Peer::Socket(crate::net::SocketAddress::Tcp(address(server)));
     let peers = vec![peer(&silent), peer(&good)];
     std::thread::spawn(move || {
         let (mut stream, _) = good.accept().expect("a connection");

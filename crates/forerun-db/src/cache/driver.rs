@@ -81,10 +81,10 @@ pub(crate) struct Reads<'g> {
     hits: Cell<u64>,
     misses: Cell<u64>,
     crowd: Cell<usize>,
-    state: RefCell<State<'g>>,
+    state: RefCell<ReadState<'g>>,
 }
 
-struct State<'g> {
+struct ReadState<'g> {
     requests: Vec<Request<'g>>,
     free: Vec<u32>,
     queued: Vec<u32>,
@@ -115,7 +115,7 @@ impl<'g> Reads<'g> {
             hits: Cell::new(0),
             misses: Cell::new(0),
             crowd: Cell::new(0),
-            state: RefCell::new(State {
+            state: RefCell::new(ReadState {
                 requests: Vec::new(),
                 free: Vec::new(),
                 queued: Vec::new(),
@@ -216,7 +216,7 @@ impl<'g> Reads<'g> {
     }
 
     /// Completes a read.
-    fn complete(&self, state: &mut State<'g>, done: Done) {
+    fn complete(&self, state: &mut ReadState<'g>, done: Done) {
         let at = done.token as usize;
         let request = &state.requests[at];
         let (source, page_no, location) = (request.source, request.page_no, request.location);

@@ -5,6 +5,7 @@
 //!                                             ^
 //!   miss: read, verify ── publish ────────────┘                      driver.rs
 //!                            └ no free frame: evict, wait            s3_fifo.rs
+//!   how many bytes that may take, where no option says it             automatic.rs
 //! ```
 //!
 //! A reader finds a page by its number in its run, with one load and no lock, and may use it while
@@ -16,6 +17,7 @@
 //! Reading a page from a file acquires one lock a few times. Reading a page in memory acquires no
 //! lock.
 
+mod automatic;
 mod counters;
 pub(crate) mod driver;
 mod frames;
@@ -39,7 +41,8 @@ use forerun_core::{CACHE_LINE_BYTES, Pages, metrics};
 pub(crate) use frames::{Pin, pin, reclaim};
 pub(crate) use slots::{HeldPage, HoldPermit, PageSlots};
 
-use crate::{Error, Result};
+use crate::{Error, Options, Result};
+use automatic::CapacitySource;
 use counters::Counters;
 use frames::{Frames, FreeFrame, HeapPage, UnusedFrames};
 use s3_fifo::S3Fifo;
@@ -95,7 +98,7 @@ metrics! {
         counter evictions: u64,
         /// Memory for pages, for free frames, and for everything charged to the cache, in bytes.
         gauge used_bytes: usize,
-        /// The budget in bytes.
+        /// The budget in bytes. It changes if the cache sizes itself.
         gauge capacity_bytes: usize,
     }
 }
@@ -122,20 +125,23 @@ impl fmt::Display for PageCacheStats {
 /// The page cache of one store, or of several.
 pub(crate) struct PageCache {
     frames: Frames,
-    state: Mutex<State>,
+    state: Mutex<CacheState>,
     /// Bytes of heap pages that are lent and not freed yet.
     heap_page_bytes: Arc<AtomicUsize>,
     counters: Counters,
     /// Permits to hold a page that are in use, and how many there are.
     hold_permits: AtomicUsize,
-    hold_permits_max: usize,
-    capacity_bytes: usize,
+    hold_permits_max: AtomicUsize,
+    /// The budget: all that there are frames for, or less.
+    capacity_bytes: AtomicUsize,
+    capacity_bytes_max: usize,
+    capacity_source: CapacitySource,
     /// For deferred work. It does not keep the cache alive.
     this: std::sync::Weak<PageCache>,
 }
 
 /// The data that the lock guards.
-struct State {
+struct CacheState {
     policy: S3Fifo,
     free: Vec<FreeFrame>,
     fresh: UnusedFrames,
@@ -208,6 +214,29 @@ impl PageCache {
     /// # Errors
     /// [`Error::OutOfMemory`] if there is not enough address space for the budget.
     pub(crate) fn new(options: CacheOptions) -> Result<Arc<PageCache>> {
+        PageCache::with_source(options, CapacitySource::Option)
+    }
+
+    /// The cache of a store with these options.
+    ///
+    /// # Errors
+    /// The same as for [`new`](Self::new).
+    pub(crate) fn of_store(options: &Options) -> Result<Arc<PageCache>> {
+        let with_capacity = |capacity_bytes| CacheOptions {
+            capacity_bytes,
+            page_bytes: options.run.page_limit_bytes(),
+            pages: options.pages,
+        };
+        match options.cache_bytes {
+            Some(bytes) => PageCache::new(with_capacity(bytes)),
+            None => automatic::open(options.memory_limit_bytes, with_capacity),
+        }
+    }
+
+    fn with_source(
+        options: CacheOptions,
+        capacity_source: CapacitySource,
+    ) -> Result<Arc<PageCache>> {
         let page_bytes = options.page_bytes.max(CACHE_LINE_BYTES);
         let count = (options.capacity_bytes / (page_bytes + CACHE_LINE_BYTES)).max(1);
         let large = (count / 4).clamp(16, 1 << 20);
@@ -218,7 +247,7 @@ impl PageCache {
             })?;
         Ok(Arc::new_cyclic(|this| PageCache {
             frames,
-            state: Mutex::new(State {
+            state: Mutex::new(CacheState {
                 policy: S3Fifo::new(),
                 free: Vec::new(),
                 fresh,
@@ -234,8 +263,10 @@ impl PageCache {
             heap_page_bytes: Arc::default(),
             counters: Counters::default(),
             hold_permits: AtomicUsize::new(0),
-            hold_permits_max: count / HELD_SHARE,
-            capacity_bytes: options.capacity_bytes,
+            hold_permits_max: AtomicUsize::new(count / HELD_SHARE),
+            capacity_bytes: AtomicUsize::new(options.capacity_bytes),
+            capacity_bytes_max: options.capacity_bytes,
+            capacity_source,
             this: this.clone(),
         }))
     }
@@ -253,8 +284,37 @@ impl PageCache {
                 + state.charged_bytes
                 // Relaxed: a counter orders nothing.
                 + self.heap_page_bytes.load(Ordering::Relaxed),
-            capacity_bytes: self.capacity_bytes,
+            capacity_bytes: self.capacity_bytes(),
         }
+    }
+
+    /// What sets the budget.
+    pub(crate) fn capacity_source(&self) -> &CapacitySource {
+        &self.capacity_source
+    }
+
+    fn capacity_bytes(&self) -> usize {
+        // Relaxed: a limit orders nothing, and a thread that reads the one before evicts a little
+        // later or earlier.
+        self.capacity_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes the budget, up to the capacity that the cache was made with. Returns whether pages
+    /// take more than that; [`free_excess`](Self::free_excess) frees them.
+    fn set_limit(&self, bytes: usize) -> bool {
+        let bytes = bytes.min(self.capacity_bytes_max);
+        // Relaxed, both: as in `capacity_bytes`.
+        self.capacity_bytes.store(bytes, Ordering::Relaxed);
+        let frames = bytes / self.frames.stride_bytes();
+        self.hold_permits_max
+            .store(frames / HELD_SHARE, Ordering::Relaxed);
+        !self.is_within_budget()
+    }
+
+    /// Frees pages beyond a smaller budget. Do not call this while pinned.
+    fn free_excess(&self) {
+        self.shrink(&mut self.lock());
+        self.evict_to_budget();
     }
 
     /// Charges required memory outside the cache, such as a root page's, to the budget until the
@@ -265,14 +325,15 @@ impl PageCache {
 
     /// Charges optional memory, such as a filter's, if that leaves pages their quarter.
     pub(crate) fn try_charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let max = self.capacity_bytes - self.capacity_bytes / PAGES_SHARE_MIN;
+        let capacity_bytes = self.capacity_bytes();
+        let max = capacity_bytes - capacity_bytes / PAGES_SHARE_MIN;
         self.try_charge_within(bytes, max)
     }
 
     /// Charges an index's memory, if everything that is charged then stays within the indexes'
     /// share.
     pub(crate) fn try_charge_index(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        self.try_charge_within(bytes, self.capacity_bytes / INDEXES_SHARE)
+        self.try_charge_within(bytes, self.capacity_bytes() / INDEXES_SHARE)
     }
 
     fn try_charge_within(self: &Arc<Self>, bytes: usize, max: usize) -> Option<Charge> {
@@ -281,7 +342,11 @@ impl PageCache {
         fits.then(|| self.charge_state(state, bytes))
     }
 
-    fn charge_state(self: &Arc<Self>, mut state: MutexGuard<'_, State>, bytes: usize) -> Charge {
+    fn charge_state(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, CacheState>,
+        bytes: usize,
+    ) -> Charge {
         state.charged_bytes += bytes;
         self.shrink(&mut state);
         drop(state);
@@ -314,21 +379,22 @@ impl PageCache {
         self.counters.count(hits, misses);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         // A panic leaves no change half-done: everything fallible runs before the first change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The maximum bytes of pages.
-    fn budget_bytes(&self, state: &State) -> usize {
-        self.capacity_bytes
+    fn budget_bytes(&self, state: &CacheState) -> usize {
+        let capacity_bytes = self.capacity_bytes();
+        capacity_bytes
             .saturating_sub(state.charged_bytes)
-            .max(self.capacity_bytes / PAGES_SHARE_MIN)
+            .max(capacity_bytes / PAGES_SHARE_MIN)
             .max(self.frames.stride_bytes())
     }
 
     /// The bytes that pages take in total.
-    fn held_bytes(state: &State) -> usize {
+    fn held_bytes(state: &CacheState) -> usize {
         state.frame_bytes + state.large_bytes
     }
 
@@ -355,7 +421,7 @@ impl PageCache {
     }
 
     /// A frame to write, if one is free or the budget allows one more.
-    fn free_frame(&self, state: &mut State) -> Option<FreeFrame> {
+    fn free_frame(&self, state: &mut CacheState) -> Option<FreeFrame> {
         if let Some(free_frame) = state.free.pop() {
             return Some(free_frame);
         }
@@ -371,7 +437,7 @@ impl PageCache {
     }
 
     /// An entry for a large page, if the budget allows its bytes.
-    fn admit(&self, state: &mut State, page: &HeapPage) -> Option<FreeFrame> {
+    fn admit(&self, state: &mut CacheState, page: &HeapPage) -> Option<FreeFrame> {
         if page.len() <= self.frames.page_bytes() {
             // Every frame is taken. Caching this page on the heap would displace pages in frames.
             return None;
@@ -431,7 +497,7 @@ impl PageCache {
     }
 
     /// Bytes that frames may take before another eviction, now or once readers have gone.
-    fn available_bytes(&self, state: &State) -> usize {
+    fn available_bytes(&self, state: &CacheState) -> usize {
         let stride_bytes = self.frames.stride_bytes();
         let held = Self::held_bytes(state) - state.waiting_bytes;
         let unused_bytes = self.budget_bytes(state).saturating_sub(held);
@@ -439,7 +505,7 @@ impl PageCache {
     }
 
     /// Takes back a free frame with `bytes` of memory.
-    fn put_back(&self, state: &mut State, free_frame: FreeFrame, bytes: usize) {
+    fn put_back(&self, state: &mut CacheState, free_frame: FreeFrame, bytes: usize) {
         if free_frame.is_large() {
             state.large_bytes -= bytes;
             state.free_large.push(free_frame);
@@ -450,7 +516,7 @@ impl PageCache {
     }
 
     /// Releases free frames' memory while pages hold more than their budget.
-    fn shrink(&self, state: &mut State) {
+    fn shrink(&self, state: &mut CacheState) {
         while Self::held_bytes(state) + state.reserved_bytes > self.budget_bytes(state)
             && let Some(mut free_frame) = state.free.pop()
         {

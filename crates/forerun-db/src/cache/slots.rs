@@ -13,7 +13,7 @@ use forerun_core::sync::atomic::Ordering;
 use super::frames::{FrameNo, Frames, Pin, pin};
 use super::page_words::{WordState, Words};
 use super::s3_fifo::Victim;
-use super::{Charge, PageCache, ReadBuffer, State};
+use super::{CacheState, Charge, PageCache, ReadBuffer};
 
 /// One word for each page of a run, so finding a child page takes no search.
 #[derive(Debug)]
@@ -144,20 +144,22 @@ impl PageCache {
     /// A permit, if there is one left.
     pub(crate) fn hold_permit(&self) -> Option<HoldPermit<'_>> {
         // Relaxed, here and below: a counter orders nothing.
-        if self.hold_permits.load(Ordering::Relaxed) >= self.hold_permits_max {
+        let max = self.hold_permits_max.load(Ordering::Relaxed);
+        if self.hold_permits.load(Ordering::Relaxed) >= max {
             return None;
         }
         let permit = HoldPermit { cache: self };
         let before = self.hold_permits.fetch_add(1, Ordering::Relaxed);
         // Several threads may have tried to take the last one.
-        (before < self.hold_permits_max).then_some(permit)
+        (before < max).then_some(permit)
     }
 }
 
 impl HoldPermit<'_> {
     /// Whether more than half of the permits are in use, so that none should be kept for later.
     pub(crate) fn is_scarce(&self) -> bool {
-        self.cache.hold_permits.load(Ordering::Relaxed) > self.cache.hold_permits_max / 2
+        let max = self.cache.hold_permits_max.load(Ordering::Relaxed);
+        self.cache.hold_permits.load(Ordering::Relaxed) > max / 2
     }
 }
 
@@ -259,7 +261,7 @@ impl Drop for PageSlots {
 ///
 /// # Safety
 /// No reader may have a reference to the page's bytes.
-unsafe fn free_page(cache: &PageCache, words: &Words, state: &mut State, page_no: u32) {
+unsafe fn free_page(cache: &PageCache, words: &Words, state: &mut CacheState, page_no: u32) {
     while let WordState::Resident { frame, uses } = words.state(page_no) {
         if !words.unlink(page_no, frame, uses, 0) {
             continue;

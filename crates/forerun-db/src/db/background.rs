@@ -1,4 +1,4 @@
-//! The threads that flush and compact, and the same work done by the caller.
+//! The threads that flush, compact and sync the log, and the same work done by the caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,10 @@ use forerun_core::sync::thread::{self, JoinHandle};
 
 use super::Inner;
 use super::background_work::Task;
+use super::write::Writer;
 use crate::clock::Expiry;
+use crate::panics;
+use crate::wal::unsynced_segments::UnsyncedSegments;
 use crate::{Access, Background, Error, Result};
 
 /// Bounds on how often to look for expired entries, which is every 1/16 of the time to live.
@@ -19,7 +22,11 @@ const EVICT_AGAIN: Duration = Duration::from_secs(1);
 
 /// The background threads of an open store. They end when it is closed.
 #[derive(Debug, Default)]
-pub(super) struct Workers(Vec<JoinHandle<()>>);
+pub(super) struct Workers {
+    threads: Vec<JoinHandle<()>>,
+    /// What one of them syncs.
+    log: Option<Arc<UnsyncedSegments>>,
+}
 
 impl Workers {
     /// Starts them, if the options ask for threads.
@@ -35,29 +42,50 @@ impl Workers {
             }
         }));
         let mut workers = Workers::default();
+        let started = workers.start_all(inner);
+        if started.is_err() {
+            inner.work.stop();
+            workers.join();
+        }
+        started.map(|()| workers)
+    }
+
+    fn start_all(&mut self, inner: &Arc<Inner>) -> Result<()> {
         for (name, task) in [
             ("forerun-flush", Task::Flush),
             ("forerun-compact", Task::Compact),
         ] {
-            let worker = Arc::clone(inner);
-            let started = thread::Builder::new()
-                .name(name.into())
-                .spawn(move || worker.run_worker(name, task));
-            match started {
-                Ok(thread) => workers.0.push(thread),
-                Err(error) => {
-                    inner.work.stop();
-                    workers.join();
-                    return Err(Error::io("start a thread for", &inner.path, error));
-                }
-            }
+            self.start_one(inner, name, move |worker| worker.run_worker(name, task))?;
         }
-        Ok(workers)
+        if let Writer::Logged(commit) = &inner.write_path.writer {
+            let log = Arc::clone(commit.unsynced());
+            self.log = Some(Arc::clone(&log));
+            self.start_one(inner, "forerun-log", move |worker| worker.sync_log(&log))?;
+        }
+        Ok(())
     }
 
-    /// Waits for them to end. The caller has already asked them to.
+    fn start_one(
+        &mut self,
+        inner: &Arc<Inner>,
+        name: &str,
+        run: impl FnOnce(&Inner) + Send + 'static,
+    ) -> Result<()> {
+        let worker = Arc::clone(inner);
+        let thread = thread::Builder::new()
+            .name(name.into())
+            .spawn(move || run(&worker))
+            .map_err(|error| Error::io("start a thread for", &inner.path, error))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Waits for them to end. The caller has already asked those that flush and compact to.
     pub(super) fn join(&mut self) {
-        for thread in self.0.drain(..) {
+        if let Some(log) = self.log.take() {
+            log.stop();
+        }
+        for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store panicked");
             }
@@ -115,6 +143,14 @@ impl Inner {
                     self.work.sleep(task, events, None);
                 }
             }
+        }
+    }
+
+    /// Syncs the log's full segments until the store is closed or a sync fails.
+    fn sync_log(&self, log: &UnsyncedSegments) {
+        let synced = panics::catch("syncing the log", || log.sync_in_background());
+        if let Err(error) = synced {
+            self.poison(error);
         }
     }
 

@@ -14,11 +14,13 @@
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
-use forerun_core::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, hint, thread};
+use forerun_core::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, hint, thread, time};
 
 use crate::panics;
 use crate::wal::record;
+use crate::wal::unsynced_segments::UnsyncedSegments;
 use crate::wal::writer::{Failure, LogWriter, Segments};
 use crate::{Error, Result};
 
@@ -27,6 +29,9 @@ use crate::{Error, Result};
 const SPINS: usize = 200;
 const YIELDS: usize = 10;
 
+/// A shorter wait of a buffered write is one for the write before it and not for a sync.
+const SHORTEST_STALL: Duration = Duration::from_millis(1);
+
 /// A larger buffer is freed after its group.
 const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
@@ -34,6 +39,7 @@ const KEPT_BUFFER_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Commit {
     segments: Arc<Segments>,
+    unsynced: Arc<UnsyncedSegments>,
     queue: Mutex<Queue>,
     wake: Condvar,
     /// Whether a leader is writing. A hint for followers; the lock decides.
@@ -71,6 +77,18 @@ pub(super) struct LogCounts {
     pub(super) groups: u64,
     pub(super) written_bytes: u64,
     pub(super) syncs: u64,
+    /// Buffered writes that waited for a sync, and the sum of their waits.
+    pub(super) stalls: u64,
+    pub(super) stalled: Duration,
+}
+
+impl LogCounts {
+    fn note_stall(&mut self, waited: Duration) {
+        if waited >= SHORTEST_STALL {
+            self.stalls += 1;
+            self.stalled += waited;
+        }
+    }
 }
 
 enum CommitRole<'a> {
@@ -81,6 +99,7 @@ enum CommitRole<'a> {
 impl Commit {
     pub(super) fn new(log: LogWriter) -> Commit {
         let segments = log.segments();
+        let unsynced = Arc::clone(log.unsynced());
         let queue = Queue {
             pending: Group::default(),
             log: Some(Box::new(log)),
@@ -92,6 +111,7 @@ impl Commit {
         };
         Commit {
             segments,
+            unsynced,
             queue: Mutex::new(queue),
             wake: Condvar::new(),
             is_busy: AtomicBool::new(false),
@@ -143,18 +163,19 @@ impl Commit {
         queue.pending.ops += u64::from(numbers);
         queue.pending.sync |= sync;
         let result = if queue.log.is_some() {
-            self.lead(queue)
+            self.lead(queue, sync)
         } else {
-            match self.follow(queue) {
+            match self.follow(queue, sync) {
                 CommitRole::Done(result) => result,
-                CommitRole::Lead(queue) => self.lead(queue),
+                CommitRole::Lead(queue) => self.lead(queue, sync),
             }
         };
         result.map(|first_sequence| first_sequence + ahead)
     }
 
-    /// Waits until the pending group is written, or until it needs a leader.
-    fn follow<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> CommitRole<'a> {
+    /// Waits until the pending group is written, or until it needs a leader. `sync`: the caller
+    /// asked for a sync.
+    fn follow<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, sync: bool) -> CommitRole<'a> {
         let result = Arc::clone(queue.pending.result.get_or_insert_default());
         drop(queue);
         for spin in 0..SPINS + YIELDS {
@@ -169,20 +190,23 @@ impl Commit {
             }
         }
         let mut queue = self.lock();
-        loop {
-            if let Some(result) = result.get() {
-                return CommitRole::Done(result.clone());
-            }
-            // No group is being written, and ours is not written yet, so it is the pending one.
-            if queue.log.is_some() {
-                return CommitRole::Lead(queue);
-            }
+        let mut slept_since = None;
+        // If no group is being written, ours is not written yet, so it is the pending one.
+        while result.get().is_none() && queue.log.is_none() {
+            slept_since.get_or_insert_with(time::now);
             queue = self.sleep(queue);
+        }
+        if let (false, Some(since)) = (sync, slept_since) {
+            queue.counts.note_stall(time::now() - since);
+        }
+        match result.get() {
+            Some(result) => CommitRole::Done(result.clone()),
+            None => CommitRole::Lead(queue),
         }
     }
 
-    /// Writes the pending group and wakes its followers.
-    fn lead<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> Result<u64> {
+    /// Writes the pending group and wakes its followers. `sync`: the caller asked for a sync.
+    fn lead<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, sync: bool) -> Result<u64> {
         let Some(mut log) = queue.log.take() else {
             return Err(Error::Closed);
         };
@@ -198,13 +222,19 @@ impl Commit {
             None => {
                 self.is_busy.store(true, Ordering::Relaxed);
                 drop(queue);
+                let begun = (group.sync && !sync).then(time::now);
                 let written = panics::catch("writing the log", || {
                     Ok(log.append(&mut group.records, group.sync))
                 });
                 // After a panic the contents of the log are unknown.
                 let written = written.unwrap_or_else(|panicked| Err(Failure::Unknown(panicked)));
+                let stalled = log.take_stalled();
+                let waited = begun.map_or(stalled, |begun| time::now() - begun);
                 queue = self.lock();
                 self.is_busy.store(false, Ordering::Relaxed);
+                if !sync {
+                    queue.counts.note_stall(waited);
+                }
                 written.map_err(|failure| self.note(&mut queue, failure))
             }
         };
@@ -259,6 +289,11 @@ impl Commit {
         &self.segments
     }
 
+    /// The segments that wait for a sync.
+    pub(super) fn unsynced(&self) -> &Arc<UnsyncedSegments> {
+        &self.unsynced
+    }
+
     /// Returns the first segment still needed once everything up to a sequence number is in runs,
     /// or `None` if there is no segment. If that is everything that was logged, begins a new
     /// segment, so that the old ones can be removed.
@@ -304,7 +339,9 @@ impl Commit {
     }
 
     pub(super) fn counts(&self) -> LogCounts {
-        self.lock().counts
+        let mut counts = self.lock().counts;
+        counts.syncs += self.unsynced.syncs();
+        counts
     }
 
     /// Returns why the store accepts no more writes, or `None` if it still does.

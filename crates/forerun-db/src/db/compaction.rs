@@ -1,7 +1,6 @@
 //! Compaction: which runs are merged next, and how callers wait for it.
 
 use forerun_core::sync::atomic::Ordering;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use std::time::{Duration, Instant};
@@ -14,11 +13,12 @@ use super::directory::DirGuard;
 use super::install::MemTableChange;
 use super::keyspace_data::KeyspaceData;
 use super::snapshots::ReadPoint;
+use super::tree::Tree;
 use crate::tree::build::Build;
 use crate::tree::compact::compact;
 use crate::tree::levels::Edit;
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, compaction_score, pick, pick_full};
+use crate::tree::pick::{Compaction, Existing, compaction_score, pick, pick_full};
 use crate::tree::range_compaction::pick_for_ranges;
 use crate::tree::retain::Retain;
 use crate::{Error, Result};
@@ -26,12 +26,26 @@ use crate::{Error, Result};
 /// A worker that waits to retry a compaction sleeps at least this long.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
+/// Notes that a compaction has ended when this is dropped.
+struct RunningCompaction<'a>(&'a Tree);
+
+impl Drop for RunningCompaction<'_> {
+    fn drop(&mut self) {
+        self.0.catalog().end_compaction();
+    }
+}
+
 impl Inner {
     /// Runs the most urgent compaction of all keyspaces. Returns `false` if none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
         let _one_at_a_time = self.tree.lock_compacting();
-        if self.remove_covered_runs(&guard)? {
+        self.compact_most_urgent(&guard)
+    }
+
+    /// [`compact_one`](Self::compact_one) for a caller that holds the lock.
+    fn compact_most_urgent(&self, guard: &DirGuard<'_>) -> Result<bool> {
+        if self.remove_covered_runs(guard)? {
             return Ok(true);
         }
         let keyspaces = self.keyspaces.load_full();
@@ -51,14 +65,14 @@ impl Inner {
         let picked = due.into_iter().find_map(|(_, keyspace)| {
             let levels = Arc::clone(&keyspace.version.load().levels);
             let tree = keyspace.options.load().tree;
-            pick(&levels, &tree, &BTreeSet::new())
+            pick(&levels, &tree, self.oldest_reader())
                 .or_else(|| self.pick_for_ranges(keyspace))
                 .map(|compaction| (keyspace, compaction))
         });
         match picked {
             None => Ok(false),
             Some((keyspace, compaction)) => {
-                match self.run_compaction(&guard, keyspace, &compaction) {
+                match self.run_compaction(guard, keyspace, &compaction) {
                     // The failure concerns this keyspace only; others may have work.
                     Err(error @ Error::CompactionFailed { .. }) => {
                         let path = self.path.display();
@@ -75,8 +89,9 @@ impl Inner {
     /// How far a keyspace's levels exceed their targets. A compaction is due at 1 or more, and if
     /// range deletions take too much memory.
     pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
-        let levels = Arc::clone(&keyspace.version.load().levels);
-        let score = compaction_score(&levels, &keyspace.options.load().tree);
+        let version = keyspace.version.load();
+        let tree = keyspace.options.load().tree;
+        let score = compaction_score(&version.levels, &tree, || self.oldest_reader());
         if score < 1.0 && self.pick_for_ranges(keyspace).is_some() {
             1.0
         } else {
@@ -210,6 +225,20 @@ impl Inner {
         })
     }
 
+    /// The sequence number at which the oldest reader reads. It never decreases.
+    fn oldest_reader(&self) -> u64 {
+        let newest = || self.write_path.published.last();
+        self.snapshots.oldest(newest)
+    }
+
+    /// After a snapshot is gone: wakes the compaction thread if no one else saw some versions.
+    pub(super) fn note_snapshot_gone(&self) {
+        let obsolete_from = self.tree.obsolete_from();
+        if obsolete_from < u64::MAX && obsolete_from <= self.oldest_reader() {
+            self.work.notify();
+        }
+    }
+
     /// Flushes, then compacts everything in some keyspaces down to the last level.
     pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
         self.flush_all()?;
@@ -232,10 +261,10 @@ impl Inner {
 
     /// Merges the runs of some keyspaces into their last levels.
     fn merge_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
-        let limit = self.tree.catalog().numbers().next();
+        let existing = self.tree.catalog().existing();
         let mut failure = None;
         for keyspace in keyspaces {
-            match self.merge(keyspace, limit) {
+            match self.merge(keyspace, existing) {
                 // The failure concerns this keyspace only; the others can still be compacted.
                 Err(error @ Error::CompactionFailed { .. }) => {
                     failure.get_or_insert(error);
@@ -246,14 +275,17 @@ impl Inner {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Merges the runs of a keyspace whose numbers are below `limit` into its last level.
-    fn merge(&self, keyspace: &KeyspaceData, limit: u64) -> Result<()> {
+    /// Merges what existed in a keyspace into its last level.
+    fn merge(&self, keyspace: &KeyspaceData, existing: Existing) -> Result<()> {
         loop {
             let guard = self.directory.enter()?;
             let _one_at_a_time = self.tree.lock_compacting();
-            self.remove_covered_runs(&guard)?;
+            // The lock is not fair: the background thread, which waits for it too, may never get
+            // it. So its work is done here, in turns, and writers do not wait for the last step.
+            self.compact_most_urgent(&guard)?;
             let version = keyspace.version.load();
-            let picked = pick_full(&version.levels, limit, &version.ranges);
+            let tree = keyspace.options.load().tree;
+            let picked = pick_full(&version.levels, &tree, existing, &version.ranges);
             drop(version);
             let Some(compaction) = picked else { break };
             self.run_compaction(&guard, keyspace, &compaction)?;
@@ -269,8 +301,15 @@ impl Inner {
         keyspace: &KeyspaceData,
         compaction: &Compaction,
     ) -> Result<()> {
-        self.tree.catalog().write_again()?;
-        let run_bytes = keyspace.options.load().tree.run_bytes;
+        let mut catalog = self.tree.catalog();
+        catalog.write_again()?;
+        if !catalog.begin_compaction(keyspace.id(), compaction) {
+            // The caller picks again.
+            return Ok(());
+        }
+        drop(catalog);
+        let _running = RunningCompaction(&self.tree);
+        let run_bytes = compaction.run_bytes(&keyspace.options.load().tree);
         // Do not hold the super version that long: it holds memtables.
         let ranges = Arc::clone(&keyspace.version.load().ranges);
         let (snapshots, expired_sequence) = self.list_readers(keyspace);

@@ -9,12 +9,12 @@
 //!
 //! The memory limit also pushes back. A writer waits while the memtables, together with the one it
 //! needs, would exceed [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes), and
-//! while level 0 has so many runs that reads would suffer. Before that point, writes are slowed
-//! down to a rate that compaction can sustain.
+//! while level 0 of its keyspace is so deep that reads would suffer. Before that point, such writes
+//! are slowed down to a rate that compaction can sustain.
 
 use std::sync::Arc;
 
-use forerun_core::sync::{thread, time};
+use forerun_core::sync::time;
 
 use super::Inner;
 use super::background_work::{FailOn, Task};
@@ -28,7 +28,7 @@ use crate::tree::levels::Edit;
 use crate::tree::pending_edits::PendingEdits;
 use crate::tree::range_run::{RANGE_RUNS_MAX, write_range_run};
 use crate::tree::retain::Retain;
-use crate::{Background, Error, Result, TreeOptions};
+use crate::{Background, Error, Result};
 
 impl Inner {
     /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
@@ -99,23 +99,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether writes wait until runs in level 0 are merged.
-    pub(super) fn is_level0_full(&self) -> bool {
-        self.any_level0(|options| options.level0_stop_runs)
-    }
-
-    /// Whether level 0 of any keyspace has reached the limit in its options. A keyspace that cannot
-    /// be compacted does not count: it must not stop the writes to other keyspaces. Once full, it
-    /// refuses its own.
-    fn any_level0(&self, limit: fn(&TreeOptions) -> usize) -> bool {
-        let keyspaces = self.keyspaces.load();
-        let reaches = |keyspace: &Arc<KeyspaceData>| {
-            let runs = keyspace.version.load().levels.level(0).runs().len();
-            runs >= limit(&keyspace.options.load().tree) && keyspace.compaction_failure().is_none()
-        };
-        keyspaces.iter().any(reaches)
-    }
-
     /// Retries a failed flush at once, for a caller that waits for it.
     fn retry_flush(&self) -> FailOn {
         let now = time::now();
@@ -149,22 +132,46 @@ impl Inner {
         }
     }
 
-    /// Delays a write of `bytes` while level 0 is long.
-    pub(super) fn slow_down(&self, bytes: usize) {
-        if let Some(pause) = self.write_controller.pause(bytes) {
+    /// Delays a write of `bytes` to keyspaces of which one has a deep level 0, and stops it while
+    /// one is full. Writes to other keyspaces go on.
+    #[inline]
+    pub(super) fn wait_for_level0<'k>(
+        &self,
+        keyspaces: impl Iterator<Item = &'k KeyspaceData> + Clone,
+        bytes: usize,
+    ) -> Result<()> {
+        if keyspaces.clone().any(KeyspaceData::is_slow) {
+            let pause = self.write_controller.pause(bytes, self.work.stop_flag())?;
             self.counters.count_slowed(pause);
-            thread::sleep(pause);
         }
+        for full in keyspaces.filter(|keyspace| keyspace.is_full()) {
+            self.wait_for_compaction_of(full)?;
+        }
+        Ok(())
     }
 
-    /// Decides whether to slow down or stop writes, after the runs have changed.
+    #[cold]
+    fn wait_for_compaction_of(&self, full: &KeyspaceData) -> Result<()> {
+        let begun = time::now();
+        let waited = self.wait_until(|| {
+            full.note_level0();
+            self.or_fails(!full.is_full(), Task::Compact, FailOn::Repeated)
+        });
+        self.counters.count_stall(time::elapsed(begun));
+        waited
+    }
+
+    /// Decides whether to slow down or stop writes, and which snapshots keep obsolete versions, after
+    /// the runs have changed.
     pub(super) fn note_pressure(&self) {
-        let is_slow = self.any_level0(|options| options.level0_slow_runs);
-        self.write_controller.set_slow(is_slow);
-        self.keyspaces
-            .load()
+        let keyspaces = self.keyspaces.load();
+        let runs_left = keyspaces.iter().filter_map(|of| of.note_level0());
+        self.write_controller.adapt(runs_left.min());
+        let obsolete_from = keyspaces
             .iter()
-            .for_each(|keyspace| keyspace.note_level0());
+            .filter_map(|of| of.version.load().levels.obsolete_from());
+        let obsolete_from = obsolete_from.min().unwrap_or(u64::MAX);
+        self.tree.set_obsolete_from(obsolete_from);
     }
 
     /// Flushes the oldest full memtable set. Returns `false` if there is none.
@@ -277,3 +284,7 @@ impl Inner {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "flush_tests.rs"]
+mod tests;

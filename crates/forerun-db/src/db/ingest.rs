@@ -31,8 +31,9 @@ use super::published_sequence::Hole;
 use super::{Inner, Open};
 use crate::panics;
 use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
-use crate::tree::levels::Edit;
+use crate::tree::levels::{Edit, Ingested};
 use crate::tree::pending_edits::PendingEdits;
+use crate::tree::place::look_around;
 use crate::tree::{build, limiter};
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result};
@@ -285,7 +286,7 @@ impl Inner {
         self.wait_until(|| {
             keyspace.check_takes_writes()?;
             let stop_runs = keyspace.options.load().tree.level0_stop_runs;
-            let is_done = keyspace.version.load().levels.level(0).runs().len() < stop_runs;
+            let is_done = keyspace.version.load().levels.level0_depth() < stop_runs;
             self.or_fails(is_done, Task::Compact, FailOn::Repeated)
         })?;
         let mut active = self.memtables.write_active();
@@ -314,19 +315,22 @@ impl Inner {
         installed.map(|()| sequence)
     }
 
-    /// Writes the descriptions of the runs and opens them.
+    /// Writes the descriptions of the runs, opens them, and finds out how deep they may go.
     fn describe(
         &self,
         keyspace: &KeyspaceData,
         pending: Vec<PendingRun>,
         files: &[(u64, PathBuf)],
         sequence: u64,
-    ) -> Result<Vec<Arc<Run>>> {
+    ) -> Result<Vec<Ingested>> {
+        // Compactions may change them until the runs are installed, but no version comes in.
+        let levels = Arc::clone(&keyspace.version.load().levels);
         let runs = pending.into_iter().zip(files);
         let open = |(pending, (number, path)): (PendingRun, &(u64, PathBuf))| {
             pending.finish(&*self.io, sequence)?;
             let order = keyspace.order().clone();
-            Run::open(&*self.io, path, *number, order, &self.tree.cache).map(Arc::new)
+            let run = Run::open(&*self.io, path, *number, order, &self.tree.cache)?;
+            Ok(look_around(Arc::new(run), &levels))
         };
         runs.map(open).collect()
     }

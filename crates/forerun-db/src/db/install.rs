@@ -77,7 +77,10 @@ impl Inner {
         for number in segments.before(first_segment) {
             let path = log_file::path(&self.path, number);
             match self.io.remove(&path) {
-                Ok(()) => segments.forget(number),
+                Ok(()) => {
+                    segments.forget(number);
+                    commit.unsynced().forget(number);
+                }
                 // Tried again after the next flush and at the next opening.
                 Err(error) => {
                     let path = path.display();

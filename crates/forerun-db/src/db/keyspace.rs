@@ -12,7 +12,7 @@ use super::stats::KeyspaceStats;
 use super::view::View;
 use super::{Inner, Open};
 use crate::clock::Expiry;
-use crate::options::check_keyspace_name;
+use crate::keyspace_options::check_keyspace_name;
 use crate::{Db, Durability, Error, KeyspaceOptions, Op, Result, WriteBatch, panics};
 
 /// A set of keys with its own order. A store can have several. (RocksDB calls this a column

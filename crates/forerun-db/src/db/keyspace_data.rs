@@ -50,6 +50,9 @@ pub(super) struct KeyspaceData {
     is_dropped: AtomicBool,
     /// Why its runs cannot be compacted, until a compaction succeeds.
     compaction: Mutex<Option<Failing>>,
+    /// Whether its writes are slowed down, or wait, until level 0 is less deep.
+    is_slow: AtomicBool,
+    is_full: AtomicBool,
     /// Whether it takes no writes because level 0 is full and cannot be compacted.
     is_stopped: AtomicBool,
     /// How many bytes its last memtable held.
@@ -94,6 +97,8 @@ impl KeyspaceData {
             cursors: CursorPool::default(),
             is_dropped: AtomicBool::new(false),
             compaction: Mutex::default(),
+            is_slow: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             last_used_bytes: AtomicUsize::new(0),
         }
@@ -289,13 +294,34 @@ impl KeyspaceData {
         }
     }
 
-    /// Decides whether it takes writes, after its runs have changed or a compaction has failed or
-    /// succeeded.
-    pub(super) fn note_level0(&self) {
-        let runs = self.version.load().levels.level(0).runs().len();
-        let is_full = runs >= self.options.load().tree.level0_stop_runs;
-        let is_stopped = is_full && self.compaction().is_some();
-        self.is_stopped.store(is_stopped, Ordering::Relaxed);
+    /// Decides whether it takes writes, and how fast, after its runs have changed or a compaction
+    /// has failed or succeeded. Returns how many more runs over a key stop its writes, if they are
+    /// slowed down. A keyspace that cannot be compacted is not slow: once full, it refuses writes.
+    pub(super) fn note_level0(&self) -> Option<usize> {
+        let depth = self.version.load().levels.level0_depth();
+        let tree = self.options.load().tree;
+        let is_failing = self.compaction().is_some();
+        let is_full = depth >= tree.level0_stop_runs;
+        let is_slow = (is_full || depth >= tree.level0_slow_runs) && !is_failing;
+        // Relaxed, also for those who read them: a few writes may overstep the limits.
+        self.is_slow.store(is_slow, Ordering::Relaxed);
+        self.is_full
+            .store(is_full && !is_failing, Ordering::Relaxed);
+        self.is_stopped
+            .store(is_full && is_failing, Ordering::Relaxed);
+        is_slow.then(|| tree.level0_stop_runs.saturating_sub(depth))
+    }
+
+    /// Whether its writes are slowed down.
+    #[inline]
+    pub(super) fn is_slow(&self) -> bool {
+        self.is_slow.load(Ordering::Relaxed)
+    }
+
+    /// Whether its writes wait.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
     }
 
     fn compaction_failed(&self, failing: &Failing) -> Error {

@@ -81,7 +81,7 @@ impl Size {
 enum Reservation {
     /// Memory is available, for a set of this size.
     Granted(usize),
-    /// Memory will be available after a flush or compaction that is already due.
+    /// Memory will be available after a flush that is already due.
     AfterBackgroundWork,
     /// Memory will be available after the active memtable set is flushed.
     AfterActive,
@@ -144,10 +144,8 @@ impl Inner {
         fail_on: FailOn,
     ) -> Result<()> {
         self.wait_until(|| {
-            let is_flushed = self.memtables.frozen().is_empty();
-            self.or_fails(is_flushed, Task::Flush, fail_on)?;
-            let is_done = is_flushed && !self.is_level0_full();
-            self.or_fails(is_done, Task::Compact, fail_on)
+            let is_done = self.memtables.frozen().is_empty();
+            self.or_fails(is_done, Task::Flush, fail_on)
         })?;
         if self.free_bytes(active) < size.wanted && !active.is_empty() {
             self.freeze(active, EMPTY_TABLE_BYTES)?;
@@ -209,7 +207,7 @@ impl Inner {
     fn reservation(&self, active: &MemTableSet, size: Size) -> Reservation {
         let free = self.free_bytes(active);
         let frozen = self.memtables.frozen().len();
-        let has_slot = frozen + 1 < MEMTABLE_SETS_MAX && !self.is_level0_full();
+        let has_slot = frozen + 1 < MEMTABLE_SETS_MAX;
         if has_slot && free >= size.wanted {
             return Reservation::Granted(size.wanted);
         }
@@ -248,7 +246,6 @@ impl Inner {
                 Reservation::Granted(_) | Reservation::AfterActive => Ok(true),
                 Reservation::AfterBackgroundWork => {
                     self.work.check(Task::Flush, fail_on)?;
-                    self.work.check(Task::Compact, fail_on)?;
                     Ok(false)
                 }
                 Reservation::AfterReaders => {

@@ -227,6 +227,7 @@ impl Db {
 
     fn start(open: impl FnOnce() -> Result<Inner>) -> Result<Db> {
         let inner = Arc::new(panics::catch("opening a store", open)?);
+        inner.note_pressure();
         let workers = Workers::start(&inner)?;
         Ok(Db {
             open: Arc::new(ProcessBound::new(Open::new(inner, workers))),

@@ -22,7 +22,7 @@ use super::tree::Tree;
 use super::write::Writer;
 use super::write_controller::WriteController;
 use super::write_path::WritePath;
-use crate::cache::{CacheOptions, PageCache};
+use crate::cache::PageCache;
 use crate::clock::{Clock, Expiry};
 use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
@@ -43,7 +43,7 @@ use crate::wal::record::Record;
 use crate::wal::recovery::{Flushed, RecoveryContext, inspect, recover};
 use crate::wal::recovery_report::CorruptRange;
 use crate::wal::writer::LogWriter;
-use crate::{Access, Error, Op, Options, Recovery, Result, WalMode};
+use crate::{Access, Background, Error, Op, Options, Recovery, Result, WalMode};
 
 /// Locks a store's directory, or creates one, and opens the store in it.
 pub(super) fn open(io: &Arc<dyn Io>, path: &Path, options: Options) -> Result<Inner> {
@@ -66,11 +66,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
         .unwrap_or_else(open_files::default_limit);
     let io: Arc<dyn Io> = Arc::new(OpenFiles::new(Arc::clone(&dir.io), max_open));
     let path = &*dir.path.clone();
-    let cache = PageCache::new(CacheOptions {
-        capacity_bytes: options.cache_bytes,
-        page_bytes: options.run.page_limit_bytes(),
-        pages: options.pages,
-    })?;
+    let cache = PageCache::of_store(&options)?;
     let mut catalog = Catalog::open(&io, path, &options, &cache)?;
     let reading = ReadContext {
         cache: Arc::clone(&cache),
@@ -213,6 +209,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
             Arc::clone(&io),
             path,
             options.wal_segment_bytes,
+            unsynced_segments_max(&options),
             Arc::clone(&clock),
             tail,
             is_marked_closed,
@@ -239,7 +236,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
             clock,
             published: PublishedSequence::new(last_sequence),
         },
-        write_controller: WriteController::default(),
+        write_controller: WriteController::new(),
         snapshots: Snapshots::default(),
         counters: Counters::default(),
         recovery,
@@ -247,6 +244,15 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
         directory: Directory::new(dir, read_only),
         options,
     })
+}
+
+/// How many full segments may wait to be synced in the background. Without background threads, each
+/// is synced before the next one takes records.
+fn unsynced_segments_max(options: &Options) -> usize {
+    match options.background {
+        Background::Threads => 4,
+        Background::Caller => 0,
+    }
 }
 
 /// Makes the keyspaces that the manifest names, each with its options.

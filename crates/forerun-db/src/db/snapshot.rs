@@ -191,6 +191,7 @@ impl Drop for Snapshot {
     fn drop(&mut self) {
         if let Ok(open) = self.open.get() {
             open.inner.snapshots.remove(&self.point);
+            open.inner.note_snapshot_gone();
         }
     }
 }

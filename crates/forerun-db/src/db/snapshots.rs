@@ -111,6 +111,14 @@ impl Snapshots {
         }
     }
 
+    /// Returns the smallest sequence number at which a reader reads. `now` returns that of readers
+    /// without a snapshot.
+    pub(super) fn oldest(&self, now: impl FnOnce() -> u64) -> u64 {
+        let live = self.lock();
+        let oldest = live.views.keys().next().map(|id| id.sequence);
+        oldest.unwrap_or_else(now)
+    }
+
     /// Runs `change`, which publishes a sequence number and shows runs that hold it. No snapshot is
     /// taken or listed between the two.
     pub(super) fn while_locked<T>(&self, change: impl FnOnce() -> T) -> T {

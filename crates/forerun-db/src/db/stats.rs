@@ -10,6 +10,7 @@ use forerun_core::sync::thread_number;
 use forerun_core::{Backing, metrics};
 
 use super::Inner;
+use super::commit::LogCounts;
 use super::keyspace_data::KeyspaceData;
 use super::write::Writer;
 use crate::Error;
@@ -69,11 +70,13 @@ impl Counters {
             .fetch_add(pause_us, Ordering::Relaxed);
     }
 
-    pub(super) fn write_stalls(&self) -> WriteStalls {
+    fn write_stalls(&self, log: &LogCounts) -> WriteStalls {
         WriteStalls {
             stalls: self.sum(|shard| &shard.stalls),
             stalled_us: self.sum(|shard| &shard.stalled_us),
             slowed_us: self.sum(|shard| &shard.slowed_us),
+            log_stalls: log.stalls,
+            log_stalled_us: log.stalled.as_micros() as u64,
         }
     }
 
@@ -206,7 +209,8 @@ impl KeyspaceStats {
 }
 
 metrics! {
-    /// How often and how long writes waited because flushes and compactions did not keep up.
+    /// How often and how long writes waited because flushes, compactions or syncs of the log did not
+    /// keep up.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]
@@ -217,6 +221,11 @@ metrics! {
         counter stalled_us: u64,
         /// The sum of the pauses that slowed writes down, in microseconds.
         counter slowed_us: u64,
+        /// Buffered writes that waited at least a millisecond for the log: for a sync that another
+        /// write asked for, or for the disk to take segments that the log has left.
+        counter log_stalls: u64,
+        /// The sum of their waits, in microseconds.
+        counter log_stalled_us: u64,
     }
 }
 
@@ -242,12 +251,14 @@ metrics! {
         other keyspaces: Vec<KeyspaceStats>,
         /// The page cache.
         group cache: PageCacheStats,
+        /// What sets the budget of the page cache: `cache_bytes`, or what an automatic one follows.
+        other cache_capacity_source: String,
         /// Counters of flushes and compactions.
         group tree: TreeStats,
         /// Whether a compaction is due or in progress. If not, the tree stays as it is until the
         /// next flush.
         gauge is_compaction_due: bool,
-        /// Writes that waited for flushes and compactions.
+        /// Writes that waited for flushes, compactions and the log.
         group write_stalls: WriteStalls,
         /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for
         /// one keyspace is retried less and less often; [`KeyspaceStats::compaction_failure`]
@@ -337,9 +348,10 @@ impl Inner {
             levels,
             keyspaces,
             cache: self.tree.cache.stats(),
+            cache_capacity_source: self.tree.cache.capacity_source().to_string(),
             tree: self.tree.stats(),
             is_compaction_due: self.is_compaction_due(),
-            write_stalls: self.counters.write_stalls(),
+            write_stalls: self.counters.write_stalls(&log),
             background_failure: self.background_failure().map(|failure| failure.to_string()),
             last_sequence: self.write_path.published.last(),
             write_batches: log.batches + self.counters.write_batches(),
@@ -410,7 +422,8 @@ impl fmt::Display for Stats {
             )?;
         }
         if !self.levels.is_empty() {
-            writeln!(f, "cache      {}", self.cache)?;
+            let source = &self.cache_capacity_source;
+            writeln!(f, "cache      {} ({source})", self.cache)?;
         }
         writeln!(f, "sequence   {}", self.last_sequence)?;
         writeln!(
@@ -449,12 +462,16 @@ impl fmt::Display for Stats {
                 stalls,
                 stalled_us,
                 slowed_us,
+                log_stalls,
+                log_stalled_us,
             } = self.write_stalls;
             write!(
                 f,
-                "\npressure   {} waited {} ms; others were slowed down by {} ms",
+                "\npressure   {} waited {} ms, {} for the log {} ms; others were slowed down by {} ms",
                 counted(stalls, "write"),
                 stalled_us / 1000,
+                counted(log_stalls, "write"),
+                log_stalled_us / 1000,
                 slowed_us / 1000
             )?;
         }

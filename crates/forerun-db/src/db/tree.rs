@@ -22,6 +22,9 @@ pub(super) struct Tree {
     /// Files of runs that nothing refers to any more, until they are deleted.
     pub(super) obsolete_files: Arc<ObsoleteFiles>,
     pub(super) counts: Counts,
+    /// From this sequence number of the oldest reader on, a compaction of a last level is due that
+    /// drops what no one sees; `u64::MAX` if there is nothing to drop.
+    obsolete_from: AtomicU64,
 }
 
 /// All accesses are relaxed: counters order nothing.
@@ -48,6 +51,7 @@ impl Tree {
             limiter,
             cache,
             counts: Counts::default(),
+            obsolete_from: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -74,6 +78,16 @@ impl Tree {
         // A comparator may panic while the lock is held. The catalog is consistent all the same: it
         // changes copies of what it holds and replaces the originals last.
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See the field.
+    pub(super) fn obsolete_from(&self) -> u64 {
+        // Relaxed, both: a hint. Who changes the runs looks for work afterwards.
+        self.obsolete_from.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_obsolete_from(&self, sequence: u64) {
+        self.obsolete_from.store(sequence, Ordering::Relaxed);
     }
 
     pub(super) fn stats(&self) -> TreeStats {

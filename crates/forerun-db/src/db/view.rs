@@ -126,6 +126,8 @@ impl<'a> View<'a> {
         Ok(())
     }
 
+    /// The steps of [`find_all`](Self::find_all) for one key. Compiled for one key, the batch's code
+    /// takes 15% more instructions to find a key in the memtable.
     fn find<T>(&self, key: &[u8], take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         self.inner.counters.count_lookups(1);
         let covered = self.covered(key);
@@ -162,8 +164,15 @@ impl<'a> View<'a> {
     }
 
     fn find_all<K: AsRef<[u8]>>(&self, keys: &[K], values: &mut Values) {
-        self.inner.counters.count_lookups(keys.len());
         values.reset(keys.len());
+        if let [key] = keys {
+            let found = self.find(key.as_ref(), |value| values.set_found(0, value));
+            if let Err(error) = found {
+                values.set_failed(0, error);
+            }
+            return;
+        }
+        self.inner.counters.count_lookups(keys.len());
         let mut missing = values.take_missing();
         let older = match self.version.tables.split_first() {
             // Each key is first looked up in the range deletions.
@@ -172,15 +181,12 @@ impl<'a> View<'a> {
                 &self.version.tables[..]
             }
             Some((newest, older)) => {
-                let answer = |position: usize, lookup: Result<Lookup<'_>>| match lookup {
-                    Ok(Lookup::Value(value)) => values.set_found(position, value),
-                    Ok(Lookup::Deleted) => {}
-                    Ok(Lookup::Missing) => missing.push(position as u32),
-                    Err(error) => values.set_failed(position, error),
-                };
-                newest
-                    .memtable
-                    .multi_get_as_of(keys, self.read_point, answer);
+                let memtable = &newest.memtable;
+                memtable.multi_get_as_of(keys, self.read_point, |position, lookup| {
+                    if is_missing(lookup, position, values) {
+                        missing.push(position as u32);
+                    }
+                });
                 older
             }
             // The keyspace was not written to recently.
@@ -235,29 +241,26 @@ impl<'a> View<'a> {
             };
         }
         for table in tables {
-            let mut is_missing = [false; RUN_BATCH];
+            let mut missing = [false; RUN_BATCH];
             let memtable = &table.memtable;
             memtable.multi_get_as_of(&batch[..left], self.read_point, |i, lookup| {
-                let position = positions[i] as usize;
-                match lookup {
-                    Ok(Lookup::Value(value)) => values.set_found(position, value),
-                    Ok(Lookup::Deleted) => {}
-                    Ok(Lookup::Missing) => is_missing[i] = true,
-                    Err(error) => values.set_failed(position, error),
-                }
+                missing[i] = is_missing(lookup, positions[i] as usize, values);
             });
             // Keys that are still missing move to the front, for the next lookup.
             let mut kept = 0;
             for i in 0..left {
-                if is_missing[i] {
+                if missing[i] {
                     positions[kept] = positions[i];
                     batch[kept] = batch[i];
                     kept += 1;
                 }
             }
             left = kept;
+            if left == 0 {
+                return;
+            }
         }
-        if left == 0 || !has_runs {
+        if !has_runs {
             return;
         }
         let mut search_keys = [SearchKey::NONE; RUN_BATCH];
@@ -311,6 +314,18 @@ impl<'a> View<'a> {
             iter
         }
     }
+}
+
+/// Whether a memtable says nothing of a key. Otherwise keeps its answer.
+#[inline(always)]
+fn is_missing(lookup: Result<Lookup<'_>>, position: usize, values: &mut Values) -> bool {
+    match lookup {
+        Ok(Lookup::Value(value)) => values.set_found(position, value),
+        Ok(Lookup::Deleted) => {}
+        Ok(Lookup::Missing) => return true,
+        Err(error) => values.set_failed(position, error),
+    }
+    false
 }
 
 /// The first key in byte order after all keys that start with `prefix`. `None` if there is none,

@@ -181,7 +181,7 @@ impl Inner {
         } else {
             0
         };
-        self.slow_down(encoded.len());
+        self.wait_for_level0(iter::once(&**part.keyspace), encoded.len())?;
         self.write_to_active(|active| {
             let Some(table) = active.table(part.keyspace.id()) else {
                 return Ok(Attempt::NoTable(part.keyspace));
@@ -249,7 +249,8 @@ impl Inner {
         } else {
             0
         };
-        self.slow_down(batch.encoded().len());
+        let written_to = keyspaces.iter().map(|keyspace| &**keyspace);
+        self.wait_for_level0(written_to, batch.encoded().len())?;
         self.write_to_active(|active| {
             for Part { keyspace, .. } in &parts {
                 if active.table(keyspace.id()).is_none() {

@@ -44,7 +44,7 @@ pub(super) const SPLIT_TO: usize = 9;
 
 /// Where a bucket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct BucketAddress {
     pub(super) chunk: usize,
     /// The line within the chunk.
     pub(super) line: usize,
@@ -52,14 +52,14 @@ pub(super) struct Place {
     pub(super) chunk_buckets: usize,
 }
 
-impl Place {
+impl BucketAddress {
     /// The first eight chunks have eight buckets each, and so have the next eight. From there on,
     /// eight chunks double the index.
     #[inline(always)]
-    pub(super) fn of(bucket: usize) -> Place {
+    pub(super) fn of(bucket: usize) -> BucketAddress {
         const SHIFT: u32 = CHUNK_BUCKETS.ilog2();
         let shift = (bucket | (CHUNK_BUCKETS * CHUNK_BUCKETS)).ilog2() - SHIFT;
-        Place {
+        BucketAddress {
             chunk: (bucket >> shift) + (shift - SHIFT) as usize * CHUNK_BUCKETS,
             line: bucket & ((1 << shift) - 1),
             chunk_buckets: 1 << shift,
@@ -192,11 +192,11 @@ mod tests {
     fn chunks_hold_every_bucket_once() {
         let (mut bucket, mut chunk) = (0, 0);
         while bucket < 100_000 {
-            let first = Place::of(bucket);
+            let first = BucketAddress::of(bucket);
             assert_eq!((first.chunk, first.line), (chunk, 0));
             for line in 0..first.chunk_buckets {
-                let place = Place::of(bucket + line);
-                assert_eq!(place, Place { line, ..first });
+                let place = BucketAddress::of(bucket + line);
+                assert_eq!(place, BucketAddress { line, ..first });
             }
             bucket += first.chunk_buckets;
             chunk += 1;

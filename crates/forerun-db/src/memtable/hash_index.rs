@@ -42,7 +42,7 @@ use forerun_core::sync::modelled::{hint, thread};
 
 use super::arena::{Arena, Full};
 use super::hash_addressing::{
-    EntryBits, GROUP, KeyHasher, Place, SPLIT_TO, bucket_of, buckets_for, level_of, tag,
+    BucketAddress, EntryBits, GROUP, KeyHasher, SPLIT_TO, bucket_of, buckets_for, level_of, tag,
 };
 use super::hash_bucket::{Line, SLOTS, Slots};
 use super::hash_memory::{line_at, take_lines};
@@ -115,7 +115,7 @@ impl HashIndex {
             return Ok(None);
         };
         let max_buckets = limit_bytes / (ENTRY_BYTES_MIN * SPLIT_TO / 2);
-        let max_chunks = Place::of(max_buckets).chunk + 1;
+        let max_chunks = BucketAddress::of(max_buckets).chunk + 1;
         let directory_bytes = (max_chunks * size_of::<AtomicU32>()).next_multiple_of(ALIGN_BYTES);
         let directory = arena.allocate(directory_bytes)?.cast::<AtomicU32>();
         for chunk in 0..max_chunks {
@@ -135,7 +135,7 @@ impl HashIndex {
             }),
             versions: CachePadded::new(AtomicUsize::new(0)),
         };
-        index.add_chunk(arena, Place::of(0), &|_| true)?;
+        index.add_chunk(arena, BucketAddress::of(0), &|_| true)?;
         for bucket in 0..GROUP {
             // SAFETY: the first chunk has at least this many buckets; the index is not shared yet.
             unsafe { index.place(arena, bucket).write(Line::new()) };
@@ -196,7 +196,7 @@ impl HashIndex {
     /// Where a bucket or spare line is.
     #[inline(always)]
     fn place(&self, arena: &Arena, bucket: usize) -> NonNull<Line> {
-        let place = Place::of(bucket);
+        let place = BucketAddress::of(bucket);
         debug_assert!(place.chunk < self.max_chunks);
         // SAFETY: a bucket's chunk is within the directory, which does not change its length.
         let chunk = unsafe { self.directory.add(place.chunk).as_ref() };
@@ -402,7 +402,7 @@ impl HashIndex {
     /// Splits the next buckets. The caller holds `is_growing`. Returns whether there was memory.
     fn split_group(&self, arena: &Arena, may_take: &dyn Fn(usize) -> bool) -> bool {
         let buckets = self.buckets.load(Ordering::Relaxed);
-        let place = Place::of(buckets);
+        let place = BucketAddress::of(buckets);
         // The first bucket of a chunk.
         if place.line == 0 && self.add_chunk(arena, place, may_take).is_err() {
             return false;
@@ -546,7 +546,7 @@ impl HashIndex {
     fn add_chunk(
         &self,
         arena: &Arena,
-        place: Place,
+        place: BucketAddress,
         may_take: &dyn Fn(usize) -> bool,
     ) -> Result<(), Full> {
         if place.chunk >= self.max_chunks {

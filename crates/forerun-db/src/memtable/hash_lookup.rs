@@ -23,9 +23,10 @@ use super::descent::{Lookup, find_alone, prefetch_value};
 use super::hash_addressing::tag;
 use super::hash_bucket::Line;
 use super::hash_index::{HashIndex, Indexed};
-use super::lookup_batch::{Batch, BatchKey, interleaved};
+use super::key_batch::{BatchKey, KeyBatch};
 use super::memory_checks::{Checked, Trusting};
 use super::node::{Node, REST_BYTES};
+use super::ordered_search::interleaved;
 use super::skip_list::SkipList;
 use crate::versions::ReadPoint;
 
@@ -51,11 +52,23 @@ pub(super) fn find<'a>(
     key: &[u8],
     read_point: ReadPoint,
 ) -> Checked<Lookup<'a>> {
-    let hash = index.hash(key);
+    decided(list, index, index.hash(key), key, read_point)
+        .unwrap_or_else(|| find_alone::<Trusting>(list, key, read_point))
+}
+
+/// What the index says of a key. `None` if it cannot decide.
+#[inline(always)]
+fn decided<'a>(
+    list: &'a SkipList,
+    index: &HashIndex,
+    hash: u64,
+    key: &[u8],
+    read_point: ReadPoint,
+) -> Option<Checked<Lookup<'a>>> {
     match index.find(list.arena(), hash, key) {
-        Indexed::At(node) => version(list, node, key, read_point),
-        Indexed::Missing => Ok(Lookup::Missing),
-        Indexed::Unknown => find_alone::<Trusting>(list, key, read_point),
+        Indexed::At(node) => Some(version(list, node, key, read_point)),
+        Indexed::Missing => Some(Ok(Lookup::Missing)),
+        Indexed::Unknown => None,
     }
 }
 
@@ -71,7 +84,7 @@ struct InFlight<'a> {
 pub(super) fn find_all<'a, K: BatchKey>(
     list: &'a SkipList,
     index: &HashIndex,
-    batch: &Batch<'_, K>,
+    batch: &KeyBatch<'_, K>,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
 ) {
     let arena = list.arena();
@@ -113,10 +126,9 @@ pub(super) fn find_all<'a, K: BatchKey>(
             let found = match node {
                 Some(node) if node.key() == key => version(list, node, key, read_point),
                 // No tag matched, or one of another key: rarely more than one line is involved.
-                _ => match index.find(arena, hash, key) {
-                    Indexed::At(node) => version(list, node, key, read_point),
-                    Indexed::Missing => Ok(Lookup::Missing),
-                    Indexed::Unknown => {
+                _ => match decided(list, index, hash, key, read_point) {
+                    Some(found) => found,
+                    None => {
                         undecided[undecided_len] = position;
                         undecided_len += 1;
                         if undecided_len == UNDECIDED {
@@ -137,7 +149,7 @@ pub(super) fn find_all<'a, K: BatchKey>(
 #[inline(never)]
 fn search_list<'a, K: BatchKey>(
     list: &'a SkipList,
-    batch: &Batch<'_, K>,
+    batch: &KeyBatch<'_, K>,
     positions: &[usize],
     sink: &mut impl FnMut(usize, Checked<Lookup<'a>>),
 ) {

@@ -124,7 +124,7 @@ unsafe fn insert_from<'p, 'a>(
         // Bottom up: once a level leads to the node, every level below it does.
         for level in 0..node.height() {
             // SAFETY: the search has come down through this level.
-            let Place { before, seen } = unsafe { path.levels[level].get().assume_init() };
+            let Neighbors { before, seen } = unsafe { path.levels[level].get().assume_init() };
             // SAFETY: the node reaches up to `level`, and so does what the search met there.
             unsafe { list.link(node, descent.target(), level, before, seen) };
         }
@@ -144,12 +144,12 @@ pub(super) fn untroubled<T>(checked: Checked<T>) -> T {
 
 /// Room for the path of a search. A level has no value before the search has recorded it.
 struct Path<'a> {
-    levels: [Cell<MaybeUninit<Place<'a>>>; HEIGHT_MAX],
+    levels: [Cell<MaybeUninit<Neighbors<'a>>>; HEIGHT_MAX],
 }
 
 /// The last node before the target on a level, and what followed it.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Neighbors<'a> {
     before: Node<'a>,
     seen: Seen<'a>,
 }
@@ -168,6 +168,6 @@ impl<'a> Trail<'a> for &Path<'a> {
 
     #[inline(always)]
     fn record(&mut self, level: usize, before: Node<'a>, seen: Seen<'a>) {
-        self.levels[level].set(MaybeUninit::new(Place { before, seen }));
+        self.levels[level].set(MaybeUninit::new(Neighbors { before, seen }));
     }
 }

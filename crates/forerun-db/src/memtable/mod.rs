@@ -9,7 +9,8 @@
 //!   hash_index.rs        from a key to its newest version; hash_bucket.rs: one line of it
 //!   hash_addressing.rs   which bucket a key has, and where that bucket is
 //!   hash_memory.rs       its lines in the arena; hash_spares.rs: lines for buckets that overflow
-//!   lookup_batch.rs      a batch of lookups, and which search it takes
+//!   lookup_batch.rs      a batch of lookups (key_batch.rs), through the index or in the list
+//!   ordered_search.rs    three searches of the list, and which one a batch takes
 //!   strategy.rs          the searches by name, for tests and measurements; partition.rs: one more
 //!   cursor.rs            scans; skip_list_cursor.rs: their steps, in both directions
 //!   descent.rs           the one search loop, which awaits each node before reading it
@@ -35,10 +36,12 @@ mod hash_lookup;
 mod hash_memory;
 mod hash_spares;
 mod insertion;
+mod key_batch;
 mod list_shape;
 mod lookup_batch;
 mod memory_checks;
 mod node;
+mod ordered_search;
 #[cfg(any(test, feature = "study"))]
 mod partition;
 mod prepared;
@@ -76,7 +79,7 @@ pub use crate::versions::Entry;
 pub use cursor::Cursor;
 pub(crate) use cursor::TableVersions;
 pub use descent::Lookup;
-pub(crate) use lookup_batch::CoveredKey;
+pub(crate) use key_batch::CoveredKey;
 pub use memory_checks::MemoryChecks;
 pub use prepared::Prepared;
 #[cfg(any(test, feature = "study"))]
@@ -86,8 +89,8 @@ pub(crate) use self::region_pool::{RegionPool, RegionSource};
 
 use self::arena::{Arena, Full};
 use self::hash_index::HashIndex;
+use self::key_batch::{BatchKey, KeyBatch};
 use self::list_shape::ListShape;
-use self::lookup_batch::{Batch, BatchKey};
 use self::memory_checks::{Corrupt, Paranoid, Trusting};
 use self::node::Seal;
 use self::prepared::Refused;
@@ -338,7 +341,7 @@ impl MemTable {
         read_point: ReadPoint,
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
-        let batch = Batch { keys, read_point };
+        let batch = KeyBatch { keys, read_point };
         with_checks!(self, V => lookup_batch::find_all::<V, K>(
             &self.list,
             self.hash_index.as_ref(),

@@ -12,7 +12,7 @@
 //! batch pass it.
 
 use super::descent::{Lookup, prefetch_value};
-use super::lookup_batch::{Batch, BatchKey, Sorted};
+use super::key_batch::{BatchKey, KeyBatch, Sorted};
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Stands, Target};
 use super::skip_list::SkipList;
@@ -32,7 +32,7 @@ type Pending<'a> = (Group<'a>, Node<'a>);
 
 pub(super) fn partition<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
-    batch: &Batch<'_, K>,
+    batch: &KeyBatch<'_, K>,
     mut sink: impl FnMut(usize, Checked<Lookup<'a>>),
 ) {
     let sorted = batch.sorted(list);

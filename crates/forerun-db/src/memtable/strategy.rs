@@ -1,7 +1,9 @@
 //! The searches of a batch by name, so that tests and measurements can choose one.
 
-use super::lookup_batch::{self, Batch, finger, interleaved, single};
+use super::key_batch::KeyBatch;
+use super::lookup_batch;
 use super::memory_checks::{Paranoid, Trusting};
+use super::ordered_search::{finger, interleaved, single};
 use super::partition::partition;
 use super::{Lookup, MemTable, MemoryChecks, copy_into, corrupt_entry, with_checks};
 use crate::versions::ReadPoint;
@@ -74,7 +76,7 @@ impl MemTable {
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
         let (list, index) = (&self.list, self.hash_index.as_ref());
-        let batch = &Batch {
+        let batch = &KeyBatch {
             keys,
             read_point: ReadPoint::at(snapshot),
         };

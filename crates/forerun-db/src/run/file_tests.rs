@@ -5,14 +5,12 @@ use std::path::Path;
 use forerun_core::Pages;
 use proptest::prelude::*;
 
+use super::indexed_record::IndexedRecord;
 use super::lookup::Found;
 use super::page::{Page, PageKind};
 use super::page_tests::{Entry, entries, orders, sorted};
 use super::reader::Run;
-use super::{
-    Compression, PageSearch, Probe, RunMeta, RunOptions, RunWriter, SearchKey, filter,
-    indexed_record,
-};
+use super::{Compression, PageSearch, Probe, RunMeta, RunOptions, RunWriter, SearchKey, filter};
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::fault::{EIO, ENOSPC, Fault, FaultIo};
@@ -177,7 +175,7 @@ fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
             if let Probe::At(place) = run.probe(filter::hash(key)) {
                 let leaf = &pages[place.page as usize];
                 let target = SearchKey::new(key, sequence);
-                let found = indexed_record::find_at(&run, leaf, place, &target);
+                let found = IndexedRecord::in_leaf(&run, leaf, place).find(&target);
                 // Everything up to the reader's `expired_sequence`, 0, has expired.
                 let live = |entry: &Entry| entry.sequence > 0;
                 let value = expected
@@ -408,7 +406,7 @@ fn an_index_has_the_newest_version_of_each_key_and_older_ones_are_searched_for()
         let leaf = &pages[place.page as usize];
         for (at, sequence) in [9, 8].into_iter().enumerate() {
             let target = SearchKey::new(&entry.key, sequence);
-            if let Some(got) = indexed_record::find_at(&run, leaf, place, &target) {
+            if let Some(got) = IndexedRecord::in_leaf(&run, leaf, place).find(&target) {
                 assert_eq!(got, Found::Value(entry.value.as_deref().unwrap()));
                 found[at] += 1;
             }

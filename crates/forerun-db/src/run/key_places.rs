@@ -7,7 +7,7 @@
 //! ```
 
 use super::page::Page;
-use super::record_index::{LocationBits, Place, RecordIndex};
+use super::record_index::{LocationBits, RecordAddress, RecordIndex};
 
 /// Keys of a run, in the order of writing.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl KeyPlaces {
             while ends[page] <= at {
                 page += 1;
             }
-            let place = Place {
+            let place = RecordAddress {
                 page: page as u32,
                 offset: u32::from(*offset),
             };

@@ -17,7 +17,7 @@ use forerun_core::suspend;
 
 use super::SearchKey;
 use super::page::{LINE_BYTES, Page, PageKind};
-use super::page_search::{self, Step};
+use super::page_search::{self, GroupSearch};
 use super::reader::Run;
 use super::stored::{PageLocation, unstore};
 use crate::cache::driver::{PageSource, Reads};
@@ -108,8 +108,8 @@ pub(crate) fn find_in<'r, 'g>(
             while Page::new(bytes).kind() == PageKind::Internal {
                 let step = page_search::find_group(Page::new(bytes), run.order(), key.key);
                 let rows = match step {
-                    Step::Row(rows) => rows,
-                    Step::Group(group) => {
+                    GroupSearch::Row(rows) => rows,
+                    GroupSearch::Group(group) => {
                         if !near {
                             Page::new(bytes).prefetch_group(group.index);
                             suspend().await;
@@ -163,7 +163,7 @@ pub(crate) fn find_in<'r, 'g>(
                 };
                 near = false;
             }
-            let Step::Group(group) =
+            let GroupSearch::Group(group) =
                 page_search::find_group(Page::new(bytes), run.order(), key.key)
             else {
                 continue;

@@ -65,7 +65,7 @@ pub(crate) use page::{Page, PageKind};
 pub use page_search::PageSearch;
 pub(crate) use pending::{INGESTED_SEQUENCE, PendingRun};
 pub(crate) use reader::{Probe, Run};
-pub(crate) use record_index::{Place, RecordIndex};
+pub(crate) use record_index::{RecordAddress, RecordIndex};
 pub(crate) use stored::{PageLocation, unstore};
 #[cfg(test)]
 pub(crate) use stored::{TRAILER_BYTES, checksum};

@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use forerun_core::arch::prefetch_read;
 
-use super::stored::PageLocation;
+use crate::cache::driver::PageLocation;
 #[cfg(any(test, feature = "study"))]
 use crate::comparator::KeyOrder;
 use crate::versions::Kind;

@@ -16,7 +16,7 @@ use super::filter::Filter;
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header, check_version};
 use super::obsolete_files::ObsoleteFiles;
 use super::page::{LEAF_RECORD_BYTES, LINE_BYTES, Page, PageKind};
-use super::record_index::{Place, RecordIndex};
+use super::record_index::{RecordAddress, RecordIndex};
 use super::stored::{PageLocation, TRAILER_BYTES, plain_bytes, unstore};
 use crate::cache::{Charge, PageCache, PageSlots};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
@@ -34,7 +34,7 @@ pub(crate) enum Probe {
     /// It may be in the run.
     Anywhere,
     /// If it is in the run, its newest version is probably here.
-    At(Place),
+    At(RecordAddress),
 }
 
 /// An open run.

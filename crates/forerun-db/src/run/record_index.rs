@@ -46,7 +46,7 @@ const BUILD_DISTANCE: usize = 16;
 
 /// Where a key's newest version is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordAddress {
     /// The number of the leaf.
     pub(crate) page: u32,
     /// The record's offset in the page; 0 if the index does not have it.
@@ -76,14 +76,14 @@ impl LocationBits {
         }
     }
 
-    fn location(self, place: Place) -> u32 {
+    fn location(self, place: RecordAddress) -> u32 {
         let fits = place.offset >> self.offset == 0;
         place.page << self.offset | if fits { place.offset } else { 0 }
     }
 
     #[inline(always)]
-    fn place(self, location: u32) -> Place {
-        Place {
+    fn place(self, location: u32) -> RecordAddress {
+        RecordAddress {
             page: location >> self.offset,
             offset: location & ((1 << self.offset) - 1),
         }
@@ -214,7 +214,7 @@ impl RecordIndex {
     /// The keys of each home bucket get consecutive slots, after those of the bucket before. So one
     /// pass counts the keys of each bucket, and another one writes each key to its slot.
     pub(crate) fn build(
-        keys: impl ExactSizeIterator<Item = (u64, Place)> + Clone,
+        keys: impl ExactSizeIterator<Item = (u64, RecordAddress)> + Clone,
         bits: LocationBits,
     ) -> Option<RecordIndex> {
         let count = keys.len().div_ceil(KEYS_PER_BUCKET);
@@ -233,7 +233,7 @@ impl RecordIndex {
         }
         assign_slots(&mut slots)?;
         // The next keys, whose buckets are on their way.
-        let mut near = [(0, Place { page: 0, offset: 0 }); BUILD_DISTANCE];
+        let mut near = [(0, RecordAddress { page: 0, offset: 0 }); BUILD_DISTANCE];
         let len = keys.len();
         for (at, key) in keys.enumerate() {
             if at >= BUILD_DISTANCE {
@@ -249,7 +249,7 @@ impl RecordIndex {
     }
 
     /// Writes a key to the next slot of those that its home bucket has.
-    fn insert(&mut self, slots: &mut [u32], (hash, place): (u64, Place)) {
+    fn insert(&mut self, slots: &mut [u32], (hash, place): (u64, RecordAddress)) {
         let (home, count) = (self.home(hash), self.buckets.len());
         let probe = Probe::new(hash);
         let number = slots[home] as usize;
@@ -270,7 +270,7 @@ impl RecordIndex {
     /// Several keys may match. Then this is the first of them in the index, and the caller, who
     /// compares the key, has to search the pages if it is another one.
     #[inline(always)]
-    pub(crate) fn find(&self, hash: u64) -> Option<Place> {
+    pub(crate) fn find(&self, hash: u64) -> Option<RecordAddress> {
         let probe = Probe::new(hash);
         let home = self.home(hash);
         let bucket = self.buckets.get(home)?;
@@ -283,7 +283,7 @@ impl RecordIndex {
     }
 
     /// Searches the buckets after the home bucket.
-    fn find_behind(&self, home: usize, probe: Probe) -> Option<Place> {
+    fn find_behind(&self, home: usize, probe: Probe) -> Option<RecordAddress> {
         let count = self.buckets.len();
         for step in 1..PROBES_MAX.min(count) {
             let bucket = &self.buckets[(home + step) % count];
@@ -299,7 +299,7 @@ impl RecordIndex {
     }
 
     /// Whether the index has a key with this hash at exactly this place.
-    pub(crate) fn has(&self, hash: u64, place: Place) -> bool {
+    pub(crate) fn has(&self, hash: u64, place: RecordAddress) -> bool {
         let probe = Probe::new(hash);
         let location = self.bits.location(place);
         let (home, count) = (self.home(hash), self.buckets.len());
@@ -346,7 +346,7 @@ impl RecordIndex {
     }
 
     #[inline(always)]
-    fn place(&self, bucket: &CacheLine, slot: usize) -> Place {
+    fn place(&self, bucket: &CacheLine, slot: usize) -> RecordAddress {
         self.bits.place(Self::location(bucket, slot))
     }
 

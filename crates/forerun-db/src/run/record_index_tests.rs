@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::run::filter::hash;
 
-fn keys(range: std::ops::Range<u64>) -> Vec<(u64, Place)> {
-    let place = |key: u64| Place {
+fn keys(range: std::ops::Range<u64>) -> Vec<(u64, RecordAddress)> {
+    let place = |key: u64| RecordAddress {
         page: (key / 100) as u32,
         offset: 500 + (key % 100) as u32 * 120,
     };
@@ -15,7 +15,7 @@ fn keys(range: std::ops::Range<u64>) -> Vec<(u64, Place)> {
         .collect()
 }
 
-fn build(keys: &[(u64, Place)], bits: LocationBits) -> RecordIndex {
+fn build(keys: &[(u64, RecordAddress)], bits: LocationBits) -> RecordIndex {
     RecordIndex::build(keys.iter().copied(), bits).expect("every key has a slot")
 }
 
@@ -33,7 +33,7 @@ fn a_key_is_at_its_place_and_few_absent_ones_are_anywhere() {
             elsewhere += u64::from(found != *place);
         }
         assert!(elsewhere <= 3 + count / 50, "{elsewhere} of {count}");
-        let other = Place { page: 0, offset: 1 };
+        let other = RecordAddress { page: 0, offset: 1 };
         assert!(!index.has(present[0].0, other));
         let absent = keys(1 << 40..(1 << 40) + 20_000);
         let passed = absent.iter().filter(|key| index.find(key.0).is_some());
@@ -77,7 +77,7 @@ fn an_index_reads_back_and_a_piece_of_one_does_not() {
 fn the_bytes_are_those_that_the_format_defines() {
     // Home bucket 1 of 2, tag 0x234, overflow bit 5.
     let hash = 0x8000_0000_0000_0000 | 5 << 10 | 0x234;
-    let place = |page| Place { page, offset: 77 };
+    let place = |page| RecordAddress { page, offset: 77 };
     let mut all: Vec<_> = (0..13).map(|page| (hash, place(page))).collect();
     // 12 fill the bucket, and the last one goes to bucket 0. A tag byte of 0 is stored as 1.
     all.push((0x100, place(13)));
@@ -106,7 +106,7 @@ fn keys_with_one_hash_fill_eight_buckets_and_no_more() {
         vec![
             (
                 7 << 32 | 9,
-                Place {
+                RecordAddress {
                     page: 0,
                     offset: 40
                 }
@@ -122,7 +122,7 @@ fn keys_with_one_hash_fill_eight_buckets_and_no_more() {
     assert_eq!(index.find(7 << 32 | 9).map(|place| place.page), Some(0));
     let many = [others, same(97)].concat();
     assert!(RecordIndex::build(many.into_iter(), bits).is_none());
-    let none: Vec<(u64, Place)> = Vec::new();
+    let none: Vec<(u64, RecordAddress)> = Vec::new();
     assert!(RecordIndex::build(none.into_iter(), bits).is_none());
 }
 
@@ -131,27 +131,27 @@ fn what_fits_no_location_is_left_out_of_it() {
     // 18 bits of page and 14 of offset fit.
     let widest = LocationBits::new(1 << 18, 16 << 10);
     assert_eq!(widest.offset, 14);
-    let place = Place {
+    let place = RecordAddress {
         page: (1 << 18) - 1,
         offset: 16_383,
     };
     assert_eq!(widest.place(widest.location(place)), place);
-    let far = Place {
+    let far = RecordAddress {
         offset: 16_384,
         ..place
     };
     assert_eq!(
         widest.place(widest.location(far)),
-        Place { offset: 0, ..far }
+        RecordAddress { offset: 0, ..far }
     );
     let more = LocationBits::new((1 << 18) + 1, 16 << 10);
     assert_eq!(
         more.place(more.location(place)),
-        Place { offset: 0, ..place }
+        RecordAddress { offset: 0, ..place }
     );
     for (leaves, page_bytes) in [(0, 0), (1, 1), (u32::MAX, u32::MAX), (1, u32::MAX)] {
         let bits = LocationBits::new(leaves, page_bytes);
-        let last = Place {
+        let last = RecordAddress {
             page: leaves.saturating_sub(1),
             offset: 0,
         };
@@ -165,12 +165,12 @@ proptest! {
         hashes in prop::collection::vec((any::<u8>(), any::<u16>()), 1..300),
     ) {
         // Few home buckets and few tags, so that buckets overflow.
-        let keys: Vec<(u64, Place)> = hashes
+        let keys: Vec<(u64, RecordAddress)> = hashes
             .iter()
             .enumerate()
             .map(|(at, (home, tag))| {
                 let hash = u64::from(*home) << 56 | u64::from(*tag & 0x1fff);
-                (hash, Place { page: at as u32, offset: 9 })
+                (hash, RecordAddress { page: at as u32, offset: 9 })
             })
             .collect();
         let bits = LocationBits::new(keys.len() as u32, 4096);

@@ -22,7 +22,7 @@ use crate::tree::compact::compact;
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::RateLimiter;
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, pick, pick_full};
+use crate::tree::pick::{Compaction, Existing, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
@@ -89,6 +89,10 @@ impl Fixture {
 
     pub(crate) fn levels(&self) -> &Arc<Levels> {
         &self.catalog.runs_of(0).unwrap().levels
+    }
+
+    pub(crate) fn numbers(&self) -> BTreeSet<u64> {
+        self.levels().runs().map(|(_, run)| run.number()).collect()
     }
 
     /// A copy with the same history and the same files, all of them durable, reopened.
@@ -160,8 +164,8 @@ impl Fixture {
     }
 
     /// Runs the compaction that is due, and returns whether there was one.
-    pub(crate) fn compact(&mut self, busy: &BTreeSet<u64>) -> Result<bool> {
-        match pick(self.levels(), &self.options, busy) {
+    pub(crate) fn compact(&mut self) -> Result<bool> {
+        match self.pick() {
             Some(compaction) => self.run(&compaction).map(|()| true),
             None => Ok(false),
         }
@@ -169,7 +173,7 @@ impl Fixture {
 
     pub(crate) fn run(&mut self, compaction: &Compaction) -> Result<()> {
         let snapshots = self.snapshots.clone();
-        let run_bytes = self.options.run_bytes;
+        let run_bytes = compaction.run_bytes(&self.options);
         let done = self.with_build(run_bytes, |build| {
             let retain = Retain::new(self.order.clone(), snapshots);
             compact(compaction, retain, build)
@@ -179,12 +183,21 @@ impl Fixture {
     }
 
     pub(crate) fn compact_all(&mut self) -> Result<()> {
-        let limit = self.catalog.numbers().next();
-        let none = Ranges::new(self.order.clone());
-        while let Some(compaction) = pick_full(self.levels(), limit, &none) {
+        let existing = self.catalog.existing();
+        while let Some(compaction) = self.pick_full(existing) {
             self.run(&compaction)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn pick(&self) -> Option<Compaction> {
+        let oldest_reader = self.snapshots.iter().min().unwrap_or(&self.sequence);
+        pick(self.levels(), &self.options, *oldest_reader)
+    }
+
+    pub(crate) fn pick_full(&self, existing: Existing) -> Option<Compaction> {
+        let none = Ranges::new(self.order.clone());
+        pick_full(self.levels(), &self.options, existing, &none)
     }
 
     /// The store as another process would find it when it opens this file system.
@@ -312,7 +325,7 @@ pub(crate) fn grown(is_reverse: bool) -> Fixture {
             fixture.write(key, (i % 9 != round % 9).then_some(usize::from(i) * 11));
         }
         fixture.flush().unwrap();
-        fixture.compact(&BTreeSet::new()).unwrap();
+        fixture.compact().unwrap();
     }
     fixture
 }

@@ -12,6 +12,7 @@
 //! it. The manifest change marks the run; dropping a marked run removes its file.
 
 use forerun_core::sync::atomic::AtomicBool;
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +30,8 @@ use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::pending_edits::PendingEdits;
+use crate::tree::pick::{Compaction, Existing};
+use crate::tree::place::place;
 use crate::tree::range_run::read_range_run;
 use crate::{Access, Error, KEYSPACES_MAX, Options, Result};
 
@@ -48,6 +51,9 @@ pub(crate) struct Catalog {
     /// Runs named by a manifest whose write failed in doubt or panicked: that manifest may still be
     /// on disk.
     in_doubt: Vec<Arc<Run>>,
+    /// The keyspace that is being compacted, and the compaction. Ingested runs must not overlap
+    /// what it writes.
+    running: Option<(u32, Compaction)>,
 }
 
 /// The runs of a keyspace, and the range deletions in them.
@@ -149,6 +155,7 @@ impl Catalog {
             obsolete_files: Arc::new(ObsoleteFiles::new(Arc::clone(io))),
             has_failed: false,
             in_doubt: Vec::new(),
+            running: None,
         })
     }
 
@@ -180,6 +187,14 @@ impl Catalog {
     /// Everything up to this sequence number has been flushed to runs.
     pub(crate) fn flushed_sequence(&self) -> u64 {
         self.manifest.flushed_sequence
+    }
+
+    /// What is in runs now.
+    pub(crate) fn existing(&self) -> Existing {
+        Existing {
+            flushed_sequence: self.flushed_sequence(),
+            next_run: self.numbers.next(),
+        }
     }
 
     /// The first log segment with anything that has not been flushed.
@@ -220,9 +235,26 @@ impl Catalog {
             // Expired versions that are still in memtables are dropped when they are flushed, or
             // later.
             let expired_sequence = edit.expired_sequence.min(manifest.flushed_sequence);
+            let running = self.running.as_ref();
+            let running = running.and_then(|(of, running)| (*of == keyspace).then_some(running));
+            let edit = &placed(edit, &runs[index].levels, running);
             runs[index].edit(edit, expired_sequence, &mut manifest.keyspaces[index]);
         }
         self.replace(manifest, runs, edits)
+    }
+
+    /// Notes that a compaction begins. Returns `false` if the runs have changed since it was picked:
+    /// an ingestion may have placed some where it would write.
+    pub(crate) fn begin_compaction(&mut self, keyspace: u32, compaction: &Compaction) -> bool {
+        let now = self.runs_of(keyspace);
+        let is_current = now.is_some_and(|now| Arc::ptr_eq(&now.levels, &compaction.levels));
+        self.running = is_current.then(|| (keyspace, compaction.clone()));
+        is_current
+    }
+
+    /// Notes that the running compaction has ended: its runs are installed, or it has failed.
+    pub(crate) fn end_compaction(&mut self) {
+        self.running = None;
     }
 
     /// Adds a keyspace durably and returns its number. Its entries live for `ttl` seconds; 0 means
@@ -403,6 +435,19 @@ impl KeyspaceRuns {
             self.range_runs.clear();
         }
     }
+}
+
+/// An edit whose ingested runs have levels.
+fn placed<'e>(edit: &'e Edit, levels: &Levels, running: Option<&Compaction>) -> Cow<'e, Edit> {
+    if edit.ingested.is_empty() {
+        return Cow::Borrowed(edit);
+    }
+    let mut edit = edit.clone();
+    for ingested in std::mem::take(&mut edit.ingested) {
+        let level = place(&ingested, levels, running);
+        edit.added.push((level, ingested.run));
+    }
+    Cow::Owned(edit)
 }
 
 /// Those range deletions that cover anything in the runs.

@@ -59,9 +59,7 @@ pub(crate) fn compact(
         cursors.push(level_cursor(&compaction.lower));
     }
     let mut merge = Merge::new(build.order.clone(), cursors);
-    // All older versions of a key are on deeper levels: the runs that stay on level 0 have other
-    // keys or are newer.
-    let below = |key: &[u8]| compaction.levels.may_hold_from(compaction.into + 1, key);
+    let below = |key: &[u8]| compaction.is_below(key);
     let runs = write_runs(&mut merge, &mut retain, below, build)?;
     let (dropped, dropped_deletions) = retain.dropped();
     Ok(Compacted {

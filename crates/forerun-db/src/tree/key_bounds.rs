@@ -1,5 +1,8 @@
-//! The first and the last key of a run.
+//! The first and the last key of a run, and where runs overlap.
 
+use std::sync::Arc;
+
+use crate::comparator::KeyOrder;
 use crate::run::Run;
 
 /// The smallest key of a run.
@@ -12,4 +15,99 @@ pub(crate) fn smallest(run: &Run) -> &[u8] {
 #[inline]
 pub(crate) fn largest(run: &Run) -> &[u8] {
     &run.meta().largest
+}
+
+/// The largest number of runs whose ranges include the same key.
+pub(crate) fn depth(order: &KeyOrder, runs: &[Arc<Run>]) -> usize {
+    let sorted = |of: fn(&Run) -> &[u8]| {
+        let mut keys: Vec<&[u8]> = runs.iter().map(|run| of(run)).collect();
+        keys.sort_by(|a, b| order.compare(a, b));
+        keys
+    };
+    let (starts, ends) = (sorted(smallest), sorted(largest));
+    let (mut deepest, mut ended) = (0, 0);
+    for (before, start) in starts.iter().enumerate() {
+        while order.compare(ends[ended], start).is_lt() {
+            ended += 1;
+        }
+        deepest = deepest.max(before + 1 - ended);
+    }
+    deepest
+}
+
+/// The keys from the smallest to the largest of these runs; `None` if there are none.
+pub(crate) fn hull<'a>(
+    order: &KeyOrder,
+    runs: impl IntoIterator<Item = &'a Arc<Run>>,
+) -> Option<KeyRange<'a>> {
+    let ranges = runs.into_iter().map(|run| KeyRange::of(run));
+    ranges.reduce(|range, other| range.with(order, other))
+}
+
+/// A range of keys; both ends are included.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeyRange<'a> {
+    pub(crate) from: &'a [u8],
+    pub(crate) to: &'a [u8],
+}
+
+impl<'a> KeyRange<'a> {
+    pub(crate) fn of(run: &'a Run) -> KeyRange<'a> {
+        KeyRange {
+            from: smallest(run),
+            to: largest(run),
+        }
+    }
+
+    pub(crate) fn overlaps(&self, order: &KeyOrder, other: KeyRange<'_>) -> bool {
+        order.compare(other.from, self.to).is_le() && order.compare(other.to, self.from).is_ge()
+    }
+
+    pub(crate) fn with(self, order: &KeyOrder, other: KeyRange<'a>) -> KeyRange<'a> {
+        KeyRange {
+            from: if order.compare(other.from, self.from).is_lt() {
+                other.from
+            } else {
+                self.from
+            },
+            to: if order.compare(other.to, self.to).is_gt() {
+                other.to
+            } else {
+                self.to
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::io::fault::FaultIo;
+    use crate::testing::runs::run_of;
+    use crate::testing::version_list::held;
+
+    proptest! {
+        #[test]
+        fn the_depth_is_the_largest_number_of_runs_over_a_key(
+            ranges in prop::collection::vec((0_u8..30, 0_u8..12), 0..12),
+        ) {
+            let io = FaultIo::new();
+            let runs: Vec<Arc<Run>> = (1_u64..)
+                .zip(&ranges)
+                .map(|(number, (from, more))| {
+                    let keys = [vec![*from], vec![from + more]];
+                    let versions = keys[..1 + usize::from(*more > 0)].iter();
+                    let versions = versions.map(|key| held(key, number, Some(b"v")));
+                    run_of(&io, &KeyOrder::Bytewise, number, versions.collect())
+                })
+                .collect();
+            let over = |key: u8| {
+                ranges.iter().filter(|(from, more)| *from <= key && key <= from + more).count()
+            };
+            let expected = (0..42).map(over).max().unwrap_or(0);
+            prop_assert_eq!(depth(&KeyOrder::Bytewise, &runs), expected);
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::comparator::KeyOrder;
 use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::Run;
 use crate::run::level_cursor::{LevelCursor, first_ending};
-use crate::tree::key_bounds::{largest, smallest};
+use crate::tree::key_bounds::{depth, largest, smallest};
 use crate::tree::manifest::{LEVELS, RunRecord};
 use crate::tree::needed_ranges::{NeededRanges, needs_above};
 
@@ -38,6 +38,10 @@ pub(crate) struct Level {
     starts: Vec<u64>,
     ends: Vec<u64>,
     bytes: u64,
+    /// The largest number of runs whose ranges include the same key.
+    depth: usize,
+    /// From this sequence number of the oldest reader on, some run has versions that no one sees.
+    obsolete_from: Option<u64>,
 }
 
 /// A change to the runs. Removals come first, so a run may move to another level.
@@ -45,9 +49,8 @@ pub(crate) struct Level {
 pub(crate) struct Edit {
     /// Runs to add, with their levels.
     pub(crate) added: Vec<(usize, Arc<Run>)>,
-    /// Runs to add that are newer than all others and share no key with each other. Each goes to
-    /// the deepest level where neither that level nor any above it has keys in its range.
-    pub(crate) ingested: Vec<Arc<Run>>,
+    /// Runs to add that are newer than all others and share no key with each other.
+    pub(crate) ingested: Vec<Ingested>,
     /// Numbers of the runs to remove.
     pub(crate) removed: Vec<u64>,
     /// Range deletions from memtables.
@@ -60,11 +63,20 @@ pub(crate) struct Edit {
     pub(crate) expired_sequence: u64,
 }
 
+/// A run that is newer than all others.
+#[derive(Clone, Debug)]
+pub(crate) struct Ingested {
+    pub(crate) run: Arc<Run>,
+    /// Numbers of runs that enclose it and have no key between its first and its last.
+    pub(crate) around: Vec<u64>,
+}
+
 impl Edit {
     /// All added runs, whatever their level.
     pub(crate) fn all_added(&self) -> impl Iterator<Item = &Arc<Run>> {
         let added = self.added.iter().map(|(_, run)| run);
-        added.chain(&self.ingested).chain(&self.range_runs)
+        let ingested = self.ingested.iter().map(|ingested| &ingested.run);
+        added.chain(ingested).chain(&self.range_runs)
     }
 }
 
@@ -88,31 +100,13 @@ impl Levels {
         Levels::of(order, levels)
     }
 
-    /// The deepest level for a run that is newer than all others: neither that level nor any above
-    /// it has keys in its range. Level 0 takes every other run.
-    fn place_for(&self, run: &Run) -> usize {
-        let is_free = |level: &Level| {
-            let mut overlapping = level.overlapping(&self.order, smallest(run), largest(run));
-            overlapping.next().is_none()
-        };
-        let free = self.levels.iter().take_while(|level| is_free(level));
-        free.count().saturating_sub(1)
-    }
-
     /// Levels with the same order and no runs.
     pub(crate) fn without_runs(&self) -> Levels {
         Levels::with_runs(self.order.clone(), [])
     }
 
-    /// The levels after a change.
+    /// The levels after a change, in which ingested runs have their places.
     pub(crate) fn edit(&self, edit: &Edit) -> Levels {
-        if !edit.ingested.is_empty() {
-            let mut edit = edit.clone();
-            for run in std::mem::take(&mut edit.ingested) {
-                edit.added.push((self.place_for(&run), run));
-            }
-            return self.edit(&edit);
-        }
         let touched = |level: usize| {
             edit.added.iter().any(|(to, _)| *to == level)
                 || self.levels[level]
@@ -205,6 +199,11 @@ impl Levels {
         covered.map(|(_, run)| run.number()).collect()
     }
 
+    /// All levels, from level 0 on.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Level> {
+        self.levels.iter()
+    }
+
     /// One level.
     pub(crate) fn level(&self, level: usize) -> &Level {
         &self.levels[level]
@@ -224,6 +223,17 @@ impl Levels {
     /// Size of the files on a level.
     pub(crate) fn bytes(&self, level: usize) -> u64 {
         self.levels[level].bytes
+    }
+
+    /// The largest number of runs of level 0 that a read of one key may have to search.
+    pub(crate) fn level0_depth(&self) -> usize {
+        self.levels[0].depth
+    }
+
+    /// From this sequence number of the oldest reader on, a run of the last level has deletions or
+    /// overwritten versions that no one sees.
+    pub(crate) fn obsolete_from(&self) -> Option<u64> {
+        self.levels[LEVELS - 1].obsolete_from
     }
 
     /// The order of keys.
@@ -269,6 +279,12 @@ impl Level {
             starts: runs.iter().map(|run| order.prefix(smallest(run))).collect(),
             ends: runs.iter().map(|run| order.prefix(largest(run))).collect(),
             bytes: runs.iter().map(|run| run.meta().file_bytes).sum(),
+            depth: if is_first {
+                depth(order, &runs)
+            } else {
+                usize::from(!runs.is_empty())
+            },
+            obsolete_from: runs.iter().filter_map(|run| obsolete_from(run)).min(),
             runs,
         }
     }
@@ -370,6 +386,13 @@ impl<'t> Iterator for Candidates<'t, '_> {
         }
         None
     }
+}
+
+/// The sequence number from which on the oldest reader sees none of the overwritten versions in a run
+/// of the last level, and none of what its deletions hide, if it has any.
+pub(crate) fn obsolete_from(run: &Run) -> Option<u64> {
+    let meta = run.meta();
+    (meta.repeats_keys || meta.deletions > 0).then_some(meta.largest_sequence)
 }
 
 /// The manifest's record of a run.

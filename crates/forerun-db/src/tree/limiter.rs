@@ -21,11 +21,11 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// A limit in bytes per second, shared by all writers of runs.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
-    state: Mutex<State>,
+    state: Mutex<LimiterState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LimiterState {
     bytes_per_second: Option<u64>,
     /// When everything written so far will have been paid for.
     paid_at: Instant,
@@ -35,14 +35,19 @@ impl RateLimiter {
     /// At most this many bytes per second; `None` for no limit.
     pub(crate) fn new(bytes_per_second: Option<u64>) -> RateLimiter {
         RateLimiter {
-            state: Mutex::new(State {
+            state: Mutex::new(LimiterState {
                 bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
                 paid_at: time::now(),
             }),
         }
     }
 
-    /// Changes the limit. Sleeping writers notice when they wake.
+    /// Changes the limit for what is written from now on.
+    pub(crate) fn set_rate(&self, bytes_per_second: u64) {
+        self.lock().bytes_per_second = Some(bytes_per_second.max(1));
+    }
+
+    /// Changes the limit and forgives the debt. Sleeping writers notice when they wake.
     pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
         let mut state = self.lock();
         state.bytes_per_second = bytes_per_second.map(|rate| rate.max(1));
@@ -55,7 +60,7 @@ impl RateLimiter {
     /// [`Error::Closed`] as soon as `stop` is set.
     pub(crate) fn take(&self, bytes: u64, stop: &AtomicBool) -> Result<()> {
         check(stop)?;
-        {
+        let own_paid_at = {
             let mut state = self.lock();
             let Some(rate) = state.bytes_per_second else {
                 return Ok(());
@@ -63,9 +68,11 @@ impl RateLimiter {
             // Unused time does not accumulate; otherwise an idle hour would allow a burst.
             let start = state.paid_at.max(time::now());
             state.paid_at = start + Duration::from_secs_f64(bytes as f64 / rate as f64);
-        }
+            state.paid_at
+        };
         loop {
-            let paid_at = self.lock().paid_at;
+            // Those that come later wait for this one, and not the other way round.
+            let paid_at = self.lock().paid_at.min(own_paid_at);
             let debt = paid_at.saturating_duration_since(time::now());
             if debt <= BURST {
                 return Ok(());
@@ -75,7 +82,7 @@ impl RateLimiter {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LimiterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,15 +10,17 @@
 //!             candidate to the oldest until one has an answer
 //! ```
 //!
-//! `get` takes the same steps for one key.
+//! `get` takes the same steps for one key, run after run, and a batch of one key is a `get`: with
+//! the arrays of a block, it takes 2.8 times as many instructions where the runs are in memory.
 
 use forerun_core::{block_on_with, interleave_with};
 
 use crate::Result;
 use crate::cache;
 use crate::cache::driver::Reads;
+use crate::run::indexed_record::IndexedRecord;
 use crate::run::lookup::{Found, ReadContext, find_in};
-use crate::run::{Place, Probe, Run, SearchKey, indexed_record};
+use crate::run::{Probe, Run, SearchKey};
 use crate::tree::levels::Levels;
 
 /// Lookups in flight. In memory, 8 to 64 perform the same within 5%. A batch that waits for a disk
@@ -37,8 +39,12 @@ pub(crate) fn multi_get(
     tree: &Levels,
     keys: &[SearchKey<'_>],
     context: &ReadContext,
-    on_result: impl FnMut(usize, Result<Found<'_>>),
+    mut on_result: impl FnMut(usize, Result<Found<'_>>),
 ) {
+    if let [key] = keys {
+        let found = get(tree, *key, context, |found| on_result(0, Ok(found)));
+        return found.unwrap_or_else(|error| on_result(0, Err(error)));
+    }
     multi_get_in_flight::<IN_FLIGHT>(tree, keys, context, on_result);
 }
 
@@ -102,8 +108,22 @@ impl<'g> Searches<'g> {
     }
 }
 
-/// A record that an index has found, in a leaf in memory.
-type Record<'g> = (&'g [u8], Place);
+/// What the index or the filter of a run says of a key. `None`: the run has no version of it that
+/// the lookup sees.
+#[inline(always)]
+fn probe(run: &Run, key: &SearchKey<'_>) -> Option<Probe> {
+    let probe = run.probe(key.hash);
+    (probe != Probe::Absent && run.is_visible(key.sequence)).then_some(probe)
+}
+
+/// The record that an index has found, if its leaf is in memory. Its lines are prefetched.
+#[inline(always)]
+fn record<'g>(run: &'g Run, probe: Probe, reads: &Reads<'g>) -> Option<IndexedRecord<'g>> {
+    match probe {
+        Probe::At(address) => IndexedRecord::prefetched(run, reads, address),
+        Probe::Absent | Probe::Anywhere => None,
+    }
+}
 
 /// The first three stages: answers what the indexes can answer, and adds the rest to `searches`.
 fn find_records<'t>(
@@ -118,7 +138,7 @@ fn find_records<'t>(
     // The candidates of a block's keys, and where those of each key end.
     let mut runs: Vec<&'t Run> = Vec::with_capacity(2 * BLOCK_KEYS);
     let mut ends = [0; BLOCK_KEYS];
-    let mut records: [Option<Record<'_>>; BLOCK_KEYS] = [None; BLOCK_KEYS];
+    let mut records: [Option<IndexedRecord<'_>>; BLOCK_KEYS] = [None; BLOCK_KEYS];
     for (block, keys) in keys.chunks(BLOCK_KEYS).enumerate() {
         let first = block * BLOCK_KEYS;
         runs.clear();
@@ -131,21 +151,16 @@ fn find_records<'t>(
         }
         // The candidates that pass move to the front.
         let (mut from, mut kept) = (0, 0);
-        for ((key, end), record) in keys.iter().zip(&mut ends).zip(&mut records) {
+        for ((key, end), found) in keys.iter().zip(&mut ends).zip(&mut records) {
             let begin = kept;
-            *record = None;
+            *found = None;
             for at in from..*end {
                 let run = runs[at];
-                let probe = run.probe(key.hash);
-                if probe == Probe::Absent || !run.is_visible(key.sequence) {
+                let Some(probe) = probe(run, key) else {
                     continue;
-                }
-                if kept == begin
-                    && let Probe::At(place) = probe
-                    && let Some(leaf) = indexed_record::resident(run, &reads, place)
-                {
-                    indexed_record::prefetch(run, leaf, place);
-                    *record = Some((leaf, place));
+                };
+                if kept == begin {
+                    *found = record(run, probe, &reads);
                 }
                 runs[kept] = run;
                 kept += 1;
@@ -156,14 +171,9 @@ fn find_records<'t>(
         for (at, (key, end)) in keys.iter().zip(ends).enumerate() {
             let runs = &runs[begin..end];
             begin = end;
-            let Some(newest) = runs.first() else {
-                on_found(first + at, Found::Missing);
-                continue;
-            };
-            let found = records[at]
-                .and_then(|(leaf, place)| indexed_record::find_at(newest, leaf, place, key));
-            match found {
+            match records[at].and_then(|record| record.find(key)) {
                 Some(found) => on_found(first + at, found),
+                None if runs.is_empty() => on_found(first + at, Found::Missing),
                 None => searches.push(first + at, runs),
             }
         }
@@ -219,17 +229,12 @@ pub(crate) fn get<T>(
     let pin = cache::pin();
     let reads = Reads::new(&context.cache, &pin, context.backend);
     for run in candidates {
-        let probe = run.probe(key.hash);
-        if probe == Probe::Absent || !run.is_visible(key.sequence) {
+        let Some(probe) = probe(run, &key) else {
             continue;
-        }
-        if let Probe::At(place) = probe
-            && let Some(leaf) = indexed_record::resident(run, &reads, place)
-        {
-            indexed_record::prefetch(run, leaf, place);
-            if let Some(found) = indexed_record::find_at(run, leaf, place, &key) {
-                return Ok(take(found));
-            }
+        };
+        let record = record(run, probe, &reads);
+        if let Some(found) = record.and_then(|record| record.find(&key)) {
+            return Ok(take(found));
         }
         let found = block_on_with(&reads, find_in(&[run], &key, &reads));
         match found.map_err(|error| *error)? {

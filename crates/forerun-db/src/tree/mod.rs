@@ -14,7 +14,8 @@
 //!   merge.rs       merges cursors; scan_limit.rs: where a scan needs no more of them
 //!   retain.rs      decides which versions to keep
 //!   build.rs       writes versions to runs; limiter.rs limits how fast
-//!   pick.rs        picks the next compaction; compact.rs runs it
+//!   pick/          picks the next compaction; compact.rs runs it
+//!   place.rs       chooses the levels of ingested runs
 //!   pending_edits.rs  edits to install; removes their files if they are not installed
 //!   range_run.rs   stores range deletions in a run of their own
 //!   range_compaction.rs  picks compactions that get rid of them
@@ -46,6 +47,7 @@ mod needed_ranges;
 mod one_run;
 pub(crate) mod pending_edits;
 pub(crate) mod pick;
+pub(crate) mod place;
 pub(crate) mod range_compaction;
 pub(crate) mod range_run;
 pub(crate) mod repair;

@@ -13,8 +13,8 @@ use crate::run::{self, Run};
 use crate::testing::tree_fixture::{DIR, Fixture, KEYS, check_reads, grown, open, prepare_again};
 use crate::tree::catalog::run_files;
 use crate::tree::manifest::LEVELS;
-use crate::tree::pick::{Targets, pick};
-use crate::{Error, Result};
+use crate::tree::pick::Targets;
+use crate::{Error, Result, TreeOptions};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -31,6 +31,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let write = (0..KEYS, prop::option::weighted(0.75, 0_usize..400));
+    let few = prop::collection::vec((0..KEYS, prop::option::weighted(0.75, 0_usize..9)), 1..4);
     // Ranges of keys too, so that some runs overlap few others.
     let range = (0..KEYS, 1_u16..40, 0_usize..300).prop_map(|(from, count, len)| {
         (from..(from + count).min(KEYS))
@@ -40,6 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => prop::collection::vec(write, 1..60).prop_map(Step::Write),
         3 => range.prop_map(Step::Write),
+        4 => few.prop_map(Step::Write),
         9 => Just(Step::Flush),
         8 => Just(Step::Compact),
         1 => Just(Step::CompactAll),
@@ -63,7 +65,7 @@ proptest! {
                 Step::Write(writes) => writes.into_iter()
                     .for_each(|(key, value)| fixture.write(key, value)),
                 Step::Flush => fixture.flush().unwrap(),
-                Step::Compact => drop(fixture.compact(&BTreeSet::new()).unwrap()),
+                Step::Compact => drop(fixture.compact().unwrap()),
                 Step::CompactAll => fixture.compact_all().unwrap(),
                 Step::Snapshot => fixture.snapshots.push(fixture.sequence),
                 Step::Release(which) => {
@@ -87,7 +89,7 @@ proptest! {
 #[test]
 fn levels_come_to_their_targets_and_stay_there() {
     let mut fixture = grown(false);
-    while fixture.compact(&BTreeSet::new()).unwrap() {
+    while fixture.compact().unwrap() {
         fixture.check();
     }
     let levels = fixture.levels();
@@ -133,12 +135,34 @@ fn after_a_full_compaction_there_is_one_version_a_key_and_no_deletion() {
 }
 
 #[test]
+fn a_full_compaction_ends_although_new_runs_keep_coming() {
+    let mut fixture = grown(false);
+    let existing = fixture.catalog.existing();
+    let before = fixture.sequence;
+    let mut steps = 0;
+    while let Some(compaction) = fixture.pick_full(existing) {
+        steps += 1;
+        assert!(steps < 100);
+        fixture.run(&compaction).unwrap();
+        for key in 0..KEYS / 2 {
+            fixture.write((key * 13 + steps) % KEYS, Some(100));
+        }
+        fixture.flush().unwrap();
+        while fixture.compact().unwrap() {}
+    }
+    fixture.check();
+    let has_old = |run: &Run| run.meta().smallest_sequence <= before;
+    let mut runs = fixture.levels().runs();
+    assert!(runs.all(|(level, run)| level == LEVELS - 1 || !has_old(run)));
+}
+
+#[test]
 fn ascending_writes_are_moved_and_not_rewritten() {
     let mut fixture = Fixture::new(false);
     for start in (0..KEYS).step_by(20) {
         (start..start + 20).for_each(|key| fixture.write(key, Some(200)));
         fixture.flush().unwrap();
-        while let Some(compaction) = pick(fixture.levels(), &fixture.options, &BTreeSet::new()) {
+        while let Some(compaction) = fixture.pick() {
             assert!(compaction.is_move());
             fixture.run(&compaction).unwrap();
             fixture.check();
@@ -147,29 +171,100 @@ fn ascending_writes_are_moved_and_not_rewritten() {
     assert!(fixture.levels().level(0).runs().len() < 3);
 }
 
-#[test]
-fn two_compactions_at_once_take_different_runs() {
-    let mut fixture = grown(false);
-    for round in 0..6 {
-        for key in 0..KEYS {
-            fixture.write((key * 13 + round) % KEYS, Some(100));
-        }
+/// Flushes a few overwritten keys at a time into a store with a level of many times their size.
+/// Returns the bytes that compactions wrote, and the largest number of runs in level 0.
+fn overwrite_few(fixture: &mut Fixture) -> (u64, usize) {
+    let (mut written_bytes, mut most_runs) = (0, 0);
+    for round in 0..60 {
+        fixture.write(round % 7, Some(round.into()));
+        fixture.write(KEYS - 1 - round % 5, None);
         fixture.flush().unwrap();
-        let mut busy = BTreeSet::new();
-        let mut under_way = Vec::new();
-        while let Some(compaction) = pick(fixture.levels(), &fixture.options, &busy) {
-            for number in compaction.numbers() {
-                assert!(busy.insert(number), "run {number} is in two compactions");
-            }
-            under_way.push(compaction);
-        }
-        // In reverse: the order must not matter.
-        while let Some(compaction) = under_way.pop() {
+        while let Some(compaction) = fixture.pick() {
+            let before: BTreeSet<u64> = fixture.numbers();
             fixture.run(&compaction).unwrap();
-            drop(compaction);
+            let runs = fixture.levels().runs().map(|(_, run)| run);
+            let new = runs.filter(|run| !before.contains(&run.number()));
+            written_bytes += new.map(|run| run.meta().file_bytes).sum::<u64>();
         }
+        most_runs = most_runs.max(fixture.levels().level(0).runs().len());
         fixture.check();
     }
+    (written_bytes, most_runs)
+}
+
+#[test]
+fn what_only_a_snapshot_saw_is_dropped_once_it_is_gone() {
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    let before_bytes = fixture.levels().bytes(LEVELS - 1);
+    fixture.snapshots.push(fixture.sequence);
+    for key in 0..KEYS {
+        fixture.write(key, (key % 3 > 0).then_some(200));
+    }
+    fixture.flush().unwrap();
+    fixture.compact_all().unwrap();
+    fixture.snapshots.push(fixture.sequence);
+    fixture.check();
+    assert!(fixture.levels().bytes(LEVELS - 1) > before_bytes * 3 / 2);
+    assert!(!fixture.compact().unwrap(), "the snapshot still sees it");
+    fixture.snapshots.remove(0);
+    while fixture.compact().unwrap() {}
+    fixture.check();
+    let levels = fixture.levels();
+    let entries: u64 = levels.runs().map(|(_, run)| run.meta().entries).sum();
+    assert_eq!(entries as usize, fixture.expected(fixture.sequence).len());
+    assert_eq!(levels.obsolete_from(), None);
+}
+
+#[test]
+fn a_few_entries_at_a_time_are_merged_in_level_0_and_not_into_a_large_level() {
+    let mut fixture = Fixture::new(false);
+    fixture.options.level1_bytes = 1 << 20;
+    fixture.options.run_bytes = 1 << 20;
+    (0..KEYS).for_each(|key| fixture.write(key, Some(1_000)));
+    fixture.flush().unwrap();
+    fixture.compact_all().unwrap();
+    let store_bytes = fixture.levels().bytes(LEVELS - 1);
+    let (written_bytes, most_runs) = overwrite_few(&mut fixture);
+    assert!(
+        written_bytes < 2 * store_bytes,
+        "{written_bytes} of {store_bytes}"
+    );
+    assert!(most_runs < fixture.options.level0_runs, "{most_runs}");
+}
+
+#[test]
+fn runs_of_single_ascending_keys_do_not_stay_alone() {
+    let mut fixture = Fixture::new(false);
+    fixture.options = TreeOptions::default();
+    let mut most = 0;
+    for key in 0..KEYS {
+        fixture.write(key, Some(10));
+        fixture.flush().unwrap();
+        if key % 2 == 0 {
+            while fixture.compact().unwrap() {}
+        } else if key % 20 == 1 {
+            fixture.compact_all().unwrap();
+        }
+        most = most.max(fixture.levels().run_count());
+    }
+    fixture.check();
+    assert!(most < 16, "{most} runs");
+    fixture.compact_all().unwrap();
+    assert!(fixture.levels().run_count() < 4);
+    // A store that has many small runs already gets rid of them too.
+    let mut fixture = Fixture::new(false);
+    for key in 0..KEYS {
+        fixture.options.run_bytes = 1;
+        fixture.write(key, Some(10));
+        fixture.flush().unwrap();
+        fixture.compact_all().unwrap();
+    }
+    assert_eq!(fixture.levels().run_count(), usize::from(KEYS));
+    fixture.options = TreeOptions::default();
+    fixture.compact_all().unwrap();
+    fixture.check();
+    assert_eq!(fixture.levels().run_count(), 1);
 }
 
 #[test]
@@ -287,10 +382,7 @@ fn a_failure_at_any_call_of_a_compaction_loses_nothing() {
         (0..30).for_each(|key| fixture.write(key * 5, (key % 4 > 0).then_some(100)));
         fixture.flush().unwrap();
     }
-    fail_everywhere(
-        || fixture.fork(),
-        |fixture| fixture.compact(&BTreeSet::new()).map(drop),
-    );
+    fail_everywhere(|| fixture.fork(), |fixture| fixture.compact().map(drop));
 }
 
 #[test]

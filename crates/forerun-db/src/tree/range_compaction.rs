@@ -15,9 +15,10 @@ use std::sync::Arc;
 use crate::TreeOptions;
 use crate::ranges::Ranges;
 use crate::run::Run;
+use crate::tree::level0::level0_into;
 use crate::tree::levels::Levels;
 use crate::tree::manifest::LEVELS;
-use crate::tree::pick::{Compaction, pick_whole_level0};
+use crate::tree::pick::{Compaction, Targets};
 
 /// Range deletions in less memory than this stay: some hundreds of them.
 const DUE_BYTES_MIN: u64 = 64 << 10;
@@ -46,7 +47,7 @@ pub(crate) fn pick_for_ranges(
     };
     // From below, because runs of level 0 may not stay where they are.
     match (0..LEVELS).rev().find_map(in_level)? {
-        (0, _) => pick_whole_level0(levels, options),
+        (0, _) => level0_into(levels, options, Targets::new(levels, options).base),
         (level, run) => Some(Compaction {
             levels: Arc::clone(levels),
             from: level,

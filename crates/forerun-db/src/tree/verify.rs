@@ -17,8 +17,8 @@ use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::run::{
-    Contents, Filter, INGESTED_SEQUENCE, Page, PageKind, PageLocation, Place, RecordIndex, Run,
-    RunMeta, SearchKey,
+    Contents, Filter, INGESTED_SEQUENCE, Page, PageKind, PageLocation, RecordAddress, RecordIndex,
+    Run, RunMeta, SearchKey,
 };
 use crate::tree::catalog::open_run;
 use crate::tree::levels::{Levels, record};
@@ -327,7 +327,7 @@ impl<'a> Walk<'a> {
             if !self.filter.may_contain(hash) {
                 return Err(self.bad(location, "the filter misses one of its keys"));
             }
-            let place = Place {
+            let place = RecordAddress {
                 page: number,
                 offset: page.record_offset(row),
             };

@@ -212,6 +212,10 @@ impl<C: VersionCursor + ?Sized> VersionCursor for Box<C> {
         (**self).is_newest_of_key()
     }
 
+    fn is_limit_passed(&self) -> bool {
+        (**self).is_limit_passed()
+    }
+
     fn reset(&mut self) {
         (**self).reset();
     }

@@ -23,18 +23,44 @@ pub(crate) const HEADER_BYTES: usize = 28;
 /// word.
 pub(crate) const SEQUENCE_END: u64 = 1 << 56;
 
-/// Every byte of the segment before this record was on stable storage when it was written.
+/// Every byte of the log before this record was on stable storage when it was written.
 const SYNCED_BEFORE: u32 = 1;
 
 /// The record has no operations: it only reserves the sequence number of an ingestion. If the
 /// ingestion succeeded, its entries are in runs.
 const INGESTION: u32 = 2;
 
+/// Every earlier segment was on stable storage as a whole when this record was written.
+const SEGMENTS_SYNCED: u32 = 4;
+
 /// What is wrong with a record that does not end within its segment.
 pub(crate) const INCOMPLETE: &str = "the record is incomplete";
 
 /// What is wrong with a record whose bytes were changed.
 pub(crate) const BAD_CHECKSUM: &str = "the record's checksum does not match";
+
+/// What was on stable storage when a record was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SyncedBefore {
+    /// Every earlier segment.
+    pub(crate) segments: bool,
+    /// Every byte of the log before the record.
+    pub(crate) all: bool,
+}
+
+impl SyncedBefore {
+    fn flags(self) -> u32 {
+        u32::from(self.all) * SYNCED_BEFORE | u32::from(self.segments) * SEGMENTS_SYNCED
+    }
+
+    fn of(flags: u32) -> SyncedBefore {
+        let all = flags & SYNCED_BEFORE != 0;
+        SyncedBefore {
+            segments: all || flags & SEGMENTS_SYNCED != 0,
+            all,
+        }
+    }
+}
 
 /// A good record, in the bytes of its segment.
 #[derive(Clone, Debug)]
@@ -48,8 +74,8 @@ pub(crate) struct Record<'a> {
     /// How many sequence numbers it takes, at least 1: one for each operation; one for an
     /// ingestion, which has none.
     pub(crate) count: u32,
-    /// Whether everything before it was durable when it was written.
-    pub(crate) synced_before: bool,
+    /// What was durable when it was written.
+    pub(crate) synced_before: SyncedBefore,
     /// Whether it only reserves the sequence number of an ingestion.
     pub(crate) is_ingestion: bool,
     /// When it was written, in seconds since 1970.
@@ -96,11 +122,11 @@ pub(crate) fn seal(
     mut offset: u64,
     salt: u32,
     mut sequence: u64,
-    synced_before: bool,
+    synced_before: SyncedBefore,
     written: u32,
 ) -> u64 {
     let mut rest = group;
-    let mut flags = if synced_before { SYNCED_BEFORE } else { 0 };
+    let mut flags = synced_before.flags();
     while !rest.is_empty() {
         let len = HEADER_BYTES + u32_at(rest, 4) as usize;
         let (record, after) = rest.split_at_mut(len);
@@ -148,7 +174,7 @@ impl Header {
         } else {
             header.payload_bytes <= BATCH_BYTES_MAX && header.count > 0
         };
-        let unknown = header.flags & !(SYNCED_BEFORE | INGESTION);
+        let unknown = header.flags & !(SYNCED_BEFORE | INGESTION | SEGMENTS_SYNCED);
         if !is_sound || header.first_sequence == 0 || unknown != 0 {
             return Err("the record's header makes no sense");
         }
@@ -208,7 +234,7 @@ pub(crate) fn read(bytes: &[u8], offset: usize, salt: u32) -> Result<Record<'_>,
         end: offset + header.record_bytes(),
         first_sequence: header.first_sequence,
         count: header.count,
-        synced_before: header.flags & SYNCED_BEFORE != 0,
+        synced_before: SyncedBefore::of(header.flags),
         is_ingestion,
         written: header.written,
         ops,
@@ -232,6 +258,12 @@ mod tests {
 
     const SALT: u32 = 77;
 
+    /// Everything before the record is durable.
+    const ALL: SyncedBefore = SyncedBefore {
+        segments: true,
+        all: true,
+    };
+
     /// Three records of 1, 2 and 1 operations after a header of 32 bytes.
     fn segment() -> Vec<u8> {
         let mut group = Vec::new();
@@ -246,7 +278,7 @@ mod tests {
                 keys.len() as u32,
             );
         }
-        assert_eq!(seal(&mut group, 32, SALT, 10, true, 1_000), 14);
+        assert_eq!(seal(&mut group, 32, SALT, 10, ALL, 1_000), 14);
         [vec![0; 32], group].concat()
     }
 
@@ -262,7 +294,11 @@ mod tests {
         for (first, count, synced_before) in [(10, 1, true), (11, 2, false), (13, 1, false)] {
             let record = read(&segment[offset..], offset, SALT).unwrap();
             assert_eq!(
-                (record.first_sequence, record.count, record.synced_before),
+                (
+                    record.first_sequence,
+                    record.count,
+                    record.synced_before.all
+                ),
                 (first, count, synced_before)
             );
             assert_eq!(record.last_sequence(), first + u64::from(count) - 1);
@@ -285,14 +321,14 @@ mod tests {
         let mut group = Vec::new();
         begin_ingestion(&mut group);
         begin_ingestion(&mut group);
-        assert_eq!(seal(&mut group, 0, SALT, 7, true, 1_000), 9);
+        assert_eq!(seal(&mut group, 0, SALT, 7, ALL, 1_000), 9);
         for (offset, first, synced_before) in [(0, 7, true), (HEADER_BYTES, 8, false)] {
             let record = read(&group[offset..], offset, SALT).unwrap();
             assert_eq!(
                 (
                     record.first_sequence,
                     record.last_sequence(),
-                    record.synced_before
+                    record.synced_before.all
                 ),
                 (first, first, synced_before)
             );

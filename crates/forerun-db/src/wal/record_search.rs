@@ -12,7 +12,8 @@
 use std::io;
 use std::ops::Range;
 
-use super::record::{self, HEADER_BYTES, Record};
+use super::log_file;
+use super::record::{self, HEADER_BYTES, Record, SyncedBefore};
 use super::segment_bytes::SegmentBytes;
 use crate::bytes::u64_at;
 use crate::io::IoFile;
@@ -105,25 +106,40 @@ impl<'f> RecordSearch<'f> {
     }
 
     /// Whether a good record at or after `from` says that everything before it was durable.
-    pub(crate) fn proves_durable(
+    pub(crate) fn proves_durable(&mut self, from: usize, sequence: u64) -> io::Result<bool> {
+        if self.proof.is_none_or(|proof| proof < from) {
+            let Some(proof) = self.find_flagged(from, sequence, |flags| flags.all)? else {
+                return Ok(false);
+            };
+            self.proof = Some(proof);
+        }
+        Ok(true)
+    }
+
+    /// Whether any good record says that every earlier segment was durable. The segment begins at
+    /// `sequence`.
+    pub(crate) fn proves_earlier_durable(&mut self, sequence: u64) -> io::Result<bool> {
+        let proof = self.find_flagged(log_file::HEADER_BYTES, sequence, |flags| flags.segments)?;
+        Ok(proof.is_some())
+    }
+
+    /// Where the first good record at or after `from` with such flags begins.
+    fn find_flagged(
         &mut self,
         mut from: usize,
         mut sequence: u64,
-    ) -> io::Result<bool> {
-        while self.proof.is_none_or(|proof| proof < from) {
-            let Some(offset) = self.find(from, sequence)? else {
-                return Ok(false);
-            };
+        is_wanted: fn(SyncedBefore) -> bool,
+    ) -> io::Result<Option<usize>> {
+        while let Some(offset) = self.find(from, sequence)? {
             let Ok(record) = self.record(offset)? else {
-                return Ok(false);
+                break;
             };
-            (from, sequence) = (record.end, record.last_sequence() + 1);
-            if record.synced_before {
-                self.proof = Some(offset);
-                return Ok(true);
+            if is_wanted(record.synced_before) {
+                return Ok(Some(offset));
             }
+            (from, sequence) = (record.end, record.last_sequence() + 1);
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// The checksum of a part of the segment.
@@ -271,6 +287,10 @@ mod tests {
         let checksum = crc32c::crc32c(batch.encoded());
         record::begin(&mut group, batch.encoded(), checksum, 1);
         let offset = segment.len() as u64;
+        let synced_before = SyncedBefore {
+            segments: synced_before,
+            all: synced_before,
+        };
         record::seal(&mut group, offset, SALT, sequence, synced_before, 1_000);
         segment.extend(group);
     }
@@ -394,7 +414,14 @@ mod tests {
             let mut segment = vec![0xff; lead];
             let mut group = Vec::new();
             record::begin_ingestion(&mut group);
-            record::seal(&mut group, lead as u64, SALT, 5, false, 1_000);
+            record::seal(
+                &mut group,
+                lead as u64,
+                SALT,
+                5,
+                SyncedBefore::default(),
+                1_000,
+            );
             segment.extend(group);
             assert_eq!(
                 find_in(&segment, SALT, 0, 5),

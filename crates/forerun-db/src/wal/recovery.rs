@@ -3,8 +3,10 @@
 //! ```text
 //!   segment 1          segment 2          segment 3 (last)
 //!  ┌─┬───┬───┬───┐    ┌─┬───┬───┬───┐    ┌─┬───┬───┬───┬░░░░
-//!  └─┴───┴───┴───┘    └─┴───┴───┴───┘    └─┴───┴───┴───┴░░░░
-//!   whole: a bad byte is damage           a bad end is a write cut short
+//!  └─┴───┴───┴───┘    └─┴─░░░───┴───┘    └─┴───┴───┴───┴░░░░
+//!   proved durable:    not proved:        a bad end is a write cut short
+//!   a bad byte is      a loss of power
+//!   damage             ends the log here
 //! ```
 //!
 //! The table in `docs/internals/format-log.md` says which is which. Recovery changes nothing on
@@ -16,11 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::clean_shutdown::CleanShutdown;
+use super::durable_segments::DurableSegments;
 use super::log_file::{self, Header};
 use super::record::Record;
 use super::record_search::RecordSearch;
 use super::recovery_report::{CorruptRange, RecoveryReport};
 use super::segment_bytes::SegmentBytes;
+use super::unsynced_segments::OpenSegment;
 use crate::io::{Io, IoFile, OpenMode};
 use crate::{Error, Result};
 
@@ -79,7 +83,9 @@ pub(crate) struct Flushed {
 /// Where the log continues.
 pub(crate) struct Tail {
     /// The last segment; `None` if the next write begins a new one.
-    pub(crate) segment: Option<TailSegment>,
+    pub(crate) segment: Option<OpenSegment>,
+    /// Earlier segments that may not be on stable storage, oldest first.
+    pub(crate) unsynced: Vec<OpenSegment>,
     /// Number of the segment to begin next.
     pub(crate) next_number: u64,
     /// Sequence number of the next operation.
@@ -91,17 +97,6 @@ pub(crate) struct Tail {
     /// Whether runs hold more than the log does. Then nothing in the log is needed, and it is not
     /// continued.
     pub(crate) is_behind_runs: bool,
-}
-
-/// The segment that is appended to.
-pub(crate) struct TailSegment {
-    pub(crate) path: PathBuf,
-    pub(crate) file: Box<dyn IoFile>,
-    pub(crate) salt: u32,
-    /// Where the next record goes.
-    pub(crate) len: u64,
-    /// The length known to be on stable storage.
-    pub(crate) synced_len: u64,
 }
 
 /// Reads the segments with these numbers, ascending, and passes every good record that is not in
@@ -139,7 +134,7 @@ pub(crate) fn inspect(
 fn replay<'a>(
     io: &'a Arc<dyn Io>,
     dir: &'a Path,
-    numbers: &[u64],
+    numbers: &'a [u64],
     circumstances: &'a RecoveryContext,
     mode: OpenMode,
     apply: &'a mut dyn FnMut(&Record<'_>) -> Result<()>,
@@ -147,12 +142,15 @@ fn replay<'a>(
     let mut replay = Replay {
         io: &**io,
         dir,
+        numbers,
         circumstances,
         mode,
         apply,
         next_sequence: circumstances.flushed.sequence + 1,
         next_number: circumstances.flushed.first_segment,
         tail: None,
+        unsynced: Vec::new(),
+        durable: DurableSegments::new(&**io, dir, numbers),
         cut: None,
         starts: Vec::new(),
         report: RecoveryReport {
@@ -162,6 +160,9 @@ fn replay<'a>(
     };
     for (i, number) in numbers.iter().enumerate() {
         replay.segment(*number, i + 1 == numbers.len())?;
+        if replay.cut.is_some() {
+            return Ok(replay);
+        }
     }
     if let Some(shutdown) = circumstances.clean_shutdown
         && replay.next_number <= shutdown.segment
@@ -180,31 +181,40 @@ fn replay<'a>(
 struct Replay<'a> {
     io: &'a dyn Io,
     dir: &'a Path,
+    /// The segments, ascending.
+    numbers: &'a [u64],
     circumstances: &'a RecoveryContext,
     /// How segments are opened.
     mode: OpenMode,
     apply: &'a mut dyn FnMut(&Record<'_>) -> Result<()>,
     next_sequence: u64,
     next_number: u64,
-    tail: Option<TailSegment>,
-    cut: Option<Truncation>,
+    tail: Option<OpenSegment>,
+    /// The segments before it that are not known to be on stable storage.
+    unsynced: Vec<OpenSegment>,
+    durable: DurableSegments<'a>,
+    cut: Option<Cut>,
     starts: Vec<(u64, u64)>,
     report: RecoveryReport,
 }
 
-/// The parts that are removed from the disk at the end.
-enum Truncation {
-    /// The part of the tail's segment beyond its length.
-    Tail,
-    /// A segment whose creation was interrupted.
-    Segment(PathBuf),
+/// Where the log ends because the rest of it was lost. The rest is removed from the disk.
+struct Cut {
+    /// Whether the tail's segment has bytes beyond its length.
+    is_in_tail: bool,
+    /// The segments after the tail, ascending.
+    removed: Vec<PathBuf>,
 }
 
 impl Replay<'_> {
     fn segment(&mut self, number: u64, is_last: bool) -> Result<()> {
         while self.next_number < number {
-            let path = log_file::path(self.dir, self.next_number);
-            self.damage(&path, 0, 0, "the segment is missing")?;
+            let (missing, reason) = (self.next_number, "the segment is missing");
+            let path = log_file::path(self.dir, missing);
+            if !self.is_closed_at(&path, 0) && self.was_lost(missing)? {
+                return self.drop_from(missing, 0, reason);
+            }
+            self.damage(&path, 0, 0, reason)?;
             self.next_number += 1;
         }
         let path = log_file::path(self.dir, number);
@@ -222,28 +232,33 @@ impl Replay<'_> {
             Ok(header) if header.number == number => header,
             Ok(_) => {
                 let reason = "the segment's name does not match its header";
-                return self.bad_header(&path, len, is_last, reason);
+                return self.bad_header(number, &mut bytes, is_last, reason);
             }
-            Err(reason) => return self.bad_header(&path, len, is_last, reason),
+            Err(reason) => return self.bad_header(number, &mut bytes, is_last, reason),
         };
-        self.next_number = number + 1;
-        self.report.segments += 1;
-        self.report.log_bytes += log_file::HEADER_BYTES as u64;
         if self.starts.is_empty() {
             // The first segment may begin with operations that are in runs.
             self.next_sequence = self.next_sequence.min(header.first_sequence);
         }
-        self.starts.push((number, header.first_sequence));
         if header.first_sequence != self.next_sequence {
             let (first, wanted) = (header.first_sequence, self.next_sequence);
             let reason = format!(
                 "the segment begins at sequence number {first}, but {wanted} was expected: \
                  an earlier part of the log is missing"
             );
+            // The part was in the segment before this one.
+            let before = number.saturating_sub(1);
+            if first > wanted && !self.is_closed_at(&path, 0) && self.was_lost(before)? {
+                return self.drop_from(number, 0, &reason);
+            }
             self.damage(&path, 0, 0, reason)?;
             self.next_sequence = self.next_sequence.max(first);
         }
-        let len = self.records(&path, &*file, header.salt, is_last)?;
+        self.next_number = number + 1;
+        self.report.segments += 1;
+        self.report.log_bytes += log_file::HEADER_BYTES as u64;
+        self.starts.push((number, header.first_sequence));
+        let len = self.records(number, &*file, header.salt, is_last)?;
         self.check_closed(&path, number, len)?;
         // After a clean close, the whole segment is on stable storage. Otherwise even its name may
         // not be.
@@ -251,26 +266,35 @@ impl Replay<'_> {
             .circumstances
             .clean_shutdown
             .is_some_and(|shutdown| shutdown.segment == number && shutdown.len_bytes == len);
-        let synced_len = if is_synced { len } else { 0 };
-        self.tail = Some(TailSegment {
+        if is_synced {
+            self.durable.note(number);
+        }
+        let tail = OpenSegment {
+            number,
             path,
             file,
             salt: header.salt,
             len,
-            synced_len,
-        });
+            synced_len: if is_synced { len } else { 0 },
+            is_named: is_synced,
+            is_recovered: true,
+        };
+        self.unsynced.extend(self.tail.replace(tail));
+        let durable = &self.durable;
+        self.unsynced.retain(|of| !durable.is_noted(of.number));
         Ok(())
     }
 
     /// Applies the records of a segment and returns the offset where its good part ends.
-    fn records(&mut self, path: &Path, file: &dyn IoFile, salt: u32, is_last: bool) -> Result<u64> {
+    fn records(&mut self, number: u64, file: &dyn IoFile, salt: u32, is_last: bool) -> Result<u64> {
+        let path = &log_file::path(self.dir, number);
         let failed = |error| Error::io("read", path, error);
         let mut search = RecordSearch::new(file, salt).map_err(failed)?;
         let (mut offset, len) = (log_file::HEADER_BYTES, search.segment().len());
         while offset < len {
             let reason = match search.record(offset).map_err(failed)? {
                 Ok(record) if record.first_sequence == self.next_sequence => {
-                    self.apply(path, &record)?;
+                    self.apply(number, path, &record)?;
                     offset = record.end;
                     continue;
                 }
@@ -278,39 +302,45 @@ impl Replay<'_> {
                 Err(reason) => reason,
             };
             let later = search.find(offset, self.next_sequence).map_err(failed)?;
-            let must_be_whole = !is_last || self.is_closed_at(path, offset as u64);
-            let is_damage = must_be_whole
-                || match later {
-                    None => false,
-                    Some(later) => self.is_damage(&mut search, offset..later).map_err(failed)?,
-                };
-            if !is_damage {
-                self.drop_tail(path, offset as u64, len as u64, reason)?;
+            let end = later.unwrap_or(len);
+            let is_lost = if self.is_closed_at(path, offset as u64) {
+                false
+            } else if is_last && later.is_none() {
+                true
+            } else {
+                let unwritten = was_unwritten(search.segment(), offset..end).map_err(failed)?;
+                (self.circumstances.power_lost || unwritten)
+                    && !search
+                        .proves_durable(end, self.next_sequence)
+                        .map_err(failed)?
+                    && !self.durable.is_proved(number)?
+            };
+            if is_lost {
+                self.drop_from(number, offset as u64, reason)?;
                 return Ok(offset as u64);
             }
-            let end = later.unwrap_or(len);
             self.damage(path, offset as u64, (end - offset) as u64, reason)?;
             offset = end;
             if later.is_some()
                 && let Ok(later) = search.record(offset).map_err(failed)?
             {
-                self.apply(path, &later)?;
+                self.apply(number, path, &later)?;
                 offset = later.end;
             }
         }
         Ok(offset as u64)
     }
 
-    /// Whether bad bytes of the last segment, before a good record, are damage and not the traces
-    /// of lost writes.
-    fn is_damage(&self, search: &mut RecordSearch<'_>, bad: Range<usize>) -> io::Result<bool> {
-        let may_be_lost =
-            self.circumstances.power_lost || was_unwritten(search.segment(), bad.clone())?;
-        Ok(!may_be_lost || search.proves_durable(bad.end, self.next_sequence)?)
+    /// Whether a part of a segment that is missing was lost before it was on stable storage.
+    fn was_lost(&mut self, number: u64) -> Result<bool> {
+        Ok(self.circumstances.power_lost && !self.durable.is_proved(number)?)
     }
 
-    fn apply(&mut self, path: &Path, record: &Record<'_>) -> Result<()> {
+    fn apply(&mut self, number: u64, path: &Path, record: &Record<'_>) -> Result<()> {
         self.next_sequence = record.last_sequence() + 1;
+        if record.synced_before.segments {
+            self.durable.note(number);
+        }
         // A batch is flushed as a whole, so either all of it or none of it is in runs. An ingestion
         // is in runs, or it failed.
         if record.last_sequence() > self.circumstances.flushed.sequence && !record.is_ingestion {
@@ -327,19 +357,32 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// A segment without a good header. Its creation was interrupted if it can hold no record;
-    /// otherwise it is damaged.
-    fn bad_header(&mut self, path: &Path, len: usize, is_last: bool, reason: &str) -> Result<()> {
-        if is_last && len <= log_file::HEADER_BYTES && !self.is_closed_at(path, 0) {
-            self.drop_tail(path, 0, len as u64, reason)?;
-            self.cut = Some(Truncation::Segment(path.to_owned()));
-            return Ok(());
+    /// A segment without a good header. Its beginning was lost if it can hold no record, or if the
+    /// header was never written; otherwise it is damaged.
+    fn bad_header(
+        &mut self,
+        number: u64,
+        bytes: &mut SegmentBytes<'_>,
+        is_last: bool,
+        reason: &str,
+    ) -> Result<()> {
+        let (path, len) = (log_file::path(self.dir, number), bytes.len());
+        let header = bytes.get(0..len.min(log_file::HEADER_BYTES));
+        let header = header.map_err(|error| Error::io("read", &path, error))?;
+        let is_unwritten = header.iter().all(|&byte| byte == 0);
+        let is_cut_short =
+            len <= log_file::HEADER_BYTES && (is_last || self.circumstances.power_lost);
+        if (is_cut_short || is_unwritten)
+            && !self.is_closed_at(&path, 0)
+            && !self.durable.is_proved(number)?
+        {
+            return self.drop_from(number, 0, reason);
         }
-        self.damage(path, 0, len as u64, reason)?;
+        self.damage(&path, 0, len as u64, reason)?;
         // Without the salt, a record cannot be distinguished from random bytes. The log continues
         // in a new segment.
-        self.next_number += 1;
-        self.tail = None;
+        self.next_number = number + 1;
+        self.unsynced.extend(self.tail.take());
         Ok(())
     }
 
@@ -402,38 +445,55 @@ impl Replay<'_> {
         }
     }
 
-    /// Drops the end of the log, unless the log must be complete.
-    fn drop_tail(&mut self, path: &Path, offset: u64, end: u64, reason: &str) -> Result<()> {
+    /// Drops the log from an offset of a segment on, unless the log must be complete.
+    fn drop_from(&mut self, number: u64, offset: u64, reason: &str) -> Result<()> {
+        let path = log_file::path(self.dir, number);
         if self.circumstances.recovery == Recovery::Strict {
-            return Err(Error::corrupt_file(path, offset, reason));
+            return Err(Error::corrupt_file(&path, offset, reason));
+        }
+        let mut len_bytes = 0;
+        let mut removed = Vec::new();
+        for later in self.numbers.iter().filter(|later| **later >= number) {
+            let path = log_file::path(self.dir, *later);
+            let file = self.io.open(&path, OpenMode::Read);
+            let len = file.and_then(|file| file.len());
+            len_bytes += len.map_err(|error| Error::io("open", &path, error))?;
+            removed.push(path);
+        }
+        let is_in_tail = offset > 0;
+        if is_in_tail {
+            removed.remove(0);
         }
         let tail = CorruptRange {
-            path: path.to_owned(),
+            path,
             offset,
-            len_bytes: end - offset,
+            len_bytes: len_bytes - offset,
             reason: reason.into(),
         };
         tracing::warn!(%tail, "dropped the unfinished end of the log");
         self.report.dropped_tail = Some(tail);
-        self.cut = Some(Truncation::Tail);
+        self.cut = Some(Cut {
+            is_in_tail,
+            removed,
+        });
         Ok(())
     }
 
     /// Removes from the disk what was dropped. The writer syncs the cut before it writes; until
     /// then another recovery would reach the same result.
     fn finish(mut self) -> Result<(Tail, RecoveryReport)> {
-        match (&self.cut, &self.tail) {
-            (Some(Truncation::Tail), Some(tail)) => {
-                tail.file
-                    .set_len(tail.len)
-                    .map_err(|error| Error::io("cut", &tail.path, error))?;
-            }
-            (Some(Truncation::Segment(path)), _) => {
+        if let Some(cut) = &self.cut {
+            // The last ones first, so that a recovery after a crash in between finds no other end.
+            for path in cut.removed.iter().rev() {
                 self.io
                     .remove(path)
                     .map_err(|error| Error::io("remove", path, error))?;
             }
-            _ => {}
+            if let (true, Some(tail)) = (cut.is_in_tail, &self.tail) {
+                tail.file
+                    .set_len(tail.len)
+                    .map_err(|error| Error::io("cut", &tail.path, error))?;
+            }
         }
         let flushed = self.circumstances.flushed.sequence;
         let is_behind_runs = self.next_sequence <= flushed;
@@ -450,6 +510,7 @@ impl Replay<'_> {
         let tail = Tail {
             is_durable,
             segment: self.tail,
+            unsynced: self.unsynced,
             next_number: self.next_number,
             next_sequence: self.next_sequence,
             starts: self.starts,

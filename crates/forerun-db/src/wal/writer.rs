@@ -1,11 +1,14 @@
 //! Appends groups of records to the log.
 //!
 //! ```text
-//!   segment 7                                  segment 8
-//!  ┌──────┬───────┬───────┬───────┐           ┌──────┬───────┬─ ─ ─
-//!  └──────┴───────┴───────┴───────┘ ──sync──> └──────┴───────┴─ ─ ─
-//!         ^ synced_len            ^ len        written and synced, and the directory synced, before its first record
+//!   segment 7, full                    segment 8
+//!  ┌──────┬───────┬───────┬───────┐   ┌──────┬───────┬─ ─ ─
+//!  └──────┴───────┴───────┴───────┘   └──────┴───────┴─ ─ ─
+//!   waits for a sync                         ^ synced_len  ^ len
 //! ```
+//!
+//! A new segment is begun without a sync. A synced write first makes the segments before its own
+//! durable (`unsynced_segments.rs`), then its own and the name of that.
 //!
 //! If a group cannot be written, the log is truncated to its former length. If that fails, or if a
 //! sync fails, the contents of the disk are unknown, and the log accepts no more writes.
@@ -13,15 +16,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::clean_shutdown::{self, CleanShutdown};
 use super::log_file::{self, Header};
-use super::record;
-use super::recovery::{Tail, TailSegment};
+use super::record::{self, SyncedBefore};
+use super::recovery::Tail;
+use super::unsynced_segments::{OpenSegment, UnsyncedSegments};
 use crate::clock::Clock;
 use crate::io::replace::replace_file;
-use crate::io::{Io, OpenMode, read_pieces, write_all_at};
+use crate::io::{Io, OpenMode, write_all_at};
 use crate::{Error, Result};
 
 /// Why a group is not in the log.
@@ -75,18 +81,21 @@ pub(crate) struct LogWriter {
     segment_limit_bytes: u64,
     tail: Tail,
     segments: Arc<Segments>,
+    /// The segments before the last one that are not on stable storage yet.
+    unsynced: Arc<UnsyncedSegments>,
     clock: Arc<Clock>,
     /// Whether `CLOSED` is in the directory.
     is_marked_closed: bool,
     /// Whether everything that existed when the store was opened is on stable storage.
     is_tail_confirmed: bool,
-    /// The file that a failed creation of a segment may have left. If a segment exists, recovery
-    /// assumes that the one before it is synced. So this file is removed before the log continues
-    /// in the older segment.
+    /// The file that a failed creation of a segment may have left. Recovery expects the log to
+    /// continue in it, so it is removed before the log continues in the older segment.
     leftover: Option<PathBuf>,
     /// Bytes written since the store was opened, and the number of segment syncs.
     written_bytes: u64,
     syncs: u64,
+    /// How long groups have waited for syncs that they did not ask for, since this was last taken.
+    stalled: Duration,
 }
 
 impl LogWriter {
@@ -95,13 +104,21 @@ impl LogWriter {
         io: Arc<dyn Io>,
         dir: &Path,
         segment_limit_bytes: u64,
+        unsynced_max: usize,
         clock: Arc<Clock>,
         mut tail: Tail,
         is_marked_closed: bool,
     ) -> LogWriter {
         let starts = std::mem::take(&mut tail.starts);
+        let unsynced = UnsyncedSegments::new(&io, dir, unsynced_max);
+        for segment in std::mem::take(&mut tail.unsynced) {
+            if starts.iter().any(|(number, _)| *number == segment.number) {
+                unsynced.push(segment);
+            }
+        }
         LogWriter {
             segments: Arc::new(Segments(Mutex::new(starts))),
+            unsynced: Arc::new(unsynced),
             io,
             dir: dir.to_owned(),
             segment_limit_bytes,
@@ -112,6 +129,7 @@ impl LogWriter {
             is_marked_closed,
             written_bytes: 0,
             syncs: 0,
+            stalled: Duration::ZERO,
         }
     }
 
@@ -124,6 +142,11 @@ impl LogWriter {
         }
         if !group.is_empty() {
             self.unmark_closed()?;
+            if sync {
+                // First, so that the records can say so: then damage to these segments is never
+                // taken for a loss of power.
+                self.unsynced.sync().map_err(Failure::Unknown)?;
+            }
             self.write(group)?;
         }
         if sync {
@@ -143,6 +166,7 @@ impl LogWriter {
             self.begin_segment()?;
         }
         self.remove_leftover()?;
+        let is_earlier_synced = self.unsynced.is_empty();
         let Some(segment) = &mut self.tail.segment else {
             return Ok(());
         };
@@ -152,7 +176,10 @@ impl LogWriter {
             segment.len,
             segment.salt,
             sequence,
-            segment.synced_len == segment.len,
+            SyncedBefore {
+                segments: is_earlier_synced,
+                all: is_earlier_synced && segment.synced_len == segment.len,
+            },
             u32::try_from(second).unwrap_or(u32::MAX),
         );
         if next_sequence > record::SEQUENCE_END {
@@ -182,8 +209,22 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Makes the whole log durable. The segments before the last one already are.
+    /// Makes the whole log durable, the oldest segment first.
     fn sync(&mut self) -> Result<(), Failure> {
+        self.unsynced.sync().map_err(Failure::Unknown)?;
+        self.sync_last()
+    }
+
+    /// Makes the last segment and its name durable.
+    fn sync_last(&mut self) -> Result<(), Failure> {
+        self.sync_bytes()?;
+        if self.tail.segment.as_ref().is_some_and(|of| !of.is_named) {
+            self.sync_names()?;
+        }
+        Ok(())
+    }
+
+    fn sync_bytes(&mut self) -> Result<(), Failure> {
         let Some(segment) = &mut self.tail.segment else {
             return Ok(());
         };
@@ -198,8 +239,17 @@ impl LogWriter {
         Ok(())
     }
 
+    fn sync_names(&mut self) -> Result<(), Failure> {
+        self.io
+            .sync_dir(&self.dir)
+            .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
+        if let Some(segment) = &mut self.tail.segment {
+            segment.is_named = true;
+        }
+        Ok(())
+    }
+
     fn begin_segment(&mut self) -> Result<(), Failure> {
-        self.sync()?;
         let number = self.tail.next_number;
         let path = log_file::path(&self.dir, number);
         let header = Header::new(number, self.tail.next_sequence);
@@ -216,21 +266,27 @@ impl LogWriter {
             .map_err(|error| not_written("create", error))?;
         write_all_at(&*file, &header.encode(), 0).map_err(|error| not_written("write", error))?;
         self.leftover = None;
-        file.sync()
-            .map_err(|error| Failure::Unknown(Error::io("sync", &path, error)))?;
-        self.io
-            .sync_dir(&self.dir)
-            .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
-        let len = log_file::HEADER_BYTES as u64;
-        self.tail.segment = Some(TailSegment {
+        let full = self.tail.segment.replace(OpenSegment {
+            number,
             path,
             file,
             salt: header.salt,
-            len,
-            synced_len: len,
+            len: log_file::HEADER_BYTES as u64,
+            synced_len: 0,
+            is_named: false,
+            is_recovered: false,
         });
         self.tail.next_number = number + 1;
         self.segments.add(number, self.tail.next_sequence);
+        if let Some(full) = full.filter(|full| !full.is_durable()) {
+            self.unsynced.push(full);
+        }
+        if self.unsynced.is_over_limit() {
+            let begun = time::now();
+            let synced = self.unsynced.sync_to_limit();
+            self.stalled += time::now() - begun;
+            synced.map_err(Failure::Unknown)?;
+        }
         Ok(())
     }
 
@@ -245,15 +301,13 @@ impl LogWriter {
             }
             _ => self.leftover = None,
         }
-        self.io
-            .sync_dir(&self.dir)
-            .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))
+        self.sync_names()
     }
 
     /// Begins a new segment if the last one holds only operations that are in runs, up to
     /// `flushed_sequence`, so that the old one can be removed.
     pub(crate) fn leave_flushed(&mut self, flushed_sequence: u64) -> Result<(), Failure> {
-        let is_used = |segment: &TailSegment| segment.len > log_file::HEADER_BYTES as u64;
+        let is_used = |segment: &OpenSegment| segment.len > log_file::HEADER_BYTES as u64;
         let is_flushed = self.tail.next_sequence == flushed_sequence + 1;
         if is_flushed && self.tail.segment.as_ref().is_some_and(is_used) {
             self.confirm_tail()?;
@@ -264,47 +318,34 @@ impl LogWriter {
         }
     }
 
-    /// Makes durable what an earlier process left with the operating system: the last segment, its
-    /// name, and what recovery cut off. New records come after it.
+    /// Makes durable what an earlier process left in the last segment, its name, and what recovery
+    /// cut off. New records come after it.
     fn confirm_tail(&mut self) -> Result<(), Failure> {
         if !self.is_tail_confirmed {
-            self.write_again()?;
-            self.sync()?;
-            self.io
-                .sync_dir(&self.dir)
-                .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
+            let begun = time::now();
+            if let Some(segment) = &self.tail.segment {
+                segment.rewrite().map_err(Failure::NotWritten)?;
+            }
+            self.sync_bytes()?;
+            self.sync_names()?;
             self.is_tail_confirmed = true;
+            self.stalled += time::now() - begun;
         }
         Ok(())
-    }
-
-    /// Overwrites the last segment with its own bytes. If a sync of it failed in an earlier
-    /// process, the system may have dropped the record that its bytes are not on the disk yet.
-    /// Another sync would then succeed without writing them.
-    fn write_again(&mut self) -> Result<(), Failure> {
-        let Some(segment) = &self.tail.segment else {
-            return Ok(());
-        };
-        let unread = |error| Failure::NotWritten(Error::io("read", &segment.path, error));
-        read_pieces(&*segment.file, segment.len, unread, |bytes, offset| {
-            // The bytes are the same, so an interrupted write leaves the segment as it is.
-            write_all_at(&*segment.file, bytes, offset)
-                .map_err(|error| Failure::NotWritten(Error::io("write", &segment.path, error)))
-        })
     }
 
     /// Removes `CLOSED`, durably, because new records will invalidate its description of the log's
     /// end.
     fn unmark_closed(&mut self) -> Result<(), Failure> {
         if self.is_marked_closed {
+            let begun = time::now();
             let path = self.dir.join(clean_shutdown::NAME);
             self.io
                 .remove(&path)
                 .map_err(|error| Failure::NotWritten(Error::io("remove", &path, error)))?;
             self.is_marked_closed = false;
-            self.io
-                .sync_dir(&self.dir)
-                .map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
+            self.sync_names()?;
+            self.stalled += time::now() - begun;
         }
         Ok(())
     }
@@ -346,12 +387,22 @@ impl LogWriter {
         Arc::clone(&self.segments)
     }
 
+    /// The segments that wait for a sync.
+    pub(crate) fn unsynced(&self) -> &Arc<UnsyncedSegments> {
+        &self.unsynced
+    }
+
+    /// How long groups have waited for syncs that they did not ask for, since the last call.
+    pub(crate) fn take_stalled(&mut self) -> Duration {
+        std::mem::take(&mut self.stalled)
+    }
+
     /// Bytes written since the store was opened.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
-    /// Syncs made since the store was opened.
+    /// Syncs made since the store was opened, except those of earlier segments.
     pub(crate) fn syncs(&self) -> u64 {
         self.syncs
     }

@@ -1,5 +1,5 @@
 // The only argument of every row-copying kernel, passed by value. src/gather/params.rs declares the
-// same layout; both sides assert its size and offsets.
+// same layout; both sides assert its size and the offset of every field.
 //
 //   for layer in 0..layers, for i in 0..n:                        n = device_count ? clamp(*device_count, 0, count) : count
 //     s = source_index     [layer * index_layer_step + i * source_index_step]          signed, 4 or 8 bytes
@@ -78,5 +78,17 @@ struct GatherParams {
 };
 
 static_assert(sizeof(GatherParams) == 224, "src/gather/params.rs has the same layout");
+#define AT(field, offset) FORERUN_ASSERT_OFFSET(GatherParams, field, offset)
+AT(source, 0); AT(destination, 8); AT(source_table, 16); AT(destination_table, 24);
+AT(source_layer_bytes, 32); AT(destination_layer_bytes, 40); AT(source_stride_bytes, 48);
+AT(destination_stride_bytes, 56); AT(row_bytes, 64); AT(source_page_bytes, 72);
+AT(destination_page_bytes, 80); AT(source_rows, 88); AT(destination_rows, 96);
+AT(source_index, 104); AT(destination_index, 112); AT(source_index_step, 120);
+AT(destination_index_step, 128); AT(index_layer_step, 136); AT(count, 144); AT(device_count, 152);
+AT(map, 160); AT(map_layer_step, 168); AT(out_of_range, 176); AT(layers, 184);
+AT(index_bytes, 188); AT(count_bytes, 192); AT(map_bytes, 196); AT(direction, 200);
+AT(absent, 204); AT(map_update, 208); AT(stage_bytes, 212); AT(source_page_rows, 216);
+AT(destination_page_rows, 220);
+#undef AT
 
 }  // namespace forerun

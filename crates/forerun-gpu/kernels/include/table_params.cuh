@@ -83,6 +83,12 @@ struct TableState {
     u32 policy;            // 108  a Policy
 };
 static_assert(sizeof(TableState) == 112, "src/table/params.rs has the same layout");
+#define AT(field, offset) FORERUN_ASSERT_OFFSET(TableState, field, offset)
+AT(digests, 0); AT(keys, 8); AT(scores, 16); AT(words, 24); AT(pins, 32); AT(control, 40);
+AT(rows, 48); AT(rows_host, 56); AT(rows_split, 64); AT(buckets, 72); AT(row_bytes, 80);
+AT(row_stride_bytes, 88); AT(width, 96); AT(candidates, 100); AT(score_bytes, 104);
+AT(policy, 108);
+#undef AT
 
 struct TableOp {
     TableState table;      //   0
@@ -123,5 +129,15 @@ struct TableOp {
     u32 output;            // 356  a PooledDtype
 };
 static_assert(sizeof(TableOp) == 360, "src/table/params.rs has the same layout");
+#define AT(field, offset) FORERUN_ASSERT_OFFSET(TableOp, field, offset)
+AT(table, 0); AT(count, 112); AT(keys, 120); AT(rows_in, 128); AT(rows_out, 136);
+AT(scores_in, 144); AT(scores_out, 152); AT(slots_out, 160); AT(pointers_out, 168);
+AT(status_out, 176); AT(flags, 184); AT(out_count, 192); AT(out_keys, 200); AT(out_rows, 208);
+AT(out_scores, 216); AT(out_places, 224); AT(epoch, 232); AT(first_slot, 240); AT(score_min, 248);
+AT(score_max, 256); AT(key_mask, 264); AT(key_value, 272); AT(actions, 280); AT(scan, 284);
+AT(element, 288); AT(lookup, 292); AT(concurrent_writers, 296); AT(row_format, 300);
+AT(count_at, 304); AT(bags, 312); AT(offsets, 320); AT(weights, 328); AT(found_out, 336);
+AT(sums, 344); AT(pooling, 352); AT(output, 356);
+#undef AT
 
 }  // namespace forerun::table

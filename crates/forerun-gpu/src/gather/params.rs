@@ -4,7 +4,7 @@
 //! That file also defines the meaning of each field, of indices that are not a row, and of the slot
 //! map, because the kernels give them meaning. Addresses are the device's.
 
-use std::mem::{offset_of, size_of};
+use crate::layout::assert_layout;
 
 /// See `kernels/include/gather_params.cuh`.
 #[repr(C)]
@@ -93,9 +93,14 @@ pub const MAP_SET: u32 = 1;
 /// `map[host row] = -1` for each row copied.
 pub const MAP_CLEAR: u32 = 2;
 
-// The kernels assert the same size; the offsets are numbered there.
-const _: () = assert!(size_of::<GatherParams>() == 224);
-const _: () = assert!(offset_of!(GatherParams, row_bytes) == 64);
-const _: () = assert!(offset_of!(GatherParams, count) == 144);
-const _: () = assert!(offset_of!(GatherParams, out_of_range) == 176);
-const _: () = assert!(offset_of!(GatherParams, stage_bytes) == 212);
+// `gather_params.cuh` asserts the same numbers.
+assert_layout!(GatherParams, 224 bytes:
+    source: 0, destination: 8, source_table: 16, destination_table: 24, source_layer_bytes: 32,
+    destination_layer_bytes: 40, source_stride_bytes: 48, destination_stride_bytes: 56,
+    row_bytes: 64, source_page_bytes: 72, destination_page_bytes: 80, source_rows: 88,
+    destination_rows: 96, source_index: 104, destination_index: 112, source_index_step: 120,
+    destination_index_step: 128, index_layer_step: 136, count: 144, device_count: 152, map: 160,
+    map_layer_step: 168, out_of_range: 176, layers: 184, index_bytes: 188, count_bytes: 192,
+    map_bytes: 196, direction: 200, absent: 204, map_update: 208, stage_bytes: 212,
+    source_page_rows: 216, destination_page_rows: 220,
+);

@@ -201,7 +201,7 @@ const STUDY: usize = if cfg!(feature = "study") { 3 } else { 0 };
 
 /// How slots are searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Lookup {
+pub enum LookupMode {
     /// With tiles of lanes: narrow while the table is at most 7/8 full, wide beyond. The kernel
     /// reads the load from the table.
     #[default]
@@ -223,39 +223,39 @@ pub enum Lookup {
     SeedRule,
 }
 
-impl Lookup {
+impl LookupMode {
     /// All of them.
-    pub const ALL: [Lookup; 3 + STUDY] = [
-        Lookup::ByLoad,
-        Lookup::Narrow,
-        Lookup::Wide,
+    pub const ALL: [LookupMode; 3 + STUDY] = [
+        LookupMode::ByLoad,
+        LookupMode::Narrow,
+        LookupMode::Wide,
         #[cfg(feature = "study")]
-        Lookup::Thread,
+        LookupMode::Thread,
         #[cfg(feature = "study")]
-        Lookup::Pipeline,
+        LookupMode::Pipeline,
         #[cfg(feature = "study")]
-        Lookup::SeedRule,
+        LookupMode::SeedRule,
     ];
 
     /// Whether operations that change entries may run at the same time. The pipeline copies with
     /// cp.async, which guarantees no memory order.
     #[cfg(feature = "study")]
     pub fn may_run_beside_writers(self) -> bool {
-        !matches!(self, Lookup::Pipeline | Lookup::SeedRule)
+        !matches!(self, LookupMode::Pipeline | LookupMode::SeedRule)
     }
 
     /// The name on a command line.
     pub fn name(self) -> &'static str {
         match self {
-            Lookup::ByLoad => "by-load",
-            Lookup::Narrow => "narrow",
-            Lookup::Wide => "wide",
+            LookupMode::ByLoad => "by-load",
+            LookupMode::Narrow => "narrow",
+            LookupMode::Wide => "wide",
             #[cfg(feature = "study")]
-            Lookup::Thread => "thread",
+            LookupMode::Thread => "thread",
             #[cfg(feature = "study")]
-            Lookup::Pipeline => "pipeline",
+            LookupMode::Pipeline => "pipeline",
             #[cfg(feature = "study")]
-            Lookup::SeedRule => "seed-rule",
+            LookupMode::SeedRule => "seed-rule",
         }
     }
 }

@@ -10,7 +10,7 @@
 //! ```
 
 use super::backend::{Backend, BufferKind, HostBatch, TableLaunch};
-use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation};
+use super::batch::{Answers, Batch, Condition, Entries, LookupMode, Operation};
 use super::error::TableError;
 use super::host_batch::{Keyed, PartLayout};
 use super::kernel;
@@ -313,7 +313,7 @@ impl DeviceTable {
     /// Rows go to a device address if one is given.
     pub(crate) fn find(
         &self,
-        lookup: Lookup,
+        lookup: LookupMode,
         keys: &[u64],
         answers: &mut Answers<'_>,
         rows_at: Option<u64>,
@@ -344,7 +344,7 @@ impl DeviceTable {
             op.lookup = number;
             Ok(match with_rows || wants_missed {
                 true if with_rows => kernel::find_rows(width, n, max),
-                true => kernel::find_slots(Lookup::ByLoad, width, n, max)?.0,
+                true => kernel::find_slots(LookupMode::ByLoad, width, n, max)?.0,
                 false => launch,
             })
         })?;

@@ -1,6 +1,6 @@
 //! Errors of a table.
 
-use super::evict_strategy::EvictStrategy;
+use super::evict_strategy::GpuEvictStrategy;
 use crate::GpuError;
 use forerun_core::pooling::PoolingError;
 use forerun_core::size::counted;
@@ -48,7 +48,7 @@ pub enum TableError {
     #[error("scores of 4 bytes hold counts and given scores, but not those of {evict_strategy:?}")]
     NarrowScores {
         /// The eviction strategy.
-        evict_strategy: EvictStrategy,
+        evict_strategy: GpuEvictStrategy,
     },
     /// An array of a batch has the wrong length.
     #[error("{what}: {found} {unit} for {}, {expected} expected", counted(.keys, "key"))]

@@ -3,7 +3,7 @@
 /// How the score of an entry is computed. The lowest score is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-pub enum EvictStrategy {
+pub enum GpuEvictStrategy {
     /// The time of the last write or touch, in nanoseconds of the device's clock.
     Lru = 0,
     /// The number of writes and touches; if scores are given, their sum.
@@ -16,18 +16,20 @@ pub enum EvictStrategy {
     Customized = 4,
 }
 
-impl EvictStrategy {
+impl GpuEvictStrategy {
     /// All strategies.
-    pub const ALL: [EvictStrategy; 5] = [
-        EvictStrategy::Lru,
-        EvictStrategy::Lfu,
-        EvictStrategy::EpochLru,
-        EvictStrategy::EpochLfu,
-        EvictStrategy::Customized,
+    pub const ALL: [GpuEvictStrategy; 5] = [
+        GpuEvictStrategy::Lru,
+        GpuEvictStrategy::Lfu,
+        GpuEvictStrategy::EpochLru,
+        GpuEvictStrategy::EpochLfu,
+        GpuEvictStrategy::Customized,
     ];
 
     /// The strategy with this number.
-    pub(crate) fn of(number: u32) -> Option<EvictStrategy> {
-        EvictStrategy::ALL.into_iter().find(|p| *p as u32 == number)
+    pub(crate) fn of(number: u32) -> Option<GpuEvictStrategy> {
+        GpuEvictStrategy::ALL
+            .into_iter()
+            .find(|p| *p as u32 == number)
     }
 }

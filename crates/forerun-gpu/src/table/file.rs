@@ -12,7 +12,7 @@
 
 use super::batch::Entries;
 use super::error::TableError;
-use super::evict_strategy::EvictStrategy;
+use super::evict_strategy::GpuEvictStrategy;
 use super::gpu_table::GpuTable;
 use forerun_core::above_standard_streams;
 use std::fs::File;
@@ -189,7 +189,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    pub(super) fn header(&mut self) -> Result<(u64, Option<EvictStrategy>), TableError> {
+    pub(super) fn header(&mut self) -> Result<(u64, Option<GpuEvictStrategy>), TableError> {
         let mut header = Vec::new();
         self.take(&mut header, HEADER_BYTES, "the header")?;
         if &header[..4] != MAGIC {
@@ -205,7 +205,7 @@ impl<R: Read> Reader<R> {
         self.check(&header, "the header")?;
         Ok((
             le_u64(&header[8..16]),
-            EvictStrategy::of(le_u32(&header[16..20])),
+            GpuEvictStrategy::of(le_u32(&header[16..20])),
         ))
     }
 

@@ -1,7 +1,7 @@
 //! The public table: one set of operations, on a GPU or on the CPU.
 
 use super::backend::{Backend, GpuBackend};
-use super::batch::{Answers, Batch, Condition, Entries, Lookup, Operation};
+use super::batch::{Answers, Batch, Condition, Entries, LookupMode, Operation};
 use super::cpu::CpuTable;
 use super::device_table::DeviceTable;
 use super::error::TableError;
@@ -220,7 +220,7 @@ impl GpuTable {
     /// The arrays do not match the number of keys; the device's error.
     pub fn lookup(
         &self,
-        lookup: Lookup,
+        lookup: LookupMode,
         keys: &[u64],
         mut answers: Answers<'_>,
     ) -> Result<(), TableError> {
@@ -228,7 +228,7 @@ impl GpuTable {
         match &self.engine {
             Engine::Cpu(table) => {
                 #[cfg(feature = "study")]
-                if lookup == Lookup::Pipeline && table.form.width != 128 {
+                if lookup == LookupMode::Pipeline && table.form.width != 128 {
                     return Err(TableError::Lookup {
                         width: table.form.width,
                     });
@@ -259,7 +259,7 @@ impl GpuTable {
             Engine::Cpu(_) if rows_at.is_some() => return Err(GpuError::NoDevice.into()),
             Engine::Cpu(table) => table.find(keys, &mut answers, Some(&mut missed)),
             Engine::Device(table) => {
-                let (lookup, missed) = (Lookup::ByLoad, Some(&mut missed));
+                let (lookup, missed) = (LookupMode::ByLoad, Some(&mut missed));
                 table.find(lookup, keys, &mut answers, rows_at, missed)?;
             }
         }
@@ -369,11 +369,11 @@ impl GpuTable {
     /// of search. The table must be on the CPU.
     ///
     /// ```
-    /// use forerun_gpu::table::{GpuTable, Lookup, TableOptions};
+    /// use forerun_gpu::table::{GpuTable, LookupMode, TableOptions};
     ///
     /// let mut table = GpuTable::on_cpu(TableOptions::new(1 << 12, 0))?;
     /// table.insert_or_assign(&[1, 2, 3], &[], None)?;
-    /// let traffic = table.traffic(Lookup::Wide, &[1, 2, 3])?;
+    /// let traffic = table.traffic(LookupMode::Wide, &[1, 2, 3])?;
     /// // A row of 128 digests and one key for each of the three.
     /// assert_eq!((traffic.digests.b128, traffic.keys), (3, 3));
     /// # Ok::<(), forerun_gpu::table::TableError>(())
@@ -381,7 +381,7 @@ impl GpuTable {
     ///
     /// # Errors
     /// The table is not on the CPU.
-    pub fn traffic(&self, lookup: Lookup, keys: &[u64]) -> Result<Traffic, TableError> {
+    pub fn traffic(&self, lookup: LookupMode, keys: &[u64]) -> Result<Traffic, TableError> {
         match &self.engine {
             Engine::Cpu(table) => Ok(table.traffic(lookup, keys)),
             Engine::Device(_) => Err(TableError::NotCounted),

@@ -12,7 +12,7 @@
 //! more entries than it has slots. The move is then repeated with a multiple of the buckets: each
 //! bucket gets entries of one bucket only.
 
-use super::batch::{Answers, Entries, Lookup, Operation, Status};
+use super::batch::{Answers, Entries, LookupMode, Operation, Status};
 use super::cpu::CpuTable;
 use super::device_table::DeviceTable;
 use super::error::TableError;
@@ -136,7 +136,7 @@ impl GpuTable {
                 scores: Some(&mut entries.scores),
                 ..Answers::default()
             };
-            from.lookup(Lookup::ByLoad, keys, answers)?;
+            from.lookup(LookupMode::ByLoad, keys, answers)?;
             self.restore(&entries)?;
             // Those that another one has evicted are absent.
             let locked = self.lock(keys)?;

@@ -1,7 +1,7 @@
 //! Chooses the kernel for an operation, and its number of blocks.
 
 use super::backend::TableLaunch;
-use super::batch::Lookup;
+use super::batch::LookupMode;
 use super::error::TableError;
 use super::params::{LOOKUP_BY_LOAD, LOOKUP_NARROW, LOOKUP_WIDE};
 
@@ -76,7 +76,7 @@ pub(crate) fn find_pooled(width: u32, bags: u64, max: u32) -> TableLaunch {
 
 /// The kernel that finds slots, and the number that selects how tiles search.
 pub(crate) fn find_slots(
-    lookup: Lookup,
+    lookup: LookupMode,
     width: u32,
     keys: u64,
     max: u32,
@@ -90,17 +90,17 @@ pub(crate) fn find_slots(
     ];
     let by_tiles = by_key(of_width(width, names));
     Ok(match lookup {
-        Lookup::ByLoad => (by_tiles, LOOKUP_BY_LOAD),
-        Lookup::Narrow => (by_tiles, LOOKUP_NARROW),
-        Lookup::Wide => (by_tiles, LOOKUP_WIDE),
+        LookupMode::ByLoad => (by_tiles, LOOKUP_BY_LOAD),
+        LookupMode::Narrow => (by_tiles, LOOKUP_NARROW),
+        LookupMode::Wide => (by_tiles, LOOKUP_WIDE),
         #[cfg(feature = "study")]
-        Lookup::Thread => (by_key("table_find_thread"), LOOKUP_BY_LOAD),
+        LookupMode::Thread => (by_key("table_find_thread"), LOOKUP_BY_LOAD),
         #[cfg(feature = "study")]
-        Lookup::SeedRule => (by_key("table_find_seed_rule"), LOOKUP_BY_LOAD),
+        LookupMode::SeedRule => (by_key("table_find_seed_rule"), LOOKUP_BY_LOAD),
         #[cfg(feature = "study")]
-        Lookup::Pipeline if width == 128 => (by_key("table_find_pipeline"), LOOKUP_BY_LOAD),
+        LookupMode::Pipeline if width == 128 => (by_key("table_find_pipeline"), LOOKUP_BY_LOAD),
         #[cfg(feature = "study")]
-        Lookup::Pipeline => return Err(TableError::Lookup { width }),
+        LookupMode::Pipeline => return Err(TableError::Lookup { width }),
     })
 }
 
@@ -130,7 +130,7 @@ mod tests {
         for width in [16, 32, 64, 128] {
             launches.extend([write(width, 5, 9), find_rows(width, 5, 9)]);
             launches.push(find_pooled(width, 5, 9));
-            for lookup in Lookup::ALL {
+            for lookup in LookupMode::ALL {
                 launches.extend(find_slots(lookup, width, 5, 9).map(|(launch, _)| launch));
             }
         }
@@ -151,7 +151,7 @@ mod tests {
         }
         assert_eq!(seen, if cfg!(feature = "study") { 21 } else { 18 });
         #[cfg(feature = "study")]
-        assert!(find_slots(Lookup::Pipeline, 64, 5, 9).is_err());
+        assert!(find_slots(LookupMode::Pipeline, 64, 5, 9).is_err());
     }
 
     #[test]

@@ -57,11 +57,11 @@ mod traffic;
 // Hidden: for tests, which run a table on a device that fails.
 #[doc(hidden)]
 pub use backend::{Backend, BufferKind, HostBatch, TableLaunch};
-pub use batch::{Answers, Batch, Condition, Element, Entries, Lookup, Operation, Status};
+pub use batch::{Answers, Batch, Condition, Element, Entries, LookupMode, Operation, Status};
 #[cfg(feature = "study")]
 pub(crate) use candidate_slots::mix;
 pub use error::TableError;
-pub use evict_strategy::EvictStrategy;
+pub use evict_strategy::GpuEvictStrategy;
 pub use forerun_core::pooling::{
     Bags, PooledDtype, Pooling, PoolingError, PoolingOptions, RowFormat, UnknownPooledDtype,
     UnknownPooling, UnknownRowFormat,

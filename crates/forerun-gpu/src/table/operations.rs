@@ -1,6 +1,9 @@
-//! The named operations. Each combines a batch, an [`Operation`] or a [`Lookup`], and its result.
+//! The named operations. Each combines a batch, an [`Operation`] or a [`LookupMode`], and its
+//! result.
 
-use super::batch::{Answers, Batch, Element, Entries, Lookup, Operation, Status, check_rows_len};
+use super::batch::{
+    Answers, Batch, Element, Entries, LookupMode, Operation, Status, check_rows_len,
+};
 use super::error::TableError;
 use super::gpu_table::{GpuTable, RowsTo};
 use crate::{DeviceSlice, GpuError};
@@ -24,8 +27,8 @@ impl GpuTable {
     /// with their lowest score, unless the new score is lower. If a key repeats, the table keeps
     /// one of its rows, never a mix.
     ///
-    /// [`EvictStrategy::Customized`](super::EvictStrategy::Customized) and the counting strategies
-    /// use `scores`.
+    /// [`GpuEvictStrategy::Customized`](super::GpuEvictStrategy::Customized) and the counting
+    /// strategies use `scores`.
     ///
     /// # Errors
     /// Those of [`GpuTable::apply`].
@@ -175,7 +178,7 @@ impl GpuTable {
             status: Some(&mut status),
             ..Answers::default()
         };
-        self.lookup(Lookup::ByLoad, keys, answers)?;
+        self.lookup(LookupMode::ByLoad, keys, answers)?;
         Ok(status.into_iter().map(Status::is_present).collect())
     }
 
@@ -234,7 +237,7 @@ impl GpuTable {
             pointers: Some(&mut pointers),
             ..Answers::default()
         };
-        self.lookup(Lookup::ByLoad, keys, answers)?;
+        self.lookup(LookupMode::ByLoad, keys, answers)?;
         Ok(pointers)
     }
 
@@ -248,7 +251,7 @@ impl GpuTable {
             status: Some(&mut status),
             ..Answers::default()
         };
-        self.lookup(Lookup::ByLoad, keys, answers)?;
+        self.lookup(LookupMode::ByLoad, keys, answers)?;
         Ok(status.into_iter().map(Status::is_present).collect())
     }
 

@@ -1,7 +1,7 @@
 //! The options of a table.
 
 use super::error::TableError;
-use super::evict_strategy::EvictStrategy;
+use super::evict_strategy::GpuEvictStrategy;
 
 /// Slots per bucket: the width of its row of digests, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,8 +45,8 @@ pub enum Candidates {
 /// The size of a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScoreBytes {
-    /// Up to 2^32 - 1; greater scores are clamped. For [`EvictStrategy::Lfu`] and
-    /// [`EvictStrategy::Customized`].
+    /// Up to 2^32 - 1; greater scores are clamped. For [`GpuEvictStrategy::Lfu`] and
+    /// [`GpuEvictStrategy::Customized`].
     Four,
     /// The full range of u64.
     Eight,
@@ -65,9 +65,9 @@ impl ScoreBytes {
 /// The options of a table. The defaults are HierarchicalKV's: one candidate of 128 slots, and LRU.
 ///
 /// ```
-/// use forerun_gpu::table::{GpuTable, EvictStrategy, TableOptions};
+/// use forerun_gpu::table::{GpuTable, GpuEvictStrategy, TableOptions};
 ///
-/// let options = TableOptions::new(100_000, 32).evict_strategy(EvictStrategy::Customized);
+/// let options = TableOptions::new(100_000, 32).evict_strategy(GpuEvictStrategy::Customized);
 /// let table = GpuTable::on_cpu(options)?;
 /// assert!(table.capacity() >= 100_000 && table.capacity() % 128 == 0);
 /// # Ok::<(), forerun_gpu::table::TableError>(())
@@ -89,8 +89,8 @@ pub struct TableOptions {
     pub width: Width,
     /// Candidate buckets per key. Default: one.
     pub candidates: Candidates,
-    /// The eviction strategy. Default: [`EvictStrategy::Lru`].
-    pub evict_strategy: EvictStrategy,
+    /// The eviction strategy. Default: [`GpuEvictStrategy::Lru`].
+    pub evict_strategy: GpuEvictStrategy,
     /// The size of a score. Default: 8 bytes.
     pub score_bytes: ScoreBytes,
     /// The maximum bytes of rows in device memory; other rows are in pinned host memory. Keys,
@@ -111,7 +111,7 @@ forerun_core::setters! {
         row_bytes: u64,
         width: Width,
         candidates: Candidates,
-        evict_strategy: EvictStrategy,
+        evict_strategy: GpuEvictStrategy,
         score_bytes: ScoreBytes,
         device_row_bytes_max: u64,
     }
@@ -126,7 +126,7 @@ impl TableOptions {
             row_bytes,
             width: Width::W128,
             candidates: Candidates::One,
-            evict_strategy: EvictStrategy::Lru,
+            evict_strategy: GpuEvictStrategy::Lru,
             score_bytes: ScoreBytes::Eight,
             device_row_bytes_max: u64::MAX,
         }
@@ -148,7 +148,7 @@ impl TableOptions {
         }
         let narrow_fits = matches!(
             self.evict_strategy,
-            EvictStrategy::Lfu | EvictStrategy::Customized
+            GpuEvictStrategy::Lfu | GpuEvictStrategy::Customized
         );
         if self.score_bytes == ScoreBytes::Four && !narrow_fits {
             return Err(TableError::NarrowScores {

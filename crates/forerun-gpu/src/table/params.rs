@@ -4,7 +4,7 @@
 //! That file also defines the meaning of each field, because the kernels give them meaning.
 //! Addresses are the device's.
 
-use std::mem::{offset_of, size_of};
+use crate::layout::assert_layout;
 
 /// See `kernels/include/table_params.cuh`.
 #[repr(C)]
@@ -40,7 +40,7 @@ pub struct TableState {
     pub candidates: u32,
     /// 4 or 8.
     pub score_bytes: u32,
-    /// The number of a [`EvictStrategy`](super::EvictStrategy).
+    /// The number of a [`GpuEvictStrategy`](super::GpuEvictStrategy).
     pub policy: u32,
 }
 
@@ -159,11 +159,18 @@ pub const LOOKUP_NARROW: u32 = 1;
 /// The whole row at once.
 pub const LOOKUP_WIDE: u32 = 2;
 
-// The kernels assert the same sizes; the offsets are numbered there.
-const _: () = assert!(size_of::<TableState>() == 112 && size_of::<TableOp>() == 360);
-const _: () = assert!(offset_of!(TableState, buckets) == 72 && offset_of!(TableState, width) == 96);
-const _: () = assert!(offset_of!(TableOp, count) == 112 && offset_of!(TableOp, out_count) == 192);
-const _: () = assert!(offset_of!(TableOp, epoch) == 232 && offset_of!(TableOp, actions) == 280);
-const _: () = assert!(offset_of!(TableOp, concurrent_writers) == 296);
-const _: () = assert!(offset_of!(TableOp, count_at) == 304 && offset_of!(TableOp, sums) == 344);
-const _: () = assert!(offset_of!(TableOp, output) == 356);
+// `table_params.cuh` asserts the same numbers.
+assert_layout!(TableState, 112 bytes:
+    digests: 0, keys: 8, scores: 16, words: 24, pins: 32, control: 40, rows: 48, rows_host: 56,
+    rows_split: 64, buckets: 72, row_bytes: 80, row_stride_bytes: 88, width: 96,
+    candidates: 100, score_bytes: 104, policy: 108,
+);
+assert_layout!(TableOp, 360 bytes:
+    table: 0, count: 112, keys: 120, rows_in: 128, rows_out: 136, scores_in: 144,
+    scores_out: 152, slots_out: 160, pointers_out: 168, status_out: 176, flags: 184,
+    out_count: 192, out_keys: 200, out_rows: 208, out_scores: 216, out_places: 224, epoch: 232,
+    first_slot: 240, score_min: 248, score_max: 256, key_mask: 264, key_value: 272,
+    actions: 280, scan: 284, element: 288, lookup: 292, concurrent_writers: 296,
+    row_format: 300, count_at: 304, bags: 312, offsets: 320, weights: 328, found_out: 336,
+    sums: 344, pooling: 352, output: 356,
+);

@@ -1,6 +1,6 @@
 //! Scores by the table's eviction strategy: `kernels/table/score.cuh` in Rust.
 
-use super::evict_strategy::EvictStrategy;
+use super::evict_strategy::GpuEvictStrategy;
 use super::params::{SCORE_AS_GIVEN, TableOp};
 
 const LOW_32: u64 = 0xffff_ffff;
@@ -23,19 +23,19 @@ pub(crate) fn score_of(
     time_ns: impl FnOnce() -> u64,
 ) -> u64 {
     let strategy = match op.actions & SCORE_AS_GIVEN {
-        0 => EvictStrategy::of(op.table.policy).unwrap_or(EvictStrategy::Customized),
-        _ => EvictStrategy::Customized,
+        0 => GpuEvictStrategy::of(op.table.policy).unwrap_or(GpuEvictStrategy::Customized),
+        _ => GpuEvictStrategy::Customized,
     };
     let epoch = op.epoch << 32;
     let score = match strategy {
-        EvictStrategy::Lru => time_ns(),
-        EvictStrategy::Lfu => before.unwrap_or(0).saturating_add(given.unwrap_or(1)),
-        EvictStrategy::EpochLru => epoch | ((time_ns() >> 20) & LOW_32),
-        EvictStrategy::EpochLfu => {
+        GpuEvictStrategy::Lru => time_ns(),
+        GpuEvictStrategy::Lfu => before.unwrap_or(0).saturating_add(given.unwrap_or(1)),
+        GpuEvictStrategy::EpochLru => epoch | ((time_ns() >> 20) & LOW_32),
+        GpuEvictStrategy::EpochLfu => {
             let low = before.unwrap_or(0) & LOW_32;
             epoch | low.saturating_add(given.unwrap_or(1)).min(LOW_32)
         }
-        EvictStrategy::Customized => given.or(before).unwrap_or(0),
+        GpuEvictStrategy::Customized => given.or(before).unwrap_or(0),
     };
     held(op.table.score_bytes, score)
 }

@@ -7,7 +7,7 @@
 //! A launch is one call of the driver. It neither allocates nor waits. The kernel chooses how a
 //! lookup searches by the table's load, and does so again on each replay.
 
-use super::batch::{Condition, Lookup, Operation};
+use super::batch::{Condition, LookupMode, Operation};
 use super::error::TableError;
 use super::gpu_table::GpuTable;
 use super::kernel;
@@ -162,7 +162,7 @@ impl GpuTable {
     /// Those of [`GpuTable::command`].
     pub fn lookup_command<'a>(
         &'a self,
-        lookup: Lookup,
+        lookup: LookupMode,
         batch: &DeviceBatch<'a>,
         concurrent_writers: bool,
     ) -> Result<TableCommand<'a>, TableError> {

@@ -7,7 +7,7 @@
 //!
 //! Keys are read and answers are written sequentially, so only their bytes count.
 
-use super::batch::Lookup;
+use super::batch::LookupMode;
 use super::candidate_slots::{CandidateSlots, EMPTY};
 use super::cpu::CpuTable;
 use std::ops::{AddAssign, Range};
@@ -114,17 +114,17 @@ struct BucketScan {
 impl CpuTable {
     /// Counts the requests of lookups of these keys with this kind of search, as the kernels make
     /// them.
-    pub(crate) fn traffic(&self, lookup: Lookup, keys: &[u64]) -> Traffic {
+    pub(crate) fn traffic(&self, lookup: LookupMode, keys: &[u64]) -> Traffic {
         let slots = self.form.buckets * u64::from(self.form.width);
         let lookup = match lookup {
             #[cfg(feature = "study")]
-            Lookup::SeedRule if self.form.width == 128 && self.size * 8 > slots * 7 => {
-                Lookup::Pipeline
+            LookupMode::SeedRule if self.form.width == 128 && self.size * 8 > slots * 7 => {
+                LookupMode::Pipeline
             }
             #[cfg(feature = "study")]
-            Lookup::SeedRule => Lookup::Thread,
-            Lookup::ByLoad if self.size * 8 <= slots * 7 => Lookup::Narrow,
-            Lookup::ByLoad => Lookup::Wide,
+            LookupMode::SeedRule => LookupMode::Thread,
+            LookupMode::ByLoad if self.size * 8 <= slots * 7 => LookupMode::Narrow,
+            LookupMode::ByLoad => LookupMode::Wide,
             named => named,
         };
         let mut traffic = Traffic::default();
@@ -146,7 +146,7 @@ impl CpuTable {
     /// Searches a bucket.
     fn ask(
         &self,
-        lookup: Lookup,
+        lookup: LookupMode,
         traffic: &mut Traffic,
         bucket: u64,
         place: &CandidateSlots,
@@ -156,7 +156,7 @@ impl CpuTable {
         let width = u64::from(self.form.width);
         match lookup {
             #[cfg(feature = "study")]
-            Lookup::Thread => {
+            LookupMode::Thread => {
                 for turn in (0..width).step_by(CHUNK_SLOTS as usize) {
                     // The second of every two chunks is in the sector of the first.
                     if turn % SECTOR_BYTES == 0 {
@@ -177,7 +177,7 @@ impl CpuTable {
                 }
                 false
             }
-            Lookup::Narrow if home && width > SECTOR_BYTES => {
+            LookupMode::Narrow if home && width > SECTOR_BYTES => {
                 let sector = place.start..place.start + SECTOR_BYTES;
                 traffic.ask_digests(SECTOR_BYTES);
                 let scan = self.scan_bucket(traffic, bucket, sector, place, key, false);
@@ -191,7 +191,7 @@ impl CpuTable {
             _ => {
                 traffic.ask_digests(width.max(SECTOR_BYTES));
                 #[cfg(feature = "study")]
-                let all = lookup == Lookup::Pipeline;
+                let all = lookup == LookupMode::Pipeline;
                 #[cfg(not(feature = "study"))]
                 let all = false;
                 self.scan_bucket(traffic, bucket, 0..width, place, key, all)
@@ -233,14 +233,14 @@ impl CpuTable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Candidates, EvictStrategy, GpuTable, TableOptions, Width};
+    use super::super::{Candidates, GpuEvictStrategy, GpuTable, TableOptions, Width};
     use super::*;
 
     fn filled(width: Width, candidates: Candidates, share: f64) -> (GpuTable, Vec<u64>) {
         let options = TableOptions {
             width,
             candidates,
-            evict_strategy: EvictStrategy::Customized,
+            evict_strategy: GpuEvictStrategy::Customized,
             ..TableOptions::new(1 << 14, 0)
         };
         let mut table = GpuTable::on_cpu(options).unwrap();
@@ -252,13 +252,13 @@ mod tests {
     #[test]
     fn a_wide_lookup_of_a_table_that_has_not_spilled_asks_for_one_row() {
         let (table, keys) = filled(Width::W128, Candidates::Two, 0.5);
-        let there = table.traffic(Lookup::Wide, &keys).unwrap();
+        let there = table.traffic(LookupMode::Wide, &keys).unwrap();
         assert_eq!((there.found, there.lookups), (there.lookups, 8192));
         assert_eq!(there.digests.b128, there.lookups);
         assert!(there.keys >= there.lookups && there.keys < there.lookups * 3 / 2);
         assert_eq!(there.words, 0);
         let gone: Vec<u64> = (1 << 30..(1 << 30) + 8192).collect();
-        let gone = table.traffic(Lookup::Wide, &gone).unwrap();
+        let gone = table.traffic(LookupMode::Wide, &gone).unwrap();
         assert_eq!((gone.found, gone.digests.b128, gone.words), (0, 8192, 8192));
         // About 64 digests are compared, and each is equal with probability 1/254, so a lookup in
         // four reads a key.
@@ -269,23 +269,29 @@ mod tests {
     fn narrow_reads_less_than_wide_below_seven_eighths_load() {
         let (half, keys) = filled(Width::W128, Candidates::Two, 0.5);
         let of = |table: &GpuTable, lookup| table.traffic(lookup, &keys).unwrap();
-        let narrow = of(&half, Lookup::Narrow);
-        assert!(narrow.bytes < of(&half, Lookup::Wide).bytes);
-        assert_eq!(of(&half, Lookup::ByLoad), narrow);
+        let narrow = of(&half, LookupMode::Narrow);
+        assert!(narrow.bytes < of(&half, LookupMode::Wide).bytes);
+        assert_eq!(of(&half, LookupMode::ByLoad), narrow);
         #[cfg(feature = "study")]
-        assert_eq!(of(&half, Lookup::SeedRule), of(&half, Lookup::Thread));
+        assert_eq!(
+            of(&half, LookupMode::SeedRule),
+            of(&half, LookupMode::Thread)
+        );
         let (full, _) = filled(Width::W128, Candidates::Two, 1.2);
         #[cfg(feature = "study")]
-        assert_eq!(of(&full, Lookup::SeedRule), of(&full, Lookup::Pipeline));
-        assert_eq!(of(&full, Lookup::ByLoad), of(&full, Lookup::Wide));
+        assert_eq!(
+            of(&full, LookupMode::SeedRule),
+            of(&full, LookupMode::Pipeline)
+        );
+        assert_eq!(of(&full, LookupMode::ByLoad), of(&full, LookupMode::Wide));
     }
 
     #[test]
     fn every_lookup_finds_the_same_rows_and_width_32_reads_single_sectors() {
         for width in Width::ALL {
             let (table, keys) = filled(width, Candidates::One, 0.9);
-            let wide = table.traffic(Lookup::Wide, &keys).unwrap();
-            for lookup in Lookup::ALL {
+            let wide = table.traffic(LookupMode::Wide, &keys).unwrap();
+            for lookup in LookupMode::ALL {
                 let traffic = table.traffic(lookup, &keys).unwrap();
                 assert_eq!(traffic.found, wide.found, "{width:?} {lookup:?}");
                 assert!(traffic.bytes >= traffic.requests() * 32);

@@ -5,7 +5,7 @@ use crate::{Order, Shim, cases, contents, crowd_around_zero, homes, row_of, rows
 use forerun_gpu::table::params::{
     ABSENT_INSERT, FOUND_ASSIGN_ROW, FOUND_ERASE, FOUND_SCORE, TableOp,
 };
-use forerun_gpu::table::{Answers, Backend, Candidates, GpuTable, Lookup, Status, Width};
+use forerun_gpu::table::{Answers, Backend, Candidates, GpuTable, LookupMode, Status, Width};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -142,7 +142,7 @@ fn insert_into_spill(shim: &Shim, table: &mut GpuTable, row: &[u8], home_ahead: 
         slots: Some(&mut slots),
         ..Answers::default()
     };
-    table.lookup(Lookup::ByLoad, &[0], answers).unwrap();
+    table.lookup(LookupMode::ByLoad, &[0], answers).unwrap();
     let spill = slots[0] / u64::from(options.width.slots());
     let (_, home) = homes(options).next().unwrap();
     assert_ne!(spill, home);

@@ -3,7 +3,7 @@
 use crate::{Order, Shim, cases, contents, homes, on_shim, row_of, rows_of, small};
 use forerun_gpu::table::params::{ABSENT_INSERT, FOUND_ASSIGN_ROW, TableOp};
 use forerun_gpu::table::{
-    Backend, Candidates, Condition, Element, EvictStrategy, GpuTable, Status, Width,
+    Backend, Candidates, Condition, Element, GpuEvictStrategy, GpuTable, Status, Width,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -151,7 +151,7 @@ fn a_storm_of_the_greatest_keys_and_of_equal_digests_loses_none() {
 #[test]
 fn sums_and_counts_lose_nothing() {
     for seed in 0..cases(8) {
-        let options = small(Width::W32, Candidates::Two, 4).evict_strategy(EvictStrategy::Lfu);
+        let options = small(Width::W32, Candidates::Two, 4).evict_strategy(GpuEvictStrategy::Lfu);
         let Some(mut table) = on_shim(Order::Seeded(seed), options) else {
             return;
         };
@@ -345,7 +345,7 @@ fn one_of_many_threads_locks_a_key() {
 
 #[test]
 fn the_latest_are_kept_by_time() {
-    for (seed, strategy) in [EvictStrategy::Lru, EvictStrategy::EpochLru]
+    for (seed, strategy) in [GpuEvictStrategy::Lru, GpuEvictStrategy::EpochLru]
         .into_iter()
         .cycle()
         .take(4)
@@ -369,7 +369,7 @@ fn the_latest_are_kept_by_time() {
                 assert_eq!(kept, keys.iter().copied().collect(), "{strategy:?}");
             }
             // A touched entry outlives the others if the strategy depends on time.
-            if strategy == EvictStrategy::Lru {
+            if strategy == GpuEvictStrategy::Lru {
                 table.find_and_update(&[70], &mut [0; 16], None).unwrap();
                 let keys: Vec<u64> = (200..215).collect();
                 table

@@ -4,8 +4,8 @@
 use crate::lookups::fits;
 use crate::{Order, contents, on_shim, proptest_config, rows_of};
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, Condition, Element, Entries, EvictStrategy, GpuTable, Lookup,
-    Operation, ScoreBytes, Status, TableOptions, Width,
+    Answers, Batch, Candidates, Condition, Element, Entries, GpuEvictStrategy, GpuTable,
+    LookupMode, Operation, ScoreBytes, Status, TableOptions, Width,
 };
 use proptest::prelude::*;
 use std::ops::Range;
@@ -23,7 +23,7 @@ enum Step {
     },
     Find {
         keys: Vec<u64>,
-        lookup: Lookup,
+        lookup: LookupMode,
         wants: Wants,
     },
     EraseIf {
@@ -113,7 +113,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => apply,
         3 => (
             prop::collection::vec(key(), 0..40),
-            prop::sample::select(Lookup::ALL.to_vec()),
+            prop::sample::select(LookupMode::ALL.to_vec()),
             Wants::any(),
         )
             .prop_map(|(keys, lookup, wants)| Step::Find { keys, lookup, wants }),
@@ -129,9 +129,9 @@ fn options() -> impl Strategy<Value = TableOptions> {
     let candidates = prop::sample::select(vec![Candidates::One, Candidates::Two]);
     // The strategies that do not depend on time.
     let strategy = prop::sample::select(vec![
-        EvictStrategy::Lfu,
-        EvictStrategy::EpochLfu,
-        EvictStrategy::Customized,
+        GpuEvictStrategy::Lfu,
+        GpuEvictStrategy::EpochLfu,
+        GpuEvictStrategy::Customized,
     ]);
     let row_bytes = prop::sample::select(vec![0u64, 1, 4, 6, 8, 12, 13, 16, 36, 67, 160, 528]);
     // Few, so that buckets are often full: entries spill and are evicted.
@@ -150,7 +150,7 @@ fn options() -> impl Strategy<Value = TableOptions> {
                 .width(width)
                 .candidates(candidates)
                 .evict_strategy(strategy)
-                .score_bytes(if narrow && strategy != EvictStrategy::EpochLfu {
+                .score_bytes(if narrow && strategy != GpuEvictStrategy::EpochLfu {
                     ScoreBytes::Four
                 } else {
                     ScoreBytes::Eight
@@ -244,7 +244,7 @@ fn run(table: &mut GpuTable, step: &Step, stamp: u64) -> Said {
             let lookup = if fits(*lookup, table.options().width) {
                 *lookup
             } else {
-                Lookup::ByLoad
+                LookupMode::ByLoad
             };
             said = Said::collect(*wants, keys.len(), row_bytes, |answers| {
                 table.lookup(lookup, keys, answers).unwrap();

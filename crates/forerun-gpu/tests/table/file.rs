@@ -1,7 +1,7 @@
 //! Saved tables are portable between the CPU and the kernels, and are rejected if damaged.
 
 use crate::{Order, contents, on_shim, rows_of, small};
-use forerun_gpu::table::{Candidates, EvictStrategy, GpuTable, TableError, TableOptions, Width};
+use forerun_gpu::table::{Candidates, GpuEvictStrategy, GpuTable, TableError, TableOptions, Width};
 
 fn filled() -> GpuTable {
     let mut table = GpuTable::on_cpu(small(Width::W32, Candidates::Two, 4)).unwrap();
@@ -57,7 +57,7 @@ fn a_file_of_another_kind_of_table_is_refused_with_both_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("table");
     filled().save(&path).unwrap();
-    let options = TableOptions::new(100, 16).evict_strategy(EvictStrategy::Lfu);
+    let options = TableOptions::new(100, 16).evict_strategy(GpuEvictStrategy::Lfu);
     let said = GpuTable::on_cpu(options).unwrap().load(&path).unwrap_err();
     assert!(
         said.to_string()

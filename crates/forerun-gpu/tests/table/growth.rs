@@ -2,7 +2,7 @@
 
 use crate::{Order, contents, on_shim, proptest_config, row_of, rows_of, small};
 use forerun_gpu::table::{
-    Candidates, EvictStrategy, GpuTable, ScoreBytes, Status, TableError, TableOptions, Width,
+    Candidates, GpuEvictStrategy, GpuTable, ScoreBytes, Status, TableError, TableOptions, Width,
 };
 use proptest::prelude::*;
 
@@ -130,12 +130,12 @@ proptest! {
         candidates in prop::sample::select(vec![Candidates::One, Candidates::Two]),
         row_bytes in prop::sample::select(vec![0u64, 4, 6, 16, 33, 528]),
         strategy in prop::sample::select(vec![
-            (EvictStrategy::Customized, ScoreBytes::Four),
-            (EvictStrategy::Customized, ScoreBytes::Eight),
-            (EvictStrategy::Lfu, ScoreBytes::Four),
-            (EvictStrategy::Lru, ScoreBytes::Eight),
-            (EvictStrategy::EpochLru, ScoreBytes::Eight),
-            (EvictStrategy::EpochLfu, ScoreBytes::Eight),
+            (GpuEvictStrategy::Customized, ScoreBytes::Four),
+            (GpuEvictStrategy::Customized, ScoreBytes::Eight),
+            (GpuEvictStrategy::Lfu, ScoreBytes::Four),
+            (GpuEvictStrategy::Lru, ScoreBytes::Eight),
+            (GpuEvictStrategy::EpochLru, ScoreBytes::Eight),
+            (GpuEvictStrategy::EpochLfu, ScoreBytes::Eight),
         ]),
         host_rows in any::<bool>(),
         keys in prop::collection::btree_set(any::<u64>(), 0..160),

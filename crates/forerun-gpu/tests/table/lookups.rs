@@ -3,7 +3,7 @@
 use crate::{Order, Shim, all_cases, cases, on_shim, row_of, rows_of, small};
 use forerun_gpu::GpuError;
 use forerun_gpu::table::{
-    Answers, Backend, Batch, Candidates, GpuTable, Lookup, Operation, Status, TableError,
+    Answers, Backend, Batch, Candidates, GpuTable, LookupMode, Operation, Status, TableError,
     TableOptions, Width,
 };
 
@@ -31,11 +31,11 @@ fn filled(kernels: &mut GpuTable, cpu: &mut GpuTable, eighths: u64) -> Vec<u64> 
 }
 
 /// Whether a lookup works with buckets of this width.
-pub(crate) fn fits(lookup: Lookup, width: Width) -> bool {
+pub(crate) fn fits(lookup: LookupMode, width: Width) -> bool {
     lookup.name() != "pipeline" || width == Width::W128
 }
 
-fn check(kernels: &GpuTable, cpu: &GpuTable, lookup: Lookup, keys: &[u64]) {
+fn check(kernels: &GpuTable, cpu: &GpuTable, lookup: LookupMode, keys: &[u64]) {
     let what = format!("{lookup:?}, {:?}", kernels.options());
     let n = keys.len();
     let mut slots = [vec![7; n], vec![7; n]];
@@ -98,7 +98,7 @@ fn every_lookup_finds_the_same_at_every_load() {
                 let mut keys: Vec<u64> = there.iter().copied().step_by(2).collect();
                 keys.extend((0..90).map(|i| 1_000_000 + i));
                 keys.extend([u64::MAX, u64::MAX - 3, 0, 0, 0]);
-                for lookup in Lookup::ALL {
+                for lookup in LookupMode::ALL {
                     if fits(lookup, width) {
                         check(&kernels, &cpu, lookup, &keys);
                     }
@@ -148,7 +148,7 @@ fn keys_with_equal_digests_are_distinguished() {
                 .unwrap();
         }
         assert!(cpu.size().unwrap() as usize > slots * 9 / 10);
-        for lookup in Lookup::ALL {
+        for lookup in LookupMode::ALL {
             if fits(lookup, width) {
                 check(&kernels, &cpu, lookup, &keys);
             }
@@ -169,7 +169,7 @@ fn no_schedule_changes_what_is_found() {
             .unwrap();
         let there = kernels.contains(&keys).unwrap();
         let asked: Vec<u64> = (0..90).collect();
-        for lookup in Lookup::ALL {
+        for lookup in LookupMode::ALL {
             let mut status = vec![Status::Refused; asked.len()];
             let answers = Answers {
                 status: Some(&mut status),
@@ -202,7 +202,7 @@ fn no_schedule_changes_what_is_found() {
 #[test]
 fn the_pipeline_requires_buckets_of_128() {
     let table = GpuTable::on_cpu(small(Width::W64, Candidates::One, 1)).unwrap();
-    let refused = table.lookup(Lookup::Pipeline, &[1], Answers::default());
+    let refused = table.lookup(LookupMode::Pipeline, &[1], Answers::default());
     assert!(matches!(refused, Err(TableError::Lookup { width: 64 })));
 }
 

@@ -4,7 +4,7 @@
 use crate::{Order, Shim, all_cases, on_shim, proptest_config, small};
 use forerun_gpu::table::params::{ABSENT_INSERT, FOUND_ASSIGN_ROW, FOUND_SCORE, TableOp};
 use forerun_gpu::table::{
-    Backend, Bags, Candidates, EvictStrategy, GpuTable, PooledDtype, Pooling, PoolingError,
+    Backend, Bags, Candidates, GpuEvictStrategy, GpuTable, PooledDtype, Pooling, PoolingError,
     PoolingOptions, RowFormat, TableError, TableOptions, Width,
 };
 use proptest::prelude::*;
@@ -290,7 +290,7 @@ fn case() -> impl Strategy<Value = Case> {
                     options: TableOptions::new(512, row_bytes)
                         .width(width)
                         .candidates(candidates)
-                        .evict_strategy(EvictStrategy::Lfu)
+                        .evict_strategy(GpuEvictStrategy::Lfu)
                         .device_row_bytes_max(if split { 90 * row_bytes } else { u64::MAX }),
                     pooling: PoolingOptions::new(format).pooling(pooling).output(output),
                     dim,
@@ -325,7 +325,7 @@ fn long_bags_of_long_rows_are_summed_in_order() {
                 continue;
             }
             Case {
-                options: options.evict_strategy(EvictStrategy::Lfu),
+                options: options.evict_strategy(GpuEvictStrategy::Lfu),
                 pooling: PoolingOptions::new(format)
                     .pooling(Pooling::Mean)
                     .output(output),
@@ -339,7 +339,7 @@ fn long_bags_of_long_rows_are_summed_in_order() {
         }
     }
     Case {
-        options: TableOptions::new(512, 12).evict_strategy(EvictStrategy::Lfu),
+        options: TableOptions::new(512, 12).evict_strategy(GpuEvictStrategy::Lfu),
         pooling: PoolingOptions::new(RowFormat::F32),
         dim: 3,
         bags: vec![1000, 0, 31, 32, 33],

@@ -2,7 +2,7 @@
 
 use crate::{Order, contents, on_shim, rows_of};
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, EvictStrategy, GpuTable, Operation, Status, TableOptions, Width,
+    Answers, Batch, Candidates, GpuEvictStrategy, GpuTable, Operation, Status, TableOptions, Width,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -35,7 +35,7 @@ fn kept_of_the_best(table: &mut GpuTable, rounds: usize, seed: u64) -> f64 {
 fn options(slots: u64) -> TableOptions {
     TableOptions::new(slots, 8)
         .candidates(Candidates::Two)
-        .evict_strategy(EvictStrategy::Customized)
+        .evict_strategy(GpuEvictStrategy::Customized)
 }
 
 #[test]

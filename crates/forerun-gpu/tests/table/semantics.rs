@@ -2,7 +2,7 @@
 
 use crate::{Order, contents, on_shim, row_of, rows_of, small};
 use forerun_gpu::table::{
-    Answers, Batch, Candidates, Condition, Element, Entries, EvictStrategy, GpuTable, Operation,
+    Answers, Batch, Candidates, Condition, Element, Entries, GpuEvictStrategy, GpuTable, Operation,
     ScoreBytes, Status, TableError, TableOptions, Width,
 };
 use proptest::prelude::*;
@@ -164,7 +164,7 @@ fn assignments_change_only_present_rows() {
 
 /// Tables of one bucket: one whose kernels run on the host if there is a compiler, and one on the
 /// CPU.
-fn small_tables(strategy: EvictStrategy, score_bytes: ScoreBytes) -> Vec<GpuTable> {
+fn small_tables(strategy: GpuEvictStrategy, score_bytes: ScoreBytes) -> Vec<GpuTable> {
     let options = small(Width::W16, Candidates::One, 1)
         .evict_strategy(strategy)
         .score_bytes(score_bytes);
@@ -193,7 +193,7 @@ fn score_after(table: &mut GpuTable, batches: &[(u64, Option<u64>)]) -> u64 {
 
 #[test]
 fn scores_follow_their_policies() {
-    use EvictStrategy::{Customized, EpochLfu, EpochLru, Lfu, Lru};
+    use GpuEvictStrategy::{Customized, EpochLfu, EpochLru, Lfu, Lru};
     use ScoreBytes::{Eight, Four};
     const MAX: u64 = u64::MAX;
     const LOW_32: u64 = u32::MAX as u64;
@@ -235,7 +235,7 @@ fn an_entry_with_the_greatest_score_is_replaced_by_another_one() {
         (ScoreBytes::Four, u64::from(u32::MAX)),
         (ScoreBytes::Eight, u64::MAX),
     ] {
-        for mut table in small_tables(EvictStrategy::Customized, score_bytes) {
+        for mut table in small_tables(GpuEvictStrategy::Customized, score_bytes) {
             let keys: Vec<u64> = (0..16).collect();
             let rows = rows_of(&keys, 0, 16);
             let status = table
@@ -382,7 +382,7 @@ fn wrong_batches_and_options_are_refused_by_name() {
     assert!(matches!(
         of(narrow),
         TableError::NarrowScores {
-            evict_strategy: EvictStrategy::Lru
+            evict_strategy: GpuEvictStrategy::Lru
         }
     ));
     assert!(matches!(

@@ -78,9 +78,9 @@ impl From<RegionError> for Error {
 /// The options of a table.
 ///
 /// ```
-/// use forerun_hash::{HashTable, Options};
+/// use forerun_hash::{HashTable, HashTableOptions};
 ///
-/// let options = Options::default().capacity(1_000_000);
+/// let options = HashTableOptions::default().capacity(1_000_000);
 /// let table = HashTable::with_options(options)?;
 /// assert!(table.slots() >= 1_000_000);
 /// # Ok::<(), forerun_hash::Error>(())
@@ -89,7 +89,7 @@ impl From<RegionError> for Error {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default))]
 #[non_exhaustive]
-pub struct Options {
+pub struct HashTableOptions {
     /// The number of entries to allocate memory for. If more are inserted, the table grows.
     /// Default: 0.
     pub capacity: usize,
@@ -101,7 +101,7 @@ pub struct Options {
 }
 
 forerun_core::setters! {
-    Options { capacity: usize, pages: Pages } into { seed: Option<u64> }
+    HashTableOptions { capacity: usize, pages: Pages } into { seed: Option<u64> }
 }
 
 /// A hash table of `u64` to `u64` for any number of concurrent readers and writers, built for
@@ -148,7 +148,7 @@ impl HashTable {
     /// # Errors
     /// [`Error::Memory`] if 16 KiB cannot be allocated.
     pub fn new() -> Result<HashTable, Error> {
-        HashTable::with_options(Options::default())
+        HashTable::with_options(HashTableOptions::default())
     }
 
     /// An empty table with memory for `capacity` entries.
@@ -156,9 +156,9 @@ impl HashTable {
     /// # Errors
     /// [`Error::Memory`], [`Error::TooLarge`].
     pub fn with_capacity(capacity: usize) -> Result<HashTable, Error> {
-        HashTable::with_options(Options {
+        HashTable::with_options(HashTableOptions {
             capacity,
-            ..Options::default()
+            ..HashTableOptions::default()
         })
     }
 
@@ -166,7 +166,7 @@ impl HashTable {
     ///
     /// # Errors
     /// [`Error::Memory`], [`Error::TooLarge`].
-    pub fn with_options(options: Options) -> Result<HashTable, Error> {
+    pub fn with_options(options: HashTableOptions) -> Result<HashTable, Error> {
         let permutation = options
             .seed
             .map_or_else(Permutation::random, Permutation::from_seed);
@@ -189,7 +189,10 @@ impl HashTable {
     /// # Errors
     /// See [`HashTable::with_options`].
     #[doc(hidden)]
-    pub fn with_collector(options: Options, collector: Collector) -> Result<HashTable, Error> {
+    pub fn with_collector(
+        options: HashTableOptions,
+        collector: Collector,
+    ) -> Result<HashTable, Error> {
         let mut table = HashTable::with_options(options)?;
         table.collector = Some(collector);
         Ok(table)

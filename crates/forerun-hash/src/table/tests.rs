@@ -8,10 +8,10 @@ use forerun_core::hashing::Permutation;
 const SEED: u64 = 42;
 
 fn table(capacity: usize) -> HashTable {
-    let options = Options {
+    let options = HashTableOptions {
         capacity,
         seed: Some(SEED),
-        ..Options::default()
+        ..HashTableOptions::default()
     };
     HashTable::with_options(options).unwrap()
 }

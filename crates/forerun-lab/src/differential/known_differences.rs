@@ -253,8 +253,8 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     masked(
         Affected::Any,
         "In `stats`, `cmd_meta` counts all meta commands; memcached counts only `me`. \
-         `total_items` counts every version that was written, `touch` included. `curr_items`, \
-         `get_expired` and `get_flushed` depend on when items are reclaimed. Statistics of the \
+         `total_items` counts every version that was written, `touch` included. `get_flushed` is \
+         0. `curr_items` and `get_expired` depend on when items are reclaimed. Statistics of the \
          process, its memory, threads and connections differ.",
     ),
     masked(

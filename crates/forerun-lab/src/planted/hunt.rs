@@ -167,8 +167,8 @@ impl Programs {
             let name = message["target"]["name"].as_str().unwrap_or_default();
             if name == "forerun-lab" {
                 lab = Some(PathBuf::from(program));
-            } else if let Some(test) = wanted.iter().find(|(_, file)| file == name) {
-                tests.insert(test.clone(), PathBuf::from(program));
+            } else if let Some(test) = test_file(&message).filter(|test| wanted.contains(test)) {
+                tests.insert(test, PathBuf::from(program));
             }
         }
         Ok(Programs {
@@ -193,6 +193,15 @@ impl Programs {
         ensure!(said.contains("running 1 test\n"), "there is no test {test}");
         Ok(output.status.success())
     }
+}
+
+/// The crate and the file of the tests that cargo has built, from its message. Crates may have test
+/// files of the same name, and cargo builds all of them.
+fn test_file(message: &serde_json::Value) -> Option<(String, String)> {
+    let manifest = Path::new(message["manifest_path"].as_str()?);
+    let package = manifest.parent()?.file_name()?.to_str()?;
+    let file = message["target"]["name"].as_str()?;
+    Some((package.to_owned(), file.to_owned()))
 }
 
 fn tests(patches: &[Patch]) -> impl Iterator<Item = (&Patch, &Test)> {
@@ -285,4 +294,23 @@ fn simulate<C: Counts>(patch: &Patch, simulator: &Search) -> anyhow::Result<bool
     }
     println!();
     Ok(found.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_of_two_crates_in_files_of_one_name_differ() {
+        let built = |package: &str| {
+            test_file(&serde_json::json!({
+                "manifest_path": format!("/copy/crates/{package}/Cargo.toml"),
+                "target": { "name": "model" },
+                "executable": "/copy/target/release/deps/model-1",
+            }))
+        };
+        let expected = ("forerun-db".to_owned(), "model".to_owned());
+        assert_eq!(built("forerun-db"), Some(expected));
+        assert_ne!(built("forerun-db"), built("forerun-server"));
+    }
 }

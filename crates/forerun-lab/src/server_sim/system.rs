@@ -18,7 +18,7 @@ use super::disk::{Disk, DiskPlan, StoredFile};
 use super::net::{Net, SimListener, SimPoll, SimSocket};
 
 #[derive(Debug)]
-struct State {
+struct SystemState {
     start: Instant,
     now: Duration,
     /// The wall clock when `now` was 0, plus all changes since then.
@@ -36,7 +36,7 @@ struct State {
 #[derive(Clone, Debug)]
 pub struct SimSystem {
     pub net: Net,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SystemState>>,
 }
 
 /// A thread of the server other than the acceptor and the workers.
@@ -70,7 +70,7 @@ impl SimSystem {
     pub fn new(net: Net, unix_s: u64) -> SimSystem {
         SimSystem {
             net,
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(SystemState {
                 start: Instant::now(),
                 now: Duration::ZERO,
                 unix_s: unix_s as i64,
@@ -83,7 +83,7 @@ impl SimSystem {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SystemState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -30,11 +30,11 @@ pub struct SimIo {
     clock: Arc<WallClock>,
     /// How long a sync of a file takes.
     sync_time: Duration,
-    state: Arc<State>,
+    state: Arc<FaultState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FaultState {
     is_crashed: AtomicBool,
     /// Calls that the disk failed since faults were last planned.
     failures: Mutex<Vec<Failure>>,
@@ -187,7 +187,7 @@ impl SimIo {
 
     /// The number of open files, and of those that are runs of a store.
     pub fn open_files(&self) -> (u64, u64) {
-        let State {
+        let FaultState {
             open, open_runs, ..
         } = &*self.state;
         (open.load(SeqCst), open_runs.load(SeqCst))

@@ -4,7 +4,7 @@
 //! compiles and never runs.
 
 use std::convert::Infallible;
-use std::io::{self, IoSlice, Read, Write};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,25 +77,7 @@ impl UcxSocket {
     }
 }
 
-impl Read for UcxSocket {
-    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-        match self.0 {}
-    }
-}
-
-impl Write for UcxSocket {
-    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-        match self.0 {}
-    }
-
-    fn write_vectored(&mut self, _: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self.0 {}
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self.0 {}
-    }
-}
+forerun_core::uninhabited_stream!(UcxSocket);
 
 impl UcxPoll {
     pub(crate) fn register(

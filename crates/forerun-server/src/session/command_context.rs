@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forerun_cache::{ArithmeticResult, Cache, Direction, Expiry, Item};
+use forerun_cache::{ArithmeticOp, ArithmeticResult, Cache, Expiry, Item};
 
 use crate::counters::Counters;
 use crate::output::Output;
@@ -105,17 +105,17 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Counts an increment or a decrement.
-    pub(super) fn count_arithmetic(&self, direction: Direction, counted: &ArithmeticResult) {
+    pub(super) fn count_arithmetic(&self, op: ArithmeticOp, counted: &ArithmeticResult) {
         let counters = self.counters;
-        match (direction, counted) {
-            (Direction::Increment, ArithmeticResult::Changed { is_new: false, .. }) => {
+        match (op, counted) {
+            (ArithmeticOp::Increment, ArithmeticResult::Changed { is_new: false, .. }) => {
                 counters.incr_hits.add(1)
             }
-            (Direction::Decrement, ArithmeticResult::Changed { is_new: false, .. }) => {
+            (ArithmeticOp::Decrement, ArithmeticResult::Changed { is_new: false, .. }) => {
                 counters.decr_hits.add(1)
             }
-            (Direction::Increment, ArithmeticResult::NotFound) => counters.incr_misses.add(1),
-            (Direction::Decrement, ArithmeticResult::NotFound) => counters.decr_misses.add(1),
+            (ArithmeticOp::Increment, ArithmeticResult::NotFound) => counters.incr_misses.add(1),
+            (ArithmeticOp::Decrement, ArithmeticResult::NotFound) => counters.decr_misses.add(1),
             _ => {}
         }
     }

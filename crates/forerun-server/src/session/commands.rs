@@ -1,6 +1,6 @@
 //! One-line commands that are not batched: everything except reads and storage.
 
-use forerun_cache::{Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, StoreMode};
+use forerun_cache::{Arithmetic, ArithmeticOp, ArithmeticResult, Delete, DeleteResult, StoreMode};
 use forerun_wire::multi_get;
 
 use crate::prefix_counts::KeyEvent;
@@ -110,8 +110,8 @@ impl Session {
                 None => context.push(replies::BAD_EXPTIME),
             },
             (b"delete", 2..=4) => delete(tokens, context),
-            (b"incr", 3 | 4) => arithmetic(tokens, Direction::Increment, context),
-            (b"decr", 3 | 4) => arithmetic(tokens, Direction::Decrement, context),
+            (b"incr", 3 | 4) => arithmetic(tokens, ArithmeticOp::Increment, context),
+            (b"decr", 3 | 4) => arithmetic(tokens, ArithmeticOp::Decrement, context),
             (b"touch", 3 | 4) => touch(tokens, context),
             (b"flush_all", 1..=3) => flush_all(tokens, context),
             (b"version", _) => {
@@ -168,7 +168,7 @@ fn delete(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
 }
 
 /// `incr key delta [noreply]`, `decr …`.
-fn arithmetic(tokens: &Tokens<'_>, direction: Direction, context: &mut CommandContext<'_>) {
+fn arithmetic(tokens: &Tokens<'_>, op: ArithmeticOp, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
     let key = tokens.get(1);
     if key.len() > KEY_BYTES_MAX {
@@ -178,10 +178,10 @@ fn arithmetic(tokens: &Tokens<'_>, direction: Direction, context: &mut CommandCo
         return context.push_unless(quiet, replies::BAD_DELTA);
     };
     let counted = context.cache_for_write(key).arithmetic(Arithmetic {
-        direction,
+        op,
         ..Arithmetic::increment(key, delta)
     });
-    context.count_arithmetic(direction, &counted);
+    context.count_arithmetic(op, &counted);
     let reply = match counted {
         ArithmeticResult::Changed { value, .. } => {
             if !quiet {

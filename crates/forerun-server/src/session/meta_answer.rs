@@ -9,35 +9,23 @@ use crate::protocol::tokens::split;
 
 use super::command_context::CommandContext;
 
-/// What a command knows about the item in its answer. The answer omits unknown values.
+/// What a command knows about the item in its answer. The answer omits unknown values. No method has
+/// a default, because a forgotten one would silently remove its flag from some answers.
 pub(super) trait Known {
-    fn cas(&self) -> Option<u64> {
-        None
-    }
+    fn cas(&self) -> Option<u64>;
 
     /// The value's length.
-    fn size(&self) -> Option<u64> {
-        None
-    }
+    fn size(&self) -> Option<u64>;
 
-    fn expiry(&self) -> Option<Expiry> {
-        None
-    }
+    fn expiry(&self) -> Option<Expiry>;
 
-    fn client_flags(&self) -> Option<u64> {
-        None
-    }
+    fn client_flags(&self) -> Option<u64>;
 
-    fn was_fetched(&self) -> Option<bool> {
-        None
-    }
+    fn was_fetched(&self) -> Option<bool>;
 
     /// The time of the last access to the item, in seconds on the cache's clock. `now_s` is the
     /// current second.
-    fn last_access_s(&self, now_s: u32) -> Option<u32> {
-        let _ = now_s;
-        None
-    }
+    fn last_access_s(&self, now_s: u32) -> Option<u32>;
 }
 
 impl Known for Item<'_> {

@@ -2,7 +2,7 @@
 //! `ma`, `me`.
 
 use forerun_cache::{
-    Arithmetic, ArithmeticResult, Delete, DeleteResult, Direction, Expiry, Invalidate,
+    Arithmetic, ArithmeticOp, ArithmeticResult, Delete, DeleteResult, Expiry, Invalidate,
 };
 
 use crate::protocol::meta_flags::{Command, Flags};
@@ -83,9 +83,9 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
         Ok(key) => key,
         Err(reply) => return context.push(reply),
     };
-    let direction = match flags.mode {
-        None | Some(b'I' | b'+') => Direction::Increment,
-        Some(b'D' | b'-') => Direction::Decrement,
+    let op = match flags.mode {
+        None | Some(b'I' | b'+') => ArithmeticOp::Increment,
+        Some(b'D' | b'-') => ArithmeticOp::Decrement,
         Some(_) => return context.push(replies::BAD_MODE_MA),
     };
     // A `t` before the `T` reports the old time.
@@ -103,7 +103,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
     let counted = cache.arithmetic(Arithmetic {
         key,
         delta: flags.delta,
-        direction,
+        op,
         // No item has version 0. Memcached compares nothing if the version is 0.
         compare_cas: flags.compare_cas.filter(|&cas| cas != 0),
         new_cas: flags.new_cas,
@@ -112,7 +112,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
             .vivify
             .map(|_| (flags.initial, expiry_of_new(context, &flags))),
     });
-    context.count_arithmetic(direction, &counted);
+    context.count_arithmetic(op, &counted);
     let code = match counted {
         ArithmeticResult::Changed {
             value,
@@ -170,8 +170,24 @@ impl Known for Counter {
         Some(self.cas)
     }
 
+    fn size(&self) -> Option<u64> {
+        None
+    }
+
     fn expiry(&self) -> Option<Expiry> {
         Some(self.expiry)
+    }
+
+    fn client_flags(&self) -> Option<u64> {
+        None
+    }
+
+    fn was_fetched(&self) -> Option<bool> {
+        None
+    }
+
+    fn last_access_s(&self, _: u32) -> Option<u32> {
+        None
     }
 }
 

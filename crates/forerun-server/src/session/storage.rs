@@ -12,7 +12,7 @@
 
 use std::borrow::Cow;
 
-use forerun_cache::{Cache, Error, Expiry, Store, StoreMode, StoreResult, Value, ValueBuffer};
+use forerun_cache::{Cache, Error, Expiry, Store, StoreMode, StoreResult, StoreValue, ValueBuffer};
 
 use crate::input::LINE_BYTES_MAX;
 use crate::prefix_counts::KeyEvent;
@@ -82,6 +82,22 @@ impl Known for StoredItem<'_> {
             guard.peek(self.key).map_or(0, |item| item.value().len())
         };
         Some(self.size.unwrap_or_else(peeked) as u64)
+    }
+
+    fn expiry(&self) -> Option<Expiry> {
+        None
+    }
+
+    fn client_flags(&self) -> Option<u64> {
+        None
+    }
+
+    fn was_fetched(&self) -> Option<bool> {
+        None
+    }
+
+    fn last_access_s(&self, _: u32) -> Option<u32> {
+        None
     }
 }
 
@@ -169,7 +185,7 @@ impl Session {
             *at += line_len + block_len;
             let (value, end) = block.split_at(len);
             if end == BLOCK_END {
-                command.store(context, Value::Bytes(value));
+                command.store(context, StoreValue::Bytes(value));
             } else {
                 command.refuse_block(context);
             }
@@ -227,7 +243,7 @@ impl Pending {
     /// Stores the value.
     pub(super) fn finish(self, context: &mut CommandContext<'_>) {
         if self.end_ok {
-            self.command.store(context, Value::Buffer(self.buffer));
+            self.command.store(context, StoreValue::Buffer(self.buffer));
         } else {
             self.command.refuse_block(context);
         }
@@ -251,7 +267,7 @@ impl StoreCommand<'_> {
     }
 
     /// Stores a value and answers the client.
-    fn store(&self, context: &mut CommandContext<'_>, value: Value<'_>) {
+    fn store(&self, context: &mut CommandContext<'_>, value: StoreValue<'_>) {
         let len = value.len();
         let store = Store {
             key: &self.key,

@@ -13,7 +13,7 @@
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cache, Expiry, Item, KEY_BYTES_MAX, Store, StoreResult, Value};
+use forerun_cache::{Cache, Expiry, Item, KEY_BYTES_MAX, Store, StoreResult, StoreValue};
 
 use super::Fault;
 use super::frames::{FRAME_BYTES, FrameReader};
@@ -117,7 +117,7 @@ pub(super) fn read_record<R: io::Read>(
         // The clock ends after 136 years, so items that would live longer expire then.
         _ => Expiry::At(now_s.saturating_add(u32::try_from(left_s).unwrap_or(u32::MAX))),
     };
-    let value: Value<'_> = if value_len <= FRAME_BYTES {
+    let value: StoreValue<'_> = if value_len <= FRAME_BYTES {
         value.resize(value_len, 0);
         from.take(value)?;
         value.as_slice().into()

@@ -286,6 +286,11 @@ fn only_users_get_in() {
     );
     ask(
         &mut stream,
+        "set x 0 0 5000\r\n",
+        "CLIENT_ERROR auth token too long\r\n",
+    );
+    ask(
+        &mut stream,
         "set x 0 0 12\r\nalice s3cret\r\nget x\r\n",
         "STORED\r\nEND\r\n",
     );

@@ -120,7 +120,7 @@ impl RowSlab {
             len_bytes: usize::MAX,
         };
         let len_bytes = stride_bytes.checked_mul(slots as usize).ok_or(too_large)?;
-        let options = forerun_hash::Options::default()
+        let options = forerun_hash::HashTableOptions::default()
             .capacity(index_rows)
             .pages(pages)
             .seed(None);

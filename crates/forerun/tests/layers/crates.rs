@@ -30,6 +30,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "size",
             "pooling",
             "touch",
+            "uninhabited_stream",
         ],
         one_idea: &[],
     },
@@ -68,8 +69,6 @@ pub(crate) const CRATES: &[Layers] = &[
             ("memtable::arena", "memtable::node"),
             // The skip list and its index.
             ("memtable::skip_list", "memtable::skip_list_index"),
-            // A batch is answered through the hash index where there is one.
-            ("memtable::hash_lookup", "memtable::lookup_batch"),
         ],
     },
     Layers {
@@ -112,6 +111,7 @@ pub(crate) const CRATES: &[Layers] = &[
     Layers {
         name: "forerun-gpu",
         modules: &[
+            "layout",
             "copy_version",
             "gather_error",
             "memory_type",
@@ -227,7 +227,6 @@ pub(crate) const CRATES: &[Layers] = &[
             "snapshot_error",
             "error",
             "address",
-            "regular_file",
             "health",
             "log_limit",
             "waiting_values",

@@ -97,10 +97,10 @@ pub(super) fn run(gpu: &Gpu, progress: &Progress) -> Result<Vec<String>> {
     let within = within_device::run(gpu, &stream).context("copies within the device")?;
     lines.push(format!("{within} copies within the device"));
     registered(gpu, &stream).context("registered memory")?;
-    lines.push("a gather from registered memory of the caller's".into());
+    lines.push("a gather from memory that the caller registered".into());
     lines.push(far(gpu, &stream).context("offsets past 2^31")?);
     product(gpu, &stream).context("the matrix product")?;
-    lines.push("the matrix product against the CPU's".into());
+    lines.push("the matrix product, compared with the CPU's".into());
     Ok(lines)
 }
 

@@ -12,7 +12,7 @@ use crate::server::data::{Items, KEY_BYTES};
 use anyhow::{Context, Result, bail, ensure};
 use foldhash::quality::FixedState;
 use forerun_cache::{Cache, CacheOptions, Item, Store, StoreResult};
-use forerun_hash::{HashTable, Options};
+use forerun_hash::{HashTable, HashTableOptions};
 use forerun_studies::designs::{FixedTable, Lookup, build};
 use std::hash::{BuildHasher, Hasher};
 
@@ -50,7 +50,7 @@ pub(super) fn filled(name: IndexName, items: Items) -> Result<Box<dyn Index>> {
         IndexDesign::Cache => Box::new(Cached::filled(items, name.lookup)?),
         IndexDesign::Table => {
             let capacity = (slots as f64 * PLANNED_LOAD) as usize;
-            let options = Options::default().capacity(capacity).seed(SEED);
+            let options = HashTableOptions::default().capacity(capacity).seed(SEED);
             let table = Production(HashTable::with_options(options)?);
             Box::new(Hashed::filled(table, items, name.lookup)?)
         }

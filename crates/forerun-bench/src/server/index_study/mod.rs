@@ -26,8 +26,9 @@ pub use study_server::{ServeArgs, serve};
 
 use super::blocking_connection::BlockingConnection;
 use super::data::{Items, KEY_BYTES};
+use super::form::Form;
 use super::link::Transport;
-use super::request::{Form, Requests};
+use super::request::Requests;
 use super::server_process::Program;
 use super::{Bench, Cell, Target, TurnTotals, load};
 use crate::output::write_facts;

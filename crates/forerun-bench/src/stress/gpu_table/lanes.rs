@@ -10,8 +10,8 @@ use std::thread;
 
 use anyhow::{anyhow, ensure};
 use forerun::gpu::table::{
-    Answers, Bags, Batch, DeviceBatch, Element, GpuTable, Lookup, Operation, PooledBatch, Status,
-    TableCommand, TableError,
+    Answers, Bags, Batch, DeviceBatch, Element, GpuTable, LookupMode, Operation, PooledBatch,
+    Status, TableCommand, TableError,
 };
 use forerun::gpu::{DeviceBuffer, Gpu, GpuError, Stream};
 
@@ -31,7 +31,7 @@ pub enum Work {
     /// Copies rows out while others write.
     Find,
     /// Returns which keys are present, by this kind of lookup.
-    Contains(Lookup),
+    Contains(LookupMode),
     /// Sums the rows of bags of keys while others write.
     FindPooled,
 }
@@ -135,7 +135,7 @@ fn one(table: &RwLock<&mut GpuTable>, job: &Job) -> Result<Answer, TableError> {
         (None, work) => {
             let lookup = match work {
                 Work::Contains(lookup) => lookup,
-                _ => Lookup::ByLoad,
+                _ => LookupMode::ByLoad,
             };
             let table = table.read().unwrap_or_else(PoisonError::into_inner);
             table.lookup(lookup, &job.keys, answers)?;
@@ -243,7 +243,7 @@ impl Arrays {
         match (job.work.operation(), job.work) {
             (Some(operation), _) => table.command(operation, &batch),
             (None, Work::Contains(lookup)) => table.lookup_command(lookup, &batch, true),
-            (None, _) => table.lookup_command(Lookup::ByLoad, &batch, true),
+            (None, _) => table.lookup_command(LookupMode::ByLoad, &batch, true),
         }
     }
 

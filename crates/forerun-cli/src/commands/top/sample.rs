@@ -14,6 +14,9 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Requests whose answers are timed for each sample.
 const PROBES: usize = 20;
 
+/// Names and values.
+type Stats = Vec<(String, String)>;
+
 /// A connection to a server.
 pub(super) struct Connection(RawConnection);
 
@@ -49,10 +52,10 @@ impl Connection {
 
     /// Asks for all statistics. The error is a text for the view.
     pub fn sample(&mut self) -> Result<Sample, String> {
-        let stats = self.stats("stats\r\n")?;
+        let stats = self.stats("stats\r\n")??;
         let at = Instant::now();
-        // Old servers, and those that forbid it, have no list of connections.
-        let connections = self.stats("stats conns\r\n").unwrap_or_default();
+        // Old servers, and those that forbid it, refuse to list their connections.
+        let connections = self.stats("stats conns\r\n")?.unwrap_or_default();
         let clients = clients_of(&connections);
         let mut answers = Vec::with_capacity(PROBES);
         for _ in 0..PROBES {
@@ -70,7 +73,9 @@ impl Connection {
         })
     }
 
-    fn stats(&mut self, request: &str) -> Result<Vec<(String, String)>, String> {
+    /// Asks for statistics. The inner error is the server's refusal, after which the connection can
+    /// be used; after the outer one it cannot, because the next line may belong to this answer.
+    fn stats(&mut self, request: &str) -> Result<Result<Stats, String>, String> {
         self.ask(request.as_bytes())?;
         let mut stats = Vec::new();
         let mut bytes = 0;
@@ -78,10 +83,13 @@ impl Connection {
             let line = self.line()?;
             bytes += line.len() as u64;
             if line == "END" {
-                return Ok(stats);
+                return Ok(Ok(stats));
             }
             if line == login::UNAUTHENTICATED {
-                return Err(login::NEEDS_USER.to_owned());
+                return Ok(Err(login::NEEDS_USER.to_owned()));
+            }
+            if stats.is_empty() && is_refusal(&line) {
+                return Ok(Err(answers(&line)));
             }
             let pair = line
                 .strip_prefix("STAT ")
@@ -90,7 +98,7 @@ impl Connection {
                 Some((name, value)) if bytes < ANSWER_BYTES_MAX => {
                     stats.push((name.to_owned(), value.to_owned()));
                 }
-                _ => return Err(format!("answers {line:?}")),
+                _ => return Err(answers(&line)),
             }
         }
     }
@@ -103,6 +111,15 @@ impl Connection {
         let line = self.0.line().map_err(shown)?;
         Ok(String::from_utf8_lossy(line).trim_end().to_owned())
     }
+}
+
+/// Whether a line is a whole answer that says why there is no other.
+fn is_refusal(line: &str) -> bool {
+    line == "ERROR" || line.starts_with("CLIENT_ERROR ") || line.starts_with("SERVER_ERROR ")
+}
+
+fn answers(line: &str) -> String {
+    format!("answers {line:?}")
 }
 
 /// An error as the view shows it behind the server's name.
@@ -150,6 +167,9 @@ fn client_of(addr: &str) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+
     use super::*;
 
     /// A sample at a time, with these statistics.
@@ -162,6 +182,45 @@ pub(super) mod tests {
                 .collect(),
             clients: BTreeMap::new(),
             answers: vec![Duration::from_micros(50); PROBES],
+        }
+    }
+
+    /// A connection to a server that has no statistics but a version, and answers `stats conns`
+    /// with `list`.
+    fn connection(list: &'static [u8]) -> Connection {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            let (mut answers, _) = listener.accept().expect("a connection");
+            let requests = answers.try_clone().expect("the same connection");
+            for request in BufReader::new(requests).lines() {
+                let answer = match request.expect("a request").as_str() {
+                    "stats" => b"END\r\n",
+                    "stats conns" => list,
+                    _ => b"VERSION 1\r\n",
+                };
+                answers.write_all(answer).expect("it is sent");
+            }
+        });
+        let server = ServerAddress::tcp("127.0.0.1", port);
+        let timeout = Duration::from_millis(100);
+        let opened = Login::default().open(&server, timeout);
+        Connection(opened.expect("the server accepts"))
+    }
+
+    #[test]
+    fn a_server_may_refuse_to_list_its_connections() {
+        for refusal in [&b"ERROR\r\n"[..], b"CLIENT_ERROR no access\r\n", b"END\r\n"] {
+            let sample = connection(refusal).sample().expect("a sample");
+            assert!(sample.clients.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_list_of_connections_that_does_not_arrive_whole_is_an_error() {
+        for part in [&b""[..], b"STAT 26:addr tcp:10.0.0.1:4711\r\n"] {
+            let error = connection(part).sample().err().expect("an error");
+            assert!(error.contains("does not answer within"), "{error}");
         }
     }
 

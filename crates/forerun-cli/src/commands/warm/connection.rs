@@ -31,24 +31,16 @@ pub(super) fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::io::{self, Write};
-    use std::net::{Shutdown, TcpListener};
+#[path = "../../../../forerun-client/tests/testing/one_connection.rs"]
+mod one_connection;
 
+#[cfg(test)]
+pub(super) mod tests {
     use super::*;
 
     /// A connection whose server has sent `bytes` and ignores what it receives.
     pub(in super::super) fn of(bytes: &[u8]) -> RawConnection {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let bytes = bytes.to_vec();
-        std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("a connection");
-            let _ = stream.write_all(&bytes);
-            let _ = stream.shutdown(Shutdown::Write);
-            let _ = io::copy(&mut stream, &mut io::sink());
-        });
-        let server = ServerAddress::tcp("127.0.0.1", port);
+        let server = ServerAddress::tcp("127.0.0.1", one_connection::sending(bytes));
         open(&server, &Login::default()).expect("a connection")
     }
 }

@@ -22,7 +22,7 @@ pub use std::thread::{
 
 /// A scope of threads that end before the scope does.
 pub struct Scope<'scope, 'env: 'scope> {
-    // Emptied by `scope` and not by a drop, which could be given references that are no longer
+    // `scope` empties this by hand: a drop could run when the borrowed references are no longer
     // valid.
     started: ManuallyDrop<Mutex<Vec<Arc<dyn Started + 'scope>>>>,
     // As in `std::thread::Scope`: both lifetimes must be invariant.

@@ -37,13 +37,13 @@ fn pool() -> &'static Pool {
 
 #[derive(Default)]
 struct Pool {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Signalled when jobs arrive.
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     jobs: VecDeque<Job>,
     /// Threads that wait for work.
     idle: usize,

@@ -18,7 +18,7 @@ use crate::cache::driver::Reads;
 use crate::comparator::KeyOrder;
 use crate::run::interleaved_seek::InterleavedSeek;
 use crate::run::page::{Page, PageKind};
-use crate::run::page_search::{self, Step};
+use crate::run::page_search::{self, GroupSearch};
 use crate::versions::{
     BEHIND_ALL, Kind, SEQUENCE_MAX, SeekSide, SeekTarget, Version, VersionCursor,
 };
@@ -249,8 +249,8 @@ impl<'r> RunCursor<'r> {
 /// too. The first lines of the page have been prefetched.
 async fn rows_before(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence: u64) -> usize {
     let group = match page_search::find_group(page, order, key) {
-        Step::Row(row) => return row,
-        Step::Group(group) => group,
+        GroupSearch::Row(row) => return row,
+        GroupSearch::Group(group) => group,
     };
     if group.index > 0 || page.kind() == PageKind::Internal {
         page.prefetch_group(group.index);

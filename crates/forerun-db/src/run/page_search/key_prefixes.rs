@@ -25,8 +25,8 @@ use crate::comparator::KeyOrder;
 #[inline(always)]
 pub(super) fn rows_before(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence: u64) -> usize {
     match find_group(page, order, key) {
-        Step::Row(row) => row,
-        Step::Group(group) => {
+        GroupSearch::Row(row) => row,
+        GroupSearch::Group(group) => {
             page.prefetch_group(group.index);
             let matches = prefix_matches(page, key, group);
             rows_before_in(page, order, key, sequence, matches)
@@ -40,8 +40,8 @@ pub(super) fn rows_before(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence
 #[inline(always)]
 pub(super) fn find(page: Page<'_>, order: &KeyOrder, key: &[u8], sequence: u64) -> Option<usize> {
     match find_group(page, order, key) {
-        Step::Row(_) => None,
-        Step::Group(group) => {
+        GroupSearch::Row(_) => None,
+        GroupSearch::Group(group) => {
             page.prefetch_group(group.index);
             let matches = prefix_matches(page, key, group);
             find_in(page, order, key, sequence, matches)
@@ -65,9 +65,9 @@ pub(in super::super) fn key_prefix_of(order: &KeyOrder, suffix: &[u8]) -> u32 {
     }
 }
 
-/// The result of the first step.
+/// The result of [`find_group`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum GroupSearch {
     /// No row has the key, and this many rows are before it. The search does not have to read more
     /// of the page.
     Row(usize),
@@ -89,14 +89,14 @@ pub(crate) struct Group {
 /// If the common prefix is longer than 16 bytes, this step assumes that the key has the rest of it;
 /// [`prefix_matches`] compares it.
 #[inline(always)]
-pub(crate) fn find_group(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
+pub(crate) fn find_group(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> GroupSearch {
     let prefix_len = page.prefix_len();
     if prefix_len > 0 {
         let mask = compare::mask(prefix_len);
         let prefix = u128::from_be_bytes(*page.inline_prefix());
         let start = packed(key) & mask;
         if start != prefix || key.len() < prefix_len.min(INLINE_PREFIX_BYTES) {
-            return Step::Row(if start > prefix { page.rows() } else { 0 });
+            return GroupSearch::Row(if start > prefix { page.rows() } else { 0 });
         }
         if prefix_len > INLINE_PREFIX_BYTES {
             page.prefetch_prefix();
@@ -105,16 +105,16 @@ pub(crate) fn find_group(page: Page<'_>, order: &KeyOrder, key: &[u8]) -> Step {
     let key_prefix = key_prefix_of(order, key.get(prefix_len..).unwrap_or(&[]));
     let index = words_below(page.fences(), key_prefix);
     if index < page.groups() {
-        return Step::Group(Group { index, key_prefix });
+        return GroupSearch::Group(Group { index, key_prefix });
     }
     // The key is after all rows, provided it has the rest of a long prefix. The last group gives
     // the same answer.
     match page.groups().checked_sub(1) {
-        Some(last) if prefix_len > INLINE_PREFIX_BYTES => Step::Group(Group {
+        Some(last) if prefix_len > INLINE_PREFIX_BYTES => GroupSearch::Group(Group {
             index: last,
             key_prefix,
         }),
-        _ => Step::Row(page.rows()),
+        _ => GroupSearch::Row(page.rows()),
     }
 }
 

@@ -19,7 +19,7 @@ mod plain_bisection;
 
 pub(super) use compare::{mask, packed, shared_len};
 pub(super) use key_prefixes::{
-    Step, find_group, find_in, key_prefix_of, prefix_matches, rows_before_in,
+    GroupSearch, find_group, find_in, key_prefix_of, prefix_matches, rows_before_in,
 };
 #[cfg(any(test, feature = "study"))]
 pub use named::PageSearch;

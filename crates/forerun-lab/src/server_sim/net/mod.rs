@@ -114,7 +114,7 @@ enum Source {
 }
 
 #[derive(Debug)]
-struct State {
+struct NetState {
     conns: Vec<Conn>,
     polls: Vec<PollState>,
     /// In the order in which the server bound them.
@@ -128,7 +128,7 @@ struct State {
 
 /// All sockets of a simulation.
 #[derive(Clone, Debug)]
-pub struct Net(Arc<Mutex<State>>);
+pub struct Net(Arc<Mutex<NetState>>);
 
 const NOTHING: Ready = Ready {
     token: 0,
@@ -137,7 +137,7 @@ const NOTHING: Ready = Ready {
     writable: false,
 };
 
-impl State {
+impl NetState {
     fn change(&mut self, id: usize, change: impl FnOnce(&mut Ready)) {
         let conn = &mut self.conns[id];
         change(&mut conn.changes);
@@ -159,7 +159,7 @@ impl State {
 
 impl Net {
     pub fn new(seed: u64, interrupts: u32) -> Net {
-        Net(Arc::new(Mutex::new(State {
+        Net(Arc::new(Mutex::new(NetState {
             conns: Vec::new(),
             polls: Vec::new(),
             listeners: Vec::new(),
@@ -169,7 +169,7 @@ impl Net {
         })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NetState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

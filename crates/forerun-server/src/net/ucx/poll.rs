@@ -26,7 +26,7 @@ use mio::{Interest, Registry, Token};
 
 use crate::system::{Ready, WAKE};
 
-use super::socket::{Place, UcxSocket};
+use super::socket::{UcxSocket, WorkerHandle};
 
 /// How long a worker polls UCX after the last message.
 const POLL_TIME: Duration = Duration::from_micros(20);
@@ -108,7 +108,7 @@ impl UcxPoll {
             self.controls.resize(token + 1, None);
         }
         self.controls[token] = Some(control_ready.clone());
-        socket.put_at(Place {
+        socket.put_at(WorkerHandle {
             hub,
             token,
             control_ready,

@@ -118,7 +118,7 @@ pub(crate) enum Control {
 
 /// The worker that serves a connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct WorkerHandle {
     pub(crate) hub: Arc<Mutex<Hub>>,
     /// The connection's number in the poll.
     pub(crate) token: usize,
@@ -129,17 +129,17 @@ pub(crate) struct Place {
 /// A connection over UCX.
 #[derive(Debug)]
 pub struct UcxSocket {
-    state: State,
+    state: UcxState,
     server: Arc<UcxServer>,
 }
 
 #[derive(Debug)]
-enum State {
+enum UcxState {
     /// Before the end of the hello.
     Hello {
         control: Control,
         received: Vec<u8>,
-        place: Option<Place>,
+        worker: Option<WorkerHandle>,
     },
     Open(Box<Stream<Control>>),
     /// The hello was refused.
@@ -149,10 +149,10 @@ enum State {
 impl UcxSocket {
     fn new(control: Control, server: Arc<UcxServer>) -> UcxSocket {
         UcxSocket {
-            state: State::Hello {
+            state: UcxState::Hello {
                 control,
                 received: Vec::new(),
-                place: None,
+                worker: None,
             },
             server,
         }
@@ -165,30 +165,30 @@ impl UcxSocket {
     /// The control socket, for the poll.
     pub(crate) fn control(&mut self) -> Option<&mut Control> {
         match &mut self.state {
-            State::Hello { control, .. } => Some(control),
-            State::Open(stream) => Some(stream.control()),
-            State::Refused => None,
+            UcxState::Hello { control, .. } => Some(control),
+            UcxState::Open(stream) => Some(stream.control()),
+            UcxState::Refused => None,
         }
     }
 
     /// Gives the connection to a worker.
-    pub(crate) fn put_at(&mut self, new: Place) {
-        if let State::Hello { place, .. } = &mut self.state {
-            *place = Some(new);
+    pub(crate) fn put_at(&mut self, new: WorkerHandle) {
+        if let UcxState::Hello { worker, .. } = &mut self.state {
+            *worker = Some(new);
         }
     }
 
     /// Whether the hello is not complete.
     pub(crate) fn is_handshaking(&self) -> bool {
-        matches!(self.state, State::Hello { .. })
+        matches!(self.state, UcxState::Hello { .. })
     }
 
     /// Memory of this process for the connection's bytes: received, and to be sent.
     pub(crate) fn buffered_bytes(&self) -> (usize, usize) {
         match &self.state {
-            State::Hello { received, .. } => (received.capacity(), 0),
-            State::Open(stream) => stream.buffered_bytes(),
-            State::Refused => (0, 0),
+            UcxState::Hello { received, .. } => (received.capacity(), 0),
+            UcxState::Open(stream) => stream.buffered_bytes(),
+            UcxState::Refused => (0, 0),
         }
     }
 
@@ -204,21 +204,21 @@ impl UcxSocket {
 
     /// The stream, once the hello is complete.
     fn stream(&mut self) -> io::Result<&mut Stream<Control>> {
-        if matches!(self.state, State::Hello { .. }) {
+        if matches!(self.state, UcxState::Hello { .. }) {
             self.read_hello()?;
         }
         match &mut self.state {
-            State::Open(stream) => Ok(stream),
+            UcxState::Open(stream) => Ok(stream),
             _ => Err(ErrorKind::NotConnected.into()),
         }
     }
 
     /// Reads the hello and answers it.
     fn read_hello(&mut self) -> io::Result<()> {
-        let State::Hello {
+        let UcxState::Hello {
             control,
             received,
-            place,
+            worker,
         } = &mut self.state
         else {
             return Ok(());
@@ -237,8 +237,8 @@ impl UcxSocket {
                 Err(error) => return Err(error),
             }
         };
-        let place = place.clone().ok_or(ErrorKind::NotConnected)?;
-        let connected = hello.and_then(|hello| connect(&hello, &place));
+        let worker = worker.clone().ok_or(ErrorKind::NotConnected)?;
+        let connected = hello.and_then(|hello| connect(&hello, &worker));
         let (answer, channel) = match connected {
             Ok((answer, channel)) => (HelloAnswer(Ok(answer)), Ok(channel)),
             Err(error) => (HelloAnswer(Err(error.clone())), Err(error)),
@@ -246,16 +246,16 @@ impl UcxSocket {
         let bytes = answer.to_bytes();
         // The socket is new, so it takes the answer at once.
         let is_sent = control.write(&bytes).is_ok_and(|sent| sent == bytes.len());
-        let state = std::mem::replace(&mut self.state, State::Refused);
-        let (State::Hello { control, .. }, Ok(channel)) = (state, &channel) else {
+        let state = std::mem::replace(&mut self.state, UcxState::Refused);
+        let (UcxState::Hello { control, .. }, Ok(channel)) = (state, &channel) else {
             let error = channel.err().unwrap_or(HelloError::Magic);
             return Err(io::Error::new(ErrorKind::InvalidData, error));
         };
-        let stream = Stream::new(control, &[], place.hub, *channel, place.control_ready);
+        let stream = Stream::new(control, &[], worker.hub, *channel, worker.control_ready);
         if !is_sent {
             return Err(ErrorKind::WriteZero.into());
         }
-        self.state = State::Open(Box::new(stream));
+        self.state = UcxState::Open(Box::new(stream));
         Ok(())
     }
 }
@@ -270,9 +270,12 @@ impl AsRef<[u8]> for LentValue {
 }
 
 /// Opens a channel to the client.
-fn connect(hello: &Hello, place: &Place) -> Result<(Hello, forerun_ucx::ChannelId), HelloError> {
-    let mut hub = place.hub.lock().unwrap_or_else(PoisonError::into_inner);
-    let (channel, key) = hub.open(place.token, WINDOW);
+fn connect(
+    hello: &Hello,
+    worker: &WorkerHandle,
+) -> Result<(Hello, forerun_ucx::ChannelId), HelloError> {
+    let mut hub = worker.hub.lock().unwrap_or_else(PoisonError::into_inner);
+    let (channel, key) = hub.open(worker.token, WINDOW);
     if let Err(error) = hub.connect(channel, &hello.address, hello.key, hello.window) {
         hub.close(channel);
         let reason = error.to_string();
@@ -296,7 +299,7 @@ impl Write for UcxSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.state {
             // The acceptor tells a client that there are too many.
-            State::Hello { control, .. } => control.write(bytes),
+            UcxState::Hello { control, .. } => control.write(bytes),
             _ => self.stream()?.write(bytes),
         }
     }

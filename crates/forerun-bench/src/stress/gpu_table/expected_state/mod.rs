@@ -19,7 +19,7 @@ mod pooled_answers;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, ensure};
-use forerun::gpu::table::{GpuTable, Lookup, Status};
+use forerun::gpu::table::{GpuTable, LookupMode, Status};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -77,7 +77,7 @@ pub struct KeyCounts {
 }
 
 impl ExpectedState {
-    /// For a table with its number of slots, with calls of at most `batch` keys.
+    /// The state for a table with this many slots, in calls of at most `batch` keys.
     pub fn new(
         table: &GpuTable,
         capacity: Capacity,
@@ -210,7 +210,7 @@ impl ExpectedState {
             .collect();
         keys.extend(self.counter_keys());
         keys.extend(self.pinned_keys());
-        let methods: Vec<Lookup> = Lookup::ALL
+        let methods: Vec<LookupMode> = LookupMode::ALL
             .into_iter()
             .filter(|lookup| lookup.may_run_beside_writers())
             .collect();
@@ -226,7 +226,7 @@ impl ExpectedState {
         }
     }
 
-    /// Bags of three keys, of which the middle one may be any but a counter: the others are pinned.
+    /// Bags of three keys: two pinned keys around any key that is not a counter.
     fn pooling(&mut self) -> Job {
         let pinned = self.pinned_keys();
         let first_counter = self.first_counter();

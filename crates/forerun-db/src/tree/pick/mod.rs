@@ -1,0 +1,365 @@
+//! Picks the next compaction.
+//!
+//! ```text
+//!   level 0   │ ▒▒▒▒▒▒▒ ▒▒▒▒▒ ▒▒▒▒▒▒▒▒ ▒▒▒ │  4 runs of 4            score 1.0
+//!   ...                                     (empty)
+//!   level 5   │ ▒▒▒ ▒▒▒ ▒▒▒ ▒▒▒ │            240 MiB of 200 MiB     score 1.2  <─ this one
+//!   level 6   │ ▒▒▒ ▒▒▒ ▒▒▒ ▒▒▒ ▒▒▒ … │      2000 MiB               the last: no limit
+//! ```
+//!
+//! The last level has no limit, and each level above may hold a tenth of the next one, so the whole
+//! tree is at most a ninth larger than its last level. Level 0 is merged into the topmost level
+//! whose target is at most `level1_bytes`; the levels between the two are empty. A compaction takes
+//! a run from the level that exceeds its target most. It picks the run that causes the least
+//! rewriting below for each byte that it moves.
+//!
+//! From the level that it merges into, a compaction takes every overlapping run, and small runs next
+//! to them: a run that overlaps nothing is moved as it is, and without that a store that is flushed
+//! after each write would have a file for each. `level0.rs` picks from level 0.
+
+mod level0;
+
+use std::sync::Arc;
+
+use level0::{level0_into, pick_level0};
+
+use crate::TreeOptions;
+use crate::ranges::Ranges;
+use crate::run::Run;
+use crate::tree::key_bounds::{KeyRange, hull, largest, smallest};
+use crate::tree::levels::{Levels, obsolete_from};
+use crate::tree::manifest::LEVELS;
+
+const LAST: usize = LEVELS - 1;
+
+/// A run is small if it has at most this part of the bytes at which a compaction begins a new run.
+const SMALL_SHARE: u64 = 8;
+
+/// A small run is merged with what comes next to it only if it has at most this many times the
+/// bytes. Otherwise each run that is appended would rewrite it.
+const NEIGHBOR_RATIO: u64 = 4;
+
+/// Runs to merge, and the level they go to.
+#[derive(Clone, Debug)]
+pub(crate) struct Compaction {
+    /// The levels at the time of the pick.
+    pub(crate) levels: Arc<Levels>,
+    pub(crate) from: usize,
+    pub(crate) into: usize,
+    /// Runs of `from`: newest first on level 0, otherwise ascending.
+    pub(crate) upper: Vec<Arc<Run>>,
+    /// The runs of `into` to merge with, ascending: those that overlap and small ones beside them.
+    pub(crate) lower: Vec<Arc<Run>>,
+}
+
+impl Compaction {
+    /// Numbers of the input runs.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.upper.iter().chain(&self.lower).map(|run| run.number())
+    }
+
+    /// Size of the input files.
+    pub(crate) fn bytes(&self) -> u64 {
+        bytes(&self.upper) + bytes(&self.lower)
+    }
+
+    /// Size at which a new run begins. What stays in level 0 is one run there: two would count as
+    /// two.
+    pub(crate) fn run_bytes(&self, options: &TreeOptions) -> u64 {
+        if self.into == 0 {
+            u64::MAX
+        } else {
+            options.run_bytes
+        }
+    }
+
+    /// Whether an older version of `key` may be in runs that it does not take. All such runs are on
+    /// deeper levels, or behind its own on level 0 if it stays there: the others there have other
+    /// keys or are newer.
+    pub(crate) fn is_below(&self, key: &[u8]) -> bool {
+        let order = self.levels.order();
+        let is_older_in_level0 = || {
+            let runs = self.levels.level(0).runs().iter().rev();
+            let mut older =
+                runs.take_while(|run| !self.upper.iter().any(|of| Arc::ptr_eq(of, run)));
+            older.any(|run| KeyRange::of(run).overlaps(order, KeyRange { from: key, to: key }))
+        };
+        self.into == 0 && is_older_in_level0() || self.levels.may_hold_from(self.into + 1, key)
+    }
+
+    /// Whether what it writes may overlap these keys.
+    pub(crate) fn overlaps(&self, from: &[u8], to: &[u8]) -> bool {
+        let order = self.levels.order();
+        let range = hull(order, self.upper.iter().chain(&self.lower));
+        range.is_some_and(|range| range.overlaps(order, KeyRange { from, to }))
+    }
+
+    /// Whether the run can just change its level: there is nothing to merge it with, and rewriting
+    /// it would drop no deletion.
+    pub(crate) fn is_move(&self) -> bool {
+        let [run] = &self.upper[..] else { return false };
+        let hides_nothing = || {
+            let order = self.levels.order();
+            let (from, to) = (smallest(run), largest(run));
+            let mut deeper = self.into + 1..LEVELS;
+            deeper.all(|level| {
+                self.levels
+                    .level(level)
+                    .overlapping(order, from, to)
+                    .next()
+                    .is_none()
+            })
+        };
+        self.from != self.into
+            && self.lower.is_empty()
+            && (run.meta().deletions == 0 || !hides_nothing())
+    }
+}
+
+/// Target size of each level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Targets {
+    /// The level that level 0 is merged into. No level between the two has runs.
+    pub(crate) base: usize,
+    /// Bytes for each level; 0 for level 0 and for levels above `base`.
+    pub(crate) bytes: [u64; LEVELS],
+}
+
+impl Targets {
+    pub(crate) fn new(levels: &Levels, options: &TreeOptions) -> Targets {
+        let factor = u64::from(options.level_factor.max(2));
+        let base_limit = options.level1_bytes.max(1);
+        let topmost = (1..LEVELS).find(|level| !levels.level(*level).runs().is_empty());
+        let mut base = topmost.unwrap_or(LAST);
+        let greatest = (1..LEVELS)
+            .map(|level| levels.bytes(level))
+            .max()
+            .unwrap_or(0);
+        // The share of `base` if the levels below it are full, up to the largest.
+        let mut share = (base..LAST).fold(greatest, |bytes, _| bytes / factor);
+        while base > 1 && share > base_limit {
+            base -= 1;
+            share /= factor;
+        }
+        // If the first level of a small store had a small target, each flush would rewrite the
+        // whole level.
+        let share = share.clamp((base_limit / factor).max(1), base_limit);
+        let mut bytes = [0; LEVELS];
+        for (i, target) in bytes[base..].iter_mut().enumerate() {
+            *target = share.saturating_mul(factor.saturating_pow(i as u32));
+        }
+        Targets { base, bytes }
+    }
+}
+
+/// The most urgent compaction; `None` if none is due.
+pub(crate) fn pick(
+    levels: &Arc<Levels>,
+    options: &TreeOptions,
+    oldest_reader: u64,
+) -> Option<Compaction> {
+    let targets = Targets::new(levels, options);
+    let mut due: Vec<(f64, usize)> = (0..LAST)
+        .map(|level| (score(levels, options, &targets, level), level))
+        .filter(|(score, _)| *score >= 1.0)
+        .collect();
+    due.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let picked = due.into_iter().find_map(|(_, level)| match level {
+        0 => pick_level0(levels, options, targets.base),
+        level => pick_run(levels, options, level),
+    });
+    picked.or_else(|| pick_unseen(levels, oldest_reader))
+}
+
+/// How far the levels exceed their targets, as RocksDB's compaction score. A compaction is due at
+/// 1 or more. The sequence number at which the oldest reader reads decides whether the last level
+/// has something to drop.
+pub(crate) fn compaction_score(
+    levels: &Levels,
+    options: &TreeOptions,
+    oldest_reader: impl FnOnce() -> u64,
+) -> f64 {
+    let targets = Targets::new(levels, options);
+    let scores = (0..LAST).map(|level| score(levels, options, &targets, level));
+    let largest = scores.fold(0.0, f64::max);
+    let holds_unseen = |from| largest < 1.0 && from <= oldest_reader();
+    if levels.obsolete_from().is_some_and(holds_unseen) {
+        1.0
+    } else {
+        largest
+    }
+}
+
+/// How far a level exceeds its target. From 1 on, it needs a compaction.
+fn score(levels: &Levels, options: &TreeOptions, targets: &Targets, level: usize) -> f64 {
+    if level > 0 {
+        // A level exactly at its target needs no compaction.
+        return levels.bytes(level) as f64 / (targets.bytes[level] as f64 + 1.0);
+    }
+    let limit = options.level0_runs.max(1);
+    // Many runs that overlap little are to be merged, but nothing waits for that.
+    let is_due = levels.level(0).runs().len() >= limit;
+    let depth = levels.level0_depth() as f64 / limit as f64;
+    depth.max(f64::from(u8::from(is_due)))
+}
+
+/// A run of the last level with versions that no reader sees, because a snapshot is gone that did.
+/// Readers of all versions in it see the newest of each key, so its rewrite leaves nothing to drop.
+fn pick_unseen(levels: &Arc<Levels>, oldest_reader: u64) -> Option<Compaction> {
+    let is_unseen = |run: &&Arc<Run>| obsolete_from(run).is_some_and(|from| from <= oldest_reader);
+    let run = levels.level(LAST).runs().iter().find(is_unseen)?;
+    Some(within_last(levels, vec![Arc::clone(run)]))
+}
+
+/// The run of a level whose compaction rewrites the fewest bytes below for each of its own.
+fn pick_run(levels: &Arc<Levels>, options: &TreeOptions, from: usize) -> Option<Compaction> {
+    let order = levels.order();
+    let below = levels.level(from + 1).runs();
+    let mut start = 0;
+    let mut best: Option<(f64, &Arc<Run>)> = None;
+    for run in levels.level(from).runs() {
+        // Both levels ascend, so runs before this one are also before the next one.
+        while below
+            .get(start)
+            .is_some_and(|other| order.compare(largest(other), smallest(run)).is_lt())
+        {
+            start += 1;
+        }
+        let overlap = below[start..]
+            .iter()
+            .take_while(|other| order.compare(smallest(other), largest(run)).is_le());
+        let rewritten: u64 = overlap.map(|other| other.meta().file_bytes).sum();
+        let cost = rewritten as f64 / run.meta().file_bytes.max(1) as f64;
+        if best.is_none_or(|(least, _)| cost < least) {
+            best = Some((cost, run));
+        }
+    }
+    let (_, run) = best?;
+    into_next(levels, options, from, from + 1, vec![Arc::clone(run)])
+}
+
+/// A compaction of these runs into a deeper level; `None` if there are none.
+fn into_next(
+    levels: &Arc<Levels>,
+    options: &TreeOptions,
+    from: usize,
+    into: usize,
+    upper: Vec<Arc<Run>>,
+) -> Option<Compaction> {
+    let order = levels.order();
+    let range = hull(order, &upper)?;
+    let runs = levels.level(into).runs();
+    let mut start = runs.partition_point(|run| order.compare(largest(run), range.from).is_lt());
+    let mut end = runs.partition_point(|run| order.compare(smallest(run), range.to).is_le());
+    let mut taken_bytes = bytes(&upper) + bytes(&runs[start..end]);
+    while taken_bytes <= options.run_bytes / SMALL_SHARE {
+        let is_small_beside = |run: &&Arc<Run>| {
+            is_small(run, options)
+                && run.meta().file_bytes <= taken_bytes.saturating_mul(NEIGHBOR_RATIO)
+        };
+        if let Some(before) = runs[..start].last().filter(is_small_beside) {
+            taken_bytes += before.meta().file_bytes;
+            start -= 1;
+        } else if let Some(behind) = runs[end..].first().filter(is_small_beside) {
+            taken_bytes += behind.meta().file_bytes;
+            end += 1;
+        } else {
+            break;
+        }
+    }
+    Some(Compaction {
+        levels: Arc::clone(levels),
+        from,
+        into,
+        upper,
+        lower: runs[start..end].to_vec(),
+    })
+}
+
+/// Whether a run is so small that it should not stay alone.
+fn is_small(run: &Run, options: &TreeOptions) -> bool {
+    run.meta().file_bytes <= options.run_bytes / SMALL_SHARE
+}
+
+/// What existed at one moment. A compaction of all of it must end although more keeps coming.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Existing {
+    /// Everything up to this sequence number was in runs.
+    pub(crate) flushed_sequence: u64,
+    /// The numbers of the runs were below this one.
+    pub(crate) next_run: u64,
+}
+
+impl Existing {
+    /// Whether a run has anything that existed. Compactions give it to runs with new numbers.
+    fn is_in(&self, run: &Run) -> bool {
+        run.meta().smallest_sequence <= self.flushed_sequence
+    }
+}
+
+/// The next step of moving everything that existed to the last level, without deletions, without
+/// overwritten versions and without what `ranges` deletes, except where a snapshot needs it; `None`
+/// once that is done. No other compaction may be running.
+pub(crate) fn pick_full(
+    levels: &Arc<Levels>,
+    options: &TreeOptions,
+    existing: Existing,
+    ranges: &Ranges,
+) -> Option<Compaction> {
+    if levels.level(0).runs().iter().any(|run| existing.is_in(run)) {
+        return level0_into(levels, options, Targets::new(levels, options).base);
+    }
+    let upper = (1..LAST).find_map(|level| {
+        let mut runs = levels.level(level).runs().iter();
+        Some((level, runs.find(|run| existing.is_in(run))?))
+    });
+    if let Some((level, run)) = upper {
+        return into_next(levels, options, level, level + 1, vec![Arc::clone(run)]);
+    }
+    let upper = pick_obsolete(levels, existing, ranges);
+    upper
+        .or_else(|| pick_small(levels, options, existing))
+        .map(|upper| within_last(levels, upper))
+}
+
+/// The next run of the last level with something obsolete.
+fn pick_obsolete(levels: &Levels, existing: Existing, ranges: &Ranges) -> Option<Vec<Arc<Run>>> {
+    let holds_obsolete = |run: &&Arc<Run>| {
+        let drops = obsolete_from(run).is_some() || levels.run_needs_any(run, ranges);
+        // Runs with newer numbers were written without what is obsolete.
+        run.number() < existing.next_run && drops
+    };
+    let run = levels.level(LAST).runs().iter().find(holds_obsolete)?;
+    Some(vec![Arc::clone(run)])
+}
+
+/// The next small runs of the last level that are side by side, at most as many as make one run.
+fn pick_small(levels: &Levels, options: &TreeOptions, existing: Existing) -> Option<Vec<Arc<Run>>> {
+    let runs = levels.level(LAST).runs();
+    let is_small = |run: &Arc<Run>| is_small(run, options) && run.number() < existing.next_run;
+    let is_first = |pair: &[Arc<Run>]| pair.iter().all(is_small);
+    let first = runs.windows(2).position(is_first)?;
+    let mut taken_bytes = 0;
+    let taken = runs[first..].iter().take_while(|run| {
+        let fits = is_small(run) && taken_bytes < options.run_bytes;
+        taken_bytes += run.meta().file_bytes;
+        fits
+    });
+    Some(taken.cloned().collect())
+}
+
+/// A compaction that rewrites runs of the last level.
+fn within_last(levels: &Arc<Levels>, upper: Vec<Arc<Run>>) -> Compaction {
+    Compaction {
+        levels: Arc::clone(levels),
+        from: LAST,
+        into: LAST,
+        upper,
+        lower: Vec::new(),
+    }
+}
+
+/// Size of the files of these runs.
+fn bytes(runs: &[Arc<Run>]) -> u64 {
+    runs.iter().map(|run| run.meta().file_bytes).sum()
+}
