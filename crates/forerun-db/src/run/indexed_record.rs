@@ -13,7 +13,8 @@ use forerun_core::arch::prefetch_read;
 
 use super::lookup::Found;
 use super::page::{
-    INLINE_PREFIX_BYTES, LEAF_RECORD_BYTES, LINE_BYTES, LONG_TAG_SUFFIX, Page, sequence_of,
+    INLINE_PREFIX_BYTES, LEAF_RECORD_BYTES, LINE_BYTES, LONG_TAG_SUFFIX, Page, TAG_BYTES,
+    sequence_of,
 };
 use super::page_search::{mask, packed};
 use super::reader::Run;
@@ -64,15 +65,17 @@ pub(crate) fn find_at<'g>(
     }
     let (prefix, suffix) = key.key.split_at(prefix_len);
     let suffix_at = at + LEAF_RECORD_BYTES;
-    let same_prefix = match prefix_len <= INLINE_PREFIX_BYTES {
+    let same_prefix = if prefix_len <= INLINE_PREFIX_BYTES {
         // The header's part is padded with zeros.
-        true => packed(key.key) & mask(prefix_len) == u128::from_be_bytes(*page.inline_prefix()),
-        false => prefix == page.prefix(),
+        packed(key.key) & mask(prefix_len) == u128::from_be_bytes(*page.inline_prefix())
+    } else {
+        prefix == page.prefix()
     };
-    let same_suffix = match suffix_len <= size_of::<u128>() {
+    let same_suffix = if suffix_len <= size_of::<u128>() {
         // This also reads bytes after the suffix; the mask removes them.
-        true => packed(leaf.get(suffix_at..)?) & mask(suffix_len) == packed(suffix),
-        false => page.slice(suffix_at..suffix_at + suffix_len) == suffix,
+        packed(leaf.get(suffix_at..)?) & mask(suffix_len) == packed(suffix)
+    } else {
+        page.slice(suffix_at..suffix_at + suffix_len) == suffix
     };
     let sequence = sequence_of(tag);
     if !(same_prefix && same_suffix && sequence <= key.sequence) {
@@ -83,6 +86,6 @@ pub(crate) fn find_at<'g>(
         return Some(Found::Deleted);
     }
     let start = suffix_at + suffix_len;
-    let value_len = page.u32_at(at + 8) as usize;
+    let value_len = page.u32_at(at + TAG_BYTES) as usize;
     Some(Found::Value(page.slice(start..start + value_len)))
 }
