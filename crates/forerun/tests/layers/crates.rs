@@ -228,7 +228,6 @@ pub(crate) const CRATES: &[Layers] = &[
             "snapshot_error",
             "error",
             "address",
-            "regular_file",
             "health",
             "log_limit",
             "waiting_values",
