@@ -76,8 +76,8 @@ class CopyCounts:
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
-# A copy between arrays returns its counts; one to or from a GPU is not counted and returns None. A
-# stream is a handle, or an object that has one.
+# A copy between arrays returns its counts; one to or from a GPU is not counted, returns None, and
+# takes no `threads`. A stream is a handle, or an object that has one.
 @overload
 def gather(
     host: _Memory,

@@ -42,8 +42,8 @@ impl CopyCounts {
     }
 }
 
-/// The arguments that both directions share.
-fn how(absent: &str, threads: usize) -> PyResult<(Absent, CopyOptions<'static>)> {
+/// Parses the arguments that both directions share.
+fn parse_options(absent: &str, threads: usize) -> PyResult<(Absent, NonZeroUsize)> {
     let absent = match absent {
         "skip" => Absent::Skip,
         "zero" => Absent::Zero,
@@ -51,8 +51,7 @@ fn how(absent: &str, threads: usize) -> PyResult<(Absent, CopyOptions<'static>)>
     };
     let threads =
         NonZeroUsize::new(threads).ok_or_else(|| invalid("`threads` must be at least 1"))?;
-    let options = CopyOptions::default().cpu(CpuOptions::default().threads(threads));
-    Ok((absent, options))
+    Ok((absent, threads))
 }
 
 /// Which of the two arrays is the host's.
@@ -69,7 +68,7 @@ struct Copy<'a, 'py> {
     device: &'a Bound<'py, PyAny>,
     pairs: &'a Bound<'py, PyAny>,
     absent: Absent,
-    options: CopyOptions<'static>,
+    threads: NonZeroUsize,
     stream: Option<&'a Bound<'py, PyAny>>,
 }
 
@@ -77,6 +76,11 @@ impl<'py> Copy<'_, 'py> {
     /// Runs the copy on the device that holds the device rows.
     fn run(self, py: Python<'py>) -> PyResult<Option<CopyCounts>> {
         if is_on_cuda(self.device, "device")? {
+            if self.threads.get() > 1 {
+                return Err(invalid(
+                    "`threads` is only for rows in CPU memory, but `device` is on a GPU",
+                ));
+            }
             return self.run_on_device(py).map(|()| None);
         }
         if self.stream.is_some() {
@@ -114,9 +118,10 @@ impl<'py> Copy<'_, 'py> {
         };
         let pairs = given.pairs()?;
         let (from, to) = (from.as_slice()?, to.as_slice_mut()?);
+        let options = CopyOptions::default().cpu(CpuOptions::default().threads(self.threads));
         let copied = py.detach(|| match self.direction {
-            Direction::Gather => cpu::gather(from, to, &spec, &pairs, self.options),
-            Direction::Scatter => cpu::scatter(from, to, &spec, &pairs, self.options),
+            Direction::Gather => cpu::gather(from, to, &spec, &pairs, options),
+            Direction::Scatter => cpu::scatter(from, to, &spec, &pairs, options),
         });
         let copied = copied.map_err(gather_exception)?;
         Ok(CopyCounts {
@@ -135,10 +140,9 @@ impl<'py> Copy<'_, 'py> {
         let indices = match self.tensors_of_pairs(stream)? {
             Some(found) => {
                 tensors = found;
-                match &tensors[..] {
-                    [sources, destinations] => Indices::Split(sources, destinations),
-                    [pairs, ..] => Indices::Pairs(pairs),
-                    [] => Indices::Host(&[]),
+                match &tensors {
+                    (sources, Some(destinations)) => Indices::Split(sources, destinations),
+                    (pairs, None) => Indices::Pairs(pairs),
                 }
             }
             None => {
@@ -169,24 +173,28 @@ impl<'py> Copy<'_, 'py> {
     }
 
     /// The pairs, or sources and destinations, if they are tensors on a device.
-    fn tensors_of_pairs(&self, stream: CallersStream) -> PyResult<Option<Vec<Tensor<'py>>>> {
-        let given = match two_of(self.pairs)? {
-            Some(two) => two.to_vec(),
-            None => vec![self.pairs.clone()],
+    fn tensors_of_pairs(
+        &self,
+        stream: CallersStream,
+    ) -> PyResult<Option<(Tensor<'py>, Option<Tensor<'py>>)>> {
+        let (first, second) = match two_of(self.pairs)? {
+            Some([sources, destinations]) => (sources, Some(destinations)),
+            None => (self.pairs.clone(), None),
         };
-        let mut tensors = Vec::new();
-        for object in &given {
-            if is_on_cuda(object, "pairs")? {
-                tensors.push(Tensor::new(object, "pairs", stream)?);
-            }
-        }
-        match tensors.len() {
-            0 => Ok(None),
-            found if found == given.len() => Ok(Some(tensors)),
-            _ => Err(invalid(
+        let is_on_gpu = is_on_cuda(&first, "pairs")?;
+        if let Some(second) = &second
+            && is_on_cuda(second, "pairs")? != is_on_gpu
+        {
+            return Err(invalid(
                 "one of `pairs` is on a GPU and the other is not: both must be in the same place",
-            )),
+            ));
         }
+        if !is_on_gpu {
+            return Ok(None);
+        }
+        let tensor = |object| Tensor::new(object, "pairs", stream);
+        let second = second.as_ref().map(tensor).transpose()?;
+        Ok(Some((tensor(&first)?, second)))
     }
 }
 
@@ -197,7 +205,7 @@ fn extents(shape: &[usize]) -> [u64; 2] {
 
 /// Copies rows of `host` to rows of `device`, by pairs of (host row, device row). The index -1
 /// means no row. If `device` is a tensor on a GPU, `host` must be pinned, the copy runs on `stream`
-/// (by default the current stream), and it is not counted.
+/// (by default the current stream) instead of `threads`, and it is not counted.
 #[pyfunction]
 #[pyo3(signature = (host, device, pairs, *, absent="skip", threads=1, stream=None))]
 pub(crate) fn gather(
@@ -209,7 +217,7 @@ pub(crate) fn gather(
     #[pyo3(from_py_with = numeric_arguments::threads)] threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<CopyCounts>> {
-    let (absent, options) = how(absent, threads)?;
+    let (absent, threads) = parse_options(absent, threads)?;
     let direction = Direction::Gather;
     Copy {
         direction,
@@ -217,7 +225,7 @@ pub(crate) fn gather(
         device,
         pairs,
         absent,
-        options,
+        threads,
         stream,
     }
     .run(py)
@@ -236,7 +244,7 @@ pub(crate) fn scatter(
     #[pyo3(from_py_with = numeric_arguments::threads)] threads: usize,
     stream: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<CopyCounts>> {
-    let (absent, options) = how(absent, threads)?;
+    let (absent, threads) = parse_options(absent, threads)?;
     let direction = Direction::Scatter;
     Copy {
         direction,
@@ -244,7 +252,7 @@ pub(crate) fn scatter(
         device,
         pairs,
         absent,
-        options,
+        threads,
         stream,
     }
     .run(py)

@@ -41,6 +41,20 @@ def test_an_index_that_names_no_row_is_skipped_zeroed_and_counted():
     assert device.tolist() == [[5, 6], [0, 0], [0, 0]]
 
 
+def test_threads_are_refused_for_rows_on_a_gpu():
+    class OnGpu:
+        def __dlpack_device__(self):
+            return 2, 0
+
+        def __dlpack__(self, **options):
+            raise AssertionError("it is not used")
+
+    rows, pairs = np.zeros((3, 2), np.float32), np.zeros((0, 2), np.int32)
+    for copy, arrays in (forerun.gather, (rows, OnGpu())), (forerun.scatter, (OnGpu(), rows)):
+        with pytest.raises(forerun.errors.InvalidArgumentError, match="`threads` is only for"):
+            copy(*arrays, pairs, threads=2)
+
+
 @pytest.mark.parametrize("copy", [forerun.gather, forerun.scatter])
 @pytest.mark.parametrize("first, second", [(100, 0), (0, 100), (0, 0)])
 def test_arrays_without_rows_are_copied(copy, first, second):

@@ -41,14 +41,16 @@
 
 #![deny(unsafe_code)]
 
-// The modules, in layers. A module uses its own layer and those below.
+// The modules, in layers. A module uses its own layer and those below;
+// `crates/forerun/tests/layers` checks the exact order.
 //
 //   calls       crawler  guard  operations  clock  memory_limit
 //   writing     write
 //   memory      reclaim  flush
 //   items       evict  sweep  unlink  lookup
 //   the cache   cache
-//   its parts   limbo  blocks  index  item  request  value  page_runs  epoch  generation  eviction
+//   its parts   limbo  blocks  index  item  request  value  value_buffer  page_runs  epoch  generation
+//               eviction  eviction_hook
 //   basics      budget  hasher  options  stats  sync  ticker
 
 mod blocks;

@@ -158,7 +158,7 @@ pub(crate) struct KernelEntry {
     pub(crate) unit: AccessWidth,
     /// Rows in flight per warp.
     pub(crate) rows: u32,
-    /// Maximum threads per block.
+    /// Threads per block: the kernel is compiled for this number.
     pub(crate) threads: u32,
     /// The compute capability it needs.
     pub(crate) capability: (u32, u32),
@@ -185,7 +185,7 @@ pub fn units_of(version: KernelVersion) -> Vec<AccessWidth> {
     AccessWidth::ALL.into_iter().filter(has).collect()
 }
 
-/// Parses a line of the list: `KERNEL(gather_v5_r2_a128_u16, 5, 16, 2, 128, 1024, 64)`.
+/// Parses a line of the list: `KERNEL(gather_v5_r2_a128_u16, 5, 16, 2, 128, 256, 64)`.
 fn parse_entry(line: &'static str) -> Option<KernelEntry> {
     let (macro_name, rest) = line.trim().split_once('(')?;
     let capability = match macro_name {

@@ -130,13 +130,6 @@ impl Input {
             self.end = 0;
         }
     }
-
-    /// Frees the buffer if it is empty, for an idle connection.
-    pub fn release(&mut self) {
-        if self.is_empty() {
-            *self = Self::new();
-        }
-    }
 }
 
 #[cfg(test)]
@@ -178,16 +171,5 @@ mod tests {
         assert_eq!(input.memory_bytes(), BUFFER_BYTES);
         input.extend(&[b'x'; LINE_BYTES_MAX]);
         assert!(input.park().is_none());
-    }
-
-    #[test]
-    fn an_empty_input_gives_its_memory_back() {
-        let mut input = Input::new();
-        input.extend(b"get a");
-        input.release();
-        assert_eq!(input.bytes(), b"get a");
-        input.consume(5);
-        input.release();
-        assert_eq!(input.buffer.capacity(), 0);
     }
 }

@@ -5,15 +5,18 @@
 //!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
 //!   shared.rs  state of all sessions of a server
-//!   counters.rs   the counters, listed once            settings.rs options of sessions
-//!   prefix_counts.rs  counts by key prefix             watch.rs   log lines for clients that watch
+//!   counters.rs   the counters, listed once            settings.rs what sessions obey, and report
+//!   prefix_counts.rs  counts by key prefix             watch.rs   log lines for clients that watch,
+//!   waiting_values.rs values that wait for readers       which watch_lines.rs composes
 //!   warm_up.rs  which keys clients change while a new server is filled
 //!
 //!   server/    threads and sockets: Server       net/     addresses, listeners, TLS
 //!   auth.rs    the file of users                 address.rs  where servers listen
 //!   snapshot/  saves the cache to a file         system.rs   the operating system, behind a trait
 //!   metrics/   metrics for Prometheus     latency.rs   histograms of the time that requests take
-//!   process.rs memory and CPU time of the process
+//!   process.rs memory and CPU time of the process       health.rs  answers to health checks
+//!   error.rs, snapshot_error.rs  the errors             log_limit.rs  bounds what is logged
+//!   os_system.rs  the system of a real server           regular_file.rs  opens files, not devices
 //! ```
 
 #![forbid(unsafe_code)]

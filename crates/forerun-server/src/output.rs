@@ -242,13 +242,6 @@ impl Output {
         self.start = 0;
     }
 
-    /// Frees the buffer if it is empty, for an idle connection.
-    pub fn release(&mut self) {
-        if self.is_empty() {
-            *self = Self::new();
-        }
-    }
-
     /// The buffer for replies. Callers only append to it.
     pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes

@@ -13,7 +13,7 @@ use crate::latency::{Latencies, LatencySum, Requests};
 use crate::os_system::OsSystem;
 use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
-use crate::settings::Settings;
+use crate::settings::{ReportedOptions, Settings};
 use crate::system::System;
 use crate::warm_up::WarmUp;
 use crate::watch::Watchers;
@@ -121,6 +121,7 @@ impl ServerControl for NoServer {}
 /// State shared by all sessions of a server.
 pub struct Shared {
     pub(crate) settings: Settings,
+    pub(crate) reported: ReportedOptions,
     pub(crate) cache: Arc<Cache>,
     pub(crate) server: Box<dyn ServerControl>,
     pub(crate) started: Instant,
@@ -159,13 +160,20 @@ pub(crate) struct Counts {
 impl Shared {
     /// Creates the shared state.
     pub fn new(settings: Settings, cache: Arc<Cache>, server: Box<dyn ServerControl>) -> Self {
-        Self::on(&OsSystem, settings, cache, server)
+        Self::on(
+            &OsSystem,
+            settings,
+            ReportedOptions::default(),
+            cache,
+            server,
+        )
     }
 
     /// Creates the shared state on the clocks of `system`.
     pub(crate) fn on(
         system: &impl System,
         settings: Settings,
+        reported: ReportedOptions,
         cache: Arc<Cache>,
         server: Box<dyn ServerControl>,
     ) -> Self {
@@ -183,6 +191,7 @@ impl Shared {
             crawls: AtomicBool::new(settings.crawler_enabled),
             verbosity: AtomicU32::new(settings.verbosity),
             settings,
+            reported,
             cache,
             server,
             started: time::now(),

@@ -103,29 +103,37 @@ impl Watchers {
         );
     }
 
-    /// Logs the end of a connection if there is a `reason`, and otherwise a new connection.
+    /// Logs a new connection.
     #[cold]
-    pub(crate) fn log_connection(&self, connection: u64, peer: Peer, end: Option<CloseReason>) {
+    pub(crate) fn log_opened(&self, connection: u64, peer: Peer) {
+        self.log_connection("conn_new", connection, peer, format_args!(""));
+    }
+
+    /// Logs the end of a connection.
+    #[cold]
+    pub(crate) fn log_closed(&self, connection: u64, peer: Peer, reason: CloseReason) {
+        let reason = reason.name();
+        self.log_connection(
+            "conn_close",
+            connection,
+            peer,
+            format_args!(" reason={reason}"),
+        );
+    }
+
+    fn log_connection(&self, event: &str, connection: u64, peer: Peer, reason: fmt::Arguments<'_>) {
         let (ip, port, transport) = match peer {
             Peer::Tcp(address) => (address.ip().to_string(), address.port(), "tcp"),
             Peer::Unix => ("unix".to_owned(), 0, "local"),
             Peer::UcxTcp(address) => (address.ip().to_string(), address.port(), "ucx"),
             Peer::UcxUnix => ("unix".to_owned(), 0, "ucx"),
         };
-        let place = format_args!("rip={ip} rport={port} transport={transport}");
-        match end {
-            None => self.push(
-                WatchKinds::CONNECTIONS,
-                format_args!("conn_new {place} cfd={connection}"),
+        self.push(
+            WatchKinds::CONNECTIONS,
+            format_args!(
+                "{event} rip={ip} rport={port} transport={transport}{reason} cfd={connection}"
             ),
-            Some(reason) => self.push(
-                WatchKinds::CONNECTIONS,
-                format_args!(
-                    "conn_close {place} reason={} cfd={connection}",
-                    reason.name()
-                ),
-            ),
-        }
+        );
     }
 }
 
@@ -137,9 +145,9 @@ pub(crate) enum CloseReason {
     /// The connection failed, its memory was needed, or the server refused what the client sent:
     /// HTTP, the binary protocol, or a line that is too long.
     Error,
-    /// The client was silent for too long.
+    /// The client was silent for too long, also in the handshake of TLS or in authentication.
     Idle,
-    /// The server is shutting down.
+    /// The server is shutting down, and the time for a drain has passed.
     Shutdown,
 }
 

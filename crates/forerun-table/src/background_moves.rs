@@ -72,7 +72,7 @@ impl Inner {
             return self.run(job);
         }
         match self.queue.push(job, WAITING_BYTES / self.row.bytes()) {
-            Ok(()) | Err(Job::Touch(_)) => {}
+            Ok(()) | Err(Job::Touch(_) | Job::Trim) => {}
             Err(Job::PromoteToHost(promotions)) => {
                 self.counters.unpromoted_rows.add(promotions.len())
             }
@@ -91,6 +91,7 @@ impl Inner {
                 }
             }
             Job::Prefetch(keys) => self.prefetch_now(&keys),
+            Job::Trim => self.trim(),
         }
     }
 
@@ -108,10 +109,7 @@ pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<JoinHandle<()>> {
         // Releases all threads that wait for this one, even if it panics.
         let _stop = Stop(&inner.queue);
         while let Some(job) = inner.queue.next() {
-            match job {
-                None => inner.trim(),
-                Some(job) => inner.run(job),
-            }
+            inner.run(job);
         }
     })
 }

@@ -316,7 +316,7 @@ impl Device {
         self.taken
             .fetch_add(rows.keys.len() as u64, Ordering::Relaxed);
         // An explicitly requested row outranks the present ones until it is used or the epoch ends.
-        let ahead = u64::from(origin == Origin::Asked);
+        let ahead = u64::from(origin == Origin::Prefetched);
         let batch = Batch {
             scores: self.strategy.sends_scores().then_some(&rows.scores),
             epoch: self.epoch() + ahead,
@@ -498,7 +498,7 @@ mod tests {
     }
 
     fn insert(device: &Device) -> Option<InsertResult> {
-        device.insert_and_evict(&one_row(), Origin::Asked, |_| unreachable!())
+        device.insert_and_evict(&one_row(), Origin::Prefetched, |_| unreachable!())
     }
 
     fn find(device: &Device) -> Option<usize> {
@@ -511,7 +511,7 @@ mod tests {
         let device = Device::open(DeviceChoice::Cpu, 16, 8, &policies()).expect("it is small");
         let mut rows = InsertBatch::default();
         (0..17).for_each(|key| rows.push(key, &[7; 8], 0));
-        let evicts = || device.insert_and_evict(&rows, Origin::Asked, |_| panic!("as it may"));
+        let evicts = || device.insert_and_evict(&rows, Origin::Prefetched, |_| panic!("as it may"));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(evicts));
         assert!(
             panicked.is_err(),

@@ -34,19 +34,19 @@ const STORE_BATCH: usize = 4096;
 
 /// Receives the rows that the tiers below the device find, by position in the batch.
 pub(crate) trait Receiver {
-    /// Takes the host tier's rows of some keys. `place` maps an index in `keys` to a position in
+    /// Takes the host tier's rows of some keys. `position` maps an index in `keys` to a position in
     /// the batch, and `found` reports which keys had a row. Returns their number.
     fn take_from(
         &mut self,
         host: &Host,
         keys: &[u64],
-        place: impl FnMut(usize) -> usize,
+        position: impl FnMut(usize) -> usize,
         found: &mut [bool],
         slots: &mut Slots,
     ) -> usize;
 
     /// Takes one row.
-    fn take(&mut self, place: usize, row: &[u8]);
+    fn take(&mut self, position: usize, row: &[u8]);
 }
 
 /// The caller's memory.
@@ -60,15 +60,15 @@ impl Receiver for InMemory<'_> {
         &mut self,
         host: &Host,
         keys: &[u64],
-        place: impl FnMut(usize) -> usize,
+        position: impl FnMut(usize) -> usize,
         found: &mut [bool],
         slots: &mut Slots,
     ) -> usize {
-        host.find(keys, self.rows, place, found, slots)
+        host.find(keys, self.rows, position, found, slots)
     }
 
-    fn take(&mut self, place: usize, row: &[u8]) {
-        self.rows[place * self.row_bytes..][..row.len()].copy_from_slice(row);
+    fn take(&mut self, position: usize, row: &[u8]) {
+        self.rows[position * self.row_bytes..][..row.len()].copy_from_slice(row);
     }
 }
 
@@ -95,7 +95,7 @@ impl Inner {
         if let Some(device) = self.device() {
             let to = &mut Destination::Memory(&mut *rows);
             if !lookup.search_device(device, to, found) {
-                // The device tier failed just now. Its rows are in the tiers below.
+                // The device tier failed just now. Its rows are in the tiers search.
                 found.fill(false);
             }
         }
@@ -151,21 +151,21 @@ impl<'l> Lookup<'l> {
     pub(crate) fn search_host(&mut self, rows: &mut impl Receiver, found: &mut [bool]) {
         let start = time::now();
         self.hits.host = match self.device {
-            Some(device) => self.ask_host_behind(device, rows, found),
-            None => self.ask_host_first(rows, found),
+            Some(device) => self.search_host_for_misses(device, rows, found),
+            None => self.search_host_only(rows, found),
         };
         self.inner.clocks.host.count(time::elapsed(start));
     }
 
-    fn ask_host_first(&mut self, rows: &mut impl Receiver, found: &mut [bool]) -> usize {
+    fn search_host_only(&mut self, rows: &mut impl Receiver, found: &mut [bool]) -> usize {
         let (host, slots) = (&self.inner.host, &mut self.scratch.slots);
-        let stretch = Interrupt::stretch(self.inner.row.bytes());
-        if self.keys.len() <= stretch {
+        let chunk = Interrupt::check_interval(self.inner.row.bytes());
+        if self.keys.len() <= chunk {
             return rows.take_from(host, self.keys, |at| at, found, slots);
         }
         let mut hits = 0;
-        for (nth, keys) in self.keys.chunks(stretch).enumerate() {
-            let first = nth * stretch;
+        for (i, keys) in self.keys.chunks(chunk).enumerate() {
+            let first = i * chunk;
             if self.inner.interrupt.check().is_err() {
                 self.is_interrupted = true;
                 found[first..].fill(false);
@@ -177,7 +177,7 @@ impl<'l> Lookup<'l> {
         hits
     }
 
-    fn ask_host_behind(
+    fn search_host_for_misses(
         &mut self,
         device: &Device,
         rows: &mut impl Receiver,
@@ -195,16 +195,16 @@ impl<'l> Lookup<'l> {
             }
             flags.clear();
             flags.resize(misses.keys.len(), false);
-            let place = |nth: usize| misses.at[nth];
-            hits += rows.take_from(host, &misses.keys, place, flags, &mut scratch.slots);
+            let position = |i: usize| misses.positions[i];
+            hits += rows.take_from(host, &misses.keys, position, flags, &mut scratch.slots);
             if promotes {
                 device.admission_filter().prefetch(&misses.keys);
             }
-            for (nth, _) in flags.iter().enumerate().filter(|(_, found)| **found) {
-                found[misses.at[nth]] = true;
+            for (i, _) in flags.iter().enumerate().filter(|(_, found)| **found) {
+                found[misses.positions[i]] = true;
                 let fits = self.moves.to_device.len() < PIECE_KEYS;
-                if promotes && device.admission_filter().admits(misses.keys[nth]).0 && fits {
-                    self.moves.to_device.push(misses.keys[nth]);
+                if promotes && device.admission_filter().admits(misses.keys[i]).0 && fits {
+                    self.moves.to_device.push(misses.keys[i]);
                 }
             }
         }
@@ -217,7 +217,7 @@ impl<'l> Lookup<'l> {
         let Some(store) = self.inner.store.as_ref().filter(|_| !is_done) else {
             return;
         };
-        let mut below = Below {
+        let mut search = StoreSearch {
             inner: self.inner,
             store,
             scratch: &mut self.scratch,
@@ -228,11 +228,11 @@ impl<'l> Lookup<'l> {
                 .then(|| PromotionBatch::of(Origin::Found)),
             is_interrupted: false,
         };
-        let found_below = below.find(self.keys, rows, found);
-        self.moves.promotions = below.promotions;
-        self.is_interrupted = below.is_interrupted;
-        self.hits.host += found_below.host;
-        self.hits.store = found_below.store;
+        let hits = search.find(self.keys, rows, found);
+        self.moves.promotions = search.promotions;
+        self.is_interrupted = search.is_interrupted;
+        self.hits.host += hits.host;
+        self.hits.store = hits.store;
     }
 
     /// Returns the answer and promotes the rows that were found.
@@ -278,8 +278,8 @@ impl Inner {
         self.check_open()?;
         self.check_found(keys, found)?;
         let mut scratch = Scratch::take();
-        let stretch = Interrupt::stretch(1);
-        for (keys, found) in keys.chunks(stretch).zip(found.chunks_mut(stretch)) {
+        let chunk = Interrupt::check_interval(1);
+        for (keys, found) in keys.chunks(chunk).zip(found.chunks_mut(chunk)) {
             self.interrupt.check()?;
             self.host.contains(keys, &mut scratch.slots, found);
         }
@@ -292,12 +292,12 @@ impl Inner {
                 while misses.fill(keys, found, STORE_BATCH)
                     && let Some(flags) = device.contains(&misses.keys)
                 {
-                    for (&at, flag) in misses.at.iter().zip(flags) {
+                    for (&at, flag) in misses.positions.iter().zip(flags) {
                         found[at] = flag;
                     }
                 }
             }
-            let mut below = Below {
+            let mut search = StoreSearch {
                 inner: self,
                 store,
                 scratch: &mut scratch,
@@ -305,8 +305,8 @@ impl Inner {
                 promotions: None,
                 is_interrupted: false,
             };
-            below.contains(keys, found);
-            if below.is_interrupted {
+            search.contains(keys, found);
+            if search.is_interrupted {
                 return Err(Error::Interrupted);
             }
         }
@@ -330,7 +330,7 @@ impl Hits {
 }
 
 /// A lookup in the store, for keys that the tiers above do not have.
-struct Below<'b> {
+struct StoreSearch<'b> {
     inner: &'b Inner,
     store: &'b Store,
     scratch: &'b mut Scratch,
@@ -339,45 +339,45 @@ struct Below<'b> {
     is_interrupted: bool,
 }
 
-impl Below<'_> {
+impl StoreSearch<'_> {
     /// Finds the rows of keys that were not found above. Rows that have since been promoted are
-    /// taken from the host tier: see [`each_stretch`](Below::each_stretch).
+    /// taken from the host tier: see [`each_chunk`](StoreSearch::each_chunk).
     fn find(&mut self, keys: &[u64], rows: &mut impl Receiver, found: &mut [bool]) -> Hits {
         let start = time::now();
         let mut hits = Hits::default();
-        self.each_stretch(keys, found, |below, misses, found| {
-            if below.promotions.is_some() {
-                below.inner.admission_filter.prefetch(&misses.keys);
+        self.each_chunk(keys, found, |search, misses, found| {
+            if search.promotions.is_some() {
+                search.inner.admission_filter.prefetch(&misses.keys);
             }
-            let scratch = &mut *below.scratch;
-            let place = |nth: usize| misses.at[nth];
+            let scratch = &mut *search.scratch;
+            let position = |i: usize| misses.positions[i];
             let (flags, slots) = (&mut scratch.flags, &mut scratch.slots);
-            hits.host += rows.take_from(&below.inner.host, &misses.keys, place, flags, slots);
-            for (nth, &at) in misses.at.iter().enumerate() {
-                if below.scratch.flags[nth] {
+            hits.host += rows.take_from(&search.inner.host, &misses.keys, position, flags, slots);
+            for (i, &at) in misses.positions.iter().enumerate() {
+                if search.scratch.flags[i] {
                     found[at] = true;
                     continue;
                 }
-                let format = below.store.format();
-                match format.row(&below.scratch.values, nth, keys[at]) {
+                let format = search.store.format();
+                match format.row(&search.scratch.values, i, keys[at]) {
                     Ok(Some((row, score))) => {
                         rows.take(at, row);
                         found[at] = true;
                         hits.store += 1;
-                        if let Some(promotions) = &mut below.promotions {
-                            let (admitted, before) = below.inner.admission_filter.admits(keys[at]);
+                        if let Some(promotions) = &mut search.promotions {
+                            let (admitted, uses) = search.inner.admission_filter.admits(keys[at]);
                             if admitted {
-                                let version = below.scratch.versions[nth];
-                                promotions.push(keys[at], version, row, score, before);
+                                let version = search.scratch.versions[i];
+                                promotions.push(keys[at], version, row, score, uses);
                             }
                         }
                     }
                     Ok(None) => {}
-                    Err(error) => below.failures.push(at, keys[at], error),
+                    Err(error) => search.failures.push(at, keys[at], error),
                 }
             }
-            if let Some(promotions) = &mut below.promotions {
-                below.inner.queue_promotions(promotions);
+            if let Some(promotions) = &mut search.promotions {
+                search.inner.queue_promotions(promotions);
             }
         });
         self.inner.clocks.store.count(time::elapsed(start));
@@ -385,28 +385,27 @@ impl Below<'_> {
     }
 
     fn contains(&mut self, keys: &[u64], found: &mut [bool]) {
-        self.each_stretch(keys, found, |below, misses, found| {
-            let scratch = &mut *below.scratch;
+        self.each_chunk(keys, found, |search, misses, found| {
+            let scratch = &mut *search.scratch;
             let (flags, slots) = (&mut scratch.flags, &mut scratch.slots);
-            below.inner.host.contains(&misses.keys, slots, flags);
-            for (nth, &at) in misses.at.iter().enumerate() {
-                if scratch.flags[nth] {
+            search.inner.host.contains(&misses.keys, slots, flags);
+            for (i, &at) in misses.positions.iter().enumerate() {
+                if scratch.flags[i] {
                     found[at] = true;
                     continue;
                 }
-                match scratch.values.get(nth) {
+                match scratch.values.get(i) {
                     Ok(value) => found[at] = value.is_some(),
                     Err(error) => {
                         let error = error.clone().into();
-                        below.failures.push(at, keys[at], error);
+                        search.failures.push(at, keys[at], error);
                     }
                 }
             }
         });
     }
 
-    /// Looks up the missing keys in stretches of bounded size and calls `answered` for each
-    /// stretch. The answers are in `scratch.values`, and `scratch.flags` has one place per key.
+    /// Looks up the missing keys in chunks of bounded size and calls `answered` for each chunk. The answers are in `scratch.values`, and `scratch.flags` has one position per key.
     ///
     /// `answered` must search the host tier again for all of these keys, and a row found there
     /// takes precedence. Otherwise two lookups could see a key's rows in the wrong order: a row may
@@ -415,7 +414,7 @@ impl Below<'_> {
     /// lookup the old row in the host tier. Searching again prevents that. A lookup that sees the
     /// writer's change in the store also sees earlier promotions, because they happened under the
     /// lock that the writer holds, and nothing is promoted before the writer is done.
-    fn each_stretch(
+    fn each_chunk(
         &mut self,
         keys: &[u64],
         found: &mut [bool],
@@ -440,8 +439,8 @@ impl Below<'_> {
             scratch.flags.clear();
             scratch.flags.resize(misses.keys.len(), false);
             scratch.keys.clear();
-            let asked = misses.keys.iter().map(|key| key.to_be_bytes());
-            scratch.keys.extend(asked);
+            let keys_bytes = misses.keys.iter().map(|key| key.to_be_bytes());
+            scratch.keys.extend(keys_bytes);
             match self.store.find(&scratch.keys, &mut scratch.values) {
                 Ok(()) => answered(self, &misses, found),
                 Err(error) => self.fail(&misses, &error),
@@ -451,7 +450,7 @@ impl Below<'_> {
     }
 
     fn fail(&mut self, misses: &Misses, error: &Error) {
-        for (&at, &key) in misses.at.iter().zip(&misses.keys) {
+        for (&at, &key) in misses.positions.iter().zip(&misses.keys) {
             self.failures.push(at, key, error.clone());
         }
     }

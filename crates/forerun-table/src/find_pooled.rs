@@ -34,13 +34,13 @@ impl Inner {
         let mut flags = vec![false; at_once];
         let mut failures = Failures::default();
         let (mut first, mut bag, mut hits) = (0, 0, 0);
-        let stretch = Interrupt::stretch(row_bytes);
-        let mut next_check = stretch;
+        let check_interval = Interrupt::check_interval(row_bytes);
+        let mut next_check = check_interval;
         loop {
             // A lookup of so few keys does not ask by itself.
             if first >= next_check {
                 self.interrupt.check()?;
-                next_check = first + stretch;
+                next_check = first + check_interval;
             }
             let end = (first + at_once).min(keys.len());
             let flags = &mut flags[..end - first];

@@ -33,39 +33,41 @@ const STALL: Duration = Duration::from_secs(10);
 /// How long no slot has come free.
 #[derive(Default)]
 struct Waiting {
-    /// The last check, and the number of rows linked by then.
-    since: Option<(Instant, u64)>,
-    before: Duration,
+    /// When it was last checked, and the number of rows linked by then.
+    checked: Option<(Instant, u64)>,
+    total: Duration,
 }
 
 impl Waiting {
     /// Leaves out the time since the last check.
     fn pause(&mut self) {
-        if let Some((since, _)) = &mut self.since {
-            *since = time::now();
+        if let Some((checked_at, _)) = &mut self.checked {
+            *checked_at = time::now();
         }
     }
 
-    /// Adds the time since the last check. Starts at zero again if rows were linked since then:
-    /// slots came free, and other writers took them.
-    fn waited(&mut self, links: u64) -> Duration {
+    /// Checks, and returns how long it has waited: adds the time since the last check, but starts at
+    /// zero again if rows were linked since then. Slots came free, and other writers took them.
+    fn check(&mut self, links: u64) -> Duration {
         let now = time::now();
-        self.before = match self.since {
-            Some((since, before)) if before == links => self.before + (now - since),
+        self.total = match self.checked {
+            Some((checked_at, links_then)) if links_then == links => {
+                self.total + (now - checked_at)
+            }
             _ => Duration::ZERO,
         };
-        self.since = Some((now, links));
-        self.before
+        self.checked = Some((now, links));
+        self.total
     }
 }
 
 impl Inner {
     /// Promotes rows that are admitted and did not change.
     pub(crate) fn promote_to_host(&self, promotions: PromotionBatch) {
-        let (asked, row_bytes) = (promotions.len(), self.row.bytes());
+        let (wanted, row_bytes) = (promotions.len(), self.row.bytes());
         let by_score = self.policies.admission == Admission::ByScore
             && !self.policies.evict_strategy.admits_all();
-        let rows = if by_score && promotions.origin() != Origin::Asked {
+        let rows = if by_score && promotions.origin() != Origin::Prefetched {
             self.outrank(&promotions)
         } else {
             (0..promotions.len()).collect()
@@ -82,9 +84,9 @@ impl Inner {
             }
             self.trim();
         }
-        if promotions.origin().is_below() {
+        if promotions.origin().is_from_store() {
             self.counters.promoted_rows.add(promoted);
-            self.counters.unpromoted_rows.add(asked - promoted);
+            self.counters.unpromoted_rows.add(wanted - promoted);
         }
     }
 
@@ -154,7 +156,8 @@ impl Inner {
     /// [`reserve`](Inner::reserve), with an error if no slot has come free for this long.
     fn reserve_within(&self, rows: usize, stall: Duration) -> Result<Reservation> {
         let mut waiting = Waiting::default();
-        for turn in 0u32.. {
+        let mut attempts = 0;
+        loop {
             if let Some(reservation) = self.host.reserve(rows) {
                 return Ok(reservation);
             }
@@ -166,17 +169,17 @@ impl Inner {
             self.host.reclaim();
             // Retired slots come free when their readers are done, which takes microseconds if the
             // readers run.
-            if turn < 64 {
+            if attempts < 64 {
+                attempts += 1;
                 thread::yield_now();
             } else {
                 thread::sleep(Duration::from_micros(50));
             }
-            let waited = waiting.waited(self.host.links());
+            let waited = waiting.check(self.host.links());
             if waited > stall {
                 return Err(Error::Stalled { waited });
             }
         }
-        unreachable!("a loop without end")
     }
 
     /// Evicts rows beyond the capacity.
@@ -281,14 +284,14 @@ impl Inner {
     pub(crate) fn prefetch_now(&self, keys: &[u64]) {
         for keys in keys.chunks(self.evict_batch()) {
             if let Some(store) = &self.store {
-                self.promote_asked(store, keys);
+                self.promote_prefetched(store, keys);
             }
-            self.promote_to_device(keys, Origin::Asked);
+            self.promote_to_device(keys, Origin::Prefetched);
         }
     }
 
     /// Promotes rows from the store that are in no tier above.
-    fn promote_asked(&self, store: &Store, keys: &[u64]) {
+    fn promote_prefetched(&self, store: &Store, keys: &[u64]) {
         let mut scratch = Scratch::take();
         let mut found = vec![false; keys.len()];
         self.host.contains(keys, &mut scratch.slots, &mut found);
@@ -304,11 +307,11 @@ impl Inner {
         let open: Vec<u64> = open.map(|(&key, _)| key).collect();
         let versions = open.iter().map(|&key| self.key_locks.version(key));
         let versions: Vec<Version> = versions.collect();
-        let asked: Vec<_> = open.iter().map(|key| key.to_be_bytes()).collect();
-        if let Err(error) = store.find(&asked, &mut scratch.values) {
+        let keys_bytes: Vec<_> = open.iter().map(|key| key.to_be_bytes()).collect();
+        if let Err(error) = store.find(&keys_bytes, &mut scratch.values) {
             return self.move_failed(&error);
         }
-        let mut promotions = PromotionBatch::of(Origin::Asked);
+        let mut promotions = PromotionBatch::of(Origin::Prefetched);
         for (nth, (&key, version)) in open.iter().zip(versions).enumerate() {
             match store.format().row(&scratch.values, nth, key) {
                 Ok(Some((row, score))) => promotions.push(key, version, row, score, 1),
@@ -369,14 +372,14 @@ mod tests {
     #[test]
     fn a_wait_restarts_when_other_threads_progress() {
         let mut waiting = Waiting::default();
-        assert_eq!(waiting.waited(1), Duration::ZERO);
+        assert_eq!(waiting.check(1), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
-        assert!(waiting.waited(1) >= Duration::from_millis(2));
-        assert_eq!(waiting.waited(2), Duration::ZERO);
+        assert!(waiting.check(1) >= Duration::from_millis(2));
+        assert_eq!(waiting.check(2), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(20));
         let paused = Instant::now();
         waiting.pause();
-        let waited = waiting.waited(2);
+        let waited = waiting.check(2);
         assert!(waited <= paused.elapsed(), "{waited:?}");
     }
 

@@ -31,7 +31,7 @@ impl Interrupt {
 
     /// The number of rows to copy between two checks, given their size: they take tens of
     /// milliseconds.
-    pub(crate) fn stretch(row_bytes: usize) -> usize {
+    pub(crate) fn check_interval(row_bytes: usize) -> usize {
         (BYTES / row_bytes).clamp(1, ROWS)
     }
 }

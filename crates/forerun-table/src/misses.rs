@@ -3,14 +3,14 @@
 //! ```text
 //!   found    1 1 0 1 0 0 1 ...      by position: found in a tier above
 //!   keys     k2 k4 k5               the misses, compacted, one bounded chunk at a time
-//!   at       2  4  5                their positions
+//!   positions 2  4  5               in the batch
 //! ```
 
 /// One chunk of a batch's misses.
 #[derive(Debug, Default)]
 pub(crate) struct Misses {
     pub(crate) keys: Vec<u64>,
-    pub(crate) at: Vec<usize>,
+    pub(crate) positions: Vec<usize>,
     /// Positions before this one are done.
     next: usize,
 }
@@ -24,15 +24,15 @@ impl Misses {
     /// Loads the next chunk of at most `max` misses; false if there are no more.
     pub(crate) fn fill(&mut self, keys: &[u64], found: &[bool], max: usize) -> bool {
         self.keys.clear();
-        self.at.clear();
-        while self.next < keys.len() && self.at.len() < max {
+        self.positions.clear();
+        while self.next < keys.len() && self.positions.len() < max {
             if !found[self.next] {
                 self.keys.push(keys[self.next]);
-                self.at.push(self.next);
+                self.positions.push(self.next);
             }
             self.next += 1;
         }
-        !self.at.is_empty()
+        !self.positions.is_empty()
     }
 }
 
@@ -50,9 +50,9 @@ mod tests {
             let (mut misses, mut seen) = (Misses::default(), Vec::new());
             misses.begin();
             while misses.fill(&keys, &found, max) {
-                prop_assert!(misses.at.len() <= max && misses.at.len() == misses.keys.len());
-                prop_assert!(misses.at.iter().zip(&misses.keys).all(|(&at, &key)| keys[at] == key));
-                seen.extend_from_slice(&misses.at);
+                prop_assert!(misses.positions.len() <= max && misses.positions.len() == misses.keys.len());
+                prop_assert!(misses.positions.iter().zip(&misses.keys).all(|(&at, &key)| keys[at] == key));
+                seen.extend_from_slice(&misses.positions);
             }
             let open: Vec<usize> = (0..found.len()).filter(|&at| !found[at]).collect();
             prop_assert_eq!(seen, open);

@@ -7,7 +7,7 @@ use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::promotion_batch::PromotionBatch;
 
-/// Maximum number of queued keys of other jobs.
+/// Maximum number of queued keys in jobs that hold keys, not rows.
 const WAITING_KEYS: usize = 1 << 20;
 
 /// Maximum number of keys in a job of a lookup or a prefetch.
@@ -31,6 +31,8 @@ pub(crate) enum Job {
     PromoteToDevice(Vec<u64>),
     Touch(Vec<u64>),
     Prefetch(Vec<u64>),
+    /// Evicts rows beyond the capacity.
+    Trim,
 }
 
 impl Job {
@@ -39,6 +41,7 @@ impl Job {
         match self {
             Job::PromoteToHost(promotions) => (promotions.len(), 0),
             Job::PromoteToDevice(keys) | Job::Touch(keys) | Job::Prefetch(keys) => (0, keys.len()),
+            Job::Trim => (0, 0),
         }
     }
 }
@@ -122,8 +125,8 @@ impl Queue {
         self.idle.notify_all();
     }
 
-    /// The next job, `Some(None)` to trim, or `None` to end.
-    pub(crate) fn next(&self) -> Option<Option<Job>> {
+    /// Waits for the next job. `None`: the thread must end.
+    pub(crate) fn next(&self) -> Option<Job> {
         let mut state = self.lock();
         state.is_busy = false;
         loop {
@@ -134,14 +137,14 @@ impl Queue {
             // Trim first: promotions need the free slots.
             if std::mem::take(&mut state.trim) {
                 state.is_busy = true;
-                return Some(None);
+                return Some(Job::Trim);
             }
             if let Some(job) = state.jobs.pop_front() {
                 let (rows, keys) = job.weight();
                 state.rows -= rows;
                 state.keys -= keys;
                 state.is_busy = true;
-                return Some(Some(job));
+                return Some(job);
             }
             self.idle.notify_all();
             state = self

@@ -5,10 +5,10 @@ use crate::key_locks::Version;
 /// Why rows are promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A lookup found them below.
+    /// A lookup found them in the store.
     Found,
     /// They were prefetched: no score keeps them out.
-    Asked,
+    Prefetched,
     /// The device evicted them.
     #[cfg(feature = "gpu")]
     Device,
@@ -16,9 +16,9 @@ pub(crate) enum Origin {
 
 impl Origin {
     /// Whether the rows come from the store.
-    pub(crate) fn is_below(self) -> bool {
+    pub(crate) fn is_from_store(self) -> bool {
         match self {
-            Origin::Found | Origin::Asked => true,
+            Origin::Found | Origin::Prefetched => true,
             #[cfg(feature = "gpu")]
             Origin::Device => false,
         }
@@ -50,12 +50,12 @@ impl PromotionBatch {
         }
     }
 
-    pub(crate) fn push(&mut self, key: u64, version: Version, row: &[u8], score: u64, before: u16) {
+    pub(crate) fn push(&mut self, key: u64, version: Version, row: &[u8], score: u64, uses: u16) {
         self.entries.push(PromotedRow {
             key,
             version,
             score,
-            uses: before,
+            uses,
         });
         self.rows.extend_from_slice(row);
     }

@@ -77,10 +77,13 @@ pub(crate) struct Reads<'g> {
     cache: &'g PageCache,
     pin: &'g Pin,
     backend: ReadBackend,
+    /// Lookups that wait for a read.
     parked: Cell<usize>,
+    /// Pages that were in memory, and pages that had to be read.
     hits: Cell<u64>,
     misses: Cell<u64>,
-    crowd: Cell<usize>,
+    /// Heap pages that were lent to this batch.
+    lent_count: Cell<usize>,
     state: RefCell<ReadState<'g>>,
 }
 
@@ -99,7 +102,8 @@ struct Request<'g> {
     source: &'g dyn PageSource,
     page_no: u32,
     location: PageLocation,
-    /// Lookups that have not taken the outcome. 0: the request is free.
+    /// Lookups that have not taken the outcome. 0: the request is free, or will be when its read
+    /// ends.
     waiters: u32,
     /// `None` while the read is in progress.
     outcome: Option<Result<&'g [u8]>>,
@@ -114,7 +118,7 @@ impl<'g> Reads<'g> {
             parked: Cell::new(0),
             hits: Cell::new(0),
             misses: Cell::new(0),
-            crowd: Cell::new(0),
+            lent_count: Cell::new(0),
             state: RefCell::new(ReadState {
                 requests: Vec::new(),
                 free: Vec::new(),
@@ -157,7 +161,7 @@ impl<'g> Reads<'g> {
 
     /// Whether enough pages are lent that the batch should end soon.
     pub(crate) fn should_end_batch(&self) -> bool {
-        self.crowd.get() >= LENT_PAGES_MAX
+        self.lent_count.get() >= LENT_PAGES_MAX
     }
 
     /// The request for a page, with one more waiter.
@@ -235,7 +239,7 @@ impl<'g> Reads<'g> {
             let outcome = outcome.map(|published| match published {
                 Published::Cached(bytes) => bytes,
                 Published::Lent(bytes) => {
-                    self.crowd.set(self.crowd.get() + 1);
+                    self.lent_count.set(self.lent_count.get() + 1);
                     state.lent.push((source.slots(), page_no, bytes));
                     bytes
                 }
@@ -307,10 +311,9 @@ impl Driver for Reads<'_> {
         let mut done = std::mem::take(&mut state.done);
         let parked = self.parked.get();
         loop {
-            state
-                .reads
-                .get_or_insert_with(|| BatchedReads::new(self.backend))
-                .turn(wait, &mut done);
+            if let Some(reads) = &mut state.reads {
+                reads.turn(wait, &mut done);
+            }
             let idle = done.is_empty();
             for done in done.drain(..) {
                 self.complete(state, done);

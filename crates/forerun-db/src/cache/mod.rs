@@ -15,7 +15,7 @@
 //! heap, where it is freed with the reader's pin; such a reader should finish soon ([`driver`]).
 //!
 //! Reading a page from a file acquires one lock a few times. Reading a page in memory acquires no
-//! lock.
+//! lock. `holders.rs` lets cursors keep single pages between calls, and `counters.rs` counts.
 
 mod automatic;
 mod counters;
@@ -403,15 +403,15 @@ impl PageCache {
         if len > self.frames.page_bytes() {
             return HeapPage::new(len).map(ReadBuffer::Heap);
         }
-        let take = || self.free_frame(&mut self.lock());
-        let mut free_frame = take();
+        let take = || self.take_frame(&mut self.lock());
+        let mut taken = take();
         self.evict_ahead(pin);
-        if free_frame.is_none() {
+        if taken.is_none() {
             // The readers that frames wait for may have gone.
             pin.flush();
-            free_frame = take();
+            taken = take();
         }
-        match free_frame {
+        match taken {
             Some(free_frame) => Some(ReadBuffer::Frame(OwnedFrame {
                 cache: self,
                 free_frame: Some(free_frame),
@@ -420,8 +420,9 @@ impl PageCache {
         }
     }
 
-    /// A frame to write, if one is free or the budget allows one more.
-    fn free_frame(&self, state: &mut CacheState) -> Option<FreeFrame> {
+    /// A frame to write, if one is free or the budget allows one more. Without a free one, gives up
+    /// what is reserved for large pages.
+    fn take_frame(&self, state: &mut CacheState) -> Option<FreeFrame> {
         if let Some(free_frame) = state.free.pop() {
             return Some(free_frame);
         }
@@ -486,11 +487,11 @@ impl PageCache {
                 evicted.push(victim);
             }
             drop(state);
-            let full = evicted.len() < EVICTION_BATCH;
+            let is_reserve_full = evicted.len() < EVICTION_BATCH;
             if !evicted.is_empty() {
                 self.free_later(evicted, pin);
             }
-            if full {
+            if is_reserve_full {
                 return;
             }
         }

@@ -13,7 +13,8 @@ use forerun_core::arch::prefetch_read;
 
 use super::lookup::Found;
 use super::page::{
-    INLINE_PREFIX_BYTES, LEAF_RECORD_BYTES, LINE_BYTES, LONG_TAG_SUFFIX, Page, sequence_of,
+    INLINE_PREFIX_BYTES, LEAF_RECORD_BYTES, LINE_BYTES, LONG_TAG_SUFFIX, Page, TAG_BYTES,
+    sequence_of,
 };
 use super::page_search::{mask, packed};
 use super::reader::Run;
@@ -101,7 +102,7 @@ impl<'g> IndexedRecord<'g> {
             return Some(Found::Deleted);
         }
         let start = suffix_at + suffix_len;
-        let value_len = page.u32_at(at + 8) as usize;
+        let value_len = page.u32_at(at + TAG_BYTES) as usize;
         Some(Found::Value(page.slice(start..start + value_len)))
     }
 }

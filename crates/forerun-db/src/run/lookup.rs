@@ -80,7 +80,9 @@ pub(super) fn prefetch_start(bytes: &[u8], leaf: bool) {
     }
 }
 
-/// Looks a key up in runs, newest first, until one has an answer.
+/// Looks a key up in runs, newest first, until one has an answer. The caller leaves out the runs
+/// that are not [visible](Run::is_visible) at the key's sequence number: an ingested run has one
+/// number for all its versions, which its pages do not contain.
 ///
 /// The whole lookup is one future. It holds the key by reference and boxes errors, because the
 /// compiler moves a future of two cache lines with a few instructions, but a larger one with a

@@ -15,7 +15,8 @@
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
 //!   reader.rs          opens a file as a run
 //!   obsolete_files.rs  removes files of obsolete runs
-//!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found
+//!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found;
+//!                      plain_lookup.rs does neither interleaved nor with an index, for comparison
 //!   cursor/            all versions of a run, in order; level_cursor.rs: of a level
 //!   interleaved_seek.rs seeks of several cursors that overlap
 //!   loaded_page.rs     the pages that a cursor is at
@@ -29,6 +30,8 @@ pub(crate) mod dump;
 #[cfg(test)]
 mod file_tests;
 mod filter;
+#[cfg(test)]
+mod format_tests;
 pub(crate) mod indexed_record;
 pub(crate) mod interleaved_seek;
 mod key_places;

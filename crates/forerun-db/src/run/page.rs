@@ -38,8 +38,17 @@ pub(super) const LINE_BYTES: usize = 64;
 /// Bytes in a group: its key prefixes and its row entries.
 pub(super) const GROUP_BYTES: usize = 2 * LINE_BYTES;
 
+/// Where the fields of the header are.
+pub(super) const KIND_AT: usize = 0;
+pub(super) const RESERVED_AT: usize = 1;
+pub(super) const PREFIX_LEN_AT: usize = 2;
+pub(super) const ROWS_AT: usize = 4;
+pub(super) const FIRST_CHILD_AT: usize = 8;
+pub(super) const RECORDS_START_AT: usize = 12;
+pub(super) const INLINE_PREFIX_AT: usize = 16;
+
 /// Bytes before the fences.
-pub(super) const HEADER_BYTES: usize = 32;
+pub(super) const HEADER_BYTES: usize = INLINE_PREFIX_AT + INLINE_PREFIX_BYTES;
 
 /// Bytes of the common prefix that the header holds.
 pub(super) const INLINE_PREFIX_BYTES: usize = 16;
@@ -53,9 +62,12 @@ pub(super) const OFFSET_BITS: u32 = 20;
 /// A suffix length in a row entry that means "this long or longer": the record has the length.
 pub(super) const LONG_SUFFIX: usize = (1 << (32 - OFFSET_BITS)) - 1;
 
+/// Bytes of a record's tag. The value's length, or the child's location, comes after it.
+pub(super) const TAG_BYTES: usize = 8;
+
 /// Bytes of a record before the suffix and its length.
-pub(super) const LEAF_RECORD_BYTES: usize = 12;
-pub(super) const INTERNAL_RECORD_BYTES: usize = 24;
+pub(super) const LEAF_RECORD_BYTES: usize = TAG_BYTES + 4;
+pub(super) const INTERNAL_RECORD_BYTES: usize = TAG_BYTES + 16;
 
 /// Values of the lowest bit of a version's tag. The seven bits above hold the suffix's length.
 pub(super) const DELETION: u8 = 0;
@@ -158,7 +170,7 @@ impl<'a> Page<'a> {
 
     #[inline(always)]
     pub(crate) fn kind(&self) -> PageKind {
-        if self.line[0] == PageKind::Internal.byte() {
+        if self.line[KIND_AT] == PageKind::Internal.byte() {
             PageKind::Internal
         } else {
             PageKind::Leaf
@@ -168,7 +180,7 @@ impl<'a> Page<'a> {
     /// The number of rows; at least 1 in a checked page.
     #[inline(always)]
     pub(crate) fn rows(&self) -> usize {
-        self.line_u32(4) as usize
+        self.line_u32(ROWS_AT) as usize
     }
 
     #[inline(always)]
@@ -185,16 +197,15 @@ impl<'a> Page<'a> {
 
     #[inline(always)]
     pub(super) fn prefix_len(&self) -> usize {
-        usize::from(u16::from_le_bytes([self.line[2], self.line[3]]))
+        let [low, high] = [self.line[PREFIX_LEN_AT], self.line[PREFIX_LEN_AT + 1]];
+        usize::from(u16::from_le_bytes([low, high]))
     }
 
     /// The first bytes of the common prefix, from the header's line, padded with zeros.
     #[inline(always)]
     pub(super) fn inline_prefix(&self) -> &'a [u8; INLINE_PREFIX_BYTES] {
-        let (_, prefix) = self.line[..HEADER_BYTES]
-            .split_last_chunk()
-            .expect("the header has more bytes");
-        prefix
+        let prefix = self.line[INLINE_PREFIX_AT..].first_chunk();
+        prefix.expect("the line has more bytes")
     }
 
     /// The fences, in whole blocks of eight. Unused fences at the end are `u32::MAX`.
@@ -250,14 +261,14 @@ impl<'a> Page<'a> {
             None => 0,
         };
         let at = self.records_start() + (entry & ((1 << OFFSET_BITS) - 1)) as usize;
-        let suffix = at + self.kind().record_bytes();
+        let suffix_at = at + self.kind().record_bytes();
         let suffix_len = (entry >> OFFSET_BITS) as usize;
         if suffix_len == LONG_SUFFIX {
-            return self.long_record(at, suffix);
+            return self.long_record(at, suffix_at);
         }
         Record {
             at,
-            suffix,
+            suffix_at,
             suffix_len,
         }
     }
@@ -271,7 +282,7 @@ impl<'a> Page<'a> {
     fn long_record(&self, at: usize, len_at: usize) -> Record {
         Record {
             at,
-            suffix: len_at + 4,
+            suffix_at: len_at + 4,
             suffix_len: self.u32_at(len_at) as usize,
         }
     }
@@ -281,7 +292,7 @@ impl<'a> Page<'a> {
     pub(super) fn prefetch_key(&self, record: &Record) {
         /// Most comparisons end within this many bytes of the suffix.
         const COMPARED_BYTES: usize = 16;
-        let last = record.suffix + record.suffix_len.min(COMPARED_BYTES);
+        let last = record.suffix_at + record.suffix_len.min(COMPARED_BYTES);
         prefetch_read(self.bytes.as_ptr().wrapping_add(record.at));
         prefetch_read(self.bytes.as_ptr().wrapping_add(last));
     }
@@ -313,8 +324,8 @@ impl<'a> Page<'a> {
     #[inline(always)]
     pub(crate) fn prefetch_value(&self, row: usize, max_bytes: usize) {
         let record = self.record(row);
-        let start = record.suffix + record.suffix_len;
-        let len = (self.u32_at(record.at + 8) as usize).min(max_bytes);
+        let start = record.suffix_at + record.suffix_len;
+        let len = (self.u32_at(record.at + TAG_BYTES) as usize).min(max_bytes);
         for at in (start..start + len).step_by(LINE_BYTES) {
             prefetch_read(self.bytes.as_ptr().wrapping_add(at));
         }
@@ -328,7 +339,7 @@ impl<'a> Page<'a> {
 
     #[inline(always)]
     pub(super) fn record_suffix(&self, record: &Record) -> &'a [u8] {
-        self.slice(record.suffix..record.suffix + record.suffix_len)
+        self.slice(record.suffix_at..record.suffix_at + record.suffix_len)
     }
 
     /// Replaces `key` with a row's key.
@@ -369,12 +380,13 @@ impl<'a> Page<'a> {
         u64::from(self.u32_at(record.at)) | u64::from(self.u32_at(record.at + 4)) << 32
     }
 
-    /// The value in a leaf's row, or `None` for a deletion.
+    /// The value in a leaf's row, or `None` for a deletion. Wrong bytes give an empty value, which
+    /// only [`check`](Self::check) can tell from a real one.
     #[inline(always)]
     pub(crate) fn live_value(&self, row: usize) -> Option<&'a [u8]> {
         let record = self.record(row);
-        let start = record.suffix + record.suffix_len;
-        let value = self.slice(start..start + self.u32_at(record.at + 8) as usize);
+        let start = record.suffix_at + record.suffix_len;
+        let value = self.slice(start..start + self.u32_at(record.at + TAG_BYTES) as usize);
         (self.tag(&record) as u8 & 1 == VALUE).then_some(value)
     }
 
@@ -399,11 +411,11 @@ impl<'a> Page<'a> {
         let record = self.record(row);
         let tag = self.tag(&record);
         let (kind, value_len) = if tag as u8 & 1 == VALUE {
-            (Kind::Value, self.u32_at(record.at + 8) as usize)
+            (Kind::Value, self.u32_at(record.at + TAG_BYTES) as usize)
         } else {
             (Kind::Deletion, 0)
         };
-        let value = record.suffix + record.suffix_len;
+        let value = record.suffix_at + record.suffix_len;
         LeafRow {
             suffix: self.record_suffix(&record),
             sequence: sequence_of(tag),
@@ -415,17 +427,17 @@ impl<'a> Page<'a> {
     /// The number of an internal row's child. Does not read the row.
     #[inline(always)]
     pub(crate) fn child_number(&self, row: usize) -> u32 {
-        self.line_u32(8).wrapping_add(row as u32)
+        self.line_u32(FIRST_CHILD_AT).wrapping_add(row as u32)
     }
 
     /// The number of an internal row's child, and where it is stored.
     #[inline]
     pub(crate) fn child(&self, row: usize) -> (u32, PageLocation) {
-        let at = self.record(row).at;
+        let at = self.record(row).at + TAG_BYTES;
         let location = PageLocation {
-            offset: u64::from(self.u32_at(at + 8)) | u64::from(self.u32_at(at + 12)) << 32,
-            stored_len: self.u32_at(at + 16),
-            raw_len: self.u32_at(at + 20),
+            offset: u64::from(self.u32_at(at)) | u64::from(self.u32_at(at + 4)) << 32,
+            stored_len: self.u32_at(at + 8),
+            raw_len: self.u32_at(at + 12),
         };
         (self.child_number(row), location)
     }
@@ -437,7 +449,7 @@ impl<'a> Page<'a> {
 
     #[inline(always)]
     pub(super) fn records_start(&self) -> usize {
-        self.line_u32(12) as usize
+        self.line_u32(RECORDS_START_AT) as usize
     }
 
     #[inline(always)]
@@ -482,7 +494,7 @@ pub(super) struct Record {
     /// The record's first byte.
     pub(super) at: usize,
     /// The suffix's first byte.
-    pub(super) suffix: usize,
+    pub(super) suffix_at: usize,
     pub(super) suffix_len: usize,
 }
 

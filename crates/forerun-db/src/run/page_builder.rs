@@ -144,13 +144,13 @@ impl PageBuilder {
         let last = &self.rows[rows - 1];
         page.extend_from_slice(&self.staged[last.key_at..][..prefix_len]);
 
-        page[0] = self.kind.byte();
-        page[2..4].copy_from_slice(&(prefix_len as u16).to_le_bytes());
-        page[4..8].copy_from_slice(&(rows as u32).to_le_bytes());
-        page[8..12].copy_from_slice(&first_child.to_le_bytes());
-        page[12..16].copy_from_slice(&(records_start as u32).to_le_bytes());
+        page[KIND_AT] = self.kind.byte();
+        page[PREFIX_LEN_AT..][..2].copy_from_slice(&(prefix_len as u16).to_le_bytes());
+        page[ROWS_AT..][..4].copy_from_slice(&(rows as u32).to_le_bytes());
+        page[FIRST_CHILD_AT..][..4].copy_from_slice(&first_child.to_le_bytes());
+        page[RECORDS_START_AT..][..4].copy_from_slice(&(records_start as u32).to_le_bytes());
         let inline_len = prefix_len.min(INLINE_PREFIX_BYTES);
-        page.copy_within(prefix_start..prefix_start + inline_len, 16);
+        page.copy_within(prefix_start..prefix_start + inline_len, INLINE_PREFIX_AT);
         page[HEADER_BYTES..first_group].fill(0xff);
 
         for (row, staged) in self.rows.iter().enumerate() {

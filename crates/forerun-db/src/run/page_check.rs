@@ -18,8 +18,11 @@ impl Page<'_> {
             return Err("the page is too short");
         }
         let page = Page::new(bytes);
-        if !matches!(page.line[0], 1 | 2) || page.line[1] != 0 {
+        if !matches!(page.line[KIND_AT], 1 | 2) {
             return Err("the page has an unknown kind");
+        }
+        if page.line[RESERVED_AT] != 0 {
+            return Err("the page's reserved byte is not zero");
         }
         let rows = page.rows();
         if rows > bytes.len() {
@@ -72,7 +75,7 @@ impl Page<'_> {
 
     fn check_records(&self) -> Result<(), &'static str> {
         let kind = self.kind();
-        let first_child = self.line_u32(8);
+        let first_child = self.line_u32(FIRST_CHILD_AT);
         if kind == PageKind::Leaf && first_child != 0 {
             return Err("a leaf has children");
         }
@@ -85,7 +88,7 @@ impl Page<'_> {
             if record.at != at {
                 return Err("a record does not start where the previous one ends");
             }
-            let long = record.suffix != at + kind.record_bytes();
+            let long = record.suffix_at != at + kind.record_bytes();
             if long && record.suffix_len < LONG_SUFFIX {
                 return Err("a short key is stored as a long one");
             }
@@ -93,7 +96,7 @@ impl Page<'_> {
                 PageKind::Leaf => self.check_version(&record)?,
                 PageKind::Internal => self.check_separator(row, &record)?,
             };
-            at = record.suffix + record.suffix_len + value_len;
+            at = record.suffix_at + record.suffix_len + value_len;
             if at > self.bytes.len() {
                 return Err("a record extends beyond the page");
             }
@@ -107,7 +110,7 @@ impl Page<'_> {
 
     /// Checks a leaf's record, and returns its value's length.
     fn check_version(&self, record: &Record) -> Result<usize, &'static str> {
-        let value_len = self.u32_at(record.at + 8) as usize;
+        let value_len = self.u32_at(record.at + TAG_BYTES) as usize;
         let low = self.tag(record) as u8;
         if u64::from(low) != with_suffix_len(u64::from(low & 1), record.suffix_len) {
             return Err("a version's tag contradicts the length of its key");

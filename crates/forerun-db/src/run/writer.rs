@@ -139,10 +139,21 @@ impl RunWriter {
         comparator_name: &str,
         options: RunOptions,
     ) -> Result<Self> {
+        Self::with_salt(io, path, order, comparator_name, options, new_salt())
+    }
+
+    /// Creates the file with a given salt, which a test needs to know.
+    pub(super) fn with_salt(
+        io: &dyn Io,
+        path: &Path,
+        order: &KeyOrder,
+        comparator_name: &str,
+        options: RunOptions,
+        salt: u64,
+    ) -> Result<Self> {
         let file = io
             .open(path, OpenMode::CreateEmpty)
             .map_err(|error| Error::io("create", path, error))?;
-        let salt = new_salt();
         let limit_bytes = options.page_limit_bytes();
         Ok(RunWriter {
             out: RunOutput {

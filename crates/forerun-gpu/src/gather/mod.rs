@@ -21,8 +21,8 @@
 //! - A pair `(s, d)` copies row `s` of the source to row `d` of the destination, in every layer. An
 //!   index below 0 or beyond the rows is not a row. If there is no destination row, nothing
 //!   happens. If only the source row is missing, the destination row stays as it is or is zeroed
-//!   ([`Absent`]). Nothing outside the rows is ever read or written. Indices that are neither a row
-//!   nor -1 are errors. They are counted if a counter is given.
+//!   ([`Absent`]). Nothing outside the rows is ever read or written. An index that is neither a row
+//!   nor -1 is a mistake of the caller that no call reports; if a counter is given, it counts them.
 //! - If two pairs have the same destination, that row is unspecified (any mix of the two), and so
 //!   is its entry in the slot map. The CPU's copy processes pairs in order, but do not rely on it.
 //! - With a count in memory, the launch reads it when it runs. It uses that many pairs of each

@@ -42,6 +42,8 @@ const WARP: u64 = 32;
 /// The stages per warp of the bulk versions in shared memory, each with a head, as laid out in
 /// `kernels/gather/bulk_rows.cuh`.
 const STAGES: u32 = 8;
+/// How many of them a warp keeps in flight.
+const STAGES_IN_FLIGHT: u64 = 6;
 const STAGE_HEAD_BYTES: u32 = 32;
 /// The maximum stage size: 4 warps with 8 such stages take 129 KiB of the 227 that a block may
 /// have.
@@ -187,7 +189,7 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
     };
     let (entry, why) = match choice.version {
         Some(version) => (
-            asked_for(version, choice.unit, largest)?,
+            kernel_of(version, choice.unit, largest)?,
             "requested explicitly".into(),
         ),
         None => default_kernel(work, choice.unit.unwrap_or(largest), cap_of)?,
@@ -237,9 +239,8 @@ pub fn plan(work: &Work, choice: &KernelChoice, device: &DeviceInfo) -> Result<P
     }
     plan.in_flight_bytes = in_flight_bytes(entry, work.row_bytes, plan.blocks.into());
     if plan.stage_bytes != 0 {
-        // The ring keeps six stages in flight.
-        plan.in_flight_bytes =
-            u64::from(plan.blocks) * threads / WARP * 6 * u64::from(plan.stage_bytes);
+        let warps = u64::from(plan.blocks) * threads / WARP;
+        plan.in_flight_bytes = warps * STAGES_IN_FLIGHT * u64::from(plan.stage_bytes);
     }
     Ok(plan)
 }
@@ -267,8 +268,8 @@ fn whole_grid(
     Ok(wanted as u32)
 }
 
-/// The kernel of a requested version, with the requested unit or the largest that fits.
-fn asked_for(
+/// The kernel of a version, with the given unit or the largest that fits.
+fn kernel_of(
     version: KernelVersion,
     unit: Option<AccessWidth>,
     largest: AccessWidth,
@@ -300,9 +301,9 @@ fn default_kernel(
     let bytes_of =
         |entry, growth| in_flight_bytes(entry, work.row_bytes, cap_of(entry, growth).into());
     // Two rows per warp come before more blocks, which take multiprocessors from other kernels.
-    let mut entry = asked_for(KernelVersion::V5R1, Some(unit), unit)?;
+    let mut entry = kernel_of(KernelVersion::V5R1, Some(unit), unit)?;
     if bytes_of(entry, Growth::None) < IN_FLIGHT_BYTES {
-        entry = asked_for(KernelVersion::V5R2, Some(unit), unit)?;
+        entry = kernel_of(KernelVersion::V5R2, Some(unit), unit)?;
     }
     let bytes = bytes_of(entry, Growth::ForShortRows);
     let cap = cap_of(entry, Growth::ForShortRows);

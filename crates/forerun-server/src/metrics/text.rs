@@ -136,7 +136,7 @@ fn latencies(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
 
 fn connections(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
     let stats = shared.server.connection_stats();
-    let limit = u64::from(shared.settings.max_connections);
+    let limit = u64::from(shared.reported.max_connections);
     encoder.gauge("connections", "Open connections", stats.curr_connections)?;
     encoder.gauge("connections_limit", "Connection limit", limit)?;
     for (name, help, value) in [

@@ -393,7 +393,7 @@ impl<'a> Flags<'a> {
             Command::Store => (3, tokens.count()),
             Command::Get | Command::Delete | Command::Arithmetic => (2, tokens.count()),
         };
-        self.text = tokens.behind(line, first - 1);
+        self.text = tokens.after(line, first - 1);
         self.tokens = tokens.kept().get(first..end).unwrap_or_default();
         self.parse_tokens()
             .map_err(|error| command.error_replies().bad_flag.unwrap_or(error.reply()))?;

@@ -37,7 +37,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// The rest of `line` after token `index`. `line` is the line these tokens come from.
-    pub(crate) fn behind(&self, line: &'a [u8], index: usize) -> &'a [u8] {
+    pub(crate) fn after(&self, line: &'a [u8], index: usize) -> &'a [u8] {
         let Some(token) = self.kept().get(index) else {
             return &[];
         };
@@ -87,9 +87,9 @@ mod tests {
         assert_eq!(Tokens::of(b"   ").count(), 0);
         assert_eq!(tokens.get(9), b"");
         let line = b"mg key  s v ";
-        assert_eq!(Tokens::of(line).behind(line, 1), b"  s v ");
-        assert_eq!(Tokens::of(line).behind(line, 3), b" ");
-        assert_eq!(Tokens::of(line).behind(line, 4), b"");
+        assert_eq!(Tokens::of(line).after(line, 1), b"  s v ");
+        assert_eq!(Tokens::of(line).after(line, 3), b" ");
+        assert_eq!(Tokens::of(line).after(line, 4), b"");
     }
 
     #[test]

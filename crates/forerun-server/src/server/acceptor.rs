@@ -304,7 +304,7 @@ impl<S: System> Acceptor<S> {
                                 let worker = self.next_worker % self.workers.len();
                                 self.next_worker = worker + 1;
                                 let tls = state.listener.speaks_tls();
-                                self.workers[worker].send(Message::Take {
+                                self.workers[worker].send(Message::Adopt {
                                     socket,
                                     ticket,
                                     tls,

@@ -69,8 +69,7 @@ pub struct ServerOptions {
     /// The server calls this when a client sends the command `verbosity`. The method of the same
     /// name sets it. Default: none; the command then only changes what `stats settings` reports.
     pub on_verbosity: Option<OnVerbosity>,
-    /// Settings of sessions. The server overwrites the reported settings that these options
-    /// determine.
+    /// Settings of sessions.
     pub settings: Settings,
 }
 

@@ -11,7 +11,7 @@ use crate::auth::UserFile;
 use crate::error::Error;
 use crate::health::Health;
 use crate::net::TlsFiles;
-use crate::settings::Settings;
+use crate::settings::ReportedOptions;
 use crate::shared::Shared;
 use crate::system::{Listening, Readiness, System};
 use crate::watch::WatchKinds;
@@ -97,14 +97,21 @@ impl<S: System> ServerParts<S> {
         ));
         let names = addresses.iter().map(|address| address.to_string().into());
         connections.opened(names.collect());
-        let settings = reported_settings(options, &addresses, &cache);
+        let reported = reported_options(options, &addresses);
+        let settings = options.settings.clone();
         let server = Box::new(RunningServer::new(
             system.clone(),
             connections.clone(),
             tls.clone(),
             options.on_verbosity.clone(),
         ));
-        let shared = Arc::new(Shared::on(&system, settings, cache.clone(), server));
+        let shared = Arc::new(Shared::on(
+            &system,
+            settings,
+            reported,
+            cache.clone(),
+            server,
+        ));
         let watchers = shared.watchers.clone();
         // If two servers share a cache, only the first one sees evictions.
         cache.observe_evictions(move |evicted| {
@@ -184,8 +191,7 @@ fn listener_states<L: Listening>(listeners: Vec<L>) -> Vec<ListenerState<L>> {
         .collect()
 }
 
-/// The settings, with the values that the options determine.
-fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cache) -> Settings {
+fn reported_options(options: &ServerOptions, addresses: &[Address]) -> ReportedOptions {
     let tcp = addresses.iter().find_map(|address| match address {
         Address::Tcp(address) => Some(address.port()),
         _ => None,
@@ -202,9 +208,7 @@ fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cac
             _ => None,
         })
         .collect();
-    Settings {
-        item_size_max_bytes: cache.options().max_item_bytes,
-        evictions: cache.options().when_full == forerun_cache::WhenFull::Evict,
+    ReportedOptions {
         auth_enabled: options.auth_file.is_some(),
         max_connections: u32::try_from(options.connection_limit).unwrap_or(u32::MAX),
         listen_backlog: options.listen_backlog,
@@ -216,6 +220,5 @@ fn reported_settings(options: &ServerOptions, addresses: &[Address], cache: &Cac
         idle_timeout_s: u32::try_from(options.idle_timeout.as_secs()).unwrap_or(u32::MAX),
         tls: options.tls.clone(),
         snapshot: snapshot.map(|snapshot| snapshot.path.display().to_string()),
-        ..options.settings.clone()
     }
 }

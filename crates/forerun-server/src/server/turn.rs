@@ -53,7 +53,7 @@ pub(crate) enum TurnResult {
 }
 
 /// State that a worker lends to a connection for one turn.
-pub(crate) struct Turns<'a> {
+pub(crate) struct TurnContext<'a> {
     pub(crate) context: &'a mut Context,
     pub(crate) users: Option<&'a UserFile>,
     pub(crate) spare: &'a mut Spare,

@@ -23,7 +23,7 @@ use crate::net::{TlsFiles, Transport};
 use crate::session::Context;
 use crate::shared::Shared;
 use crate::system::{Readiness, System, WAKE};
-use crate::watch::WatchKinds;
+use crate::watch::{WatchKinds, Watchers};
 use crate::watch_lines::CloseReason;
 
 use super::buffers::{READER_STALL_S, STALL_S, Spare};
@@ -33,7 +33,7 @@ use super::handshakes::Handshakes;
 use super::linger::LINGER;
 use super::queued::Queued;
 use super::server_handle::ServerHandle;
-use super::turn::{TurnResult, Turns};
+use super::turn::{TurnContext, TurnResult};
 use super::worker_handle::{Message, WorkerHandle};
 
 /// Maximum number of connections that one poll reports. The next poll reports the others.
@@ -76,7 +76,7 @@ pub(crate) struct Worker<S: System> {
     spare: Spare,
     connections: Slab<Connection<S::Socket>>,
     /// The connections that this step serves. Empty between steps.
-    turn: Vec<usize>,
+    due: Vec<usize>,
     /// Connections that have more to do than one turn allows. The next step serves them.
     again: Vec<usize>,
     /// Connections that are not read until the buffers have room.
@@ -116,7 +116,7 @@ impl<S: System> Worker<S> {
             context,
             spare: Spare::default(),
             connections: Slab::new(),
-            turn: Vec::with_capacity(EVENTS),
+            due: Vec::with_capacity(EVENTS),
             again: Vec::new(),
             paused: Vec::new(),
             heard: Vec::new(),
@@ -146,22 +146,22 @@ impl<S: System> Worker<S> {
     /// The error of the poll. No connection can cause one.
     pub(crate) fn step(&mut self) -> io::Result<()> {
         let timeout = self.timeout();
-        let mut turn = take(&mut self.turn);
-        turn.append(&mut self.again);
+        let mut due = take(&mut self.due);
+        due.append(&mut self.again);
         if !self.setup.connections.buffers().is_crowded() {
-            turn.append(&mut self.paused);
+            due.append(&mut self.paused);
         }
-        let mut called = false;
+        let mut woken = false;
         let polled = self.poll.poll(timeout, |ready| {
             if ready.token == WAKE {
-                called = true;
+                woken = true;
             } else if let Some(connection) = self.connections.get_mut(ready.token)
                 && connection.note_ready(ready)
             {
                 match connection.queued {
                     Queued::No => {
                         connection.queued = Queued::ForTurn;
-                        turn.push(ready.token);
+                        due.push(ready.token);
                     }
                     Queued::ForTurn => {}
                     Queued::Paused => self.heard.push(ready.token),
@@ -177,14 +177,14 @@ impl<S: System> Worker<S> {
             self.tick();
         }
         self.recount();
-        for key in turn.drain(..) {
+        for key in due.drain(..) {
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.queued = Queued::No;
             }
-            self.turn(key, Connection::turn);
+            self.give_turn(key, Connection::turn);
         }
-        self.turn = turn;
-        if called {
+        self.due = due;
+        if woken {
             self.take_messages();
             for at in 0..self.watching.len() {
                 self.queue(self.watching[at]);
@@ -226,28 +226,28 @@ impl<S: System> Worker<S> {
         [drain, sweeps, paused, linger].into_iter().flatten().min()
     }
 
-    /// Gives a connection a turn. `what` defines what the turn does.
-    fn turn(
+    /// Gives a connection a turn, which is a call of `serve`, and acts on its result.
+    fn give_turn(
         &mut self,
         key: usize,
-        what: fn(&mut Connection<S::Socket>, &mut Turns<'_>) -> TurnResult,
+        serve: fn(&mut Connection<S::Socket>, &mut TurnContext<'_>) -> TurnResult,
     ) {
         let now_s = self.now_s();
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
         let held_bytes = connection.ticket.held().bytes();
-        let mut turns = Turns {
+        let mut turn = TurnContext {
             context: &mut self.context,
             users: self.setup.users.as_deref(),
             spare: &mut self.spare,
             now_s,
             is_draining: self.deadline.is_some(),
         };
-        let then = Progress::of(turns.context.counters());
-        let turn = what(connection, &mut turns);
+        let before = Progress::of(turn.context.counters());
+        let result = serve(connection, &mut turn);
         let now = Progress::of(self.context.counters());
-        if let Some(requests) = now.answered_since(then) {
+        if let Some(requests) = now.answered_since(before) {
             let took = self
                 .setup
                 .system
@@ -265,7 +265,7 @@ impl<S: System> Worker<S> {
         {
             return self.close_for_memory(key);
         }
-        match turn {
+        match result {
             TurnResult::Wait => {}
             TurnResult::Again => self.queue(key),
             TurnResult::Pause => self.pause(key),
@@ -391,7 +391,10 @@ impl<S: System> Worker<S> {
         self.watching.retain(|&watching| watching != key);
         if let Some(mut connection) = self.connections.try_remove(key) {
             tracing::debug!(peer = %connection.ticket.peer(), "closes a connection");
-            self.log_connection(&connection.ticket, Some(reason));
+            if let Some(watchers) = self.connection_watchers() {
+                let ticket = &connection.ticket;
+                watchers.log_closed(ticket.number(), ticket.peer(), reason);
+            }
             connection.leave();
             // This fails for a socket that is already broken. Dropping the socket also removes it
             // from the poll.
@@ -399,12 +402,12 @@ impl<S: System> Worker<S> {
         }
     }
 
-    /// Tells the watchers, if there are any, that a connection has begun or ended.
-    fn log_connection(&self, ticket: &Ticket, end: Option<CloseReason>) {
-        let watchers = &self.setup.shared.watchers;
-        if watchers.is_watched(WatchKinds::CONNECTIONS) {
-            watchers.log_connection(ticket.number(), ticket.peer(), end);
-        }
+    /// The watchers, if one of them wants to know of connections.
+    fn connection_watchers(&self) -> Option<&Watchers> {
+        let watchers = &*self.setup.shared.watchers;
+        watchers
+            .is_watched(WatchKinds::CONNECTIONS)
+            .then_some(watchers)
     }
 
     /// Closes the refused connections that have had their time.
@@ -423,12 +426,12 @@ impl<S: System> Worker<S> {
     fn take_messages(&mut self) {
         while let Ok(message) = self.inbox.try_recv() {
             match message {
-                Message::Take {
+                Message::Adopt {
                     socket,
                     ticket,
                     tls,
                 } => {
-                    if let Err(error) = self.take(socket, ticket, tls) {
+                    if let Err(error) = self.adopt(socket, ticket, tls) {
                         let lost = &self.setup.connections.log_limits.lost;
                         log_within!(warn, lost, self.now_s(), %error, "a new connection was lost");
                     }
@@ -441,14 +444,15 @@ impl<S: System> Worker<S> {
                     self.tick();
                     let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
                     for key in keys {
-                        self.turn(key, Connection::drain);
+                        self.give_turn(key, Connection::drain);
                     }
                 }
             }
         }
     }
 
-    fn take(&mut self, socket: S::Socket, mut ticket: Ticket, tls: bool) -> io::Result<()> {
+    /// Takes over a connection that the acceptor has accepted.
+    fn adopt(&mut self, socket: S::Socket, mut ticket: Ticket, tls: bool) -> io::Result<()> {
         if self.deadline.is_some() {
             return Ok(());
         }
@@ -471,7 +475,10 @@ impl<S: System> Worker<S> {
                 .add(key, connection.ticket.number(), opened_s);
         }
         entry.insert(connection);
-        self.log_connection(&self.connections[key].ticket, None);
+        if let Some(watchers) = self.connection_watchers() {
+            let ticket = &self.connections[key].ticket;
+            watchers.log_opened(ticket.number(), ticket.peer());
+        }
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use super::connections::Ticket;
 /// A message from the acceptor to a worker.
 pub(crate) enum Message<K> {
     /// The worker takes over a connection.
-    Take {
+    Adopt {
         /// Its socket.
         socket: K,
         /// Its slot.

@@ -265,7 +265,7 @@ fn worker_with(
     let ticket = connections
         .admit(Peer::Unix, &"unix".into(), 0)
         .expect("the limit is not reached");
-    handle.send(Message::Take {
+    handle.send(Message::Adopt {
         socket,
         ticket,
         tls: false,
@@ -419,7 +419,7 @@ fn a_reader_that_finds_no_room_takes_the_place_of_one_that_sleeps() {
         .connections
         .admit(Peer::Unix, &"unix".into(), 0)
         .expect("the limit is not reached");
-    handle.send(Message::Take {
+    handle.send(Message::Adopt {
         socket: asks(b"get b\r\n"),
         ticket,
         tls: false,

@@ -1,6 +1,6 @@
 //! The parts of a meta command's answer that its flags request.
 
-use forerun_cache::{Expiry, Item};
+use forerun_cache::{Cache, Expiry, Item};
 
 use crate::protocol::meta_flags::{ANSWERED, Answer, Letters, REPEATED, answer_of};
 use crate::protocol::meta_keys::push_key_flag;
@@ -57,6 +57,45 @@ impl Known for Item<'_> {
     #[inline]
     fn last_access_s(&self, _: u32) -> Option<u32> {
         Some(self.last_access())
+    }
+}
+
+/// The item of an `ms`, whether it was stored or not.
+pub(super) struct StoredItem<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) cache: &'a Cache,
+    pub(super) cas: u64,
+    /// The value's length. `None` for an extended value, because only the cache knows its length.
+    pub(super) size: Option<usize>,
+}
+
+impl Known for StoredItem<'_> {
+    fn cas(&self) -> Option<u64> {
+        Some(self.cas)
+    }
+
+    fn size(&self) -> Option<u64> {
+        let peeked = || {
+            let guard = self.cache.pin();
+            guard.peek(self.key).map_or(0, |item| item.value().len())
+        };
+        Some(self.size.unwrap_or_else(peeked) as u64)
+    }
+
+    fn expiry(&self) -> Option<Expiry> {
+        None
+    }
+
+    fn client_flags(&self) -> Option<u64> {
+        None
+    }
+
+    fn was_fetched(&self) -> Option<bool> {
+        None
+    }
+
+    fn last_access_s(&self, _: u32) -> Option<u32> {
+        None
     }
 }
 

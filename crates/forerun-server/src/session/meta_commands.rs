@@ -15,7 +15,7 @@ use crate::watch_lines::StoreEvent;
 
 use super::command_context::CommandContext;
 use super::meta_answer::{Known, Subject, push_repeated};
-use super::meta_get::{expiry_behind, expiry_of_new, meta_get};
+use super::meta_get::{expiry_after, expiry_of_new, meta_get};
 
 /// `mg` with any flags.
 pub(super) fn get(line: &[u8], tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
@@ -209,7 +209,7 @@ fn push_counted(
         context.push(b"HD");
     }
     for flag in flags.tokens {
-        expiry = expiry_behind(context, flags, flag[0], expiry, is_new);
+        expiry = expiry_after(context, flags, flag[0], expiry, is_new);
         let subject = Subject {
             key,
             is_binary: flags.has(b'b'),

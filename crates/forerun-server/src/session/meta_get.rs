@@ -176,7 +176,7 @@ pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Fla
     let mut expiry = item.expiry();
     let mut is_wanted = false;
     for flag in flags.tokens {
-        expiry = expiry_behind(context, flags, flag[0], expiry, false);
+        expiry = expiry_after(context, flags, flag[0], expiry, false);
         match (flag[0], flags.recache) {
             (b'R', Some(below)) => is_wanted = expires_before(expiry, context.shared.expiry(below)),
             _ => {
@@ -223,7 +223,7 @@ fn push_created(context: &mut CommandContext<'_>, key: &[u8], flags: &Flags<'_>,
     context.push(if with_value { b"VA 0" } else { b"HD" });
     let mut expiry = Expiry::Never;
     for flag in flags.tokens {
-        expiry = expiry_behind(context, flags, flag[0], expiry, true);
+        expiry = expiry_after(context, flags, flag[0], expiry, true);
         let subject = Subject {
             key,
             is_binary: flags.has(b'b'),
@@ -240,7 +240,7 @@ fn push_created(context: &mut CommandContext<'_>, key: &[u8], flags: &Flags<'_>,
 /// The item's expiry after `letter`, one of the command's flags, has taken effect. `T` sets the
 /// expiry, and so does `N` if the item `is_new`. Flags take effect in their order, so the last one
 /// wins.
-pub(super) fn expiry_behind(
+pub(super) fn expiry_after(
     context: &CommandContext<'_>,
     flags: &Flags<'_>,
     letter: u8,
@@ -258,7 +258,7 @@ pub(super) fn expiry_behind(
 /// The expiry of an item that a command with these flags creates.
 pub(super) fn expiry_of_new(context: &CommandContext<'_>, flags: &Flags<'_>) -> Expiry {
     flags.in_order().fold(Expiry::Never, |expiry, letter| {
-        expiry_behind(context, flags, letter, expiry, true)
+        expiry_after(context, flags, letter, expiry, true)
     })
 }
 

@@ -16,8 +16,10 @@
 //!
 //! `answers.rs` answers reads, with `lookups.rs`, and with `frame_answers.rs` for frames.
 //! `commands.rs` has the other classic commands, `admin.rs` the operator commands,
-//! `meta_commands.rs` the meta commands that change an item, `warm_up_commands.rs` the commands of
-//! a warm-up, and `stats.rs` the statistics. A session never keeps the bytes it was given: an
+//! `meta_commands.rs` and `meta_get.rs` the meta commands, whose answers `meta_answer.rs` composes,
+//! `warm_up_commands.rs` the commands of a warm-up, and `stats.rs` the statistics, with
+//! `stats_settings.rs` and `stat_lines.rs`. `context.rs` is what sessions of a thread share, and
+//! `command_context.rs` what one command may use. A session never keeps the bytes it was given: an
 //! incomplete command stays in the input, and [`LINE_BYTES_MAX`] bounds its length.
 
 mod admin;

@@ -369,7 +369,8 @@ impl<'a> Batch<'a> {
             let flag = &bytes[at..end];
             tokens += 1;
             // A carriage return alone before the newline ends the line. Anywhere else it counts as
-            // a flag.
+            // a flag. What is refused here, such as a long flag that is not opaque, is left to the
+            // general parser, which decides.
             let is_line_end = flag == b"\r" && bytes[end] == b'\n';
             if let Some(&letter) = flag.first().filter(|_| !is_line_end)
                 && (!letters.insert(letter) || flag.len() > OPAQUE_BYTES_MAX)

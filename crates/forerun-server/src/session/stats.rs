@@ -94,7 +94,7 @@ const NO_LRU: [&str; 4] = [
 
 fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     let shared = context.shared;
-    let settings = &shared.settings;
+    let reported = &shared.reported;
     let connections = shared.server.connection_stats();
     let Counts { sessions, cache } = shared.counts();
     let (user, system) = cpu_time();
@@ -102,11 +102,11 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("pid", std::process::id());
     lines.put("uptime", time::elapsed(shared.started).as_secs());
     lines.put("time", shared.unix_now_s());
-    lines.put("version", &settings.version);
+    lines.put("version", &shared.settings.version);
     lines.put("pointer_size", usize::BITS);
     lines.put("rusage_user", user);
     lines.put("rusage_system", system);
-    lines.put("max_connections", settings.max_connections);
+    lines.put("max_connections", reported.max_connections);
     lines.put("curr_connections", connections.curr_connections);
     lines.put("total_connections", connections.total_connections);
     lines.put("rejected_connections", connections.rejected_connections);
@@ -121,7 +121,7 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("read_buf_oom", connections.read_buf_oom);
     lines.put("read_buf_pauses", connections.read_buf_pauses);
     lines.put("read_buf_limit_bytes", connections.read_buf_limit_bytes);
-    let idle_kicks = (settings.idle_timeout_s > 0).then_some(connections.idle_kicks);
+    let idle_kicks = (reported.idle_timeout_s > 0).then_some(connections.idle_kicks);
     sessions.each(&mut |metric, value| {
         lines.put(&metric.name, value);
         // Metrics from other sources, at their positions in memcached's order.
@@ -147,7 +147,7 @@ fn general(lines: &mut Lines, context: &CommandContext<'_>) {
         lines.put("ssl_handshake_errors", connections.ssl_handshake_errors);
         lines.put("time_since_server_cert_refresh", age_s);
     }
-    lines.put("threads", settings.threads);
+    lines.put("threads", reported.threads);
     lines.put("conn_yields", connections.conn_yields);
     lines.put("hash_power_level", cache.index_slots.max(1).ilog2());
     lines.put("hash_bytes", cache.index_bytes);

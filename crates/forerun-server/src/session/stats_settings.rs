@@ -3,6 +3,8 @@
 //! Settings of what this server does not have, such as slab classes and LRU segments, are off or 0.
 //! docs/operate/protocol.md lists the names that are left out.
 
+use forerun_cache::WhenFull;
+
 use crate::net::{MinVersion, TLS_BUFFER_BYTES, TlsOptions, VerifyClient};
 use crate::watch::BUFFER_BYTES_MAX;
 
@@ -21,29 +23,31 @@ fn yes(is: bool) -> &'static str {
 
 pub(super) fn put(lines: &mut Lines, context: &CommandContext<'_>) {
     let shared = context.shared;
-    let settings = &shared.settings;
+    let (settings, reported) = (&shared.settings, &shared.reported);
+    let cache = context.cache.options();
     lines.put("maxbytes", context.cache.memory_limit_bytes());
-    lines.put("maxconns", settings.max_connections);
-    lines.put("tcpport", settings.tcp_port);
+    lines.put("maxconns", reported.max_connections);
+    lines.put("tcpport", reported.tcp_port);
     lines.put("udpport", 0);
-    let interfaces = Some(settings.interfaces.as_str()).filter(|text| !text.is_empty());
+    let interfaces = Some(reported.interfaces.as_str()).filter(|text| !text.is_empty());
     lines.put("inter", interfaces.unwrap_or("NULL"));
     lines.put("verbosity", shared.verbosity());
-    lines.put("evictions", if settings.evictions { "on" } else { "off" });
-    let unix_socket = settings.unix_socket.as_deref();
+    let evictions = cache.when_full == WhenFull::Evict;
+    lines.put("evictions", if evictions { "on" } else { "off" });
+    let unix_socket = reported.unix_socket.as_deref();
     lines.put("domain_socket", unix_socket.unwrap_or("NULL"));
-    lines.put("umask", format_args!("{:o}", settings.unix_mode));
+    lines.put("umask", format_args!("{:o}", reported.unix_mode));
     lines.put("shutdown_command", yes(settings.shutdown_command));
-    lines.put("num_threads", settings.threads);
+    lines.put("num_threads", reported.threads);
     lines.put("num_threads_per_udp", 0);
     lines.put("stat_key_prefix", char::from(shared.prefixes.delimiter()));
     lines.put("detail_enabled", yes(shared.prefixes.is_on()));
     lines.put("cas_enabled", "yes");
-    lines.put("tcp_backlog", settings.listen_backlog);
+    lines.put("tcp_backlog", reported.listen_backlog);
     lines.put("binding_protocol", "ascii");
     lines.put("auth_enabled_sasl", "no");
-    lines.put("auth_enabled_ascii", yes(settings.auth_enabled));
-    lines.put("item_size_max", settings.item_size_max_bytes);
+    lines.put("auth_enabled_ascii", yes(reported.auth_enabled));
+    lines.put("item_size_max", cache.max_item_bytes);
     lines.put("maxconns_fast", "yes");
     lines.put("hashpower_init", 0);
     lines.put("slab_reassign", "no");
@@ -65,7 +69,7 @@ pub(super) fn put(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("warm_max_factor", "0.00");
     lines.put("temp_lru", "no");
     lines.put("temporary_ttl", 0);
-    lines.put("idle_timeout", settings.idle_timeout_s);
+    lines.put("idle_timeout", reported.idle_timeout_s);
     lines.put("watcher_logbuf_size", BUFFER_BYTES_MAX);
     // Workers write to the watchers' buffers directly.
     lines.put("worker_logbuf_size", 0);
@@ -74,9 +78,9 @@ pub(super) fn put(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("track_sizes", "no");
     lines.put("inline_ascii_response", "no");
     lines.put("slab_automove_freeratio", "0.000");
-    put_tls(lines, settings.tls.as_ref());
+    put_tls(lines, reported.tls.as_ref());
     lines.put("num_napi_ids", NO_PATH);
-    let snapshot = settings.snapshot.as_deref();
+    let snapshot = reported.snapshot.as_deref();
     lines.put("memory_file", snapshot.unwrap_or(NO_PATH));
 }
 

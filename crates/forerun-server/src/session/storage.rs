@@ -26,7 +26,7 @@ use crate::watch::WatchKinds;
 use crate::watch_lines::StoreEvent;
 
 use super::command_context::CommandContext;
-use super::meta_answer::{Known, Subject};
+use super::meta_answer::{StoredItem, Subject};
 use super::{Session, State, Step};
 
 /// The end of a data block.
@@ -60,45 +60,6 @@ pub(super) enum Answer<'a> {
         letters: Letters,
         flags: Cow<'a, [u8]>,
     },
-}
-
-/// The item of an `ms`, whether it was stored or not.
-struct StoredItem<'a> {
-    key: &'a [u8],
-    cache: &'a Cache,
-    cas: u64,
-    /// The value's length. `None` for an extended value, because only the cache knows its length.
-    size: Option<usize>,
-}
-
-impl Known for StoredItem<'_> {
-    fn cas(&self) -> Option<u64> {
-        Some(self.cas)
-    }
-
-    fn size(&self) -> Option<u64> {
-        let peeked = || {
-            let guard = self.cache.pin();
-            guard.peek(self.key).map_or(0, |item| item.value().len())
-        };
-        Some(self.size.unwrap_or_else(peeked) as u64)
-    }
-
-    fn expiry(&self) -> Option<Expiry> {
-        None
-    }
-
-    fn client_flags(&self) -> Option<u64> {
-        None
-    }
-
-    fn was_fetched(&self) -> Option<bool> {
-        None
-    }
-
-    fn last_access_s(&self, _: u32) -> Option<u32> {
-        None
-    }
 }
 
 /// A refused command line. The client still sends the command's data block.

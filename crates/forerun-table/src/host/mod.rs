@@ -88,9 +88,8 @@ const CHUNK_ROWS: usize = 1024;
 
 /// Metadata bytes per row: index, key, state, mark, score.
 fn metadata_bytes(strategy: EvictStrategy) -> usize {
-    let index_bytes = INDEX_BYTES;
     let score_bytes = if strategy.is_custom() { 8 } else { 0 };
-    index_bytes + 8 + 1 + 1 + score_bytes
+    INDEX_BYTES + 8 + 1 + 1 + score_bytes
 }
 
 /// The bytes of a row and its metadata.
@@ -126,7 +125,7 @@ fn spare(rows: usize) -> usize {
 /// Whether to allocate an index of this many entries in full. Entries are scattered over the index,
 /// so a few rows already touch most of its memory, which must be a small part of the machine's
 /// memory.
-fn fits_index(slots: usize) -> bool {
+fn preallocates_index(slots: usize) -> bool {
     let memory_bytes = physical_memory_bytes().unwrap_or(MEMORY_BYTES);
     slots.saturating_mul(INDEX_BYTES) <= memory_bytes / 8
 }
@@ -215,7 +214,7 @@ impl Host {
     ) -> Result<Host> {
         let spare = spare(capacity);
         let slots = capacity + spare;
-        let index_rows = if is_ample || !fits_index(slots) {
+        let index_rows = if is_ample || !preallocates_index(slots) {
             slots.min(INDEX_ROWS_MIN)
         } else {
             slots

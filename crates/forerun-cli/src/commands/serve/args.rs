@@ -274,7 +274,7 @@ fn parse_buffer_limit(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses a rate of at least one byte per second.
+/// Parses a key prefix's delimiter.
 fn parse_delimiter(text: &str) -> Result<u8, String> {
     match text.as_bytes() {
         [byte @ 0x21..0x7f] => Ok(*byte),
@@ -282,6 +282,7 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
     }
 }
 
+/// Parses a rate of at least one byte per second.
 fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     NonZeroU64::new(bytes as u64)
@@ -471,6 +472,18 @@ impl TlsArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_documentation_describes_every_option() {
+        let page = include_str!("../../../../../docs/operate/serving.md");
+        let words = page.split(|c: char| c != '-' && !c.is_ascii_lowercase());
+        let words: Vec<&str> = words.collect();
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("serve"));
+        for option in command.get_arguments().filter(|one| !one.is_hide_set()) {
+            let name = format!("--{}", option.get_long().unwrap());
+            assert!(words.contains(&name.as_str()), "{name}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_memcached_reads_them_and_as_people_write_them() {

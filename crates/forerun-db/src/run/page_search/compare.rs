@@ -41,7 +41,7 @@ impl Compare for Short {
     #[inline(always)]
     fn compare(&mut self, page: Page<'_>, record: &Record) -> Ordering {
         // This also reads bytes after the suffix; the mask removes them.
-        let read = match page.bytes.get(record.suffix..) {
+        let read = match page.bytes.get(record.suffix_at..) {
             Some(rest) => packed(rest),
             None => 0,
         };

@@ -232,7 +232,7 @@ fn run(
     if let Some(map) = &mut options.map {
         // SAFETY: as above.
         let copy = unsafe { Copy::new(&request, &checked, options.count) };
-        copy.keep(direction, map);
+        copy.update_map(direction, map);
     }
     Ok(copied)
 }
@@ -523,8 +523,8 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Updates the slot map.
-    fn keep(&self, direction: Direction, map: &mut Map<'_>) {
+    /// Sets or clears the slot map's entries of the copied rows.
+    fn update_map(&self, direction: Direction, map: &mut Map<'_>) {
         for layer in 0..self.layers.len() {
             for pair in 0..self.used {
                 let (Some(source), Some(destination)) = self.rows(self.pair(layer, pair)) else {
