@@ -150,12 +150,13 @@ pub struct Options {
     #[cfg_attr(feature = "serde", serde(skip))]
     pub comparator: Arc<dyn Comparator>,
     /// The maximum memory of all memtables together, in bytes, including flushed ones that an
-    /// iterator still holds. If the next memtable does not fit, writes wait for a flush. If only
-    /// iterators hold the memory, a write waits for a second and then returns
-    /// [`Error::MemoryLimit`]; drop the iterators and write again. A batch that does not fit on its
-    /// own, plus an eighth for overhead, is an error at once. A batch's copy on its way to the log,
-    /// and up to four bytes per entry while an index is built, do not count. Default: 1.25 GiB, or a
-    /// quarter of what the process may use, if that is less, but at least 64 MiB.
+    /// iterator still holds and, up to a quarter of it, range deletions in runs. If the next
+    /// memtable does not fit, writes wait for a flush. If only iterators hold the memory, a write
+    /// waits for a second and then returns [`Error::MemoryLimit`]; drop the iterators and write
+    /// again. A batch that does not fit on its own, plus an eighth for overhead, is an error at
+    /// once. A batch's copy on its way to the log, and up to four bytes per entry while an index is
+    /// built, do not count. Default: 1.25 GiB, or a quarter of what the process may use, if that is
+    /// less, but at least 64 MiB.
     pub memory_limit_bytes: usize,
     /// The size in bytes at which a memtable is full, is flushed to a run, and is replaced by a new
     /// one, at least 1 KiB, at most half of `memory_limit_bytes`. A memtable reserves address space
