@@ -57,7 +57,7 @@ impl Workers {
         ] {
             self.start_one(inner, name, move |worker| worker.run_worker(name, task))?;
         }
-        if let Writer::Logged(commit) = &inner.writer {
+        if let Writer::Logged(commit) = &inner.write_path.writer {
             let log = Arc::clone(commit.unsynced());
             self.log = Some(Arc::clone(&log));
             self.start_one(inner, "forerun-log", move |worker| worker.sync_log(&log))?;
