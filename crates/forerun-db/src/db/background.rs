@@ -7,15 +7,9 @@ use forerun_core::sync::thread::{self, JoinHandle};
 
 use super::Inner;
 use super::background_work::Task;
-use super::write::Writer;
-use crate::clock::Expiry;
 use crate::panics;
 use crate::wal::unsynced_segments::UnsyncedSegments;
 use crate::{Access, Background, Error, Result};
-
-/// Bounds on how often to look for expired entries, which is every 1/16 of the time to live.
-const EXPIRY_CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
-const EXPIRY_CHECK_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// How soon to evict pages beyond the cache's budget again if readers still held some.
 const EVICT_AGAIN: Duration = Duration::from_secs(1);
@@ -57,7 +51,7 @@ impl Workers {
         ] {
             self.start_one(inner, name, move |worker| worker.run_worker(name, task))?;
         }
-        if let Writer::Logged(commit) = &inner.write_path.writer {
+        if let Some(commit) = inner.write_path.commit() {
             let log = Arc::clone(commit.unsynced());
             self.log = Some(Arc::clone(&log));
             self.start_one(inner, "forerun-log", move |worker| worker.sync_log(&log))?;
@@ -104,7 +98,7 @@ impl Inner {
                     Task::Compact => self.compact_one()?,
                 };
                 if has_worked {
-                    self.load_filters();
+                    self.keyspaces.load().load_filters();
                 }
                 Ok(has_worked)
             });
@@ -117,9 +111,10 @@ impl Inner {
                         Task::Flush => None,
                         Task::Compact => {
                             let is_within_budget = self.tree.cache.evict_to_budget();
+                            let keyspaces = self.keyspaces.load();
                             [
-                                self.expiry_check_interval(),
-                                self.compaction_retry(),
+                                keyspaces.expiry_check_interval(),
+                                keyspaces.compaction_retry(),
                                 (!is_within_budget).then_some(EVICT_AGAIN),
                             ]
                             .into_iter()
@@ -154,16 +149,6 @@ impl Inner {
         }
     }
 
-    /// How often to look for expired entries, if any entries expire.
-    fn expiry_check_interval(&self) -> Option<Duration> {
-        let keyspaces = self.keyspaces.load();
-        let ttl = keyspaces
-            .iter()
-            .filter_map(|keyspace| keyspace.expiry.as_ref());
-        let shortest = Duration::from_secs(ttl.map(Expiry::ttl).min()?);
-        Some((shortest / 16).clamp(EXPIRY_CHECK_INTERVAL_MIN, EXPIRY_CHECK_INTERVAL_MAX))
-    }
-
     /// Does all pending work in this thread.
     pub(super) fn run_all_work(&self) -> Result<()> {
         self.guard("flushing and compacting", || {
@@ -172,7 +157,7 @@ impl Inner {
                 has_worked = true;
             }
             if has_worked {
-                self.load_filters();
+                self.keyspaces.load().load_filters();
             }
             Ok(())
         })?;

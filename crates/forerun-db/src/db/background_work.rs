@@ -165,6 +165,15 @@ impl BackgroundWork {
         }
     }
 
+    /// For waiting callers: whether the work is done, or an error if it fails.
+    pub(super) fn done_or_fails(&self, is_done: bool, task: Task, fail_on: FailOn) -> Result<bool> {
+        if is_done {
+            Ok(true)
+        } else {
+            self.check(task, fail_on).map(|()| false)
+        }
+    }
+
     /// Puts a worker to sleep until the event count is no longer `seen`, the store is being closed,
     /// or `timeout` has passed. After a failure, sleeps until the retry is due.
     pub(super) fn sleep(&self, task: Task, seen: EventCount, timeout: Option<Duration>) {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::commit::Commit;
 use super::keyspace_data::KeyspaceData;
-use super::write::Writer;
 use super::{Db, Inner};
 use crate::cache::PageCache;
 use crate::io::OpenMode;
@@ -85,13 +84,13 @@ impl Inner {
         // While the catalog is locked, no flush and no ingestion is installed and no segment that
         // it needs is removed, so the log and the manifest describe the same moment.
         let catalog = self.tree.catalog();
-        let log = match &self.write_path.writer {
-            Writer::Logged(commit) => self.log_end(commit, catalog.first_segment())?,
-            Writer::Unlogged { .. } => LogEnd::default(),
+        let log = match self.write_path.commit() {
+            Some(commit) => self.log_end(commit, catalog.first_segment())?,
+            None => LogEnd::default(),
         };
         // The log may end with a failed write that no reader sees.
-        if self.write_path.writer.poison().is_some() {
-            return Err(self.poisoned());
+        if self.write_path.poison().is_some() {
+            return Err(self.write_path.poisoned());
         }
         Ok((catalog.snapshot(), log))
     }

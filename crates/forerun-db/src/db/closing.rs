@@ -61,7 +61,7 @@ impl Open {
         let inner = &self.inner;
         // First stop writes, so that no one waits for the workers. Then stop the workers and the
         // work in callers' threads. Unlock last, since the files are ours until then.
-        let closed = inner.write_path.writer.close();
+        let closed = inner.write_path.close();
         inner.directory.refuse();
         inner.work.stop();
         self.workers

@@ -1,10 +1,7 @@
 //! Compaction: which runs are merged next, and how callers wait for it.
 
-use forerun_core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-use std::time::{Duration, Instant};
 
 use forerun_core::sync::time;
 
@@ -13,17 +10,12 @@ use super::background_work::{FailOn, Task};
 use super::directory::DirGuard;
 use super::install::MemTableChange;
 use super::keyspace_data::KeyspaceData;
-use super::snapshots::ReadPoint;
 use crate::tree::build::Build;
 use crate::tree::compact::compact;
 use crate::tree::levels::Edit;
-use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, compaction_score, pick, pick_full};
+use crate::tree::pick::{Compaction, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::{Error, Result};
-
-/// A worker that waits to retry a compaction sleeps at least this long.
-const WAIT_MIN: Duration = Duration::from_millis(50);
 
 impl Inner {
     /// Runs the most urgent compaction of all keyspaces. Returns `false` if none is due.
@@ -43,7 +35,7 @@ impl Inner {
         let mut due: Vec<(f64, &Arc<KeyspaceData>)> = keyspaces
             .iter()
             .filter(may_be_tried)
-            .map(|keyspace| (self.compaction_score_of(keyspace), keyspace))
+            .map(|keyspace| (keyspace.compaction_score(), keyspace))
             .filter(|(compaction_score, _)| *compaction_score >= 1.0)
             .collect();
         due.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -69,23 +61,6 @@ impl Inner {
         }
     }
 
-    /// How far a keyspace's levels exceed their targets. A compaction is due at 1 or more.
-    pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
-        compaction_score(
-            &keyspace.version.load().levels,
-            &keyspace.options.load().tree,
-        )
-    }
-
-    /// Whether any keyspace's levels exceed their targets. Runs that are being compacted still
-    /// count.
-    pub(super) fn is_compaction_due(&self) -> bool {
-        let keyspaces = self.keyspaces.load();
-        keyspaces
-            .iter()
-            .any(|keyspace| self.compaction_score_of(keyspace) >= 1.0)
-    }
-
     /// Waits until there is nothing to flush or compact and obsolete files are deleted. Writes the
     /// manifest again if that failed, and evicts cached pages beyond their budget, unless readers
     /// hold them.
@@ -94,19 +69,24 @@ impl Inner {
             // A read-only store never has work in progress.
             return Ok(());
         }
-        let asked = self.retry_compactions();
+        let asked = time::now();
+        for keyspace in self.keyspaces.load().iter() {
+            keyspace.retry_compaction(asked);
+        }
+        // Wakes the workers, which then see the keyspaces to retry.
+        self.work.retry(asked);
         let fail_on = FailOn::Since(asked);
         self.wait_until(|| {
-            let is_flushed = self.memtables.frozen().is_empty();
-            self.or_fails(is_flushed, Task::Flush, fail_on)?;
+            let is_flushed = self.memtables.is_flushed();
+            self.work.done_or_fails(is_flushed, Task::Flush, fail_on)?;
             let keyspaces = self.keyspaces.load();
             let failed = |keyspace: &Arc<KeyspaceData>| keyspace.compaction_failure_since(asked);
             // A keyspace whose compaction has failed has had its turn. Wait for the others.
             let is_left = |keyspace: &Arc<KeyspaceData>| {
-                self.compaction_score_of(keyspace) >= 1.0 && failed(keyspace).is_none()
+                keyspace.compaction_score() >= 1.0 && failed(keyspace).is_none()
             };
             let is_done = is_flushed && !keyspaces.iter().any(is_left);
-            if !self.or_fails(is_done, Task::Compact, fail_on)? {
+            if !self.work.done_or_fails(is_done, Task::Compact, fail_on)? {
                 return Ok(false);
             }
             keyspaces.iter().find_map(failed).map_or(Ok(true), Err)
@@ -123,32 +103,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Retries all failed work at once. Returns the current time: a failure after it is a new one.
-    fn retry_compactions(&self) -> Instant {
-        let now = time::now();
-        for keyspace in self.keyspaces.load().iter() {
-            keyspace.retry_compaction(now);
-        }
-        // Wakes the workers, which then see the keyspaces to retry.
-        self.work.retry(now);
-        now
-    }
-
-    /// How soon a failed compaction is to be retried, if one failed.
-    pub(super) fn compaction_retry(&self) -> Option<Duration> {
-        let now = time::now();
-        let keyspaces = self.keyspaces.load();
-        let failing = keyspaces
-            .iter()
-            .filter(|keyspace| self.compaction_score_of(keyspace) >= 1.0);
-        let waits = failing.filter_map(|keyspace| keyspace.compaction_wait(now));
-        waits.min().map(|wait| wait.max(WAIT_MIN))
-    }
-
     /// Removes runs in which everything has expired or was deleted by range. Returns `false` if
     /// there are none.
     fn remove_covered_runs(&self, guard: &DirGuard<'_>) -> Result<bool> {
-        let mut edits = PendingEdits::new(&self.tree.obsolete_files);
+        let mut edits = self.tree.edits();
         for keyspace in self.keyspaces.load().iter() {
             let version = keyspace.version.load_full();
             if version.ranges.is_empty() && keyspace.expiry.is_none() {
@@ -178,38 +136,21 @@ impl Inner {
     /// which everything in it has expired for all of them. The caller has already chosen what to
     /// write, so all of that is visible.
     pub(super) fn list_readers(&self, keyspace: &KeyspaceData) -> (Vec<u64>, u64) {
-        self.snapshots.list(keyspace.id(), || {
-            let sequence = self.write_path.published.last();
-            ReadPoint {
-                sequence,
-                expired_sequence: keyspace.expired_sequence(&self.write_path.clock, sequence),
-            }
-        })
+        let now = || self.write_path.read_point(keyspace);
+        self.snapshots.list(keyspace.id(), now)
     }
 
     /// Flushes, then compacts everything in some keyspaces down to the last level.
     pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
         self.flush_all()?;
         self.guard("compacting", || self.merge_all(keyspaces))?;
-        self.load_filters();
+        self.keyspaces.load().load_filters();
         Ok(())
-    }
-
-    /// Loads filters that did not fit into memory when their runs were opened, newest runs first.
-    pub(super) fn load_filters(&self) {
-        for keyspace in self.keyspaces.load().iter() {
-            let levels = Arc::clone(&keyspace.version.load().levels);
-            for (_, run) in levels.runs() {
-                if let Err(error) = run.load_filter() {
-                    tracing::warn!(%error, "a run stays without its filter");
-                }
-            }
-        }
     }
 
     /// Merges the runs of some keyspaces into their last levels.
     fn merge_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
-        let limit = self.tree.catalog().numbers().next();
+        let limit = self.tree.numbers().next();
         let mut failure = None;
         for keyspace in keyspaces {
             match self.merge(keyspace, limit) {
@@ -254,10 +195,8 @@ impl Inner {
         let retain = Retain::new(keyspace.order().clone(), snapshots)
             .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
-        let done = self.with_build(keyspace, run_bytes, |build| {
-            compact(compaction, retain, build)
-        });
-        let mut done = match done {
+        let build = self.build(keyspace, run_bytes);
+        let mut done = match compact(compaction, retain, &build) {
             Ok(done) => done,
             Err(Error::Closed) => return Err(Error::Closed),
             Err(error) => {
@@ -268,42 +207,22 @@ impl Inner {
             }
         };
         done.edit.expired_sequence = expired_sequence;
-        let edits = PendingEdits::new(&self.tree.obsolete_files).with(keyspace.id(), done.edit);
+        let edits = self.tree.edits().with(keyspace.id(), done.edit);
         keyspace.note_compaction(Ok(()))?;
         self.install(guard, edits, MemTableChange::Same)?;
-        let counts = &self.tree.counts;
-        counts.compactions.fetch_add(1, Ordering::Relaxed);
-        for (count, more) in [
-            (&counts.compaction_read_bytes, done.read_bytes),
-            (&counts.compaction_written_bytes, done.written_bytes),
-            (&counts.dropped_entries, done.dropped),
-            (&counts.dropped_deletions, done.dropped_deletions),
-        ] {
-            count.fetch_add(more, Ordering::Relaxed);
-        }
+        self.tree.count(|counts| {
+            counts.compactions += 1;
+            counts.compaction_read_bytes += done.read_bytes;
+            counts.compaction_written_bytes += done.written_bytes;
+            counts.dropped_entries += done.dropped;
+            counts.dropped_deletions += done.dropped_deletions;
+        });
         self.work.notify();
         Ok(())
     }
 
-    pub(super) fn with_build<T>(
-        &self,
-        keyspace: &KeyspaceData,
-        run_bytes: u64,
-        f: impl FnOnce(&Build<'_>) -> Result<T>,
-    ) -> Result<T> {
-        let numbers = Arc::clone(self.tree.catalog().numbers());
-        f(&Build {
-            io: &*self.io,
-            dir: &self.path,
-            order: keyspace.order(),
-            comparator: keyspace.comparator_name(),
-            keyspace: (keyspace.id(), keyspace.name()),
-            cache: &self.tree.cache,
-            options: keyspace.options.load().run,
-            run_bytes,
-            numbers: &numbers,
-            limiter: &self.tree.limiter,
-            stop: self.work.stop_flag(),
-        })
+    /// Where and how to write a keyspace's runs, each of about this size.
+    pub(super) fn build<'a>(&'a self, keyspace: &'a KeyspaceData, run_bytes: u64) -> Build<'a> {
+        self.tree.build(keyspace, run_bytes, self.work.stop_flag())
     }
 }

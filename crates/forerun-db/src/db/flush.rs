@@ -19,16 +19,15 @@ use forerun_core::sync::{thread, time};
 use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
-use super::memory::Size;
-use super::memtable_set::{FrozenMemTables, MemTableSet};
+use super::memtable_set::MemTableSet;
+use super::memtables::Size;
 use super::super_version::Table;
 use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
-use crate::tree::pending_edits::PendingEdits;
 use crate::tree::range_run::{RANGE_RUNS_MAX, write_range_run};
 use crate::tree::retain::Retain;
-use crate::{Background, Error, Result, TreeOptions};
+use crate::{Background, Error, Result};
 
 impl Inner {
     /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
@@ -36,13 +35,13 @@ impl Inner {
         let mut active = self.memtables.write_active();
         keyspace.check_takes_writes()?;
         if active.table(keyspace.id()).is_none() {
-            let table =
-                keyspace.new_table(&self.options, active.limit_bytes, &self.memtables.regions)?;
+            let limit_bytes = active.limit_bytes;
+            let table = self
+                .memtables
+                .new_table(keyspace, &self.options, limit_bytes)?;
             // Show it to readers first, so that they find what becomes visible.
             keyspace.show_table(&table);
-            active.add(keyspace, table);
-            active.trim(&self.memtables.regions, self.bytes_beside_held());
-            self.memtables.show_active(active.shared_tables());
+            self.memtables.add_table(&mut active, keyspace, table);
         }
         Ok(())
     }
@@ -50,35 +49,18 @@ impl Inner {
     /// Freezes the active memtable set and puts a new one of this size in its place. The caller
     /// holds `active` for writing and has the reservation.
     pub(super) fn freeze(&self, active: &mut MemTableSet, limit_bytes: usize) -> Result<()> {
-        if self.write_path.published.has_hole() {
+        if self.write_path.has_hole() {
             // Some entries in it will never become visible. Only replaying the log can decide which
             // ones are kept.
-            return Err(self.poisoned());
+            return Err(self.write_path.poisoned());
         }
-        let table =
-            self.keyspaces
-                .own
-                .new_table(&self.options, limit_bytes, &self.memtables.regions)?;
-        let next = MemTableSet::new(
-            active.number + 1,
-            limit_bytes,
-            &self.keyspaces.own,
-            Arc::clone(&table),
-        );
-        next.trim(&self.memtables.regions, self.free_bytes(active));
-        // First, so that statistics never count a memtable both as active and as held.
-        self.memtables.show_active(next.shared_tables());
-        // From now on, the memtables count at their actual size, until the last reference is
-        // dropped.
-        active.hold(&self.memtables.held);
-        self.keyspaces.own.show_table(&table);
-        let frozen = FrozenMemTables {
-            memtables: std::mem::replace(active, next),
-            // No write is in progress, so all earlier ones are visible, and are in this memtable
-            // set or an older one.
-            last_sequence: self.write_path.published.last(),
-        };
-        self.memtables.frozen().push(Arc::new(frozen));
+        let own = &self.keyspaces.own;
+        let table = self.memtables.new_table(own, &self.options, limit_bytes)?;
+        let next = MemTableSet::new(active.number + 1, limit_bytes, own, table);
+        // No write is in progress, so all earlier ones are visible, and are in this memtable set or
+        // an older one.
+        let last_sequence = self.write_path.visible_sequence();
+        self.memtables.freeze(active, next, last_sequence);
         self.work.notify();
         Ok(())
     }
@@ -88,32 +70,15 @@ impl Inner {
     pub(super) fn flush_under_lock(&self, active: &mut MemTableSet) -> Result<()> {
         let fail_on = self.retry_flush();
         let is_done = || {
-            let is_done = self.memtables.frozen().is_empty();
-            self.or_fails(is_done, Task::Flush, fail_on)
+            let is_done = self.memtables.is_flushed();
+            self.work.done_or_fails(is_done, Task::Flush, fail_on)
         };
         self.wait_until(is_done)?;
         if !active.is_empty() {
-            self.freeze(active, self.bytes_if_flushed(active))?;
+            self.freeze(active, self.memtables.bytes_if_flushed(active))?;
             self.wait_until(is_done)?;
         }
         Ok(())
-    }
-
-    /// Whether writes wait until runs in level 0 are merged.
-    pub(super) fn is_level0_full(&self) -> bool {
-        self.any_level0(|options| options.level0_stop_runs)
-    }
-
-    /// Whether level 0 of any keyspace has reached the limit in its options. A keyspace that cannot
-    /// be compacted does not count: it must not stop the writes to other keyspaces. Once full, it
-    /// refuses its own.
-    fn any_level0(&self, limit: fn(&TreeOptions) -> usize) -> bool {
-        let keyspaces = self.keyspaces.load();
-        let reaches = |keyspace: &Arc<KeyspaceData>| {
-            let runs = keyspace.version.load().levels.level(0).runs().len();
-            runs >= limit(&keyspace.options.load().tree) && keyspace.compaction_failure().is_none()
-        };
-        keyspaces.iter().any(reaches)
     }
 
     /// Retries a failed flush at once, for a caller that waits for it.
@@ -121,15 +86,6 @@ impl Inner {
         let now = time::now();
         self.work.retry(now);
         FailOn::Since(now)
-    }
-
-    /// For waiting callers: whether the work is done, or an error if it fails.
-    pub(super) fn or_fails(&self, is_done: bool, task: Task, fail_on: FailOn) -> Result<bool> {
-        if is_done {
-            Ok(true)
-        } else {
-            self.work.check(task, fail_on).map(|()| false)
-        }
     }
 
     /// Waits for flushes and compactions, or runs them, until `is_done` is satisfied or fails.
@@ -159,23 +115,20 @@ impl Inner {
 
     /// Decides whether to slow down or stop writes, after the runs have changed.
     pub(super) fn note_pressure(&self) {
-        let is_slow = self.any_level0(|options| options.level0_slow_runs);
-        self.write_controller.set_slow(is_slow);
-        self.keyspaces
-            .load()
-            .iter()
-            .for_each(|keyspace| keyspace.note_level0());
+        let keyspaces = self.keyspaces.load();
+        self.write_controller.set_slow(keyspaces.is_level0_long());
+        keyspaces.iter().for_each(|keyspace| keyspace.note_level0());
     }
 
     /// Flushes the oldest full memtable set. Returns `false` if there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
         let _one_at_a_time = self.tree.lock_flushing();
-        let Some(oldest) = self.memtables.frozen().first().cloned() else {
+        let Some(oldest) = self.memtables.oldest_frozen() else {
             return Ok(false);
         };
         self.tree.catalog().write_again()?;
-        let mut edits = PendingEdits::new(&self.tree.obsolete_files);
+        let mut edits = self.tree.edits();
         for (keyspace, table) in oldest.memtables.tables() {
             if !keyspace.version.load().is_dropped {
                 self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
@@ -185,8 +138,7 @@ impl Inner {
         // Release it only now, when only readers still hold it: a writer that waits for memory
         // waits for readers only briefly.
         drop(oldest);
-        let flushed = self.memtables.frozen().remove(0);
-        drop(flushed);
+        self.memtables.remove_oldest_frozen();
         Ok(true)
     }
 
@@ -207,9 +159,9 @@ impl Inner {
         }
         // Memtable sets are flushed in order, so everything older is in runs.
         let below = |key: &[u8]| levels.may_hold_from(0, key);
-        let runs = self.with_build(keyspace, u64::MAX, |build| {
-            write_runs(&mut table.memtable.versions(), &mut retain, below, build)
-        })?;
+        let build = self.build(keyspace, u64::MAX);
+        let mut versions = table.memtable.versions();
+        let runs = write_runs(&mut versions, &mut retain, below, &build)?;
         edit.added = runs.into_iter().map(|run| (0, run)).collect();
         edit.expired_sequence = expired_sequence;
         self.write_ranges(keyspace, table, edit)
@@ -240,9 +192,7 @@ impl Inner {
             tombstones.extend(known.iter());
             edit.removed = before.iter().map(|run| run.number()).collect();
         }
-        let run = self.with_build(keyspace, u64::MAX, |build| {
-            write_range_run(tombstones, build)
-        })?;
+        let run = write_range_run(tombstones, &self.build(keyspace, u64::MAX))?;
         edit.range_runs.extend(run);
         Ok(())
     }
@@ -259,9 +209,8 @@ impl Inner {
             self.switch_memtables(number, Size::any(self.options.memtable_bytes), fail_on)?;
         }
         self.wait_until(|| {
-            let is_older = |of: &Arc<FrozenMemTables>| of.memtables.number <= number;
-            let is_done = !self.memtables.frozen().iter().any(is_older);
-            self.or_fails(is_done, Task::Flush, fail_on)
+            let is_done = self.memtables.is_flushed_to(number);
+            self.work.done_or_fails(is_done, Task::Flush, fail_on)
         })
     }
 }

@@ -27,12 +27,10 @@ use forerun_core::ProcessBound;
 
 use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
-use super::published_sequence::Hole;
 use super::{Inner, Open};
 use crate::panics;
 use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
 use crate::tree::levels::Edit;
-use crate::tree::pending_edits::PendingEdits;
 use crate::tree::{build, limiter};
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result};
@@ -151,7 +149,7 @@ impl Ingestion {
         panics::catch_if(may_panic, "writing a run", || self.end_run())?;
         let inner = &self.open.get()?.inner;
         if self.pending.is_empty() {
-            return Ok(inner.write_path.published.last());
+            return Ok(inner.write_path.visible_sequence());
         }
         let synced = {
             let _guard = inner.directory.enter()?;
@@ -269,7 +267,7 @@ impl Inner {
         files: &mut Vec<(u64, PathBuf)>,
     ) -> Result<RunWriter> {
         let _guard = self.directory.enter()?;
-        self.with_build(keyspace, u64::MAX, |build| build::begin(build, files))
+        build::begin(&self.build(keyspace, u64::MAX), files)
     }
 
     /// Gives the runs a sequence number and adds them to the tree. Leaves the files that must be
@@ -286,7 +284,8 @@ impl Inner {
             keyspace.check_takes_writes()?;
             let stop_runs = keyspace.options.load().tree.level0_stop_runs;
             let is_done = keyspace.version.load().levels.level(0).runs().len() < stop_runs;
-            self.or_fails(is_done, Task::Compact, FailOn::Repeated)
+            self.work
+                .done_or_fails(is_done, Task::Compact, FailOn::Repeated)
         })?;
         let mut active = self.memtables.write_active();
         keyspace.check_takes_writes()?;
@@ -294,22 +293,21 @@ impl Inner {
         // Closing waits for this guard: the files must be ours until the manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
-        let sequence = self.log_ingestion()?;
+        let sequence = self.write_path.log_ingestion()?;
         let installed = self.guard("committing an ingestion", || {
             let edit = Edit {
                 ingested: self.describe(keyspace, pending, files, sequence)?,
                 ..Edit::default()
             };
             // From here on the runs own their files.
-            let edits = PendingEdits::new(&self.tree.obsolete_files).with(keyspace.id(), edit);
+            let edits = self.tree.edits().with(keyspace.id(), edit);
             files.clear();
             self.install_ingestion(&guard, keyspace, edits, sequence, &mut active)
         });
-        if self.write_path.published.last() < sequence {
+        if self.write_path.visible_sequence() < sequence {
             // Nothing was installed, so nothing has this number, and later writes must not wait for
             // it.
-            let visible = self.write_path.published.publish(sequence, sequence);
-            visible.map_err(|Hole| self.poisoned())?;
+            self.write_path.publish(sequence, sequence)?;
         }
         installed.map(|()| sequence)
     }

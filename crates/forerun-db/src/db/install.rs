@@ -10,7 +10,6 @@
 //! a crash, or if the manifest cannot be written, the store still has everything: in memory and in
 //! the log, or in the old runs.
 
-use forerun_core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::Inner;
@@ -18,9 +17,7 @@ use super::directory::DirGuard;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{FrozenMemTables, MemTableSet};
 use super::super_version::Table;
-use super::write::Writer;
 use crate::Result;
-use crate::tree::catalog::{Catalog, Logged};
 use crate::tree::pending_edits::PendingEdits;
 use crate::wal::log_file;
 
@@ -45,32 +42,19 @@ impl Inner {
         edits: PendingEdits,
         flushed: &FrozenMemTables,
     ) -> Result<()> {
-        let counts = &self.tree.counts;
         let runs = edits.new_runs();
         let bytes: u64 = runs.map(|run| run.meta().file_bytes).sum();
         self.install(guard, edits, MemTableChange::Flushed(flushed))?;
-        counts.flushes.fetch_add(1, Ordering::Relaxed);
-        counts.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.tree.count(|counts| {
+            counts.flushes += 1;
+            counts.flushed_bytes += bytes;
+        });
         Ok(())
-    }
-
-    /// The state of the log that the manifest records once everything up to a sequence number is in
-    /// runs.
-    fn logged_after(&self, catalog: &Catalog, flushed_sequence: u64) -> Logged {
-        let first_segment = match &self.write_path.writer {
-            Writer::Logged(commit) => commit.first_needed(flushed_sequence),
-            Writer::Unlogged { .. } => None,
-        };
-        Logged {
-            flushed_sequence,
-            first_segment: first_segment.unwrap_or(catalog.first_segment()),
-            marks: self.write_path.clock.marks_up_to(flushed_sequence),
-        }
     }
 
     /// Removes the log segments before this one, which the manifest no longer needs.
     fn remove_segments(&self, first_segment: u64) {
-        let Writer::Logged(commit) = &self.write_path.writer else {
+        let Some(commit) = self.write_path.commit() else {
             return;
         };
         let segments = commit.segments();
@@ -103,24 +87,21 @@ impl Inner {
     ) -> Result<()> {
         // A reader of the old super version must not find later writes in its memtable while it
         // misses the ingestion, which comes before them. So later writes get a new memtable.
-        let table =
-            keyspace.new_table(&self.options, active.limit_bytes, &self.memtables.regions)?;
-        let counts = &self.tree.counts;
+        let limit_bytes = active.limit_bytes;
+        let table = self
+            .memtables
+            .new_table(keyspace, &self.options, limit_bytes)?;
         let bytes: u64 = edits.new_runs().map(|run| run.meta().file_bytes).sum();
         let memtables = MemTableChange::Ingested {
             sequence,
             table: &table,
         };
         self.install(guard, edits, memtables)?;
-        let replaced = active.replace(keyspace, table);
-        active.trim(&self.memtables.regions, self.bytes_beside_held());
-        self.memtables.show_active(active.shared_tables());
-        // Readers may still hold it.
-        if let Some(replaced) = replaced {
-            replaced.hold(&self.memtables.held);
-        }
-        counts.ingestions.fetch_add(1, Ordering::Relaxed);
-        counts.ingested_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.memtables.replace_table(active, keyspace, table);
+        self.tree.count(|counts| {
+            counts.ingestions += 1;
+            counts.ingested_bytes += bytes;
+        });
         Ok(())
     }
 
@@ -138,7 +119,8 @@ impl Inner {
             MemTableChange::Flushed(flushed) => Some(flushed.last_sequence),
             MemTableChange::Ingested { sequence, .. } => Some(*sequence),
         };
-        let logged = flushed_sequence.map(|sequence| self.logged_after(&catalog, sequence));
+        let logged =
+            flushed_sequence.map(|sequence| self.write_path.logged_after(&catalog, sequence));
         let changed = edits.keyspaces();
         catalog.install(edits, logged.as_ref())?;
         let keyspaces = self.keyspaces.load();
@@ -156,12 +138,7 @@ impl Inner {
                 // super version, in which nothing has that number.
                 MemTableChange::Ingested { sequence, table } => self.snapshots.while_locked(|| {
                     // Nothing is published after a hole, and then the log refuses an ingestion.
-                    if self
-                        .write_path
-                        .published
-                        .publish(*sequence, *sequence)
-                        .is_ok()
-                    {
+                    if self.write_path.publish(*sequence, *sequence).is_ok() {
                         keyspace.show_ingested(runs, table);
                     }
                 }),

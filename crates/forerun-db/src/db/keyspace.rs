@@ -377,7 +377,7 @@ impl Inner {
         let _guard = self.directory.enter()?;
         // One caller at a time: the second finds the keyspace that the first has created.
         let mut catalog = self.tree.catalog();
-        let keyspaces = self.keyspaces.load_full();
+        let keyspaces = self.keyspaces.load();
         // Copied, so that nothing calls the comparator once the keyspace is in the manifest. A
         // panic then would leave a keyspace that this process does not know.
         let given = options.comparator.name().to_owned();
@@ -397,26 +397,12 @@ impl Inner {
             self.work.notify();
             return Ok(Arc::clone(keyspace));
         }
-        let order = crate::comparator::KeyOrder::new(Arc::clone(&options.comparator));
-        let id = catalog.create(name, &given, &order, options.ttl_s())?;
-        let Some(runs) = catalog.runs_of(id) else {
-            return Err(Error::Closed);
-        };
-        let keyspace = KeyspaceData::new(
-            self.keyspaces.store,
-            id,
-            name,
-            &given,
-            options,
-            runs,
-            self.keyspaces.reading.clone(),
-        );
-        let keyspace = Arc::new(keyspace);
+        let keyspace = self.keyspaces.create(&mut catalog, name, &given, options)?;
+        // First, so that every write to it is dated.
         if let Some(expiry) = &keyspace.expiry {
-            self.write_path.clock.expect(expiry.ttl());
+            self.write_path.expect_ttl(expiry.ttl());
         }
-        self.keyspaces
-            .replace(&mut catalog, keyspaces.with(&keyspace));
+        self.keyspaces.add(&mut catalog, &keyspace);
         Ok(keyspace)
     }
 
@@ -434,17 +420,13 @@ impl Inner {
         drop(active);
         let _guard = self.directory.enter()?;
         let mut catalog = self.tree.catalog();
-        let keyspaces = self.keyspaces.load_full();
-        if keyspaces.by_id(keyspace.id()).is_none() {
+        if self.keyspaces.load().by_id(keyspace.id()).is_none() {
             // Another call has dropped it first.
             return Err(Error::UnknownKeyspace {
                 name: name.to_owned(),
             });
         }
-        catalog.drop_keyspace(keyspace.id())?;
-        self.keyspaces
-            .replace(&mut catalog, keyspaces.without(keyspace.id()));
-        keyspace.show_dropped();
+        self.keyspaces.remove(&mut catalog, &keyspace)?;
         drop(catalog);
         self.work.notify();
         Ok(())

@@ -26,6 +26,7 @@ use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 use crate::memtable::{Comparator, MemTableConfig, RegionPool, RegionSource};
 use crate::run::lookup::ReadContext;
 use crate::tree::catalog::KeyspaceRuns;
+use crate::tree::pick::compaction_score;
 use crate::{Error, KeyspaceOptions, Options, Result, panics};
 
 /// A memtable uses huge pages if the previous one held at least this much, about four huge pages.
@@ -245,6 +246,11 @@ impl KeyspaceData {
             }),
             None => Ok(()),
         }
+    }
+
+    /// How far its levels exceed their targets. A compaction is due at 1 or more.
+    pub(super) fn compaction_score(&self) -> f64 {
+        compaction_score(&self.version.load().levels, &self.options.load().tree)
     }
 
     /// Records the result of a compaction. Returns its error with the keyspace's name.

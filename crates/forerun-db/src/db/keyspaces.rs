@@ -2,20 +2,33 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
+use forerun_core::sync::time;
 
 use super::keyspace_data::KeyspaceData;
+use crate::clock::Expiry;
+use crate::comparator::KeyOrder;
 use crate::run::lookup::ReadContext;
 use crate::tree::catalog::Catalog;
+use crate::{Error, KeyspaceOptions, Result, TreeOptions};
+
+/// Bounds on how often to look for expired entries, which is every 1/16 of the time to live.
+const EXPIRY_CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
+const EXPIRY_CHECK_INTERVAL_MAX: Duration = Duration::from_secs(60);
+
+/// A worker that waits to retry a compaction sleeps at least this long.
+const COMPACTION_RETRY_MIN: Duration = Duration::from_millis(50);
 
 pub(super) struct Keyspaces {
     /// Identifies the open store. No two open stores of a process have the same number.
     pub(super) store: u64,
     /// The store's own keyspace.
     pub(super) own: Arc<KeyspaceData>,
+    /// Changes only under the lock of the catalog, as the manifest does.
     set: ArcSwap<KeyspaceSet>,
-    pub(super) reading: ReadContext,
+    reading: ReadContext,
 }
 
 impl Keyspaces {
@@ -41,9 +54,47 @@ impl Keyspaces {
         self.set.load_full()
     }
 
-    /// Shows another set. It changes only under the lock of the catalog, as the manifest does.
-    pub(super) fn replace(&self, _catalog: &mut Catalog, set: KeyspaceSet) {
-        self.set.store(Arc::new(set));
+    /// Creates a keyspace whose name is not in use. It is durable, and not visible yet.
+    ///
+    /// The caller has asked the comparator for its name: a panic here would leave a keyspace in the
+    /// manifest that this process does not know.
+    pub(super) fn create(
+        &self,
+        catalog: &mut Catalog,
+        name: &str,
+        comparator_name: &str,
+        options: KeyspaceOptions,
+    ) -> Result<Arc<KeyspaceData>> {
+        let order = KeyOrder::new(Arc::clone(&options.comparator));
+        let id = catalog.create(name, comparator_name, &order, options.ttl_s())?;
+        let Some(runs) = catalog.runs_of(id) else {
+            return Err(Error::Closed);
+        };
+        let reading = self.reading.clone();
+        let keyspace = KeyspaceData::new(
+            self.store,
+            id,
+            name,
+            comparator_name,
+            options,
+            runs,
+            reading,
+        );
+        Ok(Arc::new(keyspace))
+    }
+
+    /// Makes a new keyspace visible.
+    pub(super) fn add(&self, _catalog: &mut Catalog, keyspace: &Arc<KeyspaceData>) {
+        self.set.store(Arc::new(self.set.load().with(keyspace)));
+    }
+
+    /// Drops a keyspace, which is durable before it is visible.
+    pub(super) fn remove(&self, catalog: &mut Catalog, keyspace: &KeyspaceData) -> Result<()> {
+        let id = keyspace.id();
+        catalog.drop_keyspace(id)?;
+        self.set.store(Arc::new(self.set.load().without(id)));
+        keyspace.show_dropped();
+        Ok(())
     }
 }
 
@@ -83,13 +134,83 @@ impl KeyspaceSet {
         self.by_name.get(name)
     }
 
+    /// These keyspaces.
+    ///
+    /// # Errors
+    /// [`Error::KeyspaceDropped`].
+    pub(super) fn by_ids(&self, ids: &[u32]) -> Result<Vec<Arc<KeyspaceData>>> {
+        let by_id = |id: &u32| {
+            self.by_id(*id).cloned().ok_or(Error::KeyspaceDropped {
+                name: format!("number {id}"),
+            })
+        };
+        ids.iter().map(by_id).collect()
+    }
+
     /// Returns the set with another keyspace, which has a greater number.
-    pub(super) fn with(&self, keyspace: &Arc<KeyspaceData>) -> KeyspaceSet {
+    fn with(&self, keyspace: &Arc<KeyspaceData>) -> KeyspaceSet {
         KeyspaceSet::new(self.iter().chain([keyspace]).cloned())
     }
 
     /// Returns the set without this keyspace.
-    pub(super) fn without(&self, id: u32) -> KeyspaceSet {
+    fn without(&self, id: u32) -> KeyspaceSet {
         KeyspaceSet::new(self.iter().filter(|keyspace| keyspace.id() != id).cloned())
+    }
+
+    /// Whether writes wait until runs in level 0 are merged.
+    pub(super) fn is_level0_full(&self) -> bool {
+        self.any_level0(|options| options.level0_stop_runs)
+    }
+
+    /// Whether writes are slowed down until runs in level 0 are merged.
+    pub(super) fn is_level0_long(&self) -> bool {
+        self.any_level0(|options| options.level0_slow_runs)
+    }
+
+    /// Whether level 0 of any keyspace has reached the limit in its options. A keyspace that cannot
+    /// be compacted does not count: it must not stop the writes to other keyspaces. Once full, it
+    /// refuses its own.
+    fn any_level0(&self, limit: fn(&TreeOptions) -> usize) -> bool {
+        let reaches = |keyspace: &Arc<KeyspaceData>| {
+            let runs = keyspace.version.load().levels.level(0).runs().len();
+            runs >= limit(&keyspace.options.load().tree) && keyspace.compaction_failure().is_none()
+        };
+        self.iter().any(reaches)
+    }
+
+    /// Whether any keyspace's levels exceed their targets. Runs that are being compacted still
+    /// count.
+    pub(super) fn is_compaction_due(&self) -> bool {
+        self.iter()
+            .any(|keyspace| keyspace.compaction_score() >= 1.0)
+    }
+
+    /// How soon a failed compaction is to be retried, if one failed.
+    pub(super) fn compaction_retry(&self) -> Option<Duration> {
+        let now = time::now();
+        let failing = self
+            .iter()
+            .filter(|keyspace| keyspace.compaction_score() >= 1.0);
+        let waits = failing.filter_map(|keyspace| keyspace.compaction_wait(now));
+        waits.min().map(|wait| wait.max(COMPACTION_RETRY_MIN))
+    }
+
+    /// How often to look for expired entries, if any entries expire.
+    pub(super) fn expiry_check_interval(&self) -> Option<Duration> {
+        let ttl = self.iter().filter_map(|keyspace| keyspace.expiry.as_ref());
+        let shortest = Duration::from_secs(ttl.map(Expiry::ttl).min()?);
+        Some((shortest / 16).clamp(EXPIRY_CHECK_INTERVAL_MIN, EXPIRY_CHECK_INTERVAL_MAX))
+    }
+
+    /// Loads filters that did not fit into memory when their runs were opened, newest runs first.
+    pub(super) fn load_filters(&self) {
+        for keyspace in self.iter() {
+            let levels = Arc::clone(&keyspace.version.load().levels);
+            for (_, run) in levels.runs() {
+                if let Err(error) = run.load_filter() {
+                    tracing::warn!(%error, "a run stays without its filter");
+                }
+            }
+        }
     }
 }

@@ -1,21 +1,8 @@
-//! The memory of memtables, which stays below
-//! [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
+//! Waiting for the memory of the next memtable set.
 //!
-//! ```text
-//!   limit   │ held: frozen, or flushed and still read │ active │ the next one │ reserve │
-//!                                    │                           ^
-//!                                    └─ freed with the last ─────┘ reservation
-//!                                       reference
-//! ```
-//!
-//! The memory of a dropped memtable may stay in a pool for the next one. It is free, and given up
-//! if something else needs it.
-//!
-//! A frozen memtable counts as long as anyone holds it: until its run is written, and longer if an
-//! iterator reads it. A new one is made only when there is memory for everything it may grow to, so
-//! the limit holds whatever is written. A write that gets no memory waits for flushes. If only
-//! readers hold the memory, the write waits briefly and then fails: the reader may be the writer's
-//! own iterator, and then the wait would never end.
+//! A write that gets no memory waits for flushes. If only readers hold the memory, the write waits
+//! briefly and then fails: the reader may be the writer's own iterator, and then the wait would
+//! never end.
 
 use std::time::Duration;
 
@@ -23,80 +10,19 @@ use forerun_core::sync::time;
 
 use super::Inner;
 use super::background_work::{FailOn, Task};
-use super::memtable_set::{EMPTY_INDEXED_TABLE_BYTES, EMPTY_TABLE_BYTES, MemTableSet};
-use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
+use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
+use super::memtables::{Reservation, Size};
 use crate::{Background, Error, Result};
-
-/// The maximum number of memtable sets at a time: every lookup searches a memtable in each.
-const MEMTABLE_SETS_MAX: usize = 6;
-
-/// A set for entries of fewer bytes is too small for indexes, unless it has the usual size, which
-/// then leaves enough for the indexes of two memtables.
-const WITHOUT_INDEX_MAX: usize = MEMTABLE_INDEX_BYTES_MIN - 3 * EMPTY_TABLE_BYTES;
-
-/// Kept free, so that a nearly empty memtable set can replace any other at any time.
-const RESERVE_BYTES: usize = 3 * EMPTY_TABLE_BYTES;
-
-/// If readers hold too much memory for a memtable set of the usual size, one that is smaller by up
-/// to this factor is acceptable.
-const SIZE_SHARE_MIN: usize = 8;
 
 /// How long a write waits for memory that only readers hold.
 const READERS_WAIT_MAX: Duration = Duration::from_secs(1);
-
-/// The size of a memtable set to be made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    /// The preferred size in bytes.
-    wanted: usize,
-    /// The smallest acceptable size in bytes.
-    least: usize,
-}
-
-impl Size {
-    /// For an empty memtable with room for a batch that did not fit into the last one.
-    fn for_batch(needed_bytes: usize, usual_bytes: usize) -> Size {
-        let for_batch = table_bytes_for(needed_bytes);
-        Size {
-            wanted: for_batch.max(usual_bytes),
-            least: for_batch.max(usual_bytes / SIZE_SHARE_MIN),
-        }
-    }
-
-    /// For a memtable set that only replaces another.
-    pub(super) fn any(usual_bytes: usize) -> Size {
-        Size {
-            wanted: usual_bytes,
-            least: EMPTY_TABLE_BYTES,
-        }
-    }
-}
-
-/// Whether there is memory for another memtable set.
-enum Reservation {
-    /// Memory is available, for a set of this size.
-    Granted(usize),
-    /// Memory will be available after a flush or compaction that is already due.
-    AfterBackgroundWork,
-    /// Memory will be available after the active memtable set is flushed.
-    AfterActive,
-    /// Memory will be available after readers drop memtables.
-    AfterReaders,
-}
 
 impl Inner {
     /// Replaces a memtable set that has no room for `needed_bytes` by an empty one, unless another
     /// thread has done so.
     pub(super) fn make_room_for_write(&self, full: u64, needed_bytes: usize) -> Result<()> {
         let size = Size::for_batch(needed_bytes, self.options.memtable_bytes);
-        if size.least
-            > self
-                .options
-                .memory_limit_bytes
-                .saturating_sub(RESERVE_BYTES)
-        {
-            return Err(self.memory_limit_error(size.least, 0));
-        }
+        self.memtables.check_size(size)?;
         self.switch_memtables(full, size, FailOn::Repeated)?;
         match self.options.background {
             Background::Threads => Ok(()),
@@ -139,76 +65,35 @@ impl Inner {
         fail_on: FailOn,
     ) -> Result<()> {
         self.wait_until(|| {
-            let is_flushed = self.memtables.frozen().is_empty();
-            self.or_fails(is_flushed, Task::Flush, fail_on)?;
-            let is_done = is_flushed && !self.is_level0_full();
-            self.or_fails(is_done, Task::Compact, fail_on)
+            let is_flushed = self.memtables.is_flushed();
+            self.work.done_or_fails(is_flushed, Task::Flush, fail_on)?;
+            let is_done = is_flushed && !self.keyspaces.load().is_level0_full();
+            self.work.done_or_fails(is_done, Task::Compact, fail_on)
         })?;
-        if self.free_bytes(active) < size.wanted && !active.is_empty() {
+        if self.memtables.free_bytes(active) < size.wanted && !active.is_empty() {
             self.freeze(active, EMPTY_TABLE_BYTES)?;
             self.wait_until(|| {
-                let is_done = self.memtables.frozen().is_empty();
-                self.or_fails(is_done, Task::Flush, fail_on)
+                let is_done = self.memtables.is_flushed();
+                self.work.done_or_fails(is_done, Task::Flush, fail_on)
             })?;
         }
         let begun = time::now();
         loop {
             let events = self.work.event_count().ok_or(Error::Closed)?;
-            let free = self.free_bytes(active);
+            let free = self.memtables.free_bytes(active);
             if free >= size.least {
                 return self.freeze(active, free.min(size.wanted));
             }
             let Some(left) = READERS_WAIT_MAX.checked_sub(time::elapsed(begun)) else {
-                return Err(self.memory_limit_error(size.least, self.memtables.held.bytes()));
+                return Err(self.memtables.held_by_readers(size));
             };
             self.work.wait_timeout(events, left);
         }
     }
 
-    /// The size of a memtable set that replaces one which is flushed, or will be at once.
-    pub(super) fn bytes_if_flushed(&self, active: &MemTableSet) -> usize {
-        let usual_bytes = self.options.memtable_bytes;
-        self.free_bytes(active)
-            .min(usual_bytes)
-            .max(EMPTY_TABLE_BYTES)
-    }
-
-    /// The memory free for the next memtable set if the active one is frozen. Memory in the pool
-    /// of regions is free: the next set takes it, or it is freed.
-    pub(super) fn free_bytes(&self, active: &MemTableSet) -> usize {
-        self.bytes_beside_held().saturating_sub(active.used_bytes())
-    }
-
-    /// The memory that is left for the active memtable set and the pool of regions.
-    pub(super) fn bytes_beside_held(&self) -> usize {
-        let taken = self.memtables.held.bytes() + RESERVE_BYTES;
-        self.options.memory_limit_bytes.saturating_sub(taken)
-    }
-
     fn reservation(&self, active: &MemTableSet, size: Size) -> Reservation {
-        let free = self.free_bytes(active);
-        let frozen = self.memtables.frozen().len();
-        let has_slot = frozen + 1 < MEMTABLE_SETS_MAX && !self.is_level0_full();
-        if has_slot && free >= size.wanted {
-            return Reservation::Granted(size.wanted);
-        }
-        // A memtable set that is being flushed stays in the frozen list until its memory is free,
-        // and then the event count changes. The flush lock does not show a flush: a checkpoint
-        // holds it too, and wakes no thread when it releases it.
-        if !has_slot || frozen > 0 {
-            return Reservation::AfterBackgroundWork;
-        }
-        let free_then = free.saturating_add(active.used_bytes());
-        if size.least <= EMPTY_TABLE_BYTES {
-            // The reserve is kept for this case.
-            Reservation::Granted(free.max(EMPTY_TABLE_BYTES))
-        } else if free >= size.least {
-            Reservation::Granted(free)
-        } else if !active.is_empty() && free_then >= size.least {
-            Reservation::AfterActive
-        } else {
-            Reservation::AfterReaders
-        }
+        let is_level0_full = self.keyspaces.load().is_level0_full();
+        self.memtables.reservation(active, size, is_level0_full)
     }
 
     fn wait_for_reservation(&self, full: u64, size: Size, fail_on: FailOn) -> Result<()> {
@@ -249,9 +134,7 @@ impl Inner {
             }
             match READERS_WAIT_MAX.checked_sub(time::elapsed(since)) {
                 Some(left) => self.work.wait_timeout(events, left),
-                None => {
-                    result = Err(self.memory_limit_error(size.least, self.memtables.held.bytes()))
-                }
+                None => result = Err(self.memtables.held_by_readers(size)),
             }
         }
         if looks > 1 || since.is_some() {
@@ -259,25 +142,6 @@ impl Inner {
         }
         result
     }
-
-    fn memory_limit_error(&self, needed_bytes: usize, used_bytes: usize) -> Error {
-        Error::MemoryLimit {
-            needed_bytes,
-            used_bytes,
-            limit_bytes: self.options.memory_limit_bytes,
-        }
-    }
-}
-
-/// The size of an empty memtable for a batch that did not fit into the last one. The heights of its
-/// towers are drawn again and may be greater, so there is an extra eighth.
-pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
-    let entries_bytes = needed_bytes.saturating_add(needed_bytes / 8);
-    // The store's own keyspace has a memtable in each set too.
-    entries_bytes.saturating_add(match entries_bytes {
-        ..WITHOUT_INDEX_MAX => EMPTY_TABLE_BYTES,
-        _ => 2 * EMPTY_INDEXED_TABLE_BYTES,
-    })
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -38,7 +38,7 @@ fn fill(keyspace: &Keyspace, kib: u32) {
 fn touched_bytes(inner: &Inner) -> usize {
     let active = inner.memtables.read_active();
     let in_active = active.sum(|of| of.memtable.touched_bytes() + of.ranges.used_bytes());
-    inner.memtables.held.bytes() + inner.memtables.regions.bytes() + in_active
+    inner.memtables.held_bytes() + inner.memtables.pooled_bytes() + in_active
 }
 
 #[test]
@@ -48,9 +48,9 @@ fn a_memtable_takes_the_memory_of_the_last_one_and_returns_what_it_does_not_use(
     let keyspace = db.keyspace("users").unwrap();
     fill(&keyspace, 50);
     db.flush().unwrap();
-    assert!(inner.memtables.regions.bytes() > 40 << 10);
+    assert!(inner.memtables.pooled_bytes() > 40 << 10);
     fill(&keyspace, 1);
-    assert!(inner.memtables.regions.bytes() < 10 << 10);
+    assert!(inner.memtables.pooled_bytes() < 10 << 10);
     let tables = inner.memtables.read_active().shared_tables();
     let touched = |table: &Arc<Table>| table.memtable.touched_bytes();
     assert!(tables.iter().map(touched).sum::<usize>() > 40 << 10);
@@ -68,16 +68,16 @@ fn memory_that_waits_for_a_memtable_is_freed_where_others_need_it() {
     db.flush().unwrap();
     let mut readers = Vec::new();
     for round in 0..2 {
-        assert!(inner.memtables.regions.bytes() > 40 << 10);
+        assert!(inner.memtables.pooled_bytes() > 40 << 10);
         fill(&busy, 50);
         readers.push(busy.iter());
         db.flush().unwrap();
         let active = inner.memtables.read_active();
         let bytes =
-            inner.memtables.held.bytes() + inner.memtables.regions.bytes() + active.limit_bytes;
+            inner.memtables.held_bytes() + inner.memtables.pooled_bytes() + active.limit_bytes;
         assert!(bytes <= 200 << 10, "round {round}: {bytes}");
     }
-    assert!(inner.memtables.held.bytes() > 80 << 10);
+    assert!(inner.memtables.held_bytes() > 80 << 10);
     drop(readers);
 }
 
@@ -109,7 +109,7 @@ fn what_one_keyspace_has_used_leaves_memory_for_another() {
         let bytes = touched_bytes(inner);
         assert!(bytes <= limit_bytes, "{kib} KiB: {bytes}");
     }
-    assert!(inner.memtables.held.bytes() > 140 << 10);
+    assert!(inner.memtables.held_bytes() > 140 << 10);
     drop(readers);
 }
 
@@ -134,9 +134,9 @@ fn a_memtable_that_an_ingestion_replaces_keeps_no_memory_of_an_earlier_one() {
         assert!(bytes <= readers.len() * page_bytes(), "{number}: {bytes}");
     }
     // They count until they are dropped.
-    assert!(inner.memtables.held.bytes() > 0);
+    assert!(inner.memtables.held_bytes() > 0);
     drop(readers);
-    assert_eq!(inner.memtables.held.bytes(), 0);
+    assert_eq!(inner.memtables.held_bytes(), 0);
 }
 
 #[test]

@@ -13,13 +13,39 @@
 //!   memtable_set.rs
 //! ```
 //!
-//! - `background.rs`, `background_work.rs`: the threads that flush and compact, and how
-//!   threads wait for each other.
-//! - `backoff.rs`: when failed work is retried.
+//! The state of an open store, `Inner`, has a part for each group of locks:
+//!
+//! - `keyspaces.rs`: the set of keyspaces. `keyspace.rs`: the handle of one;
+//!   `keyspace_data.rs`: the keyspace behind it.
+//! - `memtables.rs`: the active memtables, the frozen ones, and their memory.
+//! - `write_path.rs`: the log or a counter, which numbers writes, and what is visible.
+//! - `tree.rs`: the manifest, and the locks under which runs change.
+//! - `write_controller.rs`: the rate of writes. `snapshots.rs`: the live snapshots.
 //! - `directory.rs`: the right to change the directory, which stays locked while anyone has it.
-//! - `maintenance.rs`: flushing, compacting, checking and copying on request.
-//! - `iter.rs`, `cursor.rs`, `cursor_pool.rs`: entries in order, and cursors kept for reuse.
-//! - `keyspace.rs`: the handle of a keyspace; `keyspace_data.rs`: the keyspace behind it.
+//! - `background_work.rs`: how threads wait for each other. `background.rs`: the threads that
+//!   flush and compact; `backoff.rs`: when failed work is retried.
+//!
+//! A method is in the part whose locks it takes; what needs several parts is a method of `Inner`,
+//! in the file of its task. `maintenance.rs` has flushing, compacting, checking and copying on
+//! request; `open.rs` has opening, with `replay.rs` for the log; `iter.rs`, `cursor.rs` and
+//! `cursor_pool.rs` have entries in order, and cursors kept for reuse.
+//!
+//! A thread takes locks in this order, and may leave out any of them:
+//!
+//! ```text
+//!   closed            closing.rs     while the store is closed
+//!   └─ active         memtables.rs   shared by writes; exclusive to freeze, ingest, drop a keyspace
+//!      └─ DirGuard    directory.rs   while files are written; closing waits for it
+//!         └─ flushing -> compacting  tree.rs        one flush, one compaction at a time
+//!            └─ catalog              tree.rs        also for a change of the set of keyspaces
+//!               └─ snapshots         snapshots.rs   while a sequence number is chosen
+//!                  └─ locks of a few instructions: the queue of the log, frozen memtable sets,
+//!                     early sequence numbers, marks of the clock, background work, …
+//! ```
+//!
+//! Closing holds only `closed` while it waits. A thread that waits for a flush or a compaction
+//! holds at most `active`, since flushes and compactions never take it. Reads take only locks of
+//! the last line.
 
 mod background;
 mod background_work;
@@ -51,6 +77,7 @@ mod memtables;
 mod open;
 mod published_sequence;
 mod readable;
+mod replay;
 mod snapshot;
 mod snapshots;
 mod source_cursor;

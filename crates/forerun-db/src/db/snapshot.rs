@@ -33,7 +33,11 @@ pub struct Snapshot {
 impl Snapshot {
     pub(super) fn new(open: Arc<ProcessBound<Open>>) -> Snapshot {
         let point = match open.get() {
-            Ok(Open { inner, .. }) => inner.snapshots.add(|| inner.now()),
+            Ok(Open { inner, .. }) => inner.snapshots.add(|| {
+                inner
+                    .write_path
+                    .snapshot_point(inner.keyspaces.load().iter())
+            }),
             // Every read will return the error.
             Err(_) => SnapshotPoint::default(),
         };

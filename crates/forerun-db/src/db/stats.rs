@@ -1,7 +1,6 @@
 //! Counters, and the metrics that [`Db::stats`](crate::Db::stats) reports.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use forerun_core::{Backing, metrics};
 use super::Inner;
 use super::commit::LogCounts;
 use super::keyspace_data::KeyspaceData;
-use super::write::Writer;
 use crate::Error;
 use crate::cache::PageCacheStats;
 use crate::io::reads::ring_refusals;
@@ -296,28 +294,9 @@ impl Inner {
         self.work.failure().or_else(of_keyspaces)
     }
 
-    /// The memory of all memtables in use. It may miss a memtable that is frozen during the count,
-    /// but never counts more than there is.
-    fn memtables_used_bytes(&self) -> usize {
-        loop {
-            let active = self.memtables.shown();
-            let active_bytes: usize = active.iter().map(|table| table.used_bytes()).sum();
-            let held_bytes = self.memtables.held.bytes();
-            // `freeze` shows the next set before it counts the frozen one as held. So if the set is
-            // still the same, its memtables are not among the held ones. If not, another thread has
-            // made progress.
-            if Arc::ptr_eq(&active, &self.memtables.shown()) {
-                return active_bytes + held_bytes;
-            }
-        }
-    }
-
     pub(super) fn stats(&self) -> Stats {
-        let log = match &self.write_path.writer {
-            Writer::Logged(commit) => commit.counts(),
-            Writer::Unlogged { .. } => Default::default(),
-        };
-        let poisoned = self.write_path.writer.poison();
+        let log = self.write_path.log_counts();
+        let poisoned = self.write_path.poison();
         let open = self.keyspaces.load();
         let keyspaces: Vec<_> = open.iter().map(|data| KeyspaceStats::of(data)).collect();
         let mut levels = Vec::new();
@@ -327,13 +306,8 @@ impl Inner {
             add_levels(&mut levels, &version.levels);
             memtables += version.tables.len();
         }
-        let memtables_used_bytes = self.memtables_used_bytes();
-        // The first one belongs to the store's own keyspace.
-        let active = self.memtables.shown();
-        let memtable = active.first().map(|table| table.memtable.stats());
-        drop(active);
         Stats {
-            memtable: memtable.unwrap_or(MemTableStats {
+            memtable: self.memtables.own_stats().unwrap_or(MemTableStats {
                 entries: 0,
                 used_bytes: 0,
                 limit_bytes: 0,
@@ -341,16 +315,16 @@ impl Inner {
                 backing: Backing::Heap,
             }),
             memtables,
-            memtables_used_bytes,
+            memtables_used_bytes: self.memtables.used_bytes(),
             memtables_limit_bytes: self.options.memory_limit_bytes,
             levels,
             keyspaces,
             cache: self.tree.cache.stats(),
             tree: self.tree.stats(),
-            is_compaction_due: self.is_compaction_due(),
+            is_compaction_due: open.is_compaction_due(),
             write_stalls: self.counters.write_stalls(&log),
             background_failure: self.background_failure().map(|failure| failure.to_string()),
-            last_sequence: self.write_path.published.last(),
+            last_sequence: self.write_path.visible_sequence(),
             write_batches: log.batches + self.counters.write_batches(),
             log_groups: log.groups,
             log_written_bytes: log.written_bytes,

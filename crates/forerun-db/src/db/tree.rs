@@ -1,17 +1,24 @@
 //! The runs of all keyspaces, and the locks under which they change.
 
-use forerun_core::sync::atomic::{AtomicU64, Ordering};
+use forerun_core::sync::atomic::AtomicBool;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::keyspace_data::KeyspaceData;
 use super::stats::TreeStats;
 use crate::cache::PageCache;
+use crate::io::Io;
 use crate::run::ObsoleteFiles;
+use crate::tree::build::{Build, RunNumbers};
 use crate::tree::catalog::Catalog;
 use crate::tree::limiter::RateLimiter;
+use crate::tree::pending_edits::PendingEdits;
 
 pub(super) struct Tree {
+    io: Arc<dyn Io>,
+    dir: PathBuf,
     /// Held during a flush, so that memtable sets become runs in order.
     flushing: Mutex<()>,
     /// Held during a compaction.
@@ -21,33 +28,30 @@ pub(super) struct Tree {
     pub(super) cache: Arc<PageCache>,
     /// Files of runs that nothing refers to any more, until they are deleted.
     pub(super) obsolete_files: Arc<ObsoleteFiles>,
-    pub(super) counts: Counts,
-}
-
-/// All accesses are relaxed: counters order nothing.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) flushes: AtomicU64,
-    pub(super) flushed_bytes: AtomicU64,
-    pub(super) ingestions: AtomicU64,
-    pub(super) ingested_bytes: AtomicU64,
-    pub(super) compactions: AtomicU64,
-    pub(super) compaction_read_bytes: AtomicU64,
-    pub(super) compaction_written_bytes: AtomicU64,
-    pub(super) dropped_entries: AtomicU64,
-    pub(super) dropped_deletions: AtomicU64,
+    /// Numbers for new runs.
+    numbers: Arc<RunNumbers>,
+    counts: Mutex<TreeStats>,
 }
 
 impl Tree {
-    pub(super) fn new(catalog: Catalog, limiter: RateLimiter, cache: Arc<PageCache>) -> Tree {
+    pub(super) fn new(
+        io: Arc<dyn Io>,
+        dir: PathBuf,
+        catalog: Catalog,
+        limiter: RateLimiter,
+        cache: Arc<PageCache>,
+    ) -> Tree {
         Tree {
+            io,
+            dir,
             flushing: Mutex::new(()),
             compacting: Mutex::new(()),
             obsolete_files: Arc::clone(catalog.obsolete_files()),
+            numbers: Arc::clone(catalog.numbers()),
             catalog: Mutex::new(catalog),
             limiter,
             cache,
-            counts: Counts::default(),
+            counts: Mutex::default(),
         }
     }
 
@@ -76,19 +80,49 @@ impl Tree {
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn stats(&self) -> TreeStats {
-        let counts = &self.counts;
-        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        TreeStats {
-            flushes: now(&counts.flushes),
-            flushed_bytes: now(&counts.flushed_bytes),
-            ingestions: now(&counts.ingestions),
-            ingested_bytes: now(&counts.ingested_bytes),
-            compactions: now(&counts.compactions),
-            compaction_read_bytes: now(&counts.compaction_read_bytes),
-            compaction_written_bytes: now(&counts.compaction_written_bytes),
-            dropped_entries: now(&counts.dropped_entries),
-            dropped_deletions: now(&counts.dropped_deletions),
+    /// Numbers for new runs.
+    pub(super) fn numbers(&self) -> &RunNumbers {
+        &self.numbers
+    }
+
+    /// Where and how to write a keyspace's runs, each of about this size. `stop` ends it.
+    pub(super) fn build<'a>(
+        &'a self,
+        keyspace: &'a KeyspaceData,
+        run_bytes: u64,
+        stop: &'a AtomicBool,
+    ) -> Build<'a> {
+        Build {
+            io: &*self.io,
+            dir: &self.dir,
+            order: keyspace.order(),
+            comparator: keyspace.comparator_name(),
+            keyspace: (keyspace.id(), keyspace.name()),
+            cache: &self.cache,
+            options: keyspace.options.load().run,
+            run_bytes,
+            numbers: &self.numbers,
+            limiter: &self.limiter,
+            stop,
         }
+    }
+
+    /// A change of the runs, still empty.
+    pub(super) fn edits(&self) -> PendingEdits {
+        PendingEdits::new(&self.obsolete_files)
+    }
+
+    /// Adds to the counters.
+    pub(super) fn count(&self, add: impl FnOnce(&mut TreeStats)) {
+        add(&mut self.counts());
+    }
+
+    pub(super) fn stats(&self) -> TreeStats {
+        *self.counts()
+    }
+
+    fn counts(&self) -> MutexGuard<'_, TreeStats> {
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -37,40 +37,19 @@ pub(super) struct View<'a> {
     pub(super) read_point: ReadPoint,
 }
 
-impl Inner {
-    /// The current moment, for a snapshot: the newest visible sequence number, and the watermark of
-    /// each keyspace whose entries expire.
-    pub(super) fn now(&self) -> (u64, Vec<(u32, u64)>) {
-        let sequence = self.write_path.published.last();
-        if !self.write_path.clock.is_on() {
-            return (sequence, Vec::new());
-        }
-        let keyspaces = self.keyspaces.load();
-        let expiring = keyspaces
-            .iter()
-            .filter(|keyspace| keyspace.expiry.is_some());
-        let of = |keyspace: &Arc<KeyspaceData>| {
-            let expired = keyspace.expired_sequence(&self.write_path.clock, sequence);
-            (keyspace.id(), expired)
-        };
-        (sequence, expiring.map(of).collect())
-    }
-}
-
 impl<'a> View<'a> {
     /// A keyspace as it is now.
     pub(super) fn now(inner: &'a Inner, keyspace: &'a Arc<KeyspaceData>) -> View<'a> {
         // Load the super version first. If the sequence number were older, a compaction in between
         // could have dropped versions that it needs. A newer number does no harm: newer entries are
         // not in the super version.
-        inner.write_path.published.prefetch();
+        inner.write_path.prefetch();
         let version = keyspace.version.load();
         version.prefetch();
-        let sequence = inner.write_path.published.last();
-        let expired_sequence = keyspace.expired_sequence(&inner.write_path.clock, sequence);
+        let now = inner.write_path.read_point(keyspace);
         let read_point = ReadPoint {
-            sequence,
-            expired_sequence: expired_sequence.max(version.expired_sequence),
+            expired_sequence: now.expired_sequence.max(version.expired_sequence),
+            ..now
         };
         View {
             inner,

@@ -8,82 +8,19 @@
 //! The operations of a batch are numbered in their order, whatever their keyspaces, and become
 //! visible together.
 
-use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::cell::RefCell;
 use std::iter;
 use std::sync::Arc;
 
-use forerun_core::sync::OnceLock;
-
 use super::Inner;
 use super::batch_parts::{Fits, Part, prepare};
-use super::commit::Commit;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{MemTableSet, Needed, empty_table_bytes};
-use super::published_sequence::Hole;
 use crate::panics;
 use crate::{Access, Durability, Error, Op, Result, WriteBatch};
 
 /// The buffer capacity that a thread keeps for encoding single writes.
 const KEPT_SCRATCH_BYTES: usize = 64 << 10;
-
-/// Where sequence numbers come from.
-pub(super) enum Writer {
-    /// From the log.
-    Logged(Commit),
-    /// From a counter.
-    Unlogged {
-        /// The next one.
-        next_sequence: AtomicU64,
-        /// Whether [`Db::close`](crate::Db::close) was called.
-        is_closed: AtomicBool,
-        /// Why the store takes no more writes, if it does not.
-        poison: OnceLock<Arc<Error>>,
-    },
-}
-
-impl Writer {
-    pub(super) fn unlogged(next_sequence: u64) -> Writer {
-        Writer::Unlogged {
-            next_sequence: AtomicU64::new(next_sequence),
-            is_closed: AtomicBool::new(false),
-            poison: OnceLock::new(),
-        }
-    }
-
-    /// Returns why the store takes no more writes, or `None` if it still does.
-    pub(super) fn poison(&self) -> Option<Arc<Error>> {
-        match self {
-            Writer::Logged(commit) => commit.poison(),
-            Writer::Unlogged { poison, .. } => poison.get().cloned(),
-        }
-    }
-
-    /// Stops taking writes, for this reason.
-    fn stop_for(&self, cause: Error) {
-        match self {
-            Writer::Logged(commit) => commit.stop_for(cause),
-            Writer::Unlogged { poison, .. } => {
-                tracing::error!(%cause, "the store takes no more writes");
-                // The first failure caused the later ones, so it is the one to keep.
-                let _ = poison.set(Arc::new(cause));
-            }
-        }
-    }
-
-    /// Stops taking writes and marks the end of the log.
-    pub(super) fn close(&self) -> Result<()> {
-        match self {
-            Writer::Logged(commit) => commit.close(),
-            Writer::Unlogged {
-                is_closed, poison, ..
-            } => {
-                is_closed.store(true, Ordering::Relaxed);
-                poison.get().map_or(Ok(()), |cause| Err(poisoned(cause)))
-            }
-        }
-    }
-}
 
 impl Inner {
     pub(super) fn write_one(
@@ -97,29 +34,27 @@ impl Inner {
         // entry.
         thread_local!(static SCRATCH: RefCell<WriteBatch> =
             const { RefCell::new(WriteBatch::new()) });
-        match &self.write_path.writer {
-            Writer::Unlogged { .. } => {
-                let part = Part {
-                    keyspace,
-                    ops: iter::once((0, op)),
-                };
-                self.apply(part, 1, &[], false, durability).map(drop)
-            }
-            Writer::Logged(_) => SCRATCH.with_borrow_mut(|scratch| {
-                scratch.clear();
-                scratch.push_in(keyspace.id(), op)?;
-                let part = Part {
-                    keyspace,
-                    ops: iter::once((0, op)),
-                };
-                let written = self.apply(part, 1, scratch.encoded(), false, durability);
-                if scratch.encoded().len() > KEPT_SCRATCH_BYTES {
-                    scratch.clear();
-                    scratch.shrink_to(KEPT_SCRATCH_BYTES);
-                }
-                written.map(drop)
-            }),
+        if self.write_path.commit().is_none() {
+            let part = Part {
+                keyspace,
+                ops: iter::once((0, op)),
+            };
+            return self.apply(part, 1, &[], false, durability).map(drop);
         }
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.clear();
+            scratch.push_in(keyspace.id(), op)?;
+            let part = Part {
+                keyspace,
+                ops: iter::once((0, op)),
+            };
+            let written = self.apply(part, 1, scratch.encoded(), false, durability);
+            if scratch.encoded().len() > KEPT_SCRATCH_BYTES {
+                scratch.clear();
+                scratch.shrink_to(KEPT_SCRATCH_BYTES);
+            }
+            written.map(drop)
+        })
     }
 
     pub(super) fn write(&self, batch: &WriteBatch, durability: Durability) -> Result<u64> {
@@ -128,15 +63,18 @@ impl Inner {
             if durability == Durability::Synced {
                 self.flush_wal()?;
             }
-            return Ok(self.write_path.published.last());
+            return Ok(self.write_path.visible_sequence());
         }
         batch.check_store(self.keyspaces.store)?;
         match batch.keyspaces() {
             [] => self.write_to(&self.keyspaces.own, batch, durability),
-            ids => match &self.keyspaces_of(ids)?[..] {
-                [keyspace] => self.write_to(keyspace, batch, durability),
-                several => self.apply_across(batch, several, durability),
-            },
+            ids => {
+                let keyspaces = self.keyspaces.load().by_ids(ids)?;
+                match &keyspaces[..] {
+                    [keyspace] => self.write_to(keyspace, batch, durability),
+                    several => self.apply_across(batch, several, durability),
+                }
+            }
         }
     }
 
@@ -153,16 +91,6 @@ impl Inner {
             ops: (0..).zip(batch.ops()),
         };
         self.apply(part, count, encoded, has_ranges, durability)
-    }
-
-    fn keyspaces_of(&self, ids: &[u32]) -> Result<Vec<Arc<KeyspaceData>>> {
-        let keyspaces = self.keyspaces.load();
-        let by_id = |id: &u32| {
-            keyspaces.by_id(*id).cloned().ok_or(Error::KeyspaceDropped {
-                name: format!("number {id}"),
-            })
-        };
-        ids.iter().map(by_id).collect()
     }
 
     /// Applies a batch of one keyspace.
@@ -207,7 +135,10 @@ impl Inner {
             }
             // After the reservation, so that the index never takes memory that the entries need.
             active.grow_index(&prepared);
-            let first_sequence = match self.log(encoded, count, durability) {
+            let logged = self
+                .write_path
+                .log(encoded, count, durability, &self.counters);
+            let first_sequence = match logged {
                 Ok(first_sequence) => first_sequence,
                 Err(error) => {
                     active.give_back(prepared);
@@ -258,14 +189,18 @@ impl Inner {
                 Fits::Yes(entries) => entries,
                 Fits::No { needed_bytes } => return Ok(Attempt::MemTableFull { needed_bytes }),
             };
-            let first_sequence = match self.log(batch.encoded(), batch.len(), durability) {
+            let (encoded, count) = (batch.encoded(), batch.len());
+            let logged = self
+                .write_path
+                .log(encoded, count, durability, &self.counters);
+            let first_sequence = match logged {
                 Ok(first_sequence) => first_sequence,
                 Err(error) => {
                     entries.give_back();
                     return Err(error);
                 }
             };
-            let last_sequence = first_sequence + batch.len() as u64 - 1;
+            let last_sequence = first_sequence + count as u64 - 1;
             // They become visible together, once all are linked.
             self.make_visible(first_sequence, last_sequence, || {
                 entries.publish(first_sequence);
@@ -286,11 +221,10 @@ impl Inner {
         if let Err(panicked) = linked {
             // Stop writes first, so that none waits behind the hole with no one to wake it.
             let error = self.poison(panicked);
-            self.write_path.published.leave_hole(first);
+            self.write_path.leave_hole(first);
             return Err(error);
         }
-        let published = self.write_path.published.publish(first, last);
-        published.map_err(|Hole| self.poisoned())
+        self.write_path.publish(first, last)
     }
 
     /// Runs an operation that changes the store. If it panics, the store takes no more writes,
@@ -308,17 +242,9 @@ impl Inner {
 
     /// Stops taking writes. Returns the error that they get from now on.
     pub(super) fn poison(&self, cause: Error) -> Error {
-        self.write_path.writer.stop_for(cause);
+        self.write_path.stop_for(cause);
         self.work.notify();
-        self.poisoned()
-    }
-
-    /// The error that writes get when no more are taken.
-    pub(super) fn poisoned(&self) -> Error {
-        match self.write_path.writer.poison() {
-            Some(cause) => poisoned(&cause),
-            None => Error::Closed,
-        }
+        self.write_path.poisoned()
     }
 
     /// Tries to write to the active memtable set, and replaces the set when it is full, until the
@@ -351,43 +277,10 @@ impl Inner {
         }
     }
 
-    /// Logs a batch, if there is a log, and returns the sequence number of its first operation.
-    fn log(&self, encoded: &[u8], count: usize, durability: Durability) -> Result<u64> {
-        match &self.write_path.writer {
-            // A batch has fewer than 2^32 bytes, and an operation has at least two, so the count
-            // fits.
-            Writer::Logged(commit) => {
-                commit.log(encoded, count as u32, durability == Durability::Synced)
-            }
-            Writer::Unlogged { next_sequence, .. } => {
-                self.counters.count_write();
-                // Relaxed: this only hands out numbers; `published` orders the writes made under
-                // them.
-                let take = || next_sequence.fetch_add(count as u64, Ordering::Relaxed);
-                Ok(self.write_path.clock.number(take))
-            }
-        }
-    }
-
-    /// Takes a sequence number for an ingestion. If there is a log, the number is durable in it.
-    pub(super) fn log_ingestion(&self) -> Result<u64> {
-        self.check_takes_writes(Durability::Buffered)?;
-        match &self.write_path.writer {
-            Writer::Logged(commit) => commit.log_ingestion(),
-            // Relaxed: see `log`.
-            Writer::Unlogged { next_sequence, .. } => {
-                let take = || next_sequence.fetch_add(1, Ordering::Relaxed);
-                Ok(self.write_path.clock.number(take))
-            }
-        }
-    }
-
+    /// Makes every write that has already returned durable.
     pub(super) fn flush_wal(&self) -> Result<()> {
-        self.check_takes_writes(Durability::Synced)?;
-        match &self.write_path.writer {
-            Writer::Logged(commit) => commit.log(&[], 0, true).map(drop),
-            Writer::Unlogged { .. } => Ok(()),
-        }
+        self.check_access()?;
+        self.write_path.flush_wal()
     }
 
     /// Refuses changes to a store that was opened read-only.
@@ -403,24 +296,7 @@ impl Inner {
     /// Refuses writes that would fail anyway, before memory is reserved for them.
     fn check_takes_writes(&self, durability: Durability) -> Result<()> {
         self.check_access()?;
-        match &self.write_path.writer {
-            Writer::Logged(commit) => commit.check_takes_writes(),
-            Writer::Unlogged { .. } if durability == Durability::Synced => Err(Error::LogOff),
-            // Relaxed: a write that races with closing may be taken or not; without a log, both are
-            // forgotten.
-            Writer::Unlogged { is_closed, .. } if is_closed.load(Ordering::Relaxed) => {
-                Err(Error::Closed)
-            }
-            Writer::Unlogged { poison, .. } => {
-                poison.get().map_or(Ok(()), |cause| Err(poisoned(cause)))
-            }
-        }
-    }
-}
-
-fn poisoned(cause: &Arc<Error>) -> Error {
-    Error::Poisoned {
-        cause: Arc::clone(cause),
+        self.write_path.check_takes_writes(durability)
     }
 }
 
