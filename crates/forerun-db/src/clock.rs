@@ -14,10 +14,11 @@
 //! knows all marks.
 //!
 //! Marks older than every time to live become one with the second 0: the entries that they date
-//! have expired, whatever the clock says later. A year of writing every second would still leave 32
-//! million marks, so marks that only a long time to live needs are merged to a 2^20th of it, which
-//! is one second for up to twelve days. Merged marks make entries live longer, never shorter. So
-//! does a system clock that is set back: see `steady_clock.rs`.
+//! have expired, whatever the clock says later. A week of writing every second would still leave
+//! 600,000 marks, and the manifest is written with all of them at each flush. So marks that only a
+//! long time to live needs are merged to a 2^14th of it, which is one second for up to four hours.
+//! Merged marks make entries live longer, never shorter. So does a system clock that is set back:
+//! see `steady_clock.rs`.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::io::Io;
 use crate::steady_clock::SteadyClock;
 
 /// The maximum number of marks for one time to live.
-const MARKS_MAX: u64 = 1 << 20;
+const MARKS_MAX: u64 = 1 << 14;
 
 /// Up to this many marks, none are merged or dropped.
 const FEW_MARKS: usize = 1 << 10;
@@ -418,8 +419,8 @@ mod tests {
     }
 
     #[test]
-    fn expiry_marks_are_bounded_and_at_most_a_millionth_of_the_ttl_late() {
-        const LONG: u64 = 40 << 20;
+    fn expiry_marks_are_bounded_and_at_most_a_16384th_of_the_ttl_late() {
+        const LONG: u64 = 40 << 14;
         let (_, clock) = clock(0, &[60, LONG]);
         let end = 1 << 18;
         for second in 1..=end {

@@ -197,8 +197,9 @@ pub struct Options {
     /// entry is found for at least this long and is gone a second later, wherever it is stored and
     /// whenever the store was opened. A snapshot or an iterator uses the time of its creation, so
     /// nothing expires while it is in use. Flushes and compactions drop expired entries. With a
-    /// time to live of more than twelve days, an entry may live longer by a millionth of it. If the
-    /// system clock is set back, the store counts on from the time before.
+    /// time to live of more than four hours, an entry may live longer by a 16,384th of it, which is
+    /// six seconds of a day. If the system clock is set back, the store counts on from the time
+    /// before.
     ///
     /// A store keeps the time to live that it was created with; opening it with another one returns
     /// [`Error::KeyspaceTtl`](crate::Error::KeyspaceTtl). Default: none, so in a new store entries

@@ -3,9 +3,9 @@
 mod testing;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use forerun_core::Pages;
 use forerun_db::io::fault::FaultIo;
@@ -363,53 +363,53 @@ fn a_write_waits_for_an_iterator_of_another_thread() {
 }
 
 #[test]
-fn a_write_blocked_by_a_checkpoint_continues_after_it() {
+fn writes_flushes_and_ingestions_continue_while_a_checkpoint_copies() {
     const LIMIT: usize = 1 << 20;
     const PUTS: u32 = 4000;
-    let barrier = Arc::new(Barrier::new(2));
-    let hook = {
-        let barrier = Arc::clone(&barrier);
-        move |change, path: &Path| {
+    for has_links in [true, false] {
+        let disk = FaultIo::new();
+        disk.set_links(has_links);
+        let (copying, is_copying) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        let may_go_on = Mutex::new(may_go_on);
+        let io = HookIo::new(&disk, move |change, path| {
             if change == Change::CreateDir && path == Path::new("/copy") {
-                barrier.wait();
-                barrier.wait();
+                copying.send(()).unwrap();
+                // It fails once the test has.
+                let _ = may_go_on.lock().unwrap().recv();
             }
             Ok(())
-        }
-    };
-    let io = HookIo::new(&FaultIo::new(), hook);
-    // Two memtables use all the memory, so that no other can be made while one is full.
-    let options = limited(LIMIT, LIMIT / 2);
-    let db = Db::open_with_io(Arc::new(io), STORE, options).unwrap();
-    let written = AtomicU32::new(0);
-    std::thread::scope(|scope| {
-        let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
-        barrier.wait();
-        let writer = scope.spawn(|| {
-            for n in 0..PUTS {
-                db.put(&n.to_be_bytes(), &[7; 1000])?;
-                written.store(n + 1, SeqCst);
-            }
-            Ok::<(), Error>(())
         });
-        // Until the writer waits.
-        let mut before = 0;
-        while before == 0 || written.load(SeqCst) != before {
-            before = written.load(SeqCst);
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert!(before < PUTS);
-        barrier.wait();
-        checkpoint.join().unwrap().unwrap();
-        let begun = Instant::now();
-        while !writer.is_finished() && begun.elapsed() < Duration::from_secs(60) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // If the writer still waits, closing the store ends its wait.
-        db.clone().close().unwrap();
-        writer.join().unwrap().unwrap();
-    });
-    assert_eq!(db.iter().count(), PUTS as usize);
+        // Two memtables use all the memory, so that no other can be made while one is full.
+        let options = limited(LIMIT, LIMIT / 2);
+        let db = Db::open_with_io(Arc::new(io), STORE, options.clone()).unwrap();
+        db.put(b"before", b"value").unwrap();
+        std::thread::scope(|scope| {
+            let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
+            is_copying.recv().unwrap();
+            let (done, is_done) = mpsc::channel();
+            scope.spawn(|| {
+                for n in 0..PUTS {
+                    db.put(&n.to_be_bytes(), &[7; 1000]).unwrap();
+                }
+                let other = db.keyspace("other").unwrap();
+                let mut ingestion = other.ingest();
+                ingestion.add(b"ingested", b"value").unwrap();
+                ingestion.commit().unwrap();
+                db.compact().unwrap();
+                done.send(()).unwrap();
+            });
+            let is_done = is_done.recv_timeout(Duration::from_secs(60));
+            assert!(!checkpoint.is_finished());
+            drop(go_on);
+            is_done.expect("nothing waits for the copy");
+            checkpoint.join().unwrap().unwrap();
+        });
+        assert_eq!(db.iter().count(), PUTS as usize + 1);
+        let copy = Db::open_with_io(Arc::new(disk), "/copy", options).unwrap();
+        assert_eq!(copy.iter().count(), 1);
+        assert!(copy.recovery().clean_close);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{Db, Inner};
 use crate::cache::PageCache;
 use crate::io::OpenMode;
 use crate::tree::catalog::CatalogSnapshot;
-use crate::tree::checkpoint::LogEnd;
+use crate::tree::checkpoint::{LogEnd, LogPart, checkpoint};
 use crate::tree::verify::{VerifyReport, verify_levels};
 use crate::wal::log_file;
 use crate::{Error, Result, panics, store_dir};
@@ -65,12 +65,24 @@ impl Inner {
         self.flush_all()?;
         // The files to copy must stay, so closing the store waits until this has stopped.
         let _guard = self.directory.enter()?;
-        // Hold off flushes and compactions, so that the files in the manifest, and the log behind
-        // them, stay.
-        let _no_flush = self.tree.lock_flushing();
-        let _no_compaction = self.tree.lock_compacting();
-        // No ingestion is installed while the catalog is locked, so the log and the manifest
-        // describe the same moment.
+        let (source, log) = self.checkpoint_source()?;
+        // No lock is held while files are copied: the runs stay as long as they are referred to,
+        // and segments of the log as long as they are open.
+        let dir = &self.path;
+        checkpoint(
+            &self.io,
+            dir,
+            into,
+            &source.manifest,
+            &log,
+            self.work.stop_flag(),
+        )
+    }
+
+    /// The runs and the log as they are now.
+    fn checkpoint_source(&self) -> Result<(CatalogSnapshot, LogEnd)> {
+        // While the catalog is locked, no flush and no ingestion is installed and no segment that
+        // it needs is removed, so the log and the manifest describe the same moment.
         let catalog = self.tree.catalog();
         let log = match self.write_path.commit() {
             Some(commit) => self.log_end(commit, catalog.first_segment())?,
@@ -80,31 +92,29 @@ impl Inner {
         if self.write_path.poison().is_some() {
             return Err(self.write_path.poisoned());
         }
-        catalog.checkpoint(into, &log, self.work.stop_flag())
+        Ok((catalog.snapshot(), log))
     }
 
     /// Returns where the log ends, between two groups of records. Segments that the manifest no
     /// longer needs are left out, since they may be removed at any time.
     fn log_end(&self, commit: &Commit, first_segment: u64) -> Result<LogEnd> {
         let (tail, last_sequence) = commit.end();
-        let Some((last, len)) = tail else {
-            return Ok(LogEnd {
-                segments: Vec::new(),
-                last_sequence,
-            });
-        };
         let mut segments = Vec::new();
-        let numbers = commit.segments().before(last).into_iter();
-        for number in numbers.filter(|number| *number >= first_segment) {
-            let path = log_file::path(&self.path, number);
-            let len = self
-                .io
-                .open(&path, OpenMode::Read)
-                .and_then(|file| file.len());
-            let len = len.map_err(|error| Error::io("open", &path, error))?;
-            segments.push((number, len));
+        if let Some((last, last_len)) = tail {
+            let numbers = commit.segments().before(last).into_iter();
+            let numbers = numbers.filter(|number| *number >= first_segment);
+            for number in numbers.chain([last]) {
+                let path = log_file::path(&self.path, number);
+                let failed = |error| Error::io("open", &path, error);
+                let file = self.io.open(&path, OpenMode::Read).map_err(failed)?;
+                let len = if number == last {
+                    last_len
+                } else {
+                    file.len().map_err(failed)?
+                };
+                segments.push(LogPart { number, file, len });
+            }
         }
-        segments.push((last, len));
         Ok(LogEnd {
             segments,
             last_sequence,

@@ -11,7 +11,6 @@
 //! A run's file is removed once a manifest without it is durable and the last reader has dropped
 //! it. The manifest change marks the run; dropping a marked run removes its file.
 
-use forerun_core::sync::atomic::AtomicBool;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -26,7 +25,6 @@ use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::ObsoleteFiles;
 use crate::run::{self, Run};
 use crate::tree::build::RunNumbers;
-use crate::tree::checkpoint::{LogEnd, checkpoint};
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::pending_edits::PendingEdits;
@@ -376,16 +374,6 @@ impl Catalog {
             manifest: self.manifest.clone(),
             runs: runs.cloned().collect(),
         }
-    }
-
-    /// Copies the current store to a directory that does not exist or is empty. While the catalog
-    /// is borrowed, only the caller can remove what the copy needs: log segments from
-    /// [`first_segment`](Self::first_segment) on must stay.
-    ///
-    /// # Errors
-    /// As [`checkpoint`].
-    pub(crate) fn checkpoint(&self, into: &Path, log: &LogEnd, stop: &AtomicBool) -> Result<()> {
-        checkpoint(&self.io, &self.dir, into, &self.manifest, log, stop)
     }
 }
 

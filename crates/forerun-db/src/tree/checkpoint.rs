@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::io::replace::replace_file;
-use crate::io::{Io, Linked, OpenMode, link, read_pieces, write_all_at};
+use crate::io::{Io, IoFile, Linked, OpenMode, link, read_pieces, write_all_at};
 use crate::store_dir;
 use crate::tree::limiter;
 use crate::tree::manifest::{Manifest, RunRecord};
@@ -27,16 +27,25 @@ use crate::wal::log_file;
 use crate::{Error, Result, run};
 
 /// The log at one point in time, from the first segment that the manifest needs.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct LogEnd {
-    /// Segment numbers, ascending, and how many bytes to copy of each: up to the end of a record.
-    pub(crate) segments: Vec<(u64, u64)>,
+    /// In their order.
+    pub(crate) segments: Vec<LogPart>,
     /// The sequence number of the last operation in these bytes.
     pub(crate) last_sequence: u64,
 }
 
+/// The part of a segment that belongs to a checkpoint. The segment may be removed meanwhile.
+#[derive(Debug)]
+pub(crate) struct LogPart {
+    pub(crate) number: u64,
+    pub(crate) file: Box<dyn IoFile>,
+    /// How many bytes to copy: up to the end of a record.
+    pub(crate) len: u64,
+}
+
 /// Copies a store to a directory that does not exist or is empty. Runs never change, so a hard link
-/// is a copy. The files must stay until this returns; the log may grow.
+/// is a copy. The runs must stay until this returns; the log may grow.
 ///
 /// # Errors
 /// As [`make_store`]; [`Error::Closed`] soon after `stop` is set.
@@ -57,20 +66,25 @@ pub(crate) fn checkpoint(
             limiter::check(stop)?;
             match link(io, &from, &to).map_err(|error| Error::io("link", &from, error))? {
                 Linked::Yes => Ok(()),
-                Linked::Unsupported => copy_start(io, &from, &to, run.bytes, stop),
+                Linked::Unsupported => {
+                    let source = io
+                        .open(&from, OpenMode::Read)
+                        .map_err(|error| Error::io("open", &from, error))?;
+                    copy_start(&*source, &from, io, &to, run.bytes, stop)
+                }
             }
         },
         |io| {
-            for (number, len) in &log.segments {
+            for LogPart { number, file, len } in &log.segments {
                 let (from, to) = (log_file::path(dir, *number), log_file::path(into, *number));
-                copy_start(io, &from, &to, *len, stop)?;
+                copy_start(&**file, &from, io, &to, *len, stop)?;
             }
-            let Some((segment, len_bytes)) = log.segments.last().copied() else {
+            let Some(last) = log.segments.last() else {
                 return Ok(());
             };
             let shutdown = CleanShutdown {
-                segment,
-                len_bytes,
+                segment: last.number,
+                len_bytes: last.len,
                 last_sequence: log.last_sequence,
             };
             Ok(replace_file(
@@ -128,15 +142,19 @@ pub(crate) fn make_store(
 }
 
 /// Copies the first bytes of a file, durably.
-fn copy_start(io: &dyn Io, from: &Path, to: &Path, len: u64, stop: &AtomicBool) -> Result<()> {
-    let source = io
-        .open(from, OpenMode::Read)
-        .map_err(|error| Error::io("open", from, error))?;
+fn copy_start(
+    source: &dyn IoFile,
+    from: &Path,
+    io: &dyn Io,
+    to: &Path,
+    len: u64,
+    stop: &AtomicBool,
+) -> Result<()> {
     let copy = io
         .open(to, OpenMode::CreateEmpty)
         .map_err(|error| Error::io("create", to, error))?;
     let unread = |error| Error::io("copy", from, error);
-    read_pieces(&*source, len, unread, |piece, offset| {
+    read_pieces(source, len, unread, |piece, offset| {
         limiter::check(stop)?;
         write_all_at(&*copy, piece, offset).map_err(|error| Error::io("write", to, error))
     })?;

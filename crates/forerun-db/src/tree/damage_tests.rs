@@ -16,12 +16,13 @@ use crate::testing::tree_fixture::{
 };
 use crate::testing::version_list::{Held, all_of, held};
 use crate::tree::catalog::run_files;
-use crate::tree::checkpoint::LogEnd;
+use crate::tree::checkpoint::{LogEnd, LogPart, checkpoint};
 use crate::tree::levels::record;
 use crate::tree::repair::{RepairReport, repair};
 use crate::tree::salvage::DataLoss;
 use crate::tree::verify::{VerifyReport, verify_file, verify_levels, verify_run};
 use crate::wal::clean_shutdown::CleanShutdown;
+use crate::wal::log_file;
 use crate::{Error, Result};
 
 impl Fixture {
@@ -399,11 +400,32 @@ fn a_repair_that_fails_anywhere_is_begun_again() {
 fn with_log(fixture: Fixture) -> (Fixture, LogEnd) {
     fixture.io.write("/db/wal-000003.log", &[3; 100]);
     fixture.io.write("/db/wal-000004.log", &[4; 90]);
+    let part = |number, len| LogPart {
+        number,
+        file: {
+            let path = log_file::path(Path::new(DIR), number);
+            fixture.io.open(&path, OpenMode::Read).unwrap()
+        },
+        len,
+    };
     let log = LogEnd {
-        segments: vec![(3, 100), (4, 60)],
+        segments: vec![part(3, 100), part(4, 60)],
         last_sequence: fixture.sequence,
     };
     (fixture, log)
+}
+
+fn checkpoint_of(fixture: &Fixture, log: &LogEnd) -> Result<()> {
+    let (io, into): (Arc<dyn Io>, _) = (Arc::new(fixture.io.clone()), Path::new("/copy"));
+    let source = fixture.catalog.snapshot();
+    checkpoint(
+        &io,
+        Path::new(DIR),
+        into,
+        &source.manifest,
+        log,
+        &fixture.stop,
+    )
 }
 
 /// The store in a checkpoint, as a fixture in the checkpoint's directory.
@@ -426,10 +448,7 @@ fn a_checkpoint_is_a_store_of_its_own() {
     for has_links in [true, false] {
         let (mut fixture, log) = with_log(grown(false));
         fixture.io.set_links(has_links);
-        fixture
-            .catalog
-            .checkpoint(Path::new("/copy"), &log, &fixture.stop)
-            .unwrap();
+        checkpoint_of(&fixture, &log).unwrap();
         let io = fixture.io.crash(0);
         assert_eq!(io.read("/copy/wal-000003.log"), Some(vec![3; 100]));
         assert_eq!(io.read("/copy/wal-000004.log"), Some(vec![4; 60]));
@@ -463,16 +482,11 @@ fn a_checkpoint_goes_nowhere_where_something_is() {
         .io
         .open("/copy/mine".as_ref(), OpenMode::Create)
         .unwrap();
-    let refused = fixture
-        .catalog
-        .checkpoint(Path::new("/copy"), &log, &fixture.stop);
+    let refused = checkpoint_of(&fixture, &log);
     assert!(matches!(refused, Err(Error::AlreadyExists { .. })));
     assert!(fixture.io.read("/copy/mine").is_some());
     fixture.io.remove("/copy/mine".as_ref()).unwrap();
-    fixture
-        .catalog
-        .checkpoint(Path::new("/copy"), &log, &fixture.stop)
-        .unwrap();
+    checkpoint_of(&fixture, &log).unwrap();
 }
 
 #[test]
@@ -488,9 +502,7 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
             let (fixture, log) = with_log(base.fork());
             fixture.io.set_links(has_links);
             fixture.io.fail_call(fixture.io.calls() + call, fault);
-            let made = fixture
-                .catalog
-                .checkpoint(Path::new("/copy"), &log, &fixture.stop);
+            let made = checkpoint_of(&fixture, &log);
             let Some(hit) = fixture.io.hit() else {
                 made.unwrap();
                 if has_links {
@@ -503,10 +515,7 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
                 assert!(made.is_err(), "{hit}");
                 assert!(fixture.io.read("/copy/FORMAT").is_none(), "{hit}");
                 check_reads(&fixture, &hit);
-                fixture
-                    .catalog
-                    .checkpoint(Path::new("/copy"), &log, &fixture.stop)
-                    .unwrap();
+                checkpoint_of(&fixture, &log).unwrap();
                 world_of(&fixture, &fixture.io).check();
             } else {
                 for seed in 0..6 {
@@ -528,10 +537,7 @@ fn a_checkpoint_has_every_run_and_holds_none() {
         .runs()
         .map(|(_, run)| Arc::strong_count(run))
         .collect();
-    fixture
-        .catalog
-        .checkpoint(Path::new("/copy"), &log, &fixture.stop)
-        .unwrap();
+    checkpoint_of(&fixture, &log).unwrap();
     let after: Vec<usize> = fixture
         .levels()
         .runs()
