@@ -388,9 +388,10 @@ fn writes_flushes_and_ingestions_continue_while_a_checkpoint_copies() {
             let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
             is_copying.recv().unwrap();
             let (done, is_done) = mpsc::channel();
-            scope.spawn(|| {
+            let db = &db;
+            scope.spawn(move || {
                 for n in 0..PUTS {
-                    db.put(&n.to_be_bytes(), &[7; 1000]).unwrap();
+                    db.put(n.to_be_bytes(), [7; 1000]).unwrap();
                 }
                 let other = db.keyspace("other").unwrap();
                 let mut ingestion = other.ingest();
