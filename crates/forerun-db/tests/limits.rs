@@ -370,7 +370,7 @@ fn writes_flushes_and_ingestions_continue_while_a_checkpoint_copies() {
         let disk = FaultIo::new();
         disk.set_links(has_links);
         let (copying, is_copying) = mpsc::channel();
-        let (go_on, may_go_on) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
         let may_go_on = Mutex::new(may_go_on);
         let io = HookIo::new(&disk, move |change, path| {
             if change == Change::CreateDir && path == Path::new("/copy") {
