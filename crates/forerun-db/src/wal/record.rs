@@ -50,7 +50,7 @@ pub(crate) struct SyncedBefore {
 
 impl SyncedBefore {
     fn flags(self) -> u32 {
-        u32::from(self.all) * SYNCED_BEFORE | u32::from(self.segments) * SEGMENTS_SYNCED
+        (u32::from(self.all) * SYNCED_BEFORE) | (u32::from(self.segments) * SEGMENTS_SYNCED)
     }
 
     fn of(flags: u32) -> SyncedBefore {
