@@ -27,8 +27,8 @@
 //!
 //! A method is in the part whose locks it takes; what needs several parts is a method of `Inner`,
 //! in the file of its task. `maintenance.rs` has flushing, compacting, checking and copying on
-//! request; `open.rs` has opening, with `replay.rs` for the log; `iter.rs`, `cursor.rs` and
-//! `cursor_pool.rs` have entries in order, and cursors kept for reuse.
+//! request; `open.rs` has opening, with `loaded.rs` for the manifest and `replay.rs` for the log;
+//! `iter.rs`, `cursor.rs` and `cursor_pool.rs` have entries in order, and cursors kept for reuse.
 //!
 //! A thread takes locks in this order, and may leave out any of them:
 //!
@@ -70,6 +70,7 @@ mod keyspace_batch;
 mod keyspace_data;
 mod keyspaces;
 mod live_versions;
+mod loaded;
 mod maintenance;
 mod memory;
 mod memtable_set;

@@ -6,37 +6,24 @@
 //!   install    these runs -> manifest; segments of the log that are in runs go
 //!   assemble   what continues the log, and the parts of the open store               Inner
 //! ```
-//!
-//! Up to `install`, an error leaves everything as it was, apart from a bad end of the log that was
-//! cut off.
 
-use forerun_core::sync::atomic::{AtomicU64, Ordering};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::Inner;
 use super::background_work::BackgroundWork;
 use super::commit::Commit;
 use super::directory::Directory;
-use super::keyspace_data::KeyspaceData;
-use super::keyspaces::{KeyspaceSet, Keyspaces};
+use super::loaded::Loaded;
 use super::memtables::MemTables;
 use super::replay::{Contents, Replay};
 use super::snapshots::Snapshots;
 use super::stats::Counters;
-use super::tree::Tree;
 use super::write_controller::WriteController;
 use super::write_path::WritePath;
-use crate::cache::{CacheOptions, PageCache};
-use crate::clock::{Clock, Expiry};
 use crate::io::Io;
-use crate::io::open_files::{self, OpenFiles};
-use crate::memtable::RegionPool;
-use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
-use crate::tree::catalog::{Catalog, Logged};
-use crate::tree::limiter::RateLimiter;
-use crate::tree::manifest::{self, Keyspace};
+use crate::tree::catalog::Logged;
 use crate::wal::clean_shutdown::{self, CleanShutdown};
 use crate::wal::log_file;
 use crate::wal::record::Record;
@@ -61,7 +48,7 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
     // Leaves memory for the next memtable while one is flushed.
     options.memtable_bytes = options.memtable_bytes.min(options.memory_limit_bytes / 2);
     options.check()?;
-    let loaded = load(&options, &dir)?;
+    let loaded = Loaded::load(&options, &dir)?;
     let mut replayed = replay(&loaded, &options, &dir)?;
     install(&loaded, &mut replayed)?;
     if replayed.tail.is_some() {
@@ -71,55 +58,6 @@ pub(super) fn open_in(mut options: Options, mut dir: StoreDir) -> Result<Inner> 
     Ok(assemble(loaded, replayed, options, dir))
 }
 
-/// The store as the manifest describes it.
-pub(super) struct Loaded {
-    io: Arc<dyn Io>,
-    path: PathBuf,
-    pub(super) keyspaces: Keyspaces,
-    pub(super) tree: Tree,
-    pub(super) clock: Arc<Clock>,
-    pub(super) regions: Arc<RegionPool>,
-}
-
-/// Reads the manifest and opens the runs that it names.
-fn load(options: &Options, dir: &StoreDir) -> Result<Loaded> {
-    let max_open = options
-        .max_open_files
-        .unwrap_or_else(open_files::default_limit);
-    let io: Arc<dyn Io> = Arc::new(OpenFiles::new(Arc::clone(&dir.io), max_open));
-    let path = dir.path.clone();
-    let cache = PageCache::new(CacheOptions {
-        capacity_bytes: options.cache_bytes,
-        page_bytes: options.run.page_limit_bytes(),
-        pages: options.pages,
-    })?;
-    let catalog = Catalog::open(&io, &path, options, &cache)?;
-    let reading = ReadContext {
-        cache: Arc::clone(&cache),
-        backend: options.reads,
-    };
-    static STORES: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: the numbers only have to differ.
-    let number = STORES.fetch_add(1, Ordering::Relaxed);
-    let set = open_keyspaces(number, &path, options, &catalog, &reading)?;
-    let Some(own) = set.by_id(0).cloned() else {
-        let reason = "it has no keyspace of the store's own";
-        return Err(Error::corrupt_file(&path.join(manifest::NAME), 0, reason));
-    };
-    let ttls = set.iter().filter_map(|keyspace| keyspace.expiry.as_ref());
-    let marks = catalog.marks().to_vec();
-    let clock = Clock::new(Arc::clone(&io), marks, ttls.map(Expiry::ttl));
-    let limiter = RateLimiter::new(options.tree.write_rate_bytes);
-    Ok(Loaded {
-        tree: Tree::new(Arc::clone(&io), path.clone(), catalog, limiter, cache),
-        keyspaces: Keyspaces::new(number, own, set, reading),
-        clock: Arc::new(clock),
-        regions: Arc::new(RegionPool::new(options.memtable_bytes)),
-        io,
-        path,
-    })
-}
-
 /// How many full segments may wait to be synced in the background. Without background threads, each
 /// is synced before the next one takes records.
 fn unsynced_segments_max(options: &Options) -> usize {
@@ -127,34 +65,6 @@ fn unsynced_segments_max(options: &Options) -> usize {
         Background::Threads => 4,
         Background::Caller => 0,
     }
-}
-
-/// Makes the keyspaces that the manifest names, each with its options.
-fn open_keyspaces(
-    store: u64,
-    path: &Path,
-    options: &Options,
-    catalog: &Catalog,
-    reading: &ReadContext,
-) -> Result<KeyspaceSet> {
-    let mut keyspaces = Vec::new();
-    for Keyspace {
-        id,
-        name,
-        comparator,
-        ttl,
-        ..
-    } in catalog.keyspaces()
-    {
-        let options = options.of_stored_keyspace(path, name, comparator)?;
-        let options = options.with_stored_ttl(name, *ttl)?;
-        if let Some(runs) = catalog.runs_of(*id) {
-            let keyspace =
-                KeyspaceData::new(store, *id, name, comparator, options, runs, reading.clone());
-            keyspaces.push(Arc::new(keyspace));
-        }
-    }
-    Ok(KeyspaceSet::new(keyspaces))
 }
 
 /// What the log held, and where it continues.

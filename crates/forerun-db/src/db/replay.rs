@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::batch_parts::{Fits, Part, prepare};
 use super::keyspaces::KeyspaceSet;
+use super::loaded::Loaded;
 use super::memtable_set::MemTableSet;
 use super::memtables::table_bytes_for;
-use super::open::Loaded;
 use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;
 use crate::tree::pending_edits::PendingEdits;

@@ -1,0 +1,99 @@
+//! What a manifest describes, read when a store is opened.
+
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::keyspace_data::KeyspaceData;
+use super::keyspaces::{KeyspaceSet, Keyspaces};
+use super::tree::Tree;
+use crate::cache::{CacheOptions, PageCache};
+use crate::clock::{Clock, Expiry};
+use crate::io::Io;
+use crate::io::open_files::{self, OpenFiles};
+use crate::memtable::RegionPool;
+use crate::run::lookup::ReadContext;
+use crate::store_dir::StoreDir;
+use crate::tree::catalog::Catalog;
+use crate::tree::limiter::RateLimiter;
+use crate::tree::manifest::{self, Keyspace};
+use crate::{Error, Options, Result};
+
+/// The store as the manifest describes it.
+pub(super) struct Loaded {
+    pub(super) io: Arc<dyn Io>,
+    pub(super) path: PathBuf,
+    pub(super) keyspaces: Keyspaces,
+    pub(super) tree: Tree,
+    pub(super) clock: Arc<Clock>,
+    pub(super) regions: Arc<RegionPool>,
+}
+
+impl Loaded {
+    /// Reads the manifest and opens the runs that it names.
+    pub(super) fn load(options: &Options, dir: &StoreDir) -> Result<Loaded> {
+        let max_open = options
+            .max_open_files
+            .unwrap_or_else(open_files::default_limit);
+        let io: Arc<dyn Io> = Arc::new(OpenFiles::new(Arc::clone(&dir.io), max_open));
+        let path = dir.path.clone();
+        let cache = PageCache::new(CacheOptions {
+            capacity_bytes: options.cache_bytes,
+            page_bytes: options.run.page_limit_bytes(),
+            pages: options.pages,
+        })?;
+        let catalog = Catalog::open(&io, &path, options, &cache)?;
+        let reading = ReadContext {
+            cache: Arc::clone(&cache),
+            backend: options.reads,
+        };
+        static STORES: AtomicU64 = AtomicU64::new(1);
+        // Relaxed: the numbers only have to differ.
+        let number = STORES.fetch_add(1, Ordering::Relaxed);
+        let set = open_keyspaces(number, &path, options, &catalog, &reading)?;
+        let Some(own) = set.by_id(0).cloned() else {
+            let reason = "it has no keyspace of the store's own";
+            return Err(Error::corrupt_file(&path.join(manifest::NAME), 0, reason));
+        };
+        let ttls = set.iter().filter_map(|keyspace| keyspace.expiry.as_ref());
+        let marks = catalog.marks().to_vec();
+        let clock = Clock::new(Arc::clone(&io), marks, ttls.map(Expiry::ttl));
+        let limiter = RateLimiter::new(options.tree.write_rate_bytes);
+        Ok(Loaded {
+            tree: Tree::new(Arc::clone(&io), path.clone(), catalog, limiter, cache),
+            keyspaces: Keyspaces::new(number, own, set, reading),
+            clock: Arc::new(clock),
+            regions: Arc::new(RegionPool::new(options.memtable_bytes)),
+            io,
+            path,
+        })
+    }
+}
+
+/// Makes the keyspaces that the manifest names, each with its options.
+fn open_keyspaces(
+    store: u64,
+    path: &Path,
+    options: &Options,
+    catalog: &Catalog,
+    reading: &ReadContext,
+) -> Result<KeyspaceSet> {
+    let mut keyspaces = Vec::new();
+    for Keyspace {
+        id,
+        name,
+        comparator,
+        ttl,
+        ..
+    } in catalog.keyspaces()
+    {
+        let options = options.of_stored_keyspace(path, name, comparator)?;
+        let options = options.with_stored_ttl(name, *ttl)?;
+        if let Some(runs) = catalog.runs_of(*id) {
+            let keyspace =
+                KeyspaceData::new(store, *id, name, comparator, options, runs, reading.clone());
+            keyspaces.push(Arc::new(keyspace));
+        }
+    }
+    Ok(KeyspaceSet::new(keyspaces))
+}
