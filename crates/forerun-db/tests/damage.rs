@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Durability, Error, Op, Recovery};
+use forerun_db::{Background, Durability, Error, Op, Recovery};
 use testing::{batch, open, small_options};
 
 const BATCHES: usize = 9;
@@ -32,7 +32,9 @@ struct Store {
 impl Store {
     fn new(left: Left) -> Store {
         let io = FaultIo::new();
-        let db = open(&io, &small_options()).unwrap();
+        // The first segment is synced before the second one takes records.
+        let options = small_options().background(Background::Caller);
+        let db = open(&io, &options).unwrap();
         let mut states = vec![BTreeMap::new()];
         for i in 0..BATCHES {
             let batch = batch(i);

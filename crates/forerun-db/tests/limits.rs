@@ -384,14 +384,13 @@ fn writes_flushes_and_ingestions_continue_while_a_checkpoint_copies() {
         let options = limited(LIMIT, LIMIT / 2);
         let db = Db::open_with_io(Arc::new(io), STORE, options.clone()).unwrap();
         db.put(b"before", b"value").unwrap();
+        let (done, is_done) = mpsc::channel();
         std::thread::scope(|scope| {
             let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
             is_copying.recv().unwrap();
-            let (done, is_done) = mpsc::channel();
-            let db = &db;
-            scope.spawn(move || {
+            scope.spawn(|| {
                 for n in 0..PUTS {
-                    db.put(n.to_be_bytes(), [7; 1000]).unwrap();
+                    db.put(&n.to_be_bytes(), &[7; 1000]).unwrap();
                 }
                 let other = db.keyspace("other").unwrap();
                 let mut ingestion = other.ingest();

@@ -370,7 +370,7 @@ impl Replay<'_> {
         let (path, len) = (log_file::path(self.dir, number), bytes.len());
         let header = bytes.get(0..len.min(log_file::HEADER_BYTES));
         let header = header.map_err(|error| Error::io("read", &path, error))?;
-        let is_unwritten = header.iter().all(|&byte| byte == 0);
+        let is_unwritten = header == [0; log_file::HEADER_BYTES];
         let is_cut_short =
             len <= log_file::HEADER_BYTES && (is_last || self.circumstances.power_lost);
         if (is_cut_short || is_unwritten)
