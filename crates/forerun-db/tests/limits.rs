@@ -390,7 +390,7 @@ fn writes_flushes_and_ingestions_continue_while_a_checkpoint_copies() {
             is_copying.recv().unwrap();
             scope.spawn(|| {
                 for n in 0..PUTS {
-                    db.put(&n.to_be_bytes(), &[7; 1000]).unwrap();
+                    db.put(n.to_be_bytes(), [7; 1000]).unwrap();
                 }
                 let other = db.keyspace("other").unwrap();
                 let mut ingestion = other.ingest();
