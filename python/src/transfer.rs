@@ -304,8 +304,8 @@ impl Transfer {
         borrowed_apart(self.spans(rows))
     }
 
-    /// The number of rows on each side. If a side's size is unknown, it is what the indices need, or,
-    /// if these are on the device, what fits into its allocation.
+    /// The number of rows on each side. If a side's size is unknown, it is what the indices need,
+    /// or, if these are on the device, what fits into its allocation.
     fn rows_on(&self, gpu: &Gpu, indices: Option<[&Indices<'_>; 2]>) -> PyResult<[u64; 2]> {
         let (source, destination) = (self.source.addresses(), self.destination.addresses());
         // Sources may overlap each other. What is written overlaps nothing.

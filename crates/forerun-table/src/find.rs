@@ -405,7 +405,8 @@ impl StoreSearch<'_> {
         });
     }
 
-    /// Looks up the missing keys in chunks of bounded size and calls `answered` for each chunk. The answers are in `scratch.values`, and `scratch.flags` has one position per key.
+    /// Looks up the missing keys in chunks of bounded size and calls `answered` for each chunk. The
+    /// answers are in `scratch.values`, and `scratch.flags` has one position per key.
     ///
     /// `answered` must search the host tier again for all of these keys, and a row found there
     /// takes precedence. Otherwise two lookups could see a key's rows in the wrong order: a row may

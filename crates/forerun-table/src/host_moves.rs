@@ -46,8 +46,8 @@ impl Waiting {
         }
     }
 
-    /// Checks, and returns how long it has waited: adds the time since the last check, but starts at
-    /// zero again if rows were linked since then. Slots came free, and other writers took them.
+    /// Checks, and returns how long it has waited: adds the time since the last check, but starts
+    /// at zero again if rows were linked since then. Slots came free, and other writers took them.
     fn check(&mut self, links: u64) -> Duration {
         let now = time::now();
         self.total = match self.checked {

@@ -50,9 +50,10 @@ mod tests {
             let (mut misses, mut seen) = (Misses::default(), Vec::new());
             misses.begin();
             while misses.fill(&keys, &found, max) {
-                prop_assert!(misses.positions.len() <= max && misses.positions.len() == misses.keys.len());
-                prop_assert!(misses.positions.iter().zip(&misses.keys).all(|(&at, &key)| keys[at] == key));
-                seen.extend_from_slice(&misses.positions);
+                let positions = &misses.positions;
+                prop_assert!(positions.len() <= max && positions.len() == misses.keys.len());
+                prop_assert!(positions.iter().zip(&misses.keys).all(|(&at, &key)| keys[at] == key));
+                seen.extend_from_slice(positions);
             }
             let open: Vec<usize> = (0..found.len()).filter(|&at| !found[at]).collect();
             prop_assert_eq!(seen, open);

@@ -210,8 +210,8 @@ pub fn copy_within_device<'a>(
     prepare(Direction::Gather, source, destination, spec, pairs, options)
 }
 
-/// The memory of a copy's host side. In a copy within a device, that is the source, which the device
-/// has too.
+/// The memory of a copy's host side. In a copy within a device, that is the source, which is on the
+/// device too.
 struct HostSide {
     address: u64,
     len: u64,

@@ -9,8 +9,8 @@ use crate::protocol::tokens::split;
 
 use super::command_context::CommandContext;
 
-/// What a command knows about the item in its answer. The answer omits unknown values. No method has
-/// a default, because a forgotten one would silently remove its flag from some answers.
+/// What a command knows about the item in its answer. The answer omits unknown values. No method
+/// has a default, because a forgotten one would silently remove its flag from some answers.
 pub(super) trait Known {
     fn cas(&self) -> Option<u64>;
 

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A cursor holds no pin between calls, so it may live long. A short scan leaves its pages in the
-//! cache; a long scan does not. `read_ahead.rs` reads several leaves at once; `interleaved.rs` seeks
-//! while other cursors do.
+//! cache; a long scan does not. `read_ahead.rs` reads several leaves at once; `interleaved.rs`
+//! seeks while other cursors do.
 
 mod interleaved;
 mod read_ahead;
