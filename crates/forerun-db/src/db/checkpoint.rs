@@ -65,22 +65,22 @@ impl Inner {
         self.flush_all()?;
         // The files to copy must stay, so closing the store waits until this has stopped.
         let _guard = self.directory.enter()?;
-        let (source, log) = self.checkpoint_source()?;
-        // No lock is held while files are copied: the runs stay as long as they are referred to,
-        // and segments of the log as long as they are open.
-        let dir = &self.path;
-        checkpoint(
-            &self.io,
-            dir,
-            into,
-            &source.manifest,
-            &log,
-            self.work.stop_flag(),
-        )
+        self.copy(&self.checkpoint_source()?, into)
+    }
+
+    /// Copies what a checkpoint has. No lock is held meanwhile: the runs stay as long as they are
+    /// referred to, and segments of the log as long as they are open.
+    pub(super) fn copy(
+        &self,
+        (source, log): &(CatalogSnapshot, LogEnd),
+        into: &Path,
+    ) -> Result<()> {
+        let stop = self.work.stop_flag();
+        checkpoint(&self.io, &self.path, into, &source.manifest, log, stop)
     }
 
     /// The runs and the log as they are now.
-    fn checkpoint_source(&self) -> Result<(CatalogSnapshot, LogEnd)> {
+    pub(super) fn checkpoint_source(&self) -> Result<(CatalogSnapshot, LogEnd)> {
         // While the catalog is locked, no flush and no ingestion is installed and no segment that
         // it needs is removed, so the log and the manifest describe the same moment.
         let catalog = self.tree.catalog();

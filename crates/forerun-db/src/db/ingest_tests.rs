@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::io::fault::FaultIo;
 use crate::io::{Io, IoFile, OpenMode};
@@ -17,14 +16,13 @@ use forerun_core::sync::{
 
 use crate::{Background, Db, Options, TreeOptions, Values};
 
-/// A hook that is called once, before or after an operation on a file.
+/// A hook that is called once, before or after a file is removed.
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A file system that calls hooks when a segment of the log is read or removed.
+/// A file system that calls hooks when a segment of the log is removed.
 #[derive(Clone, Default)]
 struct HookIo {
     disk: FaultIo,
-    before_read: Arc<Mutex<Option<Hook>>>,
     before_removal: Arc<Mutex<Option<Hook>>>,
     after_removal: Arc<Mutex<Option<Hook>>>,
 }
@@ -50,9 +48,6 @@ impl std::fmt::Debug for HookIo {
 
 impl Io for HookIo {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        if mode == OpenMode::Read {
-            call(&self.before_read, path);
-        }
         self.disk.open(path, mode)
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
@@ -188,53 +183,49 @@ fn readers_beside_ingestions_and_compactions_always_find_the_key_and_never_an_ol
 }
 
 #[test]
-fn a_checkpoint_copies_no_segment_of_the_log_that_an_ingestion_removes() {
-    const TIMEOUT: Duration = Duration::from_secs(60);
-    let io = HookIo::default();
-    let options = Options {
-        background: Background::Caller,
-        pages: Pages::Small,
-        ..Options::default()
-    };
-    let db = Db::open_with_io(Arc::new(io.clone()), "/db", options.clone()).unwrap();
-    db.put(b"a", b"flushed").unwrap();
-    db.flush().unwrap();
-    let inner = Arc::clone(db.inner().unwrap());
-    let (installed, is_installed) = mpsc::channel();
-    let (remove, may_remove) = mpsc::channel();
-    let (removed, is_removed) = mpsc::channel();
-    set(&io.before_removal, move || {
-        installed.send(()).unwrap();
-        // Either the checkpoint reads the segment or it ends without it.
-        may_remove.recv_timeout(TIMEOUT).unwrap();
-    });
-    set(&io.after_removal, move || removed.send(()).unwrap());
-    forerun_core::sync::thread::scope(|scope| {
-        let compacting = inner.tree.lock_compacting();
-        let checkpoint = scope.spawn(|| db.checkpoint("/copy"));
-        while !inner.tree.is_flushing() {
-            std::thread::yield_now();
+fn a_checkpoint_beside_an_ingestion_has_all_of_the_log_that_it_needs() {
+    for is_installed in [false, true] {
+        let io = HookIo::default();
+        let options = Options {
+            background: Background::Caller,
+            pages: Pages::Small,
+            ..Options::default()
+        };
+        let db = Db::open_with_io(Arc::new(io.clone()), "/db", options.clone()).unwrap();
+        db.put(b"a", b"flushed").unwrap();
+        db.flush().unwrap();
+        let inner = Arc::clone(db.inner().unwrap());
+        let mut source = None;
+        if is_installed {
+            // The ingestion is about to remove the segment that it no longer needs.
+            let (of, taken) = mpsc::channel();
+            let ingesting = Arc::clone(&inner);
+            set(&io.before_removal, move || {
+                of.send(ingesting.checkpoint_source()).unwrap();
+            });
+            ingest_one(&db);
+            source = Some(taken.recv().unwrap().unwrap());
         }
-        // The checkpoint has flushed. An ingestion commits and is about to remove the segment that
-        // it no longer needs.
-        let ingestion = scope.spawn(|| {
-            let mut ingestion = db.ingest();
-            ingestion.add(b"k", b"ingested").unwrap();
-            ingestion.commit().unwrap();
+        let source = source.unwrap_or_else(|| {
+            let source = inner.checkpoint_source().unwrap();
+            let removed = Arc::new(AtomicBool::new(false));
+            let is_removed = Arc::clone(&removed);
+            set(&io.after_removal, move || {
+                is_removed.store(true, Ordering::Relaxed);
+            });
+            ingest_one(&db);
+            assert!(removed.load(Ordering::Relaxed), "the segment is gone");
+            source
         });
-        is_installed.recv_timeout(TIMEOUT).unwrap();
-        let remove_for_reader = remove.clone();
-        set(&io.before_read, move || {
-            let _ = remove_for_reader.send(());
-            let _ = is_removed.recv_timeout(TIMEOUT);
-        });
-        drop(compacting);
-        let made = checkpoint.join().unwrap();
-        let _ = remove.send(());
-        ingestion.join().unwrap();
-        made.unwrap();
-    });
-    let copy = Db::open_with_io(Arc::new(io), "/copy", options).unwrap();
-    assert_eq!(copy.get(b"a").unwrap().unwrap(), b"flushed");
-    assert_eq!(copy.get(b"k").unwrap().unwrap(), b"ingested");
+        inner.copy(&source, Path::new("/copy")).unwrap();
+        let copy = Db::open_with_io(Arc::new(io), "/copy", options).unwrap();
+        assert_eq!(copy.get(b"a").unwrap().unwrap(), b"flushed");
+        assert_eq!(copy.get(b"k").unwrap().is_some(), is_installed);
+    }
+}
+
+fn ingest_one(db: &Db) {
+    let mut ingestion = db.ingest();
+    ingestion.add(b"k", b"ingested").unwrap();
+    ingestion.commit().unwrap();
 }
