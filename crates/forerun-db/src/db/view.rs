@@ -105,8 +105,8 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    /// The steps of [`find_all`](Self::find_all) for one key. Compiled for one key, the batch's code
-    /// takes 15% more instructions to find a key in the memtable.
+    /// The steps of [`find_all`](Self::find_all) for one key. Compiled for one key, the code of the
+    /// batch takes 15% more instructions to find a key in the memtable.
     fn find<T>(&self, key: &[u8], take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         self.inner.counters.count_lookups(1);
         let covered = self.covered(key);
