@@ -80,7 +80,7 @@ impl Inner {
     }
 
     /// The runs and the log as they are now.
-    fn checkpoint_source(&self) -> Result<(CatalogSnapshot, LogEnd)> {
+    pub(super) fn checkpoint_source(&self) -> Result<(CatalogSnapshot, LogEnd)> {
         // While the catalog is locked, no flush and no ingestion is installed and no segment that
         // it needs is removed, so the log and the manifest describe the same moment.
         let catalog = self.tree.catalog();

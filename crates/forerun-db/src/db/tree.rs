@@ -69,11 +69,6 @@ impl Tree {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[cfg(test)]
-    pub(super) fn is_flushing(&self) -> bool {
-        self.flushing.try_lock().is_err()
-    }
-
     pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
         // A comparator may panic while the lock is held. The catalog is consistent all the same: it
         // changes copies of what it holds and replaces the originals last.
