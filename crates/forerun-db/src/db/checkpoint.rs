@@ -65,18 +65,11 @@ impl Inner {
         self.flush_all()?;
         // The files to copy must stay, so closing the store waits until this has stopped.
         let _guard = self.directory.enter()?;
-        self.copy(&self.checkpoint_source()?, into)
-    }
-
-    /// Copies what a checkpoint has. No lock is held meanwhile: the runs stay as long as they are
-    /// referred to, and segments of the log as long as they are open.
-    pub(super) fn copy(
-        &self,
-        (source, log): &(CatalogSnapshot, LogEnd),
-        into: &Path,
-    ) -> Result<()> {
-        let stop = self.work.stop_flag();
-        checkpoint(&self.io, &self.path, into, &source.manifest, log, stop)
+        let (source, log) = self.checkpoint_source()?;
+        // No lock is held while files are copied: the runs stay as long as they are referred to,
+        // and segments of the log as long as they are open.
+        let (dir, stop) = (&self.path, self.work.stop_flag());
+        checkpoint(&self.io, dir, into, &source.manifest, &log, stop)
     }
 
     /// The runs and the log as they are now.

@@ -19,9 +19,10 @@ use std::time::Duration;
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, hint, thread, time};
 
 use crate::panics;
+use crate::wal::open_segment::Failure;
 use crate::wal::record;
 use crate::wal::unsynced_segments::UnsyncedSegments;
-use crate::wal::writer::{Failure, LogWriter, Segments};
+use crate::wal::writer::{LogWriter, Segments};
 use crate::{Error, Result};
 
 /// How long a follower spins before it sleeps: a write takes one microsecond, a wake-up takes

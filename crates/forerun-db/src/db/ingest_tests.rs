@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::io::fault::FaultIo;
 use crate::io::{Io, IoFile, OpenMode};
@@ -14,17 +15,17 @@ use forerun_core::sync::{
     mpsc,
 };
 
+use crate::tree::checkpoint::checkpoint;
 use crate::{Background, Db, Options, TreeOptions, Values};
 
-/// A hook that is called once, before or after a file is removed.
+/// A hook that is called once, before an operation on a file.
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A file system that calls hooks when a segment of the log is removed.
+/// A file system that calls a hook before a segment of the log is removed.
 #[derive(Clone, Default)]
 struct HookIo {
     disk: FaultIo,
     before_removal: Arc<Mutex<Option<Hook>>>,
-    after_removal: Arc<Mutex<Option<Hook>>>,
 }
 
 fn call(hook: &Mutex<Option<Hook>>, path: &Path) {
@@ -61,9 +62,7 @@ impl Io for HookIo {
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
         call(&self.before_removal, path);
-        let removed = self.disk.remove(path);
-        call(&self.after_removal, path);
-        removed
+        self.disk.remove(path)
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.disk.sync_dir(dir)
@@ -183,8 +182,9 @@ fn readers_beside_ingestions_and_compactions_always_find_the_key_and_never_an_ol
 }
 
 #[test]
-fn a_checkpoint_beside_an_ingestion_has_all_of_the_log_that_it_needs() {
-    for is_installed in [false, true] {
+fn a_checkpoint_is_of_one_moment_whatever_an_ingestion_installs_and_removes() {
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    for is_installed_first in [false, true] {
         let io = HookIo::default();
         let options = Options {
             background: Background::Caller,
@@ -194,38 +194,37 @@ fn a_checkpoint_beside_an_ingestion_has_all_of_the_log_that_it_needs() {
         let db = Db::open_with_io(Arc::new(io.clone()), "/db", options.clone()).unwrap();
         db.put(b"a", b"flushed").unwrap();
         db.flush().unwrap();
-        let inner = Arc::clone(db.inner().unwrap());
-        let mut source = None;
-        if is_installed {
-            // The ingestion is about to remove the segment that it no longer needs.
-            let (of, taken) = mpsc::channel();
-            let ingesting = Arc::clone(&inner);
-            set(&io.before_removal, move || {
-                of.send(ingesting.checkpoint_source()).unwrap();
-            });
-            ingest_one(&db);
-            source = Some(taken.recv().unwrap().unwrap());
+        if !is_installed_first {
+            // The ingestion flushes it, and its segment of the log is removed.
+            db.put(b"b", b"logged").unwrap();
         }
-        let source = source.unwrap_or_else(|| {
-            let source = inner.checkpoint_source().unwrap();
-            let removed = Arc::new(AtomicBool::new(false));
-            let is_removed = Arc::clone(&removed);
-            set(&io.after_removal, move || {
-                is_removed.store(true, Ordering::Relaxed);
+        let inner = Arc::clone(db.inner().unwrap());
+        let (installed, is_installed) = mpsc::channel();
+        let (remove, may_remove) = mpsc::channel();
+        set(&io.before_removal, move || {
+            installed.send(()).unwrap();
+            may_remove.recv_timeout(TIMEOUT).unwrap();
+        });
+        let before = (!is_installed_first).then(|| inner.checkpoint_source().unwrap());
+        let (source, log) = forerun_core::sync::thread::scope(|scope| {
+            let ingestion = scope.spawn(|| {
+                let mut ingestion = db.ingest();
+                ingestion.add(b"k", b"ingested").unwrap();
+                ingestion.commit().unwrap();
             });
-            ingest_one(&db);
-            assert!(removed.load(Ordering::Relaxed), "the segment is gone");
+            // A segment of the log is about to be removed.
+            is_installed.recv_timeout(TIMEOUT).unwrap();
+            let source = before.unwrap_or_else(|| inner.checkpoint_source().unwrap());
+            remove.send(()).unwrap();
+            ingestion.join().unwrap();
             source
         });
-        inner.copy(&source, Path::new("/copy")).unwrap();
-        let copy = Db::open_with_io(Arc::new(io), "/copy", options).unwrap();
+        let (dir, into) = (&inner.path, Path::new("/copy"));
+        let stop = AtomicBool::new(false);
+        checkpoint(&inner.io, dir, into, &source.manifest, &log, &stop).unwrap();
+        let copy = Db::open_with_io(Arc::new(io), into, options).unwrap();
         assert_eq!(copy.get(b"a").unwrap().unwrap(), b"flushed");
-        assert_eq!(copy.get(b"k").unwrap().is_some(), is_installed);
+        assert_eq!(copy.get(b"b").unwrap().is_some(), !is_installed_first);
+        assert_eq!(copy.get(b"k").unwrap().is_some(), is_installed_first);
     }
-}
-
-fn ingest_one(db: &Db) {
-    let mut ingestion = db.ingest();
-    ingestion.add(b"k", b"ingested").unwrap();
-    ingestion.commit().unwrap();
 }

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::log_file;
+use super::open_segment::Failure;
 use super::record;
 use super::record::Record;
 use super::recovery::{Flushed, Recovery, RecoveryContext, Tail, recover};
 use super::recovery_report::RecoveryReport;
-use super::writer::{Failure, LogWriter};
+use super::writer::LogWriter;
 use crate::clock::Clock;
 use crate::io::Io;
 use crate::io::fault::{EIO, Fault, FaultIo};
@@ -263,4 +264,19 @@ fn what_a_dead_process_left_unsynced_is_synced_before_a_synced_write_returns() {
         let report = read(&disk.crash(seed), Recovery::DropTail, true).unwrap().1;
         assert_eq!(report.last_sequence, 8, "seed {seed}");
     }
+}
+
+#[test]
+fn a_segment_of_a_dead_process_that_cannot_be_read_is_tried_again() {
+    let (disk, _log) = written(7, 0);
+    let disk = disk.kill();
+    let mut log = writer(&disk, read(&disk, Recovery::DropTail, false).unwrap().0);
+    assert_eq!(append(&mut log, false).unwrap(), 8);
+    disk.fail_call(disk.calls(), Fault::Fail(EIO));
+    let refused = append(&mut log, true);
+    assert!(matches!(refused, Err(Failure::NotWritten(_))));
+    assert!(disk.hit().unwrap().starts_with("read"));
+    assert_eq!(append(&mut log, true).unwrap(), 9);
+    let report = read(&disk.crash(0), Recovery::DropTail, true).unwrap().1;
+    assert_eq!(report.last_sequence, 9);
 }

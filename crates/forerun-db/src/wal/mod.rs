@@ -6,6 +6,7 @@
 //!   record_search.rs      finds good records among any bytes
 //!   log_file.rs           a file of records: its name and its header
 //!   clean_shutdown.rs     where the log ended at a clean close
+//!   open_segment.rs       a segment that is open for writing, and why a change of it failed
 //!   writer.rs             appends groups of records, begins files, undoes failed appends
 //!   unsynced_segments.rs  full segments, synced behind the writer
 //!   recovery.rs           reads the log back and decides which bad bytes are damage
@@ -18,6 +19,7 @@ mod durable_segments;
 pub(crate) mod log_file;
 #[cfg(test)]
 mod lost_segments_tests;
+pub(crate) mod open_segment;
 pub(crate) mod record;
 pub(crate) mod record_search;
 pub(crate) mod recovery;

@@ -20,11 +20,11 @@ use std::sync::Arc;
 use super::clean_shutdown::CleanShutdown;
 use super::durable_segments::DurableSegments;
 use super::log_file::{self, Header};
+use super::open_segment::OpenSegment;
 use super::record::Record;
 use super::record_search::RecordSearch;
 use super::recovery_report::{CorruptRange, RecoveryReport};
 use super::segment_bytes::SegmentBytes;
-use super::unsynced_segments::OpenSegment;
 use crate::io::{Io, IoFile, OpenMode};
 use crate::{Error, Result};
 

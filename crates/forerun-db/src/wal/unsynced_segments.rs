@@ -15,43 +15,9 @@ use std::sync::Arc;
 
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::io::{Io, IoFile, read_pieces, write_all_at};
-use crate::{Error, Result};
-
-/// An open segment of the log.
-#[derive(Debug)]
-pub(crate) struct OpenSegment {
-    pub(crate) number: u64,
-    pub(crate) path: PathBuf,
-    pub(crate) file: Box<dyn IoFile>,
-    pub(crate) salt: u32,
-    /// Where the next record goes.
-    pub(crate) len: u64,
-    /// The length known to be on stable storage.
-    pub(crate) synced_len: u64,
-    /// Whether its name is known to be on stable storage.
-    pub(crate) is_named: bool,
-    /// Whether an earlier process wrote it. Then a sync proves nothing until the bytes are written
-    /// again: if a sync failed in that process, the system may have dropped the record that they
-    /// are not on the disk yet.
-    pub(crate) is_recovered: bool,
-}
-
-impl OpenSegment {
-    /// Whether all of it is on stable storage.
-    pub(crate) fn is_durable(&self) -> bool {
-        self.synced_len == self.len && self.is_named
-    }
-
-    /// Overwrites the segment with its own bytes, so an interrupted write leaves it as it is.
-    pub(crate) fn rewrite(&self) -> Result<()> {
-        let unread = |error| Error::io("read", &self.path, error);
-        read_pieces(&*self.file, self.len, unread, |bytes, offset| {
-            write_all_at(&*self.file, bytes, offset)
-                .map_err(|error| Error::io("write", &self.path, error))
-        })
-    }
-}
+use super::open_segment::{Failure, OpenSegment};
+use crate::Error;
+use crate::io::Io;
 
 /// The segments that wait for a sync, oldest first.
 #[derive(Debug)]
@@ -72,6 +38,8 @@ struct Queue {
     /// Why a sync failed. Afterwards the contents of the disk are unknown, and another sync would
     /// prove nothing.
     failure: Option<Error>,
+    /// Whether a segment was added since the thread last looked.
+    is_due: bool,
     is_stopped: bool,
     syncs: u64,
 }
@@ -90,7 +58,10 @@ impl UnsyncedSegments {
 
     /// Adds a segment that takes no more records.
     pub(crate) fn push(&self, segment: OpenSegment) {
-        self.lock().segments.push_back(Arc::new(segment));
+        let mut queue = self.lock();
+        queue.segments.push_back(Arc::new(segment));
+        queue.is_due = true;
+        drop(queue);
         self.changed.notify_all();
     }
 
@@ -105,21 +76,22 @@ impl UnsyncedSegments {
     }
 
     /// Makes segments durable, the oldest first, until no more are left than may wait.
-    pub(crate) fn sync_to_limit(&self) -> Result<()> {
+    pub(crate) fn sync_to_limit(&self) -> Result<(), Failure> {
         self.sync_to(self.max)
     }
 
-    /// Makes all segments durable.
-    pub(crate) fn sync(&self) -> Result<()> {
+    /// Makes all segments durable. Only one that an earlier process wrote can be
+    /// [`NotWritten`](Failure::NotWritten): it stays as it is and is tried again.
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
         self.sync_to(0)
     }
 
-    fn sync_to(&self, max: usize) -> Result<()> {
+    fn sync_to(&self, max: usize) -> Result<(), Failure> {
         let _in_order = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let mut queue = self.lock();
             if let Some(failure) = &queue.failure {
-                return Err(failure.clone());
+                return Err(Failure::Unknown(failure.clone()));
             }
             let oldest = match queue.segments.front() {
                 Some(oldest) if queue.segments.len() > max => Arc::clone(oldest),
@@ -128,26 +100,25 @@ impl UnsyncedSegments {
             drop(queue);
             let synced = self.sync_one(&oldest);
             queue = self.lock();
-            if let Err(error) = synced {
+            if let Err(Failure::Unknown(error)) = &synced {
                 queue.failure = Some(error.clone());
-                return Err(error);
             }
+            synced?;
             queue.syncs += 1;
             queue.segments.retain(|of| !Arc::ptr_eq(of, &oldest));
         }
     }
 
-    fn sync_one(&self, segment: &OpenSegment) -> Result<()> {
+    fn sync_one(&self, segment: &OpenSegment) -> Result<(), Failure> {
         if segment.synced_len < segment.len {
             if segment.is_recovered {
                 segment.rewrite()?;
             }
-            let synced = segment.file.sync();
-            synced.map_err(|error| Error::io("sync", &segment.path, error))?;
+            segment.sync()?;
         }
         if !segment.is_named {
             let synced = self.io.sync_dir(&self.dir);
-            synced.map_err(|error| Error::io("sync", &self.dir, error))?;
+            synced.map_err(|error| Failure::Unknown(Error::io("sync", &self.dir, error)))?;
         }
         Ok(())
     }
@@ -157,22 +128,28 @@ impl UnsyncedSegments {
         self.lock().segments.retain(|of| of.number != number);
     }
 
-    /// Makes segments durable as they are added, until [`stop`](Self::stop) or a sync fails.
-    pub(crate) fn sync_in_background(&self) -> Result<()> {
-        while self.wait() {
-            self.sync()?;
+    /// Makes segments durable as they are added, until [`stop`](Self::stop) or until the contents
+    /// of the disk are unknown.
+    pub(crate) fn sync_in_background(&self) -> Result<(), Error> {
+        let mut queue = self.lock();
+        while !queue.is_stopped {
+            if !std::mem::take(&mut queue.is_due) {
+                let woken = self.changed.wait(queue);
+                queue = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(queue);
+            match self.sync() {
+                Err(Failure::Unknown(error)) => return Err(error),
+                // The next segment and a synced write try it again.
+                Err(Failure::NotWritten(error)) => {
+                    tracing::warn!(%error, "cannot sync a segment of the log");
+                }
+                Ok(()) => {}
+            }
+            queue = self.lock();
         }
         Ok(())
-    }
-
-    /// Waits for a segment. `false`: the thread is to end.
-    fn wait(&self) -> bool {
-        let mut queue = self.lock();
-        while queue.segments.is_empty() && !queue.is_stopped {
-            let woken = self.changed.wait(queue);
-            queue = woken.unwrap_or_else(PoisonError::into_inner);
-        }
-        !queue.is_stopped
     }
 
     /// Ends [`sync_in_background`](Self::sync_in_background).

@@ -22,22 +22,14 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::clean_shutdown::{self, CleanShutdown};
 use super::log_file::{self, Header};
+use super::open_segment::{Failure, OpenSegment};
 use super::record::{self, SyncedBefore};
 use super::recovery::Tail;
-use super::unsynced_segments::{OpenSegment, UnsyncedSegments};
+use super::unsynced_segments::UnsyncedSegments;
 use crate::clock::Clock;
 use crate::io::replace::replace_file;
 use crate::io::{Io, OpenMode, write_all_at};
 use crate::{Error, Result};
-
-/// Why a group is not in the log.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// Nothing of the group is in the log. The next group may succeed.
-    NotWritten(Error),
-    /// The contents of the log are unknown, and the log accepts no more writes.
-    Unknown(Error),
-}
 
 /// The existing segments, each with the sequence number at which it begins. Shared with the code
 /// that removes old ones.
@@ -145,7 +137,7 @@ impl LogWriter {
             if sync {
                 // First, so that the records can say so: then damage to these segments is never
                 // taken for a loss of power.
-                self.unsynced.sync().map_err(Failure::Unknown)?;
+                self.unsynced.sync()?;
             }
             self.write(group)?;
         }
@@ -211,7 +203,7 @@ impl LogWriter {
 
     /// Makes the whole log durable, the oldest segment first.
     fn sync(&mut self) -> Result<(), Failure> {
-        self.unsynced.sync().map_err(Failure::Unknown)?;
+        self.unsynced.sync()?;
         self.sync_last()
     }
 
@@ -229,10 +221,7 @@ impl LogWriter {
             return Ok(());
         };
         if segment.synced_len < segment.len {
-            // After a failed sync, the system may no longer know which bytes were not written, so
-            // another sync would prove nothing.
-            let synced = segment.file.sync();
-            synced.map_err(|error| Failure::Unknown(Error::io("sync", &segment.path, error)))?;
+            segment.sync()?;
             segment.synced_len = segment.len;
             self.syncs += 1;
         }
@@ -285,7 +274,7 @@ impl LogWriter {
             let begun = time::now();
             let synced = self.unsynced.sync_to_limit();
             self.stalled += time::now() - begun;
-            synced.map_err(Failure::Unknown)?;
+            synced?;
         }
         Ok(())
     }
@@ -323,8 +312,9 @@ impl LogWriter {
     fn confirm_tail(&mut self) -> Result<(), Failure> {
         if !self.is_tail_confirmed {
             let begun = time::now();
-            if let Some(segment) = &self.tail.segment {
-                segment.rewrite().map_err(Failure::NotWritten)?;
+            if let Some(segment) = &mut self.tail.segment {
+                segment.rewrite()?;
+                segment.is_recovered = false;
             }
             self.sync_bytes()?;
             self.sync_names()?;
