@@ -3,7 +3,7 @@
 use super::{Pages, Region, RegionError};
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 mod sealed {
     /// # Safety
@@ -21,10 +21,13 @@ unsafe impl sealed::Zeroed for AtomicU8 {}
 // SAFETY: as above.
 unsafe impl sealed::Zeroed for AtomicU16 {}
 // SAFETY: as above.
+unsafe impl sealed::Zeroed for AtomicU32 {}
+// SAFETY: as above.
 unsafe impl sealed::Zeroed for AtomicU64 {}
 
 impl Atomic for AtomicU8 {}
 impl Atomic for AtomicU16 {}
+impl Atomic for AtomicU32 {}
 impl Atomic for AtomicU64 {}
 
 /// A slice of atomics in a [`Region`]. The length only reserves address space; memory is taken as

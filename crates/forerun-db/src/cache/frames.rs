@@ -26,6 +26,7 @@
     reason = "a frame has one writer, then many readers, as the module's documentation says"
 )]
 
+use forerun_core::sync::OnceLock;
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::cell::RefCell;
 use std::fmt;
@@ -35,7 +36,7 @@ use crossbeam_epoch::{Atomic, Guard, Owned, Shared, unprotected};
 use forerun_core::arch::prefetch_read;
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
 
-use super::holders::Holders;
+use super::holders::{HolderWords, Holders, holder_words};
 
 /// Keeps a reader's pages in place: no page that the reader may have seen is overwritten before the
 /// pin is dropped.
@@ -210,6 +211,11 @@ impl Drop for HeapPage {
     }
 }
 
+/// Entries of the table of large pages that are made at a time.
+const LARGE_CHUNK: usize = 1 << 10;
+
+type LargePages = Box<[Atomic<HeapPage>]>;
+
 /// All frames.
 pub(super) struct Frames {
     region: Region,
@@ -217,8 +223,9 @@ pub(super) struct Frames {
     stride_bytes: usize,
     page_bytes: usize,
     /// Who holds each frame.
-    holders: Box<[Holders]>,
-    large: Box<[Atomic<HeapPage>]>,
+    holders: HolderWords,
+    /// The table of large pages, in chunks that are made when they are first used.
+    large: Box<[OnceLock<LargePages>]>,
 }
 
 impl Frames {
@@ -244,8 +251,10 @@ impl Frames {
             region: Region::new(len_bytes, pages)?,
             stride_bytes,
             page_bytes,
-            holders: (0..count).map(|_| Holders::new()).collect(),
-            large: (0..large).map(|_| Atomic::null()).collect(),
+            holders: holder_words(count)?,
+            large: (0..large.div_ceil(LARGE_CHUNK))
+                .map(|_| OnceLock::new())
+                .collect(),
         };
         let fresh = UnusedFrames {
             next: 0,
@@ -296,7 +305,8 @@ impl Frames {
     pub(super) fn publish_large(&self, free_frame: FreeFrame, page: HeapPage) -> FrameNo {
         // Release: a thread that finds the page through a slot, which is stored with Release after
         // this, sees all of it. This store alone need not be Release, but it costs nothing.
-        self.large[free_frame.0.index()].store(Owned::new(page), Ordering::Release);
+        self.large_page(free_frame.0)
+            .store(Owned::new(page), Ordering::Release);
         free_frame.0
     }
 
@@ -308,7 +318,7 @@ impl Frames {
     #[inline(always)]
     pub(super) unsafe fn bytes<'g>(&'g self, no: FrameNo, len: usize, pin: &'g Pin) -> &'g [u8] {
         if no.is_large() {
-            let page = self.large[no.index()].load(Ordering::Acquire, &pin.guard);
+            let page = self.large_page(no).load(Ordering::Acquire, &pin.guard);
             // SAFETY: the entry was set before the slot that named it. A thread that unlinks the
             // slot waits for this pin before the page is freed.
             return match unsafe { page.as_ref() } {
@@ -336,6 +346,18 @@ impl Frames {
         }
     }
 
+    /// The entry of a large page.
+    fn large_page(&self, no: FrameNo) -> &Atomic<HeapPage> {
+        let make = || (0..LARGE_CHUNK).map(|_| Atomic::null()).collect();
+        let chunk = self.large[no.index() / LARGE_CHUNK].get_or_init(make);
+        &chunk[no.index() % LARGE_CHUNK]
+    }
+
+    #[inline(always)]
+    fn holders_of(&self, no: FrameNo) -> Holders<'_> {
+        Holders(&self.holders[no.index()])
+    }
+
     /// Keeps a published frame in place beyond the pin, until [`end_hold`](Self::end_hold). Returns
     /// `false` for a large page, which cannot be held.
     ///
@@ -346,7 +368,7 @@ impl Frames {
         if no.is_large() {
             return false;
         }
-        self.holders[no.index()].hold();
+        self.holders_of(no).hold();
         true
     }
 
@@ -365,14 +387,14 @@ impl Frames {
     /// Ends a hold. Returns whether the caller has to [reclaim](Self::reclaim) the frame.
     #[inline(always)]
     pub(super) fn end_hold(&self, no: FrameNo) -> bool {
-        self.holders[no.index()].release()
+        self.holders_of(no).release()
     }
 
     /// Notes that no slot names a frame any more and that every pin that was held when it was
     /// unlinked has been dropped. Returns whether the caller has to [reclaim](Self::reclaim) it; if
     /// not, the last cursor that holds it has to.
     pub(super) fn retire(&self, no: FrameNo) -> bool {
-        no.is_large() || self.holders[no.index()].retire()
+        no.is_large() || self.holders_of(no).retire()
     }
 
     /// Makes a frame free again. Frees a large page.
@@ -385,7 +407,8 @@ impl Frames {
         if no.is_large() {
             // SAFETY: by the contract, no other thread reads or writes this entry now.
             let page = unsafe {
-                self.large[no.index()].swap(Shared::null(), Ordering::AcqRel, unprotected())
+                self.large_page(no)
+                    .swap(Shared::null(), Ordering::AcqRel, unprotected())
             };
             // SAFETY: as above; the page was made by `Owned::new` and is taken out of its only
             // place.
@@ -409,7 +432,8 @@ impl Frames {
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        for entry in &mut self.large {
+        let chunks = self.large.iter_mut().filter_map(OnceLock::get_mut);
+        for entry in chunks.flatten() {
             // SAFETY: no other thread has the frames any more, so none has their pages either.
             drop(unsafe { std::mem::take(entry).try_into_owned() });
         }

@@ -8,20 +8,36 @@
 //!   retired and held by no cursor: reclaimed, by the thread that makes it so
 //! ```
 
+use forerun_core::RegionError;
 use forerun_core::sync::modelled::atomic::{AtomicU32, Ordering};
+#[cfg(not(loom))]
+use forerun_core::{Atomics, Pages};
 
 /// No slot names the frame any more, and no pin protects it.
 const RETIRED: u32 = 1 << 31;
 
+/// The words of all frames. Most frames of a large cache may never be used, so the words take
+/// memory only where they are written.
+#[cfg(not(loom))]
+pub(super) type HolderWords = Atomics<AtomicU32>;
+#[cfg(loom)]
+pub(super) type HolderWords = Box<[AtomicU32]>;
+
+/// The words of so many frames, which no cursor holds.
+#[cfg(not(loom))]
+pub(super) fn holder_words(count: usize) -> Result<HolderWords, RegionError> {
+    Atomics::new(count, Pages::Small)
+}
+#[cfg(loom)]
+pub(super) fn holder_words(count: usize) -> Result<HolderWords, RegionError> {
+    Ok((0..count).map(|_| AtomicU32::new(0)).collect())
+}
+
 /// The cursors that hold one frame.
 #[derive(Debug)]
-pub(super) struct Holders(AtomicU32);
+pub(super) struct Holders<'w>(pub(super) &'w AtomicU32);
 
-impl Holders {
-    pub(super) fn new() -> Holders {
-        Holders(AtomicU32::new(0))
-    }
-
+impl Holders<'_> {
     /// Adds a cursor. The caller is pinned and, while it was, has found the frame in a slot.
     #[inline(always)]
     pub(super) fn hold(&self) {
@@ -66,7 +82,8 @@ mod tests {
 
     #[test]
     fn exactly_one_of_retiring_and_releasing_reclaims() {
-        let holders = Holders::new();
+        let word = AtomicU32::new(0);
+        let holders = Holders(&word);
         assert!(holders.retire(), "nobody holds it");
         for _ in 0..2 {
             holders.hold();

@@ -15,7 +15,7 @@ use std::sync::Arc as StdArc;
 
 use forerun_core::sync::loom_model;
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicBool, Ordering, fence};
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
@@ -30,7 +30,7 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
 struct Cache {
     words: StdArc<Words>,
     frames: [UnsafeCell<u64>; 2],
-    holders: [Holders; 2],
+    holders: [AtomicU32; 2],
     lock: Mutex<()>,
     pinned: AtomicBool,
 }
@@ -50,7 +50,7 @@ impl Cache {
         Arc::new(Cache {
             words: StdArc::new(Words::new(2)),
             frames: [UnsafeCell::new(0), UnsafeCell::new(0)],
-            holders: [Holders::new(), Holders::new()],
+            holders: [AtomicU32::new(0), AtomicU32::new(0)],
             lock: Mutex::new(()),
             pinned: AtomicBool::new(false),
         })
@@ -107,14 +107,14 @@ impl Cache {
         self.pin();
         let found = self.words.find(page_no);
         if let Some(frame) = found {
-            self.holders[frame.index()].hold();
+            Holders(&self.holders[frame.index()]).hold();
         }
         self.unpin();
         let Some(frame) = found else {
             return;
         };
         self.check(page_no, frame);
-        if self.holders[frame.index()].release() {
+        if Holders(&self.holders[frame.index()]).release() {
             assert!(self.fill(next, frame.to_bits()));
         }
     }
@@ -201,7 +201,7 @@ fn a_held_frame_is_used_again_once_by_its_evictor_or_by_its_last_holder() {
         let frame = cache.evict(0).unwrap();
         // One who still finds a pin waits for it. Here it leaves the frame alone.
         let is_retired = cache.nobody_is_left();
-        if is_retired && cache.holders[frame as usize].retire() {
+        if is_retired && Holders(&cache.holders[frame as usize]).retire() {
             assert!(cache.fill(1, frame));
         }
         cursor.join().unwrap();
