@@ -7,16 +7,14 @@ use std::time::Duration;
 use forerun_core::setters;
 
 use crate::comparator::{Bytewise, Comparator};
-#[cfg(doc)]
-use crate::options::Options;
-use crate::options::TreeOptions;
 use crate::run::RunOptions;
+use crate::tree_options::TreeOptions;
 use crate::{Error, KEYSPACE_NAME_BYTES_MAX, Result};
 
 /// The options of a keyspace: its order, the shape of its runs, how long its entries live.
 ///
 /// The store remembers the name of the comparator and the time to live. The rest applies until the
-/// store is closed, as with [`Options`].
+/// store is closed, as with [`Options`](crate::Options).
 ///
 /// ```
 /// use forerun_db::{Db, KeyspaceOptions, Options};
@@ -43,12 +41,13 @@ pub struct KeyspaceOptions {
     pub comparator: Arc<dyn Comparator>,
     /// How its runs are written. Default: as in [`RunOptions`].
     pub run: RunOptions,
-    /// The shape of its tree of runs. If the level 0 of any keyspace exceeds its limits, writes to
-    /// the whole store are slowed down or wait. The write rate is not taken from here but from
-    /// [`Options::tree`].
+    /// The shape of its tree of runs. If its level 0 exceeds these limits, its writes are slowed
+    /// down or wait. The write rate is not taken from here but from
+    /// [`Options::tree`](crate::Options::tree).
     pub tree: TreeOptions,
-    /// How long its entries live; see [`Options::ttl`]. Default: none. An existing keyspace keeps
-    /// the time to live that it was created with; in a new one, entries never expire.
+    /// How long its entries live; see [`Options::ttl`](crate::Options::ttl). Default: none. An
+    /// existing keyspace keeps the time to live that it was created with; in a new one, entries
+    /// never expire.
     pub ttl: Option<Duration>,
 }
 

@@ -13,10 +13,10 @@
 //!   io/          every access to files
 //! ```
 //!
-//! `options.rs`, `keyspace_options.rs`, `error.rs`, `limits.rs`, `ops.rs`, `values.rs` and
-//! `comparator.rs` define the types of the interface. `versions/` has what memtables and runs share,
-//! `ranges/` range deletions, `clock.rs` expiry, `steady_clock.rs` the time, `sealed.rs` small
-//! checksummed files, and `bytes.rs` numbers in files.
+//! `options.rs`, `keyspace_options.rs`, `tree_options.rs`, `error.rs`, `limits.rs`, `ops.rs`,
+//! `values.rs` and `comparator.rs` define the types of the interface. `versions/` has what
+//! memtables and runs share, `ranges/` range deletions, `clock.rs` expiry, `steady_clock.rs` the
+//! time, `sealed.rs` small checksummed files, and `bytes.rs` numbers in files.
 //!
 //! Start with [`Db`], which is opened with [`Options`]. [`WriteBatch`] has atomic writes,
 //! [`Values`] the answers of a batch of lookups, [`Iter`] scans, [`Snapshot`] reads at one moment,
@@ -60,6 +60,7 @@ pub mod testing;
 // Hidden: see `run`.
 #[doc(hidden)]
 pub mod tree;
+mod tree_options;
 mod values;
 mod versions;
 mod wal;
@@ -84,13 +85,14 @@ pub use offline::description::{
 };
 pub use offline::{CheckReport, check, check_with_io, repair, repair_with_io};
 pub use ops::{Op, Ops};
-pub use options::{Access, Background, Durability, Options, TreeOptions, WalMode};
+pub use options::{Access, Background, Durability, Options, WalMode};
 pub use run::dump::{PageDescription, RowContent, RowDescription};
 pub use run::{Compression, RunOptions};
 pub use store_dir::Create;
 pub use tree::repair::RepairReport;
 pub use tree::salvage::{DataLoss, KeyRange};
 pub use tree::verify::VerifyReport;
+pub use tree_options::TreeOptions;
 pub use values::Values;
 pub use versions::Entry;
 pub use wal::recovery::Recovery;

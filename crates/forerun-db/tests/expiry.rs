@@ -479,3 +479,51 @@ fn opening_a_keyspace_with_another_ttl_reports_its_ttl() {
     let db = open(&io, &small_options()).unwrap();
     is_refused(ask(&db, "mortal"), "mortal", Some(TTL));
 }
+
+#[test]
+fn expired_entries_are_not_found_and_their_runs_removed_unread() {
+    let io = FaultIo::new();
+    let options = tiny_options().ttl(Duration::from_secs(3));
+    let db = open(&io, &options).unwrap();
+    let name = |i: u64| format!("{i:05}").into_bytes();
+    for i in 0..200 {
+        db.put(&name(i), [7; 50]).unwrap();
+    }
+    assert_eq!(db.iter().count(), 200, "nothing is old enough yet");
+    let before = db.snapshot();
+    db.flush().unwrap();
+    std::thread::sleep(Duration::from_millis(4100));
+    db.put(&name(7), b"new").unwrap();
+    db.compact().unwrap();
+    let check = |db: &Db| {
+        let keys: Vec<_> = (0..200).map(name).collect();
+        let mut values = Values::new();
+        db.multi_get(&keys, &mut values).unwrap();
+        assert_eq!(values.found(), 1);
+        assert_eq!(values.get(7).unwrap(), Some(&b"new"[..]));
+        assert_eq!(db.get(&name(8)).unwrap(), None);
+        assert_eq!(db.iter().count(), 1);
+        assert_eq!(db.iter().rev().count(), 1);
+    };
+    check(&db);
+    assert_eq!(
+        before.iter().count(),
+        200,
+        "an older snapshot sees what it saw"
+    );
+    drop(before);
+    let read = db.stats().tree.compaction_read_bytes;
+    db.put(&name(7), b"new").unwrap();
+    db.flush().unwrap();
+    db.compact().unwrap();
+    check(&db);
+    let entries: u64 = db.stats().levels.iter().map(|level| level.entries).sum();
+    assert!(entries <= 2, "{}", db.stats());
+    assert!(
+        db.stats().tree.compaction_read_bytes - read < 2_000,
+        "{}",
+        db.stats()
+    );
+    db.close().unwrap();
+    check(&open(&io, &tiny_options()).unwrap());
+}

@@ -48,24 +48,23 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 /// `dim`: the number of elements in a row. `dtype`: the element type, as a name or as a type of
 /// NumPy or PyTorch. `path`: the directory of the store that holds all rows; without it the table
 /// is only in memory. `memory`: the maximum host memory for rows, their index, and the store's
-/// pages and memtables together. A store exceeds it only by the minimum that it needs for its
-/// pages: a root page for each run, and 8 bytes for each page of 4 KiB. The parts can also be set
-/// one by one. `host_capacity`: the maximum number of rows in host memory. `host_bytes`: the same
-/// limit in bytes, including the index; give one of the two. `cache_bytes`: the size of the store's
-/// page cache. `device_capacity`: the maximum number of rows on the device, which is not part of
-/// `memory`; 0 for no device tier. `device`: "any" (the first GPU, or the CPU without one), "cpu",
-/// or the number of a GPU. `evict_strategy`: which rows a tier evicts first: "lru", "lfu" or
-/// "customized" (those with the lowest of the caller's `scores`). `admission`: which rows a lookup
-/// promotes: "always", "second_touch" (rows that were looked up before) or "by_score". `writes`:
-/// "through" writes each row to the store before the call returns; "back" writes it when it leaves
-/// memory, or at `flush`. `when_full`: what a full table without `path` does: "refuse" new rows, or
-/// "evict" others. `create`: "if_missing" or True creates a missing store, "never" or False raises
+/// pages and memtables together. A store exceeds it only by its minimum: a root page for each run,
+/// and 8 bytes for each page of 4 KiB. The parts can also be set one by one. `host_capacity`: the
+/// maximum number of rows in host memory. `host_bytes`: the same limit in bytes, including the
+/// index; give one of the two. `cache_bytes`: the size of the store's page cache.
+/// `device_capacity`: the maximum number of rows on the device, which is not part of `memory`; 0
+/// for no device tier. `device`: "any" (the first GPU, or the CPU without one), "cpu", or the
+/// number of a GPU. `evict_strategy`: which rows a tier evicts first: "lru", "lfu" or "customized"
+/// (those with the lowest of the caller's `scores`). `admission`: which rows a lookup promotes:
+/// "always", "second_touch" (rows that were looked up before) or "by_score". `writes`: "through"
+/// writes each row to the store before the call returns; "back" writes it when it leaves memory, or
+/// at `flush`. `when_full`: what a full table without `path` does: "refuse" new rows, or "evict"
+/// others. `create`: "if_missing" or True creates a missing store, "never" or False raises
 /// `NotFoundError` for one, "must_be_new" raises `AlreadyExistsError` for an existing one.
 /// `read_only`: changes nothing in the directory, which may be on a read-only file system; every
 /// write raises an error.
 ///
-/// A size is a number of bytes, or a text such as "2GiB", "512MB" or "25%" of the memory that the
-/// process may use.
+/// A size is a number of bytes, or a text such as "2GiB" or "25%" of what the process may use.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct Table {
     dtype: Dtype,

@@ -17,7 +17,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use forerun_core::sync::{Arc, Mutex, PoisonError, SIMULATED, Weak};
+use forerun_core::sync::{Arc, Mutex, PoisonError, SIMULATED, Weak, thread, time};
 use forerun_core::{MemoryLimitSource, MemoryPressure, PerProcess, memory_limit};
 
 use super::{CacheOptions, PageCache};
@@ -76,15 +76,15 @@ struct Member {
 }
 
 /// Opens a cache that sizes itself, for a store whose memtables take at most `memtables_bytes`.
-/// `with_capacity` makes its options.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if there is no address space, even for a small
 /// cache.
-pub(super) fn open(
-    memtables_bytes: usize,
-    with_capacity: impl Fn(usize) -> CacheOptions,
-) -> Result<Arc<PageCache>> {
+pub(super) fn open(options: CacheOptions, memtables_bytes: usize) -> Result<Arc<PageCache>> {
+    let with_capacity = |capacity_bytes| CacheOptions {
+        capacity_bytes,
+        ..options
+    };
     if SIMULATED {
         // A simulation repeats on every machine.
         let options = with_capacity(BUDGET_BYTES_MIN);
@@ -118,7 +118,7 @@ pub(super) fn open(
         caches.budget.allowed_bytes = total_bytes;
     }
     if !caches.is_watched {
-        let started = std::thread::Builder::new()
+        let started = thread::Builder::new()
             .name("forerun-memory".to_owned())
             .spawn(watch);
         // Without the thread, the caches keep the sizes that they get now.
@@ -146,10 +146,10 @@ fn lock() -> forerun_core::sync::MutexGuard<'static, Caches> {
 /// Looks at the system's memory once a second, until the last cache has gone.
 fn watch() {
     let mut pressure = MemoryPressure::new();
-    let mut looked = Instant::now();
+    let mut looked = time::now();
     loop {
-        std::thread::sleep(CHECK_INTERVAL);
-        let now = Instant::now();
+        thread::sleep(CHECK_INTERVAL);
+        let now = time::now();
         let is_scarce = pressure.is_scarce((now - looked).as_micros() as u64);
         looked = now;
         let mut caches = lock();
@@ -342,7 +342,7 @@ mod tests {
             allowed_bytes: total_bytes,
             scarce_at: None,
         };
-        let began = Instant::now();
+        let began = time::now();
         let after = |seconds| began + Duration::from_secs(seconds);
         budget.look(true, 512 << 20, after(0));
         assert_eq!(budget.allowed_bytes, 480 << 20);

@@ -41,7 +41,7 @@ use forerun_core::{CACHE_LINE_BYTES, Pages, metrics};
 pub(crate) use frames::{Pin, pin, reclaim};
 pub(crate) use slots::{HeldPage, HoldPermit, PageSlots};
 
-use crate::{Error, Options, Result};
+use crate::{Error, Result};
 use automatic::CapacitySource;
 use counters::Counters;
 use frames::{Frames, FreeFrame, HeapPage, UnusedFrames};
@@ -217,20 +217,16 @@ impl PageCache {
         PageCache::with_source(options, CapacitySource::Option)
     }
 
-    /// The cache of a store with these options.
+    /// An empty cache that sizes itself, for a store whose memtables take at most
+    /// `memtables_bytes`. The capacity in `options` is not used.
     ///
     /// # Errors
     /// The same as for [`new`](Self::new).
-    pub(crate) fn of_store(options: &Options) -> Result<Arc<PageCache>> {
-        let with_capacity = |capacity_bytes| CacheOptions {
-            capacity_bytes,
-            page_bytes: options.run.page_limit_bytes(),
-            pages: options.pages,
-        };
-        match options.cache_bytes {
-            Some(bytes) => PageCache::new(with_capacity(bytes)),
-            None => automatic::open(options.memory_limit_bytes, with_capacity),
-        }
+    pub(crate) fn automatic(
+        options: CacheOptions,
+        memtables_bytes: usize,
+    ) -> Result<Arc<PageCache>> {
+        automatic::open(options, memtables_bytes)
     }
 
     fn with_source(

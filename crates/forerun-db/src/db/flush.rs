@@ -135,8 +135,8 @@ impl Inner {
         waited
     }
 
-    /// Decides whether to slow down or stop writes, and which snapshots keep obsolete versions, after
-    /// the runs have changed.
+    /// Decides whether to slow down or stop writes, and which snapshots keep obsolete versions,
+    /// after the runs have changed.
     pub(super) fn note_pressure(&self) {
         let keyspaces = self.keyspaces.load();
         let runs_left = keyspaces.iter().filter_map(|of| of.note_level0());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::keyspace_data::KeyspaceData;
 use super::keyspaces::{KeyspaceSet, Keyspaces};
 use super::tree::Tree;
-use crate::cache::PageCache;
+use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};
 use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
@@ -37,7 +37,16 @@ impl Loaded {
             .unwrap_or_else(open_files::default_limit);
         let io: Arc<dyn Io> = Arc::new(OpenFiles::new(Arc::clone(&dir.io), max_open));
         let path = dir.path.clone();
-        let cache = PageCache::of_store(options)?;
+        let cache_options = CacheOptions {
+            capacity_bytes: options.cache_bytes.unwrap_or(0),
+            page_bytes: options.run.page_limit_bytes(),
+            pages: options.pages,
+        };
+        let cache = if options.cache_bytes.is_some() {
+            PageCache::new(cache_options)?
+        } else {
+            PageCache::automatic(cache_options, options.memory_limit_bytes)?
+        };
         let catalog = Catalog::open(&io, &path, options, &cache)?;
         let reading = ReadContext {
             cache: Arc::clone(&cache),

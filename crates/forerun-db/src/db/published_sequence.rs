@@ -30,8 +30,8 @@ const YIELDS: usize = 20;
 /// Ranges of sequence numbers, first and last, the lowest on top.
 type Ranges = BinaryHeap<Reverse<(u64, u64)>>;
 
-/// The newest sequence number that readers see. Every read loads it, so it shares no cache line, nor
-/// a pair of lines, which CPUs fetch together, with the locks that each write changes.
+/// The newest sequence number that readers see. Every read loads it, so it shares no cache line,
+/// nor a pair of lines, which CPUs fetch together, with the locks that each write changes.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct PublishedSequence {

@@ -207,8 +207,8 @@ impl KeyspaceStats {
 }
 
 metrics! {
-    /// How often and how long writes waited because flushes, compactions or syncs of the log did not
-    /// keep up.
+    /// How often and how long writes waited because flushes, compactions or syncs of the log did
+    /// not keep up.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]
@@ -441,7 +441,8 @@ impl fmt::Display for Stats {
             } = self.write_stalls;
             write!(
                 f,
-                "\npressure   {} waited {} ms, {} for the log {} ms; others were slowed down by {} ms",
+                "\npressure   {} waited {} ms, {} for the log {} ms; others were slowed down by {} \
+                 ms",
                 counted(stalls, "write"),
                 stalled_us / 1000,
                 counted(log_stalls, "write"),

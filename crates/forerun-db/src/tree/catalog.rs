@@ -241,8 +241,8 @@ impl Catalog {
         self.replace(manifest, runs, edits)
     }
 
-    /// Notes that a compaction begins. Returns `false` if the runs have changed since it was picked:
-    /// an ingestion may have placed some where it would write.
+    /// Notes that a compaction begins. Returns `false` if the runs have changed since it was
+    /// picked: an ingestion may have placed some where it would write.
     pub(crate) fn begin_compaction(&mut self, keyspace: u32, compaction: &Compaction) -> bool {
         let now = self.runs_of(keyspace);
         let is_current = now.is_some_and(|now| Arc::ptr_eq(&now.levels, &compaction.levels));

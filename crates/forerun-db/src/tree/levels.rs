@@ -388,8 +388,8 @@ impl<'t> Iterator for Candidates<'t, '_> {
     }
 }
 
-/// The sequence number from which on the oldest reader sees none of the overwritten versions in a run
-/// of the last level, and none of what its deletions hide, if it has any.
+/// The sequence number from which on the oldest reader sees none of the overwritten versions in a
+/// run of the last level, and none of what its deletions hide, if it has any.
 pub(crate) fn obsolete_from(run: &Run) -> Option<u64> {
     let meta = run.meta();
     (meta.repeats_keys || meta.deletions > 0).then_some(meta.largest_sequence)

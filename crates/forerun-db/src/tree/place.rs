@@ -20,8 +20,8 @@ use crate::tree::levels::{Ingested, Levels};
 use crate::tree::pick::Compaction;
 use crate::versions::{SEQUENCE_MAX, VersionCursor};
 
-/// Looks for keys in the runs that enclose a new one. That is at most one seek for each run of level
-/// 0 and one for each deeper level.
+/// Looks for keys in the runs that enclose a new one. That is at most one seek for each run of
+/// level 0 and one for each deeper level.
 pub(crate) fn look_around(run: Arc<Run>, levels: &Levels) -> Ingested {
     let (from, to) = (smallest(&run), largest(&run));
     let overlapping = levels

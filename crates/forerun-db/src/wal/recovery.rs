@@ -45,8 +45,8 @@ use crate::{Error, Result};
 pub enum Recovery {
     /// Any bad byte is an error, even the end of a write that a crash cut short.
     Strict,
-    /// The log ends at the first write that a crash cut short or that was lost with the power before
-    /// it was synced. The rest is dropped and reported in the
+    /// The log ends at the first write that a crash cut short or that was lost with the power
+    /// before it was synced. The rest is dropped and reported in the
     /// [`RecoveryReport`](crate::RecoveryReport). Damage is an error.
     #[default]
     DropTail,

@@ -22,8 +22,8 @@ pub struct RecoveryReport {
     pub last_sequence: u64,
     /// Whether the store had been closed cleanly.
     pub clean_close: bool,
-    /// The end of the log that was cut off, from a write that a crash interrupted or lost. It begins
-    /// in this segment; its length includes later ones.
+    /// The end of the log that was cut off, from a write that a crash interrupted or lost. It
+    /// begins in this segment; its length includes later ones.
     pub dropped_tail: Option<CorruptRange>,
     /// Damage that was skipped, with [`Recovery::SkipCorrupt`](crate::Recovery::SkipCorrupt) only.
     pub skipped: Vec<CorruptRange>,

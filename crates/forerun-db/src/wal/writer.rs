@@ -134,9 +134,11 @@ impl LogWriter {
         }
         if !group.is_empty() {
             self.unmark_closed()?;
+            self.begin_segment_if_due()?;
             if sync {
                 // First, so that the records can say so: then damage to these segments is never
-                // taken for a loss of power.
+                // taken for a loss of power. And so that a segment which cannot be synced now does
+                // not fail the group after it was written.
                 self.unsynced.sync()?;
             }
             self.write(group)?;
@@ -147,16 +149,17 @@ impl LogWriter {
         Ok(first_sequence)
     }
 
-    fn write(&mut self, group: &mut [u8]) -> Result<(), Failure> {
-        let sequence = self.tail.next_sequence;
-        if self
-            .tail
-            .segment
-            .as_ref()
-            .is_none_or(|segment| segment.len >= self.segment_limit_bytes)
-        {
+    /// Begins a segment if there is none, or if the last one is full.
+    fn begin_segment_if_due(&mut self) -> Result<(), Failure> {
+        let is_full = |segment: &OpenSegment| segment.len >= self.segment_limit_bytes;
+        if self.tail.segment.as_ref().is_none_or(is_full) {
             self.begin_segment()?;
         }
+        Ok(())
+    }
+
+    fn write(&mut self, group: &mut [u8]) -> Result<(), Failure> {
+        let sequence = self.tail.next_sequence;
         self.remove_leftover()?;
         let is_earlier_synced = self.unsynced.is_empty();
         let Some(segment) = &mut self.tail.segment else {

@@ -11,7 +11,7 @@ use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OpenMode, ReadBackend};
 
-mod limits;
+mod changed_budget;
 mod numbered_pages;
 
 use numbered_pages::{HEAD, Numbered, PAGE, cache_of, page, scan, shuffled, take_all, wait_idle};

@@ -13,9 +13,10 @@
 //! a run from the level that exceeds its target most. It picks the run that causes the least
 //! rewriting below for each byte that it moves.
 //!
-//! From the level that it merges into, a compaction takes every overlapping run, and small runs next
-//! to them: a run that overlaps nothing is moved as it is, and without that a store that is flushed
-//! after each write would have a file for each. `level0.rs` picks from level 0.
+//! From the level that it merges into, a compaction takes every overlapping run, and small runs
+//! next to them: a run that overlaps nothing is moved as it is, and without that a store that is
+//! flushed after each write would have a file for each. `level0.rs` picks from level 0, and
+//! `range_compaction.rs` what gets rid of range deletions.
 
 mod level0;
 mod range_compaction;

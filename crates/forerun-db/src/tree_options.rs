@@ -1,0 +1,89 @@
+//! The shape of a tree of runs.
+
+use forerun_core::setters;
+
+use crate::{Error, Result};
+
+/// The shape of the tree of runs, and how fast it may be rebuilt.
+///
+/// Level 0 holds flushed memtables, in runs that overlap. Each level below holds runs that do not
+/// overlap. The last level, 6, may have any size. Going up from it, each level may have the size of
+/// the next one divided by `level_factor`, until that is at most `level1_bytes`. Level 0 is merged
+/// into the level reached there, and the levels between stay empty. So little data is stored twice.
+///
+/// ```
+/// use forerun_db::{Options, TreeOptions};
+///
+/// // Flushes and compactions write at most 50 MB per second.
+/// let tree = TreeOptions::default().write_rate_bytes(50_000_000);
+/// let options = Options::default().tree(tree);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
+#[non_exhaustive]
+pub struct TreeOptions {
+    /// The number of runs in level 0 at which they are merged: into the first level in use below,
+    /// or, if they are small beside it, with each other. Default: 4.
+    pub level0_runs: usize,
+    /// The number of runs in level 0 that include the same key at which the keyspace's writes are
+    /// slowed down. Default: 12.
+    pub level0_slow_runs: usize,
+    /// The number of runs in level 0 that include the same key at which the keyspace's writes wait
+    /// until there are fewer. Default: 20.
+    pub level0_stop_runs: usize,
+    /// The maximum size of the first level in use below level 0, in bytes. Default: 256 MiB.
+    pub level1_bytes: u64,
+    /// How many times larger each level may be than the one above. Default: 10.
+    pub level_factor: u32,
+    /// The size at which a compaction starts a new run, in bytes. Runs below an eighth of it are
+    /// merged with each other. Default: 64 MiB.
+    pub run_bytes: u64,
+    /// The maximum number of bytes that flushes and compactions together write per second; `None`
+    /// for no limit. Default: none.
+    pub write_rate_bytes: Option<u64>,
+}
+
+impl Default for TreeOptions {
+    fn default() -> TreeOptions {
+        TreeOptions {
+            level0_runs: 4,
+            level0_slow_runs: 12,
+            level0_stop_runs: 20,
+            level1_bytes: 256 << 20,
+            level_factor: 10,
+            run_bytes: 64 << 20,
+            write_rate_bytes: None,
+        }
+    }
+}
+
+setters! {
+    TreeOptions {
+        level0_runs: usize,
+        level0_slow_runs: usize,
+        level0_stop_runs: usize,
+        level1_bytes: u64,
+        level_factor: u32,
+        run_bytes: u64,
+    } into {
+        write_rate_bytes: Option<u64>,
+    }
+}
+
+impl TreeOptions {
+    /// Refuses limits at which writes would wait for a compaction that never becomes due.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.level0_stop_runs > self.level0_runs {
+            return Ok(());
+        }
+        Err(Error::BadOption {
+            option: "level0_stop_runs",
+            reason: format!(
+                "writes would wait at {} runs, but compaction begins at {}: set a greater value",
+                self.level0_stop_runs, self.level0_runs
+            ),
+        })
+    }
+}
