@@ -33,6 +33,7 @@ fn options() -> Options {
         )
         .tree(
             TreeOptions::default()
+                .run_bytes(64 << 10)
                 .level0_runs(30)
                 .level0_slow_runs(60)
                 .level0_stop_runs(90),

@@ -4,7 +4,7 @@
 //! `/proc/self/cgroup` may lie outside what is mounted. `/proc/self/mountinfo` tells which part of
 //! the hierarchy is mounted where.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::text;
 
@@ -55,7 +55,9 @@ impl Cgroup {
         // A path that is not below the mounted part is above it, outside the container. Then the
         // mounted part is the process's own group.
         let group = Path::new(group);
-        let below = group.strip_prefix(mount.root).unwrap_or(Path::new(""));
+        let is_outside = group.components().any(|part| part == Component::ParentDir);
+        let below = group.strip_prefix(mount.root).ok();
+        let below = below.filter(|_| !is_outside).unwrap_or(Path::new(""));
         let directories = below
             .ancestors()
             .map(|below| point.join(below))

@@ -94,10 +94,10 @@ pub(super) fn open(options: CacheOptions, memtables_bytes: usize) -> Result<Arc<
     caches
         .members
         .retain(|member| member.cache.strong_count() > 0);
-    let others = caches.members.iter().map(|member| member.memtables_bytes);
     let limit = memory_limit();
-    let all_memtables_bytes = others.sum::<usize>().saturating_add(memtables_bytes);
-    let total_bytes = budget_bytes(limit.as_ref().map(|limit| limit.bytes), all_memtables_bytes);
+    let limit_bytes = limit.as_ref().map(|limit| limit.bytes);
+    let all_memtables_bytes = caches.memtables_bytes().saturating_add(memtables_bytes);
+    let total_bytes = budget_bytes(limit_bytes, all_memtables_bytes);
     let source = CapacitySource::Automatic(limit.map(|limit| limit.source));
     let mut capacity_bytes = total_bytes;
     let cache = loop {
@@ -107,13 +107,11 @@ pub(super) fn open(options: CacheOptions, memtables_bytes: usize) -> Result<Arc<
             opened => break opened?,
         }
     };
-    tracing::info!(capacity_bytes, %source, "the page cache sizes itself");
     caches.members.push(Member {
         cache: Arc::downgrade(&cache),
         memtables_bytes,
     });
-    caches.budget.total_bytes = total_bytes;
-    caches.budget.allowed_bytes = caches.budget.allowed_bytes.min(total_bytes);
+    caches.budget.set_total(total_bytes);
     if caches.members.len() == 1 {
         caches.budget.allowed_bytes = total_bytes;
     }
@@ -127,6 +125,7 @@ pub(super) fn open(options: CacheOptions, memtables_bytes: usize) -> Result<Arc<
     let shrunk = caches.divide();
     drop(caches);
     shrink(&shrunk);
+    tracing::info!(capacity_bytes, %source, "the page cache sizes itself");
     Ok(cache)
 }
 
@@ -160,6 +159,9 @@ fn watch() {
             caches.is_watched = false;
             return;
         }
+        let limit_bytes = memory_limit().map(|limit| limit.bytes);
+        let total_bytes = budget_bytes(limit_bytes, caches.memtables_bytes());
+        caches.budget.set_total(total_bytes);
         let used_bytes = caches.open().map(|cache| cache.stats().used_bytes).sum();
         caches.budget.look(is_scarce, used_bytes, now);
         let shrunk = caches.divide();
@@ -182,13 +184,18 @@ impl Caches {
             .filter_map(|member| member.cache.upgrade())
     }
 
+    /// The limits of all stores' memtables together.
+    fn memtables_bytes(&self) -> usize {
+        let each = self.members.iter().map(|member| member.memtables_bytes);
+        each.fold(0, usize::saturating_add)
+    }
+
     /// Gives each cache its part of the budget. Returns those that have more.
     fn divide(&self) -> Vec<Arc<PageCache>> {
         let caches: Vec<_> = self.open().collect();
         let demands: Vec<usize> = caches.iter().map(|cache| demand(cache)).collect();
         let parts = shares(self.budget.allowed_bytes, &demands);
         let mut shrunk = Vec::new();
-        // Those that shrink first, so that the sum stays within the budget.
         for (cache, part) in caches.into_iter().zip(parts) {
             if cache.set_limit(part) {
                 shrunk.push(cache);
@@ -249,6 +256,12 @@ struct Budget {
 }
 
 impl Budget {
+    /// Follows a change of the limit, or of the memtables.
+    fn set_total(&mut self, total_bytes: usize) {
+        self.total_bytes = total_bytes;
+        self.allowed_bytes = self.allowed_bytes.min(total_bytes);
+    }
+
     /// Adapts to what the system said at `now`, when caches used `used_bytes`.
     fn look(&mut self, is_scarce: bool, used_bytes: usize, now: Instant) {
         if is_scarce {

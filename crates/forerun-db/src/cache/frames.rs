@@ -30,11 +30,12 @@ use forerun_core::sync::OnceLock;
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, unprotected};
 use forerun_core::arch::prefetch_read;
-use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError};
+use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError, region};
 
 use super::holders::{HolderWords, Holders, holder_words};
 
@@ -130,6 +131,42 @@ impl FreeFrame {
 pub(super) struct UnusedFrames {
     next: u32,
     end: u32,
+}
+
+/// Free frames without memory.
+#[derive(Debug, Default)]
+pub(super) struct ReleasedFrames {
+    frames: Vec<FreeFrame>,
+    /// Whether a frame is one of them.
+    is_released: Vec<bool>,
+}
+
+impl ReleasedFrames {
+    fn push(&mut self, free_frame: FreeFrame) {
+        let index = free_frame.0.index();
+        if self.is_released.len() <= index {
+            self.is_released.resize(index + 1, false);
+        }
+        self.is_released[index] = true;
+        self.frames.push(free_frame);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<FreeFrame> {
+        let free_frame = self.frames.pop()?;
+        self.is_released[free_frame.0.index()] = false;
+        Some(free_frame)
+    }
+
+    fn contains(&self, frame: usize) -> bool {
+        self.is_released.get(frame).copied().unwrap_or(false)
+    }
+}
+
+impl UnusedFrames {
+    /// Whether a frame was never handed out.
+    fn contains(&self, frame: usize) -> bool {
+        frame >= FrameNo(self.next).index()
+    }
 }
 
 impl Iterator for UnusedFrames {
@@ -418,15 +455,54 @@ impl Frames {
     }
 
     /// Returns a free frame's memory to the system. When it is written again, it starts as zeros.
-    pub(super) fn release(&self, free_frame: &mut FreeFrame) {
-        if !free_frame.is_large() {
-            // SAFETY: the frame lies in the region, and its `FreeFrame` is borrowed mutably:
-            // nothing refers to its bytes.
-            unsafe {
-                self.region
-                    .release(free_frame.0.index() * self.stride_bytes, self.stride_bytes)
-            };
-        }
+    /// Frames do not begin at the system's pages, so the pages that it shares with neighbors are
+    /// returned with the last of them.
+    pub(super) fn release(
+        &self,
+        free_frame: FreeFrame,
+        released: &mut ReleasedFrames,
+        fresh: &UnusedFrames,
+    ) {
+        let range = released_bytes(
+            free_frame.0.index(),
+            self.stride_bytes,
+            self.region.len(),
+            region::page_bytes(),
+            |other| released.contains(other) || fresh.contains(other),
+        );
+        // SAFETY: the range lies in the region. It consists of bytes of this frame, of frames in
+        // `released`, and of frames that were never handed out. The `FreeFrame`s of all of them are
+        // here or not made yet, so nothing refers to their bytes.
+        unsafe { self.region.release(range.start, range.len()) };
+        released.push(free_frame);
+    }
+}
+
+/// The bytes to return with a frame: its own, and on either side those up to the end of the system's
+/// page, if all frames there are released too.
+fn released_bytes(
+    frame: usize,
+    stride_bytes: usize,
+    region_bytes: usize,
+    page_bytes: usize,
+    is_released: impl Fn(usize) -> bool,
+) -> Range<usize> {
+    let (start, end) = (frame * stride_bytes, (frame + 1) * stride_bytes);
+    let page_start = start - start % page_bytes;
+    let page_end = end.next_multiple_of(page_bytes).min(region_bytes);
+    let before = page_start / stride_bytes..frame;
+    let after = frame + 1..page_end.div_ceil(stride_bytes);
+    Range {
+        start: if before.into_iter().all(&is_released) {
+            page_start
+        } else {
+            start
+        },
+        end: if after.into_iter().all(&is_released) {
+            page_end.max(end)
+        } else {
+            end
+        },
     }
 }
 
@@ -446,5 +522,43 @@ impl fmt::Debug for Frames {
             .field("region", &self.region)
             .field("stride_bytes", &self.stride_bytes)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn frames_released_in_any_order_return_every_page_and_no_byte_of_another_frame(
+            stride_bytes in 1_usize..5,
+            count in 1_usize..40,
+            order in prop::collection::vec(any::<u64>(), 40),
+        ) {
+            const PAGE: usize = 4096;
+            let stride_bytes = [64, 576, 4160, 16_448][stride_bytes - 1];
+            let region_bytes = count * stride_bytes;
+            let mut frames: Vec<usize> = (0..count).collect();
+            frames.sort_by_key(|frame| order[*frame]);
+            let mut released = vec![false; count];
+            let mut pages = vec![false; region_bytes.div_ceil(PAGE)];
+            for frame in frames {
+                let range = released_bytes(frame, stride_bytes, region_bytes, PAGE, |other| {
+                    released[other]
+                });
+                released[frame] = true;
+                for byte in range.clone().step_by(64) {
+                    prop_assert!(released[byte / stride_bytes], "a byte of a frame in use");
+                }
+                // The system returns whole pages only, and rounds the region's end up.
+                let end = if range.end == region_bytes { pages.len() } else { range.end / PAGE };
+                let first = range.start.div_ceil(PAGE);
+                pages[first..end.max(first)].fill(true);
+            }
+            prop_assert!(pages.iter().all(|is_returned| *is_returned), "{pages:?}");
+        }
     }
 }

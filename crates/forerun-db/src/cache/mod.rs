@@ -44,7 +44,7 @@ pub(crate) use slots::{HeldPage, HoldPermit, PageSlots};
 use crate::{Error, Result};
 use automatic::CapacitySource;
 use counters::Counters;
-use frames::{Frames, FreeFrame, HeapPage, UnusedFrames};
+use frames::{Frames, FreeFrame, HeapPage, ReleasedFrames, UnusedFrames};
 use s3_fifo::S3Fifo;
 
 /// Pages get at least a quarter of the budget, however much memory other things take.
@@ -146,7 +146,7 @@ struct CacheState {
     free: Vec<FreeFrame>,
     fresh: UnusedFrames,
     /// Frames whose memory has been released.
-    retired: Vec<FreeFrame>,
+    released: ReleasedFrames,
     free_large: Vec<FreeFrame>,
     fresh_large: UnusedFrames,
     /// Memory of all frames, in any state, that has not been released.
@@ -247,7 +247,7 @@ impl PageCache {
                 policy: S3Fifo::new(),
                 free: Vec::new(),
                 fresh,
-                retired: Vec::new(),
+                released: ReleasedFrames::default(),
                 free_large: Vec::new(),
                 fresh_large,
                 frame_bytes: 0,
@@ -428,7 +428,7 @@ impl PageCache {
         if Self::held_bytes(state) + stride_bytes > self.budget_bytes(state) {
             return None;
         }
-        let free_frame = state.retired.pop().or_else(|| state.fresh.next())?;
+        let free_frame = state.released.pop().or_else(|| state.fresh.next())?;
         state.frame_bytes += stride_bytes;
         Some(free_frame)
     }
@@ -515,11 +515,11 @@ impl PageCache {
     /// Releases free frames' memory while pages hold more than their budget.
     fn shrink(&self, state: &mut CacheState) {
         while Self::held_bytes(state) + state.reserved_bytes > self.budget_bytes(state)
-            && let Some(mut free_frame) = state.free.pop()
+            && let Some(free_frame) = state.free.pop()
         {
-            self.frames.release(&mut free_frame);
+            self.frames
+                .release(free_frame, &mut state.released, &state.fresh);
             state.frame_bytes -= self.frames.stride_bytes();
-            state.retired.push(free_frame);
         }
     }
 }

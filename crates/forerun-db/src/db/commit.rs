@@ -310,6 +310,8 @@ impl Commit {
             self.is_busy.store(true, Ordering::Relaxed);
             drop(queue);
             let left = log.leave_flushed(flushed_sequence);
+            // No write has waited for it.
+            log.take_stalled();
             queue = self.lock();
             self.is_busy.store(false, Ordering::Relaxed);
             if let Err(failure) = left {

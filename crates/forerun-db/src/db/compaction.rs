@@ -13,7 +13,9 @@ use super::tree::Tree;
 use crate::tree::build::Build;
 use crate::tree::compact::compact;
 use crate::tree::levels::Edit;
-use crate::tree::pick::{Compaction, Existing, compaction_score, pick, pick_for_ranges, pick_full};
+use crate::tree::pick::{
+    Compaction, Existing, Obsolete, compaction_score, pick, pick_for_ranges, pick_full,
+};
 use crate::tree::retain::Retain;
 use crate::{Error, Result};
 
@@ -96,7 +98,7 @@ impl Inner {
         if version.ranges.is_empty() {
             return None;
         }
-        let limit_bytes = self.memtables.flushed_ranges_limit_bytes() / 2;
+        let limit_bytes = self.memtables.flushed_ranges_due_bytes();
         let tree = keyspace.options.load().tree;
         let picked = pick_for_ranges(&version.levels, &tree, &version.ranges, limit_bytes)?;
         // Versions that an older snapshot sees stay, and so do the range deletions.
@@ -218,7 +220,10 @@ impl Inner {
 
     /// Merges the runs of some keyspaces into their last levels.
     fn merge_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
+        // A compaction in progress may not know of what was deleted last.
+        let none_runs = self.tree.lock_compacting();
         let existing = self.tree.catalog().existing();
+        drop(none_runs);
         let mut failure = None;
         for keyspace in keyspaces {
             match self.merge(keyspace, existing) {
@@ -239,10 +244,17 @@ impl Inner {
             let _one_at_a_time = self.tree.lock_compacting();
             // The lock is not fair: the background thread, which waits for it too, may never get
             // it. So its work is done here, in turns, and writers do not wait for the last step.
-            self.compact_most_urgent(&guard)?;
+            if self.compact_most_urgent(&guard)? {
+                self.work.notify();
+            }
             let version = keyspace.version.load();
             let tree = keyspace.options.load().tree;
-            let picked = pick_full(&version.levels, &tree, existing, &version.ranges);
+            let (_, expired_sequence) = self.list_readers(keyspace);
+            let obsolete = Obsolete {
+                ranges: &version.ranges,
+                expired_sequence,
+            };
+            let picked = pick_full(&version.levels, &tree, existing, obsolete);
             drop(version);
             let Some(compaction) = picked else { break };
             self.run_compaction(&guard, keyspace, &compaction)?;

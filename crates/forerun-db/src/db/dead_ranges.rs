@@ -22,7 +22,7 @@
 //! meet then belongs to a put that sees the range. The confirming scan must not meet entries that
 //! are newer than its read point.
 
-use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -92,7 +92,8 @@ pub(super) struct DeadRange {
     /// Whether a key in it was put. Shared with the ranges that this one was extended from, which a
     /// put may still see.
     is_revoked: Arc<AtomicBool>,
-    /// Which of all ranges it is.
+    /// Which of all ranges it is, from 1; of a range that was not added yet, which one it extends,
+    /// or 0.
     number: u64,
 }
 
@@ -108,7 +109,7 @@ impl DeadRange {
             found_at,
             skippable: extended.and_then(|of| of.skippable.clone()),
             is_revoked: extended.map_or_else(Arc::default, |of| Arc::clone(&of.is_revoked)),
-            number: 0,
+            number: extended.map_or(0, |of| of.number),
         }
     }
 
@@ -147,7 +148,7 @@ fn is_later(read_point: ReadPoint, than: ReadPoint) -> bool {
 /// The ranges of a memtable.
 #[derive(Debug, Default)]
 pub(super) struct DeadRanges {
-    count: AtomicUsize,
+    has_any: AtomicBool,
     /// In the order in which they were found; no two overlap.
     list: ArcSwap<Vec<DeadRange>>,
     /// Held for a change: how many ranges were added.
@@ -158,7 +159,7 @@ impl DeadRanges {
     /// The range that a key is in.
     pub(super) fn find(&self, order: &KeyOrder, key: &[u8]) -> Option<DeadRange> {
         // Relaxed: a range that is missed is only a step more.
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
         let list = self.list.load();
@@ -168,6 +169,9 @@ impl DeadRanges {
     }
 
     /// Shows a range to the puts that follow. It replaces those that it overlaps.
+    ///
+    /// A range that extends another is only added while that one is there: puts that came after it
+    /// was replaced have not revoked it.
     pub(super) fn add(&self, order: &KeyOrder, range: DeadRange) {
         let Span { low, high } = &range.found;
         if low.len().max(high.len()) > BOUND_BYTES_MAX {
@@ -178,6 +182,9 @@ impl DeadRanges {
                 || order.compare(high, &other.found.low).is_le()
         };
         self.change(|list, added| {
+            if range.number > 0 && !list.iter().any(|other| other.number == range.number) {
+                return;
+            }
             list.retain(|other| other.is_valid() && is_apart(other));
             if list.len() == RANGES_MAX {
                 list.remove(0);
@@ -210,10 +217,17 @@ impl DeadRanges {
         let mut added = self.added.lock().unwrap_or_else(PoisonError::into_inner);
         let mut list = Vec::clone(&self.list.load());
         change(&mut list, &mut added);
-        let count = list.len();
+        let is_empty = list.is_empty();
+        // Relaxed: storing the list releases it to a scan that finds a range there, and
+        // `MemTable::synchronize` orders both for the puts. So it is raised before the list is
+        // shown, and lowered after it.
+        if !is_empty {
+            self.has_any.store(true, Ordering::Relaxed);
+        }
         self.list.store(Arc::new(list));
-        // Relaxed: `MemTable::synchronize` orders it for the puts.
-        self.count.store(count, Ordering::Relaxed);
+        if is_empty {
+            self.has_any.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Revokes the ranges that contain one of these keys. They were put: their entries are linked
@@ -222,7 +236,7 @@ impl DeadRanges {
         // Relaxed, and the list as it is: the memtable's count of entries orders both. A put that
         // counted its entries after a scan had synchronized sees what the scan saw; the entries of
         // one that counted them before are seen by the scan.
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if !self.has_any.load(Ordering::Relaxed) {
             return;
         }
         let list = self.list.load();

@@ -138,12 +138,23 @@ impl Inner {
     /// Decides whether to slow down or stop writes, and which snapshots keep obsolete versions,
     /// after the runs have changed.
     pub(super) fn note_pressure(&self) {
+        // Whoever notes last has seen the newest runs.
+        let _one_at_a_time = self.tree.lock_pressure();
         let keyspaces = self.keyspaces.load();
         let runs_left = keyspaces.iter().filter_map(|of| of.note_level0());
         self.write_controller.adapt(runs_left.min());
-        let obsolete_from = keyspaces
-            .iter()
-            .filter_map(|of| of.version.load().levels.obsolete_from());
+        let obsolete_from = keyspaces.iter().filter_map(|of| {
+            let version = of.version.load();
+            // Readers of all of them see what they cover no more.
+            let of_ranges = version.ranges.largest_sequence();
+            let of_ranges = (!version.ranges.is_empty()).then_some(of_ranges);
+            version
+                .levels
+                .obsolete_from()
+                .into_iter()
+                .chain(of_ranges)
+                .min()
+        });
         let obsolete_from = obsolete_from.min().unwrap_or(u64::MAX);
         self.tree.set_obsolete_from(obsolete_from);
         let ranges = |of: &Arc<KeyspaceData>| of.version.load().ranges.used_bytes();

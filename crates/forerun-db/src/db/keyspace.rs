@@ -428,6 +428,7 @@ impl Inner {
         }
         self.keyspaces.remove(&mut catalog, &keyspace)?;
         drop(catalog);
+        self.note_pressure();
         self.work.notify();
         Ok(())
     }

@@ -260,10 +260,21 @@ impl MemTables {
         self.flushed_ranges_bytes.store(counted, Ordering::Relaxed);
     }
 
-    /// What range deletions in runs may take of the memory limit. At half of it, compactions get
-    /// rid of them.
-    pub(super) fn flushed_ranges_limit_bytes(&self) -> usize {
+    /// What range deletions in runs may take of the memory limit.
+    fn flushed_ranges_limit_bytes(&self) -> usize {
         self.limit_bytes / FLUSHED_RANGES_SHARE
+    }
+
+    /// The bytes at which compactions get rid of the range deletions of a keyspace: half of the
+    /// limit, or any if those of all keyspaces take that much.
+    pub(super) fn flushed_ranges_due_bytes(&self) -> usize {
+        let due_bytes = self.flushed_ranges_limit_bytes() / 2;
+        // Relaxed: as above.
+        if self.flushed_ranges_bytes.load(Ordering::Relaxed) < due_bytes {
+            due_bytes
+        } else {
+            1
+        }
     }
 
     /// Whether there is memory for another set, or what must happen first.

@@ -24,6 +24,8 @@ pub(super) struct Tree {
     /// Held during a compaction.
     compacting: Mutex<()>,
     catalog: Mutex<Catalog>,
+    /// Held while what writes have to wait for is noted.
+    pressure: Mutex<()>,
     pub(super) limiter: RateLimiter,
     pub(super) cache: Arc<PageCache>,
     /// Files of runs that nothing refers to any more, until they are deleted.
@@ -52,6 +54,7 @@ impl Tree {
             obsolete_files: Arc::clone(catalog.obsolete_files()),
             numbers: Arc::clone(catalog.numbers()),
             catalog: Mutex::new(catalog),
+            pressure: Mutex::new(()),
             limiter,
             cache,
             counts: Mutex::default(),
@@ -76,6 +79,11 @@ impl Tree {
         // A comparator may panic while the lock is held. The catalog is consistent all the same: it
         // changes copies of what it holds and replaces the originals last.
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_pressure(&self) -> MutexGuard<'_, ()> {
+        // It guards no data.
+        self.pressure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// See the field.

@@ -69,7 +69,11 @@ impl WriteController {
         };
         pace.runs_left = runs_left;
         pace.bytes_per_second = (pace.bytes_per_second * percent / 100).clamp(RATE_MIN, RATE_MAX);
-        self.limiter.set_rate(pace.bytes_per_second);
+        match runs_left {
+            Some(_) => self.limiter.set_rate(pace.bytes_per_second),
+            // Nobody is slowed down any more, so writes do not sleep off what they owe.
+            None => self.limiter.set(Some(pace.bytes_per_second)),
+        }
     }
 
     /// Waits until a write of `bytes` keeps to the rate. Returns for how long.

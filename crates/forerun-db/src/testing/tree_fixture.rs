@@ -22,7 +22,7 @@ use crate::tree::compact::compact;
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::RateLimiter;
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, Existing, pick, pick_full};
+use crate::tree::pick::{Compaction, Existing, Obsolete, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
@@ -197,7 +197,11 @@ impl Fixture {
 
     pub(crate) fn pick_full(&self, existing: Existing) -> Option<Compaction> {
         let none = Ranges::new(self.order.clone());
-        pick_full(self.levels(), &self.options, existing, &none)
+        let obsolete = Obsolete {
+            ranges: &none,
+            expired_sequence: 0,
+        };
+        pick_full(self.levels(), &self.options, existing, obsolete)
     }
 
     /// The store as another process would find it when it opens this file system.

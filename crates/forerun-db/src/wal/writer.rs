@@ -277,7 +277,13 @@ impl LogWriter {
             let begun = time::now();
             let synced = self.unsynced.sync_to_limit();
             self.stalled += time::now() - begun;
-            synced?;
+            match synced {
+                // A synced write tries it again, and fails.
+                Err(Failure::NotWritten(error)) => {
+                    tracing::warn!(%error, "cannot sync a segment of the log");
+                }
+                synced => synced?,
+            }
         }
         Ok(())
     }

@@ -146,7 +146,8 @@ fn a_keyspace_takes_writes_again_once_it_was_compacted() {
         let (io, run, whole) = with_bad_page();
         let db = open(&io, &tiny_options()).unwrap();
         let bad = db.keyspace("bad").unwrap();
-        let mut puts = (0..1_000_u64).map(|i| bad.put(&i.to_be_bytes(), &noise(i)));
+        // The same keys again and again, so that level 0 gets deep.
+        let mut puts = (0..4_000_u64).map(|i| bad.put(&(i % 60).to_be_bytes(), &noise(i)));
         let refused = puts.find_map(Result::err);
         assert!(
             matches!(refused, Some(Error::KeyspaceStopped { .. })),

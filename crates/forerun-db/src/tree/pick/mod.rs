@@ -300,14 +300,23 @@ impl Existing {
     }
 }
 
-/// The next step of moving everything that existed to the last level, without deletions, without
-/// overwritten versions and without what `ranges` deletes, except where a snapshot needs it; `None`
-/// once that is done. No other compaction may be running.
+/// What no reader sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Obsolete<'a> {
+    /// The range deletions that all readers see.
+    pub(crate) ranges: &'a Ranges,
+    /// Everything up to this sequence number has expired for all readers.
+    pub(crate) expired_sequence: u64,
+}
+
+/// The next step of moving everything that existed to the last level, without deletions,
+/// overwritten versions and what else is obsolete, except where a snapshot needs it; `None` once
+/// that is done. No other compaction may be running.
 pub(crate) fn pick_full(
     levels: &Arc<Levels>,
     options: &TreeOptions,
     existing: Existing,
-    ranges: &Ranges,
+    obsolete: Obsolete<'_>,
 ) -> Option<Compaction> {
     if levels.level(0).runs().iter().any(|run| existing.is_in(run)) {
         return level0_into(levels, options, Targets::new(levels, options).base);
@@ -319,16 +328,22 @@ pub(crate) fn pick_full(
     if let Some((level, run)) = upper {
         return into_next(levels, options, level, level + 1, vec![Arc::clone(run)]);
     }
-    let upper = pick_obsolete(levels, existing, ranges);
+    let upper = pick_obsolete(levels, existing, obsolete);
     upper
         .or_else(|| pick_small(levels, options, existing))
         .map(|upper| within_last(levels, upper))
 }
 
 /// The next run of the last level with something obsolete.
-fn pick_obsolete(levels: &Levels, existing: Existing, ranges: &Ranges) -> Option<Vec<Arc<Run>>> {
+fn pick_obsolete(
+    levels: &Levels,
+    existing: Existing,
+    obsolete: Obsolete<'_>,
+) -> Option<Vec<Arc<Run>>> {
     let holds_obsolete = |run: &&Arc<Run>| {
-        let drops = obsolete_from(run).is_some() || levels.run_needs_any(run, ranges);
+        let drops = obsolete_from(run).is_some()
+            || levels.run_needs_any(run, obsolete.ranges)
+            || run.meta().smallest_sequence <= obsolete.expired_sequence;
         // Runs with newer numbers were written without what is obsolete.
         run.number() < existing.next_run && drops
     };
