@@ -152,6 +152,7 @@ fn replay<'a>(
         tail: None,
         unsynced: Vec::new(),
         durable: DurableSegments::new(&**io, dir, numbers),
+        skipped: None,
         cut: None,
         starts: Vec::new(),
         report: RecoveryReport {
@@ -194,6 +195,9 @@ struct Replay<'a> {
     /// The segments before it that are not known to be on stable storage.
     unsynced: Vec<OpenSegment>,
     durable: DurableSegments<'a>,
+    /// The segment that was skipped last because its header is damaged. Something follows it, so
+    /// it was not lost.
+    skipped: Option<u64>,
     cut: Option<Cut>,
     starts: Vec<(u64, u64)>,
     report: RecoveryReport,
@@ -249,7 +253,8 @@ impl Replay<'_> {
             );
             // The part was in the segment before this one.
             let before = number.saturating_sub(1);
-            if first > wanted && !self.is_closed_at(&path, 0) && self.was_lost(before)? {
+            let may_be_lost = self.skipped != Some(before) && !self.is_closed_at(&path, 0);
+            if first > wanted && may_be_lost && self.was_lost(before)? {
                 return self.drop_from(number, 0, &reason);
             }
             self.damage(&path, 0, 0, reason)?;
@@ -382,6 +387,7 @@ impl Replay<'_> {
         self.damage(&path, 0, len as u64, reason)?;
         // Without the salt, a record cannot be distinguished from random bytes. The log continues
         // in a new segment.
+        self.skipped = Some(number);
         self.next_number = number + 1;
         self.unsynced.extend(self.tail.take());
         Ok(())
