@@ -478,8 +478,8 @@ impl Frames {
     }
 }
 
-/// The bytes to return with a frame: its own, and on either side those up to the end of the system's
-/// page, if all frames there are released too.
+/// The bytes to return with a frame: its own, and on either side those up to the end of the
+/// system's page, if all frames there are released too.
 fn released_bytes(
     frame: usize,
     stride_bytes: usize,
