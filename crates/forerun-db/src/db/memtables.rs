@@ -35,8 +35,8 @@ use crate::{Error, Options, Result};
 /// The maximum number of memtable sets at a time: every lookup searches a memtable in each.
 const MEMTABLE_SETS_MAX: usize = 6;
 
-/// A set for entries of fewer bytes is too small for indexes, unless it has the usual size, which
-/// then leaves enough for the indexes of two memtables.
+/// Below this size a memtable set gets no hash indexes. A set of the usual size is exempt: its limit
+/// leaves room for two indexes.
 const WITHOUT_INDEX_MAX: usize = MEMTABLE_INDEX_BYTES_MIN - 3 * EMPTY_TABLE_BYTES;
 
 /// Kept free, so that a nearly empty memtable set can replace any other at any time.
@@ -363,8 +363,8 @@ impl MemTables {
     }
 }
 
-/// The size of an empty memtable for a batch that did not fit into the last one. The heights of its
-/// towers are drawn again and may be greater, so there is an extra eighth.
+/// The size of an empty memtable for a batch that did not fit into the last one. Tower heights are
+/// drawn afresh and may come out larger, so it has an extra eighth.
 pub(super) fn table_bytes_for(needed_bytes: usize) -> usize {
     let entries_bytes = needed_bytes.saturating_add(needed_bytes / 8);
     // The store's own keyspace has a memtable in each set too.

@@ -118,9 +118,7 @@ use view::View;
 use write_controller::WriteController;
 use write_path::WritePath;
 
-// Hidden: for the fuzz targets.
 pub use batch::WriteBatch;
-#[doc(hidden)]
 pub(crate) use checkpoint::BackupSource;
 pub use ingest::Ingestion;
 pub use iter::Iter;

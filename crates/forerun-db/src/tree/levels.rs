@@ -267,13 +267,12 @@ impl Levels {
 
 impl Level {
     fn new(order: &KeyOrder, is_first: bool, mut runs: Vec<Arc<Run>>) -> Level {
-        match is_first {
-            // Numbers ascend with age, so they break ties.
-            true => runs.sort_by_key(|run| (run.meta().largest_sequence, run.number())),
-            false => runs.sort_by(|a, b| order.compare(smallest(a), smallest(b))),
-        }
         if is_first {
+            // Numbers ascend with age, so they break ties.
+            runs.sort_by_key(|run| (run.meta().largest_sequence, run.number()));
             runs.reverse();
+        } else {
+            runs.sort_by(|a, b| order.compare(smallest(a), smallest(b)));
         }
         Level {
             starts: runs.iter().map(|run| order.prefix(smallest(run))).collect(),
