@@ -67,7 +67,9 @@ class Gradients:
         def note(_: Tensor) -> None:
             self._anchor_has_grad = anchor is self._anchor
 
-        anchor.register_post_accumulate_grad_hook(note)
+        # Some versions of PyTorch declare no types for it.
+        hook = anchor.register_post_accumulate_grad_hook
+        hook(note)  # type: ignore[no-untyped-call, unused-ignore]
 
     def _clear_with_anchor(self) -> None:
         if self._anchor is None or not self._anchor_has_grad or self._anchor.grad is not None:

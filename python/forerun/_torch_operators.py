@@ -30,7 +30,8 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 @torch.library.custom_op("forerun::find", mutates_args=())
 def _find(keys: Tensor, anchor: Tensor, module: int, dim: int) -> Tensor:
-    return modules[module]._find(keys)
+    rows: Tensor = modules[module]._find(keys)
+    return rows
 
 
 @_find.register_fake
@@ -109,7 +110,8 @@ def _find_pooled(
     mean: bool,
     padding_idx: Optional[int],
 ) -> Tensor:
-    return modules[module]._pool(*_without(keys, offsets, weights, padding_idx), mean)
+    pooled: Tensor = modules[module]._pool(*_without(keys, offsets, weights, padding_idx), mean)
+    return pooled
 
 
 @_find_pooled.register_fake
