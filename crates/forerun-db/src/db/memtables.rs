@@ -35,8 +35,8 @@ use crate::{Error, Options, Result};
 /// The maximum number of memtable sets at a time: every lookup searches a memtable in each.
 const MEMTABLE_SETS_MAX: usize = 6;
 
-/// Below this size a memtable set gets no hash indexes. A set of the usual size is exempt: its limit
-/// leaves room for two indexes.
+/// Below this size a memtable set gets no hash indexes. A set of the usual size is exempt: its
+/// limit leaves room for two indexes.
 const WITHOUT_INDEX_MAX: usize = MEMTABLE_INDEX_BYTES_MIN - 3 * EMPTY_TABLE_BYTES;
 
 /// Kept free, so that a nearly empty memtable set can replace any other at any time.
