@@ -52,9 +52,9 @@ pub use metrics::{Metric, MetricKind, Metrics};
 pub use panic_message::panic_message;
 pub use prefetch_ahead::prefetch_ahead;
 pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
-pub use process_memory::{MemoryLimit, MemoryLimitSource, MemoryPressure, memory_limit};
-pub use region::{
-    Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError, physical_memory_bytes,
+pub use process_memory::{
+    MemoryLimit, MemoryLimitSource, MemoryPressure, memory_limit, physical_memory_bytes,
 };
+pub use region::{Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError};
 pub use split_mix::split_mix64;
 pub use touch::{Touch, suspend, touch};

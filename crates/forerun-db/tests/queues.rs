@@ -3,28 +3,13 @@
 
 mod testing;
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Background, Comparator, Db, Options};
+use forerun_db::{Background, Db, Options};
+use testing::counting::Counting;
 use testing::{open, small_options};
-
-/// Orders by bytes and counts its comparisons.
-#[derive(Clone, Default)]
-struct Counting(Arc<AtomicU64>);
-
-impl Comparator for Counting {
-    fn name(&self) -> &str {
-        "test.counting"
-    }
-
-    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        self.0.fetch_add(1, Relaxed);
-        a.cmp(b)
-    }
-}
 
 /// Entries that are taken.
 const POPS: u32 = 3_000;

@@ -3,18 +3,17 @@
 
 mod testing;
 
-use std::cmp::Ordering;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Background, Comparator, Compression, Db, Error, Iter, Options, Readable, Result, RunOptions,
-    TreeOptions,
+    Background, Compression, Db, Error, Iter, Options, Readable, Result, RunOptions, TreeOptions,
 };
+use testing::counting::Counting;
 use testing::{open, small_options};
 
 /// Level 0 may have many runs. Runs have pages of 4 KiB, and little besides.
@@ -151,21 +150,6 @@ fn a_scan_reads_no_run_on_either_side_of_its_range() {
             let gap = (Excluded(last(part)), Excluded(key(part, PART_KEYS)));
             assert_eq!(counts(|| db.range(gap.clone())).unwrap(), [0; 3]);
         }
-    }
-}
-
-/// Orders by bytes and counts its comparisons.
-#[derive(Clone, Default)]
-struct Counting(Arc<AtomicU64>);
-
-impl Comparator for Counting {
-    fn name(&self) -> &str {
-        "test.counting"
-    }
-
-    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        self.0.fetch_add(1, Relaxed);
-        a.cmp(b)
     }
 }
 

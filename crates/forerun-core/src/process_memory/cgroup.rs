@@ -70,15 +70,21 @@ impl Cgroup {
 
     /// The smallest limit, and the file that states it.
     pub(super) fn limit(&self) -> Option<(u64, PathBuf)> {
+        let limits = self
+            .directories
+            .iter()
+            .filter_map(|directory| self.limit_of(directory));
+        limits.min_by_key(|(bytes, _)| *bytes)
+    }
+
+    /// The limit of one group, and the file that states it.
+    fn limit_of(&self, directory: &Path) -> Option<(u64, PathBuf)> {
         let names: &[&str] = if self.is_v2 {
             &["memory.max", "memory.high"]
         } else {
             &["memory.limit_in_bytes"]
         };
-        let files = self
-            .directories
-            .iter()
-            .flat_map(|directory| names.iter().map(|name| directory.join(name)));
+        let files = names.iter().map(|name| directory.join(name));
         files
             .filter_map(|file| Some((number(&file)?, file)))
             .filter(|(bytes, _)| *bytes < NO_LIMIT_BYTES)
@@ -89,19 +95,12 @@ impl Cgroup {
     /// dropped all cached contents of files.
     pub(super) fn available_bytes(&self) -> Option<u64> {
         let available = |directory: &PathBuf| {
-            let (limits, usage, file): (&[&str], _, _) = if self.is_v2 {
-                (&["memory.max", "memory.high"], "memory.current", "file ")
+            let (usage, file, shmem) = if self.is_v2 {
+                ("memory.current", "file ", "shmem ")
             } else {
-                (
-                    &["memory.limit_in_bytes"],
-                    "memory.usage_in_bytes",
-                    "total_cache ",
-                )
+                ("memory.usage_in_bytes", "total_cache ", "total_shmem ")
             };
-            let limit = limits
-                .iter()
-                .filter_map(|name| number(&directory.join(name)))
-                .min()?;
+            let (limit, _) = self.limit_of(directory)?;
             let used = number(&directory.join(usage))?;
             let stat = std::fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
             let bytes_of = |name: &str| -> u64 {
@@ -110,8 +109,7 @@ impl Cgroup {
                     .unwrap_or(0)
             };
             // Shared memory is counted as contents of files, and cannot be dropped.
-            let shared = bytes_of(if self.is_v2 { "shmem " } else { "total_shmem " });
-            let droppable = bytes_of(file).saturating_sub(shared);
+            let droppable = bytes_of(file).saturating_sub(bytes_of(shmem));
             Some(limit.saturating_sub(used.saturating_sub(droppable)))
         };
         self.directories.iter().filter_map(available).min()

@@ -19,6 +19,12 @@ pub use pressure::MemoryPressure;
 
 use std::path::Path;
 
+/// The machine's physical memory in bytes, or `None` if the system does not report it. Linux does.
+pub fn physical_memory_bytes() -> Option<usize> {
+    let meminfo = text(Path::new("/"), "proc/meminfo")?;
+    usize::try_from(meminfo_bytes(&meminfo, "MemTotal")?).ok()
+}
+
 /// A number of kibibytes in the text of `/proc/meminfo`, in bytes.
 fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     let value = meminfo
@@ -36,17 +42,13 @@ fn text(root: &Path, path: &str) -> Option<String> {
 /// A directory with files for tests of what a system tells.
 #[cfg(test)]
 pub(crate) mod testing {
-    use std::path::{Path, PathBuf};
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::path::Path;
 
-    pub(crate) struct Root(PathBuf);
+    pub(crate) struct Root(tempfile::TempDir);
 
     impl Root {
         pub(crate) fn new(files: &[(&str, &str)]) -> Root {
-            static NUMBER: AtomicU32 = AtomicU32::new(0);
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let name = format!("forerun-process-memory-{}-{number}", std::process::id());
-            let root = Root(std::env::temp_dir().join(name));
+            let root = Root(tempfile::tempdir().expect("a directory"));
             for (path, text) in files {
                 root.write(path, text);
             }
@@ -54,20 +56,13 @@ pub(crate) mod testing {
         }
 
         pub(crate) fn path(&self) -> &Path {
-            &self.0
+            self.0.path()
         }
 
         pub(crate) fn write(&self, path: &str, text: &str) {
-            let path = self.0.join(path);
+            let path = self.path().join(path);
             std::fs::create_dir_all(path.parent().expect("it has a parent")).expect("a directory");
             std::fs::write(path, text).expect("a file");
-        }
-    }
-
-    impl Drop for Root {
-        fn drop(&mut self) {
-            // A directory that stays in the temporary one harms nothing.
-            let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 }

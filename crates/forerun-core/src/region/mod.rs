@@ -242,16 +242,6 @@ pub fn page_bytes() -> usize {
     map::page_bytes()
 }
 
-/// The machine's physical memory in bytes, or `None` if the system does not report it. Linux does.
-pub fn physical_memory_bytes() -> Option<usize> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let total = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: usize = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 impl Drop for Region {
     fn drop(&mut self) {
         match self.backing {

@@ -76,15 +76,15 @@ struct Member {
 }
 
 /// Opens a cache that sizes itself, for a store whose memtables take at most `memtables_bytes`.
+/// `with_capacity` makes its options.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if there is no address space, even for a small
 /// cache.
-pub(super) fn open(options: CacheOptions, memtables_bytes: usize) -> Result<Arc<PageCache>> {
-    let with_capacity = |capacity_bytes| CacheOptions {
-        capacity_bytes,
-        ..options
-    };
+pub(super) fn open(
+    memtables_bytes: usize,
+    with_capacity: impl Fn(usize) -> CacheOptions,
+) -> Result<Arc<PageCache>> {
     if SIMULATED {
         // A simulation repeats on every machine.
         let options = with_capacity(BUDGET_BYTES_MIN);

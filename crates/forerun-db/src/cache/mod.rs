@@ -218,15 +218,21 @@ impl PageCache {
     }
 
     /// An empty cache that sizes itself, for a store whose memtables take at most
-    /// `memtables_bytes`. The capacity in `options` is not used.
+    /// `memtables_bytes`.
     ///
     /// # Errors
     /// The same as for [`new`](Self::new).
     pub(crate) fn automatic(
-        options: CacheOptions,
+        page_bytes: usize,
+        pages: Pages,
         memtables_bytes: usize,
     ) -> Result<Arc<PageCache>> {
-        automatic::open(options, memtables_bytes)
+        let with_capacity = |capacity_bytes| CacheOptions {
+            capacity_bytes,
+            page_bytes,
+            pages,
+        };
+        automatic::open(memtables_bytes, with_capacity)
     }
 
     fn with_source(

@@ -263,10 +263,11 @@ impl Iter {
 impl Drop for Iter {
     fn drop(&mut self) {
         if let Some(cursor) = self.cursor.take() {
-            match self.owner.is_this_process() {
-                true => cursor.recycle(),
+            if self.owner.is_this_process() {
+                cursor.recycle();
+            } else {
                 // What it holds belongs to the parent, down to the files of runs.
-                false => std::mem::forget(cursor),
+                std::mem::forget(cursor);
             }
         }
     }

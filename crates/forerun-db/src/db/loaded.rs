@@ -37,15 +37,14 @@ impl Loaded {
             .unwrap_or_else(open_files::default_limit);
         let io: Arc<dyn Io> = Arc::new(OpenFiles::new(Arc::clone(&dir.io), max_open));
         let path = dir.path.clone();
-        let cache_options = CacheOptions {
-            capacity_bytes: options.cache_bytes.unwrap_or(0),
-            page_bytes: options.run.page_limit_bytes(),
-            pages: options.pages,
-        };
-        let cache = if options.cache_bytes.is_some() {
-            PageCache::new(cache_options)?
-        } else {
-            PageCache::automatic(cache_options, options.memory_limit_bytes)?
+        let (page_bytes, pages) = (options.run.page_limit_bytes(), options.pages);
+        let cache = match options.cache_bytes {
+            Some(capacity_bytes) => PageCache::new(CacheOptions {
+                capacity_bytes,
+                page_bytes,
+                pages,
+            })?,
+            None => PageCache::automatic(page_bytes, pages, options.memory_limit_bytes)?,
         };
         let catalog = Catalog::open(&io, &path, options, &cache)?;
         let reading = ReadContext {

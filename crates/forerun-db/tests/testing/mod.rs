@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test uses only a part")]
 
+pub mod counting;
 pub mod hook_io;
 #[path = "../../src/testing/random.rs"]
 pub mod random;

@@ -342,10 +342,12 @@ impl DeviceTable {
             }
             let (launch, number) = kernel::find_slots(lookup, width, n, max)?;
             op.lookup = number;
-            Ok(match with_rows || wants_missed {
-                true if with_rows => kernel::find_rows(width, n, max),
-                true => kernel::find_slots(LookupMode::ByLoad, width, n, max)?.0,
-                false => launch,
+            Ok(if with_rows {
+                kernel::find_rows(width, n, max)
+            } else if wants_missed {
+                kernel::find_slots(LookupMode::ByLoad, width, n, max)?.0
+            } else {
+                launch
             })
         })?;
         if let Some(missed) = missed {
