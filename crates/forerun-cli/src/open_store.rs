@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use forerun_core::size::parse_size;
 use forerun_db::{
     Access, Create, Db, Durability, Error, Keyspace, MemoryChecks, Options, Recovery,
+    VerifyChecksums,
 };
 
 use crate::exit;
@@ -80,7 +81,7 @@ pub struct StoreOptions {
         help_heading = "Store options"
     )]
     pub cache: Option<usize>,
-    /// Verify order and checksum of every entry that a lookup reads
+    /// Verify order and checksum of every entry that a lookup reads, and every page read from a file
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,
     /// Treatment of a damaged log
@@ -152,6 +153,11 @@ impl StoreOptions {
             RecoveryArg::DropTail => Recovery::DropTail,
             RecoveryArg::SkipCorrupt => Recovery::SkipCorrupt,
         };
+        let (checks, verify_checksums) = if self.paranoid {
+            (MemoryChecks::Paranoid, VerifyChecksums::Always)
+        } else {
+            (MemoryChecks::Off, VerifyChecksums::Once)
+        };
         let options = Options::default();
         let memory_limit_bytes = self.memory_limit.unwrap_or(options.memory_limit_bytes);
         let options = options
@@ -160,11 +166,8 @@ impl StoreOptions {
             .memory_limit_bytes(memory_limit_bytes)
             .memtable_bytes(self.memtable)
             .cache_bytes(self.cache)
-            .checks(if self.paranoid {
-                MemoryChecks::Paranoid
-            } else {
-                MemoryChecks::Off
-            })
+            .checks(checks)
+            .verify_checksums(verify_checksums)
             .recovery(recovery);
         let db = options
             .in_stored_order(|options| Db::open(path, options.clone()))

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forerun_core::sync::{OnceLock, SIMULATED};
 use forerun_core::{Pages, memory_limit, setters};
 
+use crate::cache::VerifyChecksums;
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
 use crate::io::ReadBackend;
 use crate::keyspace_options::{check_keyspace_name, check_ttl};
@@ -154,6 +155,9 @@ pub struct Options {
     /// How pages are read from disk. Default: with io_uring, or with a pool of threads if the
     /// kernel refuses it.
     pub reads: ReadBackend,
+    /// How often point lookups verify the checksums of pages that they do not find in the cache.
+    /// Default: once for each opening of a file, if the system has the page in memory.
+    pub verify_checksums: VerifyChecksums,
     /// The shape of the tree of runs. Default: as in [`TreeOptions`].
     pub tree: TreeOptions,
     /// Which threads flush memtables and compact runs. Default: two background threads.
@@ -208,6 +212,7 @@ impl Default for Options {
             run: RunOptions::default(),
             ttl: None,
             reads: ReadBackend::default(),
+            verify_checksums: VerifyChecksums::default(),
             tree: TreeOptions::default(),
             background: Background::default(),
             durability: Durability::default(),
@@ -231,6 +236,7 @@ setters! {
         pages: Pages,
         run: RunOptions,
         reads: ReadBackend,
+        verify_checksums: VerifyChecksums,
         tree: TreeOptions,
         background: Background,
         durability: Durability,
@@ -404,6 +410,7 @@ impl fmt::Debug for Options {
             .field("run", &self.run)
             .field("ttl", &self.ttl)
             .field("reads", &self.reads)
+            .field("verify_checksums", &self.verify_checksums)
             .field("tree", &self.tree)
             .field("background", &self.background)
             .field("durability", &self.durability)

@@ -4,8 +4,12 @@
 //!   lookup ── page(source, number) ──> request ──┐ queued        one request per page
 //!   lookup ── page(source, number) ──────^       │
 //!                                                v
-//!   round:     submits all queued reads together ─ reading ─ verify, publish ──> every lookup that waits
+//!   round:     reads what the system has in memory ────────── verify, publish or lend ──> every lookup
+//!              submits all other reads together ─ reading ─── verify, publish ──────────> that waits
 //! ```
+//!
+//! What the system has in memory is read straight to where it stays: a frame, if the cache is to
+//! keep the page (`cached_reads.rs`).
 //!
 //! A lookup takes its page from the request, so the page need not stay in the cache. A failure goes
 //! only to the lookups that wait for that page.
@@ -22,7 +26,7 @@ use forerun_core::{Driver, Wait};
 
 use super::frames::Pin;
 use super::slots::Published;
-use super::{PageCache, PageSlots};
+use super::{PageCache, PageSlots, VerifyChecksums};
 use crate::io::IoFile;
 use crate::io::reads::{BatchedReads, Done, Read, ReadBackend};
 use crate::{Error, Result};
@@ -38,6 +42,16 @@ pub(crate) struct PageLocation {
     pub(crate) raw_len: u32,
 }
 
+/// What is checked of a page that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageChecks {
+    /// The checksum and the structure.
+    Full,
+    /// That it is a leaf, and its header, which bounds what a search reads. For a leaf that was
+    /// checked before.
+    LeafHeader,
+}
+
 /// Where pages are read from: a run.
 pub(crate) trait PageSource: Sync {
     fn file(&self) -> &dyn IoFile;
@@ -50,10 +64,28 @@ pub(crate) trait PageSource: Sync {
     /// Rejects a location that cannot hold a page, before memory is allocated for it.
     fn check_location(&self, location: PageLocation) -> Result<()>;
 
+    /// Whether a page is a leaf. Those above are wanted again and again.
+    fn is_leaf(&self, page_no: u32) -> bool;
+
+    /// Whether a lookup may trust a leaf that was verified before.
+    fn may_be_trusted(&self) -> bool;
+
+    /// Whether the page's stored form begins with the page as it is.
+    fn is_raw(&self, location: PageLocation) -> bool;
+
+    /// Checks such a page in its stored form.
+    fn check_raw(
+        &self,
+        checks: PageChecks,
+        location: PageLocation,
+        stored: &[u8],
+    ) -> Result<(), &'static str>;
+
     /// Decodes a stored page into `into`, which has the page's length: verifies the checksum,
     /// decompresses, and checks the structure.
     fn unstore(
         &self,
+        checks: PageChecks,
         location: PageLocation,
         stored: &[u8],
         into: &mut [u8],
@@ -69,21 +101,24 @@ thread_local! {
     static RETAINED: Cell<Vec<Vec<u8>>> = const { Cell::new(Vec::new()) };
 }
 
-/// Once this many heap pages are lent to a batch, it starts no new lookups.
+/// Once this many heap pages are lent to a batch, it starts no new lookups. Pages that would fit a
+/// frame, and were not to be cached, count a part.
 const LENT_PAGES_MAX: usize = 8;
+const UNCACHED_PAGES_PER_LENT: usize = 16;
 
 /// The reads of one batch.
 pub(crate) struct Reads<'g> {
-    cache: &'g PageCache,
-    pin: &'g Pin,
+    pub(super) cache: &'g PageCache,
+    pub(super) pin: &'g Pin,
     backend: ReadBackend,
+    pub(super) verify_checksums: VerifyChecksums,
     /// Lookups that wait for a read.
     parked: Cell<usize>,
     /// Pages that were in memory, and pages that had to be read.
     hits: Cell<u64>,
     misses: Cell<u64>,
-    /// Heap pages that were lent to this batch.
-    lent_count: Cell<usize>,
+    /// Heap pages that were lent to this batch, in parts.
+    lent_parts: Cell<usize>,
     state: RefCell<ReadState<'g>>,
 }
 
@@ -115,10 +150,11 @@ impl<'g> Reads<'g> {
             cache,
             pin,
             backend,
+            verify_checksums: VerifyChecksums::Always,
             parked: Cell::new(0),
             hits: Cell::new(0),
             misses: Cell::new(0),
-            lent_count: Cell::new(0),
+            lent_parts: Cell::new(0),
             state: RefCell::new(ReadState {
                 requests: Vec::new(),
                 free: Vec::new(),
@@ -128,6 +164,14 @@ impl<'g> Reads<'g> {
                 buffers: Vec::new(),
                 lent: Vec::new(),
             }),
+        }
+    }
+
+    /// These reads, which trust pages as the option says. Without it, they verify every page.
+    pub(crate) fn verifying(self, verify_checksums: VerifyChecksums) -> Self {
+        Reads {
+            verify_checksums,
+            ..self
         }
     }
 
@@ -161,7 +205,7 @@ impl<'g> Reads<'g> {
 
     /// Whether enough pages are lent that the batch should end soon.
     pub(crate) fn should_end_batch(&self) -> bool {
-        self.lent_count.get() >= LENT_PAGES_MAX
+        self.lent_parts.get() >= LENT_PAGES_MAX * UNCACHED_PAGES_PER_LENT
     }
 
     /// The request for a page, with one more waiter.
@@ -236,20 +280,50 @@ impl<'g> Reads<'g> {
                     Err(error) => Err(Error::io("read", source.path(), error)),
                     Ok(()) => self.insert_page(source, page_no, location, &done.buffer),
                 };
-            let outcome = outcome.map(|published| match published {
-                Published::Cached(bytes) => bytes,
-                Published::Lent(bytes) => {
-                    self.lent_count.set(self.lent_count.get() + 1);
-                    state.lent.push((source.slots(), page_no, bytes));
-                    bytes
-                }
-            });
-            let request = &mut state.requests[at];
-            request.outcome = Some(outcome);
-            self.parked
-                .set(self.parked.get() - request.waiters as usize);
+            self.answer(state, at, outcome);
         }
         state.buffers.push(done.buffer);
+    }
+
+    /// Gives the outcome of a read to the lookups that wait for it.
+    fn answer(&self, state: &mut ReadState<'g>, at: usize, outcome: Result<Published<'g>>) {
+        let request = &mut state.requests[at];
+        let outcome = outcome.map(|published| {
+            let (bytes, lent_parts) = match published {
+                Published::Cached(bytes) => (bytes, 0),
+                Published::Lent(bytes) => (bytes, UNCACHED_PAGES_PER_LENT),
+                Published::Uncached(bytes) => (bytes, 1),
+            };
+            if lent_parts > 0 {
+                self.lent_parts.set(self.lent_parts.get() + lent_parts);
+                let slots = request.source.slots();
+                state.lent.push((slots, request.page_no, bytes));
+            }
+            bytes
+        });
+        request.outcome = Some(outcome);
+        self.parked
+            .set(self.parked.get() - request.waiters as usize);
+    }
+
+    /// Answers queued requests for pages that the system has in memory.
+    fn answer_cached(&self, state: &mut ReadState<'g>) {
+        // The other two are to read everything.
+        if !matches!(self.backend, ReadBackend::Auto | ReadBackend::Sync) {
+            return;
+        }
+        let mut queued = std::mem::take(&mut state.queued);
+        queued.retain(|at| {
+            let request = &state.requests[*at as usize];
+            let (source, page_no, location) = (request.source, request.page_no, request.location);
+            let read = self.read_cached(source, page_no, location);
+            let is_read = read.is_some();
+            if let Some(outcome) = read {
+                self.answer(state, *at as usize, outcome);
+            }
+            !is_read
+        });
+        state.queued = queued;
     }
 
     /// Verifies a page and puts it into the cache.
@@ -269,7 +343,7 @@ impl<'g> Reads<'g> {
                     reason: "for a page of a run".to_owned(),
                 })?;
         source
-            .unstore(location, stored, page.bytes_mut(raw_len))
+            .unstore(PageChecks::Full, location, stored, page.bytes_mut(raw_len))
             .map_err(|reason| Error::corrupt_file(source.path(), location.offset, reason))?;
         Ok(source.slots().publish(page_no, raw_len, page, self.pin))
     }
@@ -292,6 +366,16 @@ impl Driver for Reads<'_> {
     fn turn(&self, wait: Wait) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        let parked = self.parked.get();
+        self.answer_cached(state);
+        if state.queued.is_empty() && state.reads.is_none() {
+            return;
+        }
+        // Lookups that have their page now do not wait for the others.
+        let wait = match self.parked.get() < parked {
+            true => Wait::Never,
+            false => wait,
+        };
         let reads = state.reads.get_or_insert_with(|| {
             // A thread that is exiting may have no thread-local values any more.
             state.buffers = RETAINED.try_with(Cell::take).unwrap_or_default();

@@ -5,6 +5,9 @@
 //!                                             ^
 //!   miss: read, verify ── publish ────────────┘                      driver.rs
 //!                            └ no free frame: evict, wait            s3_fifo.rs
+//!   what the system has in memory                                     cached_reads.rs
+//!   pages for one batch only                                          heap_page.rs, scratch.rs
+//!   which pages need not be verified again                            verified_pages.rs
 //!   how many bytes that may take, where no option says it             automatic.rs
 //! ```
 //!
@@ -14,24 +17,28 @@
 //! cache evicts a reserve ahead of need. A reader that still finds no frame gets its page on the
 //! heap, where it is freed with the reader's pin; such a reader should finish soon ([`driver`]).
 //!
-//! Reading a page from a file acquires one lock a few times. Reading a page in memory acquires no
-//! lock. `holders.rs` lets cursors keep single pages between calls, and `counters.rs` counts.
+//! A full cache takes a page that the system has in memory only when it is wanted again soon; until
+//! then, reading it acquires no lock. Adding a page acquires one a few times. `holders.rs` lets cursors keep single pages between calls, and `counters.rs` counts.
 
 mod automatic;
+mod cached_reads;
 mod counters;
 pub(crate) mod driver;
 mod frames;
+mod heap_page;
 mod holders;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod page_words;
 mod s3_fifo;
+mod scratch;
 mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod verified_pages;
 
 use forerun_core::size::counted;
-use forerun_core::sync::atomic::{AtomicUsize, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::fmt;
 use std::sync::Arc;
 
@@ -40,12 +47,15 @@ use forerun_core::{CACHE_LINE_BYTES, Pages, metrics};
 
 pub(crate) use frames::{Pin, pin, reclaim};
 pub(crate) use slots::{HeldPage, HoldPermit, PageSlots};
+pub(crate) use verified_pages::VerifiedPages;
+pub use verified_pages::VerifyChecksums;
 
 use crate::{Error, Result};
 use automatic::CapacitySource;
 use counters::Counters;
-use frames::{Frames, FreeFrame, HeapPage, ReleasedFrames, UnusedFrames};
-use s3_fifo::S3Fifo;
+use frames::{Frames, FreeFrame, ReleasedFrames, UnusedFrames};
+use heap_page::HeapPage;
+use s3_fifo::{Ghosts, S3Fifo};
 
 /// Pages get at least a quarter of the budget, however much memory other things take.
 const PAGES_SHARE_MIN: usize = 4;
@@ -126,6 +136,9 @@ impl fmt::Display for PageCacheStats {
 pub(crate) struct PageCache {
     frames: Frames,
     state: Mutex<CacheState>,
+    ghosts: Arc<Ghosts>,
+    /// Whether a page can be added without an eviction. Relaxed throughout: a hint.
+    has_space: AtomicBool,
     /// Bytes of heap pages that are lent and not freed yet.
     heap_page_bytes: Arc<AtomicUsize>,
     counters: Counters,
@@ -199,12 +212,17 @@ enum ReadBuffer<'c> {
 }
 
 impl ReadBuffer<'_> {
+    /// All that it has room for.
+    fn room(&mut self) -> &mut [u8] {
+        match self {
+            ReadBuffer::Frame(frame) => frame.bytes_mut(),
+            ReadBuffer::Heap(page) => page.bytes_mut(),
+        }
+    }
+
     /// The first `len` bytes, which the page fills.
     fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
-        match self {
-            ReadBuffer::Frame(frame) => &mut frame.bytes_mut()[..len],
-            ReadBuffer::Heap(page) => &mut page.bytes_mut()[..len],
-        }
+        &mut self.room()[..len]
     }
 }
 
@@ -247,10 +265,13 @@ impl PageCache {
                 needed_bytes: options.capacity_bytes,
                 reason: error.to_string(),
             })?;
+        let policy = S3Fifo::new();
         Ok(Arc::new_cyclic(|this| PageCache {
             frames,
+            ghosts: Arc::clone(policy.ghosts()),
+            has_space: AtomicBool::new(true),
             state: Mutex::new(CacheState {
-                policy: S3Fifo::new(),
+                policy,
                 free: Vec::new(),
                 fresh,
                 released: ReleasedFrames::default(),
@@ -310,6 +331,7 @@ impl PageCache {
         let frames = bytes / self.frames.stride_bytes();
         self.hold_permits_max
             .store(frames / HELD_SHARE, Ordering::Relaxed);
+        self.note_space(&self.lock());
         !self.is_within_budget()
     }
 
@@ -465,19 +487,36 @@ impl PageCache {
         Some(free_frame)
     }
 
+    /// How many frames are kept available ahead of need.
+    fn reserve_frames(&self, state: &CacheState) -> usize {
+        let frames = self.budget_bytes(state) / self.frames.stride_bytes();
+        let least = RESERVE_FRAMES_MIN.min(frames / 4).max(1);
+        (frames / RESERVE_SHARE).clamp(least, RESERVE_FRAMES_MAX)
+    }
+
+    /// Whether a page can be added without an eviction.
+    fn has_space(&self) -> bool {
+        self.has_space.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether more is available than the reserve.
+    fn note_space(&self, state: &CacheState) {
+        let reserve = self.reserve_frames(state) * self.frames.stride_bytes();
+        let has_space = self.available_bytes(state) > reserve + state.reserved_bytes;
+        self.has_space.store(has_space, Ordering::Relaxed);
+    }
+
     /// Evicts until the reserve is full. The pages become free once their readers have gone.
     fn evict_ahead(&self, pin: &Pin) {
         loop {
             let mut evicted = Vec::new();
             let mut state = self.lock();
-            let budget = self.budget_bytes(&state);
             let stride_bytes = self.frames.stride_bytes();
-            let frames = budget / stride_bytes;
-            let least = RESERVE_FRAMES_MIN.min(frames / 4).max(1);
-            let reserve = (frames / RESERVE_SHARE).clamp(least, RESERVE_FRAMES_MAX);
+            let reserve = self.reserve_frames(&state);
             // Waits until there is enough to do, then evicts several pages at once.
             let slack = (reserve / 2).min(EVICTION_BATCH / 2) * stride_bytes;
             let reserve = reserve * stride_bytes + state.reserved_bytes;
+            self.note_space(&state);
             if self.available_bytes(&state) + slack >= reserve && state.reserved_bytes == 0 {
                 return;
             }
@@ -539,7 +578,9 @@ pub(crate) struct Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.cache.lock().charged_bytes -= self.bytes;
+        let mut state = self.cache.lock();
+        state.charged_bytes -= self.bytes;
+        self.cache.note_space(&state);
     }
 }
 

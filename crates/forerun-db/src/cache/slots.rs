@@ -13,14 +13,15 @@ use forerun_core::sync::atomic::Ordering;
 use super::frames::{FrameNo, Frames, Pin, pin};
 use super::page_words::{WordState, Words};
 use super::s3_fifo::Victim;
-use super::{CacheState, Charge, PageCache, ReadBuffer};
+use super::{CacheState, Charge, PageCache, ReadBuffer, VerifiedPages};
 
 /// One word for each page of a run, so finding a child page takes no search.
 #[derive(Debug)]
 pub(crate) struct PageSlots {
     words: Arc<Words>,
+    verified: VerifiedPages,
     cache: Arc<PageCache>,
-    /// Charges the words' own memory.
+    /// Charges the memory of the words and of what is noted of the pages.
     _charge: Charge,
 }
 
@@ -29,8 +30,9 @@ impl PageSlots {
     pub(crate) fn new(cache: &Arc<PageCache>, count: usize) -> Self {
         PageSlots {
             words: Arc::new(Words::new(count)),
+            verified: VerifiedPages::new(count),
             cache: Arc::clone(cache),
-            _charge: cache.charge(count * size_of::<u64>()),
+            _charge: cache.charge(count * size_of::<u64>() + VerifiedPages::memory_bytes(count)),
         }
     }
 
@@ -41,6 +43,28 @@ impl PageSlots {
 
     pub(crate) fn cache(&self) -> &Arc<PageCache> {
         &self.cache
+    }
+
+    /// Which pages have been verified since the file was opened.
+    pub(crate) fn verified(&self) -> &VerifiedPages {
+        &self.verified
+    }
+
+    /// Whether a page that the system has in memory should enter the cache: there is space without
+    /// an eviction, or it was here or wanted not long ago. If not, notes that it was wanted.
+    pub(super) fn is_worth_caching(&self, page_no: u32) -> bool {
+        let cache = &*self.cache;
+        if cache.has_space() {
+            return true;
+        }
+        match self.words.ghost(page_no) {
+            Some(ghost) if !cache.ghosts.is_recent(ghost) => {
+                self.words.set_ghost(page_no, ghost, cache.ghosts.next());
+                false
+            }
+            // It is recent, or another thread was faster and the page is here already.
+            _ => true,
+        }
     }
 
     /// Prefetches the line of a page's slot. Any number is allowed.
@@ -113,7 +137,7 @@ impl PageSlots {
                 let frame = Frames::publish(frame.into_free_frame());
                 (frame, cache.frames.stride_bytes())
             }
-            ReadBuffer::Heap(page) => match cache.admit(&mut state, &page) {
+            ReadBuffer::Heap(mut page) => match cache.admit(&mut state, &page) {
                 Some(free_frame) => {
                     let bytes = page.len();
                     (cache.frames.publish_large(free_frame, page), bytes)
@@ -121,7 +145,8 @@ impl PageSlots {
                 None => {
                     drop(state);
                     cache.evict_ahead(pin);
-                    return Published::Lent(page.lend(&cache.heap_page_bytes, pin));
+                    page.count(&cache.heap_page_bytes);
+                    return Published::Lent(pin.lend(page));
                 }
             },
         };
@@ -199,8 +224,10 @@ impl Drop for HeldPage<'_> {
 pub(super) enum Published<'g> {
     /// It is in the cache; this reader or another one put it there.
     Cached(&'g [u8]),
-    /// It belongs to this reader until the pin is dropped.
+    /// It belongs to this reader until the pin is dropped: there was no space for it.
     Lent(&'g [u8]),
+    /// The same, but it was not to be cached.
+    Uncached(&'g [u8]),
 }
 
 impl PageCache {
@@ -254,6 +281,7 @@ impl Drop for PageSlots {
             }
             from = to;
         }
+        self.cache.note_space(&self.cache.lock());
     }
 }
 

@@ -15,7 +15,7 @@
 //! Locks are taken in the order entry, clock. A thread that sweeps the clock only tries the locks
 //! of entries.
 
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
@@ -58,6 +58,8 @@ struct Entry {
     file: Mutex<Option<Arc<dyn IoFile>>>,
     /// Whether it was read since the clock's last visit. Relaxed throughout: a hint.
     is_used: AtomicBool,
+    /// How often it has been opened. It changes under the file's lock.
+    openings: AtomicU64,
 }
 
 /// A file that is opened when it is needed.
@@ -210,6 +212,8 @@ impl ImmutableFile {
             return Ok(Arc::clone(file));
         }
         let opened = self.files.open_entry(entry)?;
+        // Release: pairs with the Acquire in `openings`.
+        entry.openings.fetch_add(1, Ordering::Release);
         Ok(Arc::clone(file.insert(opened)))
     }
 }
@@ -232,6 +236,18 @@ impl IoFile for ImmutableFile {
         let read = self.open()?.read_at(buffer, offset);
         self.files.after_read();
         read
+    }
+
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let read = self.open()?.read_cached_at(buffer, offset);
+        self.files.after_read();
+        read
+    }
+
+    fn openings(&self) -> u64 {
+        // Acquire: pairs with the Release in `open`, so a number that is the same before and after
+        // a read is that of the opening that was read.
+        self.entry.openings.load(Ordering::Acquire)
     }
 
     fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
@@ -274,6 +290,7 @@ impl Io for OpenFiles {
                 path: path.to_owned(),
                 file: Mutex::default(),
                 is_used: AtomicBool::new(false),
+                openings: AtomicU64::new(0),
             }),
         };
         // Open the file now, so that a missing file is noticed at once.

@@ -19,9 +19,10 @@ use super::SearchKey;
 use super::page::{LINE_BYTES, Page, PageKind};
 use super::page_search::{self, GroupSearch};
 use super::reader::Run;
-use super::stored::{PageLocation, unstore};
+use super::stored::{PageChecks, PageLocation, check_raw, unstore_with};
 use crate::cache::driver::{PageSource, Reads};
-use crate::cache::{PageCache, PageSlots};
+use crate::cache::{PageCache, PageSlots, Pin, VerifyChecksums};
+use crate::comparator::KeyOrder;
 use crate::io::{IoFile, ReadBackend};
 use crate::{Error, Result};
 
@@ -41,6 +42,14 @@ pub(crate) enum Found<'g> {
 pub(crate) struct ReadContext {
     pub(crate) cache: Arc<PageCache>,
     pub(crate) backend: ReadBackend,
+    pub(crate) verify_checksums: VerifyChecksums,
+}
+
+impl ReadContext {
+    /// The reads of point lookups under a pin.
+    pub(crate) fn reads<'g>(&'g self, pin: &'g Pin) -> Reads<'g> {
+        Reads::new(&self.cache, pin, self.backend).verifying(self.verify_checksums)
+    }
 }
 
 impl PageSource for Run {
@@ -60,13 +69,36 @@ impl PageSource for Run {
         Run::check_location(self, location)
     }
 
+    fn is_leaf(&self, page_no: u32) -> bool {
+        page_no < self.meta().leaf_pages
+    }
+
+    fn may_be_trusted(&self) -> bool {
+        // A comparator may not expect damaged keys.
+        matches!(self.order(), KeyOrder::Bytewise)
+    }
+
+    fn is_raw(&self, location: PageLocation) -> bool {
+        location.is_raw()
+    }
+
+    fn check_raw(
+        &self,
+        checks: PageChecks,
+        location: PageLocation,
+        stored: &[u8],
+    ) -> Result<(), &'static str> {
+        check_raw(checks, self.salt(), location, stored)
+    }
+
     fn unstore(
         &self,
+        checks: PageChecks,
         location: PageLocation,
         stored: &[u8],
         into: &mut [u8],
     ) -> Result<(), &'static str> {
-        unstore(self.salt(), location, stored, into)
+        unstore_with(checks, self.salt(), location, stored, into)
     }
 }
 

@@ -12,7 +12,7 @@ use twox_hash::XxHash3_64;
 
 use super::Compression;
 use super::page::Page;
-pub(crate) use crate::cache::driver::PageLocation;
+pub(crate) use crate::cache::driver::{PageChecks, PageLocation};
 use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Bytes after the stored page: the codec and the checksum.
@@ -35,6 +35,12 @@ impl PageLocation {
     /// Offset directly after the page.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(u64::from(self.stored_len))
+    }
+
+    /// Whether the stored form begins with the page as it is. A page is compressed only if that
+    /// makes it shorter.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.stored_len as usize == self.raw_len as usize + TRAILER_BYTES
     }
 
     /// Whether such a page can exist. A reader allocates `raw_len` bytes before it has seen the
@@ -92,7 +98,7 @@ fn compress(bytes: &[u8], file: &mut Vec<u8>) -> bool {
 
 /// Verifies uncompressed bytes stored at `offset`, and returns them without the trailer.
 pub(crate) fn plain_bytes(salt: u64, offset: u64, stored: &[u8]) -> Result<&[u8], &'static str> {
-    match verified(salt, offset, stored)? {
+    match split(PageChecks::Full, salt, offset, stored)? {
         (bytes, RAW) => Ok(bytes),
         _ => Err("it is compressed but must not be"),
     }
@@ -109,28 +115,70 @@ pub(crate) fn unstore(
     stored: &[u8],
     into: &mut [u8],
 ) -> Result<(), &'static str> {
+    unstore_with(PageChecks::Full, salt, location, stored, into)
+}
+
+/// [`unstore`] with the given checks.
+pub(crate) fn unstore_with(
+    checks: PageChecks,
+    salt: u64,
+    location: PageLocation,
+    stored: &[u8],
+    into: &mut [u8],
+) -> Result<(), &'static str> {
     if stored.len() != location.stored_len as usize || into.len() != location.raw_len as usize {
-        return Err("the page's length differs from what its parent says");
+        return Err(WRONG_LENGTH);
     }
-    match verified(salt, location.offset, stored)? {
+    match split(checks, salt, location.offset, stored)? {
         (bytes, RAW) if bytes.len() == into.len() => into.copy_from_slice(bytes),
         (bytes, LZ4) => match lz4_flex::block::decompress_into(bytes, into) {
             Ok(len) if len == into.len() => {}
             _ => return Err("the page does not decompress"),
         },
-        (_, RAW) => return Err("the page's length differs from what its parent says"),
+        (_, RAW) => return Err(WRONG_LENGTH),
         _ => return Err("the page has an unknown compression codec"),
     }
-    Page::check(into)
+    check_page(checks, into)
 }
 
-/// Verifies the checksum, and returns the bytes and their codec.
-fn verified(salt: u64, offset: u64, stored: &[u8]) -> Result<(&[u8], u8), &'static str> {
+/// Checks a [raw](PageLocation::is_raw) page in place: its first `raw_len` bytes are the page.
+///
+/// # Errors
+/// Says what is wrong.
+pub(crate) fn check_raw(
+    checks: PageChecks,
+    salt: u64,
+    location: PageLocation,
+    stored: &[u8],
+) -> Result<(), &'static str> {
+    match split(checks, salt, location.offset, stored)? {
+        (page, RAW) if page.len() == location.raw_len as usize => check_page(checks, page),
+        (_, RAW) => Err(WRONG_LENGTH),
+        _ => Err("the page has an unknown compression codec"),
+    }
+}
+
+const WRONG_LENGTH: &str = "the page's length differs from what its parent says";
+
+fn check_page(checks: PageChecks, page: &[u8]) -> Result<(), &'static str> {
+    match checks {
+        PageChecks::Full => Page::check(page),
+        PageChecks::LeafHeader => Page::check_leaf_header(page),
+    }
+}
+
+/// The stored bytes and their codec. Verifies the checksum unless the page was verified before.
+fn split(
+    checks: PageChecks,
+    salt: u64,
+    offset: u64,
+    stored: &[u8],
+) -> Result<(&[u8], u8), &'static str> {
     let (summed, sum) = stored
         .split_last_chunk::<8>()
         .ok_or("the page is too short")?;
     let (codec, bytes) = summed.split_last().ok_or("the page is too short")?;
-    if checksum(salt, offset, summed) != u64::from_le_bytes(*sum) {
+    if checks == PageChecks::Full && checksum(salt, offset, summed) != u64::from_le_bytes(*sum) {
         return Err("the checksum does not match");
     }
     Ok((bytes, *codec))

@@ -134,7 +134,7 @@ fn find_records<'t>(
     mut on_found: impl FnMut(usize, Found<'_>),
 ) {
     let pin = cache::pin();
-    let reads = Reads::new(&context.cache, &pin, context.backend);
+    let reads = context.reads(&pin);
     // The candidates of a block's keys, and where those of each key end.
     let mut runs: Vec<&'t Run> = Vec::with_capacity(2 * BLOCK_KEYS);
     let mut ends = [0; BLOCK_KEYS];
@@ -190,7 +190,7 @@ fn search<const W: usize>(
     mut on_result: impl FnMut(usize, Result<Found<'_>>),
 ) -> usize {
     let pin = cache::pin();
-    let reads = Reads::new(&context.cache, &pin, context.backend);
+    let reads = context.reads(&pin);
     let mut next = begun;
     let lookups = std::iter::from_fn(|| {
         let position = *searches.positions.get(next)?;
@@ -227,7 +227,7 @@ pub(crate) fn get<T>(
         run.prefetch_probe(key.hash);
     }
     let pin = cache::pin();
-    let reads = Reads::new(&context.cache, &pin, context.backend);
+    let reads = context.reads(&pin);
     for run in candidates {
         let Some(probe) = probe(run, &key) else {
             continue;
@@ -248,3 +248,6 @@ pub(crate) fn get<T>(
 #[cfg(test)]
 #[path = "lookup_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "trusted_pages_tests.rs"]
+mod trusted_pages_tests;

@@ -142,6 +142,7 @@ impl OneRun {
         ReadContext {
             cache: Arc::clone(&self.cache),
             backend: ReadBackend::Auto,
+            verify_checksums: VerifyChecksums::default(),
         }
     }
 

@@ -1,0 +1,132 @@
+//! Reads of pages that the system has in memory.
+//!
+//! ```text
+//!   to be cached   ──> frame ─ verify ─ publish               uncompressed: read straight to there
+//!   not yet        ──> scratch ─ verify once per opening ─ lend to this batch
+//! ```
+//!
+//! What enters the cache is always verified. Only a lookup trusts a page that was verified before,
+//! and only while it is neither cached nor read from the device. A trusted page that has changed
+//! since may give a wrong answer; a search of it ends all the same.
+
+use super::driver::{PageChecks, PageLocation, PageSource, Reads};
+use super::heap_page::HeapPage;
+use super::slots::Published;
+use super::{ReadBuffer, VerifyChecksums, scratch};
+use crate::io::reads::cached::{is_worth_an_attempt, read_cached};
+use crate::{Error, Result};
+
+impl<'g> Reads<'g> {
+    /// Reads a page if the system has it in memory; otherwise, or if the read fails, `None`: an
+    /// ordinary read finds out.
+    pub(super) fn read_cached(
+        &self,
+        source: &'g dyn PageSource,
+        page_no: u32,
+        location: PageLocation,
+    ) -> Option<Result<Published<'g>>> {
+        // Longer pages are not worth an attempt: the copy alone takes long.
+        let fits_a_frame = location.raw_len as usize <= self.cache.frames.page_bytes();
+        if !fits_a_frame || !is_worth_an_attempt() {
+            return None;
+        }
+        let corrupt = |reason| Error::corrupt_file(source.path(), location.offset, reason);
+        let read = if !source.is_leaf(page_no) || source.slots().is_worth_caching(page_no) {
+            self.read_to_cache(source, page_no, location)
+        } else {
+            self.read_to_scratch(source, page_no, location)
+        };
+        read.map(|read| read.map_err(corrupt))
+    }
+
+    /// Reads a page and puts it into the cache.
+    fn read_to_cache(
+        &self,
+        source: &'g dyn PageSource,
+        page_no: u32,
+        location: PageLocation,
+    ) -> Option<Result<Published<'g>, &'static str>> {
+        let (stored_len, raw_len) = (location.stored_len as usize, location.raw_len as usize);
+        let (file, offset) = (source.file(), location.offset);
+        let opening = file.openings();
+        let mut page = self.cache.allocate(raw_len, self.pin)?;
+        let checked = if source.is_raw(location) && page.room().len() >= stored_len {
+            let stored = page.bytes_mut(stored_len);
+            if !read_cached(file, stored, offset) {
+                return None;
+            }
+            source.check_raw(PageChecks::Full, location, stored)
+        } else {
+            let mut stored = self.scratch(stored_len)?;
+            if !read_cached(file, stored.bytes_mut(), offset) {
+                return None;
+            }
+            let page = page.bytes_mut(raw_len);
+            let checked = source.unstore(PageChecks::Full, location, stored.bytes(), page);
+            scratch::put_back([stored]);
+            checked
+        };
+        Some(checked.map(|()| {
+            self.note_verified(source, page_no, opening);
+            source.slots().publish(page_no, raw_len, page, self.pin)
+        }))
+    }
+
+    /// Reads a page for this batch only.
+    fn read_to_scratch(
+        &self,
+        source: &'g dyn PageSource,
+        page_no: u32,
+        location: PageLocation,
+    ) -> Option<Result<Published<'g>, &'static str>> {
+        let (stored_len, raw_len) = (location.stored_len as usize, location.raw_len as usize);
+        let file = source.file();
+        // Before the read: see `opening_of`.
+        let verified = match self.trusts(source) {
+            true => source.slots().verified().opening_of(page_no),
+            false => None,
+        };
+        let opening = file.openings();
+        let mut stored = self.scratch(stored_len)?;
+        if !read_cached(file, stored.bytes_mut(), location.offset) {
+            return None;
+        }
+        let checks = match verified {
+            Some(verified) if verified == file.openings() => PageChecks::LeafHeader,
+            _ => PageChecks::Full,
+        };
+        let checked = if source.is_raw(location) {
+            let checked = source.check_raw(checks, location, stored.bytes());
+            stored.set_len(raw_len);
+            checked.map(|()| stored)
+        } else {
+            let mut page = self.scratch(raw_len)?;
+            let checked = source.unstore(checks, location, stored.bytes(), page.bytes_mut());
+            scratch::put_back([stored]);
+            checked.map(|()| page)
+        };
+        Some(checked.map(|page| {
+            if checks == PageChecks::Full {
+                self.note_verified(source, page_no, opening);
+            }
+            Published::Uncached(self.pin.lend(page))
+        }))
+    }
+
+    fn scratch(&self, len: usize) -> Option<HeapPage> {
+        scratch::take(len, self.cache.frames.stride_bytes())
+    }
+
+    /// Whether these reads trust pages that were verified before.
+    fn trusts(&self, source: &dyn PageSource) -> bool {
+        self.verify_checksums == VerifyChecksums::Once && source.may_be_trusted()
+    }
+
+    /// Notes that a page has been verified, if the file has not been opened again since it had been
+    /// opened so often.
+    fn note_verified(&self, source: &dyn PageSource, page_no: u32, opening: u64) {
+        if self.trusts(source) && source.file().openings() == opening {
+            source.slots().verified().add(page_no, opening);
+        }
+    }
+}
