@@ -155,8 +155,8 @@ pub struct Options {
     /// How pages are read from disk. Default: with io_uring, or with a pool of threads if the
     /// kernel refuses it.
     pub reads: ReadBackend,
-    /// How often point lookups verify the checksums of pages that they do not find in the cache.
-    /// Default: once for each opening of a file, if the system has the page in memory.
+    /// How often point lookups verify the checksums of leaves that are in the system's memory but
+    /// not in the cache. Default: once for each opening of a file. All other reads verify always.
     pub verify_checksums: VerifyChecksums,
     /// The shape of the tree of runs. Default: as in [`TreeOptions`].
     pub tree: TreeOptions,

@@ -12,9 +12,28 @@
 use super::driver::{PageChecks, PageLocation, PageSource, Reads};
 use super::heap_page::HeapPage;
 use super::slots::Published;
-use super::{ReadBuffer, VerifyChecksums, scratch};
+use super::{ScratchPage, VerifyChecksums, scratch};
 use crate::io::reads::cached::{is_worth_an_attempt, read_cached};
 use crate::{Error, Result};
+
+/// Reads of parts of a verified page.
+pub(crate) struct PartOfPage<'s> {
+    source: &'s dyn PageSource,
+    /// For which the page is verified.
+    opening: u64,
+}
+
+impl PartOfPage<'_> {
+    /// Fills `buffer` from `offset` of the file. `None`: the system does not have it in memory.
+    pub(crate) fn fill(&self, buffer: &mut [u8], offset: u64) -> Option<()> {
+        read_cached(self.source.file(), buffer, offset).then_some(())
+    }
+
+    /// Whether everything was read from the file that was verified. Ask after the last read.
+    pub(crate) fn is_verified(&self) -> bool {
+        self.source.file().openings() == self.opening
+    }
+}
 
 impl<'g> Reads<'g> {
     /// Reads a page if the system has it in memory; otherwise, or if the read fails, `None`: an
@@ -55,7 +74,11 @@ impl<'g> Reads<'g> {
             if !read_cached(file, stored, offset) {
                 return None;
             }
-            source.check_raw(PageChecks::Full, location, stored)
+            let checked = source.check_raw(PageChecks::Full, location, stored);
+            if checked.is_ok() {
+                self.note_leaf(source, page_no, location, &stored[..raw_len]);
+            }
+            checked
         } else {
             let mut stored = self.scratch(stored_len)?;
             if !read_cached(file, stored.bytes_mut(), offset) {
@@ -107,10 +130,31 @@ impl<'g> Reads<'g> {
         };
         Some(checked.map(|page| {
             if checks == PageChecks::Full {
+                self.note_leaf(source, page_no, location, page.bytes());
                 self.note_verified(source, page_no, opening);
             }
             Published::Uncached(self.pin.lend(page))
         }))
+    }
+
+    /// Reads of parts of a page, if it was verified, is not to be cached, and the system may have it
+    /// in memory.
+    pub(crate) fn part_of_page<'s>(
+        &self,
+        source: &'s dyn PageSource,
+        page_no: u32,
+    ) -> Option<PartOfPage<'s>> {
+        if !self.trusts(source) || !self.may_read_cached() {
+            return None;
+        }
+        let opening = source.slots().verified().opening_of(page_no)?;
+        let is_wanted = !source.slots().is_worth_caching(page_no) && is_worth_an_attempt();
+        is_wanted.then_some(PartOfPage { source, opening })
+    }
+
+    /// A buffer for parts of pages.
+    pub(crate) fn scratch_page(&self) -> ScratchPage {
+        ScratchPage::new(self.cache.frames.stride_bytes())
     }
 
     fn scratch(&self, len: usize) -> Option<HeapPage> {
@@ -120,6 +164,19 @@ impl<'g> Reads<'g> {
     /// Whether these reads trust pages that were verified before.
     fn trusts(&self, source: &dyn PageSource) -> bool {
         self.verify_checksums == VerifyChecksums::Once && source.may_be_trusted()
+    }
+
+    /// Notes a verified leaf's place, before it is noted that it has been verified.
+    fn note_leaf(
+        &self,
+        source: &dyn PageSource,
+        page_no: u32,
+        location: PageLocation,
+        page: &[u8],
+    ) {
+        if self.trusts(source) && source.is_leaf(page_no) {
+            source.note_leaf(page_no, location, page);
+        }
     }
 
     /// Notes that a page has been verified, if the file has not been opened again since it had been

@@ -70,6 +70,9 @@ pub(crate) trait PageSource: Sync {
     /// Whether a lookup may trust a leaf that was verified before.
     fn may_be_trusted(&self) -> bool;
 
+    /// Notes where a leaf is, once it has been verified.
+    fn note_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]);
+
     /// Whether the page's stored form begins with the page as it is.
     fn is_raw(&self, location: PageLocation) -> bool;
 
@@ -168,11 +171,9 @@ impl<'g> Reads<'g> {
     }
 
     /// These reads, which trust pages as the option says. Without it, they verify every page.
-    pub(crate) fn verifying(self, verify_checksums: VerifyChecksums) -> Self {
-        Reads {
-            verify_checksums,
-            ..self
-        }
+    pub(crate) fn verifying(mut self, verify_checksums: VerifyChecksums) -> Self {
+        self.verify_checksums = verify_checksums;
+        self
     }
 
     /// A page in the cache, together with the rest of its frame: the caller need not know its
@@ -182,6 +183,11 @@ impl<'g> Reads<'g> {
         let bytes = slots.get(page_no, usize::MAX, self.pin)?;
         self.hits.set(self.hits.get() + 1);
         Some(bytes)
+    }
+
+    /// Counts a page of which the caller has read a part by itself.
+    pub(crate) fn count_miss(&self) {
+        self.misses.set(self.misses.get() + 1);
     }
 
     /// Counts a page that the caller has found in the cache by itself.
@@ -306,10 +312,15 @@ impl<'g> Reads<'g> {
             .set(self.parked.get() - request.waiters as usize);
     }
 
+    /// Whether this thread may read what the system has in memory. The other backends are to read
+    /// everything.
+    pub(super) fn may_read_cached(&self) -> bool {
+        matches!(self.backend, ReadBackend::Auto | ReadBackend::Sync)
+    }
+
     /// Answers queued requests for pages that the system has in memory.
     fn answer_cached(&self, state: &mut ReadState<'g>) {
-        // The other two are to read everything.
-        if !matches!(self.backend, ReadBackend::Auto | ReadBackend::Sync) {
+        if !self.may_read_cached() {
             return;
         }
         let mut queued = std::mem::take(&mut state.queued);

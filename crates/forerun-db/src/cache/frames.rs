@@ -27,11 +27,10 @@
 )]
 
 use forerun_core::sync::OnceLock;
-use forerun_core::sync::atomic::{AtomicUsize, Ordering};
+use forerun_core::sync::atomic::Ordering;
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, unprotected};
 use forerun_core::arch::prefetch_read;
@@ -80,7 +79,7 @@ impl Pin {
     pub(super) fn lend(&self, page: HeapPage) -> &[u8] {
         let mut lent = self.lent.borrow_mut();
         lent.push(page);
-        let bytes: *const [u8] = lent.last().map_or(&[][..], HeapPage::bytes);
+        let bytes: *const [u8] = lent.last().map_or(&[][..], |page| page.bytes());
         // SAFETY: the pointer comes from a slice of a page that the pin owns from now on. Only this
         // function and `drop` access the list, and this one only adds to it: no page in it is
         // changed, moved out or freed before the pin is dropped. The slice borrows the pin, so it

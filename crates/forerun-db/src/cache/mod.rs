@@ -3,7 +3,7 @@
 //! ```text
 //!   run ── PageSlots ── one word per page ──> frame ──> bytes        slots.rs, page_words.rs, frames.rs
 //!                                             ^
-//!   miss: read, verify ── publish ────────────┘                      driver.rs
+//!   miss: read, verify ── publish ────────────┘                      driver.rs, read_buffer.rs
 //!                            └ no free frame: evict, wait            s3_fifo.rs
 //!   what the system has in memory                                     cached_reads.rs
 //!   pages for one batch only                                          heap_page.rs, scratch.rs
@@ -30,6 +30,7 @@ mod holders;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod page_words;
+mod read_buffer;
 mod s3_fifo;
 mod scratch;
 mod slots;
@@ -46,6 +47,7 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{CACHE_LINE_BYTES, Pages, metrics};
 
 pub(crate) use frames::{Pin, pin, reclaim};
+pub(crate) use scratch::ScratchPage;
 pub(crate) use slots::{HeldPage, HoldPermit, PageSlots};
 pub(crate) use verified_pages::VerifiedPages;
 pub use verified_pages::VerifyChecksums;
@@ -55,6 +57,7 @@ use automatic::CapacitySource;
 use counters::Counters;
 use frames::{Frames, FreeFrame, ReleasedFrames, UnusedFrames};
 use heap_page::HeapPage;
+use read_buffer::{OwnedFrame, ReadBuffer};
 use s3_fifo::{Ghosts, S3Fifo};
 
 /// Pages get at least a quarter of the budget, however much memory other things take.
@@ -170,60 +173,6 @@ struct CacheState {
     charged_bytes: usize,
     /// Reservation for large pages.
     reserved_bytes: usize,
-}
-
-/// A frame that belongs to its owner alone. Dropping it frees it.
-struct OwnedFrame<'c> {
-    cache: &'c PageCache,
-    /// `Some` until it is published.
-    free_frame: Option<FreeFrame>,
-}
-
-impl OwnedFrame<'_> {
-    /// Takes the frame out, to publish it.
-    fn into_free_frame(mut self) -> FreeFrame {
-        self.free_frame
-            .take()
-            .expect("an owned frame is published once")
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.free_frame {
-            Some(free_frame) => self.cache.frames.free_frame_bytes(free_frame),
-            None => &mut [],
-        }
-    }
-}
-
-impl Drop for OwnedFrame<'_> {
-    fn drop(&mut self) {
-        if let Some(free_frame) = self.free_frame.take() {
-            let mut state = self.cache.lock();
-            let bytes = self.cache.frames.stride_bytes();
-            self.cache.put_back(&mut state, free_frame, bytes);
-        }
-    }
-}
-
-/// A page that was read, in the place it was read to.
-enum ReadBuffer<'c> {
-    Frame(OwnedFrame<'c>),
-    Heap(HeapPage),
-}
-
-impl ReadBuffer<'_> {
-    /// All that it has room for.
-    fn room(&mut self) -> &mut [u8] {
-        match self {
-            ReadBuffer::Frame(frame) => frame.bytes_mut(),
-            ReadBuffer::Heap(page) => page.bytes_mut(),
-        }
-    }
-
-    /// The first `len` bytes, which the page fills.
-    fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
-        &mut self.room()[..len]
-    }
 }
 
 impl PageCache {
@@ -354,6 +303,24 @@ impl PageCache {
         self.try_charge_within(bytes, max)
     }
 
+    /// [`try_charge`](Self::try_charge) that leaves evictions to the next page, so that it can be
+    /// called while pinned.
+    pub(crate) fn try_charge_pinned(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        let mut state = self.lock();
+        let capacity_bytes = self.capacity_bytes();
+        let max = capacity_bytes - capacity_bytes / PAGES_SHARE_MIN;
+        if state.charged_bytes.saturating_add(bytes) > max {
+            return None;
+        }
+        state.charged_bytes += bytes;
+        self.shrink(&mut state);
+        self.note_space(&state);
+        Some(Charge {
+            cache: Arc::clone(self),
+            bytes,
+        })
+    }
+
     /// Charges an index's memory, if everything that is charged then stays within the indexes'
     /// share.
     pub(crate) fn try_charge_index(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
@@ -436,10 +403,7 @@ impl PageCache {
             taken = take();
         }
         match taken {
-            Some(free_frame) => Some(ReadBuffer::Frame(OwnedFrame {
-                cache: self,
-                free_frame: Some(free_frame),
-            })),
+            Some(free_frame) => Some(ReadBuffer::Frame(OwnedFrame::new(self, free_frame))),
             None => HeapPage::new(len).map(ReadBuffer::Heap),
         }
     }

@@ -51,6 +51,40 @@ pub(super) fn put_back(pages: impl IntoIterator<Item = HeapPage>) {
     });
 }
 
+/// A buffer outside a batch's pages, taken from the thread when it is first used.
+pub(crate) struct ScratchPage {
+    page: Option<HeapPage>,
+    usual: usize,
+}
+
+impl ScratchPage {
+    pub(super) fn new(usual: usize) -> ScratchPage {
+        ScratchPage { page: None, usual }
+    }
+
+    /// `len` bytes with any contents; `None` if there is no memory.
+    pub(crate) fn bytes_mut(&mut self, len: usize) -> Option<&mut [u8]> {
+        let page = match self.page.take().filter(|page| page.capacity() >= len) {
+            Some(page) => page,
+            None => take(len, self.usual)?,
+        };
+        let page = self.page.insert(page);
+        page.set_len(len);
+        Some(page.bytes_mut())
+    }
+
+    /// What was last written.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.page.as_ref().map_or(&[], HeapPage::bytes)
+    }
+}
+
+impl Drop for ScratchPage {
+    fn drop(&mut self) {
+        put_back(self.page.take());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

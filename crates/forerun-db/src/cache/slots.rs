@@ -13,7 +13,8 @@ use forerun_core::sync::atomic::Ordering;
 use super::frames::{FrameNo, Frames, Pin, pin};
 use super::page_words::{WordState, Words};
 use super::s3_fifo::Victim;
-use super::{CacheState, Charge, PageCache, ReadBuffer, VerifiedPages};
+use super::read_buffer::ReadBuffer;
+use super::{CacheState, Charge, PageCache, VerifiedPages};
 
 /// One word for each page of a run, so finding a child page takes no search.
 #[derive(Debug)]

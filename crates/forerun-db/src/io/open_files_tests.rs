@@ -240,6 +240,7 @@ fn files_beyond_the_limit_are_closed_once_their_reads_end() {
                 path: path.into(),
                 file: Mutex::default(),
                 is_used: AtomicBool::new(false),
+                openings: AtomicU64::new(0),
             }),
         }
     });

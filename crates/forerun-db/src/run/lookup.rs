@@ -78,6 +78,10 @@ impl PageSource for Run {
         matches!(self.order(), KeyOrder::Bytewise)
     }
 
+    fn note_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]) {
+        Run::note_leaf(self, page_no, location, Page::new(page));
+    }
+
     fn is_raw(&self, location: PageLocation) -> bool {
         location.is_raw()
     }

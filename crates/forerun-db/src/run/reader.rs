@@ -13,6 +13,7 @@ use std::sync::Arc;
 use forerun_core::sync::OnceLock;
 
 use super::filter::Filter;
+use super::leaf_places::LeafPlaces;
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header, check_version};
 use super::obsolete_files::ObsoleteFiles;
 use super::page::{LEAF_RECORD_BYTES, LINE_BYTES, Page, PageKind};
@@ -22,9 +23,6 @@ use crate::cache::{Charge, PageCache, PageSlots};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::{Io, IoFile, OpenMode};
 use crate::{Error, Result};
-
-/// The longest record to prefetch; the hardware prefetcher follows longer ones.
-const PREFETCH_BYTES_MAX: u64 = 4 * LINE_BYTES as u64;
 
 /// What an index or a filter says about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +54,10 @@ pub(crate) struct Run {
     index_range: Range<u64>,
     /// Set once the index fits into its share of the cache's budget: `None` if it is damaged.
     index: OnceLock<Option<(RecordIndex, Charge)>>,
-    /// Bytes of an average record, up to a few lines.
-    usual_record_bytes: usize,
+    /// Bytes of an average record.
+    average_record_bytes: usize,
+    /// Made when the first one is noted, if it fits into the cache's budget.
+    leaf_places: OnceLock<Option<(LeafPlaces, Charge)>>,
     root: LineAligned,
     root_location: PageLocation,
     slots: PageSlots,
@@ -122,7 +122,7 @@ impl Run {
         let slots = PageSlots::new(cache, meta.pages() as usize);
         let charge = cache.charge(footer.root.raw_len as usize);
         // The metadata may say anything: it is not compared with the pages here.
-        let usual_record_bytes =
+        let average_record_bytes =
             (meta.raw_bytes / meta.entries.max(1)).saturating_add(LEAF_RECORD_BYTES as u64);
         Ok(Run {
             number,
@@ -136,7 +136,8 @@ impl Run {
             filter: OnceLock::new(),
             index_range,
             index: OnceLock::new(),
-            usual_record_bytes: usual_record_bytes.min(PREFETCH_BYTES_MAX) as usize,
+            average_record_bytes: usize::try_from(average_record_bytes).unwrap_or(usize::MAX),
+            leaf_places: OnceLock::new(),
             root,
             root_location: footer.root,
             slots,
@@ -232,10 +233,32 @@ impl Run {
         }
     }
 
-    /// Bytes of an average record, at most four lines.
+    /// Bytes of an average record, as the metadata says.
     #[inline(always)]
-    pub(crate) fn usual_record_bytes(&self) -> usize {
-        self.usual_record_bytes
+    pub(crate) fn average_record_bytes(&self) -> usize {
+        self.average_record_bytes
+    }
+
+    /// The noted places of leaves, if there are any.
+    #[inline(always)]
+    pub(super) fn leaf_places(&self) -> Option<&LeafPlaces> {
+        self.leaf_places.get()?.as_ref().map(|(places, _)| places)
+    }
+
+    /// Notes a verified leaf's place, for lookups that begin with the index.
+    pub(super) fn note_leaf(&self, page_no: u32, location: PageLocation, page: Page<'_>) {
+        if self.index().is_none() {
+            return;
+        }
+        let leaf_pages = self.meta.leaf_pages;
+        let make = || {
+            let bytes = LeafPlaces::memory_bytes(leaf_pages);
+            let charge = self.slots.cache().try_charge_pinned(bytes)?;
+            Some((LeafPlaces::new(leaf_pages), charge))
+        };
+        if let Some((places, _)) = self.leaf_places.get_or_init(make) {
+            places.note(page_no, location, page);
+        }
     }
 
     /// The index's size in the file without its trailer; 0 if the run has none.

@@ -1,6 +1,7 @@
 //! Pages that the system has in memory: which of them the cache takes, and which it verifies.
 
 use std::fs::File;
+use std::ops::Range;
 
 use super::numbered_pages::*;
 use super::*;

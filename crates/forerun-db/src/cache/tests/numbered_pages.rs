@@ -96,6 +96,7 @@ impl PageSource for Numbered {
     fn may_be_trusted(&self) -> bool {
         true
     }
+    fn note_leaf(&self, _: u32, _: PageLocation, _: &[u8]) {}
     fn is_raw(&self, _: PageLocation) -> bool {
         false
     }

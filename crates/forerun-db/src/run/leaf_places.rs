@@ -1,0 +1,91 @@
+//! Where leaves are in the file, for lookups that read a single record of a leaf.
+//!
+//! ```text
+//!   place   │ prefix's first 16 bytes │ raw_len 32 │ records_start 24 │ prefix_len 8 │ offset + 1 │    32 bytes a leaf
+//! ```
+//!
+//! A leaf's place is noted when the leaf has been verified. Only uncompressed leaves whose prefix
+//! has at most 16 bytes have one.
+
+use forerun_core::arch::prefetch_read;
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
+
+use super::page::{INLINE_PREFIX_BYTES, Page};
+use super::stored::PageLocation;
+
+/// Where a leaf is, and what a record needs of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LeafPlace {
+    /// Offset in the file.
+    pub(super) offset: u64,
+    /// Bytes of the page, as it is in the file.
+    pub(super) raw_len: usize,
+    pub(super) records_start: usize,
+    /// The keys' common prefix, as [`packed`](super::page_search::packed).
+    pub(super) prefix: u128,
+    pub(super) prefix_len: usize,
+}
+
+/// A place, or zeros.
+#[derive(Debug, Default)]
+#[repr(align(32))]
+struct Words([AtomicU64; 4]);
+
+/// The places of a run's leaves.
+#[derive(Debug)]
+pub(super) struct LeafPlaces(Box<[Words]>);
+
+impl LeafPlaces {
+    /// The memory for so many leaves.
+    pub(super) fn memory_bytes(leaf_pages: u32) -> usize {
+        leaf_pages as usize * size_of::<Words>()
+    }
+
+    /// No places of so many leaves.
+    pub(super) fn new(leaf_pages: u32) -> LeafPlaces {
+        LeafPlaces((0..leaf_pages).map(|_| Words::default()).collect())
+    }
+
+    /// Prefetches a leaf's place. Any number is allowed.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, page_no: u32) {
+        prefetch_read(self.0.as_ptr().wrapping_add(page_no as usize));
+    }
+
+    /// A leaf's place, if it is noted.
+    #[inline]
+    pub(super) fn get(&self, page_no: u32) -> Option<LeafPlace> {
+        let Words([high, low, lens, offset]) = self.0.get(page_no as usize)?;
+        // Acquire: pairs with the Release in `note`, so the other words are complete.
+        let offset = offset.load(Ordering::Acquire).checked_sub(1)?;
+        // Relaxed: see above. Every thread notes the same words.
+        let [high, low, lens] = [high, low, lens].map(|word| word.load(Ordering::Relaxed));
+        Some(LeafPlace {
+            offset,
+            raw_len: (lens >> 32) as usize,
+            records_start: (lens >> 8 & 0xff_ffff) as usize,
+            prefix: u128::from(high) << 64 | u128::from(low),
+            prefix_len: (lens & 0xff) as usize,
+        })
+    }
+
+    /// Notes a verified leaf's place.
+    pub(super) fn note(&self, page_no: u32, location: PageLocation, page: Page<'_>) {
+        let Some(Words([high, low, lens, offset])) = self.0.get(page_no as usize) else {
+            return;
+        };
+        let (prefix_len, records_start) = (page.prefix_len(), page.records_start());
+        if !location.is_raw() || prefix_len > INLINE_PREFIX_BYTES || records_start > 0xff_ffff {
+            return;
+        }
+        let prefix = u128::from_be_bytes(*page.inline_prefix());
+        // Relaxed: published by the last store.
+        high.store((prefix >> 64) as u64, Ordering::Relaxed);
+        low.store(prefix as u64, Ordering::Relaxed);
+        let packed_lens =
+            u64::from(location.raw_len) << 32 | (records_start as u64) << 8 | prefix_len as u64;
+        lens.store(packed_lens, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `get`.
+        offset.store(location.offset + 1, Ordering::Release);
+    }
+}

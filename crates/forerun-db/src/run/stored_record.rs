@@ -1,0 +1,81 @@
+//! Reads the one record that a run's index has found, from the file, in a leaf that is not in
+//! memory.
+//!
+//! ```text
+//!   place ─> place of the leaf ─> file │ … │ tag │ value_len │ suffix │ value │ … │
+//!                                          └──────── one short read ────────┘
+//! ```
+//!
+//! The copy of a whole page costs several times what the system call does. So a record is read
+//! alone if the leaf was verified before, is not compressed and should not enter the cache, and if
+//! the system has it in memory. Everything else is left to a search through the pages.
+
+use super::SearchKey;
+use super::indexed_record::{Prefix, answer, record_len};
+use super::leaf_places::LeafPlace;
+use super::lookup::Found;
+use super::page::LEAF_RECORD_BYTES;
+use super::reader::Run;
+use super::record_index::RecordAddress;
+use crate::cache::ScratchPage;
+use crate::cache::driver::Reads;
+
+/// The longest record that is read alone.
+const RECORD_BYTES_MAX: usize = 4 << 10;
+
+/// The record at an address that an index has found, in a leaf that is not in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct StoredRecord<'g> {
+    run: &'g Run,
+    address: RecordAddress,
+}
+
+impl<'g> StoredRecord<'g> {
+    /// The record at this address. Prefetches what [`find`](Self::find) needs to know of its leaf.
+    /// `None` if the index does not know where the record begins.
+    #[inline(always)]
+    pub(crate) fn prefetched(run: &'g Run, address: RecordAddress) -> Option<StoredRecord<'g>> {
+        run.leaf_places()?.prefetch(address.page);
+        (address.offset > 0).then_some(StoredRecord { run, address })
+    }
+
+    /// The answer of the record, which is read into `buffer`. `None` if a search has to find it.
+    pub(crate) fn find<'b>(
+        self,
+        key: &SearchKey<'_>,
+        reads: &Reads<'_>,
+        buffer: &'b mut ScratchPage,
+    ) -> Option<Found<'b>> {
+        let StoredRecord { run, address } = self;
+        let place = run.leaf_places()?.get(address.page)?;
+        let at = address.offset as usize;
+        let room = place.raw_len.checked_sub(at)?;
+        if at < place.records_start || room < LEAF_RECORD_BYTES {
+            return None;
+        }
+        let part = reads.part_of_page(run, address.page)?;
+        let usual = run
+            .average_record_bytes()
+            .clamp(LEAF_RECORD_BYTES, RECORD_BYTES_MAX);
+        let offset = place.offset + at as u64;
+        let len = usual.min(room);
+        part.fill(buffer.bytes_mut(len)?, offset)?;
+        let whole = record_len(buffer.bytes())?;
+        if whole > room.min(RECORD_BYTES_MAX) {
+            return None;
+        }
+        if whole > len {
+            part.fill(buffer.bytes_mut(whole)?, offset)?;
+        }
+        if !part.is_verified() {
+            return None;
+        }
+        let LeafPlace {
+            prefix, prefix_len, ..
+        } = place;
+        let prefix = Prefix::Short(prefix_len, prefix);
+        let found = answer(run, buffer.bytes(), prefix, key)?;
+        reads.count_miss();
+        Some(found)
+    }
+}
