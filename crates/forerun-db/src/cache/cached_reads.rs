@@ -19,6 +19,7 @@ use crate::{Error, Result};
 /// Reads of parts of a verified page.
 pub(crate) struct PartOfPage<'s> {
     source: &'s dyn PageSource,
+    page_no: u32,
     /// For which the page is verified.
     opening: u64,
 }
@@ -32,6 +33,11 @@ impl PartOfPage<'_> {
     /// Whether everything was read from the file that was verified. Ask after the last read.
     pub(crate) fn is_verified(&self) -> bool {
         self.source.file().openings() == self.opening
+    }
+
+    /// Notes that the parts are what the lookup wanted.
+    pub(crate) fn note_wanted(&self) {
+        self.source.slots().note_wanted(self.page_no);
     }
 }
 
@@ -133,6 +139,7 @@ impl<'g> Reads<'g> {
                 self.note_leaf(source, page_no, location, page.bytes());
                 self.note_verified(source, page_no, opening);
             }
+            source.slots().note_wanted(page_no);
             Published::Uncached(self.pin.lend(page))
         }))
     }
@@ -149,7 +156,11 @@ impl<'g> Reads<'g> {
         }
         let opening = source.slots().verified().opening_of(page_no)?;
         let is_wanted = !source.slots().is_worth_caching(page_no) && is_worth_an_attempt();
-        is_wanted.then_some(PartOfPage { source, opening })
+        is_wanted.then_some(PartOfPage {
+            source,
+            page_no,
+            opening,
+        })
     }
 
     /// A buffer for parts of pages.

@@ -11,7 +11,7 @@
 //! have been made as there are pages, it goes straight to the main queue.
 //!
 //! In a full cache, a page that the system has in memory begins as a ghost: its first lookup is
-//! answered without the cache ([`Ghosts::is_recent`]).
+//! answered without the cache.
 //!
 //! The queues are lists linked through the frames' nodes, so that dropping a run removes its pages
 //! from the middle.

@@ -12,8 +12,8 @@ use forerun_core::sync::atomic::Ordering;
 
 use super::frames::{FrameNo, Frames, Pin, pin};
 use super::page_words::{WordState, Words};
-use super::s3_fifo::Victim;
 use super::read_buffer::ReadBuffer;
+use super::s3_fifo::Victim;
 use super::{CacheState, Charge, PageCache, VerifiedPages};
 
 /// One word for each page of a run, so finding a child page takes no search.
@@ -52,19 +52,18 @@ impl PageSlots {
     }
 
     /// Whether a page that the system has in memory should enter the cache: there is space without
-    /// an eviction, or it was here or wanted not long ago. If not, notes that it was wanted.
+    /// an eviction, or it was here or [wanted](Self::note_wanted) not long ago.
     pub(super) fn is_worth_caching(&self, page_no: u32) -> bool {
-        let cache = &*self.cache;
-        if cache.has_space() {
-            return true;
-        }
-        match self.words.ghost(page_no) {
-            Some(ghost) if !cache.ghosts.is_recent(ghost) => {
-                self.words.set_ghost(page_no, ghost, cache.ghosts.next());
-                false
-            }
-            // It is recent, or another thread was faster and the page is here already.
-            _ => true,
+        let ghost = self.words.ghost(page_no);
+        // Without a word for a ghost entry, another thread was faster and the page is here already.
+        self.cache.has_space() || ghost.is_none_or(|ghost| self.cache.ghosts.is_recent(ghost))
+    }
+
+    /// Notes that a page was wanted and did not enter the cache.
+    pub(super) fn note_wanted(&self, page_no: u32) {
+        if let Some(ghost) = self.words.ghost(page_no) {
+            let next = self.cache.ghosts.next();
+            self.words.set_ghost(page_no, ghost, next);
         }
     }
 

@@ -75,6 +75,7 @@ impl<'g> StoredRecord<'g> {
         } = place;
         let prefix = Prefix::Short(prefix_len, prefix);
         let found = answer(run, buffer.bytes(), prefix, key)?;
+        part.note_wanted();
         reads.count_miss();
         Some(found)
     }
