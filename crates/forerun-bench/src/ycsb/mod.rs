@@ -135,7 +135,12 @@ struct Cell {
 }
 
 impl Bench<'_> {
-    fn measure(&self, engines: &[&dyn Engine], cache_bytes: Option<u64>, emit: Emit<'_>) -> Result<()> {
+    fn measure(
+        &self,
+        engines: &[&dyn Engine],
+        cache_bytes: Option<u64>,
+        emit: Emit<'_>,
+    ) -> Result<()> {
         let reservation = self.reservation();
         let place = StoreLocation {
             parent: self.args.dir.clone(),
