@@ -111,10 +111,11 @@ impl<'g> Reads<'g> {
         let (stored_len, raw_len) = (location.stored_len as usize, location.raw_len as usize);
         let file = source.file();
         // Before the read: see `opening_of`.
-        let verified = match self.trusts(source) {
-            true => source.slots().verified().opening_of(page_no),
-            false => None,
-        };
+        let verified = source
+            .slots()
+            .verified()
+            .opening_of(page_no)
+            .filter(|_| self.trusts(source));
         let opening = file.openings();
         let mut stored = self.scratch(stored_len)?;
         if !read_cached(file, stored.bytes_mut(), location.offset) {

@@ -383,9 +383,10 @@ impl Driver for Reads<'_> {
             return;
         }
         // Lookups that have their page now do not wait for the others.
-        let wait = match self.parked.get() < parked {
-            true => Wait::Never,
-            false => wait,
+        let wait = if self.parked.get() < parked {
+            Wait::Never
+        } else {
+            wait
         };
         let reads = state.reads.get_or_insert_with(|| {
             // A thread that is exiting may have no thread-local values any more.

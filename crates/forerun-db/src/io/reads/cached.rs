@@ -39,9 +39,10 @@ pub(crate) fn is_worth_an_attempt() -> bool {
 /// read reports what is wrong.
 pub(crate) fn read_cached(file: &dyn IoFile, buffer: &mut [u8], offset: u64) -> bool {
     let is_read = is_filled(file, buffer, offset);
-    let after_failure = match is_read {
-        true => 0,
-        false => (2 * ATTEMPTS.get().after_failure).clamp(1, LEFT_OUT_MAX),
+    let after_failure = if is_read {
+        0
+    } else {
+        (2 * ATTEMPTS.get().after_failure).clamp(1, LEFT_OUT_MAX)
     };
     ATTEMPTS.set(Attempts {
         left_out: after_failure,
