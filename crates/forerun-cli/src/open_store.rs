@@ -7,7 +7,6 @@ use clap::ValueEnum;
 use forerun_core::size::parse_size;
 use forerun_db::{
     Access, Create, Db, Durability, Error, Keyspace, MemoryChecks, Options, Recovery,
-    VerifyChecksums,
 };
 
 use crate::exit;
@@ -153,10 +152,10 @@ impl StoreOptions {
             RecoveryArg::DropTail => Recovery::DropTail,
             RecoveryArg::SkipCorrupt => Recovery::SkipCorrupt,
         };
-        let (checks, verify_checksums) = if self.paranoid {
-            (MemoryChecks::Paranoid, VerifyChecksums::Always)
+        let checks = if self.paranoid {
+            MemoryChecks::Paranoid
         } else {
-            (MemoryChecks::Off, VerifyChecksums::Once)
+            MemoryChecks::Off
         };
         let options = Options::default();
         let memory_limit_bytes = self.memory_limit.unwrap_or(options.memory_limit_bytes);
@@ -167,7 +166,6 @@ impl StoreOptions {
             .memtable_bytes(self.memtable)
             .cache_bytes(self.cache)
             .checks(checks)
-            .verify_checksums(verify_checksums)
             .recovery(recovery);
         let db = options
             .in_stored_order(|options| Db::open(path, options.clone()))

@@ -156,7 +156,8 @@ pub struct Options {
     /// kernel refuses it.
     pub reads: ReadBackend,
     /// How often point lookups verify the checksums of leaves that are in the system's memory but
-    /// not in the cache. Default: once for each opening of a file. All other reads verify always.
+    /// not in the cache. Default: once for each opening of a file. All other reads verify always,
+    /// and so does a store whose [`checks`](Self::checks) are paranoid.
     pub verify_checksums: VerifyChecksums,
     /// The shape of the tree of runs. Default: as in [`TreeOptions`].
     pub tree: TreeOptions,
@@ -255,6 +256,14 @@ setters! {
 }
 
 impl Options {
+    /// How often lookups verify checksums.
+    pub(crate) fn lookups_verify(&self) -> VerifyChecksums {
+        match self.checks {
+            MemoryChecks::Off => self.verify_checksums,
+            MemoryChecks::Paranoid => VerifyChecksums::Always,
+        }
+    }
+
     /// Adds the options of one keyspace to [`keyspaces`](#structfield.keyspaces).
     ///
     /// ```

@@ -6,14 +6,16 @@
 //! ```
 //!
 //! What enters the cache is always verified. Only a lookup trusts a page that was verified before,
-//! and only while it is neither cached nor read from the device. A trusted page that has changed
-//! since may give a wrong answer; a search of it ends all the same.
+//! and only while it is neither cached nor read by itself from the device. A page is verified again
+//! if the system does not have it, if any check of it has failed, or if it lacks what a lookup
+//! wanted. A trusted page that has changed since may give a wrong value; a search of it ends all
+//! the same.
 
 use super::driver::{PageChecks, PageLocation, PageSource, Reads};
 use super::heap_page::HeapPage;
 use super::slots::Published;
 use super::{ScratchPage, VerifyChecksums, scratch};
-use crate::io::reads::cached::{is_worth_an_attempt, read_cached};
+use crate::io::reads::cached::{is_attempt_due, is_worth_an_attempt, read_cached};
 use crate::{Error, Result};
 
 /// Reads of parts of a verified page.
@@ -22,12 +24,24 @@ pub(crate) struct PartOfPage<'s> {
     page_no: u32,
     /// For which the page is verified.
     opening: u64,
+    /// See [`PageSlots::note_wanted`](super::PageSlots::note_wanted).
+    last_ghost: u64,
 }
 
 impl PartOfPage<'_> {
     /// Fills `buffer` from `offset` of the file. `None`: the system does not have it in memory.
     pub(crate) fn fill(&self, buffer: &mut [u8], offset: u64) -> Option<()> {
-        read_cached(self.source.file(), buffer, offset).then_some(())
+        let is_read = read_cached(self.source.file(), buffer, offset);
+        if !is_read {
+            self.distrust();
+        }
+        is_read.then_some(())
+    }
+
+    /// Notes that the parts were not what the lookup expected: the page is to be verified before
+    /// anything is concluded from that.
+    pub(crate) fn distrust(&self) {
+        self.source.slots().verified().remove(self.page_no);
     }
 
     /// Whether everything was read from the file that was verified. Ask after the last read.
@@ -37,7 +51,8 @@ impl PartOfPage<'_> {
 
     /// Notes that the parts are what the lookup wanted.
     pub(crate) fn note_wanted(&self) {
-        self.source.slots().note_wanted(self.page_no);
+        let slots = self.source.slots();
+        slots.note_wanted(self.page_no, self.last_ghost);
     }
 }
 
@@ -49,6 +64,7 @@ impl<'g> Reads<'g> {
         source: &'g dyn PageSource,
         page_no: u32,
         location: PageLocation,
+        may_trust: bool,
     ) -> Option<Result<Published<'g>>> {
         // Longer pages are not worth an attempt: the copy alone takes long.
         let fits_a_frame = location.raw_len as usize <= self.cache.frames.page_bytes();
@@ -56,11 +72,17 @@ impl<'g> Reads<'g> {
             return None;
         }
         let corrupt = |reason| Error::corrupt_file(source.path(), location.offset, reason);
-        let read = if !source.is_leaf(page_no) || source.slots().is_worth_caching(page_no) {
+        let slots = source.slots();
+        let read = if !source.is_leaf(page_no) || slots.is_worth_caching(page_no, self.last_ghost())
+        {
             self.read_to_cache(source, page_no, location)
         } else {
-            self.read_to_scratch(source, page_no, location)
+            self.read_to_scratch(source, page_no, location, may_trust)
         };
+        if !matches!(read, Some(Ok(_))) {
+            // It is damaged, or the device is to be read.
+            slots.verified().remove(page_no);
+        }
         read.map(|read| read.map_err(corrupt))
     }
 
@@ -80,20 +102,17 @@ impl<'g> Reads<'g> {
             if !read_cached(file, stored, offset) {
                 return None;
             }
-            let checked = source.check_raw(PageChecks::Full, location, stored);
-            if checked.is_ok() {
-                self.note_leaf(source, page_no, location, &stored[..raw_len]);
-            }
-            checked
+            source
+                .check_raw(PageChecks::Full, location, stored)
+                .map(|()| self.note_leaf(source, page_no, location, &stored[..raw_len]))
         } else {
             let mut stored = self.scratch(stored_len)?;
-            if !read_cached(file, stored.bytes_mut(), offset) {
-                return None;
-            }
+            let is_read = read_cached(file, stored.bytes_mut(), offset);
             let page = page.bytes_mut(raw_len);
-            let checked = source.unstore(PageChecks::Full, location, stored.bytes(), page);
+            let checked =
+                is_read.then(|| source.unstore(PageChecks::Full, location, stored.bytes(), page));
             scratch::put_back([stored]);
-            checked
+            checked?.map(|()| self.note_leaf(source, page_no, location, page))
         };
         Some(checked.map(|()| {
             self.note_verified(source, page_no, opening);
@@ -107,6 +126,7 @@ impl<'g> Reads<'g> {
         source: &'g dyn PageSource,
         page_no: u32,
         location: PageLocation,
+        may_trust: bool,
     ) -> Option<Result<Published<'g>, &'static str>> {
         let (stored_len, raw_len) = (location.stored_len as usize, location.raw_len as usize);
         let file = source.file();
@@ -115,10 +135,11 @@ impl<'g> Reads<'g> {
             .slots()
             .verified()
             .opening_of(page_no)
-            .filter(|_| self.trusts(source));
+            .filter(|_| may_trust && self.trusts(source));
         let opening = file.openings();
         let mut stored = self.scratch(stored_len)?;
         if !read_cached(file, stored.bytes_mut(), location.offset) {
+            scratch::put_back([stored]);
             return None;
         }
         let checks = match verified {
@@ -140,8 +161,11 @@ impl<'g> Reads<'g> {
                 self.note_leaf(source, page_no, location, page.bytes());
                 self.note_verified(source, page_no, opening);
             }
-            source.slots().note_wanted(page_no);
-            Published::Uncached(self.pin.lend(page))
+            source.slots().note_wanted(page_no, self.last_ghost());
+            Published::Uncached {
+                bytes: self.pin.lend(page),
+                is_trusted: checks == PageChecks::LeafHeader,
+            }
         }))
     }
 
@@ -156,12 +180,23 @@ impl<'g> Reads<'g> {
             return None;
         }
         let opening = source.slots().verified().opening_of(page_no)?;
-        let is_wanted = !source.slots().is_worth_caching(page_no) && is_worth_an_attempt();
+        let last_ghost = self.last_ghost();
+        let is_wanted = !source.slots().is_worth_caching(page_no, last_ghost) && is_attempt_due();
         is_wanted.then_some(PartOfPage {
             source,
             page_no,
             opening,
+            last_ghost,
         })
+    }
+
+    /// The last ghost entry before these reads noted theirs: two lookups of one batch do not make a
+    /// page one that is wanted again.
+    fn last_ghost(&self) -> u64 {
+        let last = self.last_ghost_before.get();
+        let last = last.unwrap_or_else(|| self.cache.ghosts.last());
+        self.last_ghost_before.set(Some(last));
+        last
     }
 
     /// A buffer for parts of pages.

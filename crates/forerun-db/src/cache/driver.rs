@@ -105,9 +105,9 @@ thread_local! {
 }
 
 /// Once this many heap pages are lent to a batch, it starts no new lookups. Pages that would fit a
-/// frame, and were not to be cached, count a part.
+/// frame, and were not to be cached, count by their bytes.
 const LENT_PAGES_MAX: usize = 8;
-const UNCACHED_PAGES_PER_LENT: usize = 16;
+const UNCACHED_BYTES_PER_LENT: usize = 128 << 10;
 
 /// The reads of one batch.
 pub(crate) struct Reads<'g> {
@@ -120,8 +120,12 @@ pub(crate) struct Reads<'g> {
     /// Pages that were in memory, and pages that had to be read.
     hits: Cell<u64>,
     misses: Cell<u64>,
-    /// Heap pages that were lent to this batch, in parts.
-    lent_parts: Cell<usize>,
+    /// Heap pages that were lent to this batch, but for those that were not to be cached: these in
+    /// bytes.
+    lent_pages: Cell<usize>,
+    uncached_bytes: Cell<usize>,
+    /// The last ghost entry before these reads noted theirs, once it is needed.
+    pub(super) last_ghost_before: Cell<Option<u64>>,
     state: RefCell<ReadState<'g>>,
 }
 
@@ -133,13 +137,25 @@ struct ReadState<'g> {
     done: Vec<Done>,
     buffers: Vec<Vec<u8>>,
     /// Heap pages of this batch, which are not in the cache.
-    lent: Vec<(&'g PageSlots, u32, &'g [u8])>,
+    lent: Vec<LentPage<'g>>,
+    /// Pages that this batch trusted, in vain.
+    distrusted: Vec<(&'g PageSlots, u32)>,
+}
+
+struct LentPage<'g> {
+    slots: &'g PageSlots,
+    page_no: u32,
+    bytes: &'g [u8],
+    /// It was verified before, not when this batch read it.
+    is_trusted: bool,
 }
 
 struct Request<'g> {
     source: &'g dyn PageSource,
     page_no: u32,
     location: PageLocation,
+    /// Whether the page need not be verified if it was verified before.
+    may_trust: bool,
     /// Lookups that have not taken the outcome. 0: the request is free, or will be when its read
     /// ends.
     waiters: u32,
@@ -157,7 +173,9 @@ impl<'g> Reads<'g> {
             parked: Cell::new(0),
             hits: Cell::new(0),
             misses: Cell::new(0),
-            lent_parts: Cell::new(0),
+            lent_pages: Cell::new(0),
+            uncached_bytes: Cell::new(0),
+            last_ghost_before: Cell::new(None),
             state: RefCell::new(ReadState {
                 requests: Vec::new(),
                 free: Vec::new(),
@@ -166,6 +184,7 @@ impl<'g> Reads<'g> {
                 done: Vec::new(),
                 buffers: Vec::new(),
                 lent: Vec::new(),
+                distrusted: Vec::new(),
             }),
         }
     }
@@ -211,7 +230,25 @@ impl<'g> Reads<'g> {
 
     /// Whether enough pages are lent that the batch should end soon.
     pub(crate) fn should_end_batch(&self) -> bool {
-        self.lent_parts.get() >= LENT_PAGES_MAX * UNCACHED_PAGES_PER_LENT
+        let uncached = self.uncached_bytes.get() / UNCACHED_BYTES_PER_LENT;
+        self.lent_pages.get() + uncached >= LENT_PAGES_MAX
+    }
+
+    /// Whether the bytes of a page were trusted. Then the page is verified when this batch asks for
+    /// it again.
+    pub(crate) fn distrust(&self, slots: &'g PageSlots, page_no: u32, bytes: &[u8]) -> bool {
+        if self.uncached_bytes.get() == 0 {
+            return false;
+        }
+        let mut state = self.state.borrow_mut();
+        let is_it = |lent: &LentPage<'_>| std::ptr::eq(lent.bytes.as_ptr(), bytes.as_ptr());
+        let is_trusted =
+            (state.lent.iter().find(|lent| is_it(lent))).is_some_and(|it| it.is_trusted);
+        if is_trusted {
+            slots.verified().remove(page_no);
+            state.distrusted.push((slots, page_no));
+        }
+        is_trusted
     }
 
     /// The request for a page, with one more waiter.
@@ -220,9 +257,12 @@ impl<'g> Reads<'g> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let is_it = |other: &PageSlots, no: u32| no == page_no && std::ptr::eq(other, slots);
+        let distrusted = &state.distrusted;
+        let may_trust = !distrusted.iter().any(|(other, no)| is_it(other, *no));
         let open = state.requests.iter_mut().enumerate().find(|(_, request)| {
             request.waiters > 0
                 && request.location == location
+                && request.may_trust == may_trust
                 && is_it(request.source.slots(), request.page_no)
         });
         if let Some((at, request)) = open {
@@ -237,12 +277,13 @@ impl<'g> Reads<'g> {
         let lent = state
             .lent
             .iter()
-            .find(|(other, no, _)| is_it(other, *no))
-            .map(|&(.., bytes)| Ok(&bytes[..bytes.len().min(location.raw_len as usize)]));
+            .find(|lent| is_it(lent.slots, lent.page_no) && (may_trust || !lent.is_trusted))
+            .map(|lent| Ok(&lent.bytes[..lent.bytes.len().min(location.raw_len as usize)]));
         let request = Request {
             source,
             page_no,
             location,
+            may_trust,
             waiters: 1,
             outcome: lent.or_else(|| check(source, page_no, location).err().map(Err)),
         };
@@ -286,6 +327,9 @@ impl<'g> Reads<'g> {
                     Err(error) => Err(Error::io("read", source.path(), error)),
                     Ok(()) => self.insert_page(source, page_no, location, &done.buffer),
                 };
+            if outcome.is_err() {
+                source.slots().verified().remove(page_no);
+            }
             self.answer(state, at, outcome);
         }
         state.buffers.push(done.buffer);
@@ -295,16 +339,25 @@ impl<'g> Reads<'g> {
     fn answer(&self, state: &mut ReadState<'g>, at: usize, outcome: Result<Published<'g>>) {
         let request = &mut state.requests[at];
         let outcome = outcome.map(|published| {
-            let (bytes, lent_parts) = match published {
-                Published::Cached(bytes) => (bytes, 0),
-                Published::Lent(bytes) => (bytes, UNCACHED_PAGES_PER_LENT),
-                Published::Uncached(bytes) => (bytes, 1),
+            let (bytes, is_trusted) = match published {
+                Published::Cached(bytes) => return bytes,
+                Published::Lent(bytes) => {
+                    self.lent_pages.set(self.lent_pages.get() + 1);
+                    (bytes, false)
+                }
+                Published::Uncached { bytes, is_trusted } => {
+                    self.uncached_bytes
+                        .set(self.uncached_bytes.get() + bytes.len());
+                    self.cache.count_heap_bytes(bytes.len());
+                    (bytes, is_trusted)
+                }
             };
-            if lent_parts > 0 {
-                self.lent_parts.set(self.lent_parts.get() + lent_parts);
-                let slots = request.source.slots();
-                state.lent.push((slots, request.page_no, bytes));
-            }
+            state.lent.push(LentPage {
+                slots: request.source.slots(),
+                page_no: request.page_no,
+                bytes,
+                is_trusted,
+            });
             bytes
         });
         request.outcome = Some(outcome);
@@ -326,8 +379,19 @@ impl<'g> Reads<'g> {
         let mut queued = std::mem::take(&mut state.queued);
         queued.retain(|at| {
             let request = &state.requests[*at as usize];
-            let (source, page_no, location) = (request.source, request.page_no, request.location);
-            let read = self.read_cached(source, page_no, location);
+            if request.waiters == 0 {
+                // Every lookup that waited for it has been dropped.
+                state.free.push(*at);
+                return false;
+            }
+            let Request {
+                source,
+                page_no,
+                location,
+                may_trust,
+                ..
+            } = *request;
+            let read = self.read_cached(source, page_no, location, may_trust);
             let is_read = read.is_some();
             if let Some(outcome) = read {
                 self.answer(state, *at as usize, outcome);
@@ -429,6 +493,8 @@ impl Drop for Reads<'_> {
         if state.reads.is_some() {
             retain_buffers(std::mem::take(&mut state.buffers));
         }
+        // The pin, which owns the pages, is dropped directly after this.
+        self.cache.uncount_heap_bytes(self.uncached_bytes.get());
         self.cache
             .counters
             .count(self.hits.get(), self.misses.get());

@@ -18,10 +18,11 @@
 //! heap, where it is freed with the reader's pin; such a reader should finish soon ([`driver`]).
 //!
 //! A full cache takes a page that the system has in memory only when it is wanted again soon; until
-//! then, reading it acquires no lock. Adding a page acquires one a few times. `holders.rs` lets cursors keep single pages between calls, and `counters.rs` counts.
+//! then, reading it does not acquire the cache's lock. Adding a page acquires it a few times.
+//! `holders.rs` lets cursors keep single pages between calls, and `counters.rs` counts.
 
 mod automatic;
-mod cached_reads;
+pub(crate) mod cached_reads;
 mod counters;
 pub(crate) mod driver;
 mod frames;
@@ -303,22 +304,14 @@ impl PageCache {
         self.try_charge_within(bytes, max)
     }
 
-    /// [`try_charge`](Self::try_charge) that leaves evictions to the next page, so that it can be
-    /// called while pinned.
+    /// [`try_charge`](Self::try_charge) that can be called while pinned: what it evicts becomes free
+    /// once the pin has been dropped.
     pub(crate) fn try_charge_pinned(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let mut state = self.lock();
+        let state = self.lock();
         let capacity_bytes = self.capacity_bytes();
         let max = capacity_bytes - capacity_bytes / PAGES_SHARE_MIN;
-        if state.charged_bytes.saturating_add(bytes) > max {
-            return None;
-        }
-        state.charged_bytes += bytes;
-        self.shrink(&mut state);
-        self.note_space(&state);
-        Some(Charge {
-            cache: Arc::clone(self),
-            bytes,
-        })
+        let fits = state.charged_bytes.saturating_add(bytes) <= max;
+        fits.then(|| self.charge_pinned(state, bytes))
     }
 
     /// Charges an index's memory, if everything that is charged then stays within the indexes'
@@ -333,7 +326,13 @@ impl PageCache {
         fits.then(|| self.charge_state(state, bytes))
     }
 
-    fn charge_state(
+    fn charge_state(self: &Arc<Self>, state: MutexGuard<'_, CacheState>, bytes: usize) -> Charge {
+        let charge = self.charge_pinned(state, bytes);
+        self.evict_to_budget();
+        charge
+    }
+
+    fn charge_pinned(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, CacheState>,
         bytes: usize,
@@ -342,7 +341,6 @@ impl PageCache {
         self.shrink(&mut state);
         drop(state);
         self.evict_ahead(&pin());
-        self.evict_to_budget();
         Charge {
             cache: Arc::clone(self),
             bytes,
@@ -368,6 +366,18 @@ impl PageCache {
     /// Counts hits and misses.
     pub(crate) fn count(&self, hits: u64, misses: u64) {
         self.counters.count(hits, misses);
+    }
+
+    /// Counts memory that a batch's pages take outside the cache.
+    fn count_heap_bytes(&self, bytes: usize) {
+        // Relaxed, here and below: a counter orders nothing.
+        self.heap_page_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn uncount_heap_bytes(&self, bytes: usize) {
+        if bytes > 0 {
+            self.heap_page_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, CacheState> {

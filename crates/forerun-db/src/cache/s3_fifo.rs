@@ -81,6 +81,11 @@ pub(super) struct Ghosts {
 }
 
 impl Ghosts {
+    /// The number of the last entry.
+    pub(super) fn last(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// The number of a new entry.
     pub(super) fn next(&self) -> u64 {
         self.count.fetch_add(1, Ordering::Relaxed) + 1

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 
 use super::heap_page::HeapPage;
 
-/// Bytes of buffers that a thread keeps from one batch to the next.
-const KEPT_BYTES: usize = 2 << 20;
+/// Bytes of buffers that a thread keeps from one batch to the next. Nothing counts them.
+const KEPT_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
 struct Kept {

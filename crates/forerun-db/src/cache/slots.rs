@@ -52,16 +52,21 @@ impl PageSlots {
     }
 
     /// Whether a page that the system has in memory should enter the cache: there is space without
-    /// an eviction, or it was here or [wanted](Self::note_wanted) not long ago.
-    pub(super) fn is_worth_caching(&self, page_no: u32) -> bool {
-        let ghost = self.words.ghost(page_no);
+    /// an eviction, or it was here or [wanted](Self::note_wanted) not long ago, but before the
+    /// ghost entry after `last`.
+    pub(super) fn is_worth_caching(&self, page_no: u32, last: u64) -> bool {
+        let ghosts = &self.cache.ghosts;
+        let is_wanted_again = |ghost| ghost <= last && ghosts.is_recent(ghost);
         // Without a word for a ghost entry, another thread was faster and the page is here already.
-        self.cache.has_space() || ghost.is_none_or(|ghost| self.cache.ghosts.is_recent(ghost))
+        self.cache.has_space() || self.words.ghost(page_no).is_none_or(is_wanted_again)
     }
 
-    /// Notes that a page was wanted and did not enter the cache.
-    pub(super) fn note_wanted(&self, page_no: u32) {
-        if let Some(ghost) = self.words.ghost(page_no) {
+    /// Notes that a page was wanted and did not enter the cache, unless its ghost entry is later
+    /// than the one numbered `last`.
+    pub(super) fn note_wanted(&self, page_no: u32, last: u64) {
+        if let Some(ghost) = self.words.ghost(page_no)
+            && ghost <= last
+        {
             let next = self.cache.ghosts.next();
             self.words.set_ghost(page_no, ghost, next);
         }
@@ -227,7 +232,11 @@ pub(super) enum Published<'g> {
     /// It belongs to this reader until the pin is dropped: there was no space for it.
     Lent(&'g [u8]),
     /// The same, but it was not to be cached.
-    Uncached(&'g [u8]),
+    Uncached {
+        bytes: &'g [u8],
+        /// It was verified before, not now.
+        is_trusted: bool,
+    },
 }
 
 impl PageCache {

@@ -10,8 +10,8 @@
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use forerun_core::sync::{Mutex, PoisonError};
 
-/// How often lookups verify the checksums of pages. Nothing is added to the cache, compacted or
-/// copied unverified, and pages read from the device are always verified.
+/// How often lookups verify the checksums of pages. Nothing is added to the cache or compacted
+/// unverified. With [`MemoryChecks::Paranoid`](crate::MemoryChecks::Paranoid), always.
 ///
 /// ```
 /// use forerun_db::{Options, VerifyChecksums};
@@ -25,10 +25,11 @@ use forerun_core::sync::{Mutex, PoisonError};
 pub enum VerifyChecksums {
     /// Whenever a page is read from a file.
     Always,
-    /// Once for each opening of the file, if the system then has the page in memory and a point
-    /// lookup reads it. If the system's copy has changed since, the lookup may return a wrong
-    /// answer. Only for [`Bytewise`](crate::Bytewise): another comparator may not expect damaged
-    /// keys.
+    /// Once for each opening of the file, by point lookups that find the page in the system's
+    /// memory. If it changes after that, in memory or on the device, they may return a wrong value
+    /// until a scan, a compaction, [`Db::verify`](crate::Db::verify) or another check finds the
+    /// damage. They verify a page again if the system had dropped it or if it lacks the key. Only
+    /// for [`Bytewise`](crate::Bytewise): another comparator may not expect damaged keys.
     #[default]
     Once,
 }
@@ -85,6 +86,9 @@ impl VerifiedPages {
             // It is unknown.
             return;
         }
+        if self.opening_of(page_no) == Some(opening) {
+            return;
+        }
         // A panic leaves nothing half-done.
         let _lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         // Relaxed: it changes under the lock only.
@@ -101,6 +105,14 @@ impl VerifiedPages {
             self.opening.store(opening, Ordering::Release);
         }
         word.fetch_or(1 << (page_no % 64), Ordering::Release);
+    }
+
+    /// Notes that a page is to be verified before it is trusted again.
+    pub(crate) fn remove(&self, page_no: u32) {
+        if self.opening_of(page_no).is_some() {
+            // Relaxed: it orders nothing. Who has read the bit before trusts the page once more.
+            self.bits[page_no as usize / 64].fetch_and(!(1 << (page_no % 64)), Ordering::Relaxed);
+        }
     }
 }
 
@@ -123,7 +135,11 @@ mod tests {
         // A slow reader of the first opening comes too late.
         pages.add(64, 1);
         assert_eq!(pages.opening_of(64), None);
+        pages.add(4, 2);
+        pages.remove(3);
+        assert_eq!((pages.opening_of(3), pages.opening_of(4)), (None, Some(2)));
         // No such page.
+        pages.remove(1000);
         pages.add(1000, 2);
         assert_eq!(pages.opening_of(1000), None);
     }

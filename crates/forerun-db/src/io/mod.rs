@@ -162,7 +162,8 @@ pub trait IoFile: Send + Sync + fmt::Debug {
     }
 
     /// How often the file behind this handle has been opened: by default once, 0 if that is
-    /// unknown. After another opening, what was verified is verified again.
+    /// unknown. Asked after reads; once the number differs, what was verified before is verified
+    /// again.
     fn openings(&self) -> u64 {
         1
     }

@@ -241,6 +241,7 @@ fn files_beyond_the_limit_are_closed_once_their_reads_end() {
                 file: Mutex::default(),
                 is_used: AtomicBool::new(false),
                 openings: AtomicU64::new(0),
+                inner_openings: AtomicU64::new(0),
             }),
         }
     });

@@ -26,6 +26,23 @@ pub(super) struct LeafPlace {
     pub(super) prefix_len: usize,
 }
 
+impl LeafPlace {
+    /// The place of a leaf, if a record of it can be read alone.
+    pub(super) fn of(location: PageLocation, page: Page<'_>) -> Option<LeafPlace> {
+        let (prefix_len, records_start) = (page.prefix_len(), page.records_start());
+        if !location.is_raw() || prefix_len > INLINE_PREFIX_BYTES || records_start > 0xff_ffff {
+            return None;
+        }
+        Some(LeafPlace {
+            offset: location.offset,
+            raw_len: location.raw_len as usize,
+            records_start,
+            prefix: u128::from_be_bytes(*page.inline_prefix()),
+            prefix_len,
+        })
+    }
+}
+
 /// A place, or zeros.
 #[derive(Debug, Default)]
 #[repr(align(32))]
@@ -70,22 +87,17 @@ impl LeafPlaces {
     }
 
     /// Notes a verified leaf's place.
-    pub(super) fn note(&self, page_no: u32, location: PageLocation, page: Page<'_>) {
+    pub(super) fn note(&self, page_no: u32, place: LeafPlace) {
         let Some(Words([high, low, lens, offset])) = self.0.get(page_no as usize) else {
             return;
         };
-        let (prefix_len, records_start) = (page.prefix_len(), page.records_start());
-        if !location.is_raw() || prefix_len > INLINE_PREFIX_BYTES || records_start > 0xff_ffff {
-            return;
-        }
-        let prefix = u128::from_be_bytes(*page.inline_prefix());
         // Relaxed: published by the last store.
-        high.store((prefix >> 64) as u64, Ordering::Relaxed);
-        low.store(prefix as u64, Ordering::Relaxed);
-        let packed_lens =
-            u64::from(location.raw_len) << 32 | (records_start as u64) << 8 | prefix_len as u64;
+        high.store((place.prefix >> 64) as u64, Ordering::Relaxed);
+        low.store(place.prefix as u64, Ordering::Relaxed);
+        let (raw_len, records_start) = (place.raw_len as u64, place.records_start as u64);
+        let packed_lens = raw_len << 32 | records_start << 8 | place.prefix_len as u64;
         lens.store(packed_lens, Ordering::Relaxed);
         // Release: pairs with the Acquire in `get`.
-        offset.store(location.offset + 1, Ordering::Release);
+        offset.store(place.offset + 1, Ordering::Release);
     }
 }

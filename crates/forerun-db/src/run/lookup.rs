@@ -135,7 +135,9 @@ pub(crate) fn find_in<'r, 'g>(
     reads: &'r Reads<'g>,
 ) -> impl Future<Output = Result<Found<'g>, Box<Error>>> + use<'r, 'g> {
     async move {
-        for run in runs {
+        let mut next = 0;
+        while let Some(run) = runs.get(next) {
+            next += 1;
             // Every lookup reads the root and its children, so they are probably in the CPU's
             // cache.
             let mut near = true;
@@ -204,19 +206,25 @@ pub(crate) fn find_in<'r, 'g>(
             let GroupSearch::Group(group) =
                 page_search::find_group(Page::new(bytes), run.order(), key.key)
             else {
+                // Where the page was trusted, search it again, verified.
+                next -= usize::from(reads.distrust(run.slots(), page_no, bytes));
                 continue;
             };
             Page::new(bytes).prefetch_group(group.index);
             suspend().await;
             let matches = page_search::prefix_matches(Page::new(bytes), key.key, group);
             if matches.is_empty() {
+                next -= usize::from(reads.distrust(run.slots(), page_no, bytes));
                 continue;
             }
             Page::new(bytes).prefetch_record(matches.start);
             suspend().await;
             let page = Page::new(bytes);
             let row = page_search::find_in(page, run.order(), key.key, key.sequence, matches);
-            let Some(row) = row else { continue };
+            let Some(row) = row else {
+                next -= usize::from(reads.distrust(run.slots(), page_no, bytes));
+                continue;
+            };
             // If this version has expired, older ones have too.
             let has_expired = run.sequence(page.sequence(row)) <= key.expired_sequence;
             return Ok(match page.live_value(row) {

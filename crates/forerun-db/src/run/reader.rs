@@ -13,7 +13,7 @@ use std::sync::Arc;
 use forerun_core::sync::OnceLock;
 
 use super::filter::Filter;
-use super::leaf_places::LeafPlaces;
+use super::leaf_places::{LeafPlace, LeafPlaces};
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header, check_version};
 use super::obsolete_files::ObsoleteFiles;
 use super::page::{LEAF_RECORD_BYTES, LINE_BYTES, Page, PageKind};
@@ -56,8 +56,8 @@ pub(crate) struct Run {
     index: OnceLock<Option<(RecordIndex, Charge)>>,
     /// Bytes of an average record.
     average_record_bytes: usize,
-    /// Made when the first one is noted, if it fits into the cache's budget.
-    leaf_places: OnceLock<Option<(LeafPlaces, Charge)>>,
+    /// Made when the first one is noted, once it fits into the cache's budget.
+    leaf_places: OnceLock<(LeafPlaces, Charge)>,
     root: LineAligned,
     root_location: PageLocation,
     slots: PageSlots,
@@ -242,7 +242,7 @@ impl Run {
     /// The noted places of leaves, if there are any.
     #[inline(always)]
     pub(super) fn leaf_places(&self) -> Option<&LeafPlaces> {
-        self.leaf_places.get()?.as_ref().map(|(places, _)| places)
+        self.leaf_places.get().map(|(places, _)| places)
     }
 
     /// Notes a verified leaf's place, for lookups that begin with the index.
@@ -250,14 +250,20 @@ impl Run {
         if self.index().is_none() {
             return;
         }
-        let leaf_pages = self.meta.leaf_pages;
-        let make = || {
-            let bytes = LeafPlaces::memory_bytes(leaf_pages);
-            let charge = self.slots.cache().try_charge_pinned(bytes)?;
-            Some((LeafPlaces::new(leaf_pages), charge))
+        let Some(place) = LeafPlace::of(location, page) else {
+            return;
         };
-        if let Some((places, _)) = self.leaf_places.get_or_init(make) {
-            places.note(page_no, location, page);
+        if self.leaf_places().is_none() {
+            let leaf_pages = self.meta.leaf_pages;
+            let bytes = LeafPlaces::memory_bytes(leaf_pages);
+            let Some(charge) = self.slots.cache().try_charge_pinned(bytes) else {
+                return;
+            };
+            // Another thread may have made it first.
+            let _ = self.leaf_places.set((LeafPlaces::new(leaf_pages), charge));
+        }
+        if let Some(places) = self.leaf_places() {
+            places.note(page_no, place);
         }
     }
 
@@ -385,6 +391,7 @@ impl Run {
     /// Reads a page into `page`, bypassing the cache. `stored` is a buffer for its stored form.
     pub(crate) fn read_page(
         &self,
+        page_no: u32,
         location: PageLocation,
         stored: &mut Vec<u8>,
         page: &mut Vec<u8>,
@@ -393,8 +400,21 @@ impl Run {
         resize(stored, location.stored_len as usize)?;
         read_exact(&*self.file, &self.path, location.offset, stored)?;
         resize(page, location.raw_len as usize)?;
-        unstore(self.salt, location, stored, page)
-            .map_err(|reason| self.corrupt(location.offset, reason))
+        self.unstore(page_no, location, stored, page)
+    }
+
+    /// Verifies and decodes a stored page. If it is damaged, lookups no longer trust it.
+    pub(crate) fn unstore(
+        &self,
+        page_no: u32,
+        location: PageLocation,
+        stored: &[u8],
+        page: &mut [u8],
+    ) -> Result<()> {
+        unstore(self.salt, location, stored, page).map_err(|reason| {
+            self.slots.verified().remove(page_no);
+            self.corrupt(location.offset, reason)
+        })
     }
 
     /// Checks that a location from a parent page can hold a page.

@@ -25,7 +25,12 @@ thread_local! {
     static ATTEMPTS: Cell<Attempts> = const { Cell::new(Attempts { left_out: 0, after_failure: 0 }) };
 }
 
-/// Whether an attempt is worth its cost. Every read asks once.
+/// Whether the next read of this thread makes an attempt.
+pub(crate) fn is_attempt_due() -> bool {
+    ATTEMPTS.get().left_out == 0
+}
+
+/// Whether an attempt is worth its cost. Every read of a page asks once.
 pub(crate) fn is_worth_an_attempt() -> bool {
     let mut attempts = ATTEMPTS.get();
     let is_worth = attempts.left_out == 0;
@@ -54,8 +59,11 @@ pub(crate) fn read_cached(file: &dyn IoFile, buffer: &mut [u8], offset: u64) -> 
 fn is_filled(file: &dyn IoFile, buffer: &mut [u8], offset: u64) -> bool {
     let mut filled = 0;
     while filled < buffer.len() {
-        match file.read_cached_at(&mut buffer[filled..], offset + filled as u64) {
-            Ok(0) => return false,
+        let rest = &mut buffer[filled..];
+        let len = rest.len();
+        match file.read_cached_at(rest, offset + filled as u64) {
+            // A file of the user may claim more than there was space for.
+            Ok(got) if got == 0 || got > len => return false,
             Ok(got) => filled += got,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return false,
