@@ -138,6 +138,61 @@ fn a_page_of_garbage_is_corrupt() {
     }
 }
 
+/// A key is not found to be missing by a leaf that was verified before it changed.
+#[test]
+fn an_absent_key_is_looked_for_in_a_verified_page() {
+    let order = &orders()[0];
+    for (number, keys) in [(2, Keys::Short), (2, Keys::Long), (1, Keys::Short)] {
+        let (io, cache) = (FaultIo::new(), cache(12));
+        let run = cached_run(&io, &cache, order, number, keys);
+        let tree = Levels::with_runs(order.clone(), [(0, Arc::clone(&run))]);
+        let once = context(&cache, VerifyChecksums::Once);
+        for _ in 0..2 {
+            assert_eq!(wrong_answers(&tree, &once, keys), 0);
+        }
+        let bytes = io.read(run.path()).unwrap();
+        let pages = run.pages_range();
+        // Changes the last digits of keys.
+        for at in pages.start as usize..pages.end as usize - 8 {
+            if bytes[at..].starts_with(b"value ") && at > 0 {
+                io.overwrite(run.path(), at - 1, b"#");
+            }
+        }
+        for n in (0..KEYS).map(|at| at * 13 % KEYS) {
+            let key = keys.key(n);
+            let found = get(&tree, SearchKey::new(&key, 10_000), &once, |found| {
+                found == Found::Missing
+            });
+            assert!(!found.unwrap_or(false), "{n} is reported as missing");
+        }
+    }
+}
+
+/// What a scan finds to be damaged, lookups do not trust.
+#[test]
+fn a_page_that_failed_a_scan_is_not_trusted() {
+    let order = &orders()[0];
+    let keys = Keys::Short;
+    let (io, cache) = (FaultIo::new(), cache(12));
+    let run = cached_run(&io, &cache, order, 2, keys);
+    let tree = Levels::with_runs(order.clone(), [(0, Arc::clone(&run))]);
+    let once = context(&cache, VerifyChecksums::Once);
+    for _ in 0..2 {
+        assert_eq!(wrong_answers(&tree, &once, keys), 0);
+    }
+    let is_verified = |page_no: &u32| run.slots().verified().opening_of(*page_no).is_some();
+    let leaves = 0..run.meta().leaf_pages;
+    assert!(leaves.clone().filter(is_verified).count() > 10);
+    assert!(is_verified(&0));
+    io.overwrite(
+        run.path(),
+        run.pages_range().start as usize + 100,
+        &[0xa5; 3],
+    );
+    assert!(RunCursor::past_cache(&run).seek_first().is_err());
+    assert!(!is_verified(&0));
+}
+
 #[test]
 fn a_record_of_a_verified_leaf_is_read_alone() {
     let order = &orders()[0];

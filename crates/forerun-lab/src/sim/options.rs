@@ -35,6 +35,7 @@ impl StoreShape {
             .background(self.background)
             .durability(self.durability)
             .checks(self.checks)
+            .verify_checksums(self.verify_checksums)
             .wal(self.wal)
             .wal_segment_bytes(self.segment_bytes)
             .keyspaces(keyspaces)

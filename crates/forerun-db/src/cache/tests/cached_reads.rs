@@ -141,10 +141,77 @@ fn a_verified_page_is_trusted_by_lookups_that_do_not_cache_it_and_by_nothing_els
     assert!(is_torn(280, VerifyChecksums::Always));
     assert!(!is_torn(281, VerifyChecksums::Once));
     assert!(is_torn(281, VerifyChecksums::Once), "wanted again");
+    // Once the damage is known, it stays known.
+    fill(&source, 300..450);
+    assert!(is_torn(280, VerifyChecksums::Once));
+    assert!(is_torn(281, VerifyChecksums::Once));
     // The device is never trusted.
     fill(&source, 300..450);
     io.set_cached_percent(0);
     assert!(is_torn(281, VerifyChecksums::Once));
+}
+
+#[test]
+fn a_page_that_the_system_had_dropped_is_verified_again() {
+    let io = FaultIo::new();
+    let cache = cache_of(80);
+    let source = cached(&io, &cache, 600);
+    fill(&source, 0..450);
+    assert!(source.slots.verified().opening_of(250).is_some());
+    io.set_cached_percent(0);
+    // Its read fails, whatever the device returns.
+    damage(&io, 250);
+    assert!(read(&source, 250, VerifyChecksums::Once).is_err());
+    io.set_cached_percent(100);
+    assert!(read(&source, 250, VerifyChecksums::Once).is_err());
+}
+
+#[test]
+fn two_lookups_of_a_batch_do_not_make_a_page_wanted_again() {
+    let io = FaultIo::new();
+    let cache = cache_of(80);
+    let source = cached(&io, &cache, 600);
+    fill(&source, 0..450);
+    let pin = pin();
+    let reads = Reads::new(&cache, &pin, ReadBackend::Auto).verifying(VerifyChecksums::Once);
+    for _ in 0..2 {
+        let part = reads.part_of_page(&source, 200).unwrap();
+        part.note_wanted();
+    }
+    drop(reads);
+    let reads = Reads::new(&cache, &pin, ReadBackend::Auto).verifying(VerifyChecksums::Once);
+    assert!(reads.part_of_page(&source, 200).is_none(), "the next batch");
+}
+
+#[test]
+fn pages_of_a_batch_are_counted_while_it_has_them() {
+    let io = FaultIo::new();
+    let cache = cache_of(80);
+    let source = cached(&io, &cache, 600);
+    fill(&source, 0..450);
+    let pin = pin();
+    let reads = Reads::new(&cache, &pin, ReadBackend::Auto);
+    let used_bytes = cache.stats().used_bytes;
+    block_on_with(&reads, page(&reads, &source, 200)).unwrap();
+    assert_eq!(cache.stats().used_bytes, used_bytes + PAGE);
+    drop(reads);
+    assert_eq!(cache.stats().used_bytes, used_bytes);
+}
+
+#[test]
+fn a_charge_while_pinned_evicts() {
+    let cache = cache_of(80);
+    let source = cached(&FaultIo::new(), &cache, 200);
+    fill(&source, 0..200);
+    let capacity_bytes = cache.stats().capacity_bytes;
+    let pin = pin();
+    let charge = cache.try_charge_pinned(capacity_bytes / 2).unwrap();
+    assert!(cache.stats().evictions > 20);
+    drop(pin);
+    wait_idle(&cache);
+    assert!(cache.stats().used_bytes <= capacity_bytes);
+    assert!(cache.try_charge_pinned(capacity_bytes / 2).is_none());
+    drop(charge);
 }
 
 /// A file that is opened again when the test says so.
