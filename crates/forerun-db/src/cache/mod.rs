@@ -18,7 +18,8 @@
 //! heap, where it is freed with the reader's pin; such a reader should finish soon ([`driver`]).
 //!
 //! A full cache takes a page that the system has in memory only when it is wanted again soon; until
-//! then, reading it acquires no lock. Adding a page acquires one a few times. `holders.rs` lets cursors keep single pages between calls, and `counters.rs` counts.
+//! then, reading it acquires no lock. Adding a page acquires one a few times. `holders.rs` lets
+//! cursors keep single pages between calls, and `counters.rs` counts.
 
 mod automatic;
 mod cached_reads;
