@@ -80,7 +80,7 @@ pub struct StoreOptions {
         help_heading = "Store options"
     )]
     pub cache: Option<usize>,
-    /// Verify order and checksum of every entry that a lookup reads, and every page read from a file
+    /// Verify order and checksum of every entry that a lookup reads, and each page read from a file
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,
     /// Treatment of a damaged log

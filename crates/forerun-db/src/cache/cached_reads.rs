@@ -169,8 +169,8 @@ impl<'g> Reads<'g> {
         }))
     }
 
-    /// Reads of parts of a page, if it was verified, is not to be cached, and the system may have it
-    /// in memory.
+    /// Reads of parts of a page, if it was verified, is not to be cached, and the system may have
+    /// it in memory.
     pub(crate) fn part_of_page<'s>(
         &self,
         source: &'s dyn PageSource,

@@ -13,7 +13,7 @@ use crate::io::IoFile;
 const LEFT_OUT_MAX: u32 = 64;
 
 /// When a thread makes its next attempt.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Attempts {
     /// Reads until then.
     left_out: u32,
@@ -21,8 +21,15 @@ struct Attempts {
     after_failure: u32,
 }
 
+impl Attempts {
+    const NEXT_READ: Attempts = Attempts {
+        left_out: 0,
+        after_failure: 0,
+    };
+}
+
 thread_local! {
-    static ATTEMPTS: Cell<Attempts> = const { Cell::new(Attempts { left_out: 0, after_failure: 0 }) };
+    static ATTEMPTS: Cell<Attempts> = const { Cell::new(Attempts::NEXT_READ) };
 }
 
 /// Whether the next read of this thread makes an attempt.

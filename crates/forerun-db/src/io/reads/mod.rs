@@ -7,10 +7,10 @@
 //! ```
 //!
 //! There are three backends: io_uring, if the kernel allows it; a pool of threads that call
-//! `pread`; and the calling thread itself, one read after the other, for files that no one else may
-//! read, such as those of [`FaultIo`](super::fault::FaultIo). This file holds what they share: a
-//! read is complete or an error (`cached.rs` only tries). An interrupted or short read continues where it stopped; the end
-//! of the file is an error.
+//! `pread`; and the calling thread itself, one read after the other, for files that no one else
+//! may read, such as those of [`FaultIo`](super::fault::FaultIo). This file holds what they
+//! share: a read is complete or an error (`cached.rs` only tries). An interrupted or short read
+//! continues where it stopped; the end of the file is an error.
 //!
 //! From `push` until its [`Done`] comes back, a buffer belongs to the queue, and so does the file:
 //! a queue may be dropped or forgotten at any time.
