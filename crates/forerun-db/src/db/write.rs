@@ -102,6 +102,7 @@ impl Inner {
         has_ranges: bool,
         durability: Durability,
     ) -> Result<u64> {
+        let _timer = self.counters.time_write(durability);
         self.check_takes_writes(durability)?;
         let ranges_bytes = if has_ranges {
             let may_panic = part.keyspace.order().may_panic();
@@ -168,6 +169,7 @@ impl Inner {
         keyspaces: &[Arc<KeyspaceData>],
         durability: Durability,
     ) -> Result<u64> {
+        let _timer = self.counters.time_write(durability);
         self.check_takes_writes(durability)?;
         let parts: Vec<_> = keyspaces
             .iter()
