@@ -36,6 +36,9 @@ pub(super) struct Counters {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
+    /// Lookups of one key.
+    single_lookups: AtomicU64,
+    /// The other batches, and their keys.
     lookup_batches: AtomicU64,
     lookup_keys: AtomicU64,
     /// See [`is_sampled`](Shard::is_sampled). Here, because a lookup has this line anyway.
@@ -88,11 +91,19 @@ impl Counters {
         }
     }
 
+    /// Counts a lookup of one key. Returns whether to time it.
+    #[inline]
+    pub(super) fn count_lookup(&self) -> bool {
+        let shard = self.shard();
+        // Relaxed, here and below: a count orders nothing.
+        let earlier = shard.single_lookups.fetch_add(1, Ordering::Relaxed);
+        shard.is_sampled(earlier)
+    }
+
     /// Counts a batch of lookups. Returns whether to time it.
     #[inline]
     pub(super) fn count_lookups(&self, keys: usize) -> bool {
         let shard = self.shard();
-        // Relaxed, here and below: a count orders nothing.
         let earlier = shard.lookup_batches.fetch_add(1, Ordering::Relaxed);
         shard.lookup_keys.fetch_add(keys as u64, Ordering::Relaxed);
         shard.is_sampled(earlier)
@@ -152,11 +163,11 @@ impl Counters {
     }
 
     pub(super) fn lookup_batches(&self) -> u64 {
-        self.sum(|shard| &shard.lookup_batches)
+        self.sum(|shard| &shard.single_lookups) + self.sum(|shard| &shard.lookup_batches)
     }
 
     pub(super) fn lookup_keys(&self) -> u64 {
-        self.sum(|shard| &shard.lookup_keys)
+        self.sum(|shard| &shard.single_lookups) + self.sum(|shard| &shard.lookup_keys)
     }
 
     pub(super) fn write_batches(&self) -> u64 {
@@ -180,6 +191,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..10 {
                         counters.count_lookups(64);
+                        counters.count_lookup();
                         counters.count_write();
                     }
                 });
@@ -187,7 +199,7 @@ mod tests {
         });
         assert_eq!(
             (counters.lookup_batches(), counters.lookup_keys()),
-            (200, 12_800)
+            (400, 13_000)
         );
         assert_eq!(counters.write_batches(), 200);
     }
@@ -195,7 +207,7 @@ mod tests {
     #[test]
     fn the_sample_is_even_and_out_of_step_with_any_period() {
         let counters = Counters::new(StatsLevel::Sampled);
-        let sampled: Vec<u64> = (0..1 << 20).filter(|_| counters.count_lookups(1)).collect();
+        let sampled: Vec<u64> = (0..1 << 20).filter(|_| counters.count_lookup()).collect();
         assert!((1_000..1_050).contains(&sampled.len()), "{}", sampled.len());
         let mut gaps = sampled.windows(2).map(|pair| pair[1] - pair[0]);
         assert!(gaps.all(|gap| gap < 2 * SAMPLED_OF), "{sampled:?}");
@@ -214,7 +226,7 @@ mod tests {
     #[test]
     fn every_operation_is_timed_on_request() {
         let counters = Counters::new(StatsLevel::All);
-        assert!((0..10_000).all(|_| counters.count_lookups(1)));
+        assert!((0..10_000).all(|_| counters.count_lookup() && counters.count_lookups(2)));
         assert!((0..10_000).all(|_| counters.time_write(Durability::Buffered).is_some()));
         assert_eq!(counters.write.latency().calls, 10_000);
         let counters = Counters::new(StatsLevel::Sampled);

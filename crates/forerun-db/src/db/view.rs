@@ -107,7 +107,7 @@ impl<'a> View<'a> {
     }
 
     fn find<T>(&self, key: &[u8], take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        if self.inner.counters.count_lookups(1) {
+        if self.inner.counters.count_lookup() {
             self.find_timed(key, take)
         } else {
             self.find_untimed(key, take)
