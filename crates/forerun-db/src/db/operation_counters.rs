@@ -62,15 +62,6 @@ impl Shard {
     }
 }
 
-/// Records the duration of a write when dropped.
-pub(super) struct WriteTimer<'a>(&'a LatencyHistogram, Instant);
-
-impl Drop for WriteTimer<'_> {
-    fn drop(&mut self) {
-        self.0.record(time::elapsed(self.1));
-    }
-}
-
 impl Counters {
     pub(super) fn new(level: StatsLevel) -> Counters {
         let sampled_max = match level {
@@ -114,9 +105,9 @@ impl Counters {
         self.shard().write_batches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Times a write that begins now, if it is to be timed.
+    /// When a write begins, if it is to be timed.
     #[inline]
-    pub(super) fn time_write(&self, durability: Durability) -> Option<WriteTimer<'_>> {
+    pub(super) fn begin_write(&self, durability: Durability) -> Option<Instant> {
         let shard = self.shard();
         // Not an atomic addition, which is slower: if threads share the shard, a few are not
         // counted, and only the sample changes.
@@ -125,7 +116,15 @@ impl Counters {
             .writes_begun
             .store(earlier.wrapping_add(1), Ordering::Relaxed);
         let is_timed = durability == Durability::Synced || shard.is_sampled(earlier);
-        is_timed.then(|| WriteTimer(&self.write, time::now()))
+        is_timed.then(time::now)
+    }
+
+    /// Records the duration of a write that was made.
+    #[inline]
+    pub(super) fn end_write(&self, begun: Option<Instant>) {
+        if let Some(begun) = begun {
+            self.write.record(time::elapsed(begun));
+        }
     }
 
     /// Counts a write that had to wait.
@@ -227,9 +226,11 @@ mod tests {
     fn every_operation_is_timed_on_request() {
         let counters = Counters::new(StatsLevel::All);
         assert!((0..10_000).all(|_| counters.count_lookup() && counters.count_lookups(2)));
-        assert!((0..10_000).all(|_| counters.time_write(Durability::Buffered).is_some()));
+        for _ in 0..10_000 {
+            counters.end_write(counters.begin_write(Durability::Buffered));
+        }
         assert_eq!(counters.write.latency().calls, 10_000);
         let counters = Counters::new(StatsLevel::Sampled);
-        assert!((0..100).all(|_| counters.time_write(Durability::Synced).is_some()));
+        assert!((0..100).all(|_| counters.begin_write(Durability::Synced).is_some()));
     }
 }

@@ -102,7 +102,7 @@ impl Inner {
         has_ranges: bool,
         durability: Durability,
     ) -> Result<u64> {
-        let _timer = self.counters.time_write(durability);
+        let begun = self.counters.begin_write(durability);
         self.check_takes_writes(durability)?;
         let ranges_bytes = if has_ranges {
             let may_panic = part.keyspace.order().may_panic();
@@ -160,6 +160,7 @@ impl Inner {
             active.build_index_if_due(part.keyspace);
             Ok(Attempt::Done(last_sequence))
         })
+        .inspect(|_| self.counters.end_write(begun))
     }
 
     /// Applies a batch of several keyspaces.
@@ -169,7 +170,7 @@ impl Inner {
         keyspaces: &[Arc<KeyspaceData>],
         durability: Durability,
     ) -> Result<u64> {
-        let _timer = self.counters.time_write(durability);
+        let begun = self.counters.begin_write(durability);
         self.check_takes_writes(durability)?;
         let parts: Vec<_> = keyspaces
             .iter()
@@ -216,6 +217,7 @@ impl Inner {
             }
             Ok(Attempt::Done(last_sequence))
         })
+        .inspect(|_| self.counters.end_write(begun))
     }
 
     /// Links the entries of operations that are already in the log, and makes them visible.
