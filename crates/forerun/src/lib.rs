@@ -138,6 +138,13 @@ pub mod inspect {
     };
 }
 
+/// What happens in an open store, for a listener of the program.
+pub mod events {
+    pub use forerun_db::{
+        BackgroundTask, CompactionReason, Event, EventListener, WriteStallReason,
+    };
+}
+
 /// The file system of a store, which [`Db::open_with_io`] replaces.
 pub mod io {
     pub use forerun_db::ReadBackend;
@@ -165,9 +172,12 @@ pub mod process {
 
 /// Statistics of a store, and the metrics of all statistics by name.
 pub mod stats {
-    pub use forerun_core::{Metric, MetricKind, Metrics};
+    pub use forerun_core::{
+        DurationBuckets, Latency, LatencyHistogram, Metric, MetricKind, Metrics, prometheus_text,
+    };
     pub use forerun_db::{
-        KeyspaceStats, LevelStats, MemTableStats, PageCacheStats, Stats, TreeStats, WriteStalls,
+        KeyspaceStats, LevelStats, MemTableStats, PageCacheStats, Stats, StatsLevel, TreeStats,
+        WriteStalls,
     };
 }
 

@@ -22,6 +22,7 @@ use super::keyspace_data::KeyspaceData;
 use super::memtable_set::MemTableSet;
 use super::memtables::Size;
 use super::super_version::Table;
+use crate::events::WriteStallReason;
 use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
@@ -125,14 +126,14 @@ impl Inner {
 
     #[cold]
     fn wait_for_compaction_of(&self, full: &KeyspaceData) -> Result<()> {
-        let begun = time::now();
-        let waited = self.wait_until(|| {
+        let _stall = self.begin_stall(WriteStallReason::Level0 {
+            keyspace: full.name().to_owned(),
+        });
+        self.wait_until(|| {
             full.note_level0();
             self.work
                 .done_or_fails(!full.is_full(), Task::Compact, FailOn::Repeated)
-        });
-        self.counters.count_stall(time::elapsed(begun));
-        waited
+        })
     }
 
     /// Decides whether to slow down or stop writes, and which snapshots keep obsolete versions,
@@ -170,17 +171,20 @@ impl Inner {
             return Ok(false);
         };
         self.tree.catalog().write_again()?;
-        let mut edits = self.tree.edits();
-        for (keyspace, table) in oldest.memtables.tables() {
-            if !keyspace.version.load().is_dropped {
-                self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
+        self.notify_of_flush(oldest, |oldest| {
+            let mut edits = self.tree.edits();
+            for (keyspace, table) in oldest.memtables.tables() {
+                if !keyspace.version.load().is_dropped {
+                    self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
+                }
             }
-        }
-        self.install_flush(&guard, edits, &oldest)?;
-        // Release it only now, when only readers still hold it: a writer that waits for memory
-        // waits for readers only briefly.
-        drop(oldest);
-        self.memtables.remove_oldest_frozen();
+            let written_bytes = self.install_flush(&guard, edits, &oldest)?;
+            // Release it only now, when only readers still hold it: a writer that waits for memory
+            // waits for readers only briefly.
+            drop(oldest);
+            self.memtables.remove_oldest_frozen();
+            Ok(written_bytes)
+        })?;
         Ok(true)
     }
 
