@@ -5,13 +5,15 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::codec::{Codec, Dictionary, decompress};
-use super::file_tests::{PATH, check, name, numbered, open, options, read, version, write};
+use super::cursor::RunCursor;
+use super::file_tests::{PATH, check, name, numbered, open, options, version, write};
 use super::page_tests::Entry;
 use super::stored::checksum;
 use super::{Compression, RunWriter, ZstdOptions, filter};
 use crate::Error;
 use crate::comparator::KeyOrder;
 use crate::io::fault::FaultIo;
+use crate::versions::VersionCursor;
 
 pub(super) fn zstd(level: i32, max_dict_bytes: usize) -> Compression {
     Compression::Zstd(ZstdOptions {
@@ -29,10 +31,11 @@ pub(super) fn compressions() -> impl Strategy<Value = Compression> {
     ]
 }
 
-/// Entries whose values have long parts in common, but seldom within one small page.
+/// Entries of 25 kinds. Those of one kind have most of their bytes in common, and come in different
+/// small pages.
 pub(super) fn similar(count: u32) -> Vec<Entry> {
     numbered(count, |n| {
-        let words = (0..40).map(|at| filter::hash(&[(n + at * 7) as u8 % 200, at as u8]));
+        let words = (0..40).map(|at| filter::hash(&[(n % 25) as u8, at]));
         let mut value: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         value.extend(n.to_le_bytes());
         value
@@ -61,7 +64,7 @@ fn a_dictionary_is_kept_if_it_saves_more_than_it_takes() {
     assert!(version == 3 && (1000..=16 << 10).contains(&dictionary));
     assert!(with < without * 3 / 4, "{with} with, {without} without");
     // Too few pages for the trainer, which wants five, and for what a dictionary takes.
-    for few in [1, 20, 60] {
+    for few in [1, 20, 40] {
         let (version, dictionary, _) = written(zstd(3, 16 << 10), &many[..few]);
         assert_eq!((version, dictionary), (3, 0), "{few} entries");
     }
@@ -82,7 +85,7 @@ fn a_writer_holds_no_more_leaves_than_it_needs_for_the_dictionary() {
             held += entry.key.len() + entry.value.as_ref().map_or(0, Vec::len);
         }
     }
-    assert!((15_000..=256 * 100).contains(&held), "{held}");
+    assert!((15_000..=256 * 100 + 4096).contains(&held), "{held}");
     writer.finish().unwrap();
 }
 
@@ -102,8 +105,16 @@ fn a_dictionary_of_other_bytes_or_length_is_an_error_even_with_a_right_checksum(
         bad[32 + len + 1..][..8].copy_from_slice(&sum.to_le_bytes());
         io.write(PATH, &bad);
         // It may be another dictionary, with which pages mean something else.
-        match open(&io, &order).and_then(|run| read(&run)) {
-            Ok(_) | Err(Error::CorruptFile { .. }) => {}
+        let walked = open(&io, &order).and_then(|run| {
+            let mut cursor = RunCursor::past_cache(&run);
+            cursor.seek_first()?;
+            while cursor.at().is_some() {
+                cursor.next()?;
+            }
+            Ok(())
+        });
+        match walked {
+            Ok(()) | Err(Error::CorruptFile { .. }) => {}
             Err(other) => panic!("{other}"),
         }
     }

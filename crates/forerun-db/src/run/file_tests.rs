@@ -484,8 +484,7 @@ fn a_changed_byte_anywhere_is_found_and_named() {
     };
     let entries = numbered(150, noise);
     changed_bytes_are_found(options(4096, Compression::Lz4), &entries);
-    // The noise has to repeat for a dictionary to be of use.
-    changed_bytes_are_found(options(4096, zstd(3, 512)), &similar(150));
+    changed_bytes_are_found(options(4096, zstd(3, 2048)), &similar(150));
 }
 
 fn changed_bytes_are_found(options: RunOptions, entries: &[Entry]) {
