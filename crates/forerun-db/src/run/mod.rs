@@ -15,7 +15,7 @@
 //!                      held_leaves.rs trains a dictionary
 //!   meta.rs            metadata, header, footer
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
-//!   reader.rs          opens a file as a run; buffers.rs is memory for it
+//!   reader.rs          opens a file as a run; line_aligned.rs is memory for it
 //!   obsolete_files.rs  removes files of obsolete runs
 //!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found;
 //!                      plain_lookup.rs does neither interleaved nor with an index, for comparison
@@ -27,7 +27,6 @@
 //!
 //! `docs/internals/format-runs.md` defines the bytes.
 
-mod buffers;
 mod codec;
 mod compression;
 #[cfg(test)]
@@ -44,6 +43,7 @@ pub(crate) mod indexed_record;
 pub(crate) mod interleaved_seek;
 mod key_places;
 pub(crate) mod level_cursor;
+mod line_aligned;
 mod loaded_page;
 pub(crate) mod lookup;
 mod meta;

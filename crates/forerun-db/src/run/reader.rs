@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use forerun_core::sync::OnceLock;
 
-use super::buffers::{LineAligned, resize, zeros};
 use super::codec::{Codec, Dictionary};
 use super::filter::Filter;
+use super::line_aligned::{LineAligned, resize, zeros};
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header, check_version};
 use super::obsolete_files::ObsoleteFiles;
 use super::page::{LEAF_RECORD_BYTES, LINE_BYTES, Page, PageKind};
