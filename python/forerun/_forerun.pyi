@@ -238,6 +238,8 @@ class Db(Keyspace):
         memory_limit_bytes: _Size | None = None,
         memtable_bytes: _Size | None = None,
         cache_bytes: _Size | None = None,
+        compression: str | None = None,
+        bottommost_compression: str | None = None,
         ttl_seconds: float | None = None,
         read_only: bool = False,
         stats_level: Literal["sampled", "all"] = "sampled",

@@ -24,6 +24,10 @@ class DbStats(TypedDict):
     levels_runs: int
     levels_entries: int
     levels_bytes: int
+    levels_raw_bytes: int
+    levels_lz4_runs: int
+    levels_zstd_runs: int
+    levels_dictionary_bytes: int
     levels_indexed_runs: int
     levels_unfiltered_runs: int
     cache_hits: int
@@ -248,6 +252,10 @@ class TableStats(TypedDict):
     store_levels_runs: int
     store_levels_entries: int
     store_levels_bytes: int
+    store_levels_raw_bytes: int
+    store_levels_lz4_runs: int
+    store_levels_zstd_runs: int
+    store_levels_dictionary_bytes: int
     store_levels_indexed_runs: int
     store_levels_unfiltered_runs: int
     store_cache_hits: int

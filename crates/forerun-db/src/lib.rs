@@ -90,7 +90,7 @@ pub use offline::{CheckReport, check, check_with_io, repair, repair_with_io};
 pub use ops::{Op, Ops};
 pub use options::{Access, Background, Durability, Options, StatsLevel, WalMode};
 pub use run::dump::{PageDescription, RowContent, RowDescription};
-pub use run::{Compression, RunOptions};
+pub use run::{Compression, RunOptions, ZstdOptions};
 pub use store_dir::Create;
 pub use tree::repair::RepairReport;
 pub use tree::salvage::{DataLoss, KeyRange};

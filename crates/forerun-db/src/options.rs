@@ -331,6 +331,7 @@ impl Options {
 
     /// Refuses contradictory options.
     pub(crate) fn check(&self) -> Result<()> {
+        self.run.check()?;
         self.tree.check()?;
         check_ttl(self.ttl)?;
         check_bytes("memtable_bytes", self.memtable_bytes, MEMTABLE_BYTES_MIN)?;

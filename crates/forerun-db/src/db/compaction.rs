@@ -307,7 +307,7 @@ impl Inner {
         let retain = Retain::new(keyspace.order().clone(), snapshots)
             .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
-        let build = self.build(keyspace, run_bytes);
+        let build = self.build(keyspace, compaction.into, run_bytes);
         let mut done = match compact(compaction, retain, &build) {
             Ok(done) => done,
             Err(Error::Closed) => return Err(Error::Closed),
@@ -334,8 +334,14 @@ impl Inner {
         Ok(done)
     }
 
-    /// Where and how to write a keyspace's runs, each of about this size.
-    pub(super) fn build<'a>(&'a self, keyspace: &'a KeyspaceData, run_bytes: u64) -> Build<'a> {
-        self.tree.build(keyspace, run_bytes, self.work.stop_flag())
+    /// Where and how to write a keyspace's runs for a level, each of about this size.
+    pub(super) fn build<'a>(
+        &'a self,
+        keyspace: &'a KeyspaceData,
+        level: usize,
+        run_bytes: u64,
+    ) -> Build<'a> {
+        let stop = self.work.stop_flag();
+        self.tree.build(keyspace, level, run_bytes, stop)
     }
 }

@@ -206,7 +206,7 @@ impl Inner {
         }
         // Memtable sets are flushed in order, so everything older is in runs.
         let below = |key: &[u8]| levels.may_hold_from(0, key);
-        let build = self.build(keyspace, u64::MAX);
+        let build = self.build(keyspace, 0, u64::MAX);
         let mut versions = table.memtable.versions();
         let runs = write_runs(&mut versions, &mut retain, below, &build)?;
         edit.added = runs.into_iter().map(|run| (0, run)).collect();
@@ -250,7 +250,7 @@ impl Inner {
         }
         let owned = tombstones.iter().map(|of| RangeRef::to_owned(*of));
         edit.ranges = owned.collect();
-        let run = write_range_run(tombstones, &self.build(keyspace, u64::MAX))?;
+        let run = write_range_run(tombstones, &self.build(keyspace, 0, u64::MAX))?;
         edit.range_runs.extend(run);
         Ok(())
     }

@@ -11,6 +11,7 @@ use crate::Error;
 use crate::cache::PageCacheStats;
 use crate::io::reads::ring_refusals;
 use crate::memtable::MemTableStats;
+use crate::run::Codec;
 use crate::tree::levels::Levels;
 
 metrics! {
@@ -73,6 +74,15 @@ metrics! {
         gauge entries: u64,
         /// Bytes of the files of these runs.
         gauge bytes: u64,
+        /// Bytes of their keys and values before compression, without overhead.
+        gauge raw_bytes: u64,
+        /// Runs whose pages are compressed with LZ4, judging by their root pages.
+        gauge lz4_runs: usize,
+        /// Runs whose pages are compressed with zstd. The remaining ones are not compressed.
+        gauge zstd_runs: usize,
+        /// Bytes of the dictionaries of these runs in memory, which count towards
+        /// [`Options::cache_bytes`](crate::Options::cache_bytes).
+        gauge dictionary_bytes: usize,
         /// Runs whose index is in memory, so that a lookup of one key searches no pages. The others
         /// have none, or [`Options::cache_bytes`](crate::Options::cache_bytes) is too small for it.
         gauge indexed_runs: usize,
@@ -279,6 +289,14 @@ fn add_levels(stats: &mut Vec<LevelStats>, levels: &Levels) {
         stats[level].runs += 1;
         stats[level].entries = stats[level].entries.saturating_add(run.meta().entries);
         stats[level].bytes += run.meta().file_bytes;
+        // The metadata may say anything.
+        stats[level].raw_bytes = stats[level].raw_bytes.saturating_add(run.meta().raw_bytes);
+        match run.codec() {
+            Codec::Raw => {}
+            Codec::Lz4 => stats[level].lz4_runs += 1,
+            Codec::Zstd => stats[level].zstd_runs += 1,
+        }
+        stats[level].dictionary_bytes += run.dictionary_bytes();
         stats[level].indexed_runs += usize::from(run.index().is_some());
         stats[level].unfiltered_runs += usize::from(!run.has_filter());
     }
@@ -306,14 +324,27 @@ impl fmt::Display for Stats {
                 runs,
                 entries,
                 bytes,
+                raw_bytes,
+                lz4_runs,
+                zstd_runs,
                 ..
             } = stats;
-            writeln!(
+            write!(
                 f,
                 "level {level}    {} in {} of {bytes} bytes",
                 counted(entries, "entry"),
                 counted(runs, "run")
             )?;
+            let codecs = [(lz4_runs, "LZ4"), (zstd_runs, "zstd")];
+            let mut codecs = codecs.iter().filter(|(runs, _)| **runs > 0);
+            if let Some((runs, codec)) = codecs.next() {
+                write!(f, " ({raw_bytes} uncompressed; {runs} with {codec}")?;
+                for (runs, codec) in codecs {
+                    write!(f, ", {runs} with {codec}")?;
+                }
+                write!(f, ")")?;
+            }
+            writeln!(f)?;
         }
         for keyspace in self.keyspaces.iter().skip(1) {
             let runs: usize = keyspace.levels.iter().map(|level| level.runs).sum();
