@@ -29,9 +29,9 @@ use crate::store_options::{CreateStore, Size, bytes_of};
 /// beyond memtables and 512 MiB, which it takes as pages arrive and gives back when memory is
 /// scarce. `compression`: of what is written to runs: "none", "lz4" (the default), "zstd",
 /// "zstd:LEVEL" or "zstd:LEVEL:DICTIONARY_SIZE", such as "zstd:6:16KiB"; `bottommost_compression`:
-/// the same for the last level, which has most of the data. `ttl_seconds`: entries expire after this time, in
-/// whole seconds; by default they never expire. `read_only`: changes nothing in the directory,
-/// which may be on a read-only file system; every write raises an error.
+/// the same for the last level, which has most of the data. `ttl_seconds`: entries expire after
+/// this time, in whole seconds; by default they never expire. `read_only`: changes nothing in the
+/// directory, which may be on a read-only file system; every write raises an error.
 ///
 /// A size is a number of bytes, or a text such as "2GiB", "512MB" or "25%" of the memory that the
 /// process may use. An argument that is `None` takes the engine's default.

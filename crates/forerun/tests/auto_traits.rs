@@ -27,8 +27,8 @@ each!(is_shared:
     forerun::backup::RemovedBackups, forerun::inspect::RepairReport,
     forerun::comparator::ReverseBytewise, forerun::RunOptions, forerun::Snapshot,
     forerun::stats::Stats, forerun::TreeOptions, forerun::Values, forerun::inspect::VerifyReport,
-    forerun::ViewId, forerun::WriteBatch, forerun::ZstdOptions, std::sync::Arc<dyn forerun::comparator::Comparator>,
-    std::sync::Arc<dyn io::Io>,
+    forerun::ViewId, forerun::WriteBatch, forerun::ZstdOptions,
+    std::sync::Arc<dyn forerun::comparator::Comparator>, std::sync::Arc<dyn io::Io>,
 );
 each!(is_shared:
     cache::Cache, cache::CacheOptions, cache::CacheStats, cache::Crawler, cache::SharedValue,
