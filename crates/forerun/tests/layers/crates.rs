@@ -349,6 +349,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "table",
             "ycsb",
             "scan",
+            "workloads",
             "stress",
             "registry",
         ],

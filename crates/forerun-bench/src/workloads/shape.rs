@@ -1,0 +1,141 @@
+//! The shapes of work.
+
+use super::opened_store::{Measured, OpenedStore};
+use super::plan::Plan;
+use super::shapes::{hot_keyspace, nightly_load, overwrite, queue, range_deletes, time_series};
+use crate::engine::{Feature, KeyspaceSpec};
+use anyhow::Result;
+
+/// A shape of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shape {
+    /// One keyspace takes most writes, in batches; the others take a few; all are read
+    #[value(alias = "a")]
+    HotKeyspace,
+    /// Sorted rows are ingested beside puts and reads
+    #[value(alias = "b")]
+    NightlyLoad,
+    /// Entries are pushed at one end and popped at the other
+    #[value(alias = "c")]
+    Queue,
+    /// Ranges are deleted out of live data, which is then read
+    #[value(alias = "d")]
+    RangeDeletes,
+    /// Rows are appended, expire, and are read at both ends
+    #[value(alias = "e")]
+    TimeSeries,
+    /// All keys are overwritten as fast as possible
+    #[value(alias = "f")]
+    Overwrite,
+}
+
+impl Shape {
+    /// All of them, in their order.
+    pub const ALL: [Shape; 6] = [
+        Shape::HotKeyspace,
+        Shape::NightlyLoad,
+        Shape::Queue,
+        Shape::RangeDeletes,
+        Shape::TimeSeries,
+        Shape::Overwrite,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Shape::HotKeyspace => "hot-keyspace",
+            Shape::NightlyLoad => "nightly-load",
+            Shape::Queue => "queue",
+            Shape::RangeDeletes => "range-deletes",
+            Shape::TimeSeries => "time-series",
+            Shape::Overwrite => "overwrite",
+        }
+    }
+
+    /// What it does, in a few words.
+    pub(super) fn about(self, plan: &Plan) -> String {
+        let rate = forerun_measure::size::short(plan.rate_bytes);
+        match self {
+            Shape::HotKeyspace => format!(
+                "one hot keyspace ({rate}B/s in batches of {}), {} cold ones",
+                hot_keyspace::BATCH,
+                plan.keyspaces - 1
+            ),
+            Shape::NightlyLoad => "sorted rows are ingested beside puts and reads".to_owned(),
+            Shape::Queue => "push at one end, pop at the other".to_owned(),
+            Shape::RangeDeletes => format!("{} range deletes, then reads", plan.ranges),
+            Shape::TimeSeries => format!(
+                "appends of {rate}B/s that expire after {} s, read at both ends",
+                plan.ttl.as_secs()
+            ),
+            Shape::Overwrite => format!("random overwrites by {} threads", plan.threads),
+        }
+    }
+
+    /// What a store must be able to do besides having keyspaces.
+    pub(super) fn needs(self) -> &'static [Feature] {
+        match self {
+            Shape::HotKeyspace | Shape::Queue | Shape::Overwrite => &[Feature::Keyspaces],
+            Shape::NightlyLoad => &[Feature::Keyspaces, Feature::Ingestion],
+            Shape::RangeDeletes => &[Feature::Keyspaces, Feature::RangeDeletes],
+            Shape::TimeSeries => &[Feature::Keyspaces, Feature::Ttl],
+        }
+    }
+
+    /// The rows that it loads into a keyspace, or ingests, by default; `None` if they are not to be
+    /// chosen.
+    pub(super) fn default_rows(self) -> Option<u64> {
+        match self {
+            Shape::HotKeyspace => Some(400_000),
+            Shape::NightlyLoad | Shape::Overwrite => Some(10_000_000),
+            Shape::Queue => Some(10_000),
+            Shape::RangeDeletes | Shape::TimeSeries => None,
+        }
+    }
+
+    /// The keyspaces that it needs.
+    pub(super) fn keyspaces(self, plan: &Plan) -> Vec<KeyspaceSpec> {
+        let spec = |name: &str, ttl| KeyspaceSpec {
+            name: name.to_owned(),
+            ttl,
+        };
+        match self {
+            Shape::HotKeyspace => {
+                let cold = (1..plan.keyspaces).map(|cold| spec(&format!("cold{cold}"), None));
+                std::iter::once(spec("hot", None)).chain(cold).collect()
+            }
+            Shape::NightlyLoad => vec![spec("served", None), spec("nightly", None)],
+            Shape::Queue => vec![spec("queue", None)],
+            Shape::RangeDeletes | Shape::Overwrite => vec![spec("rows", None)],
+            Shape::TimeSeries => vec![spec("series", Some(plan.ttl))],
+        }
+    }
+
+    /// Loads the store and runs.
+    pub(super) fn run(self, opened: &OpenedStore<'_>) -> Result<Measured> {
+        match self {
+            Shape::HotKeyspace => hot_keyspace::run(opened),
+            Shape::NightlyLoad => nightly_load::run(opened),
+            Shape::Queue => queue::run(opened),
+            Shape::RangeDeletes => range_deletes::run(opened),
+            Shape::TimeSeries => time_series::run(opened),
+            Shape::Overwrite => overwrite::run(opened),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn shapes_have_the_names_and_letters_by_which_they_are_chosen() {
+        assert_eq!(Shape::value_variants(), Shape::ALL);
+        for (shape, letter) in Shape::ALL.iter().zip(["a", "b", "c", "d", "e", "f"]) {
+            let value = shape.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), shape.name());
+            assert!(value.matches(letter, false));
+        }
+    }
+}
