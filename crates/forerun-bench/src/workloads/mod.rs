@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  args.rs, plan.rs  the command line; its sizes, checked
-//!  shape.rs          the six shapes: what they need, what they load
+//!  shape.rs          the six shapes, and what they need
 //!  shapes/           their clients
 //!  rows.rs           keys, values, which versions a read may find
 //!  clients.rs        puts and reads of random rows
@@ -91,7 +91,7 @@ pub fn run_to(
     for &shape in &plan.shapes {
         let (rows, shape_facts) = measure(&plan, shape, &engines, progress)?;
         if !output.json_rows(&rows, out)? {
-            let title = format!("{}: {}", shape.name(), shape.about(&plan));
+            let title = format!("{}: {}", shape.name(), plan.about(shape));
             show::print(&title, &rows, &shape_facts, out)?;
         }
         add_facts(&mut facts, shape_facts);
@@ -131,7 +131,7 @@ fn measure(
         for (engine, (all, rates)) in able.iter().zip(&mut results) {
             let run = || -> Result<Measured> {
                 let opened = OpenedStore::open(plan, shape, *engine, progress)?;
-                shape.run(&opened)
+                shapes::run(&opened)
             };
             let measured =
                 run().with_context(|| format!("{} of {}", shape.name(), engine.name()))?;

@@ -56,7 +56,7 @@ impl<'a> OpenedStore<'a> {
         Ok(OpenedStore {
             plan,
             shape,
-            stores: engine.open_keyspaces(&plan.place, &shape.keyspaces(plan))?,
+            stores: engine.open_keyspaces(&plan.place, &plan.keyspaces_of(shape))?,
             strategy: engine.batched(),
             label: format!("{} {}", shape.name(), engine.name()),
             progress,

@@ -2,12 +2,18 @@
 
 use super::args::Args;
 use super::shape::Shape;
-use super::shapes::range_deletes;
-use crate::engine::StoreLocation;
+use crate::engine::{KeyspaceSpec, StoreLocation};
 use crate::output::or;
 use crate::ycsb::record::VALUE_BYTES_MIN;
 use anyhow::{Result, ensure};
+use forerun_measure::size::short;
 use std::time::Duration;
+
+/// Rows per write to the hot keyspace.
+pub(super) const HOT_BATCH: usize = 100;
+
+/// Rows from the beginning of one range to that of the next.
+pub(super) const ROWS_PER_RANGE: u64 = 4;
 
 /// The most clients of a kind.
 const CLIENTS_MAX: usize = 64;
@@ -96,10 +102,47 @@ impl Plan {
     /// The rows that a shape loads into a keyspace, or ingests.
     pub(super) fn rows(&self, shape: Shape) -> u64 {
         match shape {
-            Shape::RangeDeletes => self.ranges * range_deletes::ROWS_PER_RANGE,
+            Shape::RangeDeletes => self.ranges * ROWS_PER_RANGE,
             _ => shape
                 .default_rows()
                 .map_or(0, |rows| self.rows.unwrap_or(rows)),
+        }
+    }
+
+    /// The keyspaces of a shape.
+    pub(super) fn keyspaces_of(&self, shape: Shape) -> Vec<KeyspaceSpec> {
+        let spec = |name: &str, ttl| KeyspaceSpec {
+            name: name.to_owned(),
+            ttl,
+        };
+        match shape {
+            Shape::HotKeyspace => {
+                let cold = (1..self.keyspaces).map(|cold| spec(&format!("cold{cold}"), None));
+                std::iter::once(spec("hot", None)).chain(cold).collect()
+            }
+            Shape::NightlyLoad => vec![spec("served", None), spec("nightly", None)],
+            Shape::Queue => vec![spec("queue", None)],
+            Shape::RangeDeletes | Shape::Overwrite => vec![spec("rows", None)],
+            Shape::TimeSeries => vec![spec("series", Some(self.ttl))],
+        }
+    }
+
+    /// What a shape does, in a few words.
+    pub(super) fn about(&self, shape: Shape) -> String {
+        let rate = short(self.rate_bytes);
+        match shape {
+            Shape::HotKeyspace => format!(
+                "one hot keyspace ({rate}B/s in batches of {HOT_BATCH}), {} cold ones",
+                self.keyspaces - 1
+            ),
+            Shape::NightlyLoad => "sorted rows are ingested beside puts and reads".to_owned(),
+            Shape::Queue => "push at one end, pop at the other".to_owned(),
+            Shape::RangeDeletes => format!("{} range deletes, then reads", self.ranges),
+            Shape::TimeSeries => format!(
+                "appends of {rate}B/s that expire after {} s, read at both ends",
+                self.ttl.as_secs()
+            ),
+            Shape::Overwrite => format!("random overwrites by {} threads", self.threads),
         }
     }
 }

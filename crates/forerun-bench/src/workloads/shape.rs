@@ -1,10 +1,6 @@
 //! The shapes of work.
 
-use super::opened_store::{Measured, OpenedStore};
-use super::plan::Plan;
-use super::shapes::{hot_keyspace, nightly_load, overwrite, queue, range_deletes, time_series};
-use crate::engine::{Feature, KeyspaceSpec};
-use anyhow::Result;
+use crate::engine::Feature;
 
 /// A shape of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -52,26 +48,6 @@ impl Shape {
         }
     }
 
-    /// What it does, in a few words.
-    pub(super) fn about(self, plan: &Plan) -> String {
-        let rate = forerun_measure::size::short(plan.rate_bytes);
-        match self {
-            Shape::HotKeyspace => format!(
-                "one hot keyspace ({rate}B/s in batches of {}), {} cold ones",
-                hot_keyspace::BATCH,
-                plan.keyspaces - 1
-            ),
-            Shape::NightlyLoad => "sorted rows are ingested beside puts and reads".to_owned(),
-            Shape::Queue => "push at one end, pop at the other".to_owned(),
-            Shape::RangeDeletes => format!("{} range deletes, then reads", plan.ranges),
-            Shape::TimeSeries => format!(
-                "appends of {rate}B/s that expire after {} s, read at both ends",
-                plan.ttl.as_secs()
-            ),
-            Shape::Overwrite => format!("random overwrites by {} threads", plan.threads),
-        }
-    }
-
     /// What a store must be able to do besides having keyspaces.
     pub(super) fn needs(self) -> &'static [Feature] {
         match self {
@@ -90,36 +66,6 @@ impl Shape {
             Shape::NightlyLoad | Shape::Overwrite => Some(10_000_000),
             Shape::Queue => Some(10_000),
             Shape::RangeDeletes | Shape::TimeSeries => None,
-        }
-    }
-
-    /// The keyspaces that it needs.
-    pub(super) fn keyspaces(self, plan: &Plan) -> Vec<KeyspaceSpec> {
-        let spec = |name: &str, ttl| KeyspaceSpec {
-            name: name.to_owned(),
-            ttl,
-        };
-        match self {
-            Shape::HotKeyspace => {
-                let cold = (1..plan.keyspaces).map(|cold| spec(&format!("cold{cold}"), None));
-                std::iter::once(spec("hot", None)).chain(cold).collect()
-            }
-            Shape::NightlyLoad => vec![spec("served", None), spec("nightly", None)],
-            Shape::Queue => vec![spec("queue", None)],
-            Shape::RangeDeletes | Shape::Overwrite => vec![spec("rows", None)],
-            Shape::TimeSeries => vec![spec("series", Some(plan.ttl))],
-        }
-    }
-
-    /// Loads the store and runs.
-    pub(super) fn run(self, opened: &OpenedStore<'_>) -> Result<Measured> {
-        match self {
-            Shape::HotKeyspace => hot_keyspace::run(opened),
-            Shape::NightlyLoad => nightly_load::run(opened),
-            Shape::Queue => queue::run(opened),
-            Shape::RangeDeletes => range_deletes::run(opened),
-            Shape::TimeSeries => time_series::run(opened),
-            Shape::Overwrite => overwrite::run(opened),
         }
     }
 }

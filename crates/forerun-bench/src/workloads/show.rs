@@ -172,6 +172,9 @@ fn panel(row: &WorkloadRow) -> String {
     format!("{}: {}", row.common.case, row.common.strategy)
 }
 
+/// A figure of a second.
+type Figure = fn(&Point) -> f64;
+
 /// Lines of the maximum and the 99th percentile of each engine, over time.
 fn plot(rows: &[&WorkloadRow]) -> Chart {
     let mut chart = Chart::new("Latency over time", Shape::Lines);
@@ -185,9 +188,9 @@ fn plot(rows: &[&WorkloadRow]) -> Chart {
     seconds.dedup();
     chart.x = seconds.iter().map(|second| second.to_string()).collect();
     for row in rows {
-        let value_of: [(&str, fn(&Point) -> f64); 2] =
+        let lines: [(&str, Figure); 2] =
             [("max", |point| point.max_us), ("p99", |point| point.p99_us)];
-        for (name, value_of) in value_of {
+        for (name, value_of) in lines {
             let at = |second: &f64| {
                 let mut points = row.over_time.iter();
                 let value = value_of(points.find(|point| point.second == *second)?);

@@ -8,18 +8,16 @@
 
 use crate::workloads::clients::{Target, put, read};
 use crate::workloads::opened_store::{Measured, OpenedStore};
+use crate::workloads::plan::HOT_BATCH;
 use crate::workloads::rows::{KeyOrder, Rows};
 use crate::workloads::run::{Client, Run};
 use anyhow::Result;
-
-/// Rows per write to the hot keyspace.
-pub(in crate::workloads) const BATCH: usize = 100;
 
 /// Loads and runs.
 ///
 /// # Errors
 /// A failed call of the store, or a wrong answer.
-pub(in crate::workloads) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
+pub(super) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
     let plan = opened.plan;
     let count = plan.rows(opened.shape);
     let rows: Result<Vec<Rows>> = (0..plan.keyspaces)
@@ -35,9 +33,9 @@ pub(in crate::workloads) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
         })
         .collect();
     let (hot, cold) = targets.split_at(1);
-    let batches_per_second = plan.rate_bytes / (BATCH as u64 * rows[0].row_bytes()) as f64;
+    let batches_per_second = plan.rate_bytes / (HOT_BATCH as u64 * rows[0].row_bytes()) as f64;
     let mut clients: Vec<Client<'_>> = vec![Box::new(move |run: &Run| {
-        let latencies = put(run, hot, BATCH, Some(batches_per_second), 1)?;
+        let latencies = put(run, hot, HOT_BATCH, Some(batches_per_second), 1)?;
         Ok(vec![("hot batches", latencies)])
     })];
     if !cold.is_empty() {

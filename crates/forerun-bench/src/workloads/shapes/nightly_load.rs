@@ -31,7 +31,7 @@ const EDGES: [&[u8]; 2] = [&[0; KEY_BYTES - 1], &[u8::MAX; KEY_BYTES]];
 ///
 /// # Errors
 /// A failed call of the store, or a wrong answer.
-pub(in crate::workloads) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
+pub(super) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
     let plan = opened.plan;
     let count = plan.rows(opened.shape);
     let served = [Rows::new(

@@ -10,7 +10,7 @@ use anyhow::Result;
 ///
 /// # Errors
 /// A failed call of the store, or a wrong answer.
-pub(in crate::workloads) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
+pub(super) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
     let plan = opened.plan;
     let count = plan.rows(opened.shape);
     let rows = [Rows::new(count, KeyOrder::Scattered, plan.value_bytes)?];

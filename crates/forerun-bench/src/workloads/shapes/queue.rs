@@ -20,7 +20,7 @@ use std::time::Instant;
 ///
 /// # Errors
 /// A failed call of the store, or a wrong answer.
-pub(in crate::workloads) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
+pub(super) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
     let plan = opened.plan;
     let waiting = plan.rows(opened.shape);
     let store = &*opened.stores[0];

@@ -13,6 +13,7 @@ use crate::workload::Shuffle;
 use crate::workloads::clients::READ_BATCH;
 use crate::workloads::latencies::{Call, Kind, Latencies};
 use crate::workloads::opened_store::{Measured, OpenedStore};
+use crate::workloads::plan::ROWS_PER_RANGE;
 use crate::workloads::rows::{KEY_BYTES, KeyOrder, Rows};
 use crate::workloads::run::{Classes, Client, Operations, Run};
 use crate::ycsb::client::Scanned;
@@ -20,9 +21,6 @@ use anyhow::{Result, ensure};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::time::Instant;
-
-/// Rows between the beginnings of two ranges.
-pub(in crate::workloads) const ROWS_PER_RANGE: u64 = 4;
 
 /// Rows that a range delete removes.
 const DELETED_ROWS: u64 = 2;
@@ -38,7 +36,7 @@ fn is_deleted(row: u64) -> bool {
 ///
 /// # Errors
 /// A failed call of the store, or a wrong answer.
-pub(in crate::workloads) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
+pub(super) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
     let plan = opened.plan;
     let count = plan.rows(opened.shape);
     let rows = [Rows::new(count, KeyOrder::ByNumber, plan.value_bytes)?];

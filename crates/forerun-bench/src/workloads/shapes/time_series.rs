@@ -33,7 +33,7 @@ const SCAN_ROWS: usize = 100;
 ///
 /// # Errors
 /// A failed call of the store, or a wrong answer.
-pub(in crate::workloads) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
+pub(super) fn run(opened: &OpenedStore<'_>) -> Result<Measured> {
     let plan = opened.plan;
     let series = Series::new(plan.value_bytes, plan.ttl)?;
     let (store, series) = (&*opened.stores[0], &series);
