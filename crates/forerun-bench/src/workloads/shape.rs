@@ -20,7 +20,7 @@ pub enum Shape {
     /// Rows are appended, expire, and are read at both ends
     #[value(alias = "e")]
     TimeSeries,
-    /// All keys are overwritten as fast as possible
+    /// Random rows are overwritten as fast as possible
     #[value(alias = "f")]
     Overwrite,
 }
@@ -48,7 +48,7 @@ impl Shape {
         }
     }
 
-    /// What a store must be able to do besides having keyspaces.
+    /// What a store must be able to do.
     pub(super) fn needs(self) -> &'static [Feature] {
         match self {
             Shape::HotKeyspace | Shape::Queue | Shape::Overwrite => &[Feature::Keyspaces],
