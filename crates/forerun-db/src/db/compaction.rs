@@ -10,8 +10,9 @@ use super::directory::DirGuard;
 use super::install::MemTableChange;
 use super::keyspace_data::KeyspaceData;
 use super::tree::Tree;
+use crate::events::{BackgroundTask, CompactionReason};
 use crate::tree::build::Build;
-use crate::tree::compact::compact;
+use crate::tree::compact::{Compacted, compact};
 use crate::tree::levels::Edit;
 use crate::tree::pick::{
     Compaction, Existing, Obsolete, compaction_score, pick, pick_for_ranges, pick_full,
@@ -58,16 +59,24 @@ impl Inner {
         let picked = due.into_iter().find_map(|(_, keyspace)| {
             let levels = Arc::clone(&keyspace.version.load().levels);
             let tree = keyspace.options.load().tree;
+            let for_ranges = || {
+                Some((
+                    self.pick_for_ranges(keyspace)?,
+                    CompactionReason::RangeDeletions,
+                ))
+            };
             pick(&levels, &tree, self.oldest_reader())
-                .or_else(|| self.pick_for_ranges(keyspace))
-                .map(|compaction| (keyspace, compaction))
+                .map(|compaction| (compaction, CompactionReason::Level))
+                .or_else(for_ranges)
+                .map(|(compaction, reason)| (keyspace, compaction, reason))
         });
         match picked {
             None => Ok(false),
-            Some((keyspace, compaction)) => {
-                match self.run_compaction(guard, keyspace, &compaction) {
+            Some((keyspace, compaction, reason)) => {
+                match self.run_compaction(guard, keyspace, &compaction, reason) {
                     // The failure concerns this keyspace only; others may have work.
                     Err(error @ Error::CompactionFailed { .. }) => {
+                        self.notify_of_error(BackgroundTask::Compaction, &error);
                         let path = self.path.display();
                         tracing::error!(%error, %path, "a compaction failed, and will be tried \
                             again");
@@ -257,7 +266,7 @@ impl Inner {
             let picked = pick_full(&version.levels, &tree, existing, obsolete);
             drop(version);
             let Some(compaction) = picked else { break };
-            self.run_compaction(&guard, keyspace, &compaction)?;
+            self.run_compaction(&guard, keyspace, &compaction, CompactionReason::Requested)?;
         }
         Ok(())
     }
@@ -269,6 +278,7 @@ impl Inner {
         guard: &DirGuard<'_>,
         keyspace: &KeyspaceData,
         compaction: &Compaction,
+        reason: CompactionReason,
     ) -> Result<()> {
         let mut catalog = self.tree.catalog();
         catalog.write_again()?;
@@ -278,6 +288,18 @@ impl Inner {
         }
         drop(catalog);
         let _running = RunningCompaction(&self.tree);
+        self.notify_of_compaction(keyspace, reason, compaction, || {
+            self.merge_runs(guard, keyspace, compaction)
+        })
+    }
+
+    /// [`run_compaction`](Self::run_compaction), once it is certain that the runs are there.
+    fn merge_runs(
+        &self,
+        guard: &DirGuard<'_>,
+        keyspace: &KeyspaceData,
+        compaction: &Compaction,
+    ) -> Result<Compacted> {
         let run_bytes = compaction.run_bytes(&keyspace.options.load().tree);
         // Do not hold the super version that long: it holds memtables.
         let ranges = Arc::clone(&keyspace.version.load().ranges);
@@ -285,7 +307,7 @@ impl Inner {
         let retain = Retain::new(keyspace.order().clone(), snapshots)
             .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
-        let build = self.build(keyspace, run_bytes);
+        let build = self.build(keyspace, compaction.into, run_bytes);
         let mut done = match compact(compaction, retain, &build) {
             Ok(done) => done,
             Err(Error::Closed) => return Err(Error::Closed),
@@ -293,11 +315,12 @@ impl Inner {
                 let failed = keyspace.note_compaction(Err(error));
                 self.note_pressure();
                 self.work.notify();
-                return failed;
+                return failed.map(|()| Compacted::default());
             }
         };
         done.edit.expired_sequence = expired_sequence;
-        let edits = self.tree.edits().with(keyspace.id(), done.edit);
+        let edit = std::mem::take(&mut done.edit);
+        let edits = self.tree.edits().with(keyspace.id(), edit);
         keyspace.note_compaction(Ok(()))?;
         self.install(guard, edits, MemTableChange::Same)?;
         self.tree.count(|counts| {
@@ -308,11 +331,17 @@ impl Inner {
             counts.dropped_deletions += done.dropped_deletions;
         });
         self.work.notify();
-        Ok(())
+        Ok(done)
     }
 
-    /// Where and how to write a keyspace's runs, each of about this size.
-    pub(super) fn build<'a>(&'a self, keyspace: &'a KeyspaceData, run_bytes: u64) -> Build<'a> {
-        self.tree.build(keyspace, run_bytes, self.work.stop_flag())
+    /// Where and how to write a keyspace's runs for a level, each of about this size.
+    pub(super) fn build<'a>(
+        &'a self,
+        keyspace: &'a KeyspaceData,
+        level: usize,
+        run_bytes: u64,
+    ) -> Build<'a> {
+        let stop = self.work.stop_flag();
+        self.tree.build(keyspace, level, run_bytes, stop)
     }
 }

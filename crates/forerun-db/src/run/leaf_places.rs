@@ -7,11 +7,15 @@
 //! A leaf's place is noted when the leaf has been verified. Only uncompressed leaves whose prefix
 //! has at most 16 bytes have one.
 
+use std::sync::Arc;
+
 use forerun_core::arch::prefetch_read;
+use forerun_core::sync::OnceLock;
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
 
 use super::page::{INLINE_PREFIX_BYTES, Page};
 use super::stored::PageLocation;
+use crate::cache::{Charge, PageCache};
 
 /// Where a leaf is, and what a record needs of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +57,19 @@ struct Words([AtomicU64; 4]);
 pub(super) struct LeafPlaces(Box<[Words]>);
 
 impl LeafPlaces {
-    /// The memory for so many leaves.
-    pub(super) fn memory_bytes(leaf_pages: u32) -> usize {
-        leaf_pages as usize * size_of::<Words>()
-    }
-
-    /// No places of so many leaves.
-    pub(super) fn new(leaf_pages: u32) -> LeafPlaces {
-        LeafPlaces((0..leaf_pages).map(|_| Words::default()).collect())
+    /// The places in `cell`. Without any, makes them if they fit into the cache's budget.
+    pub(super) fn made<'c>(
+        cell: &'c OnceLock<(LeafPlaces, Charge)>,
+        cache: &Arc<PageCache>,
+        leaf_pages: u32,
+    ) -> Option<&'c LeafPlaces> {
+        if cell.get().is_none() {
+            let charge = cache.try_charge_pinned(leaf_pages as usize * size_of::<Words>())?;
+            let places = LeafPlaces((0..leaf_pages).map(|_| Words::default()).collect());
+            // Another thread may have made them first.
+            let _ = cell.set((places, charge));
+        }
+        cell.get().map(|(places, _)| places)
     }
 
     /// Prefetches a leaf's place. Any number is allowed.

@@ -19,7 +19,7 @@ use super::SearchKey;
 use super::page::{LINE_BYTES, Page, PageKind};
 use super::page_search::{self, GroupSearch};
 use super::reader::Run;
-use super::stored::{PageChecks, PageLocation, check_raw, unstore_with};
+use super::stored::{PageChecks, PageLocation, check_raw};
 use crate::cache::driver::{PageSource, Reads};
 use crate::cache::{PageCache, PageSlots, Pin, VerifyChecksums};
 use crate::comparator::KeyOrder;
@@ -102,7 +102,7 @@ impl PageSource for Run {
         stored: &[u8],
         into: &mut [u8],
     ) -> Result<(), &'static str> {
-        unstore_with(checks, self.salt(), location, stored, into)
+        Run::unstore(self, checks, location, stored, into)
     }
 }
 

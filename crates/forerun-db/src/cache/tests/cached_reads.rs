@@ -275,3 +275,11 @@ fn a_file_that_is_opened_again_is_verified_again() {
     damage(&io, 400);
     assert!(read(&source, 400, VerifyChecksums::Once).is_err());
 }
+
+#[test]
+fn who_checks_memory_verifies_always() {
+    use crate::{MemoryChecks, Options};
+    let of = |checks| Options::default().checks(checks).lookups_verify();
+    assert_eq!(of(MemoryChecks::Off), VerifyChecksums::Once);
+    assert_eq!(of(MemoryChecks::Paranoid), VerifyChecksums::Always);
+}

@@ -62,7 +62,7 @@ impl RunCursor<'_> {
         self.leaf.fill(number, |page| match ahead.find(location) {
             Some(stored) => {
                 page.resize(location.raw_len as usize, 0);
-                run.unstore(number, location, stored, page)
+                run.unstore_page(number, location, stored, page)
             }
             // The large read failed, perhaps because of another leaf. Read this one alone.
             None => {
