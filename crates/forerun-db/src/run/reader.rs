@@ -399,7 +399,6 @@ impl Run {
         &*self.file
     }
 
-    #[cfg(test)]
     pub(crate) fn salt(&self) -> u64 {
         self.salt
     }
