@@ -27,8 +27,9 @@ use crate::store_options::{CreateStore, Size, bytes_of};
 /// wait when it is reached. `memtable_bytes`: the size at which a memtable is written to disk.
 /// `cache_bytes`: the maximum memory of the page cache; by default half of what the process may use
 /// beyond memtables and 512 MiB, which it takes as pages arrive and gives back when memory is
-/// scarce. `ttl_seconds`: entries expire after this time, in
-/// whole seconds; by default they never expire. `read_only`: changes nothing in the directory,
+/// scarce. `background_threads`: how many threads compact runs; by default half of the cores, from
+/// 2 to 4. `ttl_seconds`: entries expire after this time, in whole seconds; by default they never
+/// expire. `read_only`: changes nothing in the directory,
 /// which may be on a read-only file system; every write raises an error.
 ///
 /// A size is a number of bytes, or a text such as "2GiB", "512MB" or "25%" of the memory that the
@@ -45,11 +46,12 @@ impl Db {
         signature = (
             path, *, create=CreateStore::DEFAULT, durability="buffered", wal=true,
             memory_limit_bytes=None,
-            memtable_bytes=None, cache_bytes=None, ttl_seconds=None, read_only=false
+            memtable_bytes=None, cache_bytes=None, background_threads=None, ttl_seconds=None,
+            read_only=false
         ),
         text_signature = "(path, *, create='if_missing', durability='buffered', wal=True, \
-            memory_limit_bytes=None, memtable_bytes=None, cache_bytes=None, ttl_seconds=None, \
-            read_only=False)"
+            memory_limit_bytes=None, memtable_bytes=None, cache_bytes=None, \
+            background_threads=None, ttl_seconds=None, read_only=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -61,6 +63,9 @@ impl Db {
         memory_limit_bytes: Option<Size>,
         memtable_bytes: Option<Size>,
         cache_bytes: Option<Size>,
+        #[pyo3(from_py_with = numeric_arguments::background_threads)] background_threads: Option<
+            usize,
+        >,
         #[pyo3(from_py_with = numeric_arguments::store_ttl_seconds)] ttl_seconds: Option<f64>,
         read_only: bool,
     ) -> PyResult<PyClassInitializer<Db>> {
@@ -72,6 +77,7 @@ impl Db {
             .memory_limit_bytes(bytes_of(memory_limit_bytes).unwrap_or(default.memory_limit_bytes))
             .memtable_bytes(bytes_of(memtable_bytes).unwrap_or(default.memtable_bytes))
             .cache_bytes(bytes_of(cache_bytes))
+            .background_threads(background_threads.unwrap_or(default.background_threads))
             .ttl(ttl_of(ttl_seconds)?)
             .access(if read_only {
                 Access::ReadOnly

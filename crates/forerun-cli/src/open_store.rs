@@ -80,6 +80,9 @@ pub struct StoreOptions {
         help_heading = "Store options"
     )]
     pub cache: Option<usize>,
+    /// Threads that compact runs, from 1 to 64; by default half of the cores, from 2 to 4
+    #[arg(long, value_name = "NUMBER", help_heading = "Store options")]
+    pub background_threads: Option<usize>,
     /// Verify order and checksum of every entry that a lookup reads
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,
@@ -154,12 +157,15 @@ impl StoreOptions {
         };
         let options = Options::default();
         let memory_limit_bytes = self.memory_limit.unwrap_or(options.memory_limit_bytes);
+        let background_threads = self.background_threads;
+        let background_threads = background_threads.unwrap_or(options.background_threads);
         let options = options
             .create(create)
             .access(access)
             .memory_limit_bytes(memory_limit_bytes)
             .memtable_bytes(self.memtable)
             .cache_bytes(self.cache)
+            .background_threads(background_threads)
             .checks(if self.paranoid {
                 MemoryChecks::Paranoid
             } else {

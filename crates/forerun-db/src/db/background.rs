@@ -45,10 +45,9 @@ impl Workers {
     }
 
     fn start_all(&mut self, inner: &Arc<Inner>) -> Result<()> {
-        for (name, task) in [
-            ("forerun-flush", Task::Flush),
-            ("forerun-compact", Task::Compact),
-        ] {
+        let compact = ("forerun-compact", Task::Compact);
+        let compact = std::iter::repeat_n(compact, inner.options.background_threads);
+        for (name, task) in compact.chain([("forerun-flush", Task::Flush)]) {
             self.start_one(inner, name, move |worker| worker.run_worker(name, task))?;
         }
         if let Some(commit) = inner.write_path.commit() {
@@ -105,24 +104,10 @@ impl Inner {
             match worked {
                 Ok(true) => self.work.note_done(task),
                 Ok(false) => {
-                    self.work.clear(task);
-                    // These become due as time passes, without an event.
+                    self.work.clear(task, events);
                     let timeout = match task {
                         Task::Flush => None,
-                        Task::Compact => {
-                            let is_within_budget = self.tree.cache.evict_to_budget();
-                            let keyspaces = self.keyspaces.load();
-                            [
-                                keyspaces.expiry_check_interval(),
-                                keyspaces.compaction_retry(|keyspace| {
-                                    self.compaction_score_of(keyspace)
-                                }),
-                                (!is_within_budget).then_some(EVICT_AGAIN),
-                            ]
-                            .into_iter()
-                            .flatten()
-                            .min()
-                        }
+                        Task::Compact => self.due_without_event(),
                     };
                     self.work.sleep(task, events, timeout);
                 }
@@ -143,6 +128,21 @@ impl Inner {
         }
     }
 
+    /// How soon to look for what becomes due as time passes, without an event.
+    fn due_without_event(&self) -> Option<Duration> {
+        let is_within_budget = self.tree.cache.evict_to_budget();
+        let _picking = self.tree.lock_picking();
+        let keyspaces = self.keyspaces.load();
+        [
+            keyspaces.expiry_check_interval(),
+            keyspaces.compaction_retry(|keyspace| self.compaction_score_of(keyspace)),
+            (!is_within_budget).then_some(EVICT_AGAIN),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
     /// Syncs the log's full segments until the store is closed or a sync fails.
     fn sync_log(&self, log: &UnsyncedSegments) {
         let synced = panics::catch("syncing the log", || log.sync_in_background());
@@ -151,9 +151,10 @@ impl Inner {
         }
     }
 
-    /// Does all pending work in this thread.
-    pub(super) fn run_all_work(&self) -> Result<()> {
-        self.guard("flushing and compacting", || {
+    /// Does all pending work in this thread, except what other threads are doing. Returns `false`
+    /// if there was none.
+    pub(super) fn run_all_work(&self) -> Result<bool> {
+        let has_worked = self.guard("flushing and compacting", || {
             let mut has_worked = false;
             while self.flush_one()? || self.compact_one()? {
                 has_worked = true;
@@ -161,10 +162,12 @@ impl Inner {
             if has_worked {
                 self.keyspaces.load().load_filters();
             }
-            Ok(())
+            Ok(has_worked)
         })?;
-        self.work.note_done(Task::Flush);
-        self.work.note_done(Task::Compact);
-        Ok(())
+        if has_worked {
+            self.work.note_done(Task::Flush);
+            self.work.note_done(Task::Compact);
+        }
+        Ok(has_worked)
     }
 }

@@ -104,9 +104,13 @@ impl BackgroundWork {
         self.changed.notify_all();
     }
 
-    /// Records that there is no work left that could fail.
-    pub(super) fn clear(&self, task: Task) {
-        *self.lock().failing(task) = None;
+    /// Records that there was no work that could fail when the event count was `seen`. It may have
+    /// changed since: another thread has done work, which may have failed.
+    pub(super) fn clear(&self, task: Task, seen: EventCount) {
+        let mut state = self.lock();
+        if state.events == seen.0 {
+            *state.failing(task) = None;
+        }
     }
 
     /// Records that work has failed, and increments the event count.

@@ -1,5 +1,11 @@
 //! Compaction: which runs are merged next, and how callers wait for it.
+//!
+//! ```text
+//!   lock picking, catalog ── pick, begin: its runs are taken ── unlock
+//!     ── read runs, write runs, beside other compactions ── install ── end: its runs are free
+//! ```
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use forerun_core::sync::time;
@@ -9,83 +15,141 @@ use super::background_work::{FailOn, Task};
 use super::directory::DirGuard;
 use super::install::MemTableChange;
 use super::keyspace_data::KeyspaceData;
-use super::tree::Tree;
+use super::running_compaction::RunningCompaction;
+use crate::ranges::Ranges;
 use crate::tree::build::Build;
+use crate::tree::catalog::Catalog;
 use crate::tree::compact::compact;
-use crate::tree::levels::Edit;
-use crate::tree::pick::{
-    Compaction, Existing, Obsolete, compaction_score, pick, pick_for_ranges, pick_full,
-};
+use crate::tree::levels::{Edit, Levels};
+use crate::tree::pick::{Compaction, Running, compaction_score, pick, pick_for_ranges};
 use crate::tree::retain::Retain;
-use crate::{Error, Result};
-
-/// Notes that a compaction has ended when this is dropped.
-struct RunningCompaction<'a>(&'a Tree);
-
-impl Drop for RunningCompaction<'_> {
-    fn drop(&mut self) {
-        self.0.catalog().end_compaction();
-    }
-}
+use crate::{Background, Error, Result};
 
 impl Inner {
-    /// Runs the most urgent compaction of all keyspaces. Returns `false` if none is due.
+    /// Runs the most urgent compaction of all keyspaces that may begin beside those that run.
+    /// Returns `false` if there is none.
     pub(super) fn compact_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
-        let _one_at_a_time = self.tree.lock_compacting();
-        self.compact_most_urgent(&guard)
-    }
-
-    /// [`compact_one`](Self::compact_one) for a caller that holds the lock.
-    fn compact_most_urgent(&self, guard: &DirGuard<'_>) -> Result<bool> {
-        if self.remove_covered_runs(guard)? {
+        let picking = self.tree.lock_picking();
+        if self.remove_covered_runs(&guard)? {
             return Ok(true);
         }
         let keyspaces = self.keyspaces.load_full();
+        let due = self.begin_most_urgent(keyspaces.iter(), true)?;
+        drop((picking, keyspaces));
+        match due {
+            Some(due) => self.run_due(&guard, due).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Begins the most urgent compaction of a keyspace, for a caller that waits for others there.
+    pub(super) fn begin_due_in(
+        &self,
+        keyspace: &Arc<KeyspaceData>,
+    ) -> Result<Option<RunningCompaction<'_>>> {
+        let _picking = self.tree.lock_picking();
+        self.begin_most_urgent([keyspace].into_iter(), false)
+    }
+
+    /// Begins the most urgent compaction of these keyspaces. The caller holds the lock for picking.
+    fn begin_most_urgent<'k>(
+        &self,
+        keyspaces: impl Iterator<Item = &'k Arc<KeyspaceData>>,
+        is_background: bool,
+    ) -> Result<Option<RunningCompaction<'_>>> {
         let now = time::now();
         // A keyspace whose compaction failed recently waits, and others get their turn.
         let may_be_tried = |keyspace: &&Arc<KeyspaceData>| {
             let wait = keyspace.compaction_wait(now);
             wait.is_none_or(|wait| wait.is_zero())
         };
-        let mut due: Vec<(f64, &Arc<KeyspaceData>)> = keyspaces
-            .iter()
-            .filter(may_be_tried)
-            .map(|keyspace| (self.compaction_score_of(keyspace), keyspace))
-            .filter(|(compaction_score, _)| *compaction_score >= 1.0)
+        let is_due = |keyspace: &&Arc<KeyspaceData>| self.compaction_score_of(keyspace) >= 1.0;
+        let due: Vec<_> = keyspaces.filter(may_be_tried).filter(is_due).collect();
+        if due.is_empty() {
+            return Ok(None);
+        }
+        // Under this lock the runs stay as they are.
+        let mut catalog = self.tree.catalog();
+        let running = catalog.running();
+        // One thread is left for level 0, for which writers may wait.
+        let is_level0_only =
+            is_background && running.deeper_in_background() >= self.deeper_compactions_max();
+        let running_in = |id| running.in_keyspace(id).level0_only(is_level0_only);
+        let has_turn = |of: &&Arc<KeyspaceData>| !is_background || !running.is_waiting(of.id());
+        let mut scored: Vec<_> = due
+            .into_iter()
+            .filter(has_turn)
+            .filter_map(|of| Some((of, catalog.runs_of(of.id())?, running_in(of.id()))))
+            .map(|(of, runs, beside)| {
+                let score = self.score(of, &runs.levels, &runs.ranges, &beside);
+                (score, of, runs, beside)
+            })
+            .filter(|(score, ..)| *score >= 1.0)
             .collect();
-        due.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let picked = due.into_iter().find_map(|(_, keyspace)| {
-            let levels = Arc::clone(&keyspace.version.load().levels);
-            let tree = keyspace.options.load().tree;
-            pick(&levels, &tree, self.oldest_reader())
-                .or_else(|| self.pick_for_ranges(keyspace))
-                .map(|compaction| (keyspace, compaction))
+        scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let picked = scored.into_iter().find_map(|(_, of, runs, beside)| {
+            let tree = of.options.load().tree;
+            let picked = pick(&runs.levels, &tree, self.oldest_reader(), &beside);
+            let picked =
+                picked.or_else(|| self.pick_for_ranges(of, &runs.levels, &runs.ranges, &beside));
+            picked.map(|compaction| (of, compaction))
         });
-        match picked {
-            None => Ok(false),
-            Some((keyspace, compaction)) => {
-                match self.run_compaction(guard, keyspace, &compaction) {
-                    // The failure concerns this keyspace only; others may have work.
-                    Err(error @ Error::CompactionFailed { .. }) => {
-                        let path = self.path.display();
-                        tracing::error!(%error, %path, "a compaction failed, and will be tried \
-                            again");
-                        Ok(true)
-                    }
-                    result => result.map(|()| true),
-                }
-            }
+        let Some((keyspace, compaction)) = picked else {
+            return Ok(None);
+        };
+        catalog.write_again()?;
+        let begun =
+            RunningCompaction::begin(self, &mut catalog, keyspace, compaction, is_background);
+        Ok(Some(begun))
+    }
+
+    /// How many background threads may compact levels below level 0 at a time.
+    fn deeper_compactions_max(&self) -> usize {
+        match self.options.background {
+            Background::Threads => self.options.background_threads.saturating_sub(1).max(1),
+            Background::Caller => usize::MAX,
         }
     }
 
-    /// How far a keyspace's levels exceed their targets. A compaction is due at 1 or more, and if
-    /// range deletions take too much memory.
+    /// Runs a compaction that was due. A failure that concerns its keyspace only is not the
+    /// caller's.
+    pub(super) fn run_due(&self, guard: &DirGuard<'_>, due: RunningCompaction<'_>) -> Result<()> {
+        match self.run_compaction(guard, due) {
+            // The failure concerns this keyspace only; others may have work.
+            Err(error @ Error::CompactionFailed { .. }) => {
+                let path = self.path.display();
+                tracing::error!(%error, %path, "a compaction failed, and will be tried again");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// How far a keyspace's levels exceed their targets, with the runs that are being compacted. A
+    /// compaction is due at 1 or more, and if range deletions take too much memory.
     pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
         let version = keyspace.version.load();
+        self.score(
+            keyspace,
+            &version.levels,
+            &version.ranges,
+            &Running::default(),
+        )
+    }
+
+    /// How far a keyspace's levels exceed their targets beside the compactions that run.
+    fn score(
+        &self,
+        keyspace: &KeyspaceData,
+        levels: &Arc<Levels>,
+        ranges: &Ranges,
+        running: &Running<'_>,
+    ) -> f64 {
         let tree = keyspace.options.load().tree;
-        let score = compaction_score(&version.levels, &tree, || self.oldest_reader());
-        if score < 1.0 && self.pick_for_ranges(keyspace).is_some() {
+        let score = compaction_score(levels, &tree, running, || self.oldest_reader());
+        let is_due = |picked: Option<Compaction>| picked.is_some();
+        if score < 1.0 && is_due(self.pick_for_ranges(keyspace, levels, ranges, running)) {
             1.0
         } else {
             score
@@ -93,16 +157,21 @@ impl Inner {
     }
 
     /// A compaction that gets rid of range deletions, if they take too much memory.
-    fn pick_for_ranges(&self, keyspace: &KeyspaceData) -> Option<Compaction> {
-        let version = keyspace.version.load();
-        if version.ranges.is_empty() {
+    fn pick_for_ranges(
+        &self,
+        keyspace: &KeyspaceData,
+        levels: &Arc<Levels>,
+        ranges: &Ranges,
+        running: &Running<'_>,
+    ) -> Option<Compaction> {
+        if ranges.is_empty() || running.is_level0_only() {
             return None;
         }
         let limit_bytes = self.memtables.flushed_ranges_due_bytes();
         let tree = keyspace.options.load().tree;
-        let picked = pick_for_ranges(&version.levels, &tree, &version.ranges, limit_bytes)?;
+        let picked = pick_for_ranges(levels, &tree, ranges, limit_bytes, running)?;
         // Versions that an older snapshot sees stay, and so do the range deletions.
-        let largest = version.ranges.largest_sequence();
+        let largest = ranges.largest_sequence();
         let (snapshots, _) = self.list_readers(keyspace);
         let all_see_them = snapshots.iter().all(|snapshot| *snapshot >= largest);
         all_see_them.then_some(picked)
@@ -141,15 +210,15 @@ impl Inner {
             let is_left = |keyspace: &Arc<KeyspaceData>| {
                 self.compaction_score_of(keyspace) >= 1.0 && failed(keyspace).is_none()
             };
-            let is_done = is_flushed && !keyspaces.iter().any(is_left);
+            let is_done = is_flushed && !keyspaces.iter().any(is_left) && !self.is_compacting();
             if !self.work.done_or_fails(is_done, Task::Compact, fail_on)? {
                 return Ok(false);
             }
             keyspaces.iter().find_map(failed).map_or(Ok(true), Err)
         })?;
-        // The thread that did the last piece of work holds what it replaced until that work ends.
+        // A thread that flushes or looks for work holds what was replaced until it is done.
         drop(self.tree.lock_flushing());
-        drop(self.tree.lock_compacting());
+        drop(self.tree.lock_picking());
         // Runs that only a failed manifest names are kept until a manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
@@ -162,7 +231,7 @@ impl Inner {
     /// Removes runs in which everything has expired or was deleted by range. Returns `false` if
     /// there are none.
     fn remove_covered_runs(&self, guard: &DirGuard<'_>) -> Result<bool> {
-        let mut edits = self.tree.edits();
+        let mut covered: Vec<(u32, Edit)> = Vec::new();
         for keyspace in self.keyspaces.load().iter() {
             let version = keyspace.version.load_full();
             if version.ranges.is_empty() && keyspace.expiry.is_none() {
@@ -177,15 +246,25 @@ impl Inner {
                     expired_sequence,
                     ..Edit::default()
                 };
-                *edits.edit_mut(keyspace.id()) = edit;
+                covered.push((keyspace.id(), edit));
+            }
+        }
+        if covered.is_empty() {
+            return Ok(false);
+        }
+        let catalog = self.tree.catalog();
+        let mut edits = self.tree.edits();
+        for (id, mut edit) in covered {
+            leave_taken(&catalog, id, &mut edit);
+            if !edit.removed.is_empty() {
+                *edits.edit_mut(id) = edit;
             }
         }
         if edits.is_empty() {
-            Ok(false)
-        } else {
-            self.install(guard, edits, MemTableChange::Same)
-                .map(|()| true)
+            return Ok(false);
         }
+        self.install_in(catalog, guard, edits, MemTableChange::Same)
+            .map(|()| true)
     }
 
     /// Returns the sequence numbers at which readers read a keyspace, and the sequence number up to
@@ -210,74 +289,17 @@ impl Inner {
         }
     }
 
-    /// Flushes, then compacts everything in some keyspaces down to the last level.
-    pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
-        self.flush_all()?;
-        self.guard("compacting", || self.merge_all(keyspaces))?;
-        self.keyspaces.load().load_filters();
-        Ok(())
-    }
-
-    /// Merges the runs of some keyspaces into their last levels.
-    fn merge_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
-        // A compaction in progress may not know of what was deleted last.
-        let none_runs = self.tree.lock_compacting();
-        let existing = self.tree.catalog().existing();
-        drop(none_runs);
-        let mut failure = None;
-        for keyspace in keyspaces {
-            match self.merge(keyspace, existing) {
-                // The failure concerns this keyspace only; the others can still be compacted.
-                Err(error @ Error::CompactionFailed { .. }) => {
-                    failure.get_or_insert(error);
-                }
-                result => result?,
-            }
-        }
-        failure.map_or(Ok(()), Err)
-    }
-
-    /// Merges what existed in a keyspace into its last level.
-    fn merge(&self, keyspace: &KeyspaceData, existing: Existing) -> Result<()> {
-        loop {
-            let guard = self.directory.enter()?;
-            let _one_at_a_time = self.tree.lock_compacting();
-            // The lock is not fair: the background thread, which waits for it too, may never get
-            // it. So its work is done here, in turns, and writers do not wait for the last step.
-            if self.compact_most_urgent(&guard)? {
-                self.work.notify();
-            }
-            let version = keyspace.version.load();
-            let tree = keyspace.options.load().tree;
-            let (_, expired_sequence) = self.list_readers(keyspace);
-            let obsolete = Obsolete {
-                ranges: &version.ranges,
-                expired_sequence,
-            };
-            let picked = pick_full(&version.levels, &tree, existing, obsolete);
-            drop(version);
-            let Some(compaction) = picked else { break };
-            self.run_compaction(&guard, keyspace, &compaction)?;
-        }
-        Ok(())
-    }
-
     /// Runs a compaction. If runs cannot be read or written, the error names the keyspace, the only
     /// one affected.
-    fn run_compaction(
+    pub(super) fn run_compaction(
         &self,
         guard: &DirGuard<'_>,
-        keyspace: &KeyspaceData,
-        compaction: &Compaction,
+        running: RunningCompaction<'_>,
     ) -> Result<()> {
-        let mut catalog = self.tree.catalog();
-        catalog.write_again()?;
-        if !catalog.begin_compaction(keyspace.id(), compaction) {
-            // The caller picks again.
+        let keyspace = &running.keyspace;
+        let Some(compaction) = running.compaction() else {
             return Ok(());
-        }
-        drop(catalog);
-        let _running = RunningCompaction(&self.tree);
+        };
         let run_bytes = compaction.run_bytes(&keyspace.options.load().tree);
         // Do not hold the super version that long: it holds memtables.
         let ranges = Arc::clone(&keyspace.version.load().ranges);
@@ -292,7 +314,6 @@ impl Inner {
             Err(error) => {
                 let failed = keyspace.note_compaction(Err(error));
                 self.note_pressure();
-                self.work.notify();
                 return failed;
             }
         };
@@ -307,7 +328,6 @@ impl Inner {
             counts.dropped_entries += done.dropped;
             counts.dropped_deletions += done.dropped_deletions;
         });
-        self.work.notify();
         Ok(())
     }
 
@@ -315,4 +335,19 @@ impl Inner {
     pub(super) fn build<'a>(&'a self, keyspace: &'a KeyspaceData, run_bytes: u64) -> Build<'a> {
         self.tree.build(keyspace, run_bytes, self.work.stop_flag())
     }
+}
+
+/// Leaves those runs that a compaction has taken, or that are gone. A compaction writes what it
+/// keeps of a run once more; if the run were removed meanwhile, the range deletions that cover what
+/// it holds might be forgotten.
+fn leave_taken(catalog: &Catalog, keyspace: u32, edit: &mut Edit) {
+    let Some(runs) = catalog.runs_of(keyspace) else {
+        edit.removed.clear();
+        return;
+    };
+    let running = catalog.running().in_keyspace(keyspace);
+    let free = runs.levels.runs().map(|(_, run)| run);
+    let free = free.filter(|run| !running.takes(run));
+    let free: HashSet<u64> = free.map(|run| run.number()).collect();
+    edit.removed.retain(|number| free.contains(number));
 }

@@ -99,7 +99,12 @@ impl Inner {
                 return Err(panicked);
             }
             match self.options.background {
-                Background::Caller => self.run_all_work()?,
+                Background::Caller => {
+                    // What the caller waits for may be in the hands of another thread.
+                    if !self.run_all_work()? && self.is_compacting() {
+                        self.work.wait(events);
+                    }
+                }
                 Background::Threads => self.work.wait(events),
             }
         }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! All keyspaces share the log, its sequence numbers, the memory for memtables, the page cache and
-//! the two background threads. Each has its own memtables and its own tree of runs, since its keys
+//! the background threads. Each has its own memtables and its own tree of runs, since its keys
 //! order them.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
