@@ -101,7 +101,10 @@ fn options(threads: usize, tree: TreeOptions) -> Options {
         .background_threads(threads)
         .run(RunOptions::default().page_bytes(4 << 10))
         .tree(tree)
-        .keyspace("small", KeyspaceOptions::default().tree(quiet_tree().level0_runs(2)))
+        .keyspace(
+            "small",
+            KeyspaceOptions::default().tree(quiet_tree().level0_runs(2)),
+        )
 }
 
 fn value(key: u32, version: u32) -> Vec<u8> {
@@ -230,6 +233,36 @@ fn check_files(db: &Db, io: &FaultIo) {
 }
 
 #[test]
+fn what_is_deleted_by_range_while_it_is_compacted_stays_deleted() {
+    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
+    prepare(&io);
+    gate.hold(1);
+    let db = Db::open_with_io(gate.on(&io), STORE, options(2, due_tree())).unwrap();
+    gate.wait_for(1);
+    db.delete_range(0_u32.to_be_bytes(), KEYS.to_be_bytes())
+        .unwrap();
+    db.flush().unwrap();
+    // The other thread removes the runs in which everything is deleted.
+    let runs = || {
+        db.stats()
+            .levels
+            .iter()
+            .map(|level| level.runs)
+            .sum::<usize>()
+    };
+    let begun = Instant::now();
+    while runs() > 10 {
+        assert!(begun.elapsed() < PATIENCE, "{} runs are left", runs());
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(runs() > 0, "those that are being compacted");
+    gate.open();
+    db.wait_idle().unwrap();
+    assert_eq!(db.iter().count(), 0);
+    check_files(&db, &io);
+}
+
+#[test]
 fn closing_waits_for_all_compactions() {
     let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
     prepare(&io);
@@ -274,7 +307,13 @@ fn the_number_of_threads_is_checked() {
         let options = options(threads, quiet_tree());
         let opened = Db::open_with_io(Arc::new(FaultIo::new()), STORE, options);
         assert!(
-            matches!(&opened, Err(Error::BadOption { option: "background_threads", .. })),
+            matches!(
+                &opened,
+                Err(Error::BadOption {
+                    option: "background_threads",
+                    ..
+                })
+            ),
             "{opened:?}"
         );
     }

@@ -23,8 +23,8 @@ pub(super) fn check_running(fixture: &Fixture) {
             assert!(!of_a.any(|number| b.numbers().any(|other| other == number)));
             if a.into == b.into {
                 let ((from_a, to_a), (from_b, to_b)) = (keys(a), keys(b));
-                let is_apart = order.compare(&to_a, &from_b).is_lt()
-                    || order.compare(&to_b, &from_a).is_lt();
+                let is_apart =
+                    order.compare(&to_a, &from_b).is_lt() || order.compare(&to_b, &from_a).is_lt();
                 assert!(is_apart, "level {}", a.into);
             }
         }

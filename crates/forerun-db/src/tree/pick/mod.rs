@@ -369,9 +369,7 @@ pub(crate) fn pick_full(
         return running.first_allowed(down.into_iter());
     }
     let is_level0_due = score(levels, options, &targets, 0, running) >= 1.0;
-    if is_level0_due
-        && let Pick::Waits = pick_level0(levels, options, targets.base, running)
-    {
+    if is_level0_due && let Pick::Waits = pick_level0(levels, options, targets.base, running) {
         return Pick::Waits;
     }
     let in_level = |level: usize| {
