@@ -221,7 +221,8 @@ fn score(
     running: &Running<'_>,
 ) -> f64 {
     if level > 0 {
-        let bytes = levels.bytes(level) - running.leaving_bytes(level);
+        // A compaction that is installed has not ended yet.
+        let bytes = levels.bytes(level).saturating_sub(running.leaving_bytes(level));
         // A level exactly at its target needs no compaction.
         return bytes as f64 / (targets.bytes[level] as f64 + 1.0);
     }
