@@ -118,7 +118,7 @@ fn value(key: u32, version: u32) -> Vec<u8> {
     value
 }
 
-const KEYS: u32 = 400;
+const KEYS: u32 = 600;
 
 /// Makes a store with a level of many runs and another one above it.
 fn prepare(io: &FaultIo) {

@@ -171,9 +171,11 @@ pub(crate) fn pick(
         .filter(|(score, _)| *score >= 1.0)
         .collect();
     due.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let level0 = match due.iter().any(|(_, level)| *level == 0) {
-        true => pick_level0(levels, options, targets.base, running),
-        false => Pick::Nothing,
+    let is_level0_due = due.iter().any(|(_, level)| *level == 0);
+    let level0 = if is_level0_due {
+        pick_level0(levels, options, targets.base, running)
+    } else {
+        Pick::Nothing
     };
     // If every compaction of the level below began before it, level 0 would wait for ever.
     let is_level0_waiting = matches!(level0, Pick::Waits);
