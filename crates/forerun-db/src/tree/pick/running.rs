@@ -149,7 +149,7 @@ impl Running<'_> {
     }
 
     /// Whether nothing but compactions of level 0 may begin.
-    pub(super) fn is_level0_only(&self) -> bool {
+    pub(crate) fn is_level0_only(&self) -> bool {
         self.is_level0_only
     }
 
