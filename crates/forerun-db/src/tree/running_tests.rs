@@ -48,10 +48,9 @@ fn several_compactions_of_a_keyspace_run_at_once_and_end_in_any_order() {
     for seed in 0..4 {
         let mut fixture = grown(false);
         fixture.compact_all().unwrap();
-        // The levels above the last become far too large.
-        fixture.options.level1_bytes = 2_000;
-        fixture.options.run_bytes = 1_000;
-        (0..KEYS).for_each(|key| fixture.write(key, (key % 5 != seed).then_some(150)));
+        // Every run above the last level is due.
+        fixture.options.level1_bytes = 1;
+        (0..KEYS).for_each(|key| fixture.write(key, (key % 5 != seed).then_some(500)));
         fixture.flush().unwrap();
         fixture.options.level0_runs = 1;
         let mut most = 0;
@@ -74,18 +73,21 @@ fn several_compactions_of_a_keyspace_run_at_once_and_end_in_any_order() {
 #[test]
 fn level_0_is_compacted_before_more_runs_leave_the_level_below() {
     let mut fixture = grown(false);
-    while fixture.compact().unwrap() {}
+    fixture.compact_all().unwrap();
+    (fixture.options.level1_bytes, fixture.options.level0_runs) = (2_000, 1);
+    (0..KEYS).for_each(|key| fixture.write(key, Some(300)));
+    fixture.flush().unwrap();
+    assert!(fixture.compact().unwrap());
     let base = Targets::new(fixture.levels(), &fixture.options).base;
     let of_base = fixture.levels().level(base).runs().len();
     assert!(of_base > 2, "{of_base} runs in level {base}");
     // The level below level 0 is due, and then level 0 is.
-    fixture.options.level_factor = 100;
     let deeper = fixture.pick().unwrap();
     assert_eq!(deeper.from, base);
     fixture.begin(deeper);
+    assert_eq!(fixture.pick().map(|of| of.from), Some(base));
     (0..KEYS).for_each(|key| fixture.write(key, Some(300)));
     fixture.flush().unwrap();
-    fixture.options.level0_runs = 1;
     while let Some(compaction) = fixture.pick() {
         assert!(compaction.from > base, "from {}", compaction.from);
         fixture.begin(compaction);
@@ -93,6 +95,7 @@ fn level_0_is_compacted_before_more_runs_leave_the_level_below() {
     while !fixture.running.is_empty() {
         fixture.end(0).unwrap();
     }
+    fixture.options.level1_bytes = 1 << 20;
     assert_eq!(fixture.pick().unwrap().from, 0);
     fixture.check();
 }

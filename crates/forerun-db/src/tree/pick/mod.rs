@@ -224,7 +224,9 @@ fn score(
 ) -> f64 {
     if level > 0 {
         // A compaction that is installed has not ended yet.
-        let bytes = levels.bytes(level).saturating_sub(running.leaving_bytes(level));
+        let bytes = levels
+            .bytes(level)
+            .saturating_sub(running.leaving_bytes(level));
         // A level exactly at its target needs no compaction.
         return bytes as f64 / (targets.bytes[level] as f64 + 1.0);
     }
