@@ -59,13 +59,14 @@ pub struct Args {
     #[command(flatten)]
     pub threads: Threads,
 
-    /// Bytes of cache of each engine that has one; the stores are reloaded for each size
+    /// Bytes of cache of each engine that has one; the stores are reloaded for each size [default:
+    /// what each engine takes by default]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
     #[arg(conflicts_with = "cache_share")]
     pub cache: Vec<u64>,
 
     /// The same, as a share of the data's bytes: 0.1 or 10%; at 1.25 all pages fit, including their
-    /// overhead [default: 1.25]
+    /// overhead
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_cache_share)]
     pub cache_share: Vec<f64>,
 
@@ -81,10 +82,6 @@ pub struct Args {
     #[command(flatten)]
     pub output: Output,
 }
-
-/// The default share of the data that is cached; it exceeds 1 because pages are not completely
-/// full.
-const CACHE_SHARE: f64 = 1.25;
 
 /// Reads a share that may exceed the whole, as `1.25` or `125%`.
 fn parse_cache_share(text: &str) -> Result<f64, String> {
@@ -108,7 +105,8 @@ pub(super) struct Plan {
     /// Ascending; the first one is 1.
     pub batches: Vec<usize>,
     pub threads: Vec<usize>,
-    pub cache_bytes: Vec<u64>,
+    /// `None`: each engine's default.
+    pub cache_bytes: Vec<Option<u64>>,
 }
 
 impl Args {
@@ -153,13 +151,10 @@ impl Args {
             u32::MAX
         );
         let data_bytes = records * (KEY_BYTES_MAX + VALUE_BYTES) as u64;
-        let shares = or(&self.cache_share, &[CACHE_SHARE]);
-        let of_share = |share: f64| (share * data_bytes as f64) as u64;
-        let cache_bytes = if self.cache.is_empty() {
-            shares.into_iter().map(of_share).collect()
-        } else {
-            self.cache.clone()
-        };
+        let of_share = |share: &f64| (share * data_bytes as f64) as u64;
+        let shares = self.cache_share.iter().map(of_share);
+        let sizes = self.cache.iter().copied().chain(shares).map(Some);
+        let cache_bytes = or(&sizes.collect::<Vec<_>>(), &[None]);
         Ok(Plan {
             records,
             operations,
@@ -198,7 +193,7 @@ mod tests {
         assert_eq!((plan.records, plan.operations), (1_000_000, 50_000));
         assert_eq!(plan.batches, [1, 64]);
         assert_eq!(plan.workloads.len(), 6);
-        assert_eq!(plan.cache_bytes, [1_278_750_000]);
+        assert_eq!(plan.cache_bytes, [None]);
         let args = Args {
             batch: vec![64, 8, 64],
             threads: threads(&[2, 1, 2]),
@@ -211,7 +206,7 @@ mod tests {
         assert_eq!(plan.batches, [1, 8, 64]);
         assert_eq!(plan.threads, [2, 1]);
         assert_eq!(plan.workloads, [Workload::C]);
-        assert_eq!(plan.cache_bytes, [102_300, 1_023_000]);
+        assert_eq!(plan.cache_bytes, [Some(102_300), Some(1_023_000)]);
     }
 
     #[test]

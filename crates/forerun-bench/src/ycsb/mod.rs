@@ -135,11 +135,16 @@ struct Cell {
 }
 
 impl Bench<'_> {
-    fn measure(&self, engines: &[&dyn Engine], cache_bytes: u64, emit: Emit<'_>) -> Result<()> {
+    fn measure(
+        &self,
+        engines: &[&dyn Engine],
+        cache_bytes: Option<u64>,
+        emit: Emit<'_>,
+    ) -> Result<()> {
         let reservation = self.reservation();
         let place = StoreLocation {
             parent: self.args.dir.clone(),
-            cache_bytes: Some(cache_bytes),
+            cache_bytes,
         };
         let mut fixtures = Vec::new();
         for &engine in engines {
@@ -200,7 +205,7 @@ impl Bench<'_> {
         &self,
         workload: Workload,
         fixtures: &[Fixture<'_>],
-        cache_bytes: u64,
+        cache_bytes: Option<u64>,
     ) -> Result<Vec<YcsbRow>> {
         let plan = self.plan;
         let reservation = self.reservation();
@@ -285,7 +290,7 @@ impl Bench<'_> {
         head: Row,
         outcome: &Outcome,
         latencies: &Histogram<u64>,
-        cache_bytes: u64,
+        cache_bytes: Option<u64>,
     ) -> YcsbRow {
         YcsbRow {
             common: head.with_rates(
@@ -293,7 +298,7 @@ impl Bench<'_> {
                 outcome.per_second_min(),
                 outcome.per_second_max(),
             ),
-            cache_bytes: Some(cache_bytes),
+            cache_bytes,
             operations: self.plan.operations,
             batch_p50_us: micros(latencies, 0.50),
             batch_p99_us: micros(latencies, 0.99),
@@ -327,7 +332,7 @@ impl Bench<'_> {
         row
     }
 
-    fn load_row(&self, fixture: &Fixture<'_>, cache_bytes: u64) -> YcsbRow {
+    fn load_row(&self, fixture: &Fixture<'_>, cache_bytes: Option<u64>) -> YcsbRow {
         let load = &fixture.load;
         let head = Row {
             strategy: "load".into(),
@@ -337,7 +342,7 @@ impl Bench<'_> {
         };
         YcsbRow {
             common: head.with_rates(load.per_second, load.per_second, load.per_second),
-            cache_bytes: Some(cache_bytes),
+            cache_bytes,
             operations: self.plan.records,
             batch_p50_us: micros(&load.latencies, 0.50),
             batch_p99_us: micros(&load.latencies, 0.99),

@@ -156,9 +156,10 @@ fn load_table(rows: &[YcsbRow]) -> (Vec<(String, String)>, TextTable) {
 }
 
 fn cache(row: &YcsbRow) -> String {
-    or_dash(row.cache_bytes.map(|bytes| bytes as f64), |bytes| {
-        format!("{}B", short(bytes))
-    })
+    match row.cache_bytes {
+        None => "default".into(),
+        Some(bytes) => format!("{}B", short(bytes as f64)),
+    }
 }
 
 /// Explains the columns, for below the tables.

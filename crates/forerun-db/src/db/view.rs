@@ -110,7 +110,7 @@ impl<'a> View<'a> {
     fn find<T>(&self, key: &[u8], take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         self.inner.counters.count_lookups(1);
         let covered = self.covered(key);
-        let read_point = self.read_point.without(covered.deleted_sequence);
+        let read_point = self.read_point.with_deleted_up_to(covered.deleted_sequence);
         for table in &self.version.tables {
             match table.memtable.get_as_of(key, read_point)? {
                 Lookup::Value(value) => return Ok(Some(take(value))),
@@ -189,7 +189,7 @@ impl<'a> View<'a> {
     }
 
     fn search_key<'k>(&self, key: CoveredKey<'k>) -> SearchKey<'k> {
-        let read_point = self.read_point.without(key.deleted_sequence);
+        let read_point = self.read_point.with_deleted_up_to(key.deleted_sequence);
         SearchKey {
             expired_sequence: read_point.expired_sequence,
             ..SearchKey::new(key.bytes, read_point.sequence)

@@ -81,7 +81,7 @@ impl<'k, K: BatchKey> KeyBatch<'k, K> {
     #[inline(always)]
     pub(super) fn read_point(&self, position: usize) -> ReadPoint {
         self.read_point
-            .without(self.keys[position].deleted_sequence())
+            .with_deleted_up_to(self.keys[position].deleted_sequence())
     }
 
     pub(super) fn target(&self, list: &SkipList, position: usize) -> Target<'k> {

@@ -112,10 +112,11 @@ pub(super) fn finger<'a, V: Visit, K: BatchKey>(
         // before that one, so `path.before` is before this key as well. (A key that occurs twice
         // finds its own first version again, since `before` is strictly so.)
         let height = list.top_level() + 1;
-        let (start, top) = match (0..known).find(|&level| !overshot(list, &path, level, &target)) {
-            Some(level) => (path.before[level], level),
-            None => (list.head(), height - 1),
-        };
+        let (start, top) =
+            match (0..known).find(|&level| !target_is_past(list, &path, level, &target)) {
+                Some(level) => (path.before[level], level),
+                None => (list.head(), height - 1),
+            };
         // SAFETY: `start` is before the target, and the path or the head reaches up to `top`.
         let descent = unsafe { Descent::from(list, target, start, top) };
         let found = descent
@@ -129,7 +130,7 @@ pub(super) fn finger<'a, V: Visit, K: BatchKey>(
 }
 
 /// Whether the target is behind the node that follows the path on this level.
-fn overshot(list: &SkipList, path: &Finger<'_>, level: usize, target: &Target<'_>) -> bool {
+fn target_is_past(list: &SkipList, path: &Finger<'_>, level: usize, target: &Target<'_>) -> bool {
     let seen = path.seen[level];
     let behind = |next: Node<'_>| next.stands(list.order(), target) == Stands::Before;
     seen.prefix <= target.prefix && seen.next.is_some_and(behind)

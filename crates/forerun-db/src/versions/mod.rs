@@ -52,7 +52,7 @@ impl ReadPoint {
 
     /// The same point for a key whose versions up to `deleted_sequence` are deleted.
     #[inline(always)]
-    pub(crate) fn without(self, deleted_sequence: u64) -> ReadPoint {
+    pub(crate) fn with_deleted_up_to(self, deleted_sequence: u64) -> ReadPoint {
         ReadPoint {
             expired_sequence: self.expired_sequence.max(deleted_sequence),
             ..self
