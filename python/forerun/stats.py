@@ -24,6 +24,10 @@ class DbStats(TypedDict):
     levels_runs: int
     levels_entries: int
     levels_bytes: int
+    levels_raw_bytes: int
+    levels_lz4_runs: int
+    levels_zstd_runs: int
+    levels_dictionary_bytes: int
     levels_indexed_runs: int
     levels_unfiltered_runs: int
     cache_hits: int
@@ -53,6 +57,60 @@ class DbStats(TypedDict):
     log_syncs: int
     lookup_batches: int
     lookup_keys: int
+    get_calls: int
+    get_sum_ns: int
+    get_min_ns: int
+    get_p50_ns: int
+    get_p90_ns: int
+    get_p95_ns: int
+    get_p99_ns: int
+    get_p999_ns: int
+    get_max_ns: int
+    multi_get_calls: int
+    multi_get_sum_ns: int
+    multi_get_min_ns: int
+    multi_get_p50_ns: int
+    multi_get_p90_ns: int
+    multi_get_p95_ns: int
+    multi_get_p99_ns: int
+    multi_get_p999_ns: int
+    multi_get_max_ns: int
+    write_calls: int
+    write_sum_ns: int
+    write_min_ns: int
+    write_p50_ns: int
+    write_p90_ns: int
+    write_p95_ns: int
+    write_p99_ns: int
+    write_p999_ns: int
+    write_max_ns: int
+    flush_calls: int
+    flush_sum_ns: int
+    flush_min_ns: int
+    flush_p50_ns: int
+    flush_p90_ns: int
+    flush_p95_ns: int
+    flush_p99_ns: int
+    flush_p999_ns: int
+    flush_max_ns: int
+    compaction_calls: int
+    compaction_sum_ns: int
+    compaction_min_ns: int
+    compaction_p50_ns: int
+    compaction_p90_ns: int
+    compaction_p95_ns: int
+    compaction_p99_ns: int
+    compaction_p999_ns: int
+    compaction_max_ns: int
+    write_stall_calls: int
+    write_stall_sum_ns: int
+    write_stall_min_ns: int
+    write_stall_p50_ns: int
+    write_stall_p90_ns: int
+    write_stall_p95_ns: int
+    write_stall_p99_ns: int
+    write_stall_p999_ns: int
+    write_stall_max_ns: int
     ring_refusals: int
 
 
@@ -141,36 +199,46 @@ class TableStats(TypedDict):
     device_capacity_rows: int
     find_calls: int
     find_sum_ns: int
+    find_min_ns: int
     find_p50_ns: int
     find_p90_ns: int
+    find_p95_ns: int
     find_p99_ns: int
     find_p999_ns: int
     find_max_ns: int
     find_device_calls: int
     find_device_sum_ns: int
+    find_device_min_ns: int
     find_device_p50_ns: int
     find_device_p90_ns: int
+    find_device_p95_ns: int
     find_device_p99_ns: int
     find_device_p999_ns: int
     find_device_max_ns: int
     find_host_calls: int
     find_host_sum_ns: int
+    find_host_min_ns: int
     find_host_p50_ns: int
     find_host_p90_ns: int
+    find_host_p95_ns: int
     find_host_p99_ns: int
     find_host_p999_ns: int
     find_host_max_ns: int
     find_store_calls: int
     find_store_sum_ns: int
+    find_store_min_ns: int
     find_store_p50_ns: int
     find_store_p90_ns: int
+    find_store_p95_ns: int
     find_store_p99_ns: int
     find_store_p999_ns: int
     find_store_max_ns: int
     write_calls: int
     write_sum_ns: int
+    write_min_ns: int
     write_p50_ns: int
     write_p90_ns: int
+    write_p95_ns: int
     write_p99_ns: int
     write_p999_ns: int
     write_max_ns: int
@@ -184,6 +252,10 @@ class TableStats(TypedDict):
     store_levels_runs: int
     store_levels_entries: int
     store_levels_bytes: int
+    store_levels_raw_bytes: int
+    store_levels_lz4_runs: int
+    store_levels_zstd_runs: int
+    store_levels_dictionary_bytes: int
     store_levels_indexed_runs: int
     store_levels_unfiltered_runs: int
     store_cache_hits: int
@@ -213,6 +285,60 @@ class TableStats(TypedDict):
     store_log_syncs: int
     store_lookup_batches: int
     store_lookup_keys: int
+    store_get_calls: int
+    store_get_sum_ns: int
+    store_get_min_ns: int
+    store_get_p50_ns: int
+    store_get_p90_ns: int
+    store_get_p95_ns: int
+    store_get_p99_ns: int
+    store_get_p999_ns: int
+    store_get_max_ns: int
+    store_multi_get_calls: int
+    store_multi_get_sum_ns: int
+    store_multi_get_min_ns: int
+    store_multi_get_p50_ns: int
+    store_multi_get_p90_ns: int
+    store_multi_get_p95_ns: int
+    store_multi_get_p99_ns: int
+    store_multi_get_p999_ns: int
+    store_multi_get_max_ns: int
+    store_write_calls: int
+    store_write_sum_ns: int
+    store_write_min_ns: int
+    store_write_p50_ns: int
+    store_write_p90_ns: int
+    store_write_p95_ns: int
+    store_write_p99_ns: int
+    store_write_p999_ns: int
+    store_write_max_ns: int
+    store_flush_calls: int
+    store_flush_sum_ns: int
+    store_flush_min_ns: int
+    store_flush_p50_ns: int
+    store_flush_p90_ns: int
+    store_flush_p95_ns: int
+    store_flush_p99_ns: int
+    store_flush_p999_ns: int
+    store_flush_max_ns: int
+    store_compaction_calls: int
+    store_compaction_sum_ns: int
+    store_compaction_min_ns: int
+    store_compaction_p50_ns: int
+    store_compaction_p90_ns: int
+    store_compaction_p95_ns: int
+    store_compaction_p99_ns: int
+    store_compaction_p999_ns: int
+    store_compaction_max_ns: int
+    store_write_stall_calls: int
+    store_write_stall_sum_ns: int
+    store_write_stall_min_ns: int
+    store_write_stall_p50_ns: int
+    store_write_stall_p90_ns: int
+    store_write_stall_p95_ns: int
+    store_write_stall_p99_ns: int
+    store_write_stall_p999_ns: int
+    store_write_stall_max_ns: int
     store_ring_refusals: int
     memory_bytes: int
     found_bytes: int

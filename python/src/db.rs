@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forerun::stats::{StatsLevel, prometheus_text};
 use forerun::{Access, KeyspaceOptions, Options, WalMode};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::background_call::run_long;
 use crate::batch::WriteBatch;
-use crate::errors::{exception, invalid, is_forked};
+use crate::errors::{exception, invalid, is_forked, unknown};
 use crate::keyspace::{Keyspace, durability_of};
 use crate::numeric_arguments;
 use crate::read_source::ReadSource;
@@ -28,9 +29,12 @@ use crate::store_options::{CreateStore, Size, bytes_of};
 /// `cache_bytes`: the maximum memory of the page cache; by default half of what the process may use
 /// beyond memtables and 512 MiB, which it takes as pages arrive and gives back when memory is
 /// scarce. `background_threads`: how many threads compact runs; by default half of the cores, from
-/// 2 to 4. `ttl_seconds`: entries expire after this time, in whole seconds; by default they never
-/// expire. `read_only`: changes nothing in the directory,
-/// which may be on a read-only file system; every write raises an error.
+/// 2 to 4. `compression`: of what is written to runs: "none", "lz4" (the default), "zstd",
+/// "zstd:LEVEL" or "zstd:LEVEL:DICTIONARY_SIZE", such as "zstd:6:16KiB"; `bottommost_compression`:
+/// the same for the last level, which has most of the data. `ttl_seconds`: entries expire after
+/// this time, in whole seconds; by default they never expire. `read_only`: changes nothing in the
+/// directory, which may be on a read-only file system; every write raises an error. `stats_level`:
+/// "sampled" times one in 1,024 lookups and buffered writes for `stats`, "all" every one.
 ///
 /// A size is a number of bytes, or a text such as "2GiB", "512MB" or "25%" of the memory that the
 /// process may use. An argument that is `None` takes the engine's default.
@@ -46,12 +50,13 @@ impl Db {
         signature = (
             path, *, create=CreateStore::DEFAULT, durability="buffered", wal=true,
             memory_limit_bytes=None,
-            memtable_bytes=None, cache_bytes=None, background_threads=None, ttl_seconds=None,
-            read_only=false
+            memtable_bytes=None, cache_bytes=None, background_threads=None, compression=None,
+            bottommost_compression=None, ttl_seconds=None, read_only=false, stats_level="sampled"
         ),
         text_signature = "(path, *, create='if_missing', durability='buffered', wal=True, \
             memory_limit_bytes=None, memtable_bytes=None, cache_bytes=None, \
-            background_threads=None, ttl_seconds=None, read_only=False)"
+            background_threads=None, compression=None, bottommost_compression=None, \
+            ttl_seconds=None, read_only=False, stats_level='sampled')"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -66,11 +71,23 @@ impl Db {
         #[pyo3(from_py_with = numeric_arguments::background_threads)] background_threads: Option<
             usize,
         >,
+        compression: Option<&str>,
+        bottommost_compression: Option<&str>,
         #[pyo3(from_py_with = numeric_arguments::store_ttl_seconds)] ttl_seconds: Option<f64>,
         read_only: bool,
+        stats_level: &str,
     ) -> PyResult<PyClassInitializer<Db>> {
         let (default, durability) = (Options::default(), durability_of(durability)?);
+        let (mut run, mut tree) = (default.run, default.tree);
+        if let Some(compression) = compression {
+            run = run.compression(compression.parse().map_err(exception)?);
+        }
+        if let Some(compression) = bottommost_compression {
+            tree = tree.bottommost_compression(compression.parse().map_err(exception)?);
+        }
         let options = Options::default()
+            .run(run)
+            .tree(tree)
             .create(create.0)
             .durability(durability)
             .wal(if wal { WalMode::On } else { WalMode::Off })
@@ -79,6 +96,7 @@ impl Db {
             .cache_bytes(bytes_of(cache_bytes))
             .background_threads(background_threads.unwrap_or(default.background_threads))
             .ttl(ttl_of(ttl_seconds)?)
+            .stats_level(stats_level_of(stats_level)?)
             .access(if read_only {
                 Access::ReadOnly
             } else {
@@ -180,6 +198,14 @@ impl Db {
         stats::dict(slf.py(), &stats)
     }
 
+    /// Returns the store's statistics in Prometheus's text format, version 0.0.4, with histograms
+    /// of how long operations take. All names begin with `prefix`.
+    #[pyo3(signature = (prefix="forerun_db"))]
+    fn prometheus_text(slf: &Bound<'_, Db>, prefix: &str) -> PyResult<String> {
+        let db = open(slf)?;
+        Ok(prometheus_text(prefix, &slf.py().detach(|| db.stats())))
+    }
+
     /// Closes the store. All writes are durable afterwards, unless the store has no log
     /// (`wal=False`): then call `flush` first, or the entries in memtables are lost.
     fn close(slf: &Bound<'_, Db>) -> PyResult<()> {
@@ -222,6 +248,14 @@ impl Db {
 /// The engine's handle to an open store.
 pub(crate) fn open(slf: &Bound<'_, Db>) -> PyResult<forerun::Db> {
     Ok(Keyspace::handles(slf.as_super())?.0)
+}
+
+fn stats_level_of(name: &str) -> PyResult<StatsLevel> {
+    match name {
+        "sampled" => Ok(StatsLevel::Sampled),
+        "all" => Ok(StatsLevel::All),
+        other => Err(unknown("stats_level", other, "sampled, all")),
+    }
 }
 
 fn ttl_of(seconds: Option<f64>) -> PyResult<Option<Duration>> {

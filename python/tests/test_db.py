@@ -431,3 +431,20 @@ def test_invalid_and_missing_keyspaces_raise_different_errors(db):
         db.keyspace("")
     with pytest.raises(forerun.errors.NotFoundError):
         db.drop_keyspace("none")
+
+
+def test_operations_are_timed_for_stats_and_prometheus(tmp_path):
+    with forerun.Db(tmp_path / "store", stats_level="all") as db:
+        db.put("a", b"1")
+        for _ in range(10):
+            assert db["a"] == b"1"
+        db.flush()
+        stats = db.stats()
+        assert (stats["get_calls"], stats["write_calls"], stats["flush_calls"]) == (10, 1, 1)
+        assert 0 < stats["get_min_ns"] <= stats["get_p50_ns"] <= stats["get_max_ns"]
+        lines = db.prometheus_text("store").splitlines()
+        assert "store_get_seconds_count 10" in lines
+        assert 'store_get_seconds_bucket{le="+Inf"} 10' in lines
+        assert "store_tree_flushes_total 1" in lines
+    with pytest.raises(ValueError, match="stats_level"):
+        forerun.Db(tmp_path / "store", stats_level="none")

@@ -232,6 +232,21 @@ def test_a_repr_describes_the_table(tmp_path):
     assert "closed" in repr(table)
 
 
+def test_runs_are_compressed_as_the_store_is_told(tmp_path):
+    with forerun.Db(
+        tmp_path / "store", compression="none", bottommost_compression="zstd:3:4KiB"
+    ) as db:
+        db.update({b"%06d" % i: b"value %d" % i for i in range(5000)})
+        db.compact()
+        stats = db.stats()
+        assert (stats["levels_runs"], stats["levels_zstd_runs"]) == (1, 1)
+        assert stats["levels_lz4_runs"] == 0 and stats["levels_raw_bytes"] > 0
+        assert db["000042"] == b"value 42"
+    for name in ("zip", "zstd:23", "lz4:1"):
+        with pytest.raises(errors.InvalidArgumentError, match=name.split(":")[0]):
+            forerun.Db(tmp_path / "other", compression=name)
+
+
 def test_a_store_a_keyspace_and_a_snapshot_read_like_a_mapping(tmp_path):
     with forerun.Db(tmp_path / "store") as db:
         model = {b"%d" % i: b"value %d" % i for i in range(10)}

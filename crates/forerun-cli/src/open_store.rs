@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use forerun_core::size::parse_size;
 use forerun_db::{
-    Access, Create, Db, Durability, Error, Keyspace, MemoryChecks, Options, Recovery,
+    Access, Compression, Create, Db, Durability, Error, Keyspace, MemoryChecks, Options, Recovery,
 };
 
 use crate::exit;
@@ -83,6 +83,18 @@ pub struct StoreOptions {
     /// Threads that compact runs, from 1 to 64; by default half of the cores, from 2 to 4
     #[arg(long, value_name = "NUMBER", help_heading = "Store options")]
     pub background_threads: Option<usize>,
+    /// Compression of what is written to runs: none, lz4, zstd, zstd:LEVEL or
+    /// zstd:LEVEL:DICTIONARY_SIZE, such as zstd:6:16KiB
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value_t,
+        help_heading = "Store options"
+    )]
+    pub compression: Compression,
+    /// The same for the last level, which has most of the data; by default as the others
+    #[arg(long, value_name = "NAME", help_heading = "Store options")]
+    pub bottommost_compression: Option<Compression>,
     /// Verify order and checksum of every entry that a lookup reads
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,
@@ -159,7 +171,13 @@ impl StoreOptions {
         let memory_limit_bytes = self.memory_limit.unwrap_or(options.memory_limit_bytes);
         let background_threads = self.background_threads;
         let background_threads = background_threads.unwrap_or(options.background_threads);
+        let (run, mut tree) = (options.run.compression(self.compression), options.tree);
+        if let Some(compression) = self.bottommost_compression {
+            tree = tree.bottommost_compression(compression);
+        }
         let options = options
+            .run(run)
+            .tree(tree)
             .create(create)
             .access(access)
             .memory_limit_bytes(memory_limit_bytes)

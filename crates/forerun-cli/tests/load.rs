@@ -367,3 +367,33 @@ fn rows_whose_keys_ascend_go_past_the_log_until_one_does_not() {
         workspace.succeeds(&["check", store]);
     }
 }
+
+#[test]
+fn a_load_compresses_as_it_is_told_and_the_statistics_tell_it() {
+    let workspace = Workspace::new();
+    let rows: String = (0..5000).map(|n| format!("{n},value {n}\n")).collect();
+    workspace.file("t.csv", format!("id,text\n{rows}"));
+    let with = [
+        "--compression",
+        "none",
+        "--bottommost-compression",
+        "zstd:6:4KiB",
+    ];
+    let load = ["load", "db", "t.csv", "--key", "id"];
+    // A single run would only be moved to the last level.
+    for _ in 0..2 {
+        workspace.succeeds(&[&load[..], &with].concat());
+    }
+    workspace.succeeds(&[&["compact", "db"][..], &with].concat());
+    let stats = workspace.succeeds(&["stats", "db"]);
+    assert!(stats.contains("uncompressed; 1 with zstd)"), "{stats}");
+    let json = workspace.succeeds(&["stats", "db", "--json"]);
+    let stats: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!(stats["levels"][6]["zstd_runs"], 1, "{json}");
+    let refused = workspace.run(&["compact", "db", "--compression", "zstd:40"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(
+        refused.stderr.contains("zstd has no level 40"),
+        "{refused:?}"
+    );
+}

@@ -9,6 +9,7 @@
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;
 //! - [`epoch`]: epoch-based reclamation that survives a fork;
+//! - [`LatencyHistogram`]: how long calls take; [`prometheus_text`]: statistics for Prometheus;
 //! - [`memory_limit`] and [`MemoryPressure`]: how much memory the process may use, and whether it
 //!   is scarce;
 //! - [`pooling`]: sums of the rows of bags of keys, and the formats of rows;
@@ -22,9 +23,11 @@
 pub mod arch;
 mod cache_padded;
 mod descriptors;
+mod duration_buckets;
 pub mod epoch;
 pub mod hashing;
 mod interleave;
+mod latency;
 // Hidden because the macro `metrics!` names its items; users see those that are exported below.
 #[doc(hidden)]
 pub mod metrics;
@@ -34,6 +37,7 @@ pub mod pooling;
 mod prefetch_ahead;
 mod process;
 mod process_memory;
+mod prometheus_text;
 pub mod region;
 mod setters;
 pub mod size;
@@ -45,9 +49,11 @@ mod uninhabited_stream;
 pub use arch::CACHE_LINE_BYTES;
 pub use cache_padded::CachePadded;
 pub use descriptors::{above_standard_streams, open_above_standard_streams};
+pub use duration_buckets::DurationBuckets;
 pub use interleave::{
     Driver, MemoryOnly, Wait, block_on, block_on_with, interleave, interleave_with,
 };
+pub use latency::{Latency, LatencyHistogram};
 pub use metrics::{Metric, MetricKind, Metrics};
 pub use panic_message::panic_message;
 pub use prefetch_ahead::prefetch_ahead;
@@ -55,6 +61,7 @@ pub use process::{Forked, LeakedInFork, Owner, PerProcess, ProcessBound};
 pub use process_memory::{
     MemoryLimit, MemoryLimitSource, MemoryPressure, memory_limit, physical_memory_bytes,
 };
+pub use prometheus_text::prometheus_text;
 pub use region::{Atomics, Backing, CacheLine, CacheLines, Pages, Region, RegionError};
 pub use split_mix::split_mix64;
 pub use touch::{Touch, suspend, touch};

@@ -4,9 +4,12 @@
 //!   metrics! { … counter hits: u64, … }      one row per metric
 //!     ├─► pub hits: u64                      a public field, with the row's documentation
 //!     └─► Metrics::each                      name, kind, help and value: Python, Prometheus
+//!         Metrics::each_histogram            how many calls took how long: Prometheus
 //! ```
 //!
 //! JSON comes from serde, which reads the fields. So one row adds a metric everywhere.
+
+use crate::duration_buckets::DurationBuckets;
 
 /// The description of a number in a struct of statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +49,10 @@ pub trait Metrics {
     /// always the same: those of an absent part are 0.
     fn each(&self, visit: &mut dyn FnMut(Metric, u64));
 
+    /// Calls `visit` with each histogram of durations, under the name of the group that contains
+    /// it. [`each`](Self::each) has its percentiles. Those in lists are left out.
+    fn each_histogram(&self, visit: &mut dyn FnMut(Metric, &DurationBuckets));
+
     /// Subtracts the counters of `earlier`, which leaves their growth since then. Gauges stay.
     fn subtract(&mut self, earlier: &Self)
     where
@@ -60,6 +67,13 @@ impl<T: Metrics + Default> Metrics for Option<T> {
         }
     }
 
+    fn each_histogram(&self, visit: &mut dyn FnMut(Metric, &DurationBuckets)) {
+        match self {
+            Some(metrics) => metrics.each_histogram(visit),
+            None => T::default().each_histogram(visit),
+        }
+    }
+
     fn subtract(&mut self, earlier: &Self) {
         if let (Some(metrics), Some(earlier)) = (self, earlier) {
             metrics.subtract(earlier);
@@ -70,6 +84,10 @@ impl<T: Metrics + Default> Metrics for Option<T> {
 impl<T: Metrics> Metrics for Box<T> {
     fn each(&self, visit: &mut dyn FnMut(Metric, u64)) {
         (**self).each(visit);
+    }
+
+    fn each_histogram(&self, visit: &mut dyn FnMut(Metric, &DurationBuckets)) {
+        (**self).each_histogram(visit);
     }
 
     fn subtract(&mut self, earlier: &Self) {
@@ -95,6 +113,8 @@ impl<T: Metrics + Default> Metrics for Vec<T> {
         }
     }
 
+    fn each_histogram(&self, _: &mut dyn FnMut(Metric, &DurationBuckets)) {}
+
     fn subtract(&mut self, earlier: &Self) {
         for (metrics, earlier) in self.iter_mut().zip(earlier) {
             metrics.subtract(earlier);
@@ -109,6 +129,8 @@ impl<T: Metrics + Default> Metrics for Vec<T> {
 /// - `group name: Type` is another struct of statistics, or an `Option`, `Box` or `Vec` of one. The
 ///   names of its metrics begin with the name of the group.
 /// - `flat name: Type` is a group whose metrics keep their names.
+/// - `histogram name: DurationBuckets` is a histogram, which has the name of the group that contains
+///   it: [`Latency`](crate::Latency) has one.
 /// - `other name: Type` is a field that is not a metric.
 ///
 /// ```
@@ -172,6 +194,14 @@ macro_rules! metrics {
                 $($crate::metrics!(@each $kind $name self visit (concat!($($doc, "\n"),+)));)*
             }
 
+            #[allow(unused_variables, reason = "most structs have no histogram")]
+            fn each_histogram(
+                &self,
+                visit: &mut dyn FnMut($crate::Metric, &$crate::DurationBuckets),
+            ) {
+                $($crate::metrics!(@histogram $kind $name self visit (concat!($($doc, "\n"),+)));)*
+            }
+
             fn subtract(&mut self, earlier: &Self) {
                 $($crate::metrics!(@subtract $kind $name self earlier);)*
             }
@@ -193,12 +223,26 @@ macro_rules! metrics {
     (@each flat $name:ident $self:ident $visit:ident ($doc:expr)) => {
         $crate::Metrics::each(&$self.$name, $visit)
     };
+    (@each histogram $name:ident $self:ident $visit:ident ($doc:expr)) => {};
     (@each other $name:ident $self:ident $visit:ident ($doc:expr)) => {};
+    (@histogram group $name:ident $self:ident $visit:ident ($doc:expr)) => {
+        $crate::metrics::visit_histograms(stringify!($name), $doc, &$self.$name, $visit)
+    };
+    (@histogram flat $name:ident $self:ident $visit:ident ($doc:expr)) => {
+        $crate::Metrics::each_histogram(&$self.$name, $visit)
+    };
+    (@histogram histogram $name:ident $self:ident $visit:ident ($doc:expr)) => {
+        $crate::metrics::visit_histogram(&$self.$name, $visit)
+    };
+    (@histogram $kind:ident $name:ident $self:ident $visit:ident ($doc:expr)) => {};
     (@subtract counter $name:ident $self:ident $earlier:ident) => {
         $self.$name = $self.$name.saturating_sub($earlier.$name)
     };
     (@subtract gauge $name:ident $self:ident $earlier:ident) => {};
     (@subtract other $name:ident $self:ident $earlier:ident) => {};
+    (@subtract histogram $name:ident $self:ident $earlier:ident) => {
+        $crate::metrics::subtract_histogram(&mut $self.$name, &$earlier.$name)
+    };
     (@subtract $group:ident $name:ident $self:ident $earlier:ident) => {
         $crate::Metrics::subtract(&mut $self.$name, &$earlier.$name)
     };
@@ -252,6 +296,42 @@ pub fn visit_group(group: &str, metrics: &impl Metrics, visit: &mut dyn FnMut(Me
         metric.name = format!("{group}_{}", metric.name);
         visit(metric, value);
     });
+}
+
+/// Visits one histogram, which gets its name from a group. For [`metrics!`](crate::metrics!).
+#[doc(hidden)]
+pub fn visit_histogram(buckets: &DurationBuckets, visit: &mut dyn FnMut(Metric, &DurationBuckets)) {
+    let metric = Metric {
+        name: String::new(),
+        kind: MetricKind::Counter,
+        documentation: "",
+    };
+    visit(metric, buckets);
+}
+
+/// Visits the histograms of a group. For [`metrics!`](crate::metrics!).
+#[doc(hidden)]
+pub fn visit_histograms(
+    group: &str,
+    documentation: &'static str,
+    metrics: &impl Metrics,
+    visit: &mut dyn FnMut(Metric, &DurationBuckets),
+) {
+    metrics.each_histogram(&mut |mut metric, buckets| {
+        if metric.name.is_empty() {
+            metric.name = group.to_owned();
+            metric.documentation = documentation;
+        } else {
+            metric.name = format!("{group}_{}", metric.name);
+        }
+        visit(metric, buckets);
+    });
+}
+
+/// Subtracts one histogram. For [`metrics!`](crate::metrics!).
+#[doc(hidden)]
+pub fn subtract_histogram(buckets: &mut DurationBuckets, earlier: &DurationBuckets) {
+    buckets.subtract(earlier);
 }
 
 #[cfg(test)]

@@ -87,7 +87,18 @@ impl KeyspaceOptions {
     /// Refuses contradictory options.
     pub(crate) fn check(&self) -> Result<()> {
         check_ttl(self.ttl)?;
+        self.run.check()?;
         self.tree.check()
+    }
+
+    /// How the runs of a level are written.
+    pub(crate) fn run_at(&self, level: usize) -> RunOptions {
+        let of_level = self.tree.compression_per_level.get(level);
+        let of_level = of_level.copied().flatten();
+        RunOptions {
+            compression: of_level.unwrap_or(self.run.compression),
+            ..self.run
+        }
     }
 
     /// The same options with the time to live of an existing keyspace, in seconds, 0 for none.

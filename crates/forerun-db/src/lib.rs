@@ -13,8 +13,8 @@
 //!   io/          every access to files
 //! ```
 //!
-//! `options.rs`, `keyspace_options.rs`, `tree_options.rs`, `error.rs`, `limits.rs`, `ops.rs`,
-//! `values.rs` and `comparator.rs` define the types of the interface. `versions/` has what
+//! `options.rs`, `keyspace_options.rs`, `tree_options.rs`, `error.rs`, `events.rs`, `limits.rs`,
+//! `ops.rs`, `values.rs` and `comparator.rs` define the types of the interface. `versions/` has what
 //! memtables and runs share, `ranges/` range deletions, `clock.rs` expiry, `steady_clock.rs` the
 //! time, `sealed.rs` small checksummed files, and `bytes.rs` numbers in files.
 //!
@@ -24,7 +24,8 @@
 //! backups. [`check`], [`repair`] and [`describe`] work on a store that is not open.
 //!
 //! Whatever can fail returns an [`Error`]. No call of a store panics on bad input, on damaged
-//! files, or if a [`Comparator`] or a file system ([`io::Io`]) of the user panics.
+//! files, or if a [`Comparator`], an [`EventListener`] or a file system ([`io::Io`]) of the user
+//! panics.
 
 #![deny(unsafe_code)]
 
@@ -35,6 +36,7 @@ mod clock;
 mod comparator;
 mod db;
 mod error;
+mod events;
 pub mod io;
 mod keyspace_options;
 mod limits;
@@ -73,6 +75,7 @@ pub use db::{
     Readable, Snapshot, Stats, TreeStats, ViewId, WriteBatch, WriteStalls,
 };
 pub use error::{Error, Result};
+pub use events::{BackgroundTask, CompactionReason, Event, EventListener, WriteStallReason};
 pub use io::ReadBackend;
 pub use keyspace_options::KeyspaceOptions;
 pub use limits::{
@@ -85,9 +88,9 @@ pub use offline::description::{
 };
 pub use offline::{CheckReport, check, check_with_io, repair, repair_with_io};
 pub use ops::{Op, Ops};
-pub use options::{Access, Background, Durability, Options, WalMode};
+pub use options::{Access, Background, Durability, Options, StatsLevel, WalMode};
 pub use run::dump::{PageDescription, RowContent, RowDescription};
-pub use run::{Compression, RunOptions};
+pub use run::{Compression, RunOptions, ZstdOptions};
 pub use store_dir::Create;
 pub use tree::repair::RepairReport;
 pub use tree::salvage::{DataLoss, KeyRange};

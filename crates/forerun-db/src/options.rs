@@ -9,6 +9,7 @@ use forerun_core::sync::{OnceLock, SIMULATED, thread};
 use forerun_core::{Pages, memory_limit, setters};
 
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
+use crate::events::EventListener;
 use crate::io::ReadBackend;
 use crate::keyspace_options::{check_keyspace_name, check_ttl};
 use crate::limits::MEMTABLE_BYTES_MIN;
@@ -73,6 +74,19 @@ pub enum Background {
     /// The thread whose call causes the work, before the call returns: in a store, the write that
     /// fills a memtable. Everything then happens in an order that depends only on the calls.
     Caller,
+}
+
+/// Which operations [`Db::stats`](crate::Db::stats) times. Those that take far longer than reading
+/// the clock always are: flushes, compactions, waits, and synced writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum StatsLevel {
+    /// One in 1,024 lookups and buffered writes.
+    #[default]
+    Sampled,
+    /// Every lookup and every write. The clock is read twice for each, which takes about 50 ns.
+    All,
 }
 
 /// How a store is opened. The defaults suit most uses.
@@ -178,6 +192,13 @@ pub struct Options {
     /// Whether the store may be changed. Default: [`Access::ReadWrite`]. With [`Access::ReadOnly`],
     /// no store is created, and [`Create::MustBeNew`] is an error.
     pub access: Access,
+    /// Which operations are timed. Default: [`StatsLevel::Sampled`].
+    pub stats_level: StatsLevel,
+    /// Receives the events of the store, if set: see [`EventListener`]. Default: none.
+    ///
+    /// It is not serialized.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub event_listener: Option<Arc<dyn EventListener>>,
     /// Options of keyspaces, by name. A keyspace that is not listed uses this store's `run` and
     /// `tree`, has no time to live, and is ordered by [`Bytewise`], or by [`ReverseBytewise`] if it
     /// was created with that. A keyspace created with any other comparator must be listed, or the
@@ -238,6 +259,8 @@ impl Default for Options {
             wal_segment_bytes: 64 << 20,
             create: Create::default(),
             access: Access::default(),
+            stats_level: StatsLevel::default(),
+            event_listener: None,
             keyspaces: Vec::new(),
         }
     }
@@ -262,6 +285,7 @@ setters! {
         wal_segment_bytes: u64,
         create: Create,
         access: Access,
+        stats_level: StatsLevel,
         keyspaces: Vec<(String, KeyspaceOptions)>,
     } into {
         cache_bytes: Option<usize>,
@@ -271,6 +295,13 @@ setters! {
 }
 
 impl Options {
+    /// Sets [`event_listener`](#structfield.event_listener).
+    #[must_use]
+    pub fn event_listener(mut self, listener: Arc<dyn EventListener>) -> Options {
+        self.event_listener = Some(listener);
+        self
+    }
+
     /// Adds the options of one keyspace to [`keyspaces`](#structfield.keyspaces).
     ///
     /// ```
@@ -322,6 +353,7 @@ impl Options {
 
     /// Refuses contradictory options.
     pub(crate) fn check(&self) -> Result<()> {
+        self.run.check()?;
         self.tree.check()?;
         check_ttl(self.ttl)?;
         check_bytes("memtable_bytes", self.memtable_bytes, MEMTABLE_BYTES_MIN)?;
@@ -445,7 +477,8 @@ impl fmt::Debug for Options {
             .field("wal_segment_bytes", &self.wal_segment_bytes)
             .field("create", &self.create)
             .field("access", &self.access)
+            .field("stats_level", &self.stats_level)
             .field("keyspaces", &self.keyspaces)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -2,6 +2,7 @@
 
 use forerun_core::setters;
 
+use crate::run::Compression;
 use crate::{Error, Result};
 
 /// The shape of the tree of runs, and how fast it may be rebuilt.
@@ -43,6 +44,10 @@ pub struct TreeOptions {
     /// The maximum number of bytes that flushes and compactions together write per second; `None`
     /// for no limit. Default: none.
     pub write_rate_bytes: Option<u64>,
+    /// The compression of each level, from level 0, which flushes write, to level 6, which has most
+    /// of the data and which ingestions are written for. `None`, the default:
+    /// [`RunOptions::compression`](crate::RunOptions::compression).
+    pub compression_per_level: [Option<Compression>; TreeOptions::LEVELS],
 }
 
 impl Default for TreeOptions {
@@ -55,6 +60,7 @@ impl Default for TreeOptions {
             level_factor: 10,
             run_bytes: 64 << 20,
             write_rate_bytes: None,
+            compression_per_level: [None; TreeOptions::LEVELS],
         }
     }
 }
@@ -67,14 +73,33 @@ setters! {
         level1_bytes: u64,
         level_factor: u32,
         run_bytes: u64,
+        compression_per_level: [Option<Compression>; TreeOptions::LEVELS],
     } into {
         write_rate_bytes: Option<u64>,
     }
 }
 
 impl TreeOptions {
-    /// Refuses limits at which writes would wait for a compaction that never becomes due.
+    /// The number of levels.
+    pub const LEVELS: usize = 7;
+
+    /// The level that an ingestion is written for: the last one, where most of it goes.
+    pub(crate) const BOTTOMMOST_LEVEL: usize = Self::LEVELS - 1;
+
+    /// Sets the compression of the last level in
+    /// [`compression_per_level`](Self::compression_per_level).
+    #[must_use]
+    pub fn bottommost_compression(mut self, compression: Compression) -> TreeOptions {
+        self.compression_per_level[Self::BOTTOMMOST_LEVEL] = Some(compression);
+        self
+    }
+
+    /// Refuses limits at which writes would wait for a compaction that never becomes due, and
+    /// compressions that do not exist.
     pub(crate) fn check(&self) -> Result<()> {
+        for compression in self.compression_per_level.iter().flatten() {
+            compression.check("compression_per_level")?;
+        }
         if self.level0_stop_runs > self.level0_runs {
             return Ok(());
         }

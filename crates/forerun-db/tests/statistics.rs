@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Barrier, thread};
 use forerun_db::io::fault::FaultIo;
-use forerun_db::{Background, Db};
+use forerun_db::{Background, Db, Durability, StatsLevel, Values};
 use testing::hook_io::{Change, HookIo};
-use testing::{STORE, small_options};
+use testing::{STORE, open, small_options};
 
 #[test]
 fn statistics_do_not_wait_for_the_commit_of_an_ingestion() {
@@ -56,4 +56,63 @@ fn statistics_do_not_wait_for_the_commit_of_an_ingestion() {
     let stats = db.stats();
     assert_eq!((stats.tree.ingestions, stats.memtables), (1, 1));
     assert_eq!(stats.memtables_used_bytes, stats.memtable.used_bytes);
+}
+
+#[test]
+fn every_operation_of_every_thread_is_timed_on_request() {
+    const THREADS: u64 = 20;
+    let options = small_options().stats_level(StatsLevel::All);
+    let db = open(&FaultIo::new(), &options).unwrap();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let db = &db;
+            scope.spawn(move || {
+                let mut values = Values::new();
+                let snapshot = db.snapshot();
+                for key in 0..10_u64 {
+                    db.put((10 * number + key).to_be_bytes(), "value").unwrap();
+                    db.get(key.to_be_bytes()).unwrap();
+                    db.read(key.to_be_bytes(), |_| ()).unwrap();
+                    snapshot.get(key.to_be_bytes()).unwrap();
+                    db.multi_get(&[key.to_be_bytes()], &mut values).unwrap();
+                    db.multi_get(&[[1; 8], key.to_be_bytes()], &mut values)
+                        .unwrap();
+                }
+                db.put_with("synced", "value", Durability::Synced).unwrap();
+            });
+        }
+    });
+    let elapsed_ns = begun.elapsed().as_nanos() as u64;
+    let stats = db.stats();
+    assert_eq!(stats.get.calls, THREADS * 40);
+    assert_eq!(stats.multi_get.calls, THREADS * 10);
+    assert_eq!(stats.write.calls, THREADS * 11);
+    for latency in [stats.get, stats.multi_get, stats.write] {
+        assert!(
+            latency.min_ns > 0 && latency.max_ns <= elapsed_ns,
+            "{latency:?}"
+        );
+        assert!(latency.sum_ns >= latency.max_ns, "{latency:?}");
+    }
+}
+
+#[test]
+fn few_short_operations_are_timed_by_default_and_every_synced_write() {
+    let db = open(&FaultIo::new(), &small_options()).unwrap();
+    for key in 0..5_000_u32 {
+        db.put((key % 10).to_be_bytes(), "value").unwrap();
+        db.get(key.to_be_bytes()).unwrap();
+    }
+    let stats = db.stats();
+    assert!((3..=7).contains(&stats.get.calls), "{:?}", stats.get);
+    assert!((3..=7).contains(&stats.write.calls), "{:?}", stats.write);
+    assert_eq!((stats.lookup_batches, stats.write_batches), (5_000, 5_000));
+    for _ in 0..100 {
+        db.put_with("key", "value", Durability::Synced).unwrap();
+    }
+    let timed = db.stats().write.calls - stats.write.calls;
+    assert_eq!(timed, 100);
+    let text = db.stats().to_string();
+    assert!(text.contains("\nwrite      "), "{text}");
 }

@@ -4,32 +4,12 @@
 //!   poll returns ──> turns of other connections ──> read, answer, write ──> Latencies::record
 //!   └──────────── measured once per turn that answers ────────────┘
 //! ```
-//!
-//! Each worker has its own histograms, and no other thread writes them. A scrape sums them.
 
 use std::time::Duration;
 
-use crate::counters::{Counter, Counters};
+use forerun_core::{Latency, LatencyHistogram};
 
-/// Upper bounds of the buckets in nanoseconds. The last bucket has no bound.
-pub(crate) const BOUNDS_NS: [u64; 16] = [
-    10_000,
-    20_000,
-    50_000,
-    100_000,
-    200_000,
-    500_000,
-    1_000_000,
-    2_000_000,
-    5_000_000,
-    10_000_000,
-    20_000_000,
-    50_000_000,
-    100_000_000,
-    200_000_000,
-    500_000_000,
-    1_000_000_000,
-];
+use crate::counters::Counters;
 
 /// The requests that a connection's turn answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,81 +85,25 @@ impl Progress {
     }
 }
 
-/// The histograms of one thread.
+/// A histogram per kind of request.
 #[derive(Debug, Default)]
-pub(crate) struct Latencies([Histogram; Requests::ALL.len()]);
-
-/// Counts per bucket. Only one thread writes them.
-#[derive(Debug, Default)]
-struct Histogram {
-    counts: [Counter; BOUNDS_NS.len() + 1],
-    sum_ns: Counter,
-}
+pub(crate) struct Latencies([LatencyHistogram; Requests::ALL.len()]);
 
 impl Latencies {
     /// Counts a turn.
     pub(crate) fn record(&self, requests: Requests, took: Duration) {
-        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let histogram = &self.0[requests as usize];
-        let bucket = BOUNDS_NS.partition_point(|&bound_ns| bound_ns < took_ns);
-        histogram.counts[bucket].add(1);
-        histogram.sum_ns.add(took_ns);
-    }
-}
-
-/// The sum of all threads' histograms for one kind of request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LatencySum {
-    /// Counts per bucket, not cumulative.
-    pub(crate) counts: [u64; BOUNDS_NS.len() + 1],
-    pub(crate) sum_ns: u64,
-}
-
-impl LatencySum {
-    pub(crate) fn of<'a>(
-        threads: impl Iterator<Item = &'a Latencies>,
-        requests: Requests,
-    ) -> LatencySum {
-        let mut sum = LatencySum::default();
-        for Latencies(histograms) in threads {
-            let histogram = &histograms[requests as usize];
-            for (count, counter) in sum.counts.iter_mut().zip(&histogram.counts) {
-                *count += counter.get();
-            }
-            sum.sum_ns = sum.sum_ns.wrapping_add(histogram.sum_ns.get());
-        }
-        sum
+        self.0[requests as usize].record(took);
     }
 
-    /// Number of turns.
-    pub(crate) fn count(&self) -> u64 {
-        self.counts.iter().sum()
+    /// The turns that answered this kind of request.
+    pub(crate) fn of(&self, requests: Requests) -> Latency {
+        self.0[requests as usize].latency()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_duration_counts_in_the_first_bucket_that_it_does_not_exceed() {
-        let latencies = [Latencies::default(), Latencies::default()];
-        let durations_ns = [0, 10_000, 10_001, 999_999_999, 1_000_000_000, 1_000_000_001];
-        for (at, took_ns) in durations_ns.into_iter().enumerate() {
-            latencies[at % 2].record(Requests::Writes, Duration::from_nanos(took_ns));
-        }
-        let sum = LatencySum::of(latencies.iter(), Requests::Writes);
-        let mut expected = [0; BOUNDS_NS.len() + 1];
-        for took_ns in durations_ns {
-            let bucket = BOUNDS_NS.iter().position(|&bound_ns| took_ns <= bound_ns);
-            expected[bucket.unwrap_or(BOUNDS_NS.len())] += 1;
-        }
-        assert_eq!(sum.counts, expected);
-        assert_eq!(sum.sum_ns, durations_ns.iter().sum::<u64>());
-        assert_eq!(sum.count(), 6);
-        let others = LatencySum::of(latencies.iter(), Requests::Reads);
-        assert_eq!(others, LatencySum::default());
-    }
 
     #[test]
     fn a_turn_is_of_the_kind_of_what_it_answered() {

@@ -9,7 +9,7 @@ use forerun_core::Metrics;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use crate::counters::{Counters, SessionStats};
-use crate::latency::{Latencies, LatencySum, Requests};
+use crate::latency::Latencies;
 use crate::os_system::OsSystem;
 use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
@@ -139,6 +139,8 @@ pub struct Shared {
     unix_zero_s: u64,
     /// The time of day at the start, in seconds since 1970.
     unix_start_s: u64,
+    /// How long requests took since the server started.
+    pub(crate) latencies: Latencies,
     counters: Mutex<Registered>,
 }
 
@@ -146,7 +148,6 @@ pub struct Shared {
 #[derive(Default)]
 struct Registered {
     threads: Vec<Arc<Counters>>,
-    latencies: Vec<Arc<Latencies>>,
     base: SessionStats,
     cache_base: CacheStats,
 }
@@ -195,6 +196,7 @@ impl Shared {
             cache,
             server,
             started: time::now(),
+            latencies: Latencies::default(),
             counters: Mutex::default(),
         }
     }
@@ -265,19 +267,6 @@ impl Shared {
         let counters = Arc::new(Counters::default());
         self.registered().threads.push(Arc::clone(&counters));
         counters
-    }
-
-    /// Adds histograms for a new thread. [`latency_sum`](Self::latency_sum) includes them.
-    pub(crate) fn register_latencies(&self) -> Arc<Latencies> {
-        let latencies = Arc::new(Latencies::default());
-        self.registered().latencies.push(Arc::clone(&latencies));
-        latencies
-    }
-
-    /// The latencies of requests of this kind since the server started.
-    pub(crate) fn latency_sum(&self, requests: Requests) -> LatencySum {
-        let registered = self.registered();
-        LatencySum::of(registered.latencies.iter().map(Arc::as_ref), requests)
     }
 
     /// The counts of all sessions since the server started.

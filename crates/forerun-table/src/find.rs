@@ -132,7 +132,7 @@ impl<'l> Lookup<'l> {
         let start = time::now();
         self.device = Some(device);
         let hits = device.find(self.keys, rows, found);
-        self.inner.clocks.device.count(time::elapsed(start));
+        self.inner.clocks.device.record(time::elapsed(start));
         self.hits.device = hits.unwrap_or(0);
         if self.hits.device > 0 && device.wants_touches() {
             let used = self.keys.iter().zip(&*found).filter(|(_, found)| **found);
@@ -154,7 +154,7 @@ impl<'l> Lookup<'l> {
             Some(device) => self.search_host_for_misses(device, rows, found),
             None => self.search_host_only(rows, found),
         };
-        self.inner.clocks.host.count(time::elapsed(start));
+        self.inner.clocks.host.record(time::elapsed(start));
     }
 
     fn search_host_only(&mut self, rows: &mut impl Receiver, found: &mut [bool]) -> usize {
@@ -238,7 +238,7 @@ impl<'l> Lookup<'l> {
     /// Returns the answer and promotes the rows that were found.
     pub(crate) fn end(self) -> Result<usize> {
         self.scratch.keep();
-        self.inner.clocks.find.count(time::elapsed(self.start));
+        self.inner.clocks.find.record(time::elapsed(self.start));
         self.inner
             .count_found(self.keys.len(), self.hits, self.failures.len());
         self.inner.queue_moves(self.moves);
@@ -380,7 +380,7 @@ impl StoreSearch<'_> {
                 search.inner.queue_promotions(promotions);
             }
         });
-        self.inner.clocks.store.count(time::elapsed(start));
+        self.inner.clocks.store.record(time::elapsed(start));
         hits
     }
 

@@ -40,7 +40,7 @@ impl Inner {
                 }
             }
         }
-        self.clocks.write.count(time::elapsed(start));
+        self.clocks.write.record(time::elapsed(start));
         self.counters.written_rows.add(keys.len() - failures.len());
         self.counters.failed_keys.add(failures.len());
         Some(failures.into_result(0).map(drop))

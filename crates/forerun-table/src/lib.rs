@@ -71,7 +71,6 @@ mod ingest;
 mod inner;
 mod interrupt;
 mod key_locks;
-mod latency;
 mod memory_budget;
 mod metadata;
 mod misses;
@@ -100,6 +99,7 @@ pub use clients::Applied;
 pub use device_tier::Pointers;
 pub use error::{Error, Failures, Result};
 pub use evict_strategy::{EvictStrategy, UnknownEvictStrategy};
+pub use forerun_core::Latency;
 pub use forerun_core::pooling::{
     Bags, PooledDtype, Pooling, PoolingError, PoolingOptions, RowFormat, UnknownPooledDtype,
     UnknownPooling, UnknownRowFormat,
@@ -107,7 +107,6 @@ pub use forerun_core::pooling::{
 pub use forerun_db::Background;
 #[cfg(feature = "gpu")]
 pub use forerun_gpu::gather::Destination;
-pub use latency::Latency;
 #[cfg(feature = "gpu")]
 pub use options::DeviceChoice;
 pub use options::{

@@ -2,9 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forerun_core::metrics;
-
-use crate::latency::{Latencies, Latency};
+use forerun_core::{Latency, LatencyHistogram, metrics};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident),* $(,)?) => {
@@ -86,11 +84,11 @@ impl Counter {
 /// Histograms of call durations.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
-    pub(crate) find: Latencies,
-    pub(crate) device: Latencies,
-    pub(crate) host: Latencies,
-    pub(crate) store: Latencies,
-    pub(crate) write: Latencies,
+    pub(crate) find: LatencyHistogram,
+    pub(crate) device: LatencyHistogram,
+    pub(crate) host: LatencyHistogram,
+    pub(crate) store: LatencyHistogram,
+    pub(crate) write: LatencyHistogram,
 }
 
 metrics! {

@@ -47,7 +47,7 @@ impl Inner {
         let updated = found.iter().filter(|&&found| found).count();
         self.counters.written_rows.add(updated);
         self.counters.failed_keys.add(failures.len());
-        self.clocks.write.count(time::elapsed(start));
+        self.clocks.write.record(time::elapsed(start));
         failures.into_result(updated)
     }
 

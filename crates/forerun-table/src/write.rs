@@ -94,7 +94,7 @@ impl Inner {
         }
         self.counters.written_rows.add(keys.len() - failures.len());
         self.counters.failed_keys.add(failures.len());
-        self.clocks.write.count(time::elapsed(start));
+        self.clocks.write.record(time::elapsed(start));
         let served = keys.len() - failures.len();
         failures.into_result(served).map(drop)
     }
@@ -213,7 +213,7 @@ impl Inner {
         }
         self.counters.erased_keys.add(keys.len() - failures.len());
         self.counters.failed_keys.add(failures.len());
-        self.clocks.write.count(time::elapsed(start));
+        self.clocks.write.record(time::elapsed(start));
         let served = keys.len() - failures.len();
         failures.into_result(served).map(drop)
     }

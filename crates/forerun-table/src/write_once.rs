@@ -118,7 +118,7 @@ impl Inner {
             _ => self.counters.written_rows.add(done - from),
         }
         self.counters.failed_keys.add(keys.len() - done);
-        self.clocks.write.count(time::elapsed(start));
+        self.clocks.write.record(time::elapsed(start));
         let cause = failures.iter().next().map(|(.., error)| error.clone());
         let Some(cause) = cause else {
             return failures.into_result(done).map(drop);

@@ -112,7 +112,7 @@ pub use forerun_db::{
     Access, Background, Compression, Create, Db, Durability, Entry, Error as DbError, Ingestion,
     Iter, KeyRange, Keyspace, KeyspaceBatch, KeyspaceOptions, KeyspaceSnapshot, MemoryChecks, Op,
     Ops, Options, Readable, Recovery, Result as DbResult, RunOptions, Snapshot, TreeOptions,
-    Values, ViewId, WalMode, WriteBatch,
+    Values, ViewId, WalMode, WriteBatch, ZstdOptions,
 };
 
 /// Backups of a store.
@@ -135,6 +135,13 @@ pub mod inspect {
         ManifestDescription, PageDescription, RecoveryReport, RepairReport, RowContent,
         RowDescription, RunDescription, RunSummary, VerifyReport, check, check_with_io, describe,
         repair, repair_with_io,
+    };
+}
+
+/// What happens in an open store, for a listener of the program.
+pub mod events {
+    pub use forerun_db::{
+        BackgroundTask, CompactionReason, Event, EventListener, WriteStallReason,
     };
 }
 
@@ -165,9 +172,12 @@ pub mod process {
 
 /// Statistics of a store, and the metrics of all statistics by name.
 pub mod stats {
-    pub use forerun_core::{Metric, MetricKind, Metrics};
+    pub use forerun_core::{
+        DurationBuckets, Latency, LatencyHistogram, Metric, MetricKind, Metrics, prometheus_text,
+    };
     pub use forerun_db::{
-        KeyspaceStats, LevelStats, MemTableStats, PageCacheStats, Stats, TreeStats, WriteStalls,
+        KeyspaceStats, LevelStats, MemTableStats, PageCacheStats, Stats, StatsLevel, TreeStats,
+        WriteStalls,
     };
 }
 

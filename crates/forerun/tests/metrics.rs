@@ -7,7 +7,7 @@ use forerun::cache::{Cache, CacheOptions};
 use forerun::table::{Dtype, Table};
 use forerun::{
     Db, Options,
-    stats::{MetricKind, Metrics},
+    stats::{Latency, MetricKind, Metrics, StatsLevel, prometheus_text},
 };
 use serde_json::{Value, to_value};
 
@@ -115,4 +115,108 @@ fn the_figures_of_a_table_are_the_numbers_of_its_json() {
     let stats = table.stats();
     check(&stats, to_value(&stats).unwrap(), &["counts"], &others);
     table.close().unwrap();
+}
+
+/// A family of Prometheus's text format: its type, and its samples by name and label.
+#[derive(Debug, Default)]
+struct Family {
+    kind: String,
+    samples: Vec<(String, Option<String>, f64)>,
+}
+
+/// Reads Prometheus's text format, version 0.0.4, as far as it is written here.
+fn parse(text: &str) -> BTreeMap<String, Family> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut current = String::new();
+    assert!(text.ends_with('\n'));
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, help) = help.split_once(' ').expect("a help");
+            assert!(!help.is_empty() && !families.contains_key(name), "{line}");
+            current = name.to_owned();
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').expect("a type");
+            assert_eq!(name, current);
+            families.entry(current.clone()).or_default().kind = kind.to_owned();
+        } else {
+            let (sample, value) = line.rsplit_once(' ').expect("a value");
+            let (name, label) = match sample.split_once('{') {
+                None => (sample, None),
+                Some((name, label)) => {
+                    let bound = label
+                        .strip_prefix("le=\"")
+                        .and_then(|of| of.strip_suffix("\"}"));
+                    (name, Some(bound.expect("a bound").to_owned()))
+                }
+            };
+            let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            assert!(
+                name.chars().all(is_name) && name.starts_with(&current),
+                "{line}"
+            );
+            let family = families.get_mut(&current).expect("a type before it");
+            let value = value.parse().expect("a number");
+            family.samples.push((name.to_owned(), label, value));
+        }
+    }
+    families
+}
+
+#[test]
+fn prometheus_reads_the_figures_of_a_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default().stats_level(StatsLevel::All);
+    let db = Db::open(directory.path(), options).unwrap();
+    for number in 0..100_u32 {
+        db.put(number.to_be_bytes(), b"value").unwrap();
+        db.get(number.to_be_bytes()).unwrap();
+    }
+    db.flush().unwrap();
+    let stats = db.stats();
+    let mut families = parse(&prometheus_text("forerun_db", &stats));
+    let mut percentiles = BTreeSet::new();
+    for (operation, latency) in [
+        ("get", stats.get),
+        ("multi_get", stats.multi_get),
+        ("write", stats.write),
+        ("flush", stats.flush),
+        ("compaction", stats.compaction),
+        ("write_stall", stats.write_stall),
+    ] {
+        Latency::default().each(&mut |of, _| {
+            percentiles.insert(format!("{operation}_{}", of.name));
+        });
+        let name = format!("forerun_db_{operation}_seconds");
+        let Family { kind, samples } = families.remove(&name).expect(&name);
+        assert_eq!(kind, "histogram");
+        let (of_buckets, rest) = samples.split_at(samples.len() - 2);
+        let mut last = (0.0, 0.0);
+        for (of, bound, count) in of_buckets {
+            assert_eq!(*of, format!("{name}_bucket"));
+            let bound: f64 = bound.as_ref().expect("a bound").parse().expect("a number");
+            assert!(bound > last.0 && *count >= last.1, "{samples:?}");
+            last = (bound, *count);
+        }
+        let calls = latency.calls as f64;
+        assert_eq!(last, (f64::INFINITY, calls));
+        let sum_s = latency.sum_ns as f64 / 1e9;
+        assert_eq!(rest[0], (format!("{name}_sum"), None, sum_s));
+        assert_eq!(rest[1], (format!("{name}_count"), None, calls));
+    }
+    assert_eq!((stats.get.calls, stats.flush.calls), (100, 1));
+    stats.each(&mut |metric, value| {
+        if percentiles.contains(&metric.name) {
+            return;
+        }
+        let (kind, end) = match metric.kind {
+            MetricKind::Counter => ("counter", "_total"),
+            MetricKind::Gauge => ("gauge", ""),
+        };
+        let name = format!("forerun_db_{}{end}", metric.name);
+        let family = families.remove(&name).expect(&name);
+        assert_eq!(family.kind, kind);
+        assert_eq!(family.samples, [(name, None, value as f64)]);
+    });
+    assert!(families.is_empty(), "{families:?}");
+    db.close().unwrap();
 }

@@ -7,6 +7,7 @@ use forerun_core::sync::thread::{self, JoinHandle};
 
 use super::Inner;
 use super::background_work::Task;
+use crate::events::BackgroundTask;
 use crate::panics;
 use crate::wal::unsynced_segments::UnsyncedSegments;
 use crate::{Access, Background, Error, Result};
@@ -115,12 +116,14 @@ impl Inner {
                 Err(error @ Error::Poisoned { .. }) => {
                     // The work panicked and would panic again.
                     tracing::error!(%error, path = %self.path.display(), "{name} ends");
+                    self.notify_of_error(task.into(), &error);
                     self.work.note_panicked(error);
                     break;
                 }
                 Err(error) => {
                     tracing::error!(%error, path = %self.path.display(), "{name} failed, and will \
                         try again");
+                    self.notify_of_error(task.into(), &error);
                     self.work.note_failed(task, error);
                     self.work.sleep(task, events, None);
                 }
@@ -147,7 +150,8 @@ impl Inner {
     fn sync_log(&self, log: &UnsyncedSegments) {
         let synced = panics::catch("syncing the log", || log.sync_in_background());
         if let Err(error) = synced {
-            self.poison(error);
+            let error = self.poison(error);
+            self.notify_of_error(BackgroundTask::LogSync, &error);
         }
     }
 

@@ -16,10 +16,11 @@ use super::directory::DirGuard;
 use super::install::MemTableChange;
 use super::keyspace_data::KeyspaceData;
 use super::running_compaction::RunningCompaction;
+use crate::events::{BackgroundTask, CompactionReason};
 use crate::ranges::Ranges;
 use crate::tree::build::Build;
 use crate::tree::catalog::Catalog;
-use crate::tree::compact::compact;
+use crate::tree::compact::{Compacted, compact};
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::pick::{Compaction, Running, compaction_score, pick, pick_for_ranges};
 use crate::tree::retain::Retain;
@@ -90,17 +91,21 @@ impl Inner {
         scored.sort_by(|a, b| b.0.total_cmp(&a.0));
         let picked = scored.into_iter().find_map(|(_, of, runs, beside)| {
             let tree = of.options.load().tree;
-            let picked = pick(&runs.levels, &tree, self.oldest_reader(), &beside);
-            let picked =
-                picked.or_else(|| self.pick_for_ranges(of, &runs.levels, &runs.ranges, &beside));
-            picked.map(|compaction| (of, compaction))
+            let for_ranges = || {
+                let picked = self.pick_for_ranges(of, &runs.levels, &runs.ranges, &beside)?;
+                Some((picked, CompactionReason::RangeDeletions))
+            };
+            pick(&runs.levels, &tree, self.oldest_reader(), &beside)
+                .map(|compaction| (compaction, CompactionReason::Level))
+                .or_else(for_ranges)
+                .map(|(compaction, reason)| (of, compaction, reason))
         });
-        let Some((keyspace, compaction)) = picked else {
+        let Some((keyspace, compaction, reason)) = picked else {
             return Ok(None);
         };
         catalog.write_again()?;
-        let begun =
-            RunningCompaction::begin(self, &mut catalog, keyspace, compaction, is_background);
+        let of = (keyspace, reason);
+        let begun = RunningCompaction::begin(self, &mut catalog, of, compaction, is_background);
         Ok(Some(begun))
     }
 
@@ -118,6 +123,7 @@ impl Inner {
         match self.run_compaction(guard, due) {
             // The failure concerns this keyspace only; others may have work.
             Err(error @ Error::CompactionFailed { .. }) => {
+                self.notify_of_error(BackgroundTask::Compaction, &error);
                 let path = self.path.display();
                 tracing::error!(%error, %path, "a compaction failed, and will be tried again");
                 Ok(())
@@ -300,6 +306,18 @@ impl Inner {
         let Some(compaction) = running.compaction() else {
             return Ok(());
         };
+        self.notify_of_compaction(keyspace, running.reason, compaction, || {
+            self.merge_runs(guard, keyspace, compaction)
+        })
+    }
+
+    /// Merges the runs of a compaction and installs the result.
+    fn merge_runs(
+        &self,
+        guard: &DirGuard<'_>,
+        keyspace: &KeyspaceData,
+        compaction: &Compaction,
+    ) -> Result<Compacted> {
         let run_bytes = compaction.run_bytes(&keyspace.options.load().tree);
         // Do not hold the super version that long: it holds memtables.
         let ranges = Arc::clone(&keyspace.version.load().ranges);
@@ -307,18 +325,19 @@ impl Inner {
         let retain = Retain::new(keyspace.order().clone(), snapshots)
             .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
-        let build = self.build(keyspace, run_bytes);
+        let build = self.build(keyspace, compaction.into, run_bytes);
         let mut done = match compact(compaction, retain, &build) {
             Ok(done) => done,
             Err(Error::Closed) => return Err(Error::Closed),
             Err(error) => {
                 let failed = keyspace.note_compaction(Err(error));
                 self.note_pressure();
-                return failed;
+                return failed.map(|()| Compacted::default());
             }
         };
         done.edit.expired_sequence = expired_sequence;
-        let edits = self.tree.edits().with(keyspace.id(), done.edit);
+        let edit = std::mem::take(&mut done.edit);
+        let edits = self.tree.edits().with(keyspace.id(), edit);
         keyspace.note_compaction(Ok(()))?;
         self.install(guard, edits, MemTableChange::Same)?;
         self.tree.count(|counts| {
@@ -328,12 +347,18 @@ impl Inner {
             counts.dropped_entries += done.dropped;
             counts.dropped_deletions += done.dropped_deletions;
         });
-        Ok(())
+        Ok(done)
     }
 
-    /// Where and how to write a keyspace's runs, each of about this size.
-    pub(super) fn build<'a>(&'a self, keyspace: &'a KeyspaceData, run_bytes: u64) -> Build<'a> {
-        self.tree.build(keyspace, run_bytes, self.work.stop_flag())
+    /// Where and how to write a keyspace's runs for a level, each of about this size.
+    pub(super) fn build<'a>(
+        &'a self,
+        keyspace: &'a KeyspaceData,
+        level: usize,
+        run_bytes: u64,
+    ) -> Build<'a> {
+        let stop = self.work.stop_flag();
+        self.tree.build(keyspace, level, run_bytes, stop)
     }
 }
 

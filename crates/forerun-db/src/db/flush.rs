@@ -22,6 +22,7 @@ use super::keyspace_data::KeyspaceData;
 use super::memtable_set::MemTableSet;
 use super::memtables::Size;
 use super::super_version::Table;
+use crate::events::WriteStallReason;
 use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
@@ -130,14 +131,14 @@ impl Inner {
 
     #[cold]
     fn wait_for_compaction_of(&self, full: &KeyspaceData) -> Result<()> {
-        let begun = time::now();
-        let waited = self.wait_until(|| {
+        let _stall = self.begin_stall(WriteStallReason::Level0 {
+            keyspace: full.name().to_owned(),
+        });
+        self.wait_until(|| {
             full.note_level0();
             self.work
                 .done_or_fails(!full.is_full(), Task::Compact, FailOn::Repeated)
-        });
-        self.counters.count_stall(time::elapsed(begun));
-        waited
+        })
     }
 
     /// Decides whether to slow down or stop writes, and which snapshots keep obsolete versions,
@@ -175,17 +176,20 @@ impl Inner {
             return Ok(false);
         };
         self.tree.catalog().write_again()?;
-        let mut edits = self.tree.edits();
-        for (keyspace, table) in oldest.memtables.tables() {
-            if !keyspace.version.load().is_dropped {
-                self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
+        self.notify_of_flush(oldest, |oldest| {
+            let mut edits = self.tree.edits();
+            for (keyspace, table) in oldest.memtables.tables() {
+                if !keyspace.version.load().is_dropped {
+                    self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
+                }
             }
-        }
-        self.install_flush(&guard, edits, &oldest)?;
-        // Release it only now, when only readers still hold it: a writer that waits for memory
-        // waits for readers only briefly.
-        drop(oldest);
-        self.memtables.remove_oldest_frozen();
+            let written_bytes = self.install_flush(&guard, edits, &oldest)?;
+            // Release it only now, when only readers still hold it: a writer that waits for memory
+            // waits for readers only briefly.
+            drop(oldest);
+            self.memtables.remove_oldest_frozen();
+            Ok(written_bytes)
+        })?;
         Ok(true)
     }
 
@@ -207,7 +211,7 @@ impl Inner {
         }
         // Memtable sets are flushed in order, so everything older is in runs.
         let below = |key: &[u8]| levels.may_hold_from(0, key);
-        let build = self.build(keyspace, u64::MAX);
+        let build = self.build(keyspace, 0, u64::MAX);
         let mut versions = table.memtable.versions();
         let runs = write_runs(&mut versions, &mut retain, below, &build)?;
         edit.added = runs.into_iter().map(|run| (0, run)).collect();
@@ -251,7 +255,7 @@ impl Inner {
         }
         let owned = tombstones.iter().map(|of| RangeRef::to_owned(*of));
         edit.ranges = owned.collect();
-        let run = write_range_run(tombstones, &self.build(keyspace, u64::MAX))?;
+        let run = write_range_run(tombstones, &self.build(keyspace, 0, u64::MAX))?;
         edit.range_runs.extend(run);
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
 use super::running_compaction::RunningCompaction;
+use crate::events::CompactionReason;
 use crate::tree::pick::{Existing, Obsolete, Pick, pick_full};
 use crate::{Error, Result};
 
@@ -89,8 +90,8 @@ impl Inner {
             Pick::Waits => Ok(Step::Waits),
             Pick::Begins(compaction) => {
                 catalog.write_again()?;
-                let begun =
-                    RunningCompaction::begin(self, &mut catalog, keyspace, compaction, false);
+                let of = (keyspace, CompactionReason::Requested);
+                let begun = RunningCompaction::begin(self, &mut catalog, of, compaction, false);
                 Ok(Step::Begun(begun))
             }
         }

@@ -34,7 +34,7 @@ use crate::tree::levels::{Edit, Ingested};
 use crate::tree::place::look_around;
 use crate::tree::{build, limiter};
 use crate::versions::{Kind, Version};
-use crate::{Background, Error, Op, Result};
+use crate::{Background, Error, Op, Result, TreeOptions};
 
 /// A bulk load of entries in ascending order. Each entry is written once, straight to where
 /// compaction would put it in the end, and not to the log and a memtable first.
@@ -268,7 +268,9 @@ impl Inner {
         files: &mut Vec<(u64, PathBuf)>,
     ) -> Result<RunWriter> {
         let _guard = self.directory.enter()?;
-        build::begin(&self.build(keyspace, u64::MAX), files)
+        // Its level is chosen later.
+        let level = TreeOptions::BOTTOMMOST_LEVEL;
+        build::begin(&self.build(keyspace, level, u64::MAX), files)
     }
 
     /// Gives the runs a sequence number and adds them to the tree. Leaves the files that must be

@@ -38,13 +38,13 @@ pub(super) enum MemTableChange<'a> {
 }
 
 impl Inner {
-    /// Replaces the oldest memtable set by its runs.
+    /// Replaces the oldest memtable set by its runs. Returns the bytes of the runs.
     pub(super) fn install_flush(
         &self,
         guard: &DirGuard<'_>,
         edits: PendingEdits,
         flushed: &FrozenMemTables,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let runs = edits.new_runs();
         let bytes: u64 = runs.map(|run| run.meta().file_bytes).sum();
         self.install(guard, edits, MemTableChange::Flushed(flushed))?;
@@ -52,7 +52,7 @@ impl Inner {
             counts.flushes += 1;
             counts.flushed_bytes += bytes;
         });
-        Ok(())
+        Ok(bytes)
     }
 
     /// Removes the log segments before this one, which the manifest no longer needs.

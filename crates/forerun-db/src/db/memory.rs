@@ -12,6 +12,7 @@ use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
 use super::memtables::{Reservation, Size};
+use crate::events::WriteStallReason;
 use crate::{Background, Error, Result};
 
 /// How long a write waits for memory that only readers hold.
@@ -90,11 +91,10 @@ impl Inner {
     }
 
     fn wait_for_reservation(&self, full: u64, size: Size, fail_on: FailOn) -> Result<()> {
-        let begun = time::now();
-        let mut looks = 0;
+        let begin_stall = || self.begin_stall(WriteStallReason::Memory);
+        let mut stall = None;
         let mut since = None;
         let mut result = self.wait_until(|| {
-            looks += 1;
             let active = self.memtables.read_active();
             if active.number != full {
                 return Ok(true);
@@ -104,10 +104,14 @@ impl Inner {
             match reservation {
                 Reservation::Granted(_) | Reservation::AfterActive => Ok(true),
                 Reservation::AfterBackgroundWork => {
+                    drop(active);
                     self.work.check(Task::Flush, fail_on)?;
+                    stall.get_or_insert_with(begin_stall);
                     Ok(false)
                 }
                 Reservation::AfterReaders => {
+                    drop(active);
+                    stall.get_or_insert_with(begin_stall);
                     since.get_or_insert_with(time::now);
                     Ok(true)
                 }
@@ -131,9 +135,6 @@ impl Inner {
                 Some(left) => self.work.wait_timeout(events, left),
                 None => result = Err(self.memtables.held_by_readers(size)),
             }
-        }
-        if looks > 1 || since.is_some() {
-            self.counters.count_stall(time::elapsed(begun));
         }
         result
     }

@@ -161,6 +161,11 @@ impl MemTableSet {
         &self.tables
     }
 
+    /// The memory of all its memtables, in bytes, including range deletions.
+    pub(super) fn tables_bytes(&self) -> usize {
+        self.sum(|table| table.used_bytes())
+    }
+
     /// Reserves memory: for entries whose arena memory is already allocated, and for range
     /// deletions. Returns `false` if the limit does not allow it.
     #[inline]

@@ -31,7 +31,8 @@
 //! request; `open.rs` has opening, with `loaded.rs` for the manifest and `replay.rs` for the log;
 //! `iter.rs`, `cursor.rs` and `cursor_pool.rs` have entries in order, and cursors kept for reuse;
 //! `live_versions.rs`, `dead_walk.rs` and `dead_ranges.rs` have what scans step over, and what they
-//! skip.
+//! skip; `operation_counters.rs` and `stats.rs` have statistics, and `notify.rs` what the event
+//! listener receives.
 //!
 //! A thread takes locks in this order, and may leave out any of them:
 //!
@@ -83,7 +84,9 @@ mod maintenance;
 mod memory;
 mod memtable_set;
 mod memtables;
+mod notify;
 mod open;
+mod operation_counters;
 mod published_sequence;
 mod readable;
 mod replay;
@@ -104,6 +107,7 @@ use std::sync::Arc;
 
 use forerun_core::ProcessBound;
 
+use crate::events::EventSender;
 use crate::io::guarded::GuardedIo;
 use crate::io::{Io, OsIo};
 use crate::panics;
@@ -116,8 +120,8 @@ use closing::Open;
 use directory::Directory;
 use keyspaces::Keyspaces;
 use memtables::MemTables;
+use operation_counters::Counters;
 use snapshots::Snapshots;
-use stats::Counters;
 use tree::Tree;
 use view::View;
 use write_controller::WriteController;
@@ -188,6 +192,7 @@ struct Inner {
     write_controller: WriteController,
     snapshots: Snapshots,
     counters: Counters,
+    events: EventSender,
     recovery: RecoveryReport,
     work: Arc<BackgroundWork>,
     /// Holds the directory's lock until the store is closed.

@@ -16,11 +16,12 @@ use super::commit::Commit;
 use super::directory::Directory;
 use super::loaded::Loaded;
 use super::memtables::MemTables;
+use super::operation_counters::Counters;
 use super::replay::{Contents, Replay};
 use super::snapshots::Snapshots;
-use super::stats::Counters;
 use super::write_controller::WriteController;
 use super::write_path::WritePath;
+use crate::events::EventSender;
 use crate::io::Io;
 use crate::store_dir::StoreDir;
 use crate::tree::catalog::Logged;
@@ -241,7 +242,8 @@ fn assemble(loaded: Loaded, replayed: Replayed, options: Options, dir: StoreDir)
         write_path: WritePath::new(commit, clock, recovery.last_sequence),
         write_controller: WriteController::new(),
         snapshots: Snapshots::default(),
-        counters: Counters::default(),
+        counters: Counters::new(options.stats_level),
+        events: EventSender::new(options.event_listener.clone()),
         recovery,
         work,
         directory: Directory::new(dir, read_only),

@@ -161,7 +161,7 @@ impl<'a> Replay<'a> {
                 retain = retain.with_ranges(vec![Arc::clone(&table.ranges)]);
             }
             let stop = AtomicBool::new(false);
-            let build = loaded.tree.build(keyspace, u64::MAX, &stop);
+            let build = loaded.tree.build(keyspace, 0, u64::MAX, &stop);
             let mut versions = table.memtable.versions();
             let runs = write_runs(&mut versions, &mut retain, |_| true, &build)?;
             edit.added.extend(runs.into_iter().map(|run| (0, run)));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
 use crate::Result;
+use crate::events::CompactionReason;
 use crate::tree::catalog::Catalog;
 use crate::tree::pick::Compaction;
 
@@ -13,6 +14,7 @@ pub(super) struct RunningCompaction<'a> {
     inner: &'a Inner,
     id: u64,
     pub(super) keyspace: Arc<KeyspaceData>,
+    pub(super) reason: CompactionReason,
     compaction: Option<Compaction>,
 }
 
@@ -27,7 +29,7 @@ impl<'a> RunningCompaction<'a> {
     pub(super) fn begin(
         inner: &'a Inner,
         catalog: &mut Catalog,
-        keyspace: &Arc<KeyspaceData>,
+        (keyspace, reason): (&Arc<KeyspaceData>, CompactionReason),
         compaction: Compaction,
         is_background: bool,
     ) -> RunningCompaction<'a> {
@@ -36,6 +38,7 @@ impl<'a> RunningCompaction<'a> {
             inner,
             id: running.begin(keyspace.id(), &compaction, is_background),
             keyspace: Arc::clone(keyspace),
+            reason,
             compaction: Some(compaction),
         }
     }

@@ -1,106 +1,18 @@
-//! Counters, and the metrics that [`Db::stats`](crate::Db::stats) reports.
+//! The metrics that [`Db::stats`](crate::Db::stats) reports.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use forerun_core::size::counted;
-use forerun_core::sync::thread_number;
-use forerun_core::{Backing, metrics};
+use forerun_core::{Backing, Latency, metrics};
 
 use super::Inner;
-use super::commit::LogCounts;
 use super::keyspace_data::KeyspaceData;
 use crate::Error;
 use crate::cache::PageCacheStats;
 use crate::io::reads::ring_refusals;
 use crate::memtable::MemTableStats;
+use crate::run::Codec;
 use crate::tree::levels::Levels;
-
-/// Sets of counters. Threads are spread over them, so they seldom share a cache line.
-const SHARDS: usize = 16;
-
-/// Counters of reads and writes, each updated once per batch.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    shards: [Shard; SHARDS],
-}
-
-/// Two cache lines apart, because CPUs fetch lines in pairs.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Shard {
-    lookup_batches: AtomicU64,
-    lookup_keys: AtomicU64,
-    write_batches: AtomicU64,
-    stalls: AtomicU64,
-    stalled_us: AtomicU64,
-    slowed_us: AtomicU64,
-}
-
-impl Counters {
-    /// Counts a batch of lookups.
-    pub(super) fn count_lookups(&self, keys: usize) {
-        let shard = self.shard();
-        // Relaxed, here and below: a count orders nothing.
-        shard.lookup_batches.fetch_add(1, Ordering::Relaxed);
-        shard.lookup_keys.fetch_add(keys as u64, Ordering::Relaxed);
-    }
-
-    /// Counts a batch of writes.
-    pub(super) fn count_write(&self) {
-        self.shard().write_batches.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a write that had to wait.
-    pub(super) fn count_stall(&self, waited: Duration) {
-        let shard = self.shard();
-        shard.stalls.fetch_add(1, Ordering::Relaxed);
-        let waited_us = waited.as_micros() as u64;
-        shard.stalled_us.fetch_add(waited_us, Ordering::Relaxed);
-    }
-
-    /// Counts a pause that slowed writes down.
-    pub(super) fn count_slowed(&self, pause: Duration) {
-        let pause_us = pause.as_micros() as u64;
-        self.shard()
-            .slowed_us
-            .fetch_add(pause_us, Ordering::Relaxed);
-    }
-
-    fn write_stalls(&self, log: &LogCounts) -> WriteStalls {
-        WriteStalls {
-            stalls: self.sum(|shard| &shard.stalls),
-            stalled_us: self.sum(|shard| &shard.stalled_us),
-            slowed_us: self.sum(|shard| &shard.slowed_us),
-            log_stalls: log.stalls,
-            log_stalled_us: log.stalled.as_micros() as u64,
-        }
-    }
-
-    fn sum(&self, counter: impl Fn(&Shard) -> &AtomicU64) -> u64 {
-        self.shards
-            .iter()
-            .map(|shard| counter(shard).load(Ordering::Relaxed))
-            .sum()
-    }
-
-    pub(super) fn lookup_batches(&self) -> u64 {
-        self.sum(|shard| &shard.lookup_batches)
-    }
-
-    pub(super) fn lookup_keys(&self) -> u64 {
-        self.sum(|shard| &shard.lookup_keys)
-    }
-
-    pub(super) fn write_batches(&self) -> u64 {
-        self.sum(|shard| &shard.write_batches)
-    }
-
-    fn shard(&self) -> &Shard {
-        &self.shards[thread_number() % SHARDS]
-    }
-}
 
 metrics! {
     /// Counters of flushes, ingestions and compactions since the store was opened.
@@ -162,6 +74,15 @@ metrics! {
         gauge entries: u64,
         /// Bytes of the files of these runs.
         gauge bytes: u64,
+        /// Bytes of their keys and values before compression, without overhead.
+        gauge raw_bytes: u64,
+        /// Runs whose pages are compressed with LZ4, judging by their root pages.
+        gauge lz4_runs: usize,
+        /// Runs whose pages are compressed with zstd. The remaining ones are not compressed.
+        gauge zstd_runs: usize,
+        /// Bytes of the dictionaries of these runs in memory, which count towards
+        /// [`Options::cache_bytes`](crate::Options::cache_bytes).
+        gauge dictionary_bytes: usize,
         /// Runs whose index is in memory, so that a lookup of one key searches no pages. The others
         /// have none, or [`Options::cache_bytes`](crate::Options::cache_bytes) is too small for it.
         gauge indexed_runs: usize,
@@ -277,6 +198,20 @@ metrics! {
         counter lookup_batches: u64,
         /// Keys in these batches.
         counter lookup_keys: u64,
+        /// How long lookups of one key take, of the calls that are timed: see
+        /// [`Options::stats_level`](crate::Options::stats_level).
+        group get: Latency,
+        /// How long lookups of several keys take, of the calls that are timed.
+        group multi_get: Latency,
+        /// How long writes take, of the calls that are timed: all synced ones, and of the buffered
+        /// ones those of [`Options::stats_level`](crate::Options::stats_level).
+        group write: Latency,
+        /// How long flushes take.
+        group flush: Latency,
+        /// How long compactions take.
+        group compaction: Latency,
+        /// How long writes wait that have to: the waits that [`WriteStalls::stalls`] counts.
+        group write_stall: Latency,
         /// How often this process has got no io_uring ring for lack of descriptors or memory. Its
         /// stores then read with a pool of threads for a second, and ask again.
         counter ring_refusals: u64,
@@ -334,6 +269,12 @@ impl Inner {
             log_syncs: log.syncs,
             lookup_batches: self.counters.lookup_batches(),
             lookup_keys: self.counters.lookup_keys(),
+            get: self.counters.get.latency(),
+            multi_get: self.counters.multi_get.latency(),
+            write: self.counters.write.latency(),
+            flush: self.counters.flush.latency(),
+            compaction: self.counters.compaction.latency(),
+            write_stall: self.counters.write_stall.latency(),
             ring_refusals: ring_refusals(),
             poisoned: poisoned.map(|cause| cause.to_string()),
         }
@@ -348,6 +289,14 @@ fn add_levels(stats: &mut Vec<LevelStats>, levels: &Levels) {
         stats[level].runs += 1;
         stats[level].entries = stats[level].entries.saturating_add(run.meta().entries);
         stats[level].bytes += run.meta().file_bytes;
+        // The metadata may say anything.
+        stats[level].raw_bytes = stats[level].raw_bytes.saturating_add(run.meta().raw_bytes);
+        match run.codec() {
+            Codec::Raw => {}
+            Codec::Lz4 => stats[level].lz4_runs += 1,
+            Codec::Zstd => stats[level].zstd_runs += 1,
+        }
+        stats[level].dictionary_bytes += run.dictionary_bytes();
         stats[level].indexed_runs += usize::from(run.index().is_some());
         stats[level].unfiltered_runs += usize::from(!run.has_filter());
     }
@@ -375,14 +324,27 @@ impl fmt::Display for Stats {
                 runs,
                 entries,
                 bytes,
+                raw_bytes,
+                lz4_runs,
+                zstd_runs,
                 ..
             } = stats;
-            writeln!(
+            write!(
                 f,
                 "level {level}    {} in {} of {bytes} bytes",
                 counted(entries, "entry"),
                 counted(runs, "run")
             )?;
+            let codecs = [(lz4_runs, "LZ4"), (zstd_runs, "zstd")];
+            let mut codecs = codecs.iter().filter(|(runs, _)| **runs > 0);
+            if let Some((runs, codec)) = codecs.next() {
+                write!(f, " ({raw_bytes} uncompressed; {runs} with {codec}")?;
+                for (runs, codec) in codecs {
+                    write!(f, ", {runs} with {codec}")?;
+                }
+                write!(f, ")")?;
+            }
+            writeln!(f)?;
         }
         for keyspace in self.keyspaces.iter().skip(1) {
             let runs: usize = keyspace.levels.iter().map(|level| level.runs).sum();
@@ -450,6 +412,25 @@ impl fmt::Display for Stats {
                 slowed_us / 1000
             )?;
         }
+        let latencies = [
+            ("get", &self.get),
+            ("multi_get", &self.multi_get),
+            ("write", &self.write),
+            ("flush", &self.flush),
+            ("compaction", &self.compaction),
+            ("stall", &self.write_stall),
+        ];
+        for (name, latency) in latencies.into_iter().filter(|(_, of)| of.calls > 0) {
+            let us = |ns| ns as f64 / 1000.0;
+            write!(
+                f,
+                "\n{name:<10} {:.1} us median, {:.1} us p99, {:.1} us longest of {} timed",
+                us(latency.p50_ns),
+                us(latency.p99_ns),
+                us(latency.max_ns),
+                latency.calls
+            )?;
+        }
         let of_keyspaces = self.keyspaces.iter();
         let of_keyspaces = of_keyspaces.filter_map(|of| of.compaction_failure.as_ref());
         let others = of_keyspaces.filter(|cause| Some(*cause) != self.background_failure.as_ref());
@@ -460,30 +441,5 @@ impl fmt::Display for Stats {
             write!(f, "\npoisoned   {cause}")?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_of_many_threads_add_up() {
-        let counters = Counters::default();
-        forerun_core::sync::thread::scope(|scope| {
-            for _ in 0..20 {
-                scope.spawn(|| {
-                    for _ in 0..10 {
-                        counters.count_lookups(64);
-                        counters.count_write();
-                    }
-                });
-            }
-        });
-        assert_eq!(
-            (counters.lookup_batches(), counters.lookup_keys()),
-            (200, 12_800)
-        );
-        assert_eq!(counters.write_batches(), 200);
     }
 }

@@ -95,10 +95,12 @@ impl Tree {
         self.obsolete_from.store(sequence, Ordering::Relaxed);
     }
 
-    /// Where and how to write a keyspace's runs, each of about this size. `stop` ends it.
+    /// Where and how to write a keyspace's runs for a level, each of about this size. `stop` ends
+    /// it.
     pub(super) fn build<'a>(
         &'a self,
         keyspace: &'a KeyspaceData,
+        level: usize,
         run_bytes: u64,
         stop: &'a AtomicBool,
     ) -> Build<'a> {
@@ -109,7 +111,7 @@ impl Tree {
             comparator: keyspace.comparator_name(),
             keyspace: (keyspace.id(), keyspace.name()),
             cache: &self.cache,
-            options: keyspace.options.load().run,
+            options: keyspace.options.load().run_at(level),
             run_bytes,
             numbers: &self.numbers,
             limiter: &self.limiter,

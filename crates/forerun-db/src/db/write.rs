@@ -102,6 +102,7 @@ impl Inner {
         has_ranges: bool,
         durability: Durability,
     ) -> Result<u64> {
+        let begun = self.counters.begin_write(durability);
         self.check_takes_writes(durability)?;
         let ranges_bytes = if has_ranges {
             let may_panic = part.keyspace.order().may_panic();
@@ -159,6 +160,7 @@ impl Inner {
             active.build_index_if_due(part.keyspace);
             Ok(Attempt::Done(last_sequence))
         })
+        .inspect(|_| self.counters.end_write(begun))
     }
 
     /// Applies a batch of several keyspaces.
@@ -168,6 +170,7 @@ impl Inner {
         keyspaces: &[Arc<KeyspaceData>],
         durability: Durability,
     ) -> Result<u64> {
+        let begun = self.counters.begin_write(durability);
         self.check_takes_writes(durability)?;
         let parts: Vec<_> = keyspaces
             .iter()
@@ -214,6 +217,7 @@ impl Inner {
             }
             Ok(Attempt::Done(last_sequence))
         })
+        .inspect(|_| self.counters.end_write(begun))
     }
 
     /// Links the entries of operations that are already in the log, and makes them visible.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::commit::{Commit, LogCounts};
 use super::keyspace_data::KeyspaceData;
+use super::operation_counters::Counters;
 use super::published_sequence::{Hole, PublishedSequence};
 use super::snapshots::ReadPoint;
-use super::stats::Counters;
 use crate::clock::Clock;
 use crate::tree::catalog::{Catalog, Logged};
 use crate::{Durability, Error, Result};

@@ -152,6 +152,8 @@ fn describe_run(run: &Run) -> RunDescription {
         deletions: meta.deletions,
         holds_range_deletions: meta.holds == Contents::Ranges,
         raw_bytes: meta.raw_bytes,
+        compression: run.codec().to_string(),
+        dictionary_bytes: run.dictionary_stored_bytes(),
         smallest_sequence: meta.smallest_sequence,
         largest_sequence: meta.largest_sequence,
         is_ingested: meta.ingested_sequence != 0,

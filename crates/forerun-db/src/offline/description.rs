@@ -97,6 +97,10 @@ pub struct RunDescription {
     pub holds_range_deletions: bool,
     /// Bytes of keys and values before compression.
     pub raw_bytes: u64,
+    /// How pages are compressed, judging by the root: `none`, `lz4` or `zstd`.
+    pub compression: String,
+    /// The size of its dictionary in bytes; 0 if it has none.
+    pub dictionary_bytes: usize,
     /// The lowest sequence number in it.
     pub smallest_sequence: u64,
     /// The highest sequence number in it.
@@ -226,6 +230,8 @@ impl fmt::Display for RunDescription {
             }
         )?;
         writeln!(f, "raw bytes      {}", self.raw_bytes)?;
+        writeln!(f, "compression    {}", self.compression)?;
+        writeln!(f, "dictionary     {} bytes", self.dictionary_bytes)?;
         writeln!(
             f,
             "sequence       {}..{}{}",

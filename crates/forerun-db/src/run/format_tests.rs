@@ -10,8 +10,8 @@ use crate::io::fault::FaultIo;
 use crate::versions::{Kind, Version};
 
 /// If this test fails, the format of runs has changed: files of earlier releases are read wrongly.
-/// Increase `VERSION` in `meta.rs`, change `docs/internals/format-runs.md`, and write the new hash
-/// here. Compression is off, because a new release of its library may choose other bytes.
+/// Increase the versions in `meta.rs`, change `docs/internals/format-runs.md`, and write the new
+/// hash here. Compression is off, because a new release of its library may choose other bytes.
 #[test]
 fn a_run_has_the_same_bytes_as_in_every_release_with_its_version() {
     let io = FaultIo::new();

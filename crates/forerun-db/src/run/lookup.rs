@@ -19,7 +19,7 @@ use super::SearchKey;
 use super::page::{LINE_BYTES, Page, PageKind};
 use super::page_search::{self, GroupSearch};
 use super::reader::Run;
-use super::stored::{PageLocation, unstore};
+use super::stored::PageLocation;
 use crate::cache::driver::{PageSource, Reads};
 use crate::cache::{PageCache, PageSlots};
 use crate::io::{IoFile, ReadBackend};
@@ -66,7 +66,7 @@ impl PageSource for Run {
         stored: &[u8],
         into: &mut [u8],
     ) -> Result<(), &'static str> {
-        unstore(self.salt(), location, stored, into)
+        Run::unstore(self, location, stored, into)
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! [`RunMeta`] and [`Footer`] decode to exactly what was encoded.
 
-use std::cmp::Ordering;
+use std::ops::Range;
 use std::path::Path;
 
 use forerun_core::sync::random_seed;
@@ -23,7 +23,10 @@ pub(super) const HEADER_BYTES: usize = 32;
 /// Bytes in the footer.
 pub(super) const FOOTER_BYTES: usize = 72;
 
-const VERSION: u32 = 2;
+/// The version of runs without a dictionary, which are not compressed with zstd.
+const VERSION_PLAIN: u32 = 2;
+/// The version of runs with a dictionary, which may be empty, before the pages.
+const VERSION_DICTIONARY: u32 = 3;
 const HEADER_MAGIC: [u8; 8] = *b"FORE-RUN";
 const FOOTER_MAGIC: [u8; 8] = *b"RUN-FOOT";
 
@@ -76,6 +79,9 @@ pub(crate) struct RunMeta {
     pub(crate) holds: Contents,
     /// Whether a key occurs more than once, because a snapshot needed an older version of it.
     pub(crate) repeats_keys: bool,
+    /// Bytes of the dictionary in the file, with its trailer. `None` in a run without one, which
+    /// has an older version and is not compressed with zstd.
+    pub(crate) dictionary_stored: Option<u32>,
     /// Size of the file. Not stored in the file.
     pub(crate) file_bytes: u64,
     /// The footer's checksum, which depends on the rest of the file. Not stored in the metadata.
@@ -86,6 +92,20 @@ impl RunMeta {
     /// The number of pages.
     pub(crate) fn pages(&self) -> u32 {
         self.leaf_pages.saturating_add(self.internal_pages)
+    }
+
+    /// The version of the file's format.
+    pub(super) fn version(&self) -> u32 {
+        match self.dictionary_stored {
+            None => VERSION_PLAIN,
+            Some(_) => VERSION_DICTIONARY,
+        }
+    }
+
+    /// Where the dictionary is in the file. Pages follow it.
+    pub(super) fn dictionary_range(&self) -> Range<u64> {
+        let start = HEADER_BYTES as u64;
+        start..start + u64::from(self.dictionary_stored.unwrap_or(0))
     }
 
     /// How the locations in the run's index are divided.
@@ -129,6 +149,9 @@ impl RunMeta {
             (Contents::Keys, true) => 2,
         };
         bytes.extend_from_slice(&holds.to_le_bytes());
+        if let Some(stored) = self.dictionary_stored {
+            bytes.extend_from_slice(&stored.to_le_bytes());
+        }
         bytes
     }
 
@@ -160,6 +183,9 @@ impl RunMeta {
             2 => (Contents::Keys, true),
             _ => return Err("the run holds neither keys nor ranges"),
         };
+        if !rest.0.is_empty() {
+            meta.dictionary_stored = Some(rest.u32()?);
+        }
         let ingested = meta.ingested_sequence;
         let is_numbered = ingested == 0
             || (ingested <= SEQUENCE_MAX
@@ -223,10 +249,6 @@ pub(super) fn new_salt() -> u64 {
     random_seed()
 }
 
-pub(super) fn encode_header(salt: u64) -> [u8; HEADER_BYTES] {
-    header_of(VERSION, salt)
-}
-
 /// A header of any version.
 pub(crate) fn header_of(version: u32, salt: u64) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
@@ -254,25 +276,28 @@ pub(super) fn check_version(bytes: &[u8; HEADER_BYTES], path: &Path) -> Result<(
     if checksum(0, 0, &bytes[..24]).to_le_bytes() != bytes[24..] {
         return Ok(());
     }
-    let (path, supported) = (path.to_owned(), VERSION);
-    match found.cmp(&VERSION) {
-        Ordering::Less => Err(Error::OlderFormat {
+    let path = path.to_owned();
+    match found {
+        VERSION_PLAIN | VERSION_DICTIONARY => Ok(()),
+        0..VERSION_PLAIN => Err(Error::OlderFormat {
             path,
             found,
-            supported,
+            supported: VERSION_PLAIN,
         }),
-        Ordering::Equal => Ok(()),
-        Ordering::Greater => Err(Error::NewerFormat {
+        _ => Err(Error::NewerFormat {
             path,
             found,
-            supported,
+            supported: VERSION_DICTIONARY,
         }),
     }
 }
 
-/// Checks a header, and that it belongs to the run with this salt.
-pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), &'static str> {
-    if *bytes == encode_header(salt) {
+/// Checks a header, and that it belongs to the run with this footer.
+pub(super) fn check_header(
+    bytes: &[u8; HEADER_BYTES],
+    footer: &Footer,
+) -> Result<(), &'static str> {
+    if *bytes == header_of(footer.version, footer.salt) {
         Ok(())
     } else {
         Err("the run's header is damaged or belongs to another run")
@@ -282,6 +307,8 @@ pub(super) fn check_header(bytes: &[u8; HEADER_BYTES], salt: u64) -> Result<(), 
 /// The end of a run's file. Opening a run reads it first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Footer {
+    /// The same as the header's.
+    pub(super) version: u32,
     pub(super) pages: u32,
     pub(super) root: PageLocation,
     /// Where the filter begins, directly after the root.
@@ -298,7 +325,7 @@ impl Footer {
     pub(super) fn encode(&self, offset: u64) -> ([u8; FOOTER_BYTES], u64) {
         let mut bytes = [0; FOOTER_BYTES];
         bytes[..8].copy_from_slice(&FOOTER_MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.pages.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.root.offset.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.root.stored_len.to_le_bytes());
@@ -318,8 +345,8 @@ impl Footer {
         offset: u64,
     ) -> Result<(Footer, u64), &'static str> {
         let mut fields = Fields(&bytes[8..]);
-        let version = fields.u32()?;
         let footer = Footer {
+            version: fields.u32()?,
             pages: fields.u32()?,
             root: PageLocation {
                 offset: fields.u64()?,
@@ -338,8 +365,8 @@ impl Footer {
         if checksum(footer.salt, offset, &bytes[..64]) != sum {
             return Err("the footer's checksum does not match");
         }
-        if version != VERSION {
-            return Err("the footer's version is not the header's");
+        if !(VERSION_PLAIN..=VERSION_DICTIONARY).contains(&footer.version) {
+            return Err("the footer has an unknown version");
         }
         // Opening a run allocates memory for each page before it reads any, so the file must be
         // large enough to hold them all.
@@ -387,12 +414,20 @@ mod tests {
 
     #[test]
     fn a_meta_reads_back_and_a_piece_of_it_does_not() {
-        let bytes = meta().encode();
-        assert_eq!(RunMeta::decode(&bytes), Ok(meta()));
-        for len in 0..bytes.len() {
-            assert!(RunMeta::decode(&bytes[..len]).is_err(), "{len} bytes");
+        for dictionary_stored in [None, Some(4711)] {
+            let meta = RunMeta {
+                dictionary_stored,
+                ..meta()
+            };
+            let bytes = meta.encode();
+            assert_eq!(RunMeta::decode(&bytes), Ok(meta));
+            // Without the last field, it is what an older version writes.
+            let older_len = bytes.len() - dictionary_stored.map_or(0, |_| 4);
+            for len in (0..bytes.len()).filter(|len| *len != older_len) {
+                assert!(RunMeta::decode(&bytes[..len]).is_err(), "{len} bytes");
+            }
+            assert!(RunMeta::decode(&[bytes.as_slice(), &[0]].concat()).is_err());
         }
-        assert!(RunMeta::decode(&[bytes.as_slice(), &[0]].concat()).is_err());
     }
 
     #[test]
@@ -429,6 +464,7 @@ mod tests {
             raw_len: 900,
         };
         let footer = |pages, root| Footer {
+            version: VERSION_PLAIN,
             pages,
             root,
             filter_offset: root.end(),
@@ -453,9 +489,8 @@ mod tests {
     #[test]
     fn header_and_footer_read_back_and_any_changed_bit_is_seen() {
         let salt = new_salt();
-        let good = encode_header(salt);
-        assert_eq!(check_header(&good, salt), Ok(()));
         let footer = Footer {
+            version: VERSION_DICTIONARY,
             pages: 3,
             root: PageLocation {
                 offset: 32,
@@ -467,6 +502,8 @@ mod tests {
             meta_offset: 900,
             salt,
         };
+        let good = header_of(VERSION_DICTIONARY, salt);
+        assert_eq!(check_header(&good, &footer), Ok(()));
         let (bytes, sum) = footer.encode(1000);
         assert_eq!(Footer::decode(&bytes, 1000), Ok((footer, sum)));
         assert!(Footer::decode(&bytes, 1001).is_err());
@@ -476,7 +513,7 @@ mod tests {
                 1,
                 "version 1, from before the first release; this release reads version 2",
             ),
-            (3, "version 3; this release reads up to version 2"),
+            (4, "version 4; this release reads up to version 3"),
         ] {
             let mut other = good;
             other[8..12].copy_from_slice(&u32::to_le_bytes(version));
@@ -488,7 +525,7 @@ mod tests {
         for bit in 0..good.len() * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(check_header(&bad, salt).is_err(), "bit {bit}");
+            assert!(check_header(&bad, &footer).is_err(), "bit {bit}");
         }
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes;

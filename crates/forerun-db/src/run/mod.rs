@@ -1,7 +1,7 @@
 //! Runs: immutable sorted files of versions, each a B-tree of pages.
 //!
 //! ```text
-//!   file    │ header │ leaf 0 │ leaf 1 │ … │ internal │ leaf … │ … │ root │ filter │ index │ meta │ footer │
+//!   file    │ header │ (dictionary) │ leaf 0 │ leaf 1 │ … │ internal │ leaf … │ … │ root │ filter │ index │ meta │ footer │
 //!
 //!   lookup  index ─> record in a resident leaf
 //!           filter ─ may be here ─> root ─> internal ─> leaf: first version not before (key, sequence)
@@ -10,10 +10,12 @@
 //!   page_search/       finds a key in a page
 //!   filter.rs          rules out keys that cannot be in the run
 //!   record_index.rs    finds a key's record by the key's hash; key_places.rs gathers what it is built from
-//!   stored.rs          a page in the file: checksum, compression
+//!   stored.rs          a page in the file: codec, checksum
+//!   compression.rs     the choice of a compression; codec.rs compresses and decompresses,
+//!                      held_leaves.rs trains a dictionary
 //!   meta.rs            metadata, header, footer
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
-//!   reader.rs          opens a file as a run
+//!   reader.rs          opens a file as a run; line_aligned.rs is memory for it
 //!   obsolete_files.rs  removes files of obsolete runs
 //!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found;
 //!                      plain_lookup.rs does neither interleaved nor with an index, for comparison
@@ -25,6 +27,10 @@
 //!
 //! `docs/internals/format-runs.md` defines the bytes.
 
+mod codec;
+mod compression;
+#[cfg(test)]
+mod compression_tests;
 pub(crate) mod cursor;
 pub(crate) mod dump;
 #[cfg(test)]
@@ -32,10 +38,12 @@ mod file_tests;
 mod filter;
 #[cfg(test)]
 mod format_tests;
+mod held_leaves;
 pub(crate) mod indexed_record;
 pub(crate) mod interleaved_seek;
 mod key_places;
 pub(crate) mod level_cursor;
+mod line_aligned;
 mod loaded_page;
 pub(crate) mod lookup;
 mod meta;
@@ -58,6 +66,8 @@ mod stored;
 pub mod testing;
 mod writer;
 
+pub(crate) use codec::Codec;
+pub use compression::{Compression, ZstdOptions};
 pub(crate) use filter::Filter;
 #[cfg(test)]
 pub(crate) use meta::header_of;
@@ -69,12 +79,14 @@ pub use page_search::PageSearch;
 pub(crate) use pending::{INGESTED_SEQUENCE, PendingRun};
 pub(crate) use reader::{Probe, Run};
 pub(crate) use record_index::{RecordAddress, RecordIndex};
-pub(crate) use stored::{PageLocation, unstore};
+pub(crate) use stored::PageLocation;
 #[cfg(test)]
 pub(crate) use stored::{TRAILER_BYTES, checksum};
 pub(crate) use writer::RunWriter;
 
 use std::path::{Path, PathBuf};
+
+use crate::Result;
 
 /// How the pages of a run are written.
 ///
@@ -93,7 +105,9 @@ pub struct RunOptions {
     /// Maximum size of a page in bytes, from 4 KiB to 64 KiB. Other values are clamped.
     /// Only a page with one row, or an internal page with two, may be larger. Default: 16 KiB.
     pub page_bytes: usize,
-    /// Compression of pages. Default: [`Compression::Lz4`].
+    /// Compression of pages, unless
+    /// [`TreeOptions::compression_per_level`](crate::TreeOptions::compression_per_level) has
+    /// another for the level. Default: [`Compression::Lz4`].
     pub compression: Compression,
     /// Filter bits for each key, at most 64; 0 means no filter. With the default of 10, the filter
     /// passes one missing key in 100.
@@ -131,23 +145,16 @@ impl RunOptions {
     /// The highest limit for a page.
     pub const PAGE_BYTES_MAX: usize = 64 << 10;
 
+    /// Refuses a compression that does not exist.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.compression.check("compression")
+    }
+
     /// The page limit, clamped to its bounds.
     pub(crate) fn page_limit_bytes(&self) -> usize {
         self.page_bytes
             .clamp(Self::PAGE_BYTES_MIN, Self::PAGE_BYTES_MAX)
     }
-}
-
-/// How the pages of a run are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub enum Compression {
-    /// Pages are not compressed.
-    None,
-    /// LZ4, for each page that it shrinks by at least an eighth.
-    #[default]
-    Lz4,
 }
 
 /// A lookup's target: the newest version of a key that is not newer than a sequence number.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::codec::{Compressor, Dictionary};
 use super::page::{Page, PageKind, separator_tag, version_tag};
 use super::page_builder::{PageBuilder, Payload};
 use super::stored::PageLocation;
-use super::{Compression, PageSearch, unstore};
+use super::stored::unstore;
+use super::{PageSearch, ZstdOptions};
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
 use crate::versions::{Kind, SEQUENCE_MAX};
 
@@ -321,11 +323,28 @@ fn a_builder_says_before_it_is_full() {
 #[test]
 fn what_is_stored_comes_back_and_a_changed_byte_anywhere_is_seen() {
     let page = leaf(&numbered(20, b"k"), &KeyOrder::Bytewise);
-    for compression in [Compression::None, Compression::Lz4] {
+    // A dictionary need not come from the trainer.
+    let dictionary = page[page.len() / 2..].to_vec();
+    let zstd = ZstdOptions::default();
+    for (compressor, dictionary) in [
+        (Compressor::None, &[][..]),
+        (Compressor::Lz4, &[][..]),
+        (Compressor::with_dictionary(zstd, &[]).unwrap(), &[][..]),
+        (
+            Compressor::with_dictionary(zstd, &dictionary).unwrap(),
+            &dictionary[..],
+        ),
+    ] {
+        let mut compressor = compressor;
+        let dictionary = Dictionary::decode(dictionary).unwrap();
+        let unstore = |salt, location, stored: &[u8], into: &mut [u8]| {
+            unstore(salt, location, dictionary.as_ref(), stored, into)
+        };
+        let is_compressed = !matches!(compressor, Compressor::None);
         let mut file = Vec::new();
-        let stored_len = super::stored::store(77, 4000, &page, compression, &mut file) as u32;
+        let stored_len = super::stored::store(77, 4000, &page, &mut compressor, &mut file) as u32;
         assert_eq!(stored_len as usize, file.len());
-        assert_eq!(compression == Compression::Lz4, file.len() < page.len());
+        assert_eq!(is_compressed, file.len() < page.len());
         let raw_len = page.len() as u32;
         let location = PageLocation {
             offset: 4000,

@@ -10,7 +10,7 @@
 
 use std::path::PathBuf;
 
-use super::Compression;
+use super::codec::Compressor;
 use super::meta::{Footer, RunMeta};
 use super::run_output::RunOutput;
 use super::stored::PageLocation;
@@ -34,8 +34,9 @@ impl PendingMeta {
     pub(super) fn describe(self, out: &mut RunOutput) -> Result<RunMeta> {
         let mut meta = self.meta;
         let meta_offset = out.offset();
-        out.stored(&meta.encode(), Compression::None)?;
+        out.plain(&meta.encode())?;
         let footer = Footer {
+            version: meta.version(),
             pages: meta.pages(),
             root: self.root,
             filter_offset: self.filter_offset,
@@ -89,7 +90,7 @@ impl PendingRun {
             file,
             path: self.path,
             salt: self.salt,
-            compression: Compression::None,
+            compressor: Compressor::None,
             buffer: Vec::new(),
             written_bytes: self.offset,
             last_page: self.rest.root,

@@ -1,7 +1,8 @@
 //! Opens the file of a run.
 //!
 //! ```text
-//!   footer ─> header, metadata, root           read and checked on open, kept while the run is open
+//!   footer ─> header, metadata,                read and checked on open, kept while the run is open
+//!             dictionary, root
 //!             index, or else filter            the same, if they fit the cache's budget
 //!   pages below the root                       read on demand, kept by the cache
 //! ```
@@ -12,7 +13,9 @@ use std::sync::Arc;
 
 use forerun_core::sync::OnceLock;
 
+use super::codec::{Codec, Dictionary};
 use super::filter::Filter;
+use super::line_aligned::{LineAligned, resize, zeros};
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header, check_version};
 use super::obsolete_files::ObsoleteFiles;
 use super::page::{LEAF_RECORD_BYTES, LINE_BYTES, Page, PageKind};
@@ -46,8 +49,12 @@ pub(crate) struct Run {
     order: KeyOrder,
     meta: RunMeta,
     salt: u64,
-    /// Offset directly after the last page.
-    pages_end: u64,
+    /// The part of the file that holds pages.
+    pages_range: Range<u64>,
+    /// What its pages were compressed with.
+    dictionary: Option<Dictionary>,
+    /// How they are compressed, judging by the root.
+    codec: Codec,
     /// Where the filter is in the file.
     filter_range: Range<u64>,
     /// Set once the filter fits into the cache's budget. Without it, the run may hold any key.
@@ -61,7 +68,7 @@ pub(crate) struct Run {
     root: LineAligned,
     root_location: PageLocation,
     slots: PageSlots,
-    /// Charges the root, which stays in memory as long as the run is open.
+    /// Charges the root and the dictionary, which stay in memory as long as the run is open.
     _charge: Charge,
     /// Set once no manifest names the run any more. Then its file is removed when the run is
     /// dropped.
@@ -113,14 +120,27 @@ impl Run {
         let filter_range = footer.filter_offset..footer.index_offset;
         let index_range = footer.index_offset..footer.meta_offset;
 
+        let dictionary_range = meta.dictionary_range();
+        let dictionary = match meta.dictionary_stored {
+            None => None,
+            Some(_) => {
+                let at = dictionary_range.start;
+                let stored = part(at, dictionary_range.end)?;
+                let bytes = plain_bytes(footer.salt, at, &stored);
+                bytes.and_then(Dictionary::decode).map_err(corrupt(at))?
+            }
+        };
+
         let stored = part(footer.root.offset, footer.root.end())?;
         let mut root = LineAligned::zeros(footer.root.raw_len as usize)?;
-        unstore(footer.salt, footer.root, &stored, root.bytes_mut())
-            .and_then(|()| check_root(Page::new(root.bytes()), &meta))
+        let into = root.bytes_mut();
+        let codec = unstore(footer.salt, footer.root, dictionary.as_ref(), &stored, into)
             .map_err(corrupt(footer.root.offset))?;
+        check_root(Page::new(root.bytes()), &meta).map_err(corrupt(footer.root.offset))?;
 
         let slots = PageSlots::new(cache, meta.pages() as usize);
-        let charge = cache.charge(footer.root.raw_len as usize);
+        let dictionary_bytes = dictionary.as_ref().map_or(0, Dictionary::memory_bytes);
+        let charge = cache.charge(footer.root.raw_len as usize + dictionary_bytes);
         // The metadata may say anything: it is not compared with the pages here.
         let usual_record_bytes =
             (meta.raw_bytes / meta.entries.max(1)).saturating_add(LEAF_RECORD_BYTES as u64);
@@ -129,9 +149,12 @@ impl Run {
             path: path.to_owned(),
             file,
             order,
-            meta,
             salt: footer.salt,
-            pages_end: footer.filter_offset,
+            pages_range: dictionary_range.end..footer.filter_offset,
+            dictionary,
+            // Only zstd needs a dictionary, be it empty.
+            codec: meta.dictionary_stored.map_or(codec, |_| Codec::Zstd),
+            meta,
             filter_range,
             filter: OnceLock::new(),
             index_range,
@@ -342,7 +365,7 @@ impl Run {
 
     /// The range of the file that holds pages.
     pub(crate) fn pages_range(&self) -> Range<u64> {
-        HEADER_BYTES as u64..self.pages_end
+        self.pages_range.clone()
     }
 
     /// The run's pages in the cache. The root is not among them.
@@ -355,8 +378,40 @@ impl Run {
         &*self.file
     }
 
+    #[cfg(test)]
     pub(crate) fn salt(&self) -> u64 {
         self.salt
+    }
+
+    /// How its pages are compressed. A run without zstd is judged by its root, which a writer
+    /// compresses like any other page.
+    pub(crate) fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    /// Bytes of its dictionary in memory.
+    pub(crate) fn dictionary_bytes(&self) -> usize {
+        let dictionary = self.dictionary.as_ref();
+        dictionary.map_or(0, Dictionary::memory_bytes)
+    }
+
+    /// The dictionary's size in the file without its trailer; 0 if the run has none.
+    pub(crate) fn dictionary_stored_bytes(&self) -> usize {
+        let range = self.meta.dictionary_range();
+        ((range.end - range.start) as usize).saturating_sub(TRAILER_BYTES)
+    }
+
+    /// Decodes a stored page into `into`, which has the page's length.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub(crate) fn unstore(
+        &self,
+        location: PageLocation,
+        stored: &[u8],
+        into: &mut [u8],
+    ) -> Result<(), &'static str> {
+        unstore(self.salt, location, self.dictionary.as_ref(), stored, into).map(drop)
     }
 
     /// Reads a page into `page`, bypassing the cache. `stored` is a buffer for its stored form.
@@ -370,7 +425,7 @@ impl Run {
         resize(stored, location.stored_len as usize)?;
         read_exact(&*self.file, &self.path, location.offset, stored)?;
         resize(page, location.raw_len as usize)?;
-        unstore(self.salt, location, stored, page)
+        self.unstore(location, stored, page)
             .map_err(|reason| self.corrupt(location.offset, reason))
     }
 
@@ -380,7 +435,8 @@ impl Run {
     /// [`Error::CorruptFile`] if it cannot.
     #[inline]
     pub(crate) fn check_location(&self, location: PageLocation) -> Result<()> {
-        if location.offset >= HEADER_BYTES as u64 && location.end() <= self.pages_end {
+        let pages = &self.pages_range;
+        if location.offset >= pages.start && location.end() <= pages.end {
             Ok(())
         } else {
             Err(self.corrupt(location.offset, "no page can be here"))
@@ -418,14 +474,16 @@ fn read_ends(io: &dyn Io, path: &Path) -> Result<(Box<dyn IoFile>, Footer, RunMe
     check_version(&head, path)?;
     let (footer, checksum) =
         Footer::decode(&foot, footer_offset).map_err(corrupt(footer_offset))?;
-    check_header(&head, footer.salt).map_err(corrupt(0))?;
+    check_header(&head, &footer).map_err(corrupt(0))?;
     let (from, to) = (footer.meta_offset, footer_offset);
     let bytes = read_part(&*file, path, from, to)?;
     let meta = plain_bytes(footer.salt, from, &bytes).and_then(RunMeta::decode);
     let mut meta = meta.map_err(corrupt(from))?;
     meta.file_bytes = len;
     meta.checksum = checksum;
-    if meta.pages() != footer.pages {
+    let dictionary_end = meta.dictionary_range().end;
+    let is_of_footer = meta.pages() == footer.pages && meta.version() == footer.version;
+    if !is_of_footer || dictionary_end > footer.root.offset {
         return Err(corrupt(from)("the run's metadata contradicts its footer"));
     }
     Ok((file, footer, meta))
@@ -496,47 +554,4 @@ fn read_exact(file: &dyn IoFile, path: &Path, offset: u64, buffer: &mut [u8]) ->
         }
     }
     Ok(())
-}
-
-fn zeros(len: usize) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    resize(&mut bytes, len)?;
-    Ok(bytes)
-}
-
-fn resize(bytes: &mut Vec<u8>, len: usize) -> Result<()> {
-    let more = len.saturating_sub(bytes.len());
-    let reserved = bytes.try_reserve(more);
-    reserved.map_err(|error| Error::OutOfMemory {
-        needed_bytes: more,
-        reason: error.to_string(),
-    })?;
-    bytes.resize(len, 0);
-    Ok(())
-}
-
-/// Bytes that start on a cache line.
-#[derive(Debug)]
-struct LineAligned {
-    bytes: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl LineAligned {
-    fn zeros(len: usize) -> Result<Self> {
-        let bytes = zeros(len + LINE_BYTES - 1)?;
-        // The vector never grows, so its bytes do not move.
-        let start = bytes.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES - 1);
-        Ok(LineAligned { bytes, start, len })
-    }
-
-    #[inline(always)]
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.len]
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.len]
-    }
 }

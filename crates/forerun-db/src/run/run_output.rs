@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::Compression;
+use super::codec::Compressor;
 use super::stored::{PageLocation, store};
 use crate::io::{IoFile, write_all_at};
 use crate::{Error, Result};
@@ -15,7 +15,8 @@ pub(super) struct RunOutput {
     pub(super) file: Box<dyn IoFile>,
     pub(super) path: PathBuf,
     pub(super) salt: u64,
-    pub(super) compression: Compression,
+    /// Compresses pages.
+    pub(super) compressor: Compressor,
     /// Bytes not written yet.
     pub(super) buffer: Vec<u8>,
     /// Offset of the buffer's first byte.
@@ -32,19 +33,29 @@ impl RunOutput {
 
     /// Stores a page.
     pub(super) fn page(&mut self, page: &[u8]) -> Result<PageLocation> {
-        self.last_page = self.stored(page, self.compression)?;
+        let offset = self.offset();
+        let stored_len = store(
+            self.salt,
+            offset,
+            page,
+            &mut self.compressor,
+            &mut self.buffer,
+        );
+        self.last_page = self.stored(page, offset, stored_len)?;
         debug_assert!(self.last_page.is_sound());
         Ok(self.last_page)
     }
 
-    /// Appends bytes with a checksum.
-    pub(super) fn stored(
-        &mut self,
-        bytes: &[u8],
-        compression: Compression,
-    ) -> Result<PageLocation> {
+    /// Appends bytes with a checksum, not compressed.
+    pub(super) fn plain(&mut self, bytes: &[u8]) -> Result<PageLocation> {
         let offset = self.offset();
-        let stored_len = store(self.salt, offset, bytes, compression, &mut self.buffer);
+        let none = &mut Compressor::None;
+        let stored_len = store(self.salt, offset, bytes, none, &mut self.buffer);
+        self.stored(bytes, offset, stored_len)
+    }
+
+    /// The location of bytes in the buffer, which is written if it is full.
+    fn stored(&mut self, bytes: &[u8], offset: u64, stored_len: usize) -> Result<PageLocation> {
         if self.buffer.len() >= BUFFER_BYTES {
             self.write()?;
         }

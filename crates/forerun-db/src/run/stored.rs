@@ -10,7 +10,7 @@
 
 use twox_hash::XxHash3_64;
 
-use super::Compression;
+use super::codec::{Codec, Compressor, Dictionary, RATIO_MAX, decompress};
 use super::page::Page;
 pub(crate) use crate::cache::driver::PageLocation;
 use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -18,16 +18,10 @@ use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 /// Bytes after the stored page: the codec and the checksum.
 pub(crate) const TRAILER_BYTES: usize = 9;
 
-const RAW: u8 = 0;
-const LZ4: u8 = 1;
-
-/// LZ4 expands one byte to at most this many.
-const LZ4_MAX_RATIO: u64 = 255;
-
 impl PageLocation {
     /// The smallest stored page: the trailer, and the shortest page at the best compression.
     pub(crate) const STORED_BYTES_MIN: u64 =
-        TRAILER_BYTES as u64 + (Page::BYTES_MIN as u64).div_ceil(LZ4_MAX_RATIO);
+        TRAILER_BYTES as u64 + (Page::BYTES_MIN as u64).div_ceil(RATIO_MAX);
 
     /// The largest page: one row with the longest key and value, and the page around it.
     const RAW_BYTES_MAX: usize = VALUE_BYTES_MAX + 2 * KEY_BYTES_MAX + (64 << 10);
@@ -42,7 +36,7 @@ impl PageLocation {
     pub(crate) fn is_sound(&self) -> bool {
         let packed = u64::from(self.stored_len).saturating_sub(TRAILER_BYTES as u64);
         (Page::BYTES_MIN..=Self::RAW_BYTES_MAX).contains(&(self.raw_len as usize))
-            && u64::from(self.raw_len) <= packed.saturating_mul(LZ4_MAX_RATIO)
+            && u64::from(self.raw_len) <= packed.saturating_mul(RATIO_MAX)
             && self.offset.checked_add(self.stored_len.into()).is_some()
     }
 }
@@ -54,78 +48,56 @@ pub(crate) fn checksum(salt: u64, offset: u64, bytes: &[u8]) -> u64 {
 
 /// Appends `bytes` to `file` in their stored form for `offset`, and returns how many bytes that
 /// took.
-pub(crate) fn store(
+pub(super) fn store(
     salt: u64,
     offset: u64,
     bytes: &[u8],
-    compression: Compression,
+    compressor: &mut Compressor,
     file: &mut Vec<u8>,
 ) -> usize {
     let start = file.len();
-    let codec = match compression {
-        Compression::Lz4 if compress(bytes, file) => LZ4,
-        Compression::Lz4 | Compression::None => {
-            file.extend_from_slice(bytes);
-            RAW
-        }
-    };
-    file.push(codec);
+    let codec = compressor.compress(bytes, file);
+    if codec == Codec::Raw {
+        file.extend_from_slice(bytes);
+    }
+    file.push(codec.as_byte());
     let sum = checksum(salt, offset, &file[start..]);
     file.extend_from_slice(&sum.to_le_bytes());
     file.len() - start
 }
 
-/// Appends the compressed bytes if that saves an eighth; otherwise appends nothing.
-fn compress(bytes: &[u8], file: &mut Vec<u8>) -> bool {
-    let start = file.len();
-    file.resize(
-        start + lz4_flex::block::get_maximum_output_size(bytes.len()),
-        0,
-    );
-    let max = bytes.len() - bytes.len() / 8;
-    let packed = lz4_flex::block::compress_into(bytes, &mut file[start..])
-        .ok()
-        .filter(|packed| *packed <= max);
-    file.truncate(start + packed.unwrap_or(0));
-    packed.is_some()
-}
-
 /// Verifies uncompressed bytes stored at `offset`, and returns them without the trailer.
 pub(crate) fn plain_bytes(salt: u64, offset: u64, stored: &[u8]) -> Result<&[u8], &'static str> {
     match verified(salt, offset, stored)? {
-        (bytes, RAW) => Ok(bytes),
+        (bytes, Codec::Raw) => Ok(bytes),
         _ => Err("it is compressed but must not be"),
     }
 }
 
 /// Decodes a stored page into `into`, which is `raw_len` bytes long: verifies the checksum,
-/// decompresses, and checks the page's structure. A search may trust the page from then on.
+/// decompresses, and checks the page's structure. A search may trust the page from then on. Returns
+/// how the page was compressed.
 ///
 /// # Errors
 /// Says what is wrong. Then `into` does not hold a valid page.
-pub(crate) fn unstore(
+pub(super) fn unstore(
     salt: u64,
     location: PageLocation,
+    dictionary: Option<&Dictionary>,
     stored: &[u8],
     into: &mut [u8],
-) -> Result<(), &'static str> {
+) -> Result<Codec, &'static str> {
     if stored.len() != location.stored_len as usize || into.len() != location.raw_len as usize {
         return Err("the page's length differs from what its parent says");
     }
-    match verified(salt, location.offset, stored)? {
-        (bytes, RAW) if bytes.len() == into.len() => into.copy_from_slice(bytes),
-        (bytes, LZ4) => match lz4_flex::block::decompress_into(bytes, into) {
-            Ok(len) if len == into.len() => {}
-            _ => return Err("the page does not decompress"),
-        },
-        (_, RAW) => return Err("the page's length differs from what its parent says"),
-        _ => return Err("the page has an unknown compression codec"),
-    }
-    Page::check(into)
+    let (bytes, codec) = verified(salt, location.offset, stored)?;
+    decompress(codec, bytes, dictionary, into)?;
+    Page::check(into)?;
+    Ok(codec)
 }
 
 /// Verifies the checksum, and returns the bytes and their codec.
-fn verified(salt: u64, offset: u64, stored: &[u8]) -> Result<(&[u8], u8), &'static str> {
+fn verified(salt: u64, offset: u64, stored: &[u8]) -> Result<(&[u8], Codec), &'static str> {
     let (summed, sum) = stored
         .split_last_chunk::<8>()
         .ok_or("the page is too short")?;
@@ -133,5 +105,5 @@ fn verified(salt: u64, offset: u64, stored: &[u8]) -> Result<(&[u8], u8), &'stat
     if checksum(salt, offset, summed) != u64::from_le_bytes(*sum) {
         return Err("the checksum does not match");
     }
-    Ok((bytes, *codec))
+    Ok((bytes, Codec::of_byte(*codec)?))
 }

@@ -5,18 +5,21 @@
 //!                                               ├─> buffer ─> file
 //!          internal page above ─full──> stored ─┘
 //!
-//!   file: │ header │ leaf │ leaf │ internal │ … │ root │ filter │ index │ meta │ footer │
+//!   file: │ header │ (dictionary) │ leaf │ leaf │ internal │ … │ root │ filter │ index │ meta │ footer │
 //! ```
 //!
 //! The writer's memory holds one leaf and one internal page per level under construction, and a
-//! small write buffer. Until the end it also holds ten bytes per key for the filter and the index
-//! (`key_places.rs`), and a separator for each internal page above the leaves.
+//! small write buffer; until there is a dictionary, also the first leaves (`held_leaves.rs`). Until
+//! the end it also holds ten bytes per key for the filter and the index (`key_places.rs`), and a
+//! separator for each internal page above the leaves.
 
 use std::path::Path;
 
+use super::codec::Compressor;
 use super::filter::{self, Filter};
+use super::held_leaves::HeldLeaves;
 use super::key_places::KeyPlaces;
-use super::meta::{Contents, RunMeta, encode_header, new_salt};
+use super::meta::{Contents, RunMeta, header_of, new_salt};
 use super::page::{Page, PageKind, separator_tag, version_tag};
 use super::page_builder::{PageBuilder, Payload};
 use super::page_search::shared_len;
@@ -42,8 +45,11 @@ pub(crate) struct RunWriter {
     above: Level,
     /// Finished pages of the level above the leaves.
     parents: Vec<Child>,
-    /// A page that has been laid out.
+    /// The first leaves, until the dictionary is written. `None` in runs that have none.
+    held: Option<HeldLeaves<Separator>>,
+    /// A leaf that has been laid out, and an internal page.
     page: Vec<u8>,
+    internal_page: Vec<u8>,
     /// The hash and the place of each key, for the filter and the index.
     places: KeyPlaces,
     /// The last version added.
@@ -155,13 +161,28 @@ impl RunWriter {
             .open(path, OpenMode::CreateEmpty)
             .map_err(|error| Error::io("create", path, error))?;
         let limit_bytes = options.page_limit_bytes();
+        let mut meta = RunMeta {
+            smallest_sequence: u64::MAX,
+            created_unix: io.unix_time_s(),
+            page_bytes: limit_bytes as u32,
+            comparator: comparator_name.to_owned(),
+            ..RunMeta::default()
+        };
+        let held = match options.compression {
+            Compression::Zstd(zstd) => {
+                // The length is known later.
+                meta.dictionary_stored = Some(0);
+                Some(HeldLeaves::new(zstd))
+            }
+            Compression::None | Compression::Lz4 => None,
+        };
         Ok(RunWriter {
             out: RunOutput {
                 file,
                 path: path.to_owned(),
                 salt,
-                compression: options.compression,
-                buffer: encode_header(salt).to_vec(),
+                compressor: Compressor::new(options.compression)?,
+                buffer: header_of(meta.version(), salt).to_vec(),
                 written_bytes: 0,
                 last_page: PageLocation::default(),
             },
@@ -171,17 +192,13 @@ impl RunWriter {
             separator: Separator::first(),
             above: Level::new(order, &options, 0),
             parents: Vec::new(),
+            held,
             page: Vec::new(),
+            internal_page: Vec::new(),
             places: KeyPlaces::default(),
             last_key: Vec::new(),
             last_sequence: 0,
-            meta: RunMeta {
-                smallest_sequence: u64::MAX,
-                created_unix: io.unix_time_s(),
-                page_bytes: limit_bytes as u32,
-                comparator: comparator_name.to_owned(),
-                ..RunMeta::default()
-            },
+            meta,
         })
     }
 
@@ -234,7 +251,8 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Size of the file so far, counting finished pages.
+    /// Size of the file so far, counting finished pages. While leaves are held back for a
+    /// dictionary, they do not count.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.out.offset()
     }
@@ -309,12 +327,13 @@ impl RunWriter {
             return Err(Error::EmptyRun { path });
         }
         self.finish_leaf()?;
+        self.release_held()?;
         let root = self.finish_levels()?;
         let filter_offset = self.out.offset();
         let mut filter = Vec::new();
         let hashes = self.places.hashes();
         Filter::build(hashes, self.options.filter_bits_per_key).encode_into(&mut filter);
-        self.out.stored(&filter, Compression::None)?;
+        self.out.plain(&filter)?;
 
         let mut meta = self.meta;
         let index_offset = self.out.offset();
@@ -324,7 +343,7 @@ impl RunWriter {
             None
         };
         let index = index.as_ref().map_or(&[][..], RecordIndex::bytes);
-        self.out.stored(index, Compression::None)?;
+        self.out.plain(index)?;
 
         meta.largest = self.last_key;
         let rest = PendingMeta {
@@ -339,15 +358,41 @@ impl RunWriter {
     fn finish_leaf(&mut self) -> Result<()> {
         self.leaf.finish(0, &mut self.page);
         self.places.finish_leaf(Page::new(&self.page));
-        let location = self.out.page(&self.page)?;
-        self.page.shrink_to(4 * self.options.page_limit_bytes());
         self.meta.leaf_pages += 1;
         let separator = std::mem::replace(&mut self.separator, Separator::first());
+        match &mut self.held {
+            Some(held) if held.fits(&self.page) => held.add(&self.page, separator),
+            _ => {
+                self.release_held()?;
+                let page = std::mem::take(&mut self.page);
+                let stored = self.store_leaf(&page, separator);
+                self.page = page;
+                stored?;
+            }
+        }
+        self.page.shrink_to(4 * self.options.page_limit_bytes());
+        Ok(())
+    }
+
+    /// Writes the dictionary, and then the leaves that waited for it.
+    fn release_held(&mut self) -> Result<()> {
+        let Some(held) = self.held.take() else {
+            return Ok(());
+        };
+        let dictionary = held.train()?;
+        self.meta.dictionary_stored = Some(self.out.plain(&dictionary)?.stored_len);
+        self.out.compressor = Compressor::with_dictionary(held.options(), &dictionary)?;
+        held.release(|leaf, separator| self.store_leaf(leaf, separator))
+    }
+
+    fn store_leaf(&mut self, page: &[u8], separator: Separator) -> Result<()> {
         let leaf = Child {
             separator,
-            location,
+            location: self.out.page(page)?,
         };
-        let stored = self.above.add(leaf, &mut self.out, &mut self.page)?;
+        let stored = self
+            .above
+            .add(leaf, &mut self.out, &mut self.internal_page)?;
         self.parents.extend(stored);
         Ok(())
     }
@@ -373,7 +418,7 @@ impl RunWriter {
 
     /// Stores the levels above the leaves, up to the root, which is the last page.
     fn finish_levels(&mut self) -> Result<PageLocation> {
-        let (out, page) = (&mut self.out, &mut self.page);
+        let (out, page) = (&mut self.out, &mut self.internal_page);
         if self.meta.leaf_pages == 1 {
             return Ok(out.last_page);
         }

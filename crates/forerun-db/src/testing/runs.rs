@@ -10,7 +10,7 @@ use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::io::fault::FaultIo;
-use crate::run::{Compression, Run, RunOptions, RunWriter, SearchKey, path};
+use crate::run::{Compression, Run, RunOptions, RunWriter, SearchKey, ZstdOptions, path};
 use crate::testing::small_cache::small_cache;
 use crate::testing::version_list::{Held, Sorted};
 use crate::tree::build::{Build, RunNumbers, write_runs};
@@ -58,9 +58,10 @@ pub(crate) fn run(
     let path = path(dir, number);
     let options = RunOptions {
         page_bytes: PAGE_BYTES,
-        compression: match number % 2 {
-            0 => Compression::None,
-            _ => Compression::Lz4,
+        compression: match number % 4 {
+            0 | 2 => Compression::None,
+            1 => Compression::Lz4,
+            _ => Compression::Zstd(ZstdOptions::default().max_dict_bytes(1 << 10)),
         },
         filter_bits_per_key: if number.is_multiple_of(3) { 0 } else { 10 },
         index: !number.is_multiple_of(4),

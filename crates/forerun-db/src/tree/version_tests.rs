@@ -6,7 +6,7 @@ use crate::testing::tree_fixture::{Fixture, grown};
 
 #[test]
 fn a_repair_leaves_runs_of_other_versions_as_they_are() {
-    for (version, is_lost) in [(1, false), (3, false), (1, true), (3, true)] {
+    for (version, is_lost) in [(1, false), (4, false), (1, true), (4, true)] {
         let fixture = grown(false);
         let path = fixture.run_path(0);
         let mut bytes = fixture.io.read(&path).unwrap();
@@ -32,7 +32,7 @@ fn a_repair_leaves_runs_of_other_versions_as_they_are() {
         let error = fixture.repair().unwrap_err();
         match (&error, version) {
             (Error::OlderFormat { path: named, .. }, 1)
-            | (Error::NewerFormat { path: named, .. }, 3) => assert_eq!(*named, path),
+            | (Error::NewerFormat { path: named, .. }, 4) => assert_eq!(*named, path),
             _ => panic!("{error}"),
         }
         assert!(files(&fixture) == before, "version {version}");

@@ -2,7 +2,7 @@
 
 use forerun_db::{
     Access, Background, Compression, Durability, MemoryChecks, Recovery, RunOptions, TreeOptions,
-    WalMode,
+    WalMode, ZstdOptions,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -133,7 +133,7 @@ impl Draw {
 
     pub fn keyspace_shape(&mut self) -> KeyspaceShape {
         let level0_runs = self.of(&[1, 2, 4]);
-        KeyspaceShape {
+        let mut shape = KeyspaceShape {
             order: self.of(&[
                 KeyOrder::Bytes,
                 KeyOrder::Bytes,
@@ -161,7 +161,9 @@ impl Draw {
                 .level_factor(self.of(&[2, 4, 10]))
                 .run_bytes(self.of(&[1 << 10, 3 << 10, 64 << 10]))
                 .write_rate_bytes(self.of(&[None, None, None, Some(64 << 10)])),
-        }
+        };
+        shape.tree.compression_per_level = compression_per_level(&shape);
+        shape
     }
 
     fn incarnation(&mut self, store: &StoreShape) -> Incarnation {
@@ -451,6 +453,27 @@ impl StoreShape {
             keyspace.tree.level1_bytes = 1;
         }
     }
+}
+
+/// Compressions of the levels. They have no draws of their own, so that the programs of recorded
+/// seeds stay the same.
+fn compression_per_level(shape: &KeyspaceShape) -> [Option<Compression>; TreeOptions::LEVELS] {
+    let mut levels = [None; TreeOptions::LEVELS];
+    let zstd = |max_dict_bytes| {
+        // The smallest dictionary: runs are small too.
+        let zstd = ZstdOptions::default().level(1);
+        Some(Compression::Zstd(zstd.max_dict_bytes(max_dict_bytes)))
+    };
+    let (first, last) = match (shape.tree.level_factor, shape.run.filter_bits_per_key) {
+        (2, 10) => (None, zstd(256)),
+        (2, _) => (Some(Compression::None), zstd(0)),
+        (4, 0) => (zstd(256), zstd(256)),
+        (4, _) => (zstd(0), Some(Compression::Lz4)),
+        _ => (None, None),
+    };
+    levels[0] = first;
+    levels[TreeOptions::LEVELS - 1] = last;
+    levels
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 
 use crate::counters::SessionStats;
 use crate::health::Health;
-use crate::latency::{BOUNDS_NS, Requests};
+use crate::latency::Requests;
 use crate::process::ResidentMemory;
 use crate::shared::Shared;
 
@@ -124,12 +124,13 @@ fn latencies(encoder: &mut MetricsEncoder<'_>, shared: &Shared) -> fmt::Result {
         .0
         .encode_descriptor("request_seconds", help, None, kind)?;
     for requests in Requests::ALL {
-        let sum = shared.latency_sum(requests);
-        let bounds = BOUNDS_NS.iter().map(|&bound_ns| bound_ns as f64 / NS_PER_S);
-        let buckets: Vec<(f64, u64)> = bounds.chain([f64::MAX]).zip(sum.counts).collect();
-        let sum_s = sum.sum_ns as f64 / NS_PER_S;
+        let latency = shared.latencies.of(requests);
+        let bound_s = |ns: Option<u64>| ns.map_or(f64::MAX, |ns| ns as f64 / NS_PER_S);
+        let buckets = latency.buckets.counts();
+        let buckets: Vec<_> = buckets.map(|(ns, count)| (bound_s(ns), count)).collect();
+        let sum_s = latency.sum_ns as f64 / NS_PER_S;
         to.encode_family(&[("requests", requests.name())])?
-            .encode_histogram::<NoLabelSet>(sum_s, sum.count(), &buckets, None)?;
+            .encode_histogram::<NoLabelSet>(sum_s, latency.calls, &buckets, None)?;
     }
     Ok(())
 }

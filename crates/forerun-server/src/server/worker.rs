@@ -17,7 +17,7 @@ use forerun_core::sync::mpsc::{Receiver, channel};
 use slab::Slab;
 
 use crate::auth::UserFile;
-use crate::latency::{Latencies, Progress};
+use crate::latency::Progress;
 use crate::log_limit::log_within;
 use crate::net::{TlsFiles, Transport};
 use crate::session::Context;
@@ -72,7 +72,6 @@ pub(crate) struct Worker<S: System> {
     inbox: Receiver<Message<S::Socket>>,
     setup: Setup<S>,
     context: Context,
-    latencies: Arc<Latencies>,
     spare: Spare,
     connections: Slab<Connection<S::Socket>>,
     /// The connections that this step serves. Empty between steps.
@@ -110,7 +109,6 @@ impl<S: System> Worker<S> {
             inbox,
             swept: setup.system.now(),
             polled: setup.system.now(),
-            latencies: setup.shared.register_latencies(),
             ticked: setup.system.now(),
             setup,
             context,
@@ -253,7 +251,7 @@ impl<S: System> Worker<S> {
                 .system
                 .now()
                 .saturating_duration_since(self.polled);
-            self.latencies.record(requests, took);
+            self.setup.shared.latencies.record(requests, took);
         }
         if connection.is_watching() && !self.watching.contains(&key) {
             self.watching.push(key);

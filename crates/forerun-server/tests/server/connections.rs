@@ -276,7 +276,7 @@ fn the_time_that_requests_take_is_counted_by_their_kind() {
             .map(|line| line.rsplit(' ').next().unwrap_or_default().parse())
             .collect::<Result<_, _>>()
             .expect("numbers");
-        assert_eq!(buckets.len(), 17, "{text}");
+        assert_eq!(buckets.len(), 30, "{text}");
         assert!(buckets.is_sorted(), "{buckets:?}");
         assert_eq!(buckets.last(), Some(&count));
         let sum = value(

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Direction, RunCursor};
 use crate::Result;
 use crate::io::reads::read_exact_at;
-use crate::run::stored::{PageLocation, unstore};
+use crate::run::stored::PageLocation;
 
 /// Sizes of the first and of the largest read-ahead.
 pub(super) const READ_AHEAD_MIN_BYTES: u64 = 32 << 10;
@@ -62,7 +62,7 @@ impl RunCursor<'_> {
         self.leaf.fill(number, |page| match ahead.find(location) {
             Some(stored) => {
                 page.resize(location.raw_len as usize, 0);
-                unstore(run.salt(), location, stored, page)
+                run.unstore(location, stored, page)
                     .map_err(|reason| run.corrupt(location.offset, reason))
             }
             // The large read failed, perhaps because of another leaf. Read this one alone.

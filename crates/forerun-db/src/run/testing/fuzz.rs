@@ -3,9 +3,11 @@
 use crate::comparator::KeyOrder;
 #[cfg(any(test, feature = "study"))]
 use crate::run::PageSearch;
+use crate::run::codec::Dictionary;
 use crate::run::meta::{FOOTER_BYTES, Footer, RunMeta};
 use crate::run::record_index::LocationBits;
-use crate::run::{Filter, Page, PageKind, PageLocation, RecordIndex, dump, page_search, unstore};
+use crate::run::stored::{checksum, unstore};
+use crate::run::{Filter, Page, PageKind, PageLocation, RecordIndex, dump, page_search};
 
 /// Reads `bytes` as a page, valid or not, and searches it for `key`.
 ///
@@ -46,15 +48,22 @@ pub fn read_page(bytes: &[u8], key: &[u8]) -> bool {
     good
 }
 
-/// Reads `bytes` as a stored page, with a location that lets it reach the page's own check.
-pub fn read_stored(bytes: &[u8], raw_len: u16) {
+/// Reads `bytes` as a stored page, with a location and a checksum that let it reach the page's own
+/// check, in a run with these bytes as its dictionary.
+pub fn read_stored(bytes: &[u8], raw_len: u16, dictionary: &[u8]) {
+    const OFFSET: u64 = 32;
+    let Ok(dictionary) = Dictionary::decode(dictionary) else {
+        return;
+    };
+    let sum = checksum(0, OFFSET, bytes);
+    let bytes = &[bytes, &sum.to_le_bytes()].concat()[..];
     let location = PageLocation {
-        offset: 32,
+        offset: OFFSET,
         stored_len: bytes.len() as u32,
         raw_len: u32::from(raw_len),
     };
     let mut into = vec![0; usize::from(raw_len)];
-    if unstore(0, location, bytes, &mut into).is_ok() {
+    if unstore(0, location, dictionary.as_ref(), bytes, &mut into).is_ok() {
         assert!(Page::check(&into).is_ok());
     }
 }

@@ -24,13 +24,13 @@ use crate::clock::Mark;
 use crate::io::replace::{ReplaceError, replace_file};
 use crate::io::{Io, OpenMode, read_all};
 use crate::sealed::{Bad, Kind, put_bytes, put_u32, put_u64};
-use crate::{Error, KEYSPACE_NAME_BYTES_MAX, Result};
+use crate::{Error, KEYSPACE_NAME_BYTES_MAX, Result, TreeOptions};
 
 /// The file's name.
 pub(crate) const NAME: &str = "MANIFEST";
 
 /// The number of levels.
-pub(crate) const LEVELS: usize = 7;
+pub(crate) const LEVELS: usize = TreeOptions::LEVELS;
 
 pub(crate) const KIND: Kind = Kind {
     magic: *b"FORE-MAN",

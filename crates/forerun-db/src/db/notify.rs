@@ -1,0 +1,140 @@
+//! What begins and ends is timed, and told to the listener.
+//!
+//! The listener is called with no lock that reads, writes or statistics take. During flushes, the
+//! thread holds the lock that makes them happen one at a time, and so the listener receives them in
+//! their order. Compactions run at once, and so do calls about them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forerun_core::sync::time;
+
+use super::Inner;
+use super::background_work::Task;
+use super::keyspace_data::KeyspaceData;
+use super::memtable_set::FrozenMemTables;
+use crate::events::{BackgroundTask, CompactionReason, Event, WriteStallReason};
+use crate::tree::compact::Compacted;
+use crate::tree::pick::Compaction;
+use crate::{Error, Result, panics};
+
+/// A write that waits, until this is dropped.
+pub(super) struct WriteStall<'a> {
+    inner: &'a Inner,
+    reason: WriteStallReason,
+    begun: Instant,
+}
+
+impl Drop for WriteStall<'_> {
+    fn drop(&mut self) {
+        let duration = time::elapsed(self.begun);
+        self.inner.counters.count_stall(duration);
+        self.inner.events.send(|| Event::WriteStallEnded {
+            reason: self.reason.clone(),
+            duration,
+        });
+    }
+}
+
+impl Inner {
+    /// A write begins to wait.
+    pub(super) fn begin_stall(&self, reason: WriteStallReason) -> WriteStall<'_> {
+        self.events.send(|| Event::WriteStallBegun {
+            reason: reason.clone(),
+        });
+        WriteStall {
+            inner: self,
+            reason,
+            begun: time::now(),
+        }
+    }
+
+    /// Flushes a memtable set. `flush` returns the bytes of the runs that it has written.
+    pub(super) fn notify_of_flush(
+        &self,
+        set: Arc<FrozenMemTables>,
+        flush: impl FnOnce(Arc<FrozenMemTables>) -> Result<u64>,
+    ) -> Result<()> {
+        let mut keyspaces = Vec::new();
+        if self.events.is_on() {
+            let tables = set.memtables.tables().iter();
+            let with_entries = tables.filter(|(_, table)| !table.is_empty());
+            keyspaces.extend(with_entries.map(|(keyspace, _)| keyspace.name().to_owned()));
+        }
+        self.events.send(|| Event::FlushBegun {
+            keyspaces: keyspaces.clone(),
+            memtable_bytes: set.memtables.tables_bytes(),
+        });
+        let begun = time::now();
+        // Caught here, so that the flush ends for the listener too.
+        let flushed = panics::catch("flushing", || flush(set));
+        let duration = time::elapsed(begun);
+        if flushed.is_ok() {
+            self.counters.flush.record(duration);
+        }
+        self.events.send(|| Event::FlushEnded {
+            keyspaces,
+            written_bytes: *flushed.as_ref().unwrap_or(&0),
+            duration,
+            error: flushed.as_ref().err().cloned(),
+        });
+        flushed.map(drop)
+    }
+
+    /// Compacts runs of a keyspace.
+    pub(super) fn notify_of_compaction(
+        &self,
+        keyspace: &KeyspaceData,
+        reason: CompactionReason,
+        compaction: &Compaction,
+        compact: impl FnOnce() -> Result<Compacted>,
+    ) -> Result<()> {
+        let (from_level, into_level) = (compaction.from, compaction.into);
+        self.events.send(|| Event::CompactionBegun {
+            keyspace: keyspace.name().to_owned(),
+            reason,
+            from_level,
+            into_level,
+            runs: compaction.upper.len() + compaction.lower.len(),
+            run_bytes: compaction.bytes(),
+        });
+        let begun = time::now();
+        let compacted = panics::catch("compacting", compact);
+        let duration = time::elapsed(begun);
+        if compacted.is_ok() {
+            self.counters.compaction.record(duration);
+        }
+        self.events.send(|| {
+            let done = compacted.as_ref().ok();
+            Event::CompactionEnded {
+                keyspace: keyspace.name().to_owned(),
+                reason,
+                from_level,
+                into_level,
+                read_bytes: done.map_or(0, |done| done.read_bytes),
+                written_bytes: done.map_or(0, |done| done.written_bytes),
+                dropped_entries: done.map_or(0, |done| done.dropped),
+                duration,
+                error: compacted.as_ref().err().cloned(),
+            }
+        });
+        compacted.map(drop)
+    }
+
+    /// Work in the background has failed.
+    pub(super) fn notify_of_error(&self, task: BackgroundTask, error: &Error) {
+        self.events.send(|| Event::BackgroundError {
+            task,
+            error: error.clone(),
+        });
+    }
+}
+
+impl From<Task> for BackgroundTask {
+    fn from(task: Task) -> BackgroundTask {
+        match task {
+            Task::Flush => BackgroundTask::Flush,
+            Task::Compact => BackgroundTask::Compaction,
+        }
+    }
+}

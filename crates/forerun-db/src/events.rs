@@ -1,0 +1,223 @@
+//! What happens in an open store, for a listener of the user.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::{Error, panics};
+
+/// Receives the events of an open store: see [`Options::event_listener`].
+///
+/// A function that takes an [`Event`] is a listener:
+///
+/// ```
+/// use forerun_db::{Db, Event, Options};
+/// use std::sync::Arc;
+/// use std::sync::mpsc::channel;
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("store");
+/// let (events, received) = channel();
+/// let send = move |event: &Event| drop(events.send(event.clone()));
+/// let db = Db::open(path, Options::default().event_listener(Arc::new(send)))?;
+/// db.put("paris", "48.85,2.35")?;
+/// db.flush()?;
+/// assert!(matches!(received.recv(), Ok(Event::FlushBegun { .. })));
+/// match received.recv() {
+///     Ok(Event::FlushEnded { written_bytes, .. }) => assert!(written_bytes > 0),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), forerun_db::Error>(())
+/// ```
+///
+/// [`Options::event_listener`]: crate::Options::event_listener
+pub trait EventListener: Send + Sync + 'static {
+    /// Receives an event, in the thread in which it happens, possibly in several threads at once.
+    ///
+    /// The thread goes on when this returns, so do not block in it: hand the event to another
+    /// thread. The store may be read and [`Db::stats`](crate::Db::stats) called. Every other call
+    /// may wait for the thread that is calling the listener, and then never returns: do not write,
+    /// flush, compact, ingest, back up or close the store here.
+    ///
+    /// Do not keep a [`Db`](crate::Db) in the listener. The store keeps the listener, so its last
+    /// handle would never be dropped.
+    ///
+    /// If it panics, the store logs that once, works on, and calls the listener no more.
+    fn on_event(&self, event: &Event);
+}
+
+impl<F: Fn(&Event) + Send + Sync + 'static> EventListener for F {
+    fn on_event(&self, event: &Event) {
+        self(event);
+    }
+}
+
+/// Something that happens in an open store.
+///
+/// Each event that begins something is followed by the one that ends it, in the same thread, with
+/// an error if it failed. The name of the store's own keyspace is empty.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// Full memtables are about to be written to runs.
+    #[non_exhaustive]
+    FlushBegun {
+        /// The keyspaces whose memtables they are.
+        keyspaces: Vec<String>,
+        /// The memory that they take, in bytes.
+        memtable_bytes: usize,
+    },
+    /// The memtables are in runs, or could not be written.
+    #[non_exhaustive]
+    FlushEnded {
+        /// The keyspaces whose memtables they are.
+        keyspaces: Vec<String>,
+        /// Bytes of the runs written.
+        written_bytes: u64,
+        /// The time since it began.
+        duration: Duration,
+        /// Why it failed, if it did. It will be tried again.
+        error: Option<Error>,
+    },
+    /// Runs are about to be merged into the next level, or moved there as they are.
+    #[non_exhaustive]
+    CompactionBegun {
+        /// The keyspace.
+        keyspace: String,
+        /// Why it is due.
+        reason: CompactionReason,
+        /// The level that it takes runs from.
+        from_level: usize,
+        /// The level that the result goes to.
+        into_level: usize,
+        /// Runs that it takes, of both levels.
+        runs: usize,
+        /// Bytes of these runs.
+        run_bytes: u64,
+    },
+    /// The compaction is done or has failed.
+    #[non_exhaustive]
+    CompactionEnded {
+        /// The keyspace.
+        keyspace: String,
+        /// Why it was due.
+        reason: CompactionReason,
+        /// The level that it took runs from.
+        from_level: usize,
+        /// The level that the result went to.
+        into_level: usize,
+        /// Bytes of the runs read; 0 if they were moved.
+        read_bytes: u64,
+        /// Bytes of the runs written; 0 if they were moved.
+        written_bytes: u64,
+        /// Entries dropped: overwritten, deleted or expired.
+        dropped_entries: u64,
+        /// The time since it began.
+        duration: Duration,
+        /// Why it failed, if it did.
+        error: Option<Error>,
+    },
+    /// A write begins to wait. Each write that waits has its own events.
+    #[non_exhaustive]
+    WriteStallBegun {
+        /// What it waits for.
+        reason: WriteStallReason,
+    },
+    /// The write has waited.
+    #[non_exhaustive]
+    WriteStallEnded {
+        /// What it waited for.
+        reason: WriteStallReason,
+        /// How long it waited.
+        duration: Duration,
+    },
+    /// Work in the background failed.
+    #[non_exhaustive]
+    BackgroundError {
+        /// The work.
+        task: BackgroundTask,
+        /// Why. With [`Error::Poisoned`], the store takes no more writes.
+        error: Error,
+    },
+}
+
+/// Why a compaction is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CompactionReason {
+    /// A level exceeds its target, or has much that no reader sees any more.
+    Level,
+    /// Range deletions take too much memory.
+    RangeDeletions,
+    /// [`Db::compact`](crate::Db::compact) or [`Keyspace::compact`](crate::Keyspace::compact).
+    Requested,
+}
+
+/// What a write waits for. A wait for the log has no events:
+/// [`WriteStalls`](crate::WriteStalls) counts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WriteStallReason {
+    /// For memory: memtables have reached
+    /// [`Options::memory_limit_bytes`](crate::Options::memory_limit_bytes).
+    Memory,
+    /// For a compaction: level 0 of a keyspace is full.
+    Level0 {
+        /// The keyspace.
+        keyspace: String,
+    },
+}
+
+/// Work that no call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackgroundTask {
+    /// Writing memtables to runs.
+    Flush,
+    /// Merging runs.
+    Compaction,
+    /// Syncing segments of the log.
+    LogSync,
+}
+
+/// Passes events to the listener, if there is one.
+pub(crate) struct EventSender {
+    listener: Option<Arc<dyn EventListener>>,
+    has_panicked: AtomicBool,
+}
+
+impl EventSender {
+    pub(crate) fn new(listener: Option<Arc<dyn EventListener>>) -> EventSender {
+        EventSender {
+            listener,
+            has_panicked: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether anyone listens.
+    pub(crate) fn is_on(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    /// Makes an event and passes it on. The caller holds no lock that reads, writes or statistics
+    /// take.
+    pub(crate) fn send(&self, event: impl FnOnce() -> Event) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        // Relaxed: a call in another thread may still begin.
+        if self.has_panicked.load(Ordering::Relaxed) {
+            return;
+        }
+        let received = panics::catch("telling the event listener", || {
+            listener.on_event(&event());
+            Ok(())
+        });
+        if let Err(error) = received
+            && !self.has_panicked.swap(true, Ordering::Relaxed)
+        {
+            tracing::error!(%error, "the event listener is called no more");
+        }
+    }
+}
