@@ -44,13 +44,18 @@ impl Inner {
         }
     }
 
-    /// Begins the most urgent compaction of a keyspace, for a caller that waits for others there.
-    pub(super) fn begin_due_in(
+    /// Begins the most urgent compaction that a full compaction of a keyspace may delay: of that
+    /// keyspace, and of all others if no background threads compact them.
+    pub(super) fn begin_due_beside(
         &self,
-        keyspace: &Arc<KeyspaceData>,
+        keyspace: &KeyspaceData,
     ) -> Result<Option<RunningCompaction<'_>>> {
         let _picking = self.tree.lock_picking();
-        self.begin_most_urgent([keyspace].into_iter(), false)
+        let keyspaces = self.keyspaces.load_full();
+        let may_be_delayed = |of: &&Arc<KeyspaceData>| {
+            of.id() == keyspace.id() || self.options.background == Background::Caller
+        };
+        self.begin_most_urgent(keyspaces.iter().filter(may_be_delayed), false)
     }
 
     /// Begins the most urgent compaction of these keyspaces. The caller holds the lock for picking.

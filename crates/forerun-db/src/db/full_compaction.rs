@@ -53,7 +53,7 @@ impl Inner {
             let guard = self.directory.enter()?;
             // Level 0 must not wait for the last step, and background threads may never be first to
             // take its runs, so this thread compacts it too, in turns.
-            if let Some(due) = self.begin_due_in(keyspace)? {
+            if let Some(due) = self.begin_due_beside(keyspace)? {
                 self.run_due(&guard, due)?;
             }
             match self.begin_step(keyspace, existing)? {

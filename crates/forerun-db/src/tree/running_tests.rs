@@ -1,6 +1,7 @@
 //! Compactions of one keyspace that run at once.
 
 use crate::testing::tree_fixture::{Fixture, KEYS, grown};
+use crate::tree::manifest::LEVELS;
 use crate::tree::pick::{Compaction, Targets};
 
 /// Compactions that run at once have no run in common and write to no range of keys in common, and
@@ -31,6 +32,16 @@ pub(super) fn check_running(fixture: &Fixture) {
     }
 }
 
+/// Writes every key to one of two runs of level 0 that overlap, so that they are merged and not
+/// moved.
+fn write_runs(fixture: &mut Fixture, value: impl Fn(u16) -> Option<usize>) {
+    for start in 0..2 {
+        let keys = (start..KEYS).step_by(2);
+        keys.for_each(|key| fixture.write(key, value(key)));
+        fixture.flush().unwrap();
+    }
+}
+
 /// Begins compactions until none may begin. Returns how many of them merge runs of levels below
 /// level 0.
 fn begin_all(fixture: &mut Fixture) -> usize {
@@ -50,8 +61,7 @@ fn several_compactions_of_a_keyspace_run_at_once_and_end_in_any_order() {
         fixture.compact_all().unwrap();
         // Every run above the last level is due.
         fixture.options.level1_bytes = 1;
-        (0..KEYS).for_each(|key| fixture.write(key, (key % 5 != seed).then_some(500)));
-        fixture.flush().unwrap();
+        write_runs(&mut fixture, |key| (key % 5 != seed).then_some(500));
         fixture.options.level0_runs = 1;
         let mut most = 0;
         let mut number = usize::from(seed);
@@ -75,10 +85,12 @@ fn level_0_is_compacted_before_more_runs_leave_the_level_below() {
     let mut fixture = grown(false);
     fixture.compact_all().unwrap();
     (fixture.options.level1_bytes, fixture.options.level0_runs) = (2_000, 1);
-    (0..KEYS).for_each(|key| fixture.write(key, Some(300)));
-    fixture.flush().unwrap();
+    write_runs(&mut fixture, |_| Some(300));
     assert!(fixture.compact().unwrap());
-    let base = Targets::new(fixture.levels(), &fixture.options).base;
+    let levels = fixture.levels();
+    let base = (1..LEVELS).find(|level| levels.bytes(*level) > 0).unwrap();
+    fixture.options.level1_bytes = levels.bytes(base) / 2;
+    assert_eq!(Targets::new(fixture.levels(), &fixture.options).base, base);
     let of_base = fixture.levels().level(base).runs().len();
     assert!(of_base > 2, "{of_base} runs in level {base}");
     // The level below level 0 is due, and then level 0 is.

@@ -37,9 +37,16 @@ struct Taken {
     /// Numbers of its runs, ascending.
     runs: Vec<u64>,
     /// The first and the last key that it may write.
-    keys: Option<(Box<[u8]>, Box<[u8]>)>,
+    keys: Option<Keys>,
     /// What leaves its upper level.
     leaving_bytes: u64,
+}
+
+/// A range of keys; both ends are included.
+#[derive(Debug)]
+struct Keys {
+    from: Box<[u8]>,
+    to: Box<[u8]>,
 }
 
 /// The compactions that run in one keyspace.
@@ -80,9 +87,10 @@ impl RunningCompactions {
             from: compaction.from,
             into: compaction.into,
             runs,
-            keys: compaction
-                .keys()
-                .map(|keys| (keys.from.into(), keys.to.into())),
+            keys: compaction.keys().map(|keys| Keys {
+                from: keys.from.into(),
+                to: keys.to.into(),
+            }),
             leaving_bytes: if leaves { bytes(&compaction.upper) } else { 0 },
         });
         self.last_id
@@ -166,10 +174,7 @@ impl Running<'_> {
 
     /// Whether one of them may write one of these keys to a level.
     pub(crate) fn writes(&self, order: &KeyOrder, level: usize, keys: KeyRange<'_>) -> bool {
-        let overlaps = |(from, to): &(Box<[u8]>, Box<[u8]>)| {
-            let written = KeyRange { from, to };
-            written.overlaps(order, keys)
-        };
+        let overlaps = |Keys { from, to }: &Keys| KeyRange { from, to }.overlaps(order, keys);
         let mut into_level = self.taken.iter().filter(|taken| taken.into == level);
         into_level.any(|taken| taken.keys.as_ref().is_some_and(overlaps))
     }
