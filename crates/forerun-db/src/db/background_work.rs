@@ -104,8 +104,9 @@ impl BackgroundWork {
         self.changed.notify_all();
     }
 
-    /// Records that there was no work that could fail when the event count was `seen`. It may have
-    /// changed since: another thread has done work, which may have failed.
+    /// Records that there was no work that could fail when the event count was `seen`, and that no
+    /// other thread is doing any. The count may have changed since: another thread has done work,
+    /// which may have failed.
     pub(super) fn clear(&self, task: Task, seen: EventCount) {
         let mut state = self.lock();
         if state.events == seen.0 {
@@ -113,12 +114,12 @@ impl BackgroundWork {
         }
     }
 
-    /// Records that work has failed, and increments the event count.
-    pub(super) fn note_failed(&self, task: Task, error: Error) {
+    /// Records that work that began at `begun` has failed, and increments the event count.
+    pub(super) fn note_failed(&self, task: Task, error: Error, begun: Instant) {
         let mut state = self.lock();
         state.events += 1;
         let failing = state.failing(task);
-        *failing = Some(Failing::again(failing.as_ref(), error, time::now()));
+        *failing = Some(Failing::again(failing.as_ref(), error, begun, time::now()));
         drop(state);
         self.changed.notify_all();
     }
@@ -275,7 +276,7 @@ mod tests {
     fn a_worker_that_failed_tries_again_after_a_while_whatever_others_do() {
         let work = BackgroundWork::default();
         let begun = Instant::now();
-        work.note_failed(Task::Flush, Error::LogOff);
+        work.note_failed(Task::Flush, Error::LogOff, time::now());
         let seen = work.event_count().unwrap();
         work.note_done(Task::Compact);
         work.notify();
@@ -290,14 +291,14 @@ mod tests {
     #[test]
     fn waiters_learn_of_new_and_repeated_failures() {
         let work = BackgroundWork::default();
-        work.note_failed(Task::Flush, Error::LogOff);
+        work.note_failed(Task::Flush, Error::LogOff, time::now());
         assert!(work.check(Task::Flush, FailOn::Repeated).is_ok());
         let asked = Instant::now();
         work.retry(asked);
         let since = FailOn::Since(asked);
         assert!(work.check(Task::Flush, since).is_ok(), "an old failure");
         work.sleep(Task::Flush, work.event_count().unwrap(), None);
-        work.note_failed(Task::Flush, Error::LogOff);
+        work.note_failed(Task::Flush, Error::LogOff, time::now());
         assert!(work.check(Task::Compact, since).is_ok());
         assert!(work.check(Task::Flush, since).is_err());
         assert!(work.check(Task::Flush, FailOn::Repeated).is_err());

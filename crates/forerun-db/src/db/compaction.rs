@@ -65,13 +65,8 @@ impl Inner {
         is_background: bool,
     ) -> Result<Option<RunningCompaction<'_>>> {
         let now = time::now();
-        // A keyspace whose compaction failed recently waits, and others get their turn.
-        let may_be_tried = |keyspace: &&Arc<KeyspaceData>| {
-            let wait = keyspace.compaction_wait(now);
-            wait.is_none_or(|wait| wait.is_zero())
-        };
         let is_due = |keyspace: &&Arc<KeyspaceData>| self.compaction_score_of(keyspace) >= 1.0;
-        let due: Vec<_> = keyspaces.filter(may_be_tried).filter(is_due).collect();
+        let due: Vec<_> = keyspaces.filter(is_due).collect();
         if due.is_empty() {
             return Ok(None);
         }
@@ -81,11 +76,22 @@ impl Inner {
         // One thread is left for level 0, for which writers may wait.
         let is_level0_only =
             is_background && running.deeper_in_background() >= self.deeper_compactions_max();
-        let running_in = |id| running.in_keyspace(id).level0_only(is_level0_only);
-        let has_turn = |of: &&Arc<KeyspaceData>| !is_background || !running.is_waiting(of.id());
+        // While a full compaction waits, what it waits for does not become more.
+        let has_turn = |id| !is_background || !running.is_waiting(id);
+        let running_in = |id| {
+            let beside = running.in_keyspace(id);
+            beside.level0_only(is_level0_only || !has_turn(id))
+        };
+        // After a failure a keyspace waits, and others get their turn. Then a single compaction
+        // shows whether it fails again.
+        let may_be_tried = |of: &&Arc<KeyspaceData>| {
+            let is_tried = |at| running.in_keyspace(of.id()).has_begun_since(at);
+            let retry_at = of.compaction_retry_at();
+            retry_at.is_none_or(|at| at <= now && !is_tried(at))
+        };
         let mut scored: Vec<_> = due
             .into_iter()
-            .filter(has_turn)
+            .filter(may_be_tried)
             .filter_map(|of| Some((of, catalog.runs_of(of.id())?, running_in(of.id()))))
             .map(|(of, runs, beside)| {
                 let score = self.score(of, &runs.levels, &runs.ranges, &beside);
@@ -103,15 +109,14 @@ impl Inner {
             pick(&runs.levels, &tree, self.oldest_reader(), &beside)
                 .map(|compaction| (compaction, CompactionReason::Level))
                 .or_else(for_ranges)
-                .map(|(compaction, reason)| (of, compaction, reason))
+                .map(|picked| (of, picked))
         });
-        let Some((keyspace, compaction, reason)) = picked else {
+        let Some((keyspace, picked)) = picked else {
             return Ok(None);
         };
         catalog.write_again()?;
-        let of = (keyspace, reason);
-        let begun = RunningCompaction::begin(self, &mut catalog, of, compaction, is_background);
-        Ok(Some(begun))
+        let begun = RunningCompaction::begin(self, &mut catalog, keyspace, picked, is_background);
+        Ok(begun)
     }
 
     /// How many background threads may compact levels below level 0 at a time.
@@ -153,7 +158,7 @@ impl Inner {
     fn score(
         &self,
         keyspace: &KeyspaceData,
-        levels: &Arc<Levels>,
+        levels: &Levels,
         ranges: &Ranges,
         running: &Running<'_>,
     ) -> f64 {
@@ -171,7 +176,7 @@ impl Inner {
     fn pick_for_ranges(
         &self,
         keyspace: &KeyspaceData,
-        levels: &Arc<Levels>,
+        levels: &Levels,
         ranges: &Ranges,
         running: &Running<'_>,
     ) -> Option<Compaction> {
@@ -221,15 +226,20 @@ impl Inner {
             let is_left = |keyspace: &Arc<KeyspaceData>| {
                 self.compaction_score_of(keyspace) >= 1.0 && failed(keyspace).is_none()
             };
-            let is_done = is_flushed && !keyspaces.iter().any(is_left) && !self.is_compacting();
+            // No compaction begins between the two.
+            let picking = self.tree.lock_picking();
+            let is_done = is_flushed && !self.is_compacting() && !keyspaces.iter().any(is_left);
+            drop(picking);
             if !self.work.done_or_fails(is_done, Task::Compact, fail_on)? {
                 return Ok(false);
             }
             keyspaces.iter().find_map(failed).map_or(Ok(true), Err)
         })?;
-        // A thread that flushes or looks for work holds what was replaced until it is done.
+        // A thread that flushes, looks for work or loads filters holds what was replaced until it
+        // is done.
         drop(self.tree.lock_flushing());
         drop(self.tree.lock_picking());
+        drop(self.tree.lock_filters());
         // Runs that only a failed manifest names are kept until a manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
@@ -312,7 +322,7 @@ impl Inner {
             return Ok(());
         };
         self.notify_of_compaction(keyspace, running.reason, compaction, || {
-            self.merge_runs(guard, keyspace, compaction)
+            self.merge_runs(guard, &running, compaction)
         })
     }
 
@@ -320,9 +330,10 @@ impl Inner {
     fn merge_runs(
         &self,
         guard: &DirGuard<'_>,
-        keyspace: &KeyspaceData,
+        running: &RunningCompaction<'_>,
         compaction: &Compaction,
     ) -> Result<Compacted> {
+        let keyspace = &running.keyspace;
         let run_bytes = compaction.run_bytes(&keyspace.options.load().tree);
         // Do not hold the super version that long: it holds memtables.
         let ranges = Arc::clone(&keyspace.version.load().ranges);
@@ -330,12 +341,13 @@ impl Inner {
         let retain = Retain::new(keyspace.order().clone(), snapshots)
             .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
-        let build = self.build(keyspace, compaction.into, run_bytes);
-        let mut done = match compact(compaction, retain, &build) {
+        let mut build = self.build(keyspace, compaction.into, run_bytes);
+        build.is_urgent = compaction.from == 0;
+        let mut done = match compact(compaction, &running.older, retain, &build) {
             Ok(done) => done,
             Err(Error::Closed) => return Err(Error::Closed),
             Err(error) => {
-                let failed = keyspace.note_compaction(Err(error));
+                let failed = keyspace.note_compaction(running.begun, Err(error));
                 self.note_pressure();
                 return failed.map(|()| Compacted::default());
             }
@@ -343,7 +355,7 @@ impl Inner {
         done.edit.expired_sequence = expired_sequence;
         let edit = std::mem::take(&mut done.edit);
         let edits = self.tree.edits().with(keyspace.id(), edit);
-        keyspace.note_compaction(Ok(()))?;
+        keyspace.note_compaction(running.begun, Ok(()))?;
         self.install(guard, edits, MemTableChange::Same)?;
         self.tree.count(|counts| {
             counts.compactions += 1;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use forerun_core::sync::time;
+
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
 use super::running_compaction::RunningCompaction;
@@ -12,8 +14,8 @@ use crate::{Error, Result};
 /// The next step of a full compaction.
 enum Step<'a> {
     Done,
-    /// It gets in the way of a compaction that runs.
-    Waits,
+    /// It gets in the way of one of these, which run.
+    Waits(Vec<u64>),
     Begun(RunningCompaction<'a>),
 }
 
@@ -22,7 +24,7 @@ impl Inner {
     pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
         self.flush_all()?;
         self.guard("compacting", || self.merge_all(keyspaces))?;
-        self.keyspaces.load().load_filters();
+        self.load_filters();
         Ok(())
     }
 
@@ -48,6 +50,8 @@ impl Inner {
 
     /// Merges what existed in a keyspace into its last level.
     fn merge(&self, keyspace: &Arc<KeyspaceData>, existing: Existing) -> Result<()> {
+        // It was asked for, so it does not wait after a failure.
+        keyspace.retry_compaction(time::now());
         let mut turn = None;
         loop {
             let guard = self.directory.enter()?;
@@ -62,11 +66,11 @@ impl Inner {
                     turn = None;
                     self.run_compaction(&guard, running)?;
                 }
-                Step::Waits => {
+                Step::Waits(ids) => {
                     // Closing waits for the guard, and this thread for others.
                     drop(guard);
                     turn.get_or_insert_with(|| self.take_turn(keyspace.id()));
-                    self.wait_for_running(keyspace.id())?;
+                    self.wait_for_any(&ids)?;
                 }
             }
         }
@@ -87,12 +91,12 @@ impl Inner {
         let running = catalog.running().in_keyspace(keyspace.id());
         match pick_full(&runs.levels, &tree, existing, obsolete, &running) {
             Pick::Nothing => Ok(Step::Done),
-            Pick::Waits => Ok(Step::Waits),
+            Pick::Waits => Ok(Step::Waits(catalog.running().ids_in(keyspace.id()))),
             Pick::Begins(compaction) => {
                 catalog.write_again()?;
-                let of = (keyspace, CompactionReason::Requested);
-                let begun = RunningCompaction::begin(self, &mut catalog, of, compaction, false);
-                Ok(Step::Begun(begun))
+                let picked = (compaction, CompactionReason::Requested);
+                let begun = RunningCompaction::begin(self, &mut catalog, keyspace, picked, false);
+                Ok(begun.map_or(Step::Done, Step::Begun))
             }
         }
     }

@@ -42,6 +42,7 @@
 //!      └─ DirGuard    directory.rs   while files are written; closing waits for it
 //!         └─ flushing             tree.rs        one flush at a time
 //!         └─ picking              tree.rs        while the next compaction is picked
+//!         └─ filters              tree.rs        while filters are loaded
 //!            └─ catalog           tree.rs        also for a change of the set of keyspaces
 //!               └─ snapshots      snapshots.rs   while a sequence number is chosen
 //!                  └─ locks of a few instructions: the queue of the log, frozen memtable sets,

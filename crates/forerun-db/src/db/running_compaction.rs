@@ -1,13 +1,16 @@
 //! What a thread holds while it compacts, and while it waits until others have.
 
 use std::sync::Arc;
+use std::time::Instant;
+
+use forerun_core::sync::time;
 
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
 use crate::Result;
 use crate::events::CompactionReason;
 use crate::tree::catalog::Catalog;
-use crate::tree::pick::Compaction;
+use crate::tree::pick::{Compaction, OlderKeys};
 
 /// A compaction in progress. When this is dropped, others may take its runs.
 pub(super) struct RunningCompaction<'a> {
@@ -15,32 +18,37 @@ pub(super) struct RunningCompaction<'a> {
     id: u64,
     pub(super) keyspace: Arc<KeyspaceData>,
     pub(super) reason: CompactionReason,
+    pub(super) begun: Instant,
+    pub(super) older: OlderKeys,
     compaction: Option<Compaction>,
 }
 
-/// While this lives, background threads begin no compaction of a keyspace.
+/// While this lives, background threads compact nothing but level 0 of a keyspace.
 pub(super) struct Turn<'a> {
     inner: &'a Inner,
     keyspace: u32,
 }
 
 impl<'a> RunningCompaction<'a> {
-    /// Takes the runs of a compaction, picked under this lock.
+    /// Takes the runs of a compaction, picked under this lock; `None` if the keyspace is gone.
     pub(super) fn begin(
         inner: &'a Inner,
         catalog: &mut Catalog,
-        (keyspace, reason): (&Arc<KeyspaceData>, CompactionReason),
-        compaction: Compaction,
+        keyspace: &Arc<KeyspaceData>,
+        (compaction, reason): (Compaction, CompactionReason),
         is_background: bool,
-    ) -> RunningCompaction<'a> {
-        let running = catalog.running_mut();
-        RunningCompaction {
+    ) -> Option<RunningCompaction<'a>> {
+        let begun = time::now();
+        let (id, older) = catalog.begin(keyspace.id(), &compaction, is_background, begun)?;
+        Some(RunningCompaction {
             inner,
-            id: running.begin(keyspace.id(), &compaction, is_background),
+            id,
             keyspace: Arc::clone(keyspace),
             reason,
+            begun,
+            older,
             compaction: Some(compaction),
-        }
+        })
     }
 
     pub(super) fn compaction(&self) -> Option<&Compaction> {
@@ -67,7 +75,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Inner {
-    /// Keeps background threads from beginning a compaction of a keyspace.
+    /// Keeps background threads from compacting anything but level 0 of a keyspace.
     pub(super) fn take_turn(&self, keyspace: u32) -> Turn<'_> {
         let mut catalog = self.tree.catalog();
         catalog.running_mut().set_waiting(keyspace, true);
@@ -81,7 +89,12 @@ impl Inner {
     /// Waits until the compactions of a keyspace that run now have ended.
     pub(super) fn wait_for_running(&self, keyspace: u32) -> Result<()> {
         let ids = self.tree.catalog().running().ids_in(keyspace);
-        self.wait_until(|| Ok(!self.tree.catalog().running().is_any_of(&ids)))
+        self.wait_until(|| Ok(self.tree.catalog().running().count_of(&ids) == 0))
+    }
+
+    /// Waits until one of these compactions has ended.
+    pub(super) fn wait_for_any(&self, ids: &[u64]) -> Result<()> {
+        self.wait_until(|| Ok(self.tree.catalog().running().count_of(ids) < ids.len().max(1)))
     }
 
     /// Whether any thread compacts.
@@ -89,3 +102,7 @@ impl Inner {
         !self.tree.catalog().running().is_empty()
     }
 }
+
+#[cfg(test)]
+#[path = "running_compaction_tests.rs"]
+mod tests;

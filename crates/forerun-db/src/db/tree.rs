@@ -24,6 +24,8 @@ pub(super) struct Tree {
     /// Held while the next compaction is picked.
     picking: Mutex<()>,
     catalog: Mutex<Catalog>,
+    /// Held while filters are loaded.
+    filters: Mutex<()>,
     /// Held while what writes have to wait for is noted.
     pressure: Mutex<()>,
     pub(super) limiter: RateLimiter,
@@ -54,6 +56,7 @@ impl Tree {
             obsolete_files: Arc::clone(catalog.obsolete_files()),
             numbers: Arc::clone(catalog.numbers()),
             catalog: Mutex::new(catalog),
+            filters: Mutex::new(()),
             pressure: Mutex::new(()),
             limiter,
             cache,
@@ -78,6 +81,12 @@ impl Tree {
         // A comparator may panic while the lock is held. The catalog is consistent all the same: it
         // changes copies of what it holds and replaces the originals last.
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the thread that loads filters, which holds runs meanwhile.
+    pub(super) fn lock_filters(&self) -> MutexGuard<'_, ()> {
+        // As above.
+        self.filters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn lock_pressure(&self) -> MutexGuard<'_, ()> {
@@ -115,6 +124,7 @@ impl Tree {
             run_bytes,
             numbers: &self.numbers,
             limiter: &self.limiter,
+            is_urgent: level == 0,
             stop,
         }
     }

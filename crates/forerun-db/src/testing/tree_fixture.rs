@@ -2,6 +2,7 @@
 //! everything ever written.
 
 use forerun_core::sync::atomic::AtomicBool;
+use forerun_core::sync::time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::tree::compact::compact;
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::RateLimiter;
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, Existing, Obsolete, Pick, pick, pick_full};
+use crate::tree::pick::{Compaction, Existing, Obsolete, OlderKeys, Pick, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
@@ -54,6 +55,7 @@ pub(crate) struct Fixture {
 pub(crate) struct Begun {
     id: u64,
     pub(crate) compaction: Compaction,
+    older: OlderKeys,
     snapshots: Vec<u64>,
 }
 
@@ -146,6 +148,7 @@ impl Fixture {
             run_bytes,
             numbers: self.catalog.numbers(),
             limiter: &self.limiter,
+            is_urgent: false,
             stop: &self.stop,
         })
     }
@@ -188,10 +191,14 @@ impl Fixture {
 
     /// Begins a compaction that may begin beside those that run.
     pub(crate) fn begin(&mut self, compaction: Compaction) {
-        let id = self.catalog.running_mut().begin(0, &compaction, true);
+        let (id, older) = self
+            .catalog
+            .begin(0, &compaction, true, time::now())
+            .unwrap();
         self.running.push(Begun {
             id,
             compaction,
+            older,
             snapshots: self.snapshots.clone(),
         });
     }
@@ -203,7 +210,7 @@ impl Fixture {
         let run_bytes = compaction.run_bytes(&self.options);
         let done = self.with_build(run_bytes, |build| {
             let retain = Retain::new(self.order.clone(), begun.snapshots);
-            compact(&compaction, retain, build)
+            compact(&compaction, &begun.older, retain, build)
         });
         drop(compaction);
         let installed = done.and_then(|done| {
@@ -298,8 +305,7 @@ impl Fixture {
         }
         // The files are exactly those of the runs that are still held.
         let mut held_runs: BTreeSet<u64> = levels.runs().map(|(_, run)| run.number()).collect();
-        let running = self.running.iter().map(|begun| &begun.compaction.levels);
-        for reader in self.readers.iter().chain(running) {
+        for reader in &self.readers {
             held_runs.extend(reader.runs().map(|(_, run)| run.number()));
         }
         assert_eq!(

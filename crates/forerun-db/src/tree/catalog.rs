@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::cache::PageCache;
 use crate::clock::Mark;
@@ -28,7 +29,7 @@ use crate::tree::build::RunNumbers;
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Existing, Running, RunningCompactions};
+use crate::tree::pick::{Compaction, Existing, OlderKeys, Running, RunningCompactions};
 use crate::tree::place::place;
 use crate::tree::range_run::read_range_run;
 use crate::{Access, Error, KEYSPACES_MAX, Options, Result};
@@ -242,6 +243,22 @@ impl Catalog {
     /// The compactions in progress.
     pub(crate) fn running(&self) -> &RunningCompactions {
         &self.running
+    }
+
+    /// Takes the runs of a compaction that was picked under the same lock. Returns its number and
+    /// what it must know of the other runs; `None` if the keyspace does not exist any more.
+    pub(crate) fn begin(
+        &mut self,
+        keyspace: u32,
+        compaction: &Compaction,
+        is_background: bool,
+        begun: Instant,
+    ) -> Option<(u64, OlderKeys)> {
+        let older = compaction.older_keys(&self.runs_of(keyspace)?.levels);
+        let id = self
+            .running
+            .begin(keyspace, compaction, is_background, begun);
+        Some((id, older))
     }
 
     pub(crate) fn running_mut(&mut self) -> &mut RunningCompactions {

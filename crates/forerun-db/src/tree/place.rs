@@ -69,6 +69,8 @@ fn is_around(outer: &Run, inner: &Run) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use forerun_core::sync::time;
+
     use super::*;
     use crate::TreeOptions;
     use crate::comparator::KeyOrder;
@@ -100,7 +102,7 @@ mod tests {
         let compaction = pick(&levels, &due, 5, &none).unwrap();
         assert_eq!((compaction.from, compaction.into), (0, 5));
         let mut running = RunningCompactions::default();
-        running.begin(0, &compaction, true);
+        running.begin(0, &compaction, true, time::now());
         let running = running.in_keyspace(0);
         assert_eq!(
             place(&ingested, &levels, &running),

@@ -81,6 +81,48 @@ fn several_compactions_of_a_keyspace_run_at_once_and_end_in_any_order() {
 }
 
 #[test]
+fn level_0_is_compacted_before_what_no_one_sees_is_dropped() {
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    fixture.options.level1_bytes = 1 << 20;
+    fixture.snapshots.push(fixture.sequence);
+    write_runs(&mut fixture, |_| Some(200));
+    fixture.compact_all().unwrap();
+    fixture.snapshots.clear();
+    let unseen = fixture.pick().unwrap();
+    assert_eq!((unseen.from, unseen.into), (LEVELS - 1, LEVELS - 1));
+    fixture.begin(unseen);
+    assert!(fixture.pick().is_some(), "another one may begin beside it");
+    write_runs(&mut fixture, |_| Some(200));
+    fixture.options.level0_runs = 1;
+    let begins = fixture.pick().map(|of| of.from);
+    assert_eq!(begins, None, "level 0 would wait for it");
+    fixture.end(0).unwrap();
+    assert_eq!(fixture.pick().unwrap().from, 0);
+    fixture.check();
+}
+
+#[test]
+fn a_compaction_that_runs_holds_the_files_of_no_other_runs() {
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    fixture.options.level1_bytes = 1;
+    write_runs(&mut fixture, |_| Some(500));
+    fixture.options.level0_runs = 1;
+    assert!(fixture.compact().unwrap());
+    let first = fixture.pick().unwrap();
+    fixture.begin(first);
+    let before = fixture.numbers();
+    while let Some(compaction) = fixture.pick() {
+        fixture.run(&compaction).unwrap();
+    }
+    assert!(before.difference(&fixture.numbers()).count() > 2);
+    fixture.check();
+    fixture.end(0).unwrap();
+    fixture.check();
+}
+
+#[test]
 fn level_0_is_compacted_before_more_runs_leave_the_level_below() {
     let mut fixture = grown(false);
     fixture.compact_all().unwrap();

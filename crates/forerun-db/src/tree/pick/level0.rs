@@ -35,7 +35,7 @@ const SIZE_RATIO: u64 = 4;
 
 /// The next compaction of level 0, if it is not empty.
 pub(super) fn pick_level0(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     base: usize,
     running: &Running<'_>,
@@ -52,7 +52,7 @@ pub(super) fn pick_level0(
 /// Merges the oldest run of level 0 into `base`, with all runs that overlap it, and as many small
 /// ones as cost little more. It may get in the way of a compaction that runs.
 pub(super) fn level0_into(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     base: usize,
     running: &Running<'_>,
@@ -110,7 +110,7 @@ fn take(levels: &Levels, taken: &mut [bool], index: usize) {
 
 /// The newest small runs of level 0, next to each other in age, that together have at most
 /// `most_bytes`; `None` if no two do.
-fn within_level0(levels: &Arc<Levels>, most_bytes: u64) -> Option<Compaction> {
+fn within_level0(levels: &Levels, most_bytes: u64) -> Option<Compaction> {
     let runs = levels.level(0).runs();
     let bytes_of = |run: &Arc<Run>| run.meta().file_bytes;
     let cuts = cuts(runs);
@@ -134,7 +134,6 @@ fn within_level0(levels: &Arc<Levels>, most_bytes: u64) -> Option<Compaction> {
             (end > first + 1).then(|| runs[first..end].to_vec())
         })?;
     Some(Compaction {
-        levels: Arc::clone(levels),
         from: 0,
         into: 0,
         upper,

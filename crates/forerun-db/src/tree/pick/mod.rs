@@ -20,6 +20,7 @@
 //! `running.rs` says which may.
 
 mod level0;
+mod older_keys;
 mod range_compaction;
 mod running;
 
@@ -27,6 +28,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use level0::{level0_into, pick_level0};
+pub(crate) use older_keys::OlderKeys;
 pub(crate) use range_compaction::pick_for_ranges;
 pub(crate) use running::{Pick, Running, RunningCompactions};
 
@@ -46,11 +48,9 @@ const SMALL_SHARE: u64 = 8;
 /// bytes. Otherwise each run that is appended would rewrite it.
 const NEIGHBOR_RATIO: u64 = 4;
 
-/// Runs to merge, and the level they go to.
+/// Runs to merge, and the level they go to. It holds no other runs, whose files would stay.
 #[derive(Clone, Debug)]
 pub(crate) struct Compaction {
-    /// The levels at the time of the pick.
-    pub(crate) levels: Arc<Levels>,
     pub(crate) from: usize,
     pub(crate) into: usize,
     /// Runs of `from`: newest first on level 0, otherwise ascending.
@@ -80,44 +80,24 @@ impl Compaction {
         }
     }
 
-    /// Whether an older version of `key` may be in runs that it does not take. All such runs are on
-    /// deeper levels, or behind its own on level 0 if it stays there: the others there have other
-    /// keys or are newer.
-    pub(crate) fn is_below(&self, key: &[u8]) -> bool {
-        let order = self.levels.order();
-        let is_older_in_level0 = || {
-            let runs = self.levels.level(0).runs().iter().rev();
-            let mut older =
-                runs.take_while(|run| !self.upper.iter().any(|of| Arc::ptr_eq(of, run)));
-            older.any(|run| KeyRange::of(run).overlaps(order, KeyRange { from: key, to: key }))
-        };
-        self.into == 0 && is_older_in_level0() || self.levels.may_hold_from(self.into + 1, key)
+    /// What it must know of the other runs of these levels, from which it was picked.
+    pub(crate) fn older_keys(&self, levels: &Levels) -> OlderKeys {
+        OlderKeys::new(self, levels)
     }
 
     /// The range of the keys that it may write.
     pub(super) fn keys(&self) -> Option<KeyRange<'_>> {
-        hull(self.levels.order(), self.upper.iter().chain(&self.lower))
+        let order = self.upper.first()?.order();
+        hull(order, self.upper.iter().chain(&self.lower))
     }
 
     /// Whether the run can just change its level: there is nothing to merge it with, and rewriting
     /// it would drop no deletion.
-    pub(crate) fn is_move(&self) -> bool {
+    pub(crate) fn is_move(&self, older: &OlderKeys) -> bool {
         let [run] = &self.upper[..] else { return false };
-        let hides_nothing = || {
-            let order = self.levels.order();
-            let (from, to) = (smallest(run), largest(run));
-            let mut deeper = self.into + 1..LEVELS;
-            deeper.all(|level| {
-                self.levels
-                    .level(level)
-                    .overlapping(order, from, to)
-                    .next()
-                    .is_none()
-            })
-        };
         self.from != self.into
             && self.lower.is_empty()
-            && (run.meta().deletions == 0 || !hides_nothing())
+            && (run.meta().deletions == 0 || !older.is_empty())
     }
 }
 
@@ -159,30 +139,21 @@ impl Targets {
 
 /// The most urgent compaction that may begin beside those that run; `None` if none is due.
 pub(crate) fn pick(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     oldest_reader: u64,
     running: &Running<'_>,
 ) -> Option<Compaction> {
     let targets = Targets::new(levels, options);
+    let running = &running.keep_for_level0(levels, options, &targets);
     let score = |level| score(levels, options, &targets, level, running);
     let mut due: Vec<(f64, usize)> = scored_levels(running)
         .map(|level| (score(level), level))
         .filter(|(score, _)| *score >= 1.0)
         .collect();
     due.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let is_level0_due = due.iter().any(|(_, level)| *level == 0);
-    let level0 = if is_level0_due {
-        pick_level0(levels, options, targets.base, running)
-    } else {
-        Pick::Nothing
-    };
-    // If every compaction of the level below began before it, level 0 would wait for ever.
-    let is_level0_waiting = matches!(level0, Pick::Waits);
-    let mut level0 = level0.begins();
     let picked = due.into_iter().find_map(|(_, level)| match level {
-        0 => level0.take(),
-        level if level == targets.base && is_level0_waiting => None,
+        0 => pick_level0(levels, options, targets.base, running).begins(),
         level => pick_run(levels, options, level, running),
     });
     picked.or_else(|| pick_unseen(levels, oldest_reader, running))
@@ -242,24 +213,20 @@ fn score(
 
 /// A run of the last level with versions that no reader sees, because a snapshot is gone that did.
 /// Readers of all versions in it see the newest of each key, so its rewrite leaves nothing to drop.
-fn pick_unseen(
-    levels: &Arc<Levels>,
-    oldest_reader: u64,
-    running: &Running<'_>,
-) -> Option<Compaction> {
+fn pick_unseen(levels: &Levels, oldest_reader: u64, running: &Running<'_>) -> Option<Compaction> {
     if running.is_level0_only() {
         return None;
     }
     let is_unseen = |run: &&Arc<Run>| obsolete_from(run).is_some_and(|from| from <= oldest_reader);
     let unseen = levels.level(LAST).runs().iter().filter(is_unseen);
-    let mut compactions = unseen.map(|run| within_last(levels, vec![Arc::clone(run)]));
+    let mut compactions = unseen.map(|run| within_last(vec![Arc::clone(run)]));
     compactions.find(|compaction| running.allows(compaction))
 }
 
 /// The run of a level whose compaction rewrites the fewest bytes below for each of its own, of
 /// those that may begin.
 fn pick_run(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     from: usize,
     running: &Running<'_>,
@@ -293,7 +260,7 @@ fn pick_run(
 
 /// A compaction of these runs into a deeper level; `None` if there are none.
 fn into_next(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     from: usize,
     into: usize,
@@ -321,7 +288,6 @@ fn into_next(
         }
     }
     Some(Compaction {
-        levels: Arc::clone(levels),
         from,
         into,
         upper,
@@ -362,7 +328,7 @@ pub(crate) struct Obsolete<'a> {
 /// The next step of moving everything that existed to the last level, without deletions,
 /// overwritten versions and what else is obsolete, except where a snapshot needs it.
 pub(crate) fn pick_full(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     existing: Existing,
     obsolete: Obsolete<'_>,
@@ -384,7 +350,7 @@ pub(crate) fn pick_full(
         running.first_allowed(existing.filter_map(next))
     };
     let in_last = |upper: &mut dyn Iterator<Item = Vec<Arc<Run>>>| {
-        running.first_allowed(upper.map(|upper| within_last(levels, upper)))
+        running.first_allowed(upper.map(within_last))
     };
     let above_last = (1..LAST).fold(Pick::Nothing, |pick, level| pick.or(|| in_level(level)));
     above_last
@@ -429,9 +395,8 @@ fn small_in_last(
 }
 
 /// A compaction that rewrites runs of the last level.
-fn within_last(levels: &Arc<Levels>, upper: Vec<Arc<Run>>) -> Compaction {
+fn within_last(upper: Vec<Arc<Run>>) -> Compaction {
     Compaction {
-        levels: Arc::clone(levels),
         from: LAST,
         into: LAST,
         upper,

@@ -29,7 +29,7 @@ const DATA_BYTES_PER_BYTE: u64 = 1 << 10;
 /// The next compaction that drops what these range deletions cover, if they take too much memory:
 /// in any case, if they take `limit_bytes`. All readers must see all of them.
 pub(crate) fn pick_for_ranges(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     ranges: &Ranges,
     limit_bytes: usize,
@@ -40,17 +40,17 @@ pub(crate) fn pick_for_ranges(
     if (ranges.used_bytes() as u64) < due_bytes.min(limit_bytes as u64) {
         return None;
     }
+    let targets = Targets::new(levels, options);
+    let running = &running.keep_for_level0(levels, options, &targets);
     let needs_any = |run: &&Arc<Run>| levels.run_needs_any(run, ranges);
     let is_allowed = |compaction: &Compaction| running.allows(compaction);
     let in_level = |level: usize| {
         let mut needing = levels.level(level).runs().iter().filter(needs_any);
         if level == 0 {
             needing.next()?;
-            let base = Targets::new(levels, options).base;
-            return level0_into(levels, options, base, running).filter(is_allowed);
+            return level0_into(levels, options, targets.base, running).filter(is_allowed);
         }
         let mut compactions = needing.map(|run| Compaction {
-            levels: Arc::clone(levels),
             from: level,
             into: level,
             upper: vec![Arc::clone(run)],

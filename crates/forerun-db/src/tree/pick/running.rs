@@ -12,17 +12,22 @@
 //! that one of them moves is then in its own runs, or deeper than it writes: the other one cannot
 //! have it, and so cannot bring it above or let a deletion go too early.
 
+use std::time::Instant;
+
+use crate::TreeOptions;
 use crate::comparator::KeyOrder;
 use crate::run::Run;
 use crate::tree::key_bounds::KeyRange;
-use crate::tree::pick::{Compaction, bytes};
+use crate::tree::levels::Levels;
+use crate::tree::pick::level0::pick_level0;
+use crate::tree::pick::{Compaction, Targets, bytes, score};
 
 /// The compactions that run, in all keyspaces.
 #[derive(Debug, Default)]
 pub(crate) struct RunningCompactions {
     last_id: u64,
     taken: Vec<Taken>,
-    /// Keyspaces in which a full compaction waits until others have ended. No others begin there.
+    /// Keyspaces in which a full compaction waits until another one has ended.
     waiting: Vec<u32>,
 }
 
@@ -32,6 +37,7 @@ struct Taken {
     id: u64,
     keyspace: u32,
     is_background: bool,
+    begun: Instant,
     from: usize,
     into: usize,
     /// Numbers of its runs, ascending.
@@ -54,6 +60,8 @@ struct Keys {
 pub(crate) struct Running<'a> {
     taken: Vec<&'a Taken>,
     is_level0_only: bool,
+    /// The level that a compaction of level 0 waits for.
+    kept_for_level0: Option<usize>,
 }
 
 /// What comes next.
@@ -74,6 +82,7 @@ impl RunningCompactions {
         keyspace: u32,
         compaction: &Compaction,
         is_background: bool,
+        begun: Instant,
     ) -> u64 {
         debug_assert!(self.in_keyspace(keyspace).allows(compaction));
         self.last_id += 1;
@@ -84,6 +93,7 @@ impl RunningCompactions {
             id: self.last_id,
             keyspace,
             is_background,
+            begun,
             from: compaction.from,
             into: compaction.into,
             runs,
@@ -106,7 +116,7 @@ impl RunningCompactions {
         let of_keyspace = |taken: &&Taken| taken.keyspace == keyspace;
         Running {
             taken: self.taken.iter().filter(of_keyspace).collect(),
-            is_level0_only: false,
+            ..Running::default()
         }
     }
 
@@ -121,9 +131,10 @@ impl RunningCompactions {
         running.taken.iter().map(|taken| taken.id).collect()
     }
 
-    /// Whether any of these compactions still runs.
-    pub(crate) fn is_any_of(&self, ids: &[u64]) -> bool {
-        self.taken.iter().any(|taken| ids.contains(&taken.id))
+    /// How many of these compactions still run.
+    pub(crate) fn count_of(&self, ids: &[u64]) -> usize {
+        let is_one = |taken: &&Taken| ids.contains(&taken.id);
+        self.taken.iter().filter(is_one).count()
     }
 
     /// How many compactions of levels below level 0 the background threads run.
@@ -156,6 +167,31 @@ impl Running<'_> {
         }
     }
 
+    /// While level 0 is due, but waits for a compaction of the level below, nothing else takes runs
+    /// of that level. If all that it waits for began after it was due, it would wait for ever.
+    pub(super) fn keep_for_level0(
+        &self,
+        levels: &Levels,
+        options: &TreeOptions,
+        targets: &Targets,
+    ) -> Self {
+        let is_due = score(levels, options, targets, 0, self) >= 1.0;
+        let waits = is_due
+            && matches!(
+                pick_level0(levels, options, targets.base, self),
+                Pick::Waits
+            );
+        Running {
+            kept_for_level0: waits.then_some(targets.base),
+            ..self.clone()
+        }
+    }
+
+    /// Whether one of them began at this moment or later.
+    pub(crate) fn has_begun_since(&self, moment: Instant) -> bool {
+        self.taken.iter().any(|taken| taken.begun >= moment)
+    }
+
     /// Whether nothing but compactions of level 0 may begin.
     pub(crate) fn is_level0_only(&self) -> bool {
         self.is_level0_only
@@ -183,11 +219,16 @@ impl Running<'_> {
     pub(crate) fn allows(&self, compaction: &Compaction) -> bool {
         let mut runs = compaction.upper.iter().chain(&compaction.lower);
         let is_second_of_level0 = compaction.from == 0 && self.takes_level0();
+        let is_kept = |level| self.kept_for_level0 == Some(level);
+        let takes_kept =
+            compaction.from > 0 && (is_kept(compaction.from) || is_kept(compaction.into));
+        let order = compaction.upper.first().map(|run| run.order());
         !is_second_of_level0
+            && !takes_kept
             && !runs.any(|run| self.takes(run))
-            && compaction
-                .keys()
-                .is_none_or(|keys| !self.writes(compaction.levels.order(), compaction.into, keys))
+            && !order
+                .zip(compaction.keys())
+                .is_some_and(|(order, keys)| self.writes(order, compaction.into, keys))
     }
 
     /// What they move from a level to a deeper one.
