@@ -20,6 +20,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use clap::Args;
 
+use super::cargo;
 use super::patches::{Finder, Patch, Test};
 use super::tree::{self, Sources};
 use crate::search::{self, Counts, FailedSeed, PLANTED_VARIABLE, Search};
@@ -133,9 +134,8 @@ impl Programs {
         let wanted: BTreeSet<(String, String)> = tests(patches)
             .map(|(_, test)| (test.package.clone(), test.file.clone()))
             .collect();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.current_dir(copy).envs(PROFILE);
+        let mut build = cargo(copy);
+        build.envs(PROFILE);
         build.env("CARGO_TARGET_DIR", copy.join("target"));
         build.env_remove("RUSTFLAGS").env_remove(PLANTED_VARIABLE);
         build.args(["build", "--locked", "--release", "-p", "forerun-lab"]);
@@ -148,7 +148,7 @@ impl Programs {
         for (package, file) in &wanted {
             build.args(["-p", package, "--test", file]);
         }
-        build.stdin(Stdio::null()).stderr(Stdio::inherit());
+        build.stderr(Stdio::inherit());
         let output = build.output().context("cannot run cargo")?;
         ensure!(
             output.status.success(),

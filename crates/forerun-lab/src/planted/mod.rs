@@ -16,8 +16,9 @@ mod patches;
 mod tree;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 
 use patches::Patch;
@@ -35,13 +36,21 @@ enum PlantedCommand {
     /// List the defects.
     List,
     /// Check that every patch applies to the sources, alone and with all the others.
-    Check,
+    Check(CheckArgs),
     /// Copy the sources, apply all patches, build, and check that each defect is found.
     Hunt(hunt::HuntArgs),
     /// Copy the sources with one patch, or with none for a new defect, to edit it there.
     Edit(edit::EditArgs),
     /// Write the patch from the copy that was edited.
     Save(edit::SaveArgs),
+}
+
+#[derive(Args, Debug)]
+struct CheckArgs {
+    /// Check also that the store and the server compile with all patches, in this copy of the
+    /// sources
+    #[arg(long, value_name = "DIRECTORY")]
+    compile_in: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -57,16 +66,50 @@ pub fn command(args: &PlantedArgs) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        PlantedCommand::Check => {
+        PlantedCommand::Check(args) => {
             let patches = Patch::all(sources.root())?;
             tree::check(&sources, &patches)?;
             println!("all {} patches apply", patches.len());
+            if let Some(copy) = &args.compile_in {
+                tree::copy(&sources, &patches, copy)?;
+                compile(copy)?;
+                println!("the store and the server compile with them");
+            }
             Ok(ExitCode::SUCCESS)
         }
         PlantedCommand::Hunt(args) => hunt::command(args, &sources),
         PlantedCommand::Edit(args) => edit::edit(args, &sources),
         PlantedCommand::Save(args) => edit::save(args, &sources),
     }
+}
+
+/// Checks that the product compiles in a copy. Cargo's target directory is that of the environment,
+/// where the dependencies may have been checked already.
+fn compile(copy: &Path) -> anyhow::Result<()> {
+    let mut check = cargo(copy);
+    check.args([
+        "check",
+        "--locked",
+        "-p",
+        "forerun-db",
+        "-p",
+        "forerun-server",
+    ]);
+    let status = check.status().context("cannot run cargo")?;
+    ensure!(
+        status.success(),
+        "the sources with the planted defects do not compile in {}",
+        copy.display()
+    );
+    Ok(())
+}
+
+/// Cargo in a copy of the sources.
+fn cargo(copy: &Path) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(copy).stdin(Stdio::null());
+    command
 }
 
 /// The directory that the arguments name, or this one among the build's files.
