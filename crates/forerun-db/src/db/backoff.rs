@@ -28,8 +28,8 @@ pub(super) struct Failing {
 
 impl Failing {
     /// Records the failure of an attempt that began at `begun`. `before` describes the failure
-    /// before it, if there was one. Several attempts that were in progress at once, and met the same
-    /// fault, are one.
+    /// before it, if there was one. Several attempts that were in progress at once, and met the
+    /// same fault, are one.
     pub(super) fn again(
         before: Option<&Failing>,
         error: Error,

@@ -253,7 +253,7 @@ impl KeyspaceData {
     }
 
     /// Records the result of a compaction that began at `begun`. Returns its error with the
-    /// keyspace's name. If one that began before the last failure succeeds, the next may still fail.
+    /// keyspace's name. After one that began before the last failure, the next may still fail.
     pub(super) fn note_compaction(&self, begun: Instant, result: Result<()>) -> Result<()> {
         let mut compaction = self.compaction();
         let Err(error) = result else {
