@@ -187,9 +187,11 @@ impl BackgroundWork {
         while !self.is_stopping() {
             let now = time::now();
             let has_changed = state.events != seen.0;
-            let left = match state.failing(task) {
-                Some(failing) => Some(failing.wait_left(now)),
+            let retry_left = state.failing(task).as_ref().map(|of| of.wait_left(now));
+            let left = match retry_left.filter(|left| !left.is_zero()) {
+                Some(left) => Some(left),
                 None if has_changed => return,
+                // If a retry is due, another thread is at it.
                 None => timeout.map(|limit| limit.saturating_sub(now - begun)),
             };
             state = match left {
@@ -289,15 +291,26 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_without_work_sleeps_while_another_tries_again() {
+        let work = BackgroundWork::default();
+        work.note_failed(Task::Compact, Error::LogOff, time::now());
+        work.retry(time::now());
+        let (begun, limit) = (Instant::now(), Duration::from_millis(20));
+        work.sleep(Task::Compact, work.event_count().unwrap(), Some(limit));
+        assert!(begun.elapsed() >= limit);
+        assert!(work.failure().is_some());
+    }
+
+    #[test]
     fn waiters_learn_of_new_and_repeated_failures() {
         let work = BackgroundWork::default();
         work.note_failed(Task::Flush, Error::LogOff, time::now());
         assert!(work.check(Task::Flush, FailOn::Repeated).is_ok());
-        let asked = Instant::now();
+        let (asked, seen) = (Instant::now(), work.event_count().unwrap());
         work.retry(asked);
         let since = FailOn::Since(asked);
         assert!(work.check(Task::Flush, since).is_ok(), "an old failure");
-        work.sleep(Task::Flush, work.event_count().unwrap(), None);
+        work.sleep(Task::Flush, seen, None);
         work.note_failed(Task::Flush, Error::LogOff, time::now());
         assert!(work.check(Task::Compact, since).is_ok());
         assert!(work.check(Task::Flush, since).is_err());
