@@ -6,6 +6,7 @@
 //! - `btree`: a bare run beside LMDB, and RocksDB with all entries in one sorted run in memory:
 //!   blocks in its cache, with its default options or those for point lookups, or a PlainTable.
 //! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as programs use them.
+//! - `workloads`: RocksDB and fjall, with a column family or keyspace for each keyspace.
 //! - `scan`: LMDB, with all data in memory.
 //! - `hash`: hashbrown, papaya and scc.
 //! - `table`: RocksDB and LMDB, with a value per row.
@@ -54,7 +55,7 @@ use forerun_bench::memtable;
 use forerun_bench::scan;
 #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
 use forerun_bench::table;
-use forerun_bench::{btree, hash, ycsb};
+use forerun_bench::{btree, hash, workloads, ycsb};
 
 /// Forerun's benches, with its peers
 #[derive(Parser)]
@@ -85,6 +86,13 @@ enum Command {
     /// the others with a loop in one transaction. No store syncs at each write. The column of
     /// ratios to a peer compares with the first --peer.
     Ycsb(Box<Ycsb>),
+
+    /// Latencies under six shapes of work, on Forerun's store and on others with several keyspaces
+    ///
+    /// All stores have their default options. RocksDB has a column family for each keyspace,
+    /// ingests one file, and drops expired rows only when it compacts. fjall has neither range
+    /// deletes nor TTLs and skips those shapes; LMDB and redb skip all.
+    Workloads(Box<Workloads>),
 
     /// Scans of Forerun's store, compared with LMDB's
     ///
@@ -157,6 +165,16 @@ struct Ycsb {
 }
 
 #[derive(clap::Args)]
+struct Workloads {
+    /// Stores to compare with Forerun's [default: rocksdb,fjall, as far as built in]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    peer: Vec<peers::Peer>,
+
+    #[command(flatten)]
+    bench: workloads::Args,
+}
+
+#[derive(clap::Args)]
 struct Hash {
     /// The kind of pages for the peers' memory; Forerun's tables always request huge ones
     #[arg(long, default_value = "huge")]
@@ -203,6 +221,15 @@ fn main() -> anyhow::Result<()> {
             let engines: Vec<&dyn Engine> = engines.iter().map(|engine| &**engine).collect();
             let peer = engines.first().map(|engine| engine.name());
             ycsb::run_with(&args.bench, &engines, peer)
+        }
+        Command::Workloads(args) => {
+            let chosen = match &args.peer[..] {
+                [] => peers::Peer::with_keyspaces(),
+                chosen => chosen.to_vec(),
+            };
+            let engines: Vec<Box<dyn Engine>> = chosen.iter().map(|peer| peer.engine()).collect();
+            let engines: Vec<&dyn Engine> = engines.iter().map(|engine| &**engine).collect();
+            workloads::run_with(&args.bench, &engines)
         }
         #[cfg(feature = "lmdb")]
         Command::Scan(args) => scan::run_with(&args, &[&lmdb::Lmdb], Some("lmdb")),

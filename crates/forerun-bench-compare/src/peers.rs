@@ -1,7 +1,7 @@
 //! The stores that are compared with Forerun's, by name. The memtables are in
 //! `rocks/memtable.rs`.
 
-use forerun_bench::engine::Engine;
+use forerun_bench::engine::{Engine, Feature};
 
 /// A store on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -35,6 +35,13 @@ impl Peer {
         #[cfg(feature = "fjall")]
         Peer::Fjall,
     ];
+
+    /// Those of them that have several keyspaces in one store.
+    pub fn with_keyspaces() -> Vec<Peer> {
+        let all = Peer::DEFAULT.iter().copied();
+        all.filter(|peer| peer.engine().supports(Feature::Keyspaces))
+            .collect()
+    }
 
     /// The peer as an engine.
     pub fn engine(self) -> Box<dyn Engine> {
@@ -98,6 +105,9 @@ impl RunPeer {
 mod tests {
     use super::*;
     use clap::ValueEnum;
+    use forerun_bench::output::Output;
+    use forerun_bench::workloads;
+    use forerun_measure::progress::Progress;
 
     #[test]
     fn engines_have_the_names_by_which_they_are_chosen() {
@@ -107,6 +117,54 @@ mod tests {
         let runs = runs.map(|peer| (peer.to_possible_value(), peer.engine()));
         for (name, engine) in stores.chain(runs) {
             assert_eq!(name.unwrap().get_name(), engine.name());
+        }
+    }
+
+    #[test]
+    fn stores_with_keyspaces_are_compared_by_default() {
+        let names: Vec<_> = Peer::with_keyspaces()
+            .iter()
+            .filter_map(|peer| Some(peer.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        let expected = [
+            ("rocksdb", cfg!(feature = "rocksdb")),
+            ("fjall", cfg!(feature = "fjall")),
+        ];
+        let built_in = expected.iter().filter(|(_, built_in)| *built_in);
+        assert!(built_in.map(|(name, _)| *name).eq(names));
+    }
+
+    #[test]
+    fn engines_with_keyspaces_run_every_shape_that_they_can() {
+        for peer in Peer::with_keyspaces() {
+            let engine = peer.engine();
+            let args = workloads::Args {
+                output: Output {
+                    quick: true,
+                    json: true,
+                    ..Output::default()
+                },
+                keyspaces: Some(3),
+                ..workloads::Args::default()
+            };
+            let mut out = Vec::new();
+            workloads::run_to(&args, &[&*engine], &Progress::hidden(), &mut out).unwrap();
+            let out = String::from_utf8(out).unwrap();
+            let rows = |shape: &str| {
+                let shape = format!("\"case\":\"{shape}\"");
+                let engine = format!("\"engine\":\"{}\"", engine.name());
+                let lines = out.lines();
+                lines
+                    .filter(|line| line.contains(&shape) && line.contains(&engine))
+                    .count()
+            };
+            let able = |feature, rows| if engine.supports(feature) { rows } else { 0 };
+            assert_eq!(rows("hot-keyspace"), 3);
+            assert_eq!(rows("nightly-load"), able(Feature::Ingestion, 3));
+            assert_eq!(rows("queue"), 2);
+            assert_eq!(rows("range-deletes"), able(Feature::RangeDeletes, 3));
+            assert_eq!(rows("time-series"), able(Feature::Ttl, 3));
+            assert_eq!(rows("overwrite"), 1);
         }
     }
 }

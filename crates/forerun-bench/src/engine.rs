@@ -6,6 +6,8 @@
 //!                                        wait_idle, directory
 //!
 //!  Readers and writers are created on the threads that use them.
+//!
+//!  Engine --open_keyspaces--> Store, Store, ...   one per keyspace, for engines with Feature::Keyspaces
 //! ```
 //!
 //! All stores run the same code around these traits: the same keys, batches, threads, clock and
@@ -15,6 +17,7 @@
 use crate::workload::{Dataset, EntryBuffer};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The requirements for a store: the data that it must hold, and the resources that it may use.
@@ -64,6 +67,16 @@ impl StoreRequirements {
             .saturating_mul(entry_bytes)
     }
 
+    /// [`StoreLocation::directory`] of its place.
+    ///
+    /// # Errors
+    /// An error of the file system, with the path.
+    pub fn directory(&self) -> Result<TempDir> {
+        self.place.directory()
+    }
+}
+
+impl StoreLocation {
     /// Creates a directory for one store, which is removed when dropped.
     ///
     /// # Errors
@@ -71,13 +84,47 @@ impl StoreRequirements {
     pub fn directory(&self) -> Result<TempDir> {
         let mut builder = tempfile::Builder::new();
         let builder = builder.prefix("forerun-bench-");
-        match &self.place.parent {
+        match &self.parent {
             Some(parent) => builder
                 .tempdir_in(parent)
                 .with_context(|| format!("cannot make a directory in {}", parent.display())),
             None => builder.tempdir().context("cannot make a directory"),
         }
     }
+}
+
+/// What only some stores can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Several keyspaces in one store, which RocksDB calls column families.
+    Keyspaces,
+    /// [`Writer::delete_range`].
+    RangeDeletes,
+    /// [`Store::ingest`].
+    Ingestion,
+    /// [`KeyspaceSpec::ttl`].
+    Ttl,
+}
+
+impl std::fmt::Display for Feature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Feature::Keyspaces => "keyspaces",
+            Feature::RangeDeletes => "range deletes",
+            Feature::Ingestion => "ingestion",
+            Feature::Ttl => "TTLs",
+        })
+    }
+}
+
+/// A keyspace to create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyspaceSpec {
+    /// Its name.
+    pub name: String,
+    /// How long its entries live, in whole seconds; `None` if they never expire. An engine may
+    /// show expired entries until it drops them, but never drops one early.
+    pub ttl: Option<Duration>,
 }
 
 /// A kind of store that can be measured.
@@ -108,6 +155,26 @@ pub trait Engine {
     fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
         let _ = data;
         Ok(None)
+    }
+
+    /// Whether its stores can do this.
+    fn supports(&self, feature: Feature) -> bool {
+        let _ = feature;
+        false
+    }
+
+    /// Opens an empty store with these keyspaces and otherwise with the engine's default options.
+    /// Returns each keyspace as a [`Store`], in the order given.
+    ///
+    /// # Errors
+    /// The same as for [`open`](Self::open), and an engine without keyspaces.
+    fn open_keyspaces(
+        &self,
+        place: &StoreLocation,
+        keyspaces: &[KeyspaceSpec],
+    ) -> Result<Vec<Box<dyn Store>>> {
+        let _ = (place, keyspaces);
+        bail!("{} has no keyspaces", self.name())
     }
 }
 
@@ -140,6 +207,15 @@ pub trait Store: Sync {
     /// A failed write.
     fn compact(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Adds entries in ascending key order, in bulk, past the memtables. `next` fills in the next
+    /// entry, or returns false if there is none. The entries become visible when all are there.
+    ///
+    /// # Errors
+    /// An error of `next`, a failed write, or a store that does not support this.
+    fn ingest(&self, _next: &mut dyn FnMut(&mut EntryBuffer) -> Result<bool>) -> Result<()> {
+        bail!("this store does not support ingestion here")
     }
 
     /// The directory of its files, if it has any.
@@ -208,6 +284,22 @@ pub trait Writer {
         entries
             .iter()
             .try_for_each(|entry| self.write(&entry.key, &entry.value))
+    }
+
+    /// Removes a key.
+    ///
+    /// # Errors
+    /// A failed write, or a store that does not support this.
+    fn delete(&mut self, _key: &[u8]) -> Result<()> {
+        bail!("this store does not support deletes here")
+    }
+
+    /// Removes all keys from `from` (included) to `to` (excluded), in one write.
+    ///
+    /// # Errors
+    /// A failed write, or a store that does not support this.
+    fn delete_range(&mut self, _from: &[u8], _to: &[u8]) -> Result<()> {
+        bail!("this store does not support range deletes here")
     }
 }
 
@@ -315,6 +407,19 @@ pub(crate) mod tests {
         fn open(&self, _need: &StoreRequirements) -> Result<Box<dyn Store>> {
             Ok(Box::new(MapStore(RwLock::default())))
         }
+
+        fn supports(&self, feature: Feature) -> bool {
+            feature != Feature::Ttl
+        }
+
+        fn open_keyspaces(
+            &self,
+            _place: &StoreLocation,
+            keyspaces: &[KeyspaceSpec],
+        ) -> Result<Vec<Box<dyn Store>>> {
+            let store = |_: &KeyspaceSpec| Box::new(MapStore(RwLock::default())) as Box<dyn Store>;
+            Ok(keyspaces.iter().map(store).collect())
+        }
     }
 
     impl Store for MapStore {
@@ -328,6 +433,16 @@ pub(crate) mod tests {
 
         fn writer(&self) -> Result<Box<dyn Writer + '_>> {
             Ok(Box::new(&self.0))
+        }
+
+        fn ingest(&self, next: &mut dyn FnMut(&mut EntryBuffer) -> Result<bool>) -> Result<()> {
+            let mut entry = EntryBuffer::default();
+            let mut all = Map::new();
+            while next(&mut entry)? {
+                all.insert(entry.key.clone(), entry.value.clone());
+            }
+            self.0.write().unwrap().extend(all);
+            Ok(())
         }
     }
 
@@ -376,6 +491,17 @@ pub(crate) mod tests {
             RwLock::write(self)
                 .unwrap()
                 .insert(key.into(), value.into());
+            Ok(())
+        }
+
+        fn delete(&mut self, key: &[u8]) -> Result<()> {
+            RwLock::write(self).unwrap().remove(key);
+            Ok(())
+        }
+
+        fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+            let mut map = RwLock::write(self).unwrap();
+            map.retain(|key, _| !(from..to).contains(&key.as_slice()));
             Ok(())
         }
     }

@@ -2,8 +2,8 @@
 //! text tables and the HTML pages come from [`forerun_measure`].
 //!
 //! ```text
-//!   roofline, memtable, btree, ycsb/, scan/, hash/, gather/, gpu_table/, gpu_roofline,
-//!   server/, client/, cache/, table/     the benches: Args and run()
+//!   roofline, memtable, btree, ycsb/, scan/, workloads/, hash/, gather/, gpu_table/,
+//!   gpu_roofline, server/, client/, cache/, table/     the benches: Args and run()
 //!   lookup_args                 the options that memtable and btree share
 //!   lookup_workloads            lookups and inserts over any engine
 //!   loaded_engine               its store between the turns
@@ -69,6 +69,7 @@ pub mod store_engine;
 pub mod table;
 pub mod threads;
 pub mod workload;
+pub mod workloads;
 pub mod ycsb;
 
 /// Refuses to measure in a simulated build, whose locks and atomics are slow. Cargo makes such a

@@ -37,6 +37,7 @@ Examples:
   forerun-bench btree --keys 10M --batch 1,64 --report btree.html
   forerun-bench ycsb --records 1M --workload b,c --batch 1,64
   forerun-bench scan --length 1,100 --direction forward,backward
+  forerun-bench workloads --shape hot-keyspace --report hot.html     latencies over time
   forerun-bench server --value-bytes 64 --keys 1,10,100    compared with memcached
   forerun-bench client --servers 1,4 --keys 100            a client of several servers
   forerun-bench table --rows 10M --budget 1,0.1

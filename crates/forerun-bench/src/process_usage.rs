@@ -34,25 +34,41 @@ fn number_behind(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Disk space of the files in a directory and its subdirectories, in bytes. A file that disappears
-/// during the scan counts as 0.
+/// The files in a directory and its subdirectories.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectoryUsage {
+    /// How many there are.
+    pub files: u64,
+    /// Their disk space.
+    pub bytes: u64,
+}
+
+/// Counts the files in a directory and its subdirectories. A file that disappears during the scan
+/// does not count.
 ///
 /// # Errors
 /// Errors of the file system.
-pub fn directory_bytes(path: &Path) -> io::Result<u64> {
-    let mut total = 0;
+pub fn directory_usage(path: &Path) -> io::Result<DirectoryUsage> {
+    let mut total = DirectoryUsage::default();
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let found = entry.metadata().and_then(|metadata| {
             if metadata.is_dir() {
-                directory_bytes(&entry.path())
+                directory_usage(&entry.path())
             } else {
-                Ok(allocated_bytes(&metadata))
+                Ok(DirectoryUsage {
+                    files: 1,
+                    bytes: allocated_bytes(&metadata),
+                })
             }
         });
         match found {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            found => total += found?,
+            found => {
+                let found = found?;
+                total.files += found.files;
+                total.bytes += found.bytes;
+            }
         }
     }
     Ok(total)
@@ -76,8 +92,9 @@ mod tests {
     #[test]
     fn written_bytes_are_counted_for_files_and_the_process() {
         let folder = tempfile::tempdir().unwrap();
-        let before = (written_bytes(), directory_bytes(folder.path()).unwrap());
-        assert_eq!(before.1, 0);
+        let before = written_bytes();
+        let empty = directory_usage(folder.path()).unwrap();
+        assert_eq!(empty, DirectoryUsage::default());
         std::fs::create_dir(folder.path().join("inner")).unwrap();
         for name in ["a", "inner/b"] {
             std::fs::write(folder.path().join(name), vec![7; 100_000]).unwrap();
@@ -87,12 +104,13 @@ mod tests {
             .unwrap()
             .sync_all()
             .unwrap();
-        let bytes = directory_bytes(folder.path()).unwrap();
+        let DirectoryUsage { files, bytes } = directory_usage(folder.path()).unwrap();
+        assert_eq!(files, 2);
         assert!((100_000..400_000).contains(&bytes), "{bytes}");
-        if let (Some(before), Some(after)) = (before.0, written_bytes()) {
+        if let (Some(before), Some(after)) = (before, written_bytes()) {
             assert!(after >= before + 200_000);
         }
-        assert!(directory_bytes(&folder.path().join("none")).is_err());
+        assert!(directory_usage(&folder.path().join("none")).is_err());
     }
 
     #[test]

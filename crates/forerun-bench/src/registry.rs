@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use forerun_bench::{
     btree, cache, client, gather, gpu_roofline, gpu_table, hash, memtable, roofline, scan, server,
-    table, ycsb,
+    table, workloads, ycsb,
 };
 
 macro_rules! benches {
@@ -38,6 +38,7 @@ benches! {
     btree,
     ycsb,
     scan,
+    workloads,
     hash,
     gather,
     gpu_table,

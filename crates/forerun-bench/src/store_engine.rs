@@ -5,14 +5,18 @@
 //!  write        put, with the default durability: the operating system has it
 //!  write_many   one WriteBatch
 //!  scan         range, lending its entries one by one; scan_back from its end
+//!  ingest       one Ingestion
 //! ```
 
-use crate::engine::{Engine, Reader, Store, StoreRequirements, Writer};
+use crate::engine::{
+    Engine, Feature, KeyspaceSpec, Reader, Store, StoreLocation, StoreRequirements, Writer,
+};
 use crate::workload::EntryBuffer;
 use anyhow::{Result, bail};
-use forerun_db::{Create, Db, Durability, Options, Values, WriteBatch};
+use forerun_db::{Create, Db, Durability, Keyspace, KeyspaceOptions, Options, Values, WriteBatch};
 use forerun_measure::size::{digits, short};
 use std::path::Path;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// The store as an engine to measure.
@@ -35,22 +39,55 @@ impl Engine for DbEngine {
     }
 
     fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
-        let directory = requirements.directory()?;
-        let cache_bytes = requirements
-            .place
-            .cache_bytes
-            .map(usize::try_from)
-            .transpose()?;
-        let options = Options::default()
-            .create(Create::MustBeNew)
-            .cache_bytes(cache_bytes);
-        let db = Db::open(directory.path().join("db"), options)?;
-        Ok(Box::new(DbStore { db, directory }))
+        let opened = open(&requirements.place)?;
+        Ok(Box::new(DbStore {
+            keyspace: opened.db.default_keyspace(),
+            opened: Arc::new(opened),
+        }))
+    }
+
+    fn supports(&self, feature: Feature) -> bool {
+        match feature {
+            Feature::Keyspaces | Feature::RangeDeletes | Feature::Ingestion | Feature::Ttl => true,
+        }
+    }
+
+    fn open_keyspaces(
+        &self,
+        place: &StoreLocation,
+        keyspaces: &[KeyspaceSpec],
+    ) -> Result<Vec<Box<dyn Store>>> {
+        let opened = Arc::new(open(place)?);
+        let mut stores: Vec<Box<dyn Store>> = Vec::new();
+        for spec in keyspaces {
+            let options = KeyspaceOptions::default().ttl(spec.ttl);
+            stores.push(Box::new(DbStore {
+                keyspace: opened.db.keyspace_with(&spec.name, options)?,
+                opened: Arc::clone(&opened),
+            }));
+        }
+        Ok(stores)
     }
 }
 
-/// An open store; dropped before its directory.
+fn open(place: &StoreLocation) -> Result<OpenDb> {
+    let directory = place.directory()?;
+    let cache_bytes = place.cache_bytes.map(usize::try_from).transpose()?;
+    let options = Options::default()
+        .create(Create::MustBeNew)
+        .cache_bytes(cache_bytes);
+    let db = Db::open(directory.path().join("db"), options)?;
+    Ok(OpenDb { db, directory })
+}
+
+/// A keyspace of an open store; dropped before the store.
 struct DbStore {
+    keyspace: Keyspace,
+    opened: Arc<OpenDb>,
+}
+
+/// An open store; dropped before its directory.
+struct OpenDb {
     db: Db,
     directory: TempDir,
 }
@@ -63,7 +100,7 @@ impl Store for DbStore {
             _ => bail!("the store has no strategy {strategy:?}, only {SINGLE} and {MULTIGET}"),
         };
         Ok(Box::new(DbReader {
-            db: &self.db,
+            keyspace: &self.keyspace,
             call_keys,
             values: Vec::new(),
         }))
@@ -71,26 +108,37 @@ impl Store for DbStore {
 
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
         Ok(Box::new(DbWriter {
-            db: &self.db,
+            db: &self.opened.db,
+            keyspace: &self.keyspace,
             batch: WriteBatch::new(),
         }))
     }
 
     fn wait_idle(&self) -> Result<()> {
-        self.db.flush()?;
-        Ok(self.db.wait_idle()?)
+        self.opened.db.flush()?;
+        Ok(self.opened.db.wait_idle()?)
     }
 
     fn compact(&self) -> Result<()> {
-        Ok(self.db.compact()?)
+        Ok(self.keyspace.compact()?)
+    }
+
+    fn ingest(&self, next: &mut dyn FnMut(&mut EntryBuffer) -> Result<bool>) -> Result<()> {
+        let mut ingestion = self.keyspace.ingest();
+        let mut entry = EntryBuffer::default();
+        while next(&mut entry)? {
+            ingestion.add(&entry.key, &entry.value)?;
+        }
+        ingestion.commit()?;
+        Ok(())
     }
 
     fn directory(&self) -> Option<&Path> {
-        Some(self.directory.path())
+        Some(self.opened.directory.path())
     }
 
     fn facts(&self) -> Vec<(String, String)> {
-        let stats = self.db.stats();
+        let stats = self.opened.db.stats();
         let levels = stats.levels.iter().enumerate();
         let levels = levels.filter(|(_, level)| level.runs > 0);
         let levels: Vec<String> = levels
@@ -125,7 +173,7 @@ impl Store for DbStore {
 }
 
 struct DbReader<'a> {
-    db: &'a Db,
+    keyspace: &'a Keyspace,
     /// The most keys in a call.
     call_keys: usize,
     /// The answers of each call.
@@ -140,7 +188,7 @@ impl Reader for DbReader<'_> {
         }
         let mut found = 0;
         for (keys, values) in calls.zip(&mut self.values) {
-            self.db.multi_get(keys, values)?;
+            self.keyspace.multi_get(keys, values)?;
             found += values.found();
         }
         Ok(found)
@@ -157,7 +205,7 @@ impl Reader for DbReader<'_> {
         limit: usize,
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        let mut entries = self.db.range(from..);
+        let mut entries = self.keyspace.range(from..);
         for given in 0..limit {
             let Some(entry) = entries.next_entry()? else {
                 return Ok(given);
@@ -173,7 +221,7 @@ impl Reader for DbReader<'_> {
         limit: usize,
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        let mut entries = self.db.range(..=from);
+        let mut entries = self.keyspace.range(..=from);
         for given in 0..limit {
             let Some(entry) = entries.next_entry_back()? else {
                 return Ok(given);
@@ -186,21 +234,31 @@ impl Reader for DbReader<'_> {
 
 struct DbWriter<'a> {
     db: &'a Db,
+    keyspace: &'a Keyspace,
     batch: WriteBatch,
 }
 
 impl Writer for DbWriter<'_> {
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        Ok(self.db.put(key, value)?)
+        Ok(self.keyspace.put(key, value)?)
     }
 
     fn write_many(&mut self, entries: &[EntryBuffer]) -> Result<()> {
         self.batch.clear();
+        let mut batch = self.batch.keyspace(self.keyspace);
         for entry in entries {
-            self.batch.put(&entry.key, &entry.value)?;
+            batch.put(&entry.key, &entry.value)?;
         }
         self.db.write(&self.batch, Durability::default())?;
         Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        Ok(self.keyspace.delete(key)?)
+    }
+
+    fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        Ok(self.keyspace.delete_range(from, to)?)
     }
 }
 

@@ -15,6 +15,11 @@ impl Cores {
         Cores(core_affinity::get_core_ids().unwrap_or_default())
     }
 
+    /// No cores: threads run wherever the system puts them.
+    pub fn any() -> Cores {
+        Cores(Vec::new())
+    }
+
     /// The number of cores; 1 if the system does not report it.
     pub fn count(&self) -> usize {
         self.0.len().max(1)

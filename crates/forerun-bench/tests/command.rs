@@ -29,6 +29,7 @@ fn benches_print_one_object_per_line() {
             "--strategy",
             "find",
         ],
+        &["workloads", "--quick", "--json", "--shape", "queue"],
         &["server", "--quick", "--json", "--alone", "--keys", "1,10"],
         &[
             "client",

@@ -2,8 +2,9 @@
 
 use clap::Parser;
 use forerun_bench::hash::HashRow;
+use forerun_bench::workloads::WorkloadRow;
 use forerun_bench::ycsb::YcsbRow;
-use forerun_bench::{btree, hash, memtable, roofline, scan, ycsb};
+use forerun_bench::{btree, hash, memtable, roofline, scan, workloads, ycsb};
 use forerun_measure::progress::Progress;
 use forerun_measure::report::check_html;
 use forerun_measure::result_row::Row;
@@ -19,6 +20,7 @@ enum Bench {
     Hash(hash::Args),
     Ycsb(ycsb::Args),
     Scan(scan::Args),
+    Workloads(workloads::Args),
 }
 
 /// Runs a bench by its command line and returns its output.
@@ -34,6 +36,7 @@ fn bench(line: &str) -> Result<String, String> {
         Bench::Hash(args) => hash::run_to(&args, &[], None, &progress, &mut out),
         Bench::Ycsb(args) => ycsb::run_to(&args, &[], None, &progress, &mut out),
         Bench::Scan(args) => scan::run_to(&args, &[], None, &progress, &mut out),
+        Bench::Workloads(args) => workloads::run_to(&args, &[], &progress, &mut out),
     }
     .map_err(|error| format!("{error:#}"))?;
     Ok(String::from_utf8(out).expect("text"))
@@ -159,6 +162,11 @@ fn the_benches_print_a_table_and_write_a_page() {
             "Workload E: 95% scans",
         ),
         ("scan --quick", 4, "us per scan"),
+        (
+            "workloads --quick --shape hot-keyspace,queue",
+            5,
+            "longest stall ms",
+        ),
     ] {
         let path = folder.path().join("page.html");
         let text = bench(&format!("{line} --report {}", path.display())).expect(line);
@@ -309,6 +317,91 @@ fn the_scan_bench_measures_both_directions_in_both_states_of_the_store() {
 }
 
 #[test]
+fn the_workloads_bench_runs_every_shape_and_every_class() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rows: Vec<WorkloadRow> = rows_with(
+        &format!("workloads --quick --json --dir {}", folder.path().display()),
+        &WorkloadRow::NAMES,
+    );
+    let classes: Vec<(&str, &str)> = rows
+        .iter()
+        .map(|row| (row.common.case.as_str(), row.common.strategy.as_str()))
+        .collect();
+    assert_eq!(
+        classes,
+        [
+            ("hot-keyspace", "hot batches"),
+            ("hot-keyspace", "cold puts"),
+            ("hot-keyspace", "reads"),
+            ("nightly-load", "load"),
+            ("nightly-load", "puts"),
+            ("nightly-load", "reads"),
+            ("queue", "pushes"),
+            ("queue", "pops"),
+            ("range-deletes", "range deletes"),
+            ("range-deletes", "reads"),
+            ("range-deletes", "scans"),
+            ("time-series", "batches"),
+            ("time-series", "reads"),
+            ("time-series", "scans"),
+            ("overwrite", "puts"),
+        ]
+    );
+    for row in &rows {
+        let common = &row.common;
+        assert_eq!((&*common.engine, common.rounds), ("forerun", 1));
+        assert!(
+            common.keys_per_second > 0.0 && row.operations > 0,
+            "{row:?}"
+        );
+        assert!(row.p50_us > 0.0 && row.p50_us <= row.p99_us && row.p99_us <= row.p999_us);
+        assert!(
+            row.p999_us <= row.max_us && row.longest_call_ms > 0.0,
+            "{row:?}"
+        );
+        let in_time: u64 = row.over_time.iter().map(|point| point.operations).sum();
+        assert_eq!(in_time, row.operations);
+        assert!(row.store.put_bytes > 0 && row.store.longest_stall_ms > 0.0);
+        assert!(row.store.files.is_some_and(|files| files > 0));
+    }
+    let row_of = |class| rows.iter().find(|row| row.common.strategy == class);
+    let per_call = |class| row_of(class).map(|row| row.common.batch);
+    assert_eq!(per_call("hot batches"), Some(100));
+    assert_eq!(per_call("cold puts"), Some(1));
+    assert_eq!(per_call("reads"), Some(64));
+    assert_eq!(row_of("range deletes").map(|row| row.operations), Some(500));
+    assert_eq!(rows.last().map(|row| row.common.threads), Some(2));
+    let left = std::fs::read_dir(folder.path())
+        .expect("the folder")
+        .count();
+    assert_eq!(left, 0, "the stores are removed");
+}
+
+#[test]
+fn the_workloads_bench_counts_all_rounds_and_all_readers_together() {
+    let rows: Vec<WorkloadRow> = rows_with(
+        "workloads --quick --json --shape c,d --steps 30 --ranges 40 --readers 2 --rounds 2",
+        &WorkloadRow::NAMES,
+    );
+    let row_of = |class| rows.iter().find(|row| row.common.strategy == class);
+    assert_eq!(row_of("pops").map(|row| row.operations), Some(60));
+    assert_eq!(row_of("range deletes").map(|row| row.operations), Some(80));
+    // Two readers, two rounds, 200 a second for 0.1 s.
+    assert_eq!(row_of("reads").map(|row| row.operations), Some(80));
+    assert_eq!(row_of("reads").map(|row| row.common.threads), Some(2));
+}
+
+#[test]
+fn rows_of_a_time_series_expire_in_the_workloads_bench() {
+    let rows: Vec<WorkloadRow> = rows_with(
+        "workloads --quick --json --shape e --seconds 3.2 --rate 1M",
+        &WorkloadRow::NAMES,
+    );
+    let scans = rows.iter().find(|row| row.common.strategy == "scans");
+    assert!(scans.is_some_and(|row| row.over_time.len() >= 3));
+}
+
+#[test]
 fn wrong_arguments_get_a_message() {
     for (line, word) in [
         ("memtable --keys lots", "lots"),
@@ -343,6 +436,10 @@ fn wrong_arguments_get_a_message() {
         ("ycsb --quick --dir no-such-folder", "no-such-folder"),
         ("scan --quick --length 0", "at least one entry"),
         ("scan --quick --length 3k", "as many keys"),
+        ("workloads --quick --shape stack", "hot-keyspace"),
+        ("workloads --quick --seconds 0", "seconds"),
+        ("workloads --quick --value-bytes 16", "32 bytes"),
+        ("workloads --quick --dir no-such-folder", "no-such-folder"),
         ("roofline --quick --in-flight 3", "3 chases"),
         ("roofline --quick --buffer 1k", "too small"),
     ] {

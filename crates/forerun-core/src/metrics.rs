@@ -129,8 +129,8 @@ impl<T: Metrics + Default> Metrics for Vec<T> {
 /// - `group name: Type` is another struct of statistics, or an `Option`, `Box` or `Vec` of one. The
 ///   names of its metrics begin with the name of the group.
 /// - `flat name: Type` is a group whose metrics keep their names.
-/// - `histogram name: DurationBuckets` is a histogram, which has the name of the group that contains
-///   it: [`Latency`](crate::Latency) has one.
+/// - `histogram name: DurationBuckets` is a histogram, which has the name of the group that
+///   contains it: [`Latency`](crate::Latency) has one.
 /// - `other name: Type` is a field that is not a metric.
 ///
 /// ```

@@ -14,9 +14,9 @@
 //! ```
 //!
 //! `options.rs`, `keyspace_options.rs`, `tree_options.rs`, `error.rs`, `events.rs`, `limits.rs`,
-//! `ops.rs`, `values.rs` and `comparator.rs` define the types of the interface. `versions/` has what
-//! memtables and runs share, `ranges/` range deletions, `clock.rs` expiry, `steady_clock.rs` the
-//! time, `sealed.rs` small checksummed files, and `bytes.rs` numbers in files.
+//! `ops.rs`, `values.rs` and `comparator.rs` define the types of the interface. `versions/` has
+//! what memtables and runs share, `ranges/` range deletions, `clock.rs` expiry, `steady_clock.rs`
+//! the time, `sealed.rs` small checksummed files, and `bytes.rs` numbers in files.
 //!
 //! Start with [`Db`], which is opened with [`Options`]. [`WriteBatch`] has atomic writes,
 //! [`Values`] the answers of a batch of lookups, [`Iter`] scans, [`Snapshot`] reads at one moment,

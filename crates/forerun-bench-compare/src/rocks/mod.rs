@@ -22,15 +22,16 @@ pub use disk::{FILTER_BITS, RocksDisk};
 pub use memtable::RocksMemtable;
 pub use run::RocksRun;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use forerun_bench::engine::{Reader, Store, Writer};
 use forerun_bench::workload::EntryBuffer;
 use rocksdb::{
-    ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions,
-    WaitForCompactOptions, WriteBatch, WriteOptions,
+    ColumnFamily, ColumnFamilyDescriptor, DB, DEFAULT_COLUMN_FAMILY_NAME,
+    IngestExternalFileOptions, Options, ReadOptions, SstFileWriter, WaitForCompactOptions,
+    WriteBatch, WriteOptions,
 };
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
 
 use crate::copied::Copied;
@@ -54,11 +55,13 @@ enum Kept {
     Levels,
 }
 
-/// An open RocksDB; dropped before its directory.
+/// A column family of an open RocksDB; dropped before its directory.
 struct RocksStore {
     name: String,
-    db: DB,
-    directory: TempDir,
+    /// The name of the family.
+    family: String,
+    db: Arc<DB>,
+    directory: Arc<TempDir>,
     kept: Kept,
     huge_pages_before: Option<HugePages>,
     /// Taken while the store was loaded.
@@ -74,12 +77,19 @@ impl RocksStore {
         let db = DB::open_cf_descriptors(options, directory.path(), [family])?;
         Ok(RocksStore {
             name: name.to_owned(),
-            db,
-            directory,
+            family: DEFAULT_COLUMN_FAMILY_NAME.to_owned(),
+            db: Arc::new(db),
+            directory: Arc::new(directory),
             kept,
             huge_pages_before,
             huge_pages: OnceLock::new(),
         })
+    }
+
+    /// The handle of the family.
+    fn family(&self) -> Result<&ColumnFamily> {
+        let family = self.db.cf_handle(&self.family);
+        family.with_context(|| format!("RocksDB has lost its column family {}", self.family))
     }
 
     /// Checks that RocksDB runs with these settings.
@@ -108,7 +118,9 @@ impl RocksStore {
 
     /// Files and MiB of each non-empty level.
     fn levels(&self) -> Option<String> {
-        let table = self.db.property_value("rocksdb.levelstats").ok()??;
+        let family = self.family().ok()?;
+        let table = self.db.property_value_cf(family, "rocksdb.levelstats");
+        let table = table.ok()??;
         // A line of column heads, one of dashes, then each level's number, files and size.
         let levels = table.lines().skip(2).filter_map(|line| {
             let mut words = line.split_whitespace();
@@ -128,6 +140,7 @@ impl Store for RocksStore {
         };
         Ok(Box::new(RocksReader {
             db: &self.db,
+            family: self.family()?,
             call,
             options: ReadOptions::default(),
             copied: Copied::default(),
@@ -139,6 +152,7 @@ impl Store for RocksStore {
         options.disable_wal(self.kept != Kept::Levels);
         Ok(Box::new(RocksWriter {
             db: &self.db,
+            family: self.family()?,
             options,
         }))
     }
@@ -151,12 +165,30 @@ impl Store for RocksStore {
             }
             Kept::Run => self.count_huge_pages(),
             Kept::Levels => {
-                self.db.flush()?;
+                self.db.flush_cf(self.family()?)?;
                 self.db
                     .wait_for_compact(&WaitForCompactOptions::default())?;
             }
         }
         Ok(())
+    }
+
+    fn ingest(&self, next: &mut dyn FnMut(&mut EntryBuffer) -> Result<bool>) -> Result<()> {
+        let path = self.directory.path().join("ingested.sst");
+        let options = Options::default();
+        let mut file = SstFileWriter::create(&options);
+        file.open(&path)?;
+        let mut entry = EntryBuffer::default();
+        while next(&mut entry)? {
+            file.put(&entry.key, &entry.value)?;
+        }
+        file.finish()?;
+        let mut options = IngestExternalFileOptions::default();
+        options.set_move_files(true);
+        let ingest = self
+            .db
+            .ingest_external_file_cf_opts(self.family()?, &options, vec![path]);
+        Ok(ingest?)
     }
 
     fn directory(&self) -> Option<&Path> {
@@ -189,6 +221,7 @@ enum ReadCall {
 /// A reader that copies the values into one buffer, as Forerun's does.
 struct RocksReader<'a> {
     db: &'a DB,
+    family: &'a ColumnFamily,
     call: ReadCall,
     options: ReadOptions,
     copied: Copied,
@@ -200,18 +233,15 @@ impl Reader for RocksReader<'_> {
         match self.call {
             ReadCall::Get => {
                 for key in keys {
-                    let value = self.db.get_pinned_opt(key, &self.options)?;
+                    let value = self.db.get_pinned_cf_opt(self.family, key, &self.options)?;
                     self.copied.keep(value.as_deref());
                 }
             }
             ReadCall::MultiGet => {
-                let Some(family) = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME) else {
-                    bail!("RocksDB has lost its default column family");
-                };
                 let keys = keys.iter().copied();
-                for value in self
-                    .db
-                    .batched_multi_get_cf_opt(family, keys, false, &self.options)
+                for value in
+                    self.db
+                        .batched_multi_get_cf_opt(self.family, keys, false, &self.options)
                 {
                     self.copied.keep(value?.as_deref());
                 }
@@ -230,7 +260,7 @@ impl Reader for RocksReader<'_> {
         limit: usize,
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<usize> {
-        let mut entries = self.db.raw_iterator();
+        let mut entries = self.db.raw_iterator_cf(self.family);
         entries.seek(from);
         let mut given = 0;
         while given < limit {
@@ -248,19 +278,31 @@ impl Reader for RocksReader<'_> {
 
 struct RocksWriter<'a> {
     db: &'a DB,
+    family: &'a ColumnFamily,
     options: WriteOptions,
 }
 
 impl Writer for RocksWriter<'_> {
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        Ok(self.db.put_opt(key, value, &self.options)?)
+        Ok(self.db.put_cf_opt(self.family, key, value, &self.options)?)
     }
 
     fn write_many(&mut self, entries: &[EntryBuffer]) -> Result<()> {
         let mut batch = WriteBatch::default();
         for entry in entries {
-            batch.put(&entry.key, &entry.value);
+            batch.put_cf(self.family, &entry.key, &entry.value);
         }
         Ok(self.db.write_opt(batch, &self.options)?)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        Ok(self.db.delete_cf_opt(self.family, key, &self.options)?)
+    }
+
+    fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        let deleted = self
+            .db
+            .delete_range_cf_opt(self.family, from, to, &self.options);
+        Ok(deleted?)
     }
 }

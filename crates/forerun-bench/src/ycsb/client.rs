@@ -277,35 +277,35 @@ fn expect(version: u64, oldest: u64, newest: u64) -> Result<()> {
 
 /// The copied result of a scan.
 #[derive(Default)]
-struct Scanned {
+pub(crate) struct Scanned {
     bytes: Vec<u8>,
     /// Where each entry's key and value end.
     ends: Vec<(usize, usize)>,
 }
 
 impl Scanned {
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
     }
 
-    fn push(&mut self, key: &[u8], value: &[u8]) {
+    pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) {
         self.bytes.extend_from_slice(key);
         let key_end = self.bytes.len();
         self.bytes.extend_from_slice(value);
         self.ends.push((key_end, self.bytes.len()));
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    fn key(&self, at: usize) -> &[u8] {
+    pub(crate) fn key(&self, at: usize) -> &[u8] {
         let start = at.checked_sub(1).map_or(0, |before| self.ends[before].1);
         &self.bytes[start..self.ends[at].0]
     }
 
-    fn value(&self, at: usize) -> &[u8] {
+    pub(crate) fn value(&self, at: usize) -> &[u8] {
         let (start, end) = self.ends[at];
         &self.bytes[start..end]
     }

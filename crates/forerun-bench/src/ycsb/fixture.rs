@@ -112,8 +112,9 @@ impl<'a> Fixture<'a> {
         let since = |before: Option<u64>, now: Option<u64>| Some(now?.saturating_sub(before?));
         let disk_bytes = store
             .directory()
-            .map(process_usage::directory_bytes)
-            .transpose()?;
+            .map(process_usage::directory_usage)
+            .transpose()?
+            .map(|usage| usage.bytes);
         load.loaded = Loaded {
             data_bytes,
             wait_idle_seconds: start.elapsed().as_secs_f64(),

@@ -24,6 +24,9 @@ pub const FIELD_BYTES: usize = 100;
 /// Bytes per value.
 pub const VALUE_BYTES: usize = FIELDS * FIELD_BYTES;
 
+/// Bytes of the shortest value that has room for its record and version.
+pub const VALUE_BYTES_MIN: usize = 2 * DIGITS;
+
 /// Bytes of the longest key.
 pub const KEY_BYTES_MAX: usize = 4 + 19;
 
@@ -69,17 +72,22 @@ pub fn key(number: u64, out: &mut Vec<u8>) {
 
 /// Overwrites `out` with the value of a version of a record.
 pub fn value(number: u64, version: u64, out: &mut Vec<u8>) {
+    value_of_bytes(number, version, VALUE_BYTES, out);
+}
+
+/// [`value`] with another length, of at least [`VALUE_BYTES_MIN`].
+pub fn value_of_bytes(number: u64, version: u64, value_bytes: usize, out: &mut Vec<u8>) {
     out.clear();
     for word in [number, version] {
         let hex = (0..DIGITS).rev().map(|digit| (word >> (4 * digit)) & 15);
         out.extend(hex.map(|nibble| b"0123456789abcdef"[nibble as usize]));
     }
     let mut word = mix(number) ^ version;
-    while out.len() < VALUE_BYTES {
+    while out.len() < value_bytes {
         word = mix(word.wrapping_add(0x9e37_79b9_7f4a_7c15));
         // Six bits per byte, starting at the space character: letters, digits and signs.
         let letters = (word & 0x3f3f_3f3f_3f3f_3f3f) + 0x2020_2020_2020_2020;
-        let wanted = (VALUE_BYTES - out.len()).min(8);
+        let wanted = (value_bytes - out.len()).min(8);
         out.extend_from_slice(&letters.to_le_bytes()[..wanted]);
     }
 }
@@ -90,10 +98,23 @@ pub fn value(number: u64, version: u64, out: &mut Vec<u8>) {
 /// # Errors
 /// The value belongs to another record, or to none.
 pub fn version_of(number: u64, found: &[u8], scratch: &mut Vec<u8>) -> Result<u64> {
+    version_in_bytes(number, found, VALUE_BYTES, scratch)
+}
+
+/// [`version_of`] for values of another length.
+///
+/// # Errors
+/// The same as for [`version_of`].
+pub fn version_in_bytes(
+    number: u64,
+    found: &[u8],
+    value_bytes: usize,
+    scratch: &mut Vec<u8>,
+) -> Result<u64> {
     let version = claimed(found, DIGITS).context("it names no version")?;
     let owner = claimed(found, 0).context("it names no record")?;
     ensure!(owner == number, "it is record {owner}'s");
-    value(number, version, scratch);
+    value_of_bytes(number, version, value_bytes, scratch);
     ensure!(
         found == scratch.as_slice(),
         "it claims to be version {version}, but its bytes differ"
@@ -163,6 +184,18 @@ mod tests {
             assert_eq!(version_of(number, &bytes, &mut scratch).unwrap(), version);
             assert_eq!(owner_of(&bytes), Some(number));
             assert!(seen.insert(bytes.clone()));
+        }
+    }
+
+    #[test]
+    fn a_value_of_another_length_is_checked_at_that_length() {
+        let (mut bytes, mut scratch) = (Vec::new(), Vec::new());
+        for value_bytes in [VALUE_BYTES_MIN, 33, 500, 1001] {
+            value_of_bytes(7, 3, value_bytes, &mut bytes);
+            assert_eq!(bytes.len(), value_bytes);
+            let version = version_in_bytes(7, &bytes, value_bytes, &mut scratch);
+            assert_eq!(version.unwrap(), 3);
+            assert!(version_in_bytes(7, &bytes, value_bytes + 1, &mut scratch).is_err());
         }
     }
 

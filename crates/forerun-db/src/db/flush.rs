@@ -180,7 +180,7 @@ impl Inner {
             return Ok(false);
         };
         self.tree.catalog().write_again()?;
-        self.notify_of_flush(oldest, |oldest| {
+        self.notify_of_flush(oldest, |oldest, begun| {
             let mut edits = self.tree.edits();
             for (keyspace, table) in oldest.memtables.tables() {
                 if !keyspace.version.load().is_dropped {
@@ -188,6 +188,8 @@ impl Inner {
                 }
             }
             let written_bytes = self.install_flush(&guard, edits, &oldest)?;
+            // Before it is gone: who waits for that then finds the flush in the statistics.
+            self.counters.flush.record(time::elapsed(begun));
             // Release it only now, when only readers still hold it: a writer that waits for memory
             // waits for readers only briefly.
             drop(oldest);

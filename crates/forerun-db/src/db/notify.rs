@@ -49,11 +49,12 @@ impl Inner {
         }
     }
 
-    /// Flushes a memtable set. `flush` returns the bytes of the runs that it has written.
+    /// Flushes a memtable set. `flush` gets the moment at which it begins, and returns the bytes of
+    /// the runs that it has written.
     pub(super) fn notify_of_flush(
         &self,
         set: Arc<FrozenMemTables>,
-        flush: impl FnOnce(Arc<FrozenMemTables>) -> Result<u64>,
+        flush: impl FnOnce(Arc<FrozenMemTables>, Instant) -> Result<u64>,
     ) -> Result<()> {
         let mut keyspaces = Vec::new();
         if self.events.is_on() {
@@ -67,11 +68,8 @@ impl Inner {
         });
         let begun = time::now();
         // Caught here, so that the flush ends for the listener too.
-        let flushed = panics::catch("flushing", || flush(set));
+        let flushed = panics::catch("flushing", || flush(set, begun));
         let duration = time::elapsed(begun);
-        if flushed.is_ok() {
-            self.counters.flush.record(duration);
-        }
         self.events.send(|| Event::FlushEnded {
             keyspaces,
             written_bytes: *flushed.as_ref().unwrap_or(&0),

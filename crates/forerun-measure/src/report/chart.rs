@@ -248,7 +248,8 @@ impl Chart {
                 escape(&text)
             )?;
         }
-        for (at, entry) in self.x.iter().enumerate() {
+        let step = self.label_step(slot);
+        for (at, entry) in self.x.iter().enumerate().step_by(step) {
             writeln!(
                 out,
                 "<text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
@@ -288,15 +289,20 @@ impl Chart {
             out.push_str("\"/>\n");
             for (at, value) in &points {
                 let (x, y) = (x_of(*at), y_of(value.0));
+                // Markers would overlap where labels do.
+                let mark = if at % step == 0 {
+                    mark(style, x, y)
+                } else {
+                    String::new()
+                };
                 writeln!(
                     out,
                     "<g class=\"point\"><title>{}</title>\
                      <line class=\"spread\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
-                     <path class=\"mark\" d=\"{}\"/></g>",
+                     <path class=\"mark\" d=\"{mark}\"/></g>",
                     self.tooltip(series, *at, *value),
                     y_of(value.1),
-                    y_of(value.2),
-                    mark(style, x, y)
+                    y_of(value.2)
                 )?;
             }
             out.push_str("</g>\n");
@@ -307,6 +313,15 @@ impl Chart {
         self.write_ends(palette, out, ends, TOP, RIGHT)?;
         out.push_str("</svg>\n");
         Ok(())
+    }
+
+    /// Of how many entries of the axis one gets its label, so that labels do not overlap. An entry
+    /// takes `slot` pixels.
+    fn label_step(&self, slot: f64) -> usize {
+        const LETTER: f64 = 7.0;
+        let letters = self.x.iter().map(|entry| entry.chars().count()).max();
+        let width = LETTER * (letters.unwrap_or(0) + 1) as f64;
+        ((width / slot).ceil() as usize).max(1)
     }
 
     /// Labels the series at their ends. `ends` holds the height, the position on the axis and the
@@ -488,6 +503,30 @@ mod tests {
         assert_eq!(chart.ticks(), [1.0, 2.0]);
         chart.series.clear();
         assert_eq!(chart.ticks()[0], 0.0);
+    }
+
+    #[test]
+    fn a_long_axis_labels_some_of_its_entries_and_draws_all_points() {
+        let html = |entries: usize| {
+            let mut chart = Chart::new("", Shape::Lines);
+            chart.x = (0..entries).map(|second| second.to_string()).collect();
+            chart.push("s", vec![Some((1.0, 1.0, 1.0)); entries]);
+            let mut html = String::new();
+            chart.write_html(&Palette::default(), &mut html).unwrap();
+            html
+        };
+        let labels = |html: &str, entries: usize| {
+            let is_there = |entry: &usize| html.contains(&format!(">{entry}</text>"));
+            (0..entries).filter(is_there).count()
+        };
+        assert_eq!(labels(&html(9), 9), 9);
+        let long = html(180);
+        assert!(
+            (10..30).contains(&labels(&long, 180)),
+            "{}",
+            labels(&long, 180)
+        );
+        assert_eq!(long.matches("class=\"point\"").count(), 180);
     }
 
     #[test]

@@ -352,6 +352,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "table",
             "ycsb",
             "scan",
+            "workloads",
             "stress",
             "registry",
         ],
