@@ -70,6 +70,8 @@ pub fn draw(seed: u64) -> Program {
     draw.add_options(&mut program);
     draw.random = SmallRng::seed_from_u64(seed.rotate_left(8));
     draw.add_memtable_indexes(&mut program);
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(24));
+    draw.add_background_threads(&mut program);
     program
 }
 
@@ -116,6 +118,7 @@ impl Draw {
                 Background::Threads,
                 Background::Caller,
             ]),
+            background_threads: 1,
             durability: self.of(&[Durability::Buffered, Durability::Synced]),
             wal,
             checks: self.of(&[MemoryChecks::Off, MemoryChecks::Off, MemoryChecks::Paranoid]),

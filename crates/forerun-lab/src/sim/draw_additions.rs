@@ -143,6 +143,16 @@ impl Draw {
         }
     }
 
+    /// Draws how many background threads compact.
+    pub fn add_background_threads(&mut self, program: &mut Program) {
+        program.store.background_threads = self.of(&[1, 2, 2, 3, 4]);
+        for incarnation in &mut program.incarnations {
+            if let Some(options) = &mut incarnation.options {
+                options.background_threads = self.of(&[1, 2, 2, 3, 4]);
+            }
+        }
+    }
+
     /// A fault that occurs while a store is being closed.
     fn end_fault(&mut self) -> FaultKind {
         FaultKind::Fail {
