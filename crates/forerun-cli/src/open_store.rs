@@ -95,7 +95,7 @@ pub struct StoreOptions {
     /// The same for the last level, which has most of the data; by default as the others
     #[arg(long, value_name = "NAME", help_heading = "Store options")]
     pub bottommost_compression: Option<Compression>,
-    /// Verify order and checksum of every entry that a lookup reads
+    /// Verify order and checksum of every entry that a lookup reads, and each page read from a file
     #[arg(long, help_heading = "Store options")]
     pub paranoid: bool,
     /// Treatment of a damaged log
@@ -167,6 +167,11 @@ impl StoreOptions {
             RecoveryArg::DropTail => Recovery::DropTail,
             RecoveryArg::SkipCorrupt => Recovery::SkipCorrupt,
         };
+        let checks = if self.paranoid {
+            MemoryChecks::Paranoid
+        } else {
+            MemoryChecks::Off
+        };
         let options = Options::default();
         let memory_limit_bytes = self.memory_limit.unwrap_or(options.memory_limit_bytes);
         let background_threads = self.background_threads;
@@ -184,11 +189,7 @@ impl StoreOptions {
             .memtable_bytes(self.memtable)
             .cache_bytes(self.cache)
             .background_threads(background_threads)
-            .checks(if self.paranoid {
-                MemoryChecks::Paranoid
-            } else {
-                MemoryChecks::Off
-            })
+            .checks(checks)
             .recovery(recovery);
         let db = options
             .in_stored_order(|options| Db::open(path, options.clone()))

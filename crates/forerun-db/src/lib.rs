@@ -68,7 +68,7 @@ mod versions;
 mod wal;
 
 pub use backup::{Backup, BackupList, BackupProgress, BackupVerifyReport, Backups, RemovedBackups};
-pub use cache::PageCacheStats;
+pub use cache::{PageCacheStats, VerifyChecksums};
 pub use comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use db::{
     Db, Ingestion, Iter, Keyspace, KeyspaceBatch, KeyspaceSnapshot, KeyspaceStats, LevelStats,

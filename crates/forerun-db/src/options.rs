@@ -8,6 +8,7 @@ use std::time::Duration;
 use forerun_core::sync::{OnceLock, SIMULATED, thread};
 use forerun_core::{Pages, memory_limit, setters};
 
+use crate::cache::VerifyChecksums;
 use crate::comparator::{Bytewise, Comparator, KeyOrder, ReverseBytewise};
 use crate::events::EventListener;
 use crate::io::ReadBackend;
@@ -169,6 +170,10 @@ pub struct Options {
     /// How pages are read from disk. Default: with io_uring, or with a pool of threads if the
     /// kernel refuses it.
     pub reads: ReadBackend,
+    /// How often point lookups verify the checksums of leaves that are in the system's memory but
+    /// not in the cache. Default: once for each opening of a file. All other reads verify always,
+    /// and so does a store whose [`checks`](Self::checks) are paranoid.
+    pub verify_checksums: VerifyChecksums,
     /// The shape of the tree of runs. Default: as in [`TreeOptions`].
     pub tree: TreeOptions,
     /// Which threads flush memtables and compact runs. Default: background threads.
@@ -249,6 +254,7 @@ impl Default for Options {
             run: RunOptions::default(),
             ttl: None,
             reads: ReadBackend::default(),
+            verify_checksums: VerifyChecksums::default(),
             tree: TreeOptions::default(),
             background: Background::default(),
             background_threads: default_background_threads(),
@@ -275,6 +281,7 @@ setters! {
         pages: Pages,
         run: RunOptions,
         reads: ReadBackend,
+        verify_checksums: VerifyChecksums,
         tree: TreeOptions,
         background: Background,
         background_threads: usize,
@@ -295,6 +302,14 @@ setters! {
 }
 
 impl Options {
+    /// How often lookups verify checksums.
+    pub(crate) fn lookups_verify(&self) -> VerifyChecksums {
+        match self.checks {
+            MemoryChecks::Off => self.verify_checksums,
+            MemoryChecks::Paranoid => VerifyChecksums::Always,
+        }
+    }
+
     /// Sets [`event_listener`](#structfield.event_listener).
     #[must_use]
     pub fn event_listener(mut self, listener: Arc<dyn EventListener>) -> Options {
@@ -467,6 +482,7 @@ impl fmt::Debug for Options {
             .field("run", &self.run)
             .field("ttl", &self.ttl)
             .field("reads", &self.reads)
+            .field("verify_checksums", &self.verify_checksums)
             .field("tree", &self.tree)
             .field("background", &self.background)
             .field("background_threads", &self.background_threads)

@@ -112,7 +112,7 @@ pub use forerun_db::{
     Access, Background, Compression, Create, Db, Durability, Entry, Error as DbError, Ingestion,
     Iter, KeyRange, Keyspace, KeyspaceBatch, KeyspaceOptions, KeyspaceSnapshot, MemoryChecks, Op,
     Ops, Options, Readable, Recovery, Result as DbResult, RunOptions, Snapshot, TreeOptions,
-    Values, ViewId, WalMode, WriteBatch, ZstdOptions,
+    Values, VerifyChecksums, ViewId, WalMode, WriteBatch, ZstdOptions,
 };
 
 /// Backups of a store.

@@ -4,8 +4,12 @@
 //!   lookup ── page(source, number) ──> request ──┐ queued        one request per page
 //!   lookup ── page(source, number) ──────^       │
 //!                                                v
-//!   round:     submits all queued reads together ─ reading ─ verify, publish ──> every lookup that waits
+//!   round:     reads what the system has in memory ────────── verify, publish or lend ──> every lookup
+//!              submits all other reads together ─ reading ─── verify, publish ──────────> that waits
 //! ```
+//!
+//! What the system has in memory is read straight to where it stays: a frame, if the cache is to
+//! keep the page (`cached_reads.rs`).
 //!
 //! A lookup takes its page from the request, so the page need not stay in the cache. A failure goes
 //! only to the lookups that wait for that page.
@@ -22,7 +26,7 @@ use forerun_core::{Driver, Wait};
 
 use super::frames::Pin;
 use super::slots::Published;
-use super::{PageCache, PageSlots};
+use super::{PageCache, PageSlots, VerifyChecksums};
 use crate::io::IoFile;
 use crate::io::reads::{BatchedReads, Done, Read, ReadBackend};
 use crate::{Error, Result};
@@ -38,6 +42,16 @@ pub(crate) struct PageLocation {
     pub(crate) raw_len: u32,
 }
 
+/// What is checked of a page that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageChecks {
+    /// The checksum and the structure.
+    Full,
+    /// That it is a leaf, and its header, which bounds what a search reads. For a leaf that was
+    /// checked before.
+    LeafHeader,
+}
+
 /// Where pages are read from: a run.
 pub(crate) trait PageSource: Sync {
     fn file(&self) -> &dyn IoFile;
@@ -50,10 +64,31 @@ pub(crate) trait PageSource: Sync {
     /// Rejects a location that cannot hold a page, before memory is allocated for it.
     fn check_location(&self, location: PageLocation) -> Result<()>;
 
+    /// Whether a page is a leaf. Those above are wanted again and again.
+    fn is_leaf(&self, page_no: u32) -> bool;
+
+    /// Whether a lookup may trust a leaf that was verified before.
+    fn may_be_trusted(&self) -> bool;
+
+    /// Notes where a leaf is, once it has been verified.
+    fn note_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]);
+
+    /// Whether the page's stored form begins with the page as it is.
+    fn is_raw(&self, location: PageLocation) -> bool;
+
+    /// Checks such a page in its stored form.
+    fn check_raw(
+        &self,
+        checks: PageChecks,
+        location: PageLocation,
+        stored: &[u8],
+    ) -> Result<(), &'static str>;
+
     /// Decodes a stored page into `into`, which has the page's length: verifies the checksum,
     /// decompresses, and checks the structure.
     fn unstore(
         &self,
+        checks: PageChecks,
         location: PageLocation,
         stored: &[u8],
         into: &mut [u8],
@@ -69,21 +104,28 @@ thread_local! {
     static RETAINED: Cell<Vec<Vec<u8>>> = const { Cell::new(Vec::new()) };
 }
 
-/// Once this many heap pages are lent to a batch, it starts no new lookups.
+/// Once this many heap pages are lent to a batch, it starts no new lookups. Pages that would fit a
+/// frame, and were not to be cached, count by their bytes.
 const LENT_PAGES_MAX: usize = 8;
+const UNCACHED_BYTES_PER_LENT: usize = 128 << 10;
 
 /// The reads of one batch.
 pub(crate) struct Reads<'g> {
-    cache: &'g PageCache,
-    pin: &'g Pin,
+    pub(super) cache: &'g PageCache,
+    pub(super) pin: &'g Pin,
     backend: ReadBackend,
+    pub(super) verify_checksums: VerifyChecksums,
     /// Lookups that wait for a read.
     parked: Cell<usize>,
     /// Pages that were in memory, and pages that had to be read.
     hits: Cell<u64>,
     misses: Cell<u64>,
-    /// Heap pages that were lent to this batch.
-    lent_count: Cell<usize>,
+    /// Heap pages that were lent to this batch, but for those that were not to be cached: these in
+    /// bytes.
+    lent_pages: Cell<usize>,
+    uncached_bytes: Cell<usize>,
+    /// The last ghost entry before these reads noted theirs, once it is needed.
+    pub(super) last_ghost_before: Cell<Option<u64>>,
     state: RefCell<ReadState<'g>>,
 }
 
@@ -95,13 +137,25 @@ struct ReadState<'g> {
     done: Vec<Done>,
     buffers: Vec<Vec<u8>>,
     /// Heap pages of this batch, which are not in the cache.
-    lent: Vec<(&'g PageSlots, u32, &'g [u8])>,
+    lent: Vec<LentPage<'g>>,
+    /// Pages that this batch trusted, in vain.
+    distrusted: Vec<(&'g PageSlots, u32)>,
+}
+
+struct LentPage<'g> {
+    slots: &'g PageSlots,
+    page_no: u32,
+    bytes: &'g [u8],
+    /// It was verified before, not when this batch read it.
+    is_trusted: bool,
 }
 
 struct Request<'g> {
     source: &'g dyn PageSource,
     page_no: u32,
     location: PageLocation,
+    /// Whether the page need not be verified if it was verified before.
+    may_trust: bool,
     /// Lookups that have not taken the outcome. 0: the request is free, or will be when its read
     /// ends.
     waiters: u32,
@@ -115,10 +169,13 @@ impl<'g> Reads<'g> {
             cache,
             pin,
             backend,
+            verify_checksums: VerifyChecksums::Always,
             parked: Cell::new(0),
             hits: Cell::new(0),
             misses: Cell::new(0),
-            lent_count: Cell::new(0),
+            lent_pages: Cell::new(0),
+            uncached_bytes: Cell::new(0),
+            last_ghost_before: Cell::new(None),
             state: RefCell::new(ReadState {
                 requests: Vec::new(),
                 free: Vec::new(),
@@ -127,8 +184,15 @@ impl<'g> Reads<'g> {
                 done: Vec::new(),
                 buffers: Vec::new(),
                 lent: Vec::new(),
+                distrusted: Vec::new(),
             }),
         }
+    }
+
+    /// These reads, which trust pages as the option says. Without it, they verify every page.
+    pub(crate) fn verifying(mut self, verify_checksums: VerifyChecksums) -> Self {
+        self.verify_checksums = verify_checksums;
+        self
     }
 
     /// A page in the cache, together with the rest of its frame: the caller need not know its
@@ -138,6 +202,11 @@ impl<'g> Reads<'g> {
         let bytes = slots.get(page_no, usize::MAX, self.pin)?;
         self.hits.set(self.hits.get() + 1);
         Some(bytes)
+    }
+
+    /// Counts a page of which the caller has read a part by itself.
+    pub(crate) fn count_miss(&self) {
+        self.misses.set(self.misses.get() + 1);
     }
 
     /// Counts a page that the caller has found in the cache by itself.
@@ -161,7 +230,25 @@ impl<'g> Reads<'g> {
 
     /// Whether enough pages are lent that the batch should end soon.
     pub(crate) fn should_end_batch(&self) -> bool {
-        self.lent_count.get() >= LENT_PAGES_MAX
+        let uncached = self.uncached_bytes.get() / UNCACHED_BYTES_PER_LENT;
+        self.lent_pages.get() + uncached >= LENT_PAGES_MAX
+    }
+
+    /// Whether the bytes of a page were trusted. Then the page is verified when this batch asks for
+    /// it again.
+    pub(crate) fn distrust(&self, slots: &'g PageSlots, page_no: u32, bytes: &[u8]) -> bool {
+        if self.uncached_bytes.get() == 0 {
+            return false;
+        }
+        let mut state = self.state.borrow_mut();
+        let is_it = |lent: &LentPage<'_>| std::ptr::eq(lent.bytes.as_ptr(), bytes.as_ptr());
+        let is_trusted =
+            (state.lent.iter().find(|lent| is_it(lent))).is_some_and(|it| it.is_trusted);
+        if is_trusted {
+            slots.verified().remove(page_no);
+            state.distrusted.push((slots, page_no));
+        }
+        is_trusted
     }
 
     /// The request for a page, with one more waiter.
@@ -170,9 +257,12 @@ impl<'g> Reads<'g> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let is_it = |other: &PageSlots, no: u32| no == page_no && std::ptr::eq(other, slots);
+        let distrusted = &state.distrusted;
+        let may_trust = !distrusted.iter().any(|(other, no)| is_it(other, *no));
         let open = state.requests.iter_mut().enumerate().find(|(_, request)| {
             request.waiters > 0
                 && request.location == location
+                && request.may_trust == may_trust
                 && is_it(request.source.slots(), request.page_no)
         });
         if let Some((at, request)) = open {
@@ -187,12 +277,13 @@ impl<'g> Reads<'g> {
         let lent = state
             .lent
             .iter()
-            .find(|(other, no, _)| is_it(other, *no))
-            .map(|&(.., bytes)| Ok(&bytes[..bytes.len().min(location.raw_len as usize)]));
+            .find(|lent| is_it(lent.slots, lent.page_no) && (may_trust || !lent.is_trusted))
+            .map(|lent| Ok(&lent.bytes[..lent.bytes.len().min(location.raw_len as usize)]));
         let request = Request {
             source,
             page_no,
             location,
+            may_trust,
             waiters: 1,
             outcome: lent.or_else(|| check(source, page_no, location).err().map(Err)),
         };
@@ -236,20 +327,78 @@ impl<'g> Reads<'g> {
                     Err(error) => Err(Error::io("read", source.path(), error)),
                     Ok(()) => self.insert_page(source, page_no, location, &done.buffer),
                 };
-            let outcome = outcome.map(|published| match published {
-                Published::Cached(bytes) => bytes,
-                Published::Lent(bytes) => {
-                    self.lent_count.set(self.lent_count.get() + 1);
-                    state.lent.push((source.slots(), page_no, bytes));
-                    bytes
-                }
-            });
-            let request = &mut state.requests[at];
-            request.outcome = Some(outcome);
-            self.parked
-                .set(self.parked.get() - request.waiters as usize);
+            if outcome.is_err() {
+                source.slots().verified().remove(page_no);
+            }
+            self.answer(state, at, outcome);
         }
         state.buffers.push(done.buffer);
+    }
+
+    /// Gives the outcome of a read to the lookups that wait for it.
+    fn answer(&self, state: &mut ReadState<'g>, at: usize, outcome: Result<Published<'g>>) {
+        let request = &mut state.requests[at];
+        let outcome = outcome.map(|published| {
+            let (bytes, is_trusted) = match published {
+                Published::Cached(bytes) => return bytes,
+                Published::Lent(bytes) => {
+                    self.lent_pages.set(self.lent_pages.get() + 1);
+                    (bytes, false)
+                }
+                Published::Uncached { bytes, is_trusted } => {
+                    self.uncached_bytes
+                        .set(self.uncached_bytes.get() + bytes.len());
+                    self.cache.count_heap_bytes(bytes.len());
+                    (bytes, is_trusted)
+                }
+            };
+            state.lent.push(LentPage {
+                slots: request.source.slots(),
+                page_no: request.page_no,
+                bytes,
+                is_trusted,
+            });
+            bytes
+        });
+        request.outcome = Some(outcome);
+        self.parked
+            .set(self.parked.get() - request.waiters as usize);
+    }
+
+    /// Whether this thread may read what the system has in memory. The other backends are to read
+    /// everything.
+    pub(super) fn may_read_cached(&self) -> bool {
+        matches!(self.backend, ReadBackend::Auto | ReadBackend::Sync)
+    }
+
+    /// Answers queued requests for pages that the system has in memory.
+    fn answer_cached(&self, state: &mut ReadState<'g>) {
+        if !self.may_read_cached() {
+            return;
+        }
+        let mut queued = std::mem::take(&mut state.queued);
+        queued.retain(|at| {
+            let request = &state.requests[*at as usize];
+            if request.waiters == 0 {
+                // Every lookup that waited for it has been dropped.
+                state.free.push(*at);
+                return false;
+            }
+            let Request {
+                source,
+                page_no,
+                location,
+                may_trust,
+                ..
+            } = *request;
+            let read = self.read_cached(source, page_no, location, may_trust);
+            let is_read = read.is_some();
+            if let Some(outcome) = read {
+                self.answer(state, *at as usize, outcome);
+            }
+            !is_read
+        });
+        state.queued = queued;
     }
 
     /// Verifies a page and puts it into the cache.
@@ -269,7 +418,7 @@ impl<'g> Reads<'g> {
                     reason: "for a page of a run".to_owned(),
                 })?;
         source
-            .unstore(location, stored, page.bytes_mut(raw_len))
+            .unstore(PageChecks::Full, location, stored, page.bytes_mut(raw_len))
             .map_err(|reason| Error::corrupt_file(source.path(), location.offset, reason))?;
         Ok(source.slots().publish(page_no, raw_len, page, self.pin))
     }
@@ -292,6 +441,17 @@ impl Driver for Reads<'_> {
     fn turn(&self, wait: Wait) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        let parked = self.parked.get();
+        self.answer_cached(state);
+        if state.queued.is_empty() && state.reads.is_none() {
+            return;
+        }
+        // Lookups that have their page now do not wait for the others.
+        let wait = if self.parked.get() < parked {
+            Wait::Never
+        } else {
+            wait
+        };
         let reads = state.reads.get_or_insert_with(|| {
             // A thread that is exiting may have no thread-local values any more.
             state.buffers = RETAINED.try_with(Cell::take).unwrap_or_default();
@@ -333,6 +493,8 @@ impl Drop for Reads<'_> {
         if state.reads.is_some() {
             retain_buffers(std::mem::take(&mut state.buffers));
         }
+        // The pin, which owns the pages, is dropped directly after this.
+        self.cache.uncount_heap_bytes(self.uncached_bytes.get());
         self.cache
             .counters
             .count(self.hits.get(), self.misses.get());

@@ -27,17 +27,18 @@
 )]
 
 use forerun_core::sync::OnceLock;
-use forerun_core::sync::atomic::{AtomicUsize, Ordering};
+use forerun_core::sync::atomic::Ordering;
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, unprotected};
 use forerun_core::arch::prefetch_read;
 use forerun_core::{CACHE_LINE_BYTES, Pages, Region, RegionError, region};
 
+use super::heap_page::HeapPage;
 use super::holders::{HolderWords, Holders, holder_words};
+use super::scratch;
 
 /// Keeps a reader's pages in place: no page that the reader may have seen is overwritten before the
 /// pin is dropped.
@@ -74,10 +75,33 @@ impl Pin {
         self.guard.defer(then);
     }
 
+    /// Keeps an unpublished page until this pin is dropped.
+    pub(super) fn lend(&self, page: HeapPage) -> &[u8] {
+        let mut lent = self.lent.borrow_mut();
+        lent.push(page);
+        let bytes: *const [u8] = lent.last().map_or(&[][..], |page| page.bytes());
+        // SAFETY: the pointer comes from a slice of a page that the pin owns from now on. Only this
+        // function and `drop` access the list, and this one only adds to it: no page in it is
+        // changed, moved out or freed before the pin is dropped. The slice borrows the pin, so it
+        // ends before that. The bytes are on the heap and stay in place when the list grows, also
+        // if adding a page panics.
+        unsafe { &*bytes }
+    }
+
     /// Hands deferred work to the epoch's global queue, and runs the work whose grace period is
     /// over. Do not call this under a lock that deferred work acquires.
     pub(super) fn flush(&self) {
         self.guard.flush();
+    }
+}
+
+impl Drop for Pin {
+    #[inline]
+    fn drop(&mut self) {
+        let lent = self.lent.get_mut();
+        if !lent.is_empty() {
+            scratch::put_back(lent.drain(..));
+        }
     }
 }
 
@@ -181,73 +205,6 @@ impl Iterator for UnusedFrames {
     }
 }
 
-/// A heap page that starts on a cache line.
-pub(super) struct HeapPage {
-    bytes: Box<[u8]>,
-    start: usize,
-    len: usize,
-    /// Counts its bytes while it lives.
-    counted: Option<Arc<AtomicUsize>>,
-}
-
-impl HeapPage {
-    /// A page of zeros; `None` if there is no memory.
-    pub(super) fn new(len: usize) -> Option<HeapPage> {
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(len.checked_add(CACHE_LINE_BYTES)?)
-            .ok()?;
-        bytes.resize(len + CACHE_LINE_BYTES, 0);
-        let bytes = bytes.into_boxed_slice();
-        let start = bytes
-            .as_ptr()
-            .align_offset(CACHE_LINE_BYTES)
-            .min(CACHE_LINE_BYTES);
-        Some(HeapPage {
-            bytes,
-            start,
-            len,
-            counted: None,
-        })
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.len]
-    }
-
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.len]
-    }
-
-    /// Lends the unpublished page to this pin. Its bytes are counted until it is freed.
-    pub(super) fn lend<'g>(mut self, counter: &Arc<AtomicUsize>, pin: &'g Pin) -> &'g [u8] {
-        // Relaxed: a counter orders nothing.
-        counter.fetch_add(self.len, Ordering::Relaxed);
-        self.counted = Some(Arc::clone(counter));
-        let mut lent = pin.lent.borrow_mut();
-        lent.push(self);
-        let bytes: *const [u8] = lent.last().map_or(&[][..], |page| page.bytes());
-        // SAFETY: the pointer comes from a slice of a page that the pin owns from now on. Only this
-        // function accesses the list, and it only adds to it: no page in it is changed, moved out
-        // or freed before the pin is dropped. 'g is a borrow of the pin, so it ends before that.
-        // The bytes are on the heap and stay in place when the list grows, also if adding a page
-        // panics.
-        unsafe { &*bytes }
-    }
-}
-
-impl Drop for HeapPage {
-    fn drop(&mut self) {
-        if let Some(counted) = &self.counted {
-            counted.fetch_sub(self.len, Ordering::Relaxed);
-        }
-    }
-}
-
 /// Entries of the table of large pages that are made at a time.
 const LARGE_CHUNK: usize = 1 << 10;
 
@@ -322,15 +279,16 @@ impl Frames {
             .wrapping_add(no.index() * self.stride_bytes)
     }
 
-    /// The bytes of a free frame, for its owner. `free_frame` must belong to these frames, and must
-    /// not be a large page's.
+    /// The bytes of a free frame, for its owner: room for a page and the line after it, where what
+    /// follows a page in its file fits too. `free_frame` must belong to these frames, and must not
+    /// be a large page's.
     pub(super) fn free_frame_bytes<'b>(&'b self, free_frame: &'b mut FreeFrame) -> &'b mut [u8] {
         assert!(!free_frame.is_large(), "an entry of the table has no bytes");
         let start = self.start(free_frame.0);
         // SAFETY: the frame lies in the region, which lives as long as `self`. Its `FreeFrame` is
         // borrowed mutably, and there is only one: no other reference into the frame exists, and
         // none can be made while the slice exists. Bytes of a region are never uninitialised.
-        unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
+        unsafe { std::slice::from_raw_parts_mut(start, self.stride_bytes) }
     }
 
     /// Gives up the right to write a frame. A slot may name it from now on.
@@ -359,7 +317,7 @@ impl Frames {
             // SAFETY: the entry was set before the slot that named it. A thread that unlinks the
             // slot waits for this pin before the page is freed.
             return match unsafe { page.as_ref() } {
-                Some(page) => &page.bytes()[..len.min(page.len)],
+                Some(page) => &page.bytes()[..len.min(page.len())],
                 None => &[],
             };
         }

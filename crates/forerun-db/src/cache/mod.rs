@@ -3,8 +3,11 @@
 //! ```text
 //!   run ── PageSlots ── one word per page ──> frame ──> bytes        slots.rs, page_words.rs, frames.rs
 //!                                             ^
-//!   miss: read, verify ── publish ────────────┘                      driver.rs
+//!   miss: read, verify ── publish ────────────┘                      driver.rs, read_buffer.rs
 //!                            └ no free frame: evict, wait            s3_fifo.rs
+//!   what the system has in memory                                     cached_reads.rs
+//!   pages for one batch only                                          heap_page.rs, scratch.rs
+//!   which pages need not be verified again                            verified_pages.rs
 //!   how many bytes that may take, where no option says it             automatic.rs
 //! ```
 //!
@@ -14,24 +17,30 @@
 //! cache evicts a reserve ahead of need. A reader that still finds no frame gets its page on the
 //! heap, where it is freed with the reader's pin; such a reader should finish soon ([`driver`]).
 //!
-//! Reading a page from a file acquires one lock a few times. Reading a page in memory acquires no
-//! lock. `holders.rs` lets cursors keep single pages between calls, and `counters.rs` counts.
+//! A full cache takes a page that the system has in memory only when it is wanted again soon; until
+//! then, reading it does not acquire the cache's lock. Adding a page acquires it a few times.
+//! `holders.rs` lets cursors keep single pages between calls, and `counters.rs` counts.
 
 mod automatic;
+pub(crate) mod cached_reads;
 mod counters;
 pub(crate) mod driver;
 mod frames;
+mod heap_page;
 mod holders;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod page_words;
+mod read_buffer;
 mod s3_fifo;
+mod scratch;
 mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod verified_pages;
 
 use forerun_core::size::counted;
-use forerun_core::sync::atomic::{AtomicUsize, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::fmt;
 use std::sync::Arc;
 
@@ -39,13 +48,18 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{CACHE_LINE_BYTES, Pages, metrics};
 
 pub(crate) use frames::{Pin, pin, reclaim};
+pub(crate) use scratch::ScratchPage;
 pub(crate) use slots::{HeldPage, HoldPermit, PageSlots};
+pub(crate) use verified_pages::VerifiedPages;
+pub use verified_pages::VerifyChecksums;
 
 use crate::{Error, Result};
 use automatic::CapacitySource;
 use counters::Counters;
-use frames::{Frames, FreeFrame, HeapPage, ReleasedFrames, UnusedFrames};
-use s3_fifo::S3Fifo;
+use frames::{Frames, FreeFrame, ReleasedFrames, UnusedFrames};
+use heap_page::HeapPage;
+use read_buffer::{OwnedFrame, ReadBuffer};
+use s3_fifo::{Ghosts, S3Fifo};
 
 /// Pages get at least a quarter of the budget, however much memory other things take.
 const PAGES_SHARE_MIN: usize = 4;
@@ -126,6 +140,9 @@ impl fmt::Display for PageCacheStats {
 pub(crate) struct PageCache {
     frames: Frames,
     state: Mutex<CacheState>,
+    ghosts: Arc<Ghosts>,
+    /// Whether a page can be added without an eviction. Relaxed throughout: a hint.
+    has_space: AtomicBool,
     /// Bytes of heap pages that are lent and not freed yet.
     heap_page_bytes: Arc<AtomicUsize>,
     counters: Counters,
@@ -157,55 +174,6 @@ struct CacheState {
     charged_bytes: usize,
     /// Reservation for large pages.
     reserved_bytes: usize,
-}
-
-/// A frame that belongs to its owner alone. Dropping it frees it.
-struct OwnedFrame<'c> {
-    cache: &'c PageCache,
-    /// `Some` until it is published.
-    free_frame: Option<FreeFrame>,
-}
-
-impl OwnedFrame<'_> {
-    /// Takes the frame out, to publish it.
-    fn into_free_frame(mut self) -> FreeFrame {
-        self.free_frame
-            .take()
-            .expect("an owned frame is published once")
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.free_frame {
-            Some(free_frame) => self.cache.frames.free_frame_bytes(free_frame),
-            None => &mut [],
-        }
-    }
-}
-
-impl Drop for OwnedFrame<'_> {
-    fn drop(&mut self) {
-        if let Some(free_frame) = self.free_frame.take() {
-            let mut state = self.cache.lock();
-            let bytes = self.cache.frames.stride_bytes();
-            self.cache.put_back(&mut state, free_frame, bytes);
-        }
-    }
-}
-
-/// A page that was read, in the place it was read to.
-enum ReadBuffer<'c> {
-    Frame(OwnedFrame<'c>),
-    Heap(HeapPage),
-}
-
-impl ReadBuffer<'_> {
-    /// The first `len` bytes, which the page fills.
-    fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
-        match self {
-            ReadBuffer::Frame(frame) => &mut frame.bytes_mut()[..len],
-            ReadBuffer::Heap(page) => &mut page.bytes_mut()[..len],
-        }
-    }
 }
 
 impl PageCache {
@@ -247,10 +215,13 @@ impl PageCache {
                 needed_bytes: options.capacity_bytes,
                 reason: error.to_string(),
             })?;
+        let policy = S3Fifo::new();
         Ok(Arc::new_cyclic(|this| PageCache {
             frames,
+            ghosts: Arc::clone(policy.ghosts()),
+            has_space: AtomicBool::new(true),
             state: Mutex::new(CacheState {
-                policy: S3Fifo::new(),
+                policy,
                 free: Vec::new(),
                 fresh,
                 released: ReleasedFrames::default(),
@@ -310,6 +281,7 @@ impl PageCache {
         let frames = bytes / self.frames.stride_bytes();
         self.hold_permits_max
             .store(frames / HELD_SHARE, Ordering::Relaxed);
+        self.note_space(&self.lock());
         !self.is_within_budget()
     }
 
@@ -332,6 +304,16 @@ impl PageCache {
         self.try_charge_within(bytes, max)
     }
 
+    /// [`try_charge`](Self::try_charge) that can be called while pinned: what it evicts becomes free
+    /// once the pin has been dropped.
+    pub(crate) fn try_charge_pinned(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        let state = self.lock();
+        let capacity_bytes = self.capacity_bytes();
+        let max = capacity_bytes - capacity_bytes / PAGES_SHARE_MIN;
+        let fits = state.charged_bytes.saturating_add(bytes) <= max;
+        fits.then(|| self.charge_pinned(state, bytes))
+    }
+
     /// Charges an index's memory, if everything that is charged then stays within the indexes'
     /// share.
     pub(crate) fn try_charge_index(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
@@ -344,7 +326,13 @@ impl PageCache {
         fits.then(|| self.charge_state(state, bytes))
     }
 
-    fn charge_state(
+    fn charge_state(self: &Arc<Self>, state: MutexGuard<'_, CacheState>, bytes: usize) -> Charge {
+        let charge = self.charge_pinned(state, bytes);
+        self.evict_to_budget();
+        charge
+    }
+
+    fn charge_pinned(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, CacheState>,
         bytes: usize,
@@ -353,7 +341,6 @@ impl PageCache {
         self.shrink(&mut state);
         drop(state);
         self.evict_ahead(&pin());
-        self.evict_to_budget();
         Charge {
             cache: Arc::clone(self),
             bytes,
@@ -379,6 +366,18 @@ impl PageCache {
     /// Counts hits and misses.
     pub(crate) fn count(&self, hits: u64, misses: u64) {
         self.counters.count(hits, misses);
+    }
+
+    /// Counts memory that a batch's pages take outside the cache.
+    fn count_heap_bytes(&self, bytes: usize) {
+        // Relaxed, here and below: a counter orders nothing.
+        self.heap_page_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn uncount_heap_bytes(&self, bytes: usize) {
+        if bytes > 0 {
+            self.heap_page_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, CacheState> {
@@ -414,10 +413,7 @@ impl PageCache {
             taken = take();
         }
         match taken {
-            Some(free_frame) => Some(ReadBuffer::Frame(OwnedFrame {
-                cache: self,
-                free_frame: Some(free_frame),
-            })),
+            Some(free_frame) => Some(ReadBuffer::Frame(OwnedFrame::new(self, free_frame))),
             None => HeapPage::new(len).map(ReadBuffer::Heap),
         }
     }
@@ -465,19 +461,36 @@ impl PageCache {
         Some(free_frame)
     }
 
+    /// How many frames are kept available ahead of need.
+    fn reserve_frames(&self, state: &CacheState) -> usize {
+        let frames = self.budget_bytes(state) / self.frames.stride_bytes();
+        let least = RESERVE_FRAMES_MIN.min(frames / 4).max(1);
+        (frames / RESERVE_SHARE).clamp(least, RESERVE_FRAMES_MAX)
+    }
+
+    /// Whether a page can be added without an eviction.
+    fn has_space(&self) -> bool {
+        self.has_space.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether more is available than the reserve.
+    fn note_space(&self, state: &CacheState) {
+        let reserve = self.reserve_frames(state) * self.frames.stride_bytes();
+        let has_space = self.available_bytes(state) > reserve + state.reserved_bytes;
+        self.has_space.store(has_space, Ordering::Relaxed);
+    }
+
     /// Evicts until the reserve is full. The pages become free once their readers have gone.
     fn evict_ahead(&self, pin: &Pin) {
         loop {
             let mut evicted = Vec::new();
             let mut state = self.lock();
-            let budget = self.budget_bytes(&state);
             let stride_bytes = self.frames.stride_bytes();
-            let frames = budget / stride_bytes;
-            let least = RESERVE_FRAMES_MIN.min(frames / 4).max(1);
-            let reserve = (frames / RESERVE_SHARE).clamp(least, RESERVE_FRAMES_MAX);
+            let reserve = self.reserve_frames(&state);
             // Waits until there is enough to do, then evicts several pages at once.
             let slack = (reserve / 2).min(EVICTION_BATCH / 2) * stride_bytes;
             let reserve = reserve * stride_bytes + state.reserved_bytes;
+            self.note_space(&state);
             if self.available_bytes(&state) + slack >= reserve && state.reserved_bytes == 0 {
                 return;
             }
@@ -539,7 +552,9 @@ pub(crate) struct Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.cache.lock().charged_bytes -= self.bytes;
+        let mut state = self.cache.lock();
+        state.charged_bytes -= self.bytes;
+        self.cache.note_space(&state);
     }
 }
 

@@ -1,12 +1,13 @@
-//! One word per page: where it is in memory, or when it was evicted.
+//! One word per page: where it is in memory, or when it was last evicted or left out.
 //!
 //! ```text
 //!   resident   │ 1 │ 0 … │ frame, 32 bits │ 0 … │ uses, 0 to 3 │
-//!   absent     │ 0 │ number of the eviction that took it, 0: none      │
+//!   absent     │ 0 │ number of its ghost entry, 0: none                │
 //! ```
 //!
 //! Only the holder of the cache's lock makes words resident or absent. Readers load words without
 //! the lock and count uses, up to three, so they do not write to pages that are in constant use.
+//! They also number the ghost entries of absent pages.
 
 use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +24,7 @@ pub(super) enum WordState {
         frame: FrameNo,
         uses: u64,
     },
-    /// The number of its last eviction, or 0 if it was never resident.
+    /// The number of its ghost entry, or 0 if it has none.
     Absent(u64),
 }
 
@@ -94,23 +95,45 @@ impl Words {
         read(self.0[page_no as usize].load(Ordering::Relaxed))
     }
 
+    /// The number of an absent page's ghost entry, or 0. Needs no lock.
+    pub(super) fn ghost(&self, page_no: u32) -> Option<u64> {
+        // Relaxed: the number orders nothing.
+        match read(self.0.get(page_no as usize)?.load(Ordering::Relaxed)) {
+            WordState::Absent(ghost) => Some(ghost),
+            WordState::Resident { .. } => None,
+        }
+    }
+
+    /// Gives a page another ghost entry if it is still absent with the entry `seen`. Needs no lock.
+    pub(super) fn set_ghost(&self, page_no: u32, seen: u64, ghost: u64) {
+        // Relaxed, and it may fail: the number orders nothing, and another reader's will do. It
+        // never overwrites a resident page's word.
+        let _ = self.0[page_no as usize].compare_exchange(
+            seen,
+            ghost & !RESIDENT,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+    }
+
     /// Makes an absent page resident. Requires the lock.
     pub(super) fn publish(&self, page_no: u32, frame: FrameNo) {
         let word = &self.0[page_no as usize];
         debug_assert!(word.load(Ordering::Relaxed) & RESIDENT == 0);
         // Release: a thread that finds the frame here sees the bytes written before. A plain store
-        // suffices: no other thread changes an absent page's word while the lock is held.
+        // suffices: while the lock is held, other threads only change an absent page's ghost entry,
+        // which ends here.
         word.store(resident(frame, 0), Ordering::Release);
     }
 
     /// Makes a resident page absent if it was used at most `uses` times. Requires the lock.
-    pub(super) fn unlink(&self, page_no: u32, frame: FrameNo, uses: u64, eviction: u64) -> bool {
+    pub(super) fn unlink(&self, page_no: u32, frame: FrameNo, uses: u64, ghost: u64) -> bool {
         // Relaxed: this publishes no bytes. The epoch ensures that no reader finds the frame after
         // the grace period: a thread pinned later sees what was stored before.
         self.0[page_no as usize]
             .compare_exchange(
                 resident(frame, uses),
-                eviction & !RESIDENT,
+                ghost & !RESIDENT,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             )

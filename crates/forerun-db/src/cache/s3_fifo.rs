@@ -6,15 +6,19 @@
 //!   ghost, read again ────────────────────────────────> main
 //! ```
 //!
-//! A scan's pages pass through the small queue and leave the main queue alone. The ghost entry of
-//! an evicted page is the number of its eviction, in the page's own word. If the page comes back
-//! before as many evictions have happened as the main queue has pages, it goes straight to the main
-//! queue.
+//! A scan's pages pass through the small queue and leave the main queue alone. A page's ghost entry
+//! is a number in the page's own word. If the page comes back before as many other ghost entries
+//! have been made as there are pages, it goes straight to the main queue.
+//!
+//! In a full cache, a page that the system has in memory begins as a ghost: its first lookup is
+//! answered without the cache.
 //!
 //! The queues are lists linked through the frames' nodes, so that dropping a run removes its pages
 //! from the middle.
 
 use std::sync::Arc;
+
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
 
 use super::frames::FrameNo;
 use super::page_words::{WordState, Words};
@@ -67,6 +71,33 @@ impl Queue {
     };
 }
 
+/// Numbers ghost entries. Readers do so without the lock.
+#[derive(Debug, Default)]
+pub(super) struct Ghosts {
+    /// Relaxed, both: they order nothing.
+    count: AtomicU64,
+    /// How many of the last entries count: as many as there are resident pages.
+    window: AtomicU64,
+}
+
+impl Ghosts {
+    /// The number of the last entry.
+    pub(super) fn last(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The number of a new entry.
+    pub(super) fn next(&self) -> u64 {
+        self.count.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether an entry still counts. There is no entry 0.
+    pub(super) fn is_recent(&self, ghost: u64) -> bool {
+        let age = self.count.load(Ordering::Relaxed).saturating_sub(ghost);
+        ghost > 0 && age <= self.window.load(Ordering::Relaxed)
+    }
+}
+
 /// The queues.
 #[derive(Debug)]
 pub(super) struct S3Fifo {
@@ -76,6 +107,7 @@ pub(super) struct S3Fifo {
     main: Queue,
     /// Evictions so far.
     evictions: u64,
+    ghosts: Arc<Ghosts>,
 }
 
 /// An evicted page.
@@ -92,7 +124,12 @@ impl S3Fifo {
             small: Queue::EMPTY,
             main: Queue::EMPTY,
             evictions: 0,
+            ghosts: Arc::default(),
         }
+    }
+
+    pub(super) fn ghosts(&self) -> &Arc<Ghosts> {
+        &self.ghosts
     }
 
     /// Bytes of resident pages.
@@ -105,8 +142,7 @@ impl S3Fifo {
         self.evictions
     }
 
-    /// Adds a page that is about to become resident. Its word still holds its last eviction, if
-    /// any.
+    /// Adds a page that is about to become resident. Its word still holds its ghost entry, if any.
     pub(super) fn insert(
         &mut self,
         frame: FrameNo,
@@ -115,11 +151,7 @@ impl S3Fifo {
         bytes: usize,
     ) {
         let queue = match words.state(page_no) {
-            WordState::Absent(eviction)
-                if eviction > 0 && self.evictions - eviction <= self.main.len as u64 =>
-            {
-                QueueKind::Main
-            }
+            WordState::Absent(ghost) if self.ghosts.is_recent(ghost) => QueueKind::Main,
             _ => QueueKind::Small,
         };
         let nodes = &mut self.nodes[usize::from(frame.is_large())];
@@ -180,7 +212,7 @@ impl S3Fifo {
                 }
                 _ => {
                     let remembered = match queue {
-                        QueueKind::Small => self.evictions + 1,
+                        QueueKind::Small => self.ghosts.next(),
                         QueueKind::Main => 0,
                     };
                     // This fails if the page was used just now. Then it is examined again.
@@ -238,6 +270,13 @@ impl S3Fifo {
         }
         queue.bytes += bytes;
         queue.len += 1;
+        self.set_window();
+    }
+
+    fn set_window(&self) {
+        let pages = self.small.len + self.main.len;
+        // Relaxed: see the field.
+        self.ghosts.window.store(pages as u64, Ordering::Relaxed);
     }
 
     /// Removes a node from its queue.
@@ -261,5 +300,6 @@ impl S3Fifo {
         }
         queue.bytes -= bytes;
         queue.len -= 1;
+        self.set_window();
     }
 }

@@ -12,15 +12,17 @@ use forerun_core::sync::atomic::Ordering;
 
 use super::frames::{FrameNo, Frames, Pin, pin};
 use super::page_words::{WordState, Words};
+use super::read_buffer::ReadBuffer;
 use super::s3_fifo::Victim;
-use super::{CacheState, Charge, PageCache, ReadBuffer};
+use super::{CacheState, Charge, PageCache, VerifiedPages};
 
 /// One word for each page of a run, so finding a child page takes no search.
 #[derive(Debug)]
 pub(crate) struct PageSlots {
     words: Arc<Words>,
+    verified: VerifiedPages,
     cache: Arc<PageCache>,
-    /// Charges the words' own memory.
+    /// Charges the memory of the words and of what is noted of the pages.
     _charge: Charge,
 }
 
@@ -29,8 +31,9 @@ impl PageSlots {
     pub(crate) fn new(cache: &Arc<PageCache>, count: usize) -> Self {
         PageSlots {
             words: Arc::new(Words::new(count)),
+            verified: VerifiedPages::new(count),
             cache: Arc::clone(cache),
-            _charge: cache.charge(count * size_of::<u64>()),
+            _charge: cache.charge(count * size_of::<u64>() + VerifiedPages::memory_bytes(count)),
         }
     }
 
@@ -41,6 +44,32 @@ impl PageSlots {
 
     pub(crate) fn cache(&self) -> &Arc<PageCache> {
         &self.cache
+    }
+
+    /// Which pages have been verified since the file was opened.
+    pub(crate) fn verified(&self) -> &VerifiedPages {
+        &self.verified
+    }
+
+    /// Whether a page that the system has in memory should enter the cache: there is space without
+    /// an eviction, or it was here or [wanted](Self::note_wanted) not long ago, but before the
+    /// ghost entry after `last`.
+    pub(super) fn is_worth_caching(&self, page_no: u32, last: u64) -> bool {
+        let ghosts = &self.cache.ghosts;
+        let is_wanted_again = |ghost| ghost <= last && ghosts.is_recent(ghost);
+        // Without a word for a ghost entry, another thread was faster and the page is here already.
+        self.cache.has_space() || self.words.ghost(page_no).is_none_or(is_wanted_again)
+    }
+
+    /// Notes that a page was wanted and did not enter the cache, unless its ghost entry is later
+    /// than the one numbered `last`.
+    pub(super) fn note_wanted(&self, page_no: u32, last: u64) {
+        if let Some(ghost) = self.words.ghost(page_no)
+            && ghost <= last
+        {
+            let next = self.cache.ghosts.next();
+            self.words.set_ghost(page_no, ghost, next);
+        }
     }
 
     /// Prefetches the line of a page's slot. Any number is allowed.
@@ -113,7 +142,7 @@ impl PageSlots {
                 let frame = Frames::publish(frame.into_free_frame());
                 (frame, cache.frames.stride_bytes())
             }
-            ReadBuffer::Heap(page) => match cache.admit(&mut state, &page) {
+            ReadBuffer::Heap(mut page) => match cache.admit(&mut state, &page) {
                 Some(free_frame) => {
                     let bytes = page.len();
                     (cache.frames.publish_large(free_frame, page), bytes)
@@ -121,7 +150,8 @@ impl PageSlots {
                 None => {
                     drop(state);
                     cache.evict_ahead(pin);
-                    return Published::Lent(page.lend(&cache.heap_page_bytes, pin));
+                    page.count(&cache.heap_page_bytes);
+                    return Published::Lent(pin.lend(page));
                 }
             },
         };
@@ -199,8 +229,14 @@ impl Drop for HeldPage<'_> {
 pub(super) enum Published<'g> {
     /// It is in the cache; this reader or another one put it there.
     Cached(&'g [u8]),
-    /// It belongs to this reader until the pin is dropped.
+    /// It belongs to this reader until the pin is dropped: there was no space for it.
     Lent(&'g [u8]),
+    /// The same, but it was not to be cached.
+    Uncached {
+        bytes: &'g [u8],
+        /// It was verified before, not now.
+        is_trusted: bool,
+    },
 }
 
 impl PageCache {
@@ -254,6 +290,7 @@ impl Drop for PageSlots {
             }
             from = to;
         }
+        self.cache.note_space(&self.cache.lock());
     }
 }
 

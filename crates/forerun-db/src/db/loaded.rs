@@ -50,6 +50,7 @@ impl Loaded {
         let reading = ReadContext {
             cache: Arc::clone(&cache),
             backend: options.reads,
+            verify_checksums: options.lookups_verify(),
         };
         static STORES: AtomicU64 = AtomicU64::new(1);
         // Relaxed: the numbers only have to differ.

@@ -101,6 +101,14 @@ impl IoFile for GuardedFile {
         guard("read_at", || self.0.read_at(buffer, offset))
     }
 
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        guard("read_cached_at", || self.0.read_cached_at(buffer, offset))
+    }
+
+    fn openings(&self) -> u64 {
+        guard("openings", || Ok(self.0.openings())).unwrap_or(0)
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         guard("write_at", || self.0.write_at(bytes, offset))
     }

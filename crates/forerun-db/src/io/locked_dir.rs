@@ -193,6 +193,14 @@ impl IoFile for LockedFile {
         self.file.read_at(buffer, offset)
     }
 
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_cached_at(buffer, offset)
+    }
+
+    fn openings(&self) -> u64 {
+        self.file.openings()
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         self.watch.check_known()?;
         self.file.write_at(bytes, offset)

@@ -153,6 +153,21 @@ pub trait IoFile: Send + Sync + fmt::Debug {
     /// file, otherwise possibly fewer than requested.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
+    /// [`read_at`](Self::read_at) that reads only what the system has in memory. It may read fewer
+    /// bytes, or fail with `WouldBlock` where it would wait for a device. `Unsupported`, the
+    /// default: this file cannot tell.
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _ = (buffer, offset);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// How often the file behind this handle has been opened: by default once, 0 if that is
+    /// unknown. Asked after reads; once the number differs, what was verified before is verified
+    /// again.
+    fn openings(&self) -> u64 {
+        1
+    }
+
     /// Writes `bytes` at `offset` and returns the number of bytes written, possibly fewer than
     /// requested.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;

@@ -15,7 +15,7 @@
 //! Locks are taken in the order entry, clock. A thread that sweeps the clock only tries the locks
 //! of entries.
 
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
@@ -58,6 +58,10 @@ struct Entry {
     file: Mutex<Option<Arc<dyn IoFile>>>,
     /// Whether it was read since the clock's last visit. Relaxed throughout: a hint.
     is_used: AtomicBool,
+    /// How often it has been opened, by this or by the file system's own handle.
+    openings: AtomicU64,
+    /// What the file system's handle said last: 0 if it does not know.
+    inner_openings: AtomicU64,
 }
 
 /// A file that is opened when it is needed.
@@ -210,7 +214,23 @@ impl ImmutableFile {
             return Ok(Arc::clone(file));
         }
         let opened = self.files.open_entry(entry)?;
+        // Release: pairs with the Acquire in `openings`.
+        entry
+            .inner_openings
+            .store(opened.openings(), Ordering::Release);
+        entry.openings.fetch_add(1, Ordering::Release);
         Ok(Arc::clone(file.insert(opened)))
+    }
+
+    /// Notes whether the file system's handle has opened the file anew. Called after a read.
+    fn note_openings(&self, file: &dyn IoFile) {
+        let entry = &self.entry;
+        let now = file.openings();
+        // Acquire and Release: as in `openings`.
+        if entry.inner_openings.load(Ordering::Acquire) != now {
+            entry.inner_openings.store(now, Ordering::Release);
+            entry.openings.fetch_add(1, Ordering::Release);
+        }
     }
 }
 
@@ -232,6 +252,25 @@ impl IoFile for ImmutableFile {
         let read = self.open()?.read_at(buffer, offset);
         self.files.after_read();
         read
+    }
+
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let file = self.open()?;
+        self.note_openings(&*file);
+        let read = file.read_cached_at(buffer, offset);
+        self.note_openings(&*file);
+        drop(file);
+        self.files.after_read();
+        read
+    }
+
+    fn openings(&self) -> u64 {
+        // Acquire: pairs with the Release in `open`, so a number that is the same before and after
+        // a read is that of the opening that was read.
+        match self.entry.inner_openings.load(Ordering::Acquire) {
+            0 => 0,
+            _ => self.entry.openings.load(Ordering::Acquire),
+        }
     }
 
     fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
@@ -274,6 +313,8 @@ impl Io for OpenFiles {
                 path: path.to_owned(),
                 file: Mutex::default(),
                 is_used: AtomicBool::new(false),
+                openings: AtomicU64::new(0),
+                inner_openings: AtomicU64::new(0),
             }),
         };
         // Open the file now, so that a missing file is noticed at once.

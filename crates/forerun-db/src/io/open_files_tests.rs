@@ -15,6 +15,8 @@ struct Counting {
     open: Arc<AtomicUsize>,
     peak: Arc<AtomicUsize>,
     limit: usize,
+    /// What its files say of their openings.
+    openings: Arc<AtomicUsize>,
 }
 
 impl Counting {
@@ -24,6 +26,7 @@ impl Counting {
             open: Arc::default(),
             peak: Arc::default(),
             limit,
+            openings: Arc::new(AtomicUsize::new(1)),
         }
     }
 
@@ -36,6 +39,7 @@ impl Counting {
 struct CountedFile {
     file: Box<dyn IoFile>,
     open: Arc<AtomicUsize>,
+    openings: Arc<AtomicUsize>,
 }
 
 impl Drop for CountedFile {
@@ -55,6 +59,7 @@ impl Io for Counting {
         Ok(Box::new(CountedFile {
             file,
             open: Arc::clone(&self.open),
+            openings: Arc::clone(&self.openings),
         }))
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
@@ -80,6 +85,12 @@ impl Io for Counting {
 impl IoFile for CountedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_at(buffer, offset)
+    }
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_cached_at(buffer, offset)
+    }
+    fn openings(&self) -> u64 {
+        self.openings.load(Ordering::SeqCst) as u64
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         self.file.write_at(bytes, offset)
@@ -240,6 +251,8 @@ fn files_beyond_the_limit_are_closed_once_their_reads_end() {
                 path: path.into(),
                 file: Mutex::default(),
                 is_used: AtomicBool::new(false),
+                openings: AtomicU64::new(0),
+                inner_openings: AtomicU64::new(0),
             }),
         }
     });
@@ -255,4 +268,33 @@ fn files_beyond_the_limit_are_closed_once_their_reads_end() {
         (&buffer, counting.open.load(Ordering::SeqCst)),
         (b"bytes", 1)
     );
+}
+
+#[test]
+fn an_opening_by_the_file_system_counts_too() {
+    let model = FaultIo::new();
+    model.set_cached_percent(100);
+    let paths = paths("/".as_ref(), 2);
+    for path in &paths {
+        model.write(path, b"bytes");
+    }
+    let counting = Counting::new(Arc::new(model), usize::MAX);
+    let files = OpenFiles::new(Arc::new(counting.clone()), 1);
+    let open = |path: &PathBuf| files.open(path, OpenMode::ReadImmutable).unwrap();
+    let file = open(&paths[0]);
+    let openings = || {
+        file.read_cached_at(&mut [0], 0).unwrap();
+        file.openings()
+    };
+    let first = openings();
+    assert_eq!(openings(), first);
+    let other = open(&paths[1]);
+    other.read_at(&mut [0], 0).unwrap();
+    assert_eq!(openings(), first + 1, "it was closed");
+    counting.openings.store(2, Ordering::SeqCst);
+    assert_eq!(openings(), first + 2);
+    counting.openings.store(0, Ordering::SeqCst);
+    assert_eq!(openings(), 0, "unknown");
+    counting.openings.store(3, Ordering::SeqCst);
+    assert!(openings() > first + 2);
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use forerun_core::Owner;
 use forerun_core::sync::OnceLock;
 use rustix::fs::{Stat, fstat};
+#[cfg(target_os = "linux")]
+use rustix::io::ReadWriteFlags;
 
 use super::{FileId, IoFile};
 
@@ -42,6 +44,13 @@ impl Drop for OsFile {
 impl IoFile for OsFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         FileExt::read_at(&*self.file, buffer, offset)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let buffers = &mut [io::IoSliceMut::new(buffer)];
+        let read = rustix::io::preadv2(&self.file, buffers, offset, ReadWriteFlags::NOWAIT);
+        Ok(read?)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

@@ -189,7 +189,7 @@ fn find_page(run: &Run, wanted: u32) -> Result<Vec<u8>> {
                 continue;
             }
             let mut bytes = Vec::new();
-            run.read_page(location, &mut stored, &mut bytes)?;
+            run.read_page(number, location, &mut stored, &mut bytes)?;
             if number == wanted {
                 return Ok(bytes);
             }

@@ -78,7 +78,7 @@ fn pages(run: &Run) -> Result<Vec<Vec<u8>>> {
                 let (child, location) = above.child(row);
                 assert_eq!(child, above.child_number(row));
                 let mut page = Vec::new();
-                run.read_page(location, &mut stored, &mut page)?;
+                run.read_page(child, location, &mut stored, &mut page)?;
                 let before = std::mem::replace(&mut pages[child as usize], page);
                 assert!(before.is_empty(), "and no other");
             }

@@ -13,14 +13,16 @@ use forerun_core::arch::prefetch_read;
 
 use super::lookup::Found;
 use super::page::{
-    INLINE_PREFIX_BYTES, LEAF_RECORD_BYTES, LINE_BYTES, LONG_TAG_SUFFIX, Page, TAG_BYTES,
-    sequence_of,
+    INLINE_PREFIX_BYTES, LEAF_RECORD_BYTES, LINE_BYTES, LONG_TAG_SUFFIX, Page, sequence_of,
 };
 use super::page_search::{mask, packed};
 use super::reader::Run;
 use super::record_index::RecordAddress;
 use super::{SearchKey, page::VALUE};
 use crate::cache::driver::Reads;
+
+/// The longest record to prefetch; the hardware prefetcher follows longer ones.
+const PREFETCH_BYTES_MAX: usize = 4 * LINE_BYTES;
 
 /// The record at an address that an index has found, in a leaf in memory.
 #[derive(Clone, Copy)]
@@ -56,7 +58,7 @@ impl<'g> IndexedRecord<'g> {
         };
         prefetch_read(leaf.as_ptr());
         let mut at = address.offset as usize;
-        let end = at + run.usual_record_bytes();
+        let end = at + run.average_record_bytes().min(PREFETCH_BYTES_MAX);
         while at < end {
             prefetch_read(leaf.as_ptr().wrapping_add(at));
             at = (at + LINE_BYTES) & !(LINE_BYTES - 1);
@@ -73,36 +75,78 @@ impl<'g> IndexedRecord<'g> {
         if at < page.records_start() {
             return None;
         }
-        let tag = u64::from(page.u32_at(at)) | u64::from(page.u32_at(at + 4)) << 32;
-        let suffix_len = usize::from(tag as u8 >> 1);
-        let prefix_len = page.prefix_len();
-        if suffix_len >= LONG_TAG_SUFFIX || key.key.len() != prefix_len + suffix_len {
-            return None;
-        }
-        let (prefix, suffix) = key.key.split_at(prefix_len);
-        let suffix_at = at + LEAF_RECORD_BYTES;
-        let same_prefix = if prefix_len <= INLINE_PREFIX_BYTES {
-            // The header's part is padded with zeros.
-            packed(key.key) & mask(prefix_len) == u128::from_be_bytes(*page.inline_prefix())
-        } else {
-            prefix == page.prefix()
+        let prefix = match page.prefix_len() {
+            len if len <= INLINE_PREFIX_BYTES => {
+                Prefix::Short(len, u128::from_be_bytes(*page.inline_prefix()))
+            }
+            _ => Prefix::Long(page.prefix()),
         };
-        let same_suffix = if suffix_len <= size_of::<u128>() {
-            // This also reads bytes after the suffix; the mask removes them.
-            packed(leaf.get(suffix_at..)?) & mask(suffix_len) == packed(suffix)
-        } else {
-            page.slice(suffix_at..suffix_at + suffix_len) == suffix
-        };
-        let sequence = sequence_of(tag);
-        if !(same_prefix && same_suffix && sequence <= key.sequence) {
-            return None;
-        }
-        // If this version has expired, older ones have too.
-        if tag as u8 & 1 != VALUE || run.sequence(sequence) <= key.expired_sequence {
-            return Some(Found::Deleted);
-        }
-        let start = suffix_at + suffix_len;
-        let value_len = page.u32_at(at + TAG_BYTES) as usize;
-        Some(Found::Value(page.slice(start..start + value_len)))
+        answer(run, leaf.get(at..)?, prefix, key)
     }
+}
+
+/// The bytes with which all keys of a leaf begin.
+#[derive(Clone, Copy)]
+pub(super) enum Prefix<'a> {
+    /// At most 16 bytes: their number, and [`packed`].
+    Short(usize, u128),
+    Long(&'a [u8]),
+}
+
+/// The length of the record that begins here. `None` if it has a long key.
+pub(super) fn record_len(record: &[u8]) -> Option<usize> {
+    let (suffix_len, value_len) = lens(record.first_chunk()?);
+    (suffix_len < LONG_TAG_SUFFIX).then_some(LEAF_RECORD_BYTES + suffix_len + value_len)
+}
+
+/// The lengths of a record's suffix, as its tag has it, and of its value.
+#[inline(always)]
+fn lens(head: &[u8; LEAF_RECORD_BYTES]) -> (usize, usize) {
+    let [low, .., a, b, c, d] = *head;
+    (
+        usize::from(low >> 1),
+        u32::from_le_bytes([a, b, c, d]) as usize,
+    )
+}
+
+/// The answer of the record that begins here. `None` if a search has to find it.
+#[inline(always)]
+pub(super) fn answer<'b>(
+    run: &Run,
+    record: &'b [u8],
+    prefix: Prefix<'_>,
+    key: &SearchKey<'_>,
+) -> Option<Found<'b>> {
+    let (head, rest) = record.split_first_chunk::<LEAF_RECORD_BYTES>()?;
+    let tag = u64::from_le_bytes(*head.first_chunk()?);
+    let (suffix_len, value_len) = lens(head);
+    let prefix_len = match prefix {
+        Prefix::Short(len, _) => len,
+        Prefix::Long(prefix) => prefix.len(),
+    };
+    if suffix_len >= LONG_TAG_SUFFIX || key.key.len() != prefix_len + suffix_len {
+        return None;
+    }
+    let (start, suffix) = key.key.split_at(prefix_len);
+    let same_prefix = match prefix {
+        // The prefix is padded with zeros.
+        Prefix::Short(len, prefix) => packed(key.key) & mask(len) == prefix,
+        Prefix::Long(prefix) => start == prefix,
+    };
+    let same_suffix = if suffix_len <= size_of::<u128>() {
+        // This also reads bytes after the suffix; the mask removes them.
+        packed(rest) & mask(suffix_len) == packed(suffix)
+    } else {
+        rest.get(..suffix_len)? == suffix
+    };
+    let sequence = sequence_of(tag);
+    if !(same_prefix && same_suffix && sequence <= key.sequence) {
+        return None;
+    }
+    // If this version has expired, older ones have too.
+    if tag as u8 & 1 != VALUE || run.sequence(sequence) <= key.expired_sequence {
+        return Some(Found::Deleted);
+    }
+    let value = rest.get(suffix_len..suffix_len + value_len)?;
+    Some(Found::Value(value))
 }

@@ -19,9 +19,10 @@ use super::SearchKey;
 use super::page::{LINE_BYTES, Page, PageKind};
 use super::page_search::{self, GroupSearch};
 use super::reader::Run;
-use super::stored::PageLocation;
+use super::stored::{PageChecks, PageLocation, check_raw};
 use crate::cache::driver::{PageSource, Reads};
-use crate::cache::{PageCache, PageSlots};
+use crate::cache::{PageCache, PageSlots, Pin, VerifyChecksums};
+use crate::comparator::KeyOrder;
 use crate::io::{IoFile, ReadBackend};
 use crate::{Error, Result};
 
@@ -41,6 +42,14 @@ pub(crate) enum Found<'g> {
 pub(crate) struct ReadContext {
     pub(crate) cache: Arc<PageCache>,
     pub(crate) backend: ReadBackend,
+    pub(crate) verify_checksums: VerifyChecksums,
+}
+
+impl ReadContext {
+    /// The reads of point lookups under a pin.
+    pub(crate) fn reads<'g>(&'g self, pin: &'g Pin) -> Reads<'g> {
+        Reads::new(&self.cache, pin, self.backend).verifying(self.verify_checksums)
+    }
 }
 
 impl PageSource for Run {
@@ -60,13 +69,40 @@ impl PageSource for Run {
         Run::check_location(self, location)
     }
 
+    fn is_leaf(&self, page_no: u32) -> bool {
+        page_no < self.meta().leaf_pages
+    }
+
+    fn may_be_trusted(&self) -> bool {
+        // A comparator may not expect damaged keys.
+        matches!(self.order(), KeyOrder::Bytewise)
+    }
+
+    fn note_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]) {
+        Run::note_leaf(self, page_no, location, Page::new(page));
+    }
+
+    fn is_raw(&self, location: PageLocation) -> bool {
+        location.is_raw()
+    }
+
+    fn check_raw(
+        &self,
+        checks: PageChecks,
+        location: PageLocation,
+        stored: &[u8],
+    ) -> Result<(), &'static str> {
+        check_raw(checks, self.salt(), location, stored)
+    }
+
     fn unstore(
         &self,
+        checks: PageChecks,
         location: PageLocation,
         stored: &[u8],
         into: &mut [u8],
     ) -> Result<(), &'static str> {
-        Run::unstore(self, location, stored, into)
+        Run::unstore(self, checks, location, stored, into)
     }
 }
 
@@ -99,7 +135,9 @@ pub(crate) fn find_in<'r, 'g>(
     reads: &'r Reads<'g>,
 ) -> impl Future<Output = Result<Found<'g>, Box<Error>>> + use<'r, 'g> {
     async move {
-        for run in runs {
+        let mut next = 0;
+        while let Some(run) = runs.get(next) {
+            next += 1;
             // Every lookup reads the root and its children, so they are probably in the CPU's
             // cache.
             let mut near = true;
@@ -168,19 +206,25 @@ pub(crate) fn find_in<'r, 'g>(
             let GroupSearch::Group(group) =
                 page_search::find_group(Page::new(bytes), run.order(), key.key)
             else {
+                // Where the page was trusted, search it again, verified.
+                next -= usize::from(reads.distrust(run.slots(), page_no, bytes));
                 continue;
             };
             Page::new(bytes).prefetch_group(group.index);
             suspend().await;
             let matches = page_search::prefix_matches(Page::new(bytes), key.key, group);
             if matches.is_empty() {
+                next -= usize::from(reads.distrust(run.slots(), page_no, bytes));
                 continue;
             }
             Page::new(bytes).prefetch_record(matches.start);
             suspend().await;
             let page = Page::new(bytes);
             let row = page_search::find_in(page, run.order(), key.key, key.sequence, matches);
-            let Some(row) = row else { continue };
+            let Some(row) = row else {
+                next -= usize::from(reads.distrust(run.slots(), page_no, bytes));
+                continue;
+            };
             // If this version has expired, older ones have too.
             let has_expired = run.sequence(page.sequence(row)) <= key.expired_sequence;
             return Ok(match page.live_value(row) {

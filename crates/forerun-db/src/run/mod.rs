@@ -17,7 +17,9 @@
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
 //!   reader.rs          opens a file as a run; line_aligned.rs is memory for it
 //!   obsolete_files.rs  removes files of obsolete runs
-//!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found;
+//!   leaf_places.rs     where verified leaves are in the file
+//!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found,
+//!                      stored_record.rs one in a leaf that is not in memory;
 //!                      plain_lookup.rs does neither interleaved nor with an index, for comparison
 //!   cursor/            all versions of a run, in order; level_cursor.rs: of a level
 //!   interleaved_seek.rs seeks of several cursors that overlap
@@ -42,6 +44,7 @@ mod held_leaves;
 pub(crate) mod indexed_record;
 pub(crate) mod interleaved_seek;
 mod key_places;
+mod leaf_places;
 pub(crate) mod level_cursor;
 mod line_aligned;
 mod loaded_page;
@@ -61,6 +64,7 @@ mod reader;
 mod record_index;
 mod run_output;
 mod stored;
+pub(crate) mod stored_record;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
 pub mod testing;

@@ -16,9 +16,10 @@
 //! group (its key prefixes, and the row entries next to them), and the record. That makes three
 //! dependent cache misses, where a binary search has one or two for each step.
 //!
-//! [`Page::check`] (`page_check.rs`) validates a page once, when it is read from disk. Later
-//! readers do not check again. This is still safe code: wrong bytes give wrong rows, but no panic
-//! and no access outside the page.
+//! [`Page::check`] (`page_check.rs`) validates a page when it is read from disk. Later readers do
+//! not check again, and a lookup may trust a leaf of which it checks only the header
+//! ([`Page::check_leaf_header`]). This is still safe code: wrong bytes give wrong rows, but no
+//! panic and no access outside the page.
 
 use std::ops::Range;
 

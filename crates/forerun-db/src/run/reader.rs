@@ -15,19 +15,17 @@ use forerun_core::sync::OnceLock;
 
 use super::codec::{Codec, Dictionary};
 use super::filter::Filter;
+use super::leaf_places::{LeafPlace, LeafPlaces};
 use super::line_aligned::{LineAligned, resize, zeros};
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header, check_version};
 use super::obsolete_files::ObsoleteFiles;
-use super::page::{LEAF_RECORD_BYTES, LINE_BYTES, Page, PageKind};
+use super::page::{LEAF_RECORD_BYTES, Page, PageKind};
 use super::record_index::{RecordAddress, RecordIndex};
-use super::stored::{PageLocation, TRAILER_BYTES, plain_bytes, unstore};
+use super::stored::{PageChecks, PageLocation, TRAILER_BYTES, plain_bytes, unstore, unstore_with};
 use crate::cache::{Charge, PageCache, PageSlots};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::{Io, IoFile, OpenMode};
 use crate::{Error, Result};
-
-/// The longest record to prefetch; the hardware prefetcher follows longer ones.
-const PREFETCH_BYTES_MAX: u64 = 4 * LINE_BYTES as u64;
 
 /// What an index or a filter says about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +61,10 @@ pub(crate) struct Run {
     index_range: Range<u64>,
     /// Set once the index fits into its share of the cache's budget: `None` if it is damaged.
     index: OnceLock<Option<(RecordIndex, Charge)>>,
-    /// Bytes of an average record, up to a few lines.
-    usual_record_bytes: usize,
+    /// Bytes of an average record.
+    average_record_bytes: usize,
+    /// Made when the first one is noted, once it fits into the cache's budget.
+    leaf_places: OnceLock<(LeafPlaces, Charge)>,
     root: LineAligned,
     root_location: PageLocation,
     slots: PageSlots,
@@ -142,7 +142,7 @@ impl Run {
         let dictionary_bytes = dictionary.as_ref().map_or(0, Dictionary::memory_bytes);
         let charge = cache.charge(footer.root.raw_len as usize + dictionary_bytes);
         // The metadata may say anything: it is not compared with the pages here.
-        let usual_record_bytes =
+        let average_record_bytes =
             (meta.raw_bytes / meta.entries.max(1)).saturating_add(LEAF_RECORD_BYTES as u64);
         Ok(Run {
             number,
@@ -159,7 +159,8 @@ impl Run {
             filter: OnceLock::new(),
             index_range,
             index: OnceLock::new(),
-            usual_record_bytes: usual_record_bytes.min(PREFETCH_BYTES_MAX) as usize,
+            average_record_bytes: usize::try_from(average_record_bytes).unwrap_or(usize::MAX),
+            leaf_places: OnceLock::new(),
             root,
             root_location: footer.root,
             slots,
@@ -255,10 +256,30 @@ impl Run {
         }
     }
 
-    /// Bytes of an average record, at most four lines.
+    /// Bytes of an average record, as the metadata says.
     #[inline(always)]
-    pub(crate) fn usual_record_bytes(&self) -> usize {
-        self.usual_record_bytes
+    pub(crate) fn average_record_bytes(&self) -> usize {
+        self.average_record_bytes
+    }
+
+    /// The noted places of leaves, if there are any.
+    #[inline(always)]
+    pub(super) fn leaf_places(&self) -> Option<&LeafPlaces> {
+        self.leaf_places.get().map(|(places, _)| places)
+    }
+
+    /// Notes a verified leaf's place, for lookups that begin with the index.
+    pub(super) fn note_leaf(&self, page_no: u32, location: PageLocation, page: Page<'_>) {
+        if self.index().is_none() {
+            return;
+        }
+        let Some(place) = LeafPlace::of(location, page) else {
+            return;
+        };
+        let made = LeafPlaces::made(&self.leaf_places, self.slots.cache(), self.meta.leaf_pages);
+        if let Some(places) = made {
+            places.note(page_no, place);
+        }
     }
 
     /// The index's size in the file without its trailer; 0 if the run has none.
@@ -407,16 +428,19 @@ impl Run {
     /// Says what is wrong.
     pub(crate) fn unstore(
         &self,
+        checks: PageChecks,
         location: PageLocation,
         stored: &[u8],
         into: &mut [u8],
     ) -> Result<(), &'static str> {
-        unstore(self.salt, location, self.dictionary.as_ref(), stored, into).map(drop)
+        let dictionary = self.dictionary.as_ref();
+        unstore_with(checks, self.salt, location, dictionary, stored, into).map(drop)
     }
 
     /// Reads a page into `page`, bypassing the cache. `stored` is a buffer for its stored form.
     pub(crate) fn read_page(
         &self,
+        page_no: u32,
         location: PageLocation,
         stored: &mut Vec<u8>,
         page: &mut Vec<u8>,
@@ -425,8 +449,22 @@ impl Run {
         resize(stored, location.stored_len as usize)?;
         read_exact(&*self.file, &self.path, location.offset, stored)?;
         resize(page, location.raw_len as usize)?;
-        self.unstore(location, stored, page)
-            .map_err(|reason| self.corrupt(location.offset, reason))
+        self.unstore_page(page_no, location, stored, page)
+    }
+
+    /// Verifies and decodes a stored page. If it is damaged, lookups no longer trust it.
+    pub(crate) fn unstore_page(
+        &self,
+        page_no: u32,
+        location: PageLocation,
+        stored: &[u8],
+        page: &mut [u8],
+    ) -> Result<()> {
+        let unstored = self.unstore(PageChecks::Full, location, stored, page);
+        unstored.map_err(|reason| {
+            self.slots.verified().remove(page_no);
+            self.corrupt(location.offset, reason)
+        })
     }
 
     /// Checks that a location from a parent page can hold a page.

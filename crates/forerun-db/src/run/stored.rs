@@ -12,7 +12,7 @@ use twox_hash::XxHash3_64;
 
 use super::codec::{Codec, Compressor, Dictionary, RATIO_MAX, decompress};
 use super::page::Page;
-pub(crate) use crate::cache::driver::PageLocation;
+pub(crate) use crate::cache::driver::{PageChecks, PageLocation};
 use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Bytes after the stored page: the codec and the checksum.
@@ -29,6 +29,12 @@ impl PageLocation {
     /// Offset directly after the page.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(u64::from(self.stored_len))
+    }
+
+    /// Whether the stored form begins with the page as it is. A page is compressed only if that
+    /// makes it shorter.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.stored_len as usize == self.raw_len as usize + TRAILER_BYTES
     }
 
     /// Whether such a page can exist. A reader allocates `raw_len` bytes before it has seen the
@@ -68,7 +74,7 @@ pub(super) fn store(
 
 /// Verifies uncompressed bytes stored at `offset`, and returns them without the trailer.
 pub(crate) fn plain_bytes(salt: u64, offset: u64, stored: &[u8]) -> Result<&[u8], &'static str> {
-    match verified(salt, offset, stored)? {
+    match split(PageChecks::Full, salt, offset, stored)? {
         (bytes, Codec::Raw) => Ok(bytes),
         _ => Err("it is compressed but must not be"),
     }
@@ -87,22 +93,65 @@ pub(super) fn unstore(
     stored: &[u8],
     into: &mut [u8],
 ) -> Result<Codec, &'static str> {
+    unstore_with(PageChecks::Full, salt, location, dictionary, stored, into)
+}
+
+/// [`unstore`] with the given checks.
+pub(super) fn unstore_with(
+    checks: PageChecks,
+    salt: u64,
+    location: PageLocation,
+    dictionary: Option<&Dictionary>,
+    stored: &[u8],
+    into: &mut [u8],
+) -> Result<Codec, &'static str> {
     if stored.len() != location.stored_len as usize || into.len() != location.raw_len as usize {
-        return Err("the page's length differs from what its parent says");
+        return Err(WRONG_LENGTH);
     }
-    let (bytes, codec) = verified(salt, location.offset, stored)?;
+    let (bytes, codec) = split(checks, salt, location.offset, stored)?;
     decompress(codec, bytes, dictionary, into)?;
-    Page::check(into)?;
+    check_page(checks, into)?;
     Ok(codec)
 }
 
-/// Verifies the checksum, and returns the bytes and their codec.
-fn verified(salt: u64, offset: u64, stored: &[u8]) -> Result<(&[u8], Codec), &'static str> {
+/// Checks a [raw](PageLocation::is_raw) page in place: its first `raw_len` bytes are the page.
+///
+/// # Errors
+/// Says what is wrong.
+pub(crate) fn check_raw(
+    checks: PageChecks,
+    salt: u64,
+    location: PageLocation,
+    stored: &[u8],
+) -> Result<(), &'static str> {
+    match split(checks, salt, location.offset, stored)? {
+        (page, Codec::Raw) if page.len() == location.raw_len as usize => check_page(checks, page),
+        (_, Codec::Raw) => Err(WRONG_LENGTH),
+        _ => Err("the page is compressed, but its parent says that it is not"),
+    }
+}
+
+const WRONG_LENGTH: &str = "the page's length differs from what its parent says";
+
+fn check_page(checks: PageChecks, page: &[u8]) -> Result<(), &'static str> {
+    match checks {
+        PageChecks::Full => Page::check(page),
+        PageChecks::LeafHeader => Page::check_leaf_header(page),
+    }
+}
+
+/// The stored bytes and their codec. Verifies the checksum unless the page was verified before.
+fn split(
+    checks: PageChecks,
+    salt: u64,
+    offset: u64,
+    stored: &[u8],
+) -> Result<(&[u8], Codec), &'static str> {
     let (summed, sum) = stored
         .split_last_chunk::<8>()
         .ok_or("the page is too short")?;
     let (codec, bytes) = summed.split_last().ok_or("the page is too short")?;
-    if checksum(salt, offset, summed) != u64::from_le_bytes(*sum) {
+    if checks == PageChecks::Full && checksum(salt, offset, summed) != u64::from_le_bytes(*sum) {
         return Err("the checksum does not match");
     }
     Ok((bytes, Codec::of_byte(*codec)?))

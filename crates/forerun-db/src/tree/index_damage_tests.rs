@@ -138,9 +138,6 @@ fn a_run_opens_whatever_its_metadata_says_about_the_size_of_records() {
         writer.claim_raw_bytes(raw_bytes);
         writer.finish().unwrap();
         let run = Run::open(io, &path, 9999, order.clone(), &fixture.cache).unwrap();
-        assert!(
-            (12..=256).contains(&run.usual_record_bytes()),
-            "{raw_bytes}"
-        );
+        assert!(run.average_record_bytes() >= 12, "{raw_bytes}");
     }
 }

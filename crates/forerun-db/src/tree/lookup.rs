@@ -5,7 +5,8 @@
 //!             run's index, or of its filter
 //!   stage 2   rule runs out; where an index has found a key's record in its newest candidate and
 //!             the leaf is in memory, prefetch the record
-//!   stage 3   compare these records: most lookups end here
+//!   stage 3   compare these records: most lookups end here; if the leaf is not in memory, read the
+//!             record alone, if that is possible
 //!   stage 4   the others, one coroutine per key (run/lookup.rs), W in flight, from the newest
 //!             candidate to the oldest until one has an answer
 //! ```
@@ -20,6 +21,7 @@ use crate::cache;
 use crate::cache::driver::Reads;
 use crate::run::indexed_record::IndexedRecord;
 use crate::run::lookup::{Found, ReadContext, find_in};
+use crate::run::stored_record::StoredRecord;
 use crate::run::{Probe, Run, SearchKey};
 use crate::tree::levels::Levels;
 
@@ -125,6 +127,16 @@ fn record<'g>(run: &'g Run, probe: Probe, reads: &Reads<'g>) -> Option<IndexedRe
     }
 }
 
+/// The record that an index has found, if its leaf is not in memory. What is known of the leaf is
+/// prefetched.
+#[inline(always)]
+fn stored_record(run: &Run, probe: Probe) -> Option<StoredRecord<'_>> {
+    match probe {
+        Probe::At(address) => StoredRecord::prefetched(run, address),
+        Probe::Absent | Probe::Anywhere => None,
+    }
+}
+
 /// The first three stages: answers what the indexes can answer, and adds the rest to `searches`.
 fn find_records<'t>(
     tree: &'t Levels,
@@ -134,11 +146,13 @@ fn find_records<'t>(
     mut on_found: impl FnMut(usize, Found<'_>),
 ) {
     let pin = cache::pin();
-    let reads = Reads::new(&context.cache, &pin, context.backend);
+    let reads = context.reads(&pin);
     // The candidates of a block's keys, and where those of each key end.
     let mut runs: Vec<&'t Run> = Vec::with_capacity(2 * BLOCK_KEYS);
     let mut ends = [0; BLOCK_KEYS];
     let mut records: [Option<IndexedRecord<'_>>; BLOCK_KEYS] = [None; BLOCK_KEYS];
+    let mut stored: [Option<StoredRecord<'_>>; BLOCK_KEYS] = [None; BLOCK_KEYS];
+    let mut buffer = reads.scratch_page();
     for (block, keys) in keys.chunks(BLOCK_KEYS).enumerate() {
         let first = block * BLOCK_KEYS;
         runs.clear();
@@ -151,9 +165,11 @@ fn find_records<'t>(
         }
         // The candidates that pass move to the front.
         let (mut from, mut kept) = (0, 0);
-        for ((key, end), found) in keys.iter().zip(&mut ends).zip(&mut records) {
+        for (((key, end), found), stored) in
+            (keys.iter().zip(&mut ends).zip(&mut records)).zip(&mut stored)
+        {
             let begin = kept;
-            *found = None;
+            (*found, *stored) = (None, None);
             for at in from..*end {
                 let run = runs[at];
                 let Some(probe) = probe(run, key) else {
@@ -161,6 +177,9 @@ fn find_records<'t>(
                 };
                 if kept == begin {
                     *found = record(run, probe, &reads);
+                    if found.is_none() {
+                        *stored = stored_record(run, probe);
+                    }
                 }
                 runs[kept] = run;
                 kept += 1;
@@ -174,7 +193,13 @@ fn find_records<'t>(
             match records[at].and_then(|record| record.find(key)) {
                 Some(found) => on_found(first + at, found),
                 None if runs.is_empty() => on_found(first + at, Found::Missing),
-                None => searches.push(first + at, runs),
+                None => {
+                    let stored = stored[at];
+                    match stored.and_then(|stored| stored.find(key, &reads, &mut buffer)) {
+                        Some(found) => on_found(first + at, found),
+                        None => searches.push(first + at, runs),
+                    }
+                }
             }
         }
     }
@@ -190,7 +215,7 @@ fn search<const W: usize>(
     mut on_result: impl FnMut(usize, Result<Found<'_>>),
 ) -> usize {
     let pin = cache::pin();
-    let reads = Reads::new(&context.cache, &pin, context.backend);
+    let reads = context.reads(&pin);
     let mut next = begun;
     let lookups = std::iter::from_fn(|| {
         let position = *searches.positions.get(next)?;
@@ -227,7 +252,7 @@ pub(crate) fn get<T>(
         run.prefetch_probe(key.hash);
     }
     let pin = cache::pin();
-    let reads = Reads::new(&context.cache, &pin, context.backend);
+    let reads = context.reads(&pin);
     for run in candidates {
         let Some(probe) = probe(run, &key) else {
             continue;
@@ -235,6 +260,14 @@ pub(crate) fn get<T>(
         let record = record(run, probe, &reads);
         if let Some(found) = record.and_then(|record| record.find(&key)) {
             return Ok(take(found));
+        }
+        if record.is_none()
+            && let Some(stored) = stored_record(run, probe)
+        {
+            let mut buffer = reads.scratch_page();
+            if let Some(found) = stored.find(&key, &reads, &mut buffer) {
+                return Ok(take(found));
+            }
         }
         let found = block_on_with(&reads, find_in(&[run], &key, &reads));
         match found.map_err(|error| *error)? {
@@ -248,3 +281,6 @@ pub(crate) fn get<T>(
 #[cfg(test)]
 #[path = "lookup_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "trusted_pages_tests.rs"]
+mod trusted_pages_tests;

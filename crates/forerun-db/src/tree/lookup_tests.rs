@@ -8,7 +8,7 @@ use forerun_core::interleave_with;
 use proptest::prelude::*;
 
 use super::*;
-use crate::cache::PageCache;
+use crate::cache::{PageCache, VerifyChecksums};
 use crate::comparator::KeyOrder;
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OsIo, ReadBackend};
@@ -84,6 +84,7 @@ fn context(cache: &Arc<PageCache>, backend: ReadBackend) -> ReadContext {
     ReadContext {
         cache: Arc::clone(cache),
         backend,
+        verify_checksums: VerifyChecksums::Once,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forerun_core::{Pages, block_on_with, interleave_with};
 
 use crate::cache::driver::Reads;
-use crate::cache::{self, CacheOptions, PageCache};
+use crate::cache::{self, CacheOptions, PageCache, VerifyChecksums};
 use crate::comparator::{Comparator, KeyOrder};
 use crate::io::{OsIo, ReadBackend};
 use crate::run::lookup::{Found, ReadContext, find_in};
@@ -142,6 +142,7 @@ impl OneRun {
         ReadContext {
             cache: Arc::clone(&self.cache),
             backend: ReadBackend::Auto,
+            verify_checksums: VerifyChecksums::default(),
         }
     }
 

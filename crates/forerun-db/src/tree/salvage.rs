@@ -96,6 +96,7 @@ pub(crate) struct Salvage<'r> {
 }
 
 struct Leaf {
+    number: u32,
     location: PageLocation,
     keys: KeyRange,
     is_lost: bool,
@@ -135,6 +136,7 @@ impl<'r> Salvage<'r> {
     ) -> Result<()> {
         if number < self.run.meta().leaf_pages {
             self.leaves.push(Leaf {
+                number,
                 location,
                 keys,
                 is_lost: false,
@@ -142,7 +144,8 @@ impl<'r> Salvage<'r> {
             return Ok(());
         }
         let mut bytes = Vec::new();
-        match self.run.read_page(location, &mut self.stored, &mut bytes) {
+        let stored = &mut self.stored;
+        match self.run.read_page(number, location, stored, &mut bytes) {
             Ok(()) => {}
             Err(error @ Error::CorruptFile { .. }) => {
                 self.record_loss(&error, keys);
@@ -197,10 +200,12 @@ impl<'r> Salvage<'r> {
         if self.leaves[leaf].is_lost {
             return Ok(false);
         }
-        let location = self.leaves[leaf].location;
+        let Leaf {
+            number, location, ..
+        } = self.leaves[leaf];
         let read = self
             .run
-            .read_page(location, &mut self.stored, &mut self.page);
+            .read_page(number, location, &mut self.stored, &mut self.page);
         let error = match read {
             Ok(()) if Page::new(&self.page).kind() == PageKind::Leaf => return Ok(true),
             Ok(()) => self

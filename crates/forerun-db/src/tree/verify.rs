@@ -242,7 +242,8 @@ impl<'a> Walk<'a> {
             }
         }
         let mut bytes = Vec::new();
-        self.run.read_page(location, &mut self.stored, &mut bytes)?;
+        self.run
+            .read_page(number, location, &mut self.stored, &mut bytes)?;
         self.locations.push(location);
         self.verified.pages += 1;
         let page = Page::new(&bytes);

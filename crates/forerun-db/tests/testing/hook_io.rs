@@ -114,6 +114,10 @@ impl IoFile for HookFile {
         self.file.read_at(buffer, offset)
     }
 
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_cached_at(buffer, offset)
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         (self.hook)(Change::Write, &self.path)?;
         self.file.write_at(bytes, offset)

@@ -2,7 +2,7 @@
 
 use forerun_db::{
     Access, Background, Compression, Durability, MemoryChecks, Recovery, RunOptions, TreeOptions,
-    WalMode, ZstdOptions,
+    VerifyChecksums, WalMode, ZstdOptions,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -72,6 +72,8 @@ pub fn draw(seed: u64) -> Program {
     draw.add_memtable_indexes(&mut program);
     draw.random = SmallRng::seed_from_u64(seed.rotate_left(24));
     draw.add_background_threads(&mut program);
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(32));
+    draw.add_cached_reads(&mut program);
     program
 }
 
@@ -122,6 +124,8 @@ impl Draw {
             durability: self.of(&[Durability::Buffered, Durability::Synced]),
             wal,
             checks: self.of(&[MemoryChecks::Off, MemoryChecks::Off, MemoryChecks::Paranoid]),
+            verify_checksums: VerifyChecksums::Once,
+            cached_percent: 0,
             keyspaces: (0..keyspaces).map(|_| self.keyspace_shape()).collect(),
             private: self.keyspace_shape(),
             has_links: !self.one_in(4),

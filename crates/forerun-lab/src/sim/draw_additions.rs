@@ -3,7 +3,7 @@
 
 use std::ops::Bound;
 
-use forerun_db::{Access, Create, Durability, Recovery};
+use forerun_db::{Access, Create, Durability, Recovery, VerifyChecksums};
 use rand::Rng;
 
 use super::draw::{Draw, THREADS};
@@ -150,6 +150,16 @@ impl Draw {
             if let Some(options) = &mut incarnation.options {
                 options.background_threads = self.of(&[1, 2, 2, 3, 4]);
             }
+        }
+    }
+
+    /// Draws what the system has in memory, and whether lookups trust it.
+    pub fn add_cached_reads(&mut self, program: &mut Program) {
+        program.store.cached_percent = self.of(&[0, 50, 90, 100]);
+        let of_incarnations = program.incarnations.iter_mut();
+        let of_incarnations = of_incarnations.filter_map(|of| of.options.as_deref_mut());
+        for store in of_incarnations.chain([&mut program.store]) {
+            store.verify_checksums = self.of(&[VerifyChecksums::Once, VerifyChecksums::Always]);
         }
     }
 

@@ -406,8 +406,13 @@ struct SimFile {
     is_run: bool,
 }
 
-impl IoFile for SimFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+impl SimFile {
+    /// A read, which may be interrupted or short.
+    fn read(
+        &self,
+        buffer: &mut [u8],
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         self.io.enter(CallKind::Read, &self.path);
         let calls = self.io.calls();
         if calls.is_multiple_of(INTERRUPTED_ONE_IN) {
@@ -415,11 +420,21 @@ impl IoFile for SimFile {
         }
         let short = buffer.len().div_ceil(2);
         let read = if calls.is_multiple_of(SHORT_ONE_IN) {
-            self.file.read_at(&mut buffer[..short], offset)
+            read(&mut buffer[..short])
         } else {
-            self.file.read_at(buffer, offset)
+            read(buffer)
         };
         self.io.record_failure(CallKind::Read, &self.path, read)
+    }
+}
+
+impl IoFile for SimFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read(buffer, |buffer| self.file.read_at(buffer, offset))
+    }
+
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read(buffer, |buffer| self.file.read_cached_at(buffer, offset))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

@@ -36,6 +36,7 @@ impl StoreShape {
             .background_threads(self.background_threads)
             .durability(self.durability)
             .checks(self.checks)
+            .verify_checksums(self.verify_checksums)
             .wal(self.wal)
             .wal_segment_bytes(self.segment_bytes)
             .keyspaces(keyspaces)

@@ -18,7 +18,7 @@ use std::str::FromStr;
 
 use forerun_db::{
     Access, Background, Create, Durability, MemoryChecks, Recovery, RunOptions, TreeOptions,
-    WalMode,
+    VerifyChecksums, WalMode,
 };
 
 use super::key_order::KeyOrder;
@@ -49,6 +49,9 @@ pub struct StoreShape {
     pub durability: Durability,
     pub wal: WalMode,
     pub checks: MemoryChecks,
+    pub verify_checksums: VerifyChecksums,
+    /// In how many of 100 calls the system has in memory what is to be read.
+    pub cached_percent: u64,
     /// The keyspaces that every thread uses. The first one is the store's own.
     pub keyspaces: Vec<KeyspaceShape>,
     /// The keyspaces that each thread creates and drops for itself.

@@ -137,6 +137,7 @@ impl Simulation {
         let disk = FaultIo::new();
         disk.set_links(program.store.has_links);
         disk.set_forgetful(program.store.is_forgetful);
+        disk.set_cached_percent(program.store.cached_percent);
         let clock = Arc::new(WallClock::default());
         let sync_time = Duration::from_micros(program.store.sync_us);
         Simulation {

@@ -11,6 +11,7 @@ use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};
 use crate::io::{Io, OpenMode, ReadBackend};
 
+mod cached_reads;
 mod changed_budget;
 mod numbered_pages;
 

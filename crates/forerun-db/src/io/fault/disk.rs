@@ -204,6 +204,8 @@ pub(super) struct Disk {
     pub(super) has_links: bool,
     /// Whether a failed sync loses what it should have synced.
     pub(super) is_forgetful: bool,
+    /// In how many of 100 calls [`IoFile::read_cached_at`](super::IoFile::read_cached_at) reads.
+    pub(super) cached_percent: u64,
     /// `None` for the system's.
     pub(super) stopped_clocks: Option<StoppedClocks>,
 }
@@ -230,12 +232,25 @@ impl Default for Disk {
             boots: 0,
             has_links: true,
             is_forgetful: false,
+            cached_percent: 0,
             stopped_clocks: None,
         }
     }
 }
 
 impl Disk {
+    /// Reads what is seen of a file, and returns how many bytes there were.
+    pub(super) fn read(&self, inode: usize, buffer: &mut [u8], offset: u64) -> usize {
+        let bytes = &self.inodes[inode].bytes;
+        let rest = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| bytes.get(offset..))
+            .unwrap_or(&[]);
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        len
+    }
+
     /// Counts a call and returns the fault planned for it.
     pub(super) fn count(&mut self, op: &str, path: &Path) -> io::Result<Option<Fault>> {
         self.check_power()?;
@@ -386,6 +401,7 @@ impl Disk {
             capacity_bytes: self.capacity_bytes,
             has_links: self.has_links,
             is_forgetful: self.is_forgetful,
+            cached_percent: self.cached_percent,
             stopped_clocks: self.stopped_clocks,
             ..Disk::default()
         }

@@ -119,6 +119,12 @@ impl FaultIo {
         self.lock().is_forgetful = is_forgetful;
     }
 
+    /// In how many of 100 calls [`IoFile::read_cached_at`] finds the bytes in the system's memory,
+    /// as chosen by the number of the call. The default is 0: files cannot tell.
+    pub fn set_cached_percent(&self, percent: u64) {
+        self.lock().cached_percent = percent;
+    }
+
     /// Stops the clocks, and sets the one that can be set to a time in seconds since 1970; a crash
     /// changes neither. With `None`, the default, the clocks are the system's.
     pub fn set_unix_time_s(&self, unix_time_s: Option<u64>) {
@@ -382,14 +388,20 @@ struct FaultFile {
 impl IoFile for FaultFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let disk = self.io.enter("read", &self.path)?;
-        let bytes = &disk.inodes[self.inode].bytes;
-        let rest = usize::try_from(offset)
-            .ok()
-            .and_then(|offset| bytes.get(offset..))
-            .unwrap_or(&[]);
-        let len = rest.len().min(buffer.len());
-        buffer[..len].copy_from_slice(&rest[..len]);
-        Ok(len)
+        Ok(disk.read(self.inode, buffer, offset))
+    }
+
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let percent = self.io.lock().cached_percent;
+        if percent == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let disk = self.io.enter("read what is cached of", &self.path)?;
+        // A multiplication spreads consecutive numbers.
+        if (disk.calls.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 100 >= percent {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(disk.read(self.inode, buffer, offset))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

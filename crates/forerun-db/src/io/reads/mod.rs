@@ -7,14 +7,15 @@
 //! ```
 //!
 //! There are three backends: io_uring, if the kernel allows it; a pool of threads that call
-//! `pread`; and the calling thread itself, one read after the other, for files that no one else may
-//! read, such as those of [`FaultIo`](super::fault::FaultIo). This file holds what they share: a
-//! read is complete or an error. An interrupted or short read continues where it stopped; the end
-//! of the file is an error.
+//! `pread`; and the calling thread itself, one read after the other, for files that no one else
+//! may read, such as those of [`FaultIo`](super::fault::FaultIo). This file holds what they
+//! share: a read is complete or an error (`cached.rs` only tries). An interrupted or short read
+//! continues where it stopped; the end of the file is an error.
 //!
 //! From `push` until its [`Done`] comes back, a buffer belongs to the queue, and so does the file:
 //! a queue may be dropped or forgotten at any time.
 
+pub(crate) mod cached;
 mod pool;
 #[cfg(target_os = "linux")]
 mod uring;
@@ -56,8 +57,8 @@ pub(crate) fn ring_refusals() -> u64 {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum ReadBackend {
-    /// With io_uring if the kernel allows it, otherwise with the pool. A single read uses a plain
-    /// call.
+    /// What the system has in memory by the calling thread, the rest with io_uring if the kernel
+    /// allows it, otherwise with the pool. A single read uses a plain call.
     #[default]
     Auto,
     /// With io_uring; if the kernel refuses it, with the pool.

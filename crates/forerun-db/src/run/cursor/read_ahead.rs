@@ -62,12 +62,11 @@ impl RunCursor<'_> {
         self.leaf.fill(number, |page| match ahead.find(location) {
             Some(stored) => {
                 page.resize(location.raw_len as usize, 0);
-                run.unstore(location, stored, page)
-                    .map_err(|reason| run.corrupt(location.offset, reason))
+                run.unstore_page(number, location, stored, page)
             }
             // The large read failed, perhaps because of another leaf. Read this one alone.
             None => {
-                run.read_page(location, &mut ahead.bytes, page)?;
+                run.read_page(number, location, &mut ahead.bytes, page)?;
                 ahead.offset = location.offset;
                 Ok(())
             }
