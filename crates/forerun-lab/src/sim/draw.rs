@@ -72,7 +72,7 @@ pub fn draw(seed: u64) -> Program {
     draw.add_memtable_indexes(&mut program);
     draw.random = SmallRng::seed_from_u64(seed.rotate_left(24));
     draw.add_background_threads(&mut program);
-    draw.random = SmallRng::seed_from_u64(seed.rotate_left(32));
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(40));
     draw.add_cached_reads(&mut program);
     program
 }
