@@ -238,6 +238,7 @@ class Db(Keyspace):
         memory_limit_bytes: _Size | None = None,
         memtable_bytes: _Size | None = None,
         cache_bytes: _Size | None = None,
+        background_threads: int | None = None,
         compression: str | None = None,
         bottommost_compression: str | None = None,
         ttl_seconds: float | None = None,

@@ -28,7 +28,8 @@ use crate::store_options::{CreateStore, Size, bytes_of};
 /// wait when it is reached. `memtable_bytes`: the size at which a memtable is written to disk.
 /// `cache_bytes`: the maximum memory of the page cache; by default half of what the process may use
 /// beyond memtables and 512 MiB, which it takes as pages arrive and gives back when memory is
-/// scarce. `compression`: of what is written to runs: "none", "lz4" (the default), "zstd",
+/// scarce. `background_threads`: how many threads compact runs; by default half of the cores, from
+/// 2 to 4. `compression`: of what is written to runs: "none", "lz4" (the default), "zstd",
 /// "zstd:LEVEL" or "zstd:LEVEL:DICTIONARY_SIZE", such as "zstd:6:16KiB"; `bottommost_compression`:
 /// the same for the last level, which has most of the data. `ttl_seconds`: entries expire after
 /// this time, in whole seconds; by default they never expire. `read_only`: changes nothing in the
@@ -49,13 +50,13 @@ impl Db {
         signature = (
             path, *, create=CreateStore::DEFAULT, durability="buffered", wal=true,
             memory_limit_bytes=None,
-            memtable_bytes=None, cache_bytes=None, compression=None,
+            memtable_bytes=None, cache_bytes=None, background_threads=None, compression=None,
             bottommost_compression=None, ttl_seconds=None, read_only=false, stats_level="sampled"
         ),
         text_signature = "(path, *, create='if_missing', durability='buffered', wal=True, \
-            memory_limit_bytes=None, memtable_bytes=None, cache_bytes=None, compression=None, \
-            bottommost_compression=None, ttl_seconds=None, read_only=False, \
-            stats_level='sampled')"
+            memory_limit_bytes=None, memtable_bytes=None, cache_bytes=None, \
+            background_threads=None, compression=None, bottommost_compression=None, \
+            ttl_seconds=None, read_only=False, stats_level='sampled')"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -67,6 +68,9 @@ impl Db {
         memory_limit_bytes: Option<Size>,
         memtable_bytes: Option<Size>,
         cache_bytes: Option<Size>,
+        #[pyo3(from_py_with = numeric_arguments::background_threads)] background_threads: Option<
+            usize,
+        >,
         compression: Option<&str>,
         bottommost_compression: Option<&str>,
         #[pyo3(from_py_with = numeric_arguments::store_ttl_seconds)] ttl_seconds: Option<f64>,
@@ -90,6 +94,7 @@ impl Db {
             .memory_limit_bytes(bytes_of(memory_limit_bytes).unwrap_or(default.memory_limit_bytes))
             .memtable_bytes(bytes_of(memtable_bytes).unwrap_or(default.memtable_bytes))
             .cache_bytes(bytes_of(cache_bytes))
+            .background_threads(background_threads.unwrap_or(default.background_threads))
             .ttl(ttl_of(ttl_seconds)?)
             .stats_level(stats_level_of(stats_level)?)
             .access(if read_only {

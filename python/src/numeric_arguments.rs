@@ -56,6 +56,7 @@ pub(crate) mod backup {
 }
 
 optional_integers! {
+    background_threads: usize,
     number: u64,
     ttl_seconds: u32,
 }

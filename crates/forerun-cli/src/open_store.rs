@@ -80,6 +80,9 @@ pub struct StoreOptions {
         help_heading = "Store options"
     )]
     pub cache: Option<usize>,
+    /// Threads that compact runs, from 1 to 64; by default half of the cores, from 2 to 4
+    #[arg(long, value_name = "NUMBER", help_heading = "Store options")]
+    pub background_threads: Option<usize>,
     /// Compression of what is written to runs: none, lz4, zstd, zstd:LEVEL or
     /// zstd:LEVEL:DICTIONARY_SIZE, such as zstd:6:16KiB
     #[arg(
@@ -171,6 +174,8 @@ impl StoreOptions {
         };
         let options = Options::default();
         let memory_limit_bytes = self.memory_limit.unwrap_or(options.memory_limit_bytes);
+        let background_threads = self.background_threads;
+        let background_threads = background_threads.unwrap_or(options.background_threads);
         let (run, mut tree) = (options.run.compression(self.compression), options.tree);
         if let Some(compression) = self.bottommost_compression {
             tree = tree.bottommost_compression(compression);
@@ -183,6 +188,7 @@ impl StoreOptions {
             .memory_limit_bytes(memory_limit_bytes)
             .memtable_bytes(self.memtable)
             .cache_bytes(self.cache)
+            .background_threads(background_threads)
             .checks(checks)
             .recovery(recovery);
         let db = options

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_core::sync::{OnceLock, SIMULATED};
+use forerun_core::sync::{OnceLock, SIMULATED, thread};
 use forerun_core::{Pages, memory_limit, setters};
 
 use crate::cache::VerifyChecksums;
@@ -68,7 +68,8 @@ pub enum Access {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Background {
-    /// Background threads. A store has one for each, and one that syncs the log.
+    /// Background threads. A store has one that flushes, one that syncs the log, and
+    /// [`Options::background_threads`] that compact.
     #[default]
     Threads,
     /// The thread whose call causes the work, before the call returns: in a store, the write that
@@ -175,8 +176,12 @@ pub struct Options {
     pub verify_checksums: VerifyChecksums,
     /// The shape of the tree of runs. Default: as in [`TreeOptions`].
     pub tree: TreeOptions,
-    /// Which threads flush memtables and compact runs. Default: two background threads.
+    /// Which threads flush memtables and compact runs. Default: background threads.
     pub background: Background,
+    /// How many background threads compact runs, from 1 to 64. They compact several keyspaces, or
+    /// parts of one, at once. All but one may be busy with long compactions: one is left for level
+    /// 0, for which writers may wait. Default: half of the cores, from 2 to 4.
+    pub background_threads: usize,
     /// How durable `put` and `delete` are. Default: [`Durability::Buffered`].
     pub durability: Durability,
     /// Whether lookups verify every entry that they pass. Default: off.
@@ -206,6 +211,9 @@ pub struct Options {
     pub keyspaces: Vec<(String, KeyspaceOptions)>,
 }
 
+/// More threads would only share the bandwidth of the disk.
+const BACKGROUND_THREADS_MAX: usize = 64;
+
 /// Enough for the longest value where the process may use four times as much.
 fn default_memory_limit_bytes() -> usize {
     const BYTES_MAX: usize = VALUE_BYTES_MAX + VALUE_BYTES_MAX / 4;
@@ -219,6 +227,18 @@ fn default_memory_limit_bytes() -> usize {
         let quarter = memory_limit().map_or(u64::MAX, |limit| limit.bytes / 4);
         usize::try_from(quarter).map_or(BYTES_MAX, |quarter| quarter.clamp(BYTES_MIN, BYTES_MAX))
     })
+}
+
+/// Compactions leave half of the cores to reads and writes.
+fn default_background_threads() -> usize {
+    const THREADS_MIN: usize = 2;
+    const THREADS_MAX: usize = 4;
+    if SIMULATED {
+        // As above.
+        return THREADS_MIN;
+    }
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    (cores / 2).clamp(THREADS_MIN, THREADS_MAX)
 }
 
 impl Default for Options {
@@ -237,6 +257,7 @@ impl Default for Options {
             verify_checksums: VerifyChecksums::default(),
             tree: TreeOptions::default(),
             background: Background::default(),
+            background_threads: default_background_threads(),
             durability: Durability::default(),
             checks: MemoryChecks::Off,
             recovery: Recovery::default(),
@@ -263,6 +284,7 @@ setters! {
         verify_checksums: VerifyChecksums,
         tree: TreeOptions,
         background: Background,
+        background_threads: usize,
         durability: Durability,
         checks: MemoryChecks,
         recovery: Recovery,
@@ -353,6 +375,15 @@ impl Options {
         // At most half of this limit is one memtable.
         let limit_min = 2 * MEMTABLE_BYTES_MIN;
         check_bytes("memory_limit_bytes", self.memory_limit_bytes, limit_min)?;
+        if !(1..=BACKGROUND_THREADS_MAX).contains(&self.background_threads) {
+            return Err(Error::BadOption {
+                option: "background_threads",
+                reason: format!(
+                    "{} threads: from 1 to {BACKGROUND_THREADS_MAX} can compact",
+                    self.background_threads
+                ),
+            });
+        }
         if self.access == Access::ReadOnly && self.create == Create::MustBeNew {
             return Err(Error::BadOption {
                 option: "create",
@@ -454,6 +485,7 @@ impl fmt::Debug for Options {
             .field("verify_checksums", &self.verify_checksums)
             .field("tree", &self.tree)
             .field("background", &self.background)
+            .field("background_threads", &self.background_threads)
             .field("durability", &self.durability)
             .field("checks", &self.checks)
             .field("recovery", &self.recovery)

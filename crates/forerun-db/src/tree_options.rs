@@ -42,7 +42,7 @@ pub struct TreeOptions {
     /// merged with each other. Default: 64 MiB.
     pub run_bytes: u64,
     /// The maximum number of bytes that flushes and compactions together write per second; `None`
-    /// for no limit. Default: none.
+    /// for no limit. Flushes and compactions of level 0 do not wait for the rest. Default: none.
     pub write_rate_bytes: Option<u64>,
     /// The compression of each level, from level 0, which flushes write, to level 6, which has most
     /// of the data and which ingestions are written for. `None`, the default:

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forerun_core::sync::thread::{self, JoinHandle};
+use forerun_core::sync::time;
 
 use super::Inner;
-use super::background_work::Task;
+use super::background_work::{EventCount, Task};
 use crate::events::BackgroundTask;
 use crate::panics;
 use crate::wal::unsynced_segments::UnsyncedSegments;
@@ -46,10 +47,9 @@ impl Workers {
     }
 
     fn start_all(&mut self, inner: &Arc<Inner>) -> Result<()> {
-        for (name, task) in [
-            ("forerun-flush", Task::Flush),
-            ("forerun-compact", Task::Compact),
-        ] {
+        let compact = ("forerun-compact", Task::Compact);
+        let compact = std::iter::repeat_n(compact, inner.options.background_threads);
+        for (name, task) in compact.chain([("forerun-flush", Task::Flush)]) {
             self.start_one(inner, name, move |worker| worker.run_worker(name, task))?;
         }
         if let Some(commit) = inner.write_path.commit() {
@@ -92,6 +92,7 @@ impl Inner {
     /// Does one kind of work whenever there is any, until the store is closed.
     fn run_worker(&self, name: &str, task: Task) {
         while let Some(events) = self.work.event_count() {
+            let begun = time::now();
             let worked = self.guard("working in the background", || {
                 self.tree.obsolete_files.purge();
                 let has_worked = match task {
@@ -99,30 +100,21 @@ impl Inner {
                     Task::Compact => self.compact_one()?,
                 };
                 if has_worked {
-                    self.keyspaces.load().load_filters();
+                    self.load_filters();
                 }
                 Ok(has_worked)
             });
             match worked {
                 Ok(true) => self.work.note_done(task),
                 Ok(false) => {
-                    self.work.clear(task);
-                    // These become due as time passes, without an event.
                     let timeout = match task {
-                        Task::Flush => None,
+                        Task::Flush => {
+                            self.work.clear(task, events);
+                            None
+                        }
                         Task::Compact => {
-                            let is_within_budget = self.tree.cache.evict_to_budget();
-                            let keyspaces = self.keyspaces.load();
-                            [
-                                keyspaces.expiry_check_interval(),
-                                keyspaces.compaction_retry(|keyspace| {
-                                    self.compaction_score_of(keyspace)
-                                }),
-                                (!is_within_budget).then_some(EVICT_AGAIN),
-                            ]
-                            .into_iter()
-                            .flatten()
-                            .min()
+                            self.clear_compact(events);
+                            self.due_without_event()
                         }
                     };
                     self.work.sleep(task, events, timeout);
@@ -139,11 +131,47 @@ impl Inner {
                     tracing::error!(%error, path = %self.path.display(), "{name} failed, and will \
                         try again");
                     self.notify_of_error(task.into(), &error);
-                    self.work.note_failed(task, error);
+                    self.work.note_failed(task, error, begun);
                     self.work.sleep(task, events, None);
                 }
             }
         }
+    }
+
+    /// Notes that nothing was to be compacted when the event count was `seen`.
+    fn clear_compact(&self, seen: EventCount) {
+        // None begins while this is locked, and another thread's may still fail.
+        let catalog = self.tree.catalog();
+        if catalog.running().is_empty() {
+            self.work.clear(Task::Compact, seen);
+        }
+    }
+
+    /// Loads filters that did not fit into memory before.
+    pub(super) fn load_filters(&self) {
+        let _one_at_a_time = self.tree.lock_filters();
+        self.keyspaces.load().load_filters();
+    }
+
+    /// How soon to look for what becomes due as time passes, without an event.
+    fn due_without_event(&self) -> Option<Duration> {
+        let is_within_budget = self.tree.cache.evict_to_budget();
+        let _picking = self.tree.lock_picking();
+        let keyspaces = self.keyspaces.load();
+        [
+            keyspaces.expiry_check_interval(),
+            keyspaces.compaction_retry(|keyspace, retry_at| {
+                let catalog = self.tree.catalog();
+                let running = catalog.running().in_keyspace(keyspace.id());
+                let is_retried = running.has_begun_since(retry_at);
+                drop(catalog);
+                !is_retried && self.compaction_score_of(keyspace) >= 1.0
+            }),
+            (!is_within_budget).then_some(EVICT_AGAIN),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Syncs the log's full segments until the store is closed or a sync fails.
@@ -155,20 +183,29 @@ impl Inner {
         }
     }
 
-    /// Does all pending work in this thread.
+    /// Does all pending work in this thread, except what other threads are doing.
     pub(super) fn run_all_work(&self) -> Result<()> {
-        self.guard("flushing and compacting", || {
-            let mut has_worked = false;
-            while self.flush_one()? || self.compact_one()? {
-                has_worked = true;
-            }
-            if has_worked {
-                self.keyspaces.load().load_filters();
-            }
-            Ok(())
-        })?;
-        self.work.note_done(Task::Flush);
-        self.work.note_done(Task::Compact);
+        while self.run_work()? {}
         Ok(())
+    }
+
+    /// Flushes or compacts once in this thread. Returns `false` if there is nothing to do but what
+    /// other threads are doing.
+    pub(super) fn run_work(&self) -> Result<bool> {
+        let done = self.guard("flushing and compacting", || {
+            let done = if self.flush_one()? {
+                Task::Flush
+            } else if self.compact_one()? {
+                Task::Compact
+            } else {
+                return Ok(None);
+            };
+            self.load_filters();
+            Ok(Some(done))
+        })?;
+        if let Some(task) = done {
+            self.work.note_done(task);
+        }
+        Ok(done.is_some())
     }
 }

@@ -104,17 +104,22 @@ impl BackgroundWork {
         self.changed.notify_all();
     }
 
-    /// Records that there is no work left that could fail.
-    pub(super) fn clear(&self, task: Task) {
-        *self.lock().failing(task) = None;
+    /// Records that there was no work that could fail when the event count was `seen`, and that no
+    /// other thread is doing any. The count may have changed since: another thread has done work,
+    /// which may have failed.
+    pub(super) fn clear(&self, task: Task, seen: EventCount) {
+        let mut state = self.lock();
+        if state.events == seen.0 {
+            *state.failing(task) = None;
+        }
     }
 
-    /// Records that work has failed, and increments the event count.
-    pub(super) fn note_failed(&self, task: Task, error: Error) {
+    /// Records that work that began at `begun` has failed, and increments the event count.
+    pub(super) fn note_failed(&self, task: Task, error: Error, begun: Instant) {
         let mut state = self.lock();
         state.events += 1;
         let failing = state.failing(task);
-        *failing = Some(Failing::again(failing.as_ref(), error, time::now()));
+        *failing = Some(Failing::again(failing.as_ref(), error, begun, time::now()));
         drop(state);
         self.changed.notify_all();
     }
@@ -182,9 +187,11 @@ impl BackgroundWork {
         while !self.is_stopping() {
             let now = time::now();
             let has_changed = state.events != seen.0;
-            let left = match state.failing(task) {
-                Some(failing) => Some(failing.wait_left(now)),
+            let retry_left = state.failing(task).as_ref().map(|of| of.wait_left(now));
+            let left = match retry_left.filter(|left| !left.is_zero()) {
+                Some(left) => Some(left),
                 None if has_changed => return,
+                // If a retry is due, another thread is at it.
                 None => timeout.map(|limit| limit.saturating_sub(now - begun)),
             };
             state = match left {
@@ -271,7 +278,7 @@ mod tests {
     fn a_worker_that_failed_tries_again_after_a_while_whatever_others_do() {
         let work = BackgroundWork::default();
         let begun = Instant::now();
-        work.note_failed(Task::Flush, Error::LogOff);
+        work.note_failed(Task::Flush, Error::LogOff, time::now());
         let seen = work.event_count().unwrap();
         work.note_done(Task::Compact);
         work.notify();
@@ -284,16 +291,27 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_without_work_sleeps_while_another_tries_again() {
+        let work = BackgroundWork::default();
+        work.note_failed(Task::Compact, Error::LogOff, time::now());
+        work.retry(time::now());
+        let (begun, limit) = (Instant::now(), Duration::from_millis(20));
+        work.sleep(Task::Compact, work.event_count().unwrap(), Some(limit));
+        assert!(begun.elapsed() >= limit);
+        assert!(work.failure().is_some());
+    }
+
+    #[test]
     fn waiters_learn_of_new_and_repeated_failures() {
         let work = BackgroundWork::default();
-        work.note_failed(Task::Flush, Error::LogOff);
+        work.note_failed(Task::Flush, Error::LogOff, time::now());
         assert!(work.check(Task::Flush, FailOn::Repeated).is_ok());
-        let asked = Instant::now();
+        let (asked, seen) = (Instant::now(), work.event_count().unwrap());
         work.retry(asked);
         let since = FailOn::Since(asked);
         assert!(work.check(Task::Flush, since).is_ok(), "an old failure");
-        work.sleep(Task::Flush, work.event_count().unwrap(), None);
-        work.note_failed(Task::Flush, Error::LogOff);
+        work.sleep(Task::Flush, seen, None);
+        work.note_failed(Task::Flush, Error::LogOff, time::now());
         assert!(work.check(Task::Compact, since).is_ok());
         assert!(work.check(Task::Flush, since).is_err());
         assert!(work.check(Task::Flush, FailOn::Repeated).is_err());

@@ -27,14 +27,37 @@ pub(super) struct Failing {
 }
 
 impl Failing {
-    /// Records a failed attempt. `before` describes the failure before it, if there was one.
-    pub(super) fn again(before: Option<&Failing>, error: Error, now: Instant) -> Failing {
+    /// Records the failure of an attempt that began at `begun`. `before` describes the failure
+    /// before it, if there was one. Several attempts that were in progress at once, and met the
+    /// same fault, are one.
+    pub(super) fn again(
+        before: Option<&Failing>,
+        error: Error,
+        begun: Instant,
+        now: Instant,
+    ) -> Failing {
+        if let Some(before) = before.filter(|before| !before.is_retried_by(begun)) {
+            return Failing {
+                error,
+                ..before.clone()
+            };
+        }
         let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
         Failing {
             retry_at: now + delay(attempts, &error),
             error,
             attempts,
         }
+    }
+
+    /// When the next attempt is due.
+    pub(super) fn retry_at(&self) -> Instant {
+        self.retry_at
+    }
+
+    /// Whether an attempt that began at this moment is a later one, whose result counts.
+    pub(super) fn is_retried_by(&self, begun: Instant) -> bool {
+        begun >= self.retry_at
     }
 
     /// How long until the next attempt.
@@ -78,8 +101,9 @@ mod tests {
         let now = Instant::now();
         let mut failing: Option<Failing> = None;
         let mut fail = || {
-            let next = Failing::again(failing.as_ref(), error.clone(), now);
-            let delay = next.wait_left(now);
+            let begun = failing.as_ref().map_or(now, Failing::retry_at);
+            let next = Failing::again(failing.as_ref(), error.clone(), begun, begun);
+            let delay = next.wait_left(begun);
             failing = Some(next);
             delay.as_millis() as u64
         };
@@ -105,13 +129,27 @@ mod tests {
     #[test]
     fn a_waiter_learns_of_failures_after_its_request() {
         let now = Instant::now();
-        let mut failing = Failing::again(None, Error::LogOff, now);
+        let mut failing = Failing::again(None, Error::LogOff, now, now);
         assert!(!failing.is_repeated());
         let asked = now + Duration::from_millis(1);
         failing.retry_now(asked);
         assert_eq!(failing.wait_left(asked), Duration::ZERO);
         assert!(!failing.has_failed_since(asked));
-        let failing = Failing::again(Some(&failing), Error::LogOff, asked);
+        let failing = Failing::again(Some(&failing), Error::LogOff, asked, asked);
         assert!(failing.has_failed_since(asked) && failing.is_repeated());
+    }
+
+    #[test]
+    fn attempts_that_meet_one_fault_at_once_are_one() {
+        let now = Instant::now();
+        let mut failing = Failing::again(None, Error::LogOff, now, now);
+        for _ in 0..3 {
+            failing = Failing::again(Some(&failing), Error::LogOff, now, now);
+            assert!(!failing.is_repeated() && !failing.is_retried_by(now));
+            assert_eq!(failing.wait_left(now), FIRST_DELAY);
+        }
+        let retry_at = failing.retry_at();
+        assert!(failing.is_retried_by(retry_at));
+        assert!(Failing::again(Some(&failing), Error::LogOff, retry_at, retry_at).is_repeated());
     }
 }

@@ -1,5 +1,11 @@
 //! Compaction: which runs are merged next, and how callers wait for it.
+//!
+//! ```text
+//!   lock picking, catalog ── pick, begin: its runs are taken ── unlock
+//!     ── read runs, write runs, beside other compactions ── install ── end: its runs are free
+//! ```
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use forerun_core::sync::time;
@@ -9,92 +15,157 @@ use super::background_work::{FailOn, Task};
 use super::directory::DirGuard;
 use super::install::MemTableChange;
 use super::keyspace_data::KeyspaceData;
-use super::tree::Tree;
+use super::running_compaction::RunningCompaction;
 use crate::events::{BackgroundTask, CompactionReason};
+use crate::ranges::Ranges;
 use crate::tree::build::Build;
+use crate::tree::catalog::Catalog;
 use crate::tree::compact::{Compacted, compact};
-use crate::tree::levels::Edit;
-use crate::tree::pick::{
-    Compaction, Existing, Obsolete, compaction_score, pick, pick_for_ranges, pick_full,
-};
+use crate::tree::levels::{Edit, Levels};
+use crate::tree::pick::{Compaction, Running, compaction_score, pick, pick_for_ranges};
 use crate::tree::retain::Retain;
-use crate::{Error, Result};
-
-/// Notes that a compaction has ended when this is dropped.
-struct RunningCompaction<'a>(&'a Tree);
-
-impl Drop for RunningCompaction<'_> {
-    fn drop(&mut self) {
-        self.0.catalog().end_compaction();
-    }
-}
+use crate::{Background, Error, Result};
 
 impl Inner {
-    /// Runs the most urgent compaction of all keyspaces. Returns `false` if none is due.
+    /// Runs the most urgent compaction of all keyspaces that may begin beside those that run.
+    /// Returns `false` if there is none.
     pub(super) fn compact_one(&self) -> Result<bool> {
         let guard = self.directory.enter()?;
-        let _one_at_a_time = self.tree.lock_compacting();
-        self.compact_most_urgent(&guard)
-    }
-
-    /// [`compact_one`](Self::compact_one) for a caller that holds the lock.
-    fn compact_most_urgent(&self, guard: &DirGuard<'_>) -> Result<bool> {
-        if self.remove_covered_runs(guard)? {
+        let picking = self.tree.lock_picking();
+        if self.remove_covered_runs(&guard)? {
             return Ok(true);
         }
         let keyspaces = self.keyspaces.load_full();
-        let now = time::now();
-        // A keyspace whose compaction failed recently waits, and others get their turn.
-        let may_be_tried = |keyspace: &&Arc<KeyspaceData>| {
-            let wait = keyspace.compaction_wait(now);
-            wait.is_none_or(|wait| wait.is_zero())
-        };
-        let mut due: Vec<(f64, &Arc<KeyspaceData>)> = keyspaces
-            .iter()
-            .filter(may_be_tried)
-            .map(|keyspace| (self.compaction_score_of(keyspace), keyspace))
-            .filter(|(compaction_score, _)| *compaction_score >= 1.0)
-            .collect();
-        due.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let picked = due.into_iter().find_map(|(_, keyspace)| {
-            let levels = Arc::clone(&keyspace.version.load().levels);
-            let tree = keyspace.options.load().tree;
-            let for_ranges = || {
-                Some((
-                    self.pick_for_ranges(keyspace)?,
-                    CompactionReason::RangeDeletions,
-                ))
-            };
-            pick(&levels, &tree, self.oldest_reader())
-                .map(|compaction| (compaction, CompactionReason::Level))
-                .or_else(for_ranges)
-                .map(|(compaction, reason)| (keyspace, compaction, reason))
-        });
-        match picked {
+        let due = self.begin_most_urgent(keyspaces.iter(), true)?;
+        drop((picking, keyspaces));
+        match due {
+            Some(due) => self.run_due(&guard, due).map(|()| true),
             None => Ok(false),
-            Some((keyspace, compaction, reason)) => {
-                match self.run_compaction(guard, keyspace, &compaction, reason) {
-                    // The failure concerns this keyspace only; others may have work.
-                    Err(error @ Error::CompactionFailed { .. }) => {
-                        self.notify_of_error(BackgroundTask::Compaction, &error);
-                        let path = self.path.display();
-                        tracing::error!(%error, %path, "a compaction failed, and will be tried \
-                            again");
-                        Ok(true)
-                    }
-                    result => result.map(|()| true),
-                }
-            }
         }
     }
 
-    /// How far a keyspace's levels exceed their targets. A compaction is due at 1 or more, and if
-    /// range deletions take too much memory.
+    /// Begins the most urgent compaction that a full compaction of a keyspace may delay: of that
+    /// keyspace, and of all others if no background threads compact them.
+    pub(super) fn begin_due_beside(
+        &self,
+        keyspace: &KeyspaceData,
+    ) -> Result<Option<RunningCompaction<'_>>> {
+        let _picking = self.tree.lock_picking();
+        let keyspaces = self.keyspaces.load_full();
+        let may_be_delayed = |of: &&Arc<KeyspaceData>| {
+            of.id() == keyspace.id() || self.options.background == Background::Caller
+        };
+        self.begin_most_urgent(keyspaces.iter().filter(may_be_delayed), false)
+    }
+
+    /// Begins the most urgent compaction of these keyspaces. The caller holds the lock for picking.
+    fn begin_most_urgent<'k>(
+        &self,
+        keyspaces: impl Iterator<Item = &'k Arc<KeyspaceData>>,
+        is_background: bool,
+    ) -> Result<Option<RunningCompaction<'_>>> {
+        let now = time::now();
+        let is_due = |keyspace: &&Arc<KeyspaceData>| self.compaction_score_of(keyspace) >= 1.0;
+        let due: Vec<_> = keyspaces.filter(is_due).collect();
+        if due.is_empty() {
+            return Ok(None);
+        }
+        // Under this lock the runs stay as they are.
+        let mut catalog = self.tree.catalog();
+        let running = catalog.running();
+        // One thread is left for level 0, for which writers may wait.
+        let is_level0_only =
+            is_background && running.deeper_in_background() >= self.deeper_compactions_max();
+        // While a full compaction waits, what it waits for does not become more.
+        let has_turn = |id| !is_background || !running.is_waiting(id);
+        let running_in = |id| {
+            let beside = running.in_keyspace(id);
+            beside.level0_only(is_level0_only || !has_turn(id))
+        };
+        // After a failure a keyspace waits, and others get their turn. Then a single compaction
+        // shows whether it fails again.
+        let may_be_tried = |of: &&Arc<KeyspaceData>| {
+            let is_tried = |at| running.in_keyspace(of.id()).has_begun_since(at);
+            let retry_at = of.compaction_retry_at();
+            retry_at.is_none_or(|at| at <= now && !is_tried(at))
+        };
+        let mut scored: Vec<_> = due
+            .into_iter()
+            .filter(may_be_tried)
+            .filter_map(|of| Some((of, catalog.runs_of(of.id())?, running_in(of.id()))))
+            .map(|(of, runs, beside)| {
+                let score = self.score(of, &runs.levels, &runs.ranges, &beside);
+                (score, of, runs, beside)
+            })
+            .filter(|(score, ..)| *score >= 1.0)
+            .collect();
+        scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let picked = scored.into_iter().find_map(|(_, of, runs, beside)| {
+            let tree = of.options.load().tree;
+            let for_ranges = || {
+                let picked = self.pick_for_ranges(of, &runs.levels, &runs.ranges, &beside)?;
+                Some((picked, CompactionReason::RangeDeletions))
+            };
+            pick(&runs.levels, &tree, self.oldest_reader(), &beside)
+                .map(|compaction| (compaction, CompactionReason::Level))
+                .or_else(for_ranges)
+                .map(|picked| (of, picked))
+        });
+        let Some((keyspace, picked)) = picked else {
+            return Ok(None);
+        };
+        catalog.write_again()?;
+        let begun = RunningCompaction::begin(self, &mut catalog, keyspace, picked, is_background);
+        Ok(begun)
+    }
+
+    /// How many background threads may compact levels below level 0 at a time.
+    fn deeper_compactions_max(&self) -> usize {
+        match self.options.background {
+            Background::Threads => self.options.background_threads.saturating_sub(1).max(1),
+            Background::Caller => usize::MAX,
+        }
+    }
+
+    /// Runs a compaction that was due. A failure that concerns its keyspace only is not the
+    /// caller's.
+    pub(super) fn run_due(&self, guard: &DirGuard<'_>, due: RunningCompaction<'_>) -> Result<()> {
+        match self.run_compaction(guard, due) {
+            // The failure concerns this keyspace only; others may have work.
+            Err(error @ Error::CompactionFailed { .. }) => {
+                self.notify_of_error(BackgroundTask::Compaction, &error);
+                let path = self.path.display();
+                tracing::error!(%error, %path, "a compaction failed, and will be tried again");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// How far a keyspace's levels exceed their targets, with the runs that are being compacted. A
+    /// compaction is due at 1 or more, and if range deletions take too much memory.
     pub(super) fn compaction_score_of(&self, keyspace: &KeyspaceData) -> f64 {
         let version = keyspace.version.load();
+        self.score(
+            keyspace,
+            &version.levels,
+            &version.ranges,
+            &Running::default(),
+        )
+    }
+
+    /// How far a keyspace's levels exceed their targets beside the compactions that run.
+    fn score(
+        &self,
+        keyspace: &KeyspaceData,
+        levels: &Levels,
+        ranges: &Ranges,
+        running: &Running<'_>,
+    ) -> f64 {
         let tree = keyspace.options.load().tree;
-        let score = compaction_score(&version.levels, &tree, || self.oldest_reader());
-        if score < 1.0 && self.pick_for_ranges(keyspace).is_some() {
+        let score = compaction_score(levels, &tree, running, || self.oldest_reader());
+        let is_due = |picked: Option<Compaction>| picked.is_some();
+        if score < 1.0 && is_due(self.pick_for_ranges(keyspace, levels, ranges, running)) {
             1.0
         } else {
             score
@@ -102,16 +173,21 @@ impl Inner {
     }
 
     /// A compaction that gets rid of range deletions, if they take too much memory.
-    fn pick_for_ranges(&self, keyspace: &KeyspaceData) -> Option<Compaction> {
-        let version = keyspace.version.load();
-        if version.ranges.is_empty() {
+    fn pick_for_ranges(
+        &self,
+        keyspace: &KeyspaceData,
+        levels: &Levels,
+        ranges: &Ranges,
+        running: &Running<'_>,
+    ) -> Option<Compaction> {
+        if ranges.is_empty() || running.is_level0_only() {
             return None;
         }
         let limit_bytes = self.memtables.flushed_ranges_due_bytes();
         let tree = keyspace.options.load().tree;
-        let picked = pick_for_ranges(&version.levels, &tree, &version.ranges, limit_bytes)?;
+        let picked = pick_for_ranges(levels, &tree, ranges, limit_bytes, running)?;
         // Versions that an older snapshot sees stay, and so do the range deletions.
-        let largest = version.ranges.largest_sequence();
+        let largest = ranges.largest_sequence();
         let (snapshots, _) = self.list_readers(keyspace);
         let all_see_them = snapshots.iter().all(|snapshot| *snapshot >= largest);
         all_see_them.then_some(picked)
@@ -150,15 +226,20 @@ impl Inner {
             let is_left = |keyspace: &Arc<KeyspaceData>| {
                 self.compaction_score_of(keyspace) >= 1.0 && failed(keyspace).is_none()
             };
-            let is_done = is_flushed && !keyspaces.iter().any(is_left);
+            // No compaction begins between the two.
+            let picking = self.tree.lock_picking();
+            let is_done = is_flushed && !self.is_compacting() && !keyspaces.iter().any(is_left);
+            drop(picking);
             if !self.work.done_or_fails(is_done, Task::Compact, fail_on)? {
                 return Ok(false);
             }
             keyspaces.iter().find_map(failed).map_or(Ok(true), Err)
         })?;
-        // The thread that did the last piece of work holds what it replaced until that work ends.
+        // A thread that flushes, looks for work or loads filters holds what was replaced until it
+        // is done.
         drop(self.tree.lock_flushing());
-        drop(self.tree.lock_compacting());
+        drop(self.tree.lock_picking());
+        drop(self.tree.lock_filters());
         // Runs that only a failed manifest names are kept until a manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
@@ -171,7 +252,7 @@ impl Inner {
     /// Removes runs in which everything has expired or was deleted by range. Returns `false` if
     /// there are none.
     fn remove_covered_runs(&self, guard: &DirGuard<'_>) -> Result<bool> {
-        let mut edits = self.tree.edits();
+        let mut covered: Vec<(u32, Edit)> = Vec::new();
         for keyspace in self.keyspaces.load().iter() {
             let version = keyspace.version.load_full();
             if version.ranges.is_empty() && keyspace.expiry.is_none() {
@@ -186,15 +267,25 @@ impl Inner {
                     expired_sequence,
                     ..Edit::default()
                 };
-                *edits.edit_mut(keyspace.id()) = edit;
+                covered.push((keyspace.id(), edit));
+            }
+        }
+        if covered.is_empty() {
+            return Ok(false);
+        }
+        let catalog = self.tree.catalog();
+        let mut edits = self.tree.edits();
+        for (id, mut edit) in covered {
+            leave_taken(&catalog, id, &mut edit);
+            if !edit.removed.is_empty() {
+                *edits.edit_mut(id) = edit;
             }
         }
         if edits.is_empty() {
-            Ok(false)
-        } else {
-            self.install(guard, edits, MemTableChange::Same)
-                .map(|()| true)
+            return Ok(false);
         }
+        self.install_in(catalog, guard, edits, MemTableChange::Same)
+            .map(|()| true)
     }
 
     /// Returns the sequence numbers at which readers read a keyspace, and the sequence number up to
@@ -219,87 +310,30 @@ impl Inner {
         }
     }
 
-    /// Flushes, then compacts everything in some keyspaces down to the last level.
-    pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
-        self.flush_all()?;
-        self.guard("compacting", || self.merge_all(keyspaces))?;
-        self.keyspaces.load().load_filters();
-        Ok(())
-    }
-
-    /// Merges the runs of some keyspaces into their last levels.
-    fn merge_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
-        // A compaction in progress may not know of what was deleted last.
-        let none_runs = self.tree.lock_compacting();
-        let existing = self.tree.catalog().existing();
-        drop(none_runs);
-        let mut failure = None;
-        for keyspace in keyspaces {
-            match self.merge(keyspace, existing) {
-                // The failure concerns this keyspace only; the others can still be compacted.
-                Err(error @ Error::CompactionFailed { .. }) => {
-                    failure.get_or_insert(error);
-                }
-                result => result?,
-            }
-        }
-        failure.map_or(Ok(()), Err)
-    }
-
-    /// Merges what existed in a keyspace into its last level.
-    fn merge(&self, keyspace: &KeyspaceData, existing: Existing) -> Result<()> {
-        loop {
-            let guard = self.directory.enter()?;
-            let _one_at_a_time = self.tree.lock_compacting();
-            // The lock is not fair: the background thread, which waits for it too, may never get
-            // it. So its work is done here, in turns, and writers do not wait for the last step.
-            if self.compact_most_urgent(&guard)? {
-                self.work.notify();
-            }
-            let version = keyspace.version.load();
-            let tree = keyspace.options.load().tree;
-            let (_, expired_sequence) = self.list_readers(keyspace);
-            let obsolete = Obsolete {
-                ranges: &version.ranges,
-                expired_sequence,
-            };
-            let picked = pick_full(&version.levels, &tree, existing, obsolete);
-            drop(version);
-            let Some(compaction) = picked else { break };
-            self.run_compaction(&guard, keyspace, &compaction, CompactionReason::Requested)?;
-        }
-        Ok(())
-    }
-
     /// Runs a compaction. If runs cannot be read or written, the error names the keyspace, the only
     /// one affected.
-    fn run_compaction(
+    pub(super) fn run_compaction(
         &self,
         guard: &DirGuard<'_>,
-        keyspace: &KeyspaceData,
-        compaction: &Compaction,
-        reason: CompactionReason,
+        running: RunningCompaction<'_>,
     ) -> Result<()> {
-        let mut catalog = self.tree.catalog();
-        catalog.write_again()?;
-        if !catalog.begin_compaction(keyspace.id(), compaction) {
-            // The caller picks again.
+        let keyspace = &running.keyspace;
+        let Some(compaction) = running.compaction() else {
             return Ok(());
-        }
-        drop(catalog);
-        let _running = RunningCompaction(&self.tree);
-        self.notify_of_compaction(keyspace, reason, compaction, || {
-            self.merge_runs(guard, keyspace, compaction)
+        };
+        self.notify_of_compaction(keyspace, running.reason, compaction, || {
+            self.merge_runs(guard, &running, compaction)
         })
     }
 
-    /// [`run_compaction`](Self::run_compaction), once it is certain that the runs are there.
+    /// Merges the runs of a compaction and installs the result.
     fn merge_runs(
         &self,
         guard: &DirGuard<'_>,
-        keyspace: &KeyspaceData,
+        running: &RunningCompaction<'_>,
         compaction: &Compaction,
     ) -> Result<Compacted> {
+        let keyspace = &running.keyspace;
         let run_bytes = compaction.run_bytes(&keyspace.options.load().tree);
         // Do not hold the super version that long: it holds memtables.
         let ranges = Arc::clone(&keyspace.version.load().ranges);
@@ -307,21 +341,21 @@ impl Inner {
         let retain = Retain::new(keyspace.order().clone(), snapshots)
             .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
-        let build = self.build(keyspace, compaction.into, run_bytes);
-        let mut done = match compact(compaction, retain, &build) {
+        let mut build = self.build(keyspace, compaction.into, run_bytes);
+        build.is_urgent = compaction.from == 0;
+        let mut done = match compact(compaction, &running.older, retain, &build) {
             Ok(done) => done,
             Err(Error::Closed) => return Err(Error::Closed),
             Err(error) => {
-                let failed = keyspace.note_compaction(Err(error));
+                let failed = keyspace.note_compaction(running.begun, Err(error));
                 self.note_pressure();
-                self.work.notify();
                 return failed.map(|()| Compacted::default());
             }
         };
         done.edit.expired_sequence = expired_sequence;
         let edit = std::mem::take(&mut done.edit);
         let edits = self.tree.edits().with(keyspace.id(), edit);
-        keyspace.note_compaction(Ok(()))?;
+        keyspace.note_compaction(running.begun, Ok(()))?;
         self.install(guard, edits, MemTableChange::Same)?;
         self.tree.count(|counts| {
             counts.compactions += 1;
@@ -330,7 +364,6 @@ impl Inner {
             counts.dropped_entries += done.dropped;
             counts.dropped_deletions += done.dropped_deletions;
         });
-        self.work.notify();
         Ok(done)
     }
 
@@ -344,4 +377,19 @@ impl Inner {
         let stop = self.work.stop_flag();
         self.tree.build(keyspace, level, run_bytes, stop)
     }
+}
+
+/// Leaves those runs that a compaction has taken, or that are gone. A compaction writes what it
+/// keeps of a run once more; if the run were removed meanwhile, the range deletions that cover what
+/// it holds might be forgotten.
+fn leave_taken(catalog: &Catalog, keyspace: u32, edit: &mut Edit) {
+    let Some(runs) = catalog.runs_of(keyspace) else {
+        edit.removed.clear();
+        return;
+    };
+    let running = catalog.running().in_keyspace(keyspace);
+    let free = runs.levels.runs().map(|(_, run)| run);
+    let free = free.filter(|run| !running.takes(run));
+    let free: HashSet<u64> = free.map(|run| run.number()).collect();
+    edit.removed.retain(|number| free.contains(number));
 }

@@ -13,6 +13,7 @@
 //! are slowed down to a rate that compaction can sustain.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forerun_core::sync::time;
 
@@ -29,6 +30,9 @@ use crate::tree::levels::Edit;
 use crate::tree::range_run::{RANGE_RUNS_MAX, write_range_run};
 use crate::tree::retain::Retain;
 use crate::{Background, Error, Result};
+
+/// How long a caller without background threads waits until it looks for work again.
+const OTHERS_WAIT_MAX: Duration = Duration::from_millis(10);
 
 impl Inner {
     /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
@@ -100,7 +104,12 @@ impl Inner {
                 return Err(panicked);
             }
             match self.options.background {
-                Background::Caller => self.run_all_work()?,
+                Background::Caller => {
+                    // What the caller waits for may be in the hands of another thread.
+                    if !self.run_work()? {
+                        self.work.wait_timeout(events, OTHERS_WAIT_MAX);
+                    }
+                }
                 Background::Threads => self.work.wait(events),
             }
         }

@@ -19,7 +19,7 @@ fn a_full_level_0_stops_writes_to_its_keyspace_only() {
         .tree(tree.level0_stop_runs(4));
     let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
     let [full, other] = ["full", "other"].map(|name| db.keyspace(name).unwrap());
-    let compacting = db.inner().unwrap().tree.lock_compacting();
+    let compacting = db.inner().unwrap().tree.lock_picking();
     for round in 0..4_u8 {
         full.put([round], b"value").unwrap();
         full.put([100 + round], b"value").unwrap();

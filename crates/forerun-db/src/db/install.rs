@@ -12,12 +12,15 @@
 
 use std::sync::Arc;
 
+use forerun_core::sync::MutexGuard;
+
 use super::Inner;
 use super::directory::DirGuard;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{FrozenMemTables, MemTableSet};
 use super::super_version::Table;
 use crate::Result;
+use crate::tree::catalog::Catalog;
 use crate::tree::pending_edits::PendingEdits;
 use crate::wal::log_file;
 
@@ -109,11 +112,21 @@ impl Inner {
     /// are now obsolete. The guard proves that the directory is still ours.
     pub(super) fn install(
         &self,
+        guard: &DirGuard<'_>,
+        edits: PendingEdits,
+        memtables: MemTableChange<'_>,
+    ) -> Result<()> {
+        self.install_in(self.tree.catalog(), guard, edits, memtables)
+    }
+
+    /// [`install`](Self::install) for a caller that has locked the catalog.
+    pub(super) fn install_in(
+        &self,
+        mut catalog: MutexGuard<'_, Catalog>,
         _guard: &DirGuard<'_>,
         edits: PendingEdits,
         memtables: MemTableChange<'_>,
     ) -> Result<()> {
-        let mut catalog = self.tree.catalog();
         let flushed_sequence = match &memtables {
             MemTableChange::Same => None,
             MemTableChange::Flushed(flushed) => Some(flushed.last_sequence),

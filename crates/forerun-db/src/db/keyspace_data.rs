@@ -6,12 +6,12 @@
 //! ```
 //!
 //! All keyspaces share the log, its sequence numbers, the memory for memtables, the page cache and
-//! the two background threads. Each has its own memtables and its own tree of runs, since its keys
+//! the background threads. Each has its own memtables and its own tree of runs, since its keys
 //! order them.
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use forerun_core::Pages;
@@ -252,14 +252,15 @@ impl KeyspaceData {
         }
     }
 
-    /// Records the result of a compaction. Returns its error with the keyspace's name.
-    pub(super) fn note_compaction(&self, result: Result<()>) -> Result<()> {
+    /// Records the result of a compaction that began at `begun`. Returns its error with the
+    /// keyspace's name. After one that began before the last failure, the next may still fail.
+    pub(super) fn note_compaction(&self, begun: Instant, result: Result<()>) -> Result<()> {
         let mut compaction = self.compaction();
         let Err(error) = result else {
-            *compaction = None;
+            compaction.take_if(|failing| failing.is_retried_by(begun));
             return Ok(());
         };
-        let failing = Failing::again(compaction.as_ref(), error, time::now());
+        let failing = Failing::again(compaction.as_ref(), error, begun, time::now());
         let failed = self.compaction_failed(&failing);
         *compaction = Some(failing);
         Err(failed)
@@ -282,9 +283,9 @@ impl KeyspaceData {
         Some(self.compaction_failed(failing))
     }
 
-    /// How long the next compaction still waits after a failure; `None` if none failed.
-    pub(super) fn compaction_wait(&self, now: Instant) -> Option<Duration> {
-        self.compaction().as_ref().map(|of| of.wait_left(now))
+    /// When the next compaction is due after a failure; `None` if none failed.
+    pub(super) fn compaction_retry_at(&self) -> Option<Instant> {
+        self.compaction().as_ref().map(Failing::retry_at)
     }
 
     /// Retries a failed compaction at once.

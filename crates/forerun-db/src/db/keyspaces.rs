@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use forerun_core::sync::time;
@@ -157,15 +157,17 @@ impl KeyspaceSet {
         KeyspaceSet::new(self.iter().filter(|keyspace| keyspace.id() != id).cloned())
     }
 
-    /// How soon a failed compaction is to be retried, if one failed. `score` is the compaction
-    /// score of a keyspace.
+    /// How soon a failed compaction is to be retried, if one failed. `is_left` returns whether a
+    /// keyspace is to be compacted and no thread is retrying since this moment.
     pub(super) fn compaction_retry(
         &self,
-        score: impl Fn(&KeyspaceData) -> f64,
+        is_left: impl Fn(&KeyspaceData, Instant) -> bool,
     ) -> Option<Duration> {
         let now = time::now();
-        let failing = self.iter().filter(|keyspace| score(keyspace) >= 1.0);
-        let waits = failing.filter_map(|keyspace| keyspace.compaction_wait(now));
+        let waits = self.iter().filter_map(|keyspace| {
+            let retry_at = keyspace.compaction_retry_at()?;
+            is_left(keyspace, retry_at).then(|| retry_at.saturating_duration_since(now))
+        });
         waits.min().map(|wait| wait.max(COMPACTION_RETRY_MIN))
     }
 

@@ -23,7 +23,8 @@
 //! - `write_controller.rs`: the rate of writes. `snapshots.rs`: the live snapshots.
 //! - `directory.rs`: the right to change the directory, which stays locked while anyone has it.
 //! - `background_work.rs`: how threads wait for each other. `background.rs`: the threads that
-//!   flush and compact; `backoff.rs`: when failed work is retried.
+//!   flush and compact; `backoff.rs`: when failed work is retried. `running_compaction.rs`: what a
+//!   thread holds while it compacts; `full_compaction.rs`: compaction of everything on request.
 //!
 //! A method is in the part whose locks it takes; what needs several parts is a method of `Inner`,
 //! in the file of its task. `maintenance.rs` has flushing, compacting, checking and copying on
@@ -39,15 +40,18 @@
 //!   closed            closing.rs     while the store is closed
 //!   └─ active         memtables.rs   shared by writes; exclusive to freeze, ingest, drop a keyspace
 //!      └─ DirGuard    directory.rs   while files are written; closing waits for it
-//!         └─ flushing -> compacting  tree.rs        one flush, one compaction at a time
-//!            └─ catalog              tree.rs        also for a change of the set of keyspaces
-//!               └─ snapshots         snapshots.rs   while a sequence number is chosen
+//!         └─ flushing             tree.rs        one flush at a time
+//!         └─ picking              tree.rs        while the next compaction is picked
+//!         └─ filters              tree.rs        while filters are loaded
+//!            └─ catalog           tree.rs        also for a change of the set of keyspaces
+//!               └─ snapshots      snapshots.rs   while a sequence number is chosen
 //!                  └─ locks of a few instructions: the queue of the log, frozen memtable sets,
 //!                     early sequence numbers, marks of the clock, background work, …
 //! ```
 //!
-//! Closing holds only `closed` while it waits. A thread that waits for a flush or a compaction
-//! holds at most `active`, since flushes and compactions never take it. Reads take only locks of
+//! Closing holds only `closed` while it waits. A compaction holds only a `DirGuard` while it runs;
+//! the catalog knows its runs. A thread that waits for a flush or a compaction holds at most
+//! `active`, since flushes and compactions never take it. Reads take only locks of
 //! the last line.
 
 mod background;
@@ -66,6 +70,7 @@ mod dead_ranges;
 mod dead_walk;
 mod directory;
 mod flush;
+mod full_compaction;
 mod held_memory;
 mod ingest;
 mod install;
@@ -86,6 +91,7 @@ mod operation_counters;
 mod published_sequence;
 mod readable;
 mod replay;
+mod running_compaction;
 mod snapshot;
 mod snapshots;
 mod source_cursor;

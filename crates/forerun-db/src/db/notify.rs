@@ -1,8 +1,8 @@
 //! What begins and ends is timed, and told to the listener.
 //!
-//! The listener is called with no lock that reads, writes or statistics take. During flushes and
-//! compactions, the thread holds the lock that makes them happen one at a time, and so the listener
-//! receives them in their order.
+//! The listener is called with no lock that reads, writes or statistics take. During flushes, the
+//! thread holds the lock that makes them happen one at a time, and so the listener receives them in
+//! their order. Compactions run at once, and so do calls about them.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -21,9 +21,11 @@ pub(super) struct Tree {
     dir: PathBuf,
     /// Held during a flush, so that memtable sets become runs in order.
     flushing: Mutex<()>,
-    /// Held during a compaction.
-    compacting: Mutex<()>,
+    /// Held while the next compaction is picked.
+    picking: Mutex<()>,
     catalog: Mutex<Catalog>,
+    /// Held while filters are loaded.
+    filters: Mutex<()>,
     /// Held while what writes have to wait for is noted.
     pressure: Mutex<()>,
     pub(super) limiter: RateLimiter,
@@ -50,10 +52,11 @@ impl Tree {
             io,
             dir,
             flushing: Mutex::new(()),
-            compacting: Mutex::new(()),
+            picking: Mutex::new(()),
             obsolete_files: Arc::clone(catalog.obsolete_files()),
             numbers: Arc::clone(catalog.numbers()),
             catalog: Mutex::new(catalog),
+            filters: Mutex::new(()),
             pressure: Mutex::new(()),
             limiter,
             cache,
@@ -68,17 +71,22 @@ impl Tree {
         self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the compaction in progress and holds off others.
-    pub(super) fn lock_compacting(&self) -> MutexGuard<'_, ()> {
+    /// Holds off compactions that have not begun.
+    pub(super) fn lock_picking(&self) -> MutexGuard<'_, ()> {
         // As above.
-        self.compacting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.picking.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
     pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
         // A comparator may panic while the lock is held. The catalog is consistent all the same: it
         // changes copies of what it holds and replaces the originals last.
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the thread that loads filters, which holds runs meanwhile.
+    pub(super) fn lock_filters(&self) -> MutexGuard<'_, ()> {
+        // As above.
+        self.filters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn lock_pressure(&self) -> MutexGuard<'_, ()> {
@@ -116,6 +124,7 @@ impl Tree {
             run_bytes,
             numbers: &self.numbers,
             limiter: &self.limiter,
+            is_urgent: level == 0,
             stop,
         }
     }

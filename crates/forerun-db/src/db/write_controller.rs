@@ -82,7 +82,7 @@ impl WriteController {
     /// [`Error::Closed`](crate::Error::Closed) as soon as `stop` is set.
     pub(super) fn pause(&self, bytes: usize, stop: &AtomicBool) -> Result<Duration> {
         let begun = time::now();
-        self.limiter.take(bytes as u64, stop)?;
+        self.limiter.take(bytes as u64, false, stop)?;
         Ok(time::elapsed(begun))
     }
 }

@@ -226,6 +226,7 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairRe
         run_bytes: options.tree.run_bytes,
         numbers: &RunNumbers::new(1),
         limiter: &RateLimiter::new(options.tree.write_rate_bytes),
+        is_urgent: false,
         stop: &AtomicBool::new(false),
     };
     let mut repaired = repair::repair(&build, options)?;

@@ -113,6 +113,7 @@ pub(crate) fn run_of(io: &FaultIo, order: &KeyOrder, number: u64, versions: Vec<
         run_bytes: u64::MAX,
         numbers: &RunNumbers::new(number),
         limiter: &RateLimiter::new(None),
+        is_urgent: false,
         stop: &AtomicBool::new(false),
     };
     let mut versions = Sorted::new(order.clone(), versions);

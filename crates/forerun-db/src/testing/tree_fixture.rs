@@ -2,6 +2,7 @@
 //! everything ever written.
 
 use forerun_core::sync::atomic::AtomicBool;
+use forerun_core::sync::time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::tree::compact::compact;
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::RateLimiter;
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, Existing, Obsolete, pick, pick_full};
+use crate::tree::pick::{Compaction, Existing, Obsolete, OlderKeys, Pick, pick, pick_full};
 use crate::tree::retain::Retain;
 use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
@@ -46,6 +47,16 @@ pub(crate) struct Fixture {
     pub(crate) model: Vec<Held>,
     /// Levels held by readers.
     pub(crate) readers: Vec<Arc<Levels>>,
+    /// The compactions that have begun, oldest first.
+    pub(crate) running: Vec<Begun>,
+}
+
+/// A compaction that has begun, with the snapshots of that moment.
+pub(crate) struct Begun {
+    id: u64,
+    pub(crate) compaction: Compaction,
+    older: OlderKeys,
+    snapshots: Vec<u64>,
 }
 
 impl Fixture {
@@ -84,6 +95,7 @@ impl Fixture {
             snapshots: Vec::new(),
             model: Vec::new(),
             readers: Vec::new(),
+            running: Vec::new(),
         }
     }
 
@@ -136,6 +148,7 @@ impl Fixture {
             run_bytes,
             numbers: self.catalog.numbers(),
             limiter: &self.limiter,
+            is_urgent: false,
             stop: &self.stop,
         })
     }
@@ -172,41 +185,73 @@ impl Fixture {
     }
 
     pub(crate) fn run(&mut self, compaction: &Compaction) -> Result<()> {
-        let snapshots = self.snapshots.clone();
+        self.begin(compaction.clone());
+        self.end(self.running.len() - 1)
+    }
+
+    /// Begins a compaction that may begin beside those that run.
+    pub(crate) fn begin(&mut self, compaction: Compaction) {
+        let (id, older) = self
+            .catalog
+            .begin(0, &compaction, true, time::now())
+            .unwrap();
+        self.running.push(Begun {
+            id,
+            compaction,
+            older,
+            snapshots: self.snapshots.clone(),
+        });
+    }
+
+    /// Runs a compaction that has begun, by its index.
+    pub(crate) fn end(&mut self, index: usize) -> Result<()> {
+        let begun = self.running.remove(index);
+        let compaction = begun.compaction;
         let run_bytes = compaction.run_bytes(&self.options);
         let done = self.with_build(run_bytes, |build| {
-            let retain = Retain::new(self.order.clone(), snapshots);
-            compact(compaction, retain, build)
-        })?;
-        let edits = PendingEdits::new(self.catalog.obsolete_files()).with(0, done.edit);
-        self.catalog.install(edits, None)
+            let retain = Retain::new(self.order.clone(), begun.snapshots);
+            compact(&compaction, &begun.older, retain, build)
+        });
+        drop(compaction);
+        let installed = done.and_then(|done| {
+            let edits = PendingEdits::new(self.catalog.obsolete_files()).with(0, done.edit);
+            self.catalog.install(edits, None)
+        });
+        self.catalog.running_mut().end(begun.id);
+        installed
     }
 
     pub(crate) fn compact_all(&mut self) -> Result<()> {
         let existing = self.catalog.existing();
-        while let Some(compaction) = self.pick_full(existing) {
-            self.run(&compaction)?;
+        loop {
+            match self.pick_full(existing) {
+                Pick::Begins(compaction) => self.run(&compaction)?,
+                Pick::Waits => self.end(0)?,
+                Pick::Nothing => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     pub(crate) fn pick(&self) -> Option<Compaction> {
         let oldest_reader = self.snapshots.iter().min().unwrap_or(&self.sequence);
-        pick(self.levels(), &self.options, *oldest_reader)
+        let running = self.catalog.running().in_keyspace(0);
+        pick(self.levels(), &self.options, *oldest_reader, &running)
     }
 
-    pub(crate) fn pick_full(&self, existing: Existing) -> Option<Compaction> {
+    pub(crate) fn pick_full(&self, existing: Existing) -> Pick {
         let none = Ranges::new(self.order.clone());
         let obsolete = Obsolete {
             ranges: &none,
             expired_sequence: 0,
         };
-        pick_full(self.levels(), &self.options, existing, obsolete)
+        let running = self.catalog.running().in_keyspace(0);
+        pick_full(self.levels(), &self.options, existing, obsolete, &running)
     }
 
     /// The store as another process would find it when it opens this file system.
     pub(crate) fn reopen_on(&mut self, io: FaultIo) {
         self.readers.clear();
+        self.running.clear();
         self.catalog = open(&io, &self.order, &self.cache).unwrap();
         self.io = io;
         self.snapshots.clear();

@@ -40,6 +40,8 @@ pub(crate) struct Build<'a> {
     pub(crate) run_bytes: u64,
     pub(crate) numbers: &'a RunNumbers,
     pub(crate) limiter: &'a RateLimiter,
+    /// Whether writes may wait for it.
+    pub(crate) is_urgent: bool,
     /// Set when the store closes.
     pub(crate) stop: &'a AtomicBool,
 }
@@ -156,7 +158,7 @@ fn write_files(
             let due_bytes = writer.written_bytes() - paid_bytes;
             if due_bytes >= PIECE_BYTES {
                 paid_bytes += due_bytes;
-                build.limiter.take(due_bytes, build.stop)?;
+                build.limiter.take(due_bytes, build.is_urgent, build.stop)?;
             }
         }
         versions.next()?;

@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::cache::PageCache;
 use crate::clock::Mark;
@@ -28,7 +29,7 @@ use crate::tree::build::RunNumbers;
 use crate::tree::levels::{Edit, Levels, record};
 use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
 use crate::tree::pending_edits::PendingEdits;
-use crate::tree::pick::{Compaction, Existing};
+use crate::tree::pick::{Compaction, Existing, OlderKeys, Running, RunningCompactions};
 use crate::tree::place::place;
 use crate::tree::range_run::read_range_run;
 use crate::{Access, Error, KEYSPACES_MAX, Options, Result};
@@ -49,9 +50,8 @@ pub(crate) struct Catalog {
     /// Runs named by a manifest whose write failed in doubt or panicked: that manifest may still be
     /// on disk.
     in_doubt: Vec<Arc<Run>>,
-    /// The keyspace that is being compacted, and the compaction. Ingested runs must not overlap
-    /// what it writes.
-    running: Option<(u32, Compaction)>,
+    /// The compactions in progress. Ingested runs must not overlap what they write.
+    running: RunningCompactions,
 }
 
 /// The runs of a keyspace, and the range deletions in them.
@@ -153,7 +153,7 @@ impl Catalog {
             obsolete_files: Arc::new(ObsoleteFiles::new(Arc::clone(io))),
             has_failed: false,
             in_doubt: Vec::new(),
-            running: None,
+            running: RunningCompactions::default(),
         })
     }
 
@@ -233,26 +233,36 @@ impl Catalog {
             // Expired versions that are still in memtables are dropped when they are flushed, or
             // later.
             let expired_sequence = edit.expired_sequence.min(manifest.flushed_sequence);
-            let running = self.running.as_ref();
-            let running = running.and_then(|(of, running)| (*of == keyspace).then_some(running));
-            let edit = &placed(edit, &runs[index].levels, running);
+            let running = self.running.in_keyspace(keyspace);
+            let edit = &placed(edit, &runs[index].levels, &running);
             runs[index].edit(edit, expired_sequence, &mut manifest.keyspaces[index]);
         }
         self.replace(manifest, runs, edits)
     }
 
-    /// Notes that a compaction begins. Returns `false` if the runs have changed since it was
-    /// picked: an ingestion may have placed some where it would write.
-    pub(crate) fn begin_compaction(&mut self, keyspace: u32, compaction: &Compaction) -> bool {
-        let now = self.runs_of(keyspace);
-        let is_current = now.is_some_and(|now| Arc::ptr_eq(&now.levels, &compaction.levels));
-        self.running = is_current.then(|| (keyspace, compaction.clone()));
-        is_current
+    /// The compactions in progress.
+    pub(crate) fn running(&self) -> &RunningCompactions {
+        &self.running
     }
 
-    /// Notes that the running compaction has ended: its runs are installed, or it has failed.
-    pub(crate) fn end_compaction(&mut self) {
-        self.running = None;
+    /// Takes the runs of a compaction that was picked under the same lock. Returns its number and
+    /// what it must know of the other runs; `None` if the keyspace does not exist any more.
+    pub(crate) fn begin(
+        &mut self,
+        keyspace: u32,
+        compaction: &Compaction,
+        is_background: bool,
+        begun: Instant,
+    ) -> Option<(u64, OlderKeys)> {
+        let older = compaction.older_keys(&self.runs_of(keyspace)?.levels);
+        let id = self
+            .running
+            .begin(keyspace, compaction, is_background, begun);
+        Some((id, older))
+    }
+
+    pub(crate) fn running_mut(&mut self) -> &mut RunningCompactions {
+        &mut self.running
     }
 
     /// Adds a keyspace durably and returns its number. Its entries live for `ttl` seconds; 0 means
@@ -426,7 +436,7 @@ impl KeyspaceRuns {
 }
 
 /// An edit whose ingested runs have levels.
-fn placed<'e>(edit: &'e Edit, levels: &Levels, running: Option<&Compaction>) -> Cow<'e, Edit> {
+fn placed<'e>(edit: &'e Edit, levels: &Levels, running: &Running<'_>) -> Cow<'e, Edit> {
     if edit.ingested.is_empty() {
         return Cow::Borrowed(edit);
     }

@@ -9,7 +9,7 @@ use crate::run::level_cursor::LevelCursor;
 use crate::tree::build::{Build, write_runs};
 use crate::tree::levels::Edit;
 use crate::tree::merge::Merge;
-use crate::tree::pick::Compaction;
+use crate::tree::pick::{Compaction, OlderKeys};
 use crate::tree::retain::Retain;
 use crate::versions::VersionCursor;
 
@@ -26,17 +26,18 @@ pub(crate) struct Compacted {
     pub(crate) dropped_deletions: u64,
 }
 
-/// Merges the runs of a compaction. `retain` knows the snapshots that were alive at one moment
-/// after the compaction was picked.
+/// Merges the runs of a compaction. `older` is of the levels from which it was picked, and `retain`
+/// knows the snapshots that were alive at one moment after that.
 ///
 /// # Errors
 /// As [`write_runs`]: nothing written is left, and the input runs are unchanged.
 pub(crate) fn compact(
     compaction: &Compaction,
+    older: &OlderKeys,
     mut retain: Retain,
     build: &Build<'_>,
 ) -> Result<Compacted> {
-    if compaction.is_move() {
+    if compaction.is_move(older) {
         let added = compaction
             .upper
             .iter()
@@ -59,7 +60,7 @@ pub(crate) fn compact(
         cursors.push(level_cursor(&compaction.lower));
     }
     let mut merge = Merge::new(build.order.clone(), cursors);
-    let below = |key: &[u8]| compaction.is_below(key);
+    let below = |key: &[u8]| older.may_hold(key);
     let runs = write_runs(&mut merge, &mut retain, below, build)?;
     let (dropped, dropped_deletions) = retain.dropped();
     Ok(Compacted {

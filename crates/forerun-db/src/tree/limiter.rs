@@ -4,6 +4,9 @@
 //!   debt  ╱│  ╱│  ╱│      each piece written adds its bytes; time pays them off at the rate
 //!        ╱ │ ╱ │ ╱ │      a writer with more than a slice of debt sleeps until it is down to one
 //! ```
+//!
+//! Writes wait for flushes and for compactions of level 0, so these wait for each other only. The
+//! rest waits for all, and so pays for them too.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -29,15 +32,19 @@ struct LimiterState {
     bytes_per_second: Option<u64>,
     /// When everything written so far will have been paid for.
     paid_at: Instant,
+    /// The same for what is urgent. Never later.
+    urgent_paid_at: Instant,
 }
 
 impl RateLimiter {
     /// At most this many bytes per second; `None` for no limit.
     pub(crate) fn new(bytes_per_second: Option<u64>) -> RateLimiter {
+        let now = time::now();
         RateLimiter {
             state: Mutex::new(LimiterState {
                 bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
-                paid_at: time::now(),
+                paid_at: now,
+                urgent_paid_at: now,
             }),
         }
     }
@@ -52,23 +59,31 @@ impl RateLimiter {
         let mut state = self.lock();
         state.bytes_per_second = bytes_per_second.map(|rate| rate.max(1));
         state.paid_at = time::now();
+        state.urgent_paid_at = state.paid_at;
     }
 
-    /// Records written bytes, and sleeps as long as the limit requires.
+    /// Records written bytes, and sleeps as long as the limit requires. What is urgent does not
+    /// wait for the rest.
     ///
     /// # Errors
     /// [`Error::Closed`] as soon as `stop` is set.
-    pub(crate) fn take(&self, bytes: u64, stop: &AtomicBool) -> Result<()> {
+    pub(crate) fn take(&self, bytes: u64, is_urgent: bool, stop: &AtomicBool) -> Result<()> {
         check(stop)?;
         let own_paid_at = {
             let mut state = self.lock();
             let Some(rate) = state.bytes_per_second else {
                 return Ok(());
             };
+            let cost = Duration::from_secs_f64(bytes as f64 / rate as f64);
             // Unused time does not accumulate; otherwise an idle hour would allow a burst.
-            let start = state.paid_at.max(time::now());
-            state.paid_at = start + Duration::from_secs_f64(bytes as f64 / rate as f64);
-            state.paid_at
+            let now = time::now();
+            state.paid_at = state.paid_at.max(now) + cost;
+            if is_urgent {
+                state.urgent_paid_at = state.urgent_paid_at.max(now) + cost;
+                state.urgent_paid_at
+            } else {
+                state.paid_at
+            }
         };
         loop {
             // Those that come later wait for this one, and not the other way round.
@@ -108,15 +123,31 @@ mod tests {
         let limiter = RateLimiter::new(Some(1 << 20));
         let stop = AtomicBool::new(false);
         let start = Instant::now();
-        for _ in 0..8 {
-            limiter.take(32 << 10, &stop).unwrap();
+        for is_urgent in [true, false].repeat(4) {
+            limiter.take(32 << 10, is_urgent, &stop).unwrap();
         }
         let expected = Duration::from_millis(250) - BURST;
         assert!(start.elapsed() >= expected, "{:?}", start.elapsed());
         limiter.set(None);
         let start = Instant::now();
-        limiter.take(1 << 40, &stop).unwrap();
+        limiter.take(1 << 40, false, &stop).unwrap();
         assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_is_urgent_does_not_wait_for_the_rest() {
+        let limiter = Arc::new(RateLimiter::new(Some(1 << 10)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sleeper, flag) = (Arc::clone(&limiter), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || sleeper.take(1 << 20, false, &flag));
+        while limiter.lock().paid_at < Instant::now() + Duration::from_secs(100) {
+            std::thread::yield_now();
+        }
+        let start = Instant::now();
+        limiter.take(64, true, &stop).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(60));
+        stop.store(true, Ordering::Relaxed);
+        assert!(matches!(thread.join().unwrap(), Err(Error::Closed)));
     }
 
     #[test]
@@ -124,7 +155,7 @@ mod tests {
         let limiter = Arc::new(RateLimiter::new(Some(1)));
         let stop = Arc::new(AtomicBool::new(false));
         let (sleeper, flag) = (Arc::clone(&limiter), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || sleeper.take(1 << 30, &flag));
+        let thread = std::thread::spawn(move || sleeper.take(1 << 30, false, &flag));
         stop.store(true, Ordering::Relaxed);
         assert!(matches!(thread.join().unwrap(), Err(Error::Closed)));
     }

@@ -50,6 +50,8 @@ pub(crate) mod place;
 pub(crate) mod range_run;
 pub(crate) mod repair;
 pub(crate) mod retain;
+#[cfg(test)]
+mod running_tests;
 pub(crate) mod salvage;
 pub(crate) mod scan_limit;
 pub(crate) mod verify;

@@ -13,7 +13,8 @@ use crate::run::{self, Run};
 use crate::testing::tree_fixture::{DIR, Fixture, KEYS, check_reads, grown, open, prepare_again};
 use crate::tree::catalog::run_files;
 use crate::tree::manifest::LEVELS;
-use crate::tree::pick::Targets;
+use crate::tree::pick::{Pick, Targets};
+use crate::tree::running_tests::check_running;
 use crate::{Error, Result, TreeOptions};
 
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ enum Step {
     Write(Vec<(u16, Option<usize>)>),
     Flush,
     Compact,
+    Begin,
+    End(prop::sample::Index),
     CompactAll,
     Snapshot,
     Release(prop::sample::Index),
@@ -43,7 +46,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => range.prop_map(Step::Write),
         4 => few.prop_map(Step::Write),
         9 => Just(Step::Flush),
-        8 => Just(Step::Compact),
+        4 => Just(Step::Compact),
+        8 => Just(Step::Begin),
+        4 => any::<prop::sample::Index>().prop_map(Step::End),
         1 => Just(Step::CompactAll),
         2 => Just(Step::Snapshot),
         2 => any::<prop::sample::Index>().prop_map(Step::Release),
@@ -66,6 +71,16 @@ proptest! {
                     .for_each(|(key, value)| fixture.write(key, value)),
                 Step::Flush => fixture.flush().unwrap(),
                 Step::Compact => drop(fixture.compact().unwrap()),
+                Step::Begin => {
+                    if let Some(compaction) = fixture.pick() {
+                        fixture.begin(compaction);
+                    }
+                }
+                Step::End(which) => {
+                    if !fixture.running.is_empty() {
+                        fixture.end(which.index(fixture.running.len())).unwrap();
+                    }
+                }
                 Step::CompactAll => fixture.compact_all().unwrap(),
                 Step::Snapshot => fixture.snapshots.push(fixture.sequence),
                 Step::Release(which) => {
@@ -82,6 +97,7 @@ proptest! {
                 }
             }
             fixture.check();
+            check_running(&fixture);
         }
     }
 }
@@ -140,7 +156,7 @@ fn a_full_compaction_ends_although_new_runs_keep_coming() {
     let existing = fixture.catalog.existing();
     let before = fixture.sequence;
     let mut steps = 0;
-    while let Some(compaction) = fixture.pick_full(existing) {
+    while let Pick::Begins(compaction) = fixture.pick_full(existing) {
         steps += 1;
         assert!(steps < 100);
         fixture.run(&compaction).unwrap();
@@ -163,7 +179,8 @@ fn ascending_writes_are_moved_and_not_rewritten() {
         (start..start + 20).for_each(|key| fixture.write(key, Some(200)));
         fixture.flush().unwrap();
         while let Some(compaction) = fixture.pick() {
-            assert!(compaction.is_move());
+            let older = compaction.older_keys(fixture.levels());
+            assert!(compaction.is_move(&older));
             fixture.run(&compaction).unwrap();
             fixture.check();
         }

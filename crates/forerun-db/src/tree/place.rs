@@ -15,9 +15,9 @@ use std::sync::Arc;
 use crate::Result;
 use crate::run::Run;
 use crate::run::cursor::RunCursor;
-use crate::tree::key_bounds::{largest, smallest};
+use crate::tree::key_bounds::{KeyRange, largest, smallest};
 use crate::tree::levels::{Ingested, Levels};
-use crate::tree::pick::Compaction;
+use crate::tree::pick::Running;
 use crate::versions::{SEQUENCE_MAX, VersionCursor};
 
 /// Looks for keys in the runs that enclose a new one. That is at most one seek for each run of
@@ -34,9 +34,9 @@ pub(crate) fn look_around(run: Arc<Run>, levels: &Levels) -> Ingested {
 }
 
 /// The deepest level for a new run: no level above has a key between its first and its last, and
-/// the level itself is free there. Level 0 takes every run. `running` is a compaction whose output
-/// is not in `levels` yet.
-pub(crate) fn place(ingested: &Ingested, levels: &Levels, running: Option<&Compaction>) -> usize {
+/// the level itself is free there. Level 0 takes every run. The output of `running` is not in
+/// `levels` yet.
+pub(crate) fn place(ingested: &Ingested, levels: &Levels, running: &Running<'_>) -> usize {
     let (from, to) = (smallest(&ingested.run), largest(&ingested.run));
     let mut deepest = 0;
     for (number, level) in levels.all().enumerate() {
@@ -45,8 +45,7 @@ pub(crate) fn place(ingested: &Ingested, levels: &Levels, running: Option<&Compa
         if !overlapping.all(|other| ingested.around.contains(&other.number())) {
             break;
         }
-        let running = running.filter(|running| running.into == number);
-        if is_free && !running.is_some_and(|running| running.overlaps(from, to)) {
+        if is_free && !running.writes(levels.order(), number, KeyRange { from, to }) {
             deepest = number;
         }
     }
@@ -70,13 +69,15 @@ fn is_around(outer: &Run, inner: &Run) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use forerun_core::sync::time;
+
     use super::*;
     use crate::TreeOptions;
     use crate::comparator::KeyOrder;
     use crate::io::fault::FaultIo;
     use crate::testing::runs::run_of;
     use crate::testing::version_list::held;
-    use crate::tree::pick::pick;
+    use crate::tree::pick::{RunningCompactions, pick};
 
     #[test]
     fn an_ingested_run_does_not_overlap_what_a_running_compaction_writes() {
@@ -95,12 +96,16 @@ mod tests {
         ];
         let levels = Arc::new(Levels::with_runs(order.clone(), placed));
         let ingested = look_around(run(5, &["g", "k"]), &levels);
-        assert_eq!(place(&ingested, &levels, None), 6);
+        let none = Running::default();
+        assert_eq!(place(&ingested, &levels, &none), 6);
         let due = TreeOptions::default().level0_runs(1);
-        let compaction = pick(&levels, &due, 5).unwrap();
+        let compaction = pick(&levels, &due, 5, &none).unwrap();
         assert_eq!((compaction.from, compaction.into), (0, 5));
+        let mut running = RunningCompactions::default();
+        running.begin(0, &compaction, true, time::now());
+        let running = running.in_keyspace(0);
         assert_eq!(
-            place(&ingested, &levels, Some(&compaction)),
+            place(&ingested, &levels, &running),
             6,
             "below what it writes"
         );
@@ -108,7 +113,7 @@ mod tests {
         let with_level6 = with_level6.chain([(6, run(1, &["h"]))]);
         let levels = Levels::with_runs(order.clone(), with_level6);
         let ingested = look_around(run(5, &["g", "k"]), &levels);
-        assert_eq!(place(&ingested, &levels, None), 5);
-        assert_eq!(place(&ingested, &levels, Some(&compaction)), 4);
+        assert_eq!(place(&ingested, &levels, &none), 5);
+        assert_eq!(place(&ingested, &levels, &running), 4);
     }
 }

@@ -71,6 +71,8 @@ pub fn draw(seed: u64) -> Program {
     draw.random = SmallRng::seed_from_u64(seed.rotate_left(8));
     draw.add_memtable_indexes(&mut program);
     draw.random = SmallRng::seed_from_u64(seed.rotate_left(24));
+    draw.add_background_threads(&mut program);
+    draw.random = SmallRng::seed_from_u64(seed.rotate_left(40));
     draw.add_cached_reads(&mut program);
     program
 }
@@ -118,6 +120,7 @@ impl Draw {
                 Background::Threads,
                 Background::Caller,
             ]),
+            background_threads: 1,
             durability: self.of(&[Durability::Buffered, Durability::Synced]),
             wal,
             checks: self.of(&[MemoryChecks::Off, MemoryChecks::Off, MemoryChecks::Paranoid]),

@@ -143,6 +143,16 @@ impl Draw {
         }
     }
 
+    /// Draws how many background threads compact.
+    pub fn add_background_threads(&mut self, program: &mut Program) {
+        program.store.background_threads = self.of(&[1, 2, 2, 3, 4]);
+        for incarnation in &mut program.incarnations {
+            if let Some(options) = &mut incarnation.options {
+                options.background_threads = self.of(&[1, 2, 2, 3, 4]);
+            }
+        }
+    }
+
     /// Draws what the system has in memory, and whether lookups trust it.
     pub fn add_cached_reads(&mut self, program: &mut Program) {
         program.store.cached_percent = self.of(&[0, 50, 90, 100]);

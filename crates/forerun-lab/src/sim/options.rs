@@ -33,6 +33,7 @@ impl StoreShape {
             .reads(ReadBackend::Sync)
             .tree(own.tree)
             .background(self.background)
+            .background_threads(self.background_threads)
             .durability(self.durability)
             .checks(self.checks)
             .verify_checksums(self.verify_checksums)

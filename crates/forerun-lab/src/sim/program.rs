@@ -45,6 +45,7 @@ pub struct StoreShape {
     pub max_open_files: Option<usize>,
     pub segment_bytes: u64,
     pub background: Background,
+    pub background_threads: usize,
     pub durability: Durability,
     pub wal: WalMode,
     pub checks: MemoryChecks,

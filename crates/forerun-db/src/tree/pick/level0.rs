@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use super::{Compaction, bytes, into_next, is_small};
+use super::{Compaction, Pick, Running, bytes, into_next, is_small};
 use crate::TreeOptions;
 use crate::run::Run;
 use crate::tree::key_bounds::KeyRange;
@@ -33,25 +33,29 @@ const REWRITTEN_PER_BYTE_MAX: u64 = 4;
 /// Larger runs wait until the newer ones have grown, so that they are not rewritten each time.
 const SIZE_RATIO: u64 = 4;
 
-/// The next compaction of level 0; `None` if it is empty.
+/// The next compaction of level 0, if it is not empty.
 pub(super) fn pick_level0(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     base: usize,
-) -> Option<Compaction> {
-    let down = level0_into(levels, options, base)?;
+    running: &Running<'_>,
+) -> Pick {
+    let Some(down) = level0_into(levels, options, base, running) else {
+        return Pick::Nothing;
+    };
     let most_bytes = bytes(&down.lower) / REWRITTEN_PER_BYTE_MAX;
     let is_costly = most_bytes > bytes(&down.upper);
     let within = is_costly.then(|| within_level0(levels, most_bytes));
-    Some(within.flatten().unwrap_or(down))
+    running.first_allowed(within.flatten().or(Some(down)).into_iter())
 }
 
 /// Merges the oldest run of level 0 into `base`, with all runs that overlap it, and as many small
-/// ones as cost little more.
+/// ones as cost little more. It may get in the way of a compaction that runs.
 pub(super) fn level0_into(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     base: usize,
+    running: &Running<'_>,
 ) -> Option<Compaction> {
     let runs = levels.level(0).runs();
     let compaction_of = |taken: &[bool]| {
@@ -76,7 +80,7 @@ pub(super) fn level0_into(
         let more = compaction_of(&taken)?;
         let added_bytes = bytes(&more.upper) - upper_bytes;
         let most_bytes = bytes(&compaction.lower) + REWRITTEN_PER_BYTE_MAX * added_bytes;
-        if bytes(&more.lower) > most_bytes {
+        if bytes(&more.lower) > most_bytes || !running.allows(&more) {
             break;
         }
         compaction = more;
@@ -106,7 +110,7 @@ fn take(levels: &Levels, taken: &mut [bool], index: usize) {
 
 /// The newest small runs of level 0, next to each other in age, that together have at most
 /// `most_bytes`; `None` if no two do.
-fn within_level0(levels: &Arc<Levels>, most_bytes: u64) -> Option<Compaction> {
+fn within_level0(levels: &Levels, most_bytes: u64) -> Option<Compaction> {
     let runs = levels.level(0).runs();
     let bytes_of = |run: &Arc<Run>| run.meta().file_bytes;
     let cuts = cuts(runs);
@@ -130,7 +134,6 @@ fn within_level0(levels: &Arc<Levels>, most_bytes: u64) -> Option<Compaction> {
             (end > first + 1).then(|| runs[first..end].to_vec())
         })?;
     Some(Compaction {
-        levels: Arc::clone(levels),
         from: 0,
         into: 0,
         upper,

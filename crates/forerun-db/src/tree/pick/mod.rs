@@ -16,15 +16,21 @@
 //! From the level that it merges into, a compaction takes every overlapping run, and small runs
 //! next to them: a run that overlaps nothing is moved as it is, and without that a store that is
 //! flushed after each write would have a file for each. `level0.rs` picks from level 0, and
-//! `range_compaction.rs` what gets rid of range deletions.
+//! `range_compaction.rs` what gets rid of range deletions. Several compactions run at once;
+//! `running.rs` says which may.
 
 mod level0;
+mod older_keys;
 mod range_compaction;
+mod running;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use level0::{level0_into, pick_level0};
+pub(crate) use older_keys::OlderKeys;
 pub(crate) use range_compaction::pick_for_ranges;
+pub(crate) use running::{Pick, Running, RunningCompactions};
 
 use crate::TreeOptions;
 use crate::ranges::Ranges;
@@ -42,11 +48,9 @@ const SMALL_SHARE: u64 = 8;
 /// bytes. Otherwise each run that is appended would rewrite it.
 const NEIGHBOR_RATIO: u64 = 4;
 
-/// Runs to merge, and the level they go to.
+/// Runs to merge, and the level they go to. It holds no other runs, whose files would stay.
 #[derive(Clone, Debug)]
 pub(crate) struct Compaction {
-    /// The levels at the time of the pick.
-    pub(crate) levels: Arc<Levels>,
     pub(crate) from: usize,
     pub(crate) into: usize,
     /// Runs of `from`: newest first on level 0, otherwise ascending.
@@ -76,46 +80,24 @@ impl Compaction {
         }
     }
 
-    /// Whether an older version of `key` may be in runs that it does not take. All such runs are on
-    /// deeper levels, or behind its own on level 0 if it stays there: the others there have other
-    /// keys or are newer.
-    pub(crate) fn is_below(&self, key: &[u8]) -> bool {
-        let order = self.levels.order();
-        let is_older_in_level0 = || {
-            let runs = self.levels.level(0).runs().iter().rev();
-            let mut older =
-                runs.take_while(|run| !self.upper.iter().any(|of| Arc::ptr_eq(of, run)));
-            older.any(|run| KeyRange::of(run).overlaps(order, KeyRange { from: key, to: key }))
-        };
-        self.into == 0 && is_older_in_level0() || self.levels.may_hold_from(self.into + 1, key)
+    /// What it must know of the other runs of these levels, from which it was picked.
+    pub(crate) fn older_keys(&self, levels: &Levels) -> OlderKeys {
+        OlderKeys::new(self, levels)
     }
 
-    /// Whether what it writes may overlap these keys.
-    pub(crate) fn overlaps(&self, from: &[u8], to: &[u8]) -> bool {
-        let order = self.levels.order();
-        let range = hull(order, self.upper.iter().chain(&self.lower));
-        range.is_some_and(|range| range.overlaps(order, KeyRange { from, to }))
+    /// The range of the keys that it may write.
+    pub(super) fn keys(&self) -> Option<KeyRange<'_>> {
+        let order = self.upper.first()?.order();
+        hull(order, self.upper.iter().chain(&self.lower))
     }
 
     /// Whether the run can just change its level: there is nothing to merge it with, and rewriting
     /// it would drop no deletion.
-    pub(crate) fn is_move(&self) -> bool {
+    pub(crate) fn is_move(&self, older: &OlderKeys) -> bool {
         let [run] = &self.upper[..] else { return false };
-        let hides_nothing = || {
-            let order = self.levels.order();
-            let (from, to) = (smallest(run), largest(run));
-            let mut deeper = self.into + 1..LEVELS;
-            deeper.all(|level| {
-                self.levels
-                    .level(level)
-                    .overlapping(order, from, to)
-                    .next()
-                    .is_none()
-            })
-        };
         self.from != self.into
             && self.lower.is_empty()
-            && (run.meta().deletions == 0 || !hides_nothing())
+            && (run.meta().deletions == 0 || !older.is_empty())
     }
 }
 
@@ -155,49 +137,72 @@ impl Targets {
     }
 }
 
-/// The most urgent compaction; `None` if none is due.
+/// The most urgent compaction that may begin beside those that run; `None` if none is due.
 pub(crate) fn pick(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     oldest_reader: u64,
+    running: &Running<'_>,
 ) -> Option<Compaction> {
     let targets = Targets::new(levels, options);
-    let mut due: Vec<(f64, usize)> = (0..LAST)
-        .map(|level| (score(levels, options, &targets, level), level))
+    let running = &running.keep_for_level0(levels, options, &targets);
+    let score = |level| score(levels, options, &targets, level, running);
+    let mut due: Vec<(f64, usize)> = scored_levels(running)
+        .map(|level| (score(level), level))
         .filter(|(score, _)| *score >= 1.0)
         .collect();
     due.sort_by(|a, b| b.0.total_cmp(&a.0));
     let picked = due.into_iter().find_map(|(_, level)| match level {
-        0 => pick_level0(levels, options, targets.base),
-        level => pick_run(levels, options, level),
+        0 => pick_level0(levels, options, targets.base, running).begins(),
+        level => pick_run(levels, options, level, running),
     });
-    picked.or_else(|| pick_unseen(levels, oldest_reader))
+    picked.or_else(|| pick_unseen(levels, oldest_reader, running))
 }
 
-/// How far the levels exceed their targets, as RocksDB's compaction score. A compaction is due at
-/// 1 or more. The sequence number at which the oldest reader reads decides whether the last level
-/// has something to drop.
+/// How far the levels exceed their targets, as RocksDB's compaction score, not counting what
+/// running compactions take care of. A compaction is due at 1 or more. The sequence number at which
+/// the oldest reader reads decides whether the last level has something to drop.
 pub(crate) fn compaction_score(
     levels: &Levels,
     options: &TreeOptions,
+    running: &Running<'_>,
     oldest_reader: impl FnOnce() -> u64,
 ) -> f64 {
     let targets = Targets::new(levels, options);
-    let scores = (0..LAST).map(|level| score(levels, options, &targets, level));
+    let scores = scored_levels(running);
+    let scores = scores.map(|level| score(levels, options, &targets, level, running));
     let largest = scores.fold(0.0, f64::max);
     let holds_unseen = |from| largest < 1.0 && from <= oldest_reader();
-    if levels.obsolete_from().is_some_and(holds_unseen) {
+    if !running.is_level0_only() && levels.obsolete_from().is_some_and(holds_unseen) {
         1.0
     } else {
         largest
     }
 }
 
+/// The levels that compactions may begin from because of their size.
+fn scored_levels(running: &Running<'_>) -> Range<usize> {
+    0..if running.is_level0_only() { 1 } else { LAST }
+}
+
 /// How far a level exceeds its target. From 1 on, it needs a compaction.
-fn score(levels: &Levels, options: &TreeOptions, targets: &Targets, level: usize) -> f64 {
+fn score(
+    levels: &Levels,
+    options: &TreeOptions,
+    targets: &Targets,
+    level: usize,
+    running: &Running<'_>,
+) -> f64 {
     if level > 0 {
+        // A compaction that is installed has not ended yet.
+        let bytes = levels
+            .bytes(level)
+            .saturating_sub(running.leaving_bytes(level));
         // A level exactly at its target needs no compaction.
-        return levels.bytes(level) as f64 / (targets.bytes[level] as f64 + 1.0);
+        return bytes as f64 / (targets.bytes[level] as f64 + 1.0);
+    }
+    if running.takes_level0() {
+        return 0.0;
     }
     let limit = options.level0_runs.max(1);
     // Many runs that overlap little are to be merged, but nothing waits for that.
@@ -208,18 +213,28 @@ fn score(levels: &Levels, options: &TreeOptions, targets: &Targets, level: usize
 
 /// A run of the last level with versions that no reader sees, because a snapshot is gone that did.
 /// Readers of all versions in it see the newest of each key, so its rewrite leaves nothing to drop.
-fn pick_unseen(levels: &Arc<Levels>, oldest_reader: u64) -> Option<Compaction> {
+fn pick_unseen(levels: &Levels, oldest_reader: u64, running: &Running<'_>) -> Option<Compaction> {
+    if running.is_level0_only() {
+        return None;
+    }
     let is_unseen = |run: &&Arc<Run>| obsolete_from(run).is_some_and(|from| from <= oldest_reader);
-    let run = levels.level(LAST).runs().iter().find(is_unseen)?;
-    Some(within_last(levels, vec![Arc::clone(run)]))
+    let unseen = levels.level(LAST).runs().iter().filter(is_unseen);
+    let mut compactions = unseen.map(|run| within_last(vec![Arc::clone(run)]));
+    compactions.find(|compaction| running.allows(compaction))
 }
 
-/// The run of a level whose compaction rewrites the fewest bytes below for each of its own.
-fn pick_run(levels: &Arc<Levels>, options: &TreeOptions, from: usize) -> Option<Compaction> {
+/// The run of a level whose compaction rewrites the fewest bytes below for each of its own, of
+/// those that may begin.
+fn pick_run(
+    levels: &Levels,
+    options: &TreeOptions,
+    from: usize,
+    running: &Running<'_>,
+) -> Option<Compaction> {
     let order = levels.order();
     let below = levels.level(from + 1).runs();
     let mut start = 0;
-    let mut best: Option<(f64, &Arc<Run>)> = None;
+    let mut candidates: Vec<(f64, &Arc<Run>)> = Vec::new();
     for run in levels.level(from).runs() {
         // Both levels ascend, so runs before this one are also before the next one.
         while below
@@ -233,17 +248,19 @@ fn pick_run(levels: &Arc<Levels>, options: &TreeOptions, from: usize) -> Option<
             .take_while(|other| order.compare(smallest(other), largest(run)).is_le());
         let rewritten: u64 = overlap.map(|other| other.meta().file_bytes).sum();
         let cost = rewritten as f64 / run.meta().file_bytes.max(1) as f64;
-        if best.is_none_or(|(least, _)| cost < least) {
-            best = Some((cost, run));
-        }
+        candidates.push((cost, run));
     }
-    let (_, run) = best?;
-    into_next(levels, options, from, from + 1, vec![Arc::clone(run)])
+    candidates.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let idle = candidates.into_iter().map(|(_, run)| run);
+    let mut compactions = idle
+        .filter(|run| !running.takes(run))
+        .filter_map(|run| into_next(levels, options, from, from + 1, vec![Arc::clone(run)]));
+    compactions.find(|compaction| running.allows(compaction))
 }
 
 /// A compaction of these runs into a deeper level; `None` if there are none.
 fn into_next(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     from: usize,
     into: usize,
@@ -271,7 +288,6 @@ fn into_next(
         }
     }
     Some(Compaction {
-        levels: Arc::clone(levels),
         from,
         into,
         upper,
@@ -310,49 +326,61 @@ pub(crate) struct Obsolete<'a> {
 }
 
 /// The next step of moving everything that existed to the last level, without deletions,
-/// overwritten versions and what else is obsolete, except where a snapshot needs it; `None` once
-/// that is done. No other compaction may be running.
+/// overwritten versions and what else is obsolete, except where a snapshot needs it.
 pub(crate) fn pick_full(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     existing: Existing,
     obsolete: Obsolete<'_>,
-) -> Option<Compaction> {
+    running: &Running<'_>,
+) -> Pick {
+    let targets = Targets::new(levels, options);
     if levels.level(0).runs().iter().any(|run| existing.is_in(run)) {
-        return level0_into(levels, options, Targets::new(levels, options).base);
+        let down = level0_into(levels, options, targets.base, running);
+        return running.first_allowed(down.into_iter());
     }
-    let upper = (1..LAST).find_map(|level| {
-        let mut runs = levels.level(level).runs().iter();
-        Some((level, runs.find(|run| existing.is_in(run))?))
-    });
-    if let Some((level, run)) = upper {
-        return into_next(levels, options, level, level + 1, vec![Arc::clone(run)]);
+    let is_level0_due = score(levels, options, &targets, 0, running) >= 1.0;
+    if is_level0_due && let Pick::Waits = pick_level0(levels, options, targets.base, running) {
+        return Pick::Waits;
     }
-    let upper = pick_obsolete(levels, existing, obsolete);
-    upper
-        .or_else(|| pick_small(levels, options, existing))
-        .map(|upper| within_last(levels, upper))
+    let in_level = |level: usize| {
+        let runs = levels.level(level).runs().iter();
+        let existing = runs.filter(|run| existing.is_in(run));
+        let next = |run| into_next(levels, options, level, level + 1, vec![Arc::clone(run)]);
+        running.first_allowed(existing.filter_map(next))
+    };
+    let in_last = |upper: &mut dyn Iterator<Item = Vec<Arc<Run>>>| {
+        running.first_allowed(upper.map(within_last))
+    };
+    let above_last = (1..LAST).fold(Pick::Nothing, |pick, level| pick.or(|| in_level(level)));
+    above_last
+        .or(|| in_last(&mut obsolete_in_last(levels, existing, obsolete)))
+        .or(|| in_last(&mut small_in_last(levels, options, existing).into_iter()))
 }
 
-/// The next run of the last level with something obsolete.
-fn pick_obsolete(
-    levels: &Levels,
+/// The runs of the last level with something obsolete.
+fn obsolete_in_last<'a>(
+    levels: &'a Levels,
     existing: Existing,
-    obsolete: Obsolete<'_>,
-) -> Option<Vec<Arc<Run>>> {
-    let holds_obsolete = |run: &&Arc<Run>| {
+    obsolete: Obsolete<'a>,
+) -> impl Iterator<Item = Vec<Arc<Run>>> {
+    let holds_obsolete = move |run: &&Arc<Run>| {
         let drops = obsolete_from(run).is_some()
             || levels.run_needs_any(run, obsolete.ranges)
             || run.meta().smallest_sequence <= obsolete.expired_sequence;
         // Runs with newer numbers were written without what is obsolete.
         run.number() < existing.next_run && drops
     };
-    let run = levels.level(LAST).runs().iter().find(holds_obsolete)?;
-    Some(vec![Arc::clone(run)])
+    let runs = levels.level(LAST).runs().iter().filter(holds_obsolete);
+    runs.map(|run| vec![Arc::clone(run)])
 }
 
 /// The next small runs of the last level that are side by side, at most as many as make one run.
-fn pick_small(levels: &Levels, options: &TreeOptions, existing: Existing) -> Option<Vec<Arc<Run>>> {
+fn small_in_last(
+    levels: &Levels,
+    options: &TreeOptions,
+    existing: Existing,
+) -> Option<Vec<Arc<Run>>> {
     let runs = levels.level(LAST).runs();
     let is_small = |run: &Arc<Run>| is_small(run, options) && run.number() < existing.next_run;
     let is_first = |pair: &[Arc<Run>]| pair.iter().all(is_small);
@@ -367,9 +395,8 @@ fn pick_small(levels: &Levels, options: &TreeOptions, existing: Existing) -> Opt
 }
 
 /// A compaction that rewrites runs of the last level.
-fn within_last(levels: &Arc<Levels>, upper: Vec<Arc<Run>>) -> Compaction {
+fn within_last(upper: Vec<Arc<Run>>) -> Compaction {
     Compaction {
-        levels: Arc::clone(levels),
         from: LAST,
         into: LAST,
         upper,

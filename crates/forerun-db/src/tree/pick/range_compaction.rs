@@ -18,7 +18,7 @@ use crate::run::Run;
 use crate::tree::levels::Levels;
 use crate::tree::manifest::LEVELS;
 use crate::tree::pick::level0::level0_into;
-use crate::tree::pick::{Compaction, Targets};
+use crate::tree::pick::{Compaction, Running, Targets};
 
 /// Range deletions in less memory than this stay: some hundreds of them.
 const DUE_BYTES_MIN: u64 = 64 << 10;
@@ -27,33 +27,37 @@ const DUE_BYTES_MIN: u64 = 64 << 10;
 const DATA_BYTES_PER_BYTE: u64 = 1 << 10;
 
 /// The next compaction that drops what these range deletions cover, if they take too much memory:
-/// in any case, if they take `limit_bytes`. All readers must see all of them. No other compaction
-/// may be running.
+/// in any case, if they take `limit_bytes`. All readers must see all of them.
 pub(crate) fn pick_for_ranges(
-    levels: &Arc<Levels>,
+    levels: &Levels,
     options: &TreeOptions,
     ranges: &Ranges,
     limit_bytes: usize,
+    running: &Running<'_>,
 ) -> Option<Compaction> {
     let data_bytes: u64 = (0..LEVELS).map(|level| levels.bytes(level)).sum();
     let due_bytes = (data_bytes / DATA_BYTES_PER_BYTE).max(DUE_BYTES_MIN);
     if (ranges.used_bytes() as u64) < due_bytes.min(limit_bytes as u64) {
         return None;
     }
+    let targets = Targets::new(levels, options);
+    let running = &running.keep_for_level0(levels, options, &targets);
     let needs_any = |run: &&Arc<Run>| levels.run_needs_any(run, ranges);
+    let is_allowed = |compaction: &Compaction| running.allows(compaction);
     let in_level = |level: usize| {
-        let run = levels.level(level).runs().iter().find(needs_any)?;
-        Some((level, Arc::clone(run)))
-    };
-    // From below, because runs of level 0 may not stay where they are.
-    match (0..LEVELS).rev().find_map(in_level)? {
-        (0, _) => level0_into(levels, options, Targets::new(levels, options).base),
-        (level, run) => Some(Compaction {
-            levels: Arc::clone(levels),
+        let mut needing = levels.level(level).runs().iter().filter(needs_any);
+        if level == 0 {
+            needing.next()?;
+            return level0_into(levels, options, targets.base, running).filter(is_allowed);
+        }
+        let mut compactions = needing.map(|run| Compaction {
             from: level,
             into: level,
-            upper: vec![run],
+            upper: vec![Arc::clone(run)],
             lower: Vec::new(),
-        }),
-    }
+        });
+        compactions.find(is_allowed)
+    };
+    // From below, because runs of level 0 may not stay where they are.
+    (0..LEVELS).rev().find_map(in_level)
 }

@@ -1,0 +1,155 @@
+//! Compactions of one keyspace that run at once.
+
+use crate::testing::tree_fixture::{Fixture, KEYS, grown};
+use crate::tree::manifest::LEVELS;
+use crate::tree::pick::{Compaction, Targets};
+
+/// Compactions that run at once have no run in common and write to no range of keys in common, and
+/// only one takes from level 0.
+pub(super) fn check_running(fixture: &Fixture) {
+    let order = &fixture.order;
+    let keys = |of: &Compaction| {
+        let runs = of.upper.iter().chain(&of.lower).map(|run| run.meta());
+        let least = runs.clone().map(|meta| &meta.smallest);
+        let most = runs.map(|meta| &meta.largest);
+        let least = least.min_by(|a, b| order.compare(a, b)).unwrap().clone();
+        let most = most.max_by(|a, b| order.compare(a, b)).unwrap().clone();
+        (least, most)
+    };
+    let running: Vec<_> = fixture.running.iter().map(|of| &of.compaction).collect();
+    for (index, a) in running.iter().enumerate() {
+        for b in &running[..index] {
+            assert!(a.from > 0 || b.from > 0);
+            let mut of_a = a.numbers();
+            assert!(!of_a.any(|number| b.numbers().any(|other| other == number)));
+            if a.into == b.into {
+                let ((from_a, to_a), (from_b, to_b)) = (keys(a), keys(b));
+                let is_apart =
+                    order.compare(&to_a, &from_b).is_lt() || order.compare(&to_b, &from_a).is_lt();
+                assert!(is_apart, "level {}", a.into);
+            }
+        }
+    }
+}
+
+/// Writes every key to one of two runs of level 0 that overlap, so that they are merged and not
+/// moved.
+fn write_runs(fixture: &mut Fixture, value: impl Fn(u16) -> Option<usize>) {
+    for start in 0..2 {
+        let keys = (start..KEYS).step_by(2);
+        keys.for_each(|key| fixture.write(key, value(key)));
+        fixture.flush().unwrap();
+    }
+}
+
+/// Begins compactions until none may begin. Returns how many of them merge runs of levels below
+/// level 0.
+fn begin_all(fixture: &mut Fixture) -> usize {
+    while let Some(compaction) = fixture.pick() {
+        fixture.begin(compaction);
+        check_running(fixture);
+    }
+    let merges = |of: &Compaction| of.from > 0 && !of.lower.is_empty();
+    let running = fixture.running.iter();
+    running.filter(|of| merges(&of.compaction)).count()
+}
+
+#[test]
+fn several_compactions_of_a_keyspace_run_at_once_and_end_in_any_order() {
+    for seed in 0..4 {
+        let mut fixture = grown(false);
+        fixture.compact_all().unwrap();
+        // Every run above the last level is due.
+        fixture.options.level1_bytes = 1;
+        write_runs(&mut fixture, |key| (key % 5 != seed).then_some(500));
+        fixture.options.level0_runs = 1;
+        let mut most = 0;
+        let mut number = usize::from(seed);
+        loop {
+            most = most.max(begin_all(&mut fixture));
+            if fixture.running.is_empty() {
+                break;
+            }
+            number += 7;
+            fixture.end(number % fixture.running.len()).unwrap();
+            fixture.check();
+        }
+        assert!(most > 1, "{most} at once");
+        fixture.compact_all().unwrap();
+        fixture.check();
+    }
+}
+
+#[test]
+fn level_0_is_compacted_before_what_no_one_sees_is_dropped() {
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    fixture.options.level1_bytes = 1 << 20;
+    fixture.snapshots.push(fixture.sequence);
+    write_runs(&mut fixture, |_| Some(200));
+    fixture.compact_all().unwrap();
+    fixture.snapshots.clear();
+    let unseen = fixture.pick().unwrap();
+    assert_eq!((unseen.from, unseen.into), (LEVELS - 1, LEVELS - 1));
+    fixture.begin(unseen);
+    assert!(fixture.pick().is_some(), "another one may begin beside it");
+    write_runs(&mut fixture, |_| Some(200));
+    fixture.options.level0_runs = 1;
+    let begins = fixture.pick().map(|of| of.from);
+    assert_eq!(begins, None, "level 0 would wait for it");
+    fixture.end(0).unwrap();
+    assert_eq!(fixture.pick().unwrap().from, 0);
+    fixture.check();
+}
+
+#[test]
+fn a_compaction_that_runs_holds_the_files_of_no_other_runs() {
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    fixture.options.level1_bytes = 1;
+    write_runs(&mut fixture, |_| Some(500));
+    fixture.options.level0_runs = 1;
+    assert!(fixture.compact().unwrap());
+    let first = fixture.pick().unwrap();
+    fixture.begin(first);
+    let before = fixture.numbers();
+    while let Some(compaction) = fixture.pick() {
+        fixture.run(&compaction).unwrap();
+    }
+    assert!(before.difference(&fixture.numbers()).count() > 2);
+    fixture.check();
+    fixture.end(0).unwrap();
+    fixture.check();
+}
+
+#[test]
+fn level_0_is_compacted_before_more_runs_leave_the_level_below() {
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    (fixture.options.level1_bytes, fixture.options.level0_runs) = (2_000, 1);
+    write_runs(&mut fixture, |_| Some(300));
+    assert!(fixture.compact().unwrap());
+    let levels = fixture.levels();
+    let base = (1..LEVELS).find(|level| levels.bytes(*level) > 0).unwrap();
+    fixture.options.level1_bytes = levels.bytes(base) / 2;
+    assert_eq!(Targets::new(fixture.levels(), &fixture.options).base, base);
+    let of_base = fixture.levels().level(base).runs().len();
+    assert!(of_base > 2, "{of_base} runs in level {base}");
+    // The level below level 0 is due, and then level 0 is.
+    let deeper = fixture.pick().unwrap();
+    assert_eq!(deeper.from, base);
+    fixture.begin(deeper);
+    assert_eq!(fixture.pick().map(|of| of.from), Some(base));
+    (0..KEYS).for_each(|key| fixture.write(key, Some(300)));
+    fixture.flush().unwrap();
+    while let Some(compaction) = fixture.pick() {
+        assert!(compaction.from > base, "from {}", compaction.from);
+        fixture.begin(compaction);
+    }
+    while !fixture.running.is_empty() {
+        fixture.end(0).unwrap();
+    }
+    fixture.options.level1_bytes = 1 << 20;
+    assert_eq!(fixture.pick().unwrap().from, 0);
+    fixture.check();
+}

@@ -1,0 +1,320 @@
+//! Several compactions at once, on a file system that holds some of them.
+
+mod testing;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forerun_core::sync::{Condvar, Mutex, thread};
+use forerun_db::io::fault::FaultIo;
+use forerun_db::{Background, Db, Error, KeyspaceOptions, Options, RunOptions, TreeOptions};
+use testing::hook_io::{Change, HookIo};
+use testing::{STORE, small_options};
+
+/// How long a test waits for what should happen within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Holds compactions that begin to write a run while it is closed.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    /// How many more compactions are held.
+    holds: usize,
+    held: usize,
+}
+
+impl Gate {
+    /// A file system with this gate.
+    fn on(self: &Arc<Gate>, io: &FaultIo) -> Arc<HookIo> {
+        let gate = Arc::clone(self);
+        Arc::new(HookIo::new(io, move |change, path| {
+            gate.pass(change, path);
+            Ok(())
+        }))
+    }
+
+    fn pass(&self, change: Change, path: &Path) {
+        let is_run = path.extension().is_some_and(|of| of == "run");
+        let thread = thread::current();
+        let compacts = thread.name() == Some("forerun-compact");
+        if change != Change::Create || !is_run || !compacts {
+            return;
+        }
+        let mut state = self.state.lock().unwrap();
+        if state.holds == 0 {
+            return;
+        }
+        state.holds -= 1;
+        state.held += 1;
+        self.changed.notify_all();
+        while state.held > 0 {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+
+    /// Holds the next compactions, this many.
+    fn hold(&self, compactions: usize) {
+        self.state.lock().unwrap().holds = compactions;
+    }
+
+    /// Waits until this many are held.
+    fn wait_for(&self, compactions: usize) {
+        let begun = Instant::now();
+        let mut state = self.state.lock().unwrap();
+        while state.held < compactions {
+            assert!(begun.elapsed() < PATIENCE, "{} are held", state.held);
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(50));
+            state = waited.unwrap().0;
+        }
+    }
+
+    /// Lets all go on.
+    fn open(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.holds, state.held) = (0, 0);
+        self.changed.notify_all();
+    }
+}
+
+/// Runs of a few KiB, and nothing that is due.
+fn quiet_tree() -> TreeOptions {
+    TreeOptions::default()
+        .level0_runs(50)
+        .level0_slow_runs(90)
+        .level0_stop_runs(100)
+        .level1_bytes(1 << 20)
+        .level_factor(2)
+        .run_bytes(4 << 10)
+}
+
+fn options(threads: usize, tree: TreeOptions) -> Options {
+    small_options()
+        .memtable_bytes(32 << 10)
+        .cache_bytes(1 << 20)
+        .background(Background::Threads)
+        .background_threads(threads)
+        .run(RunOptions::default().page_bytes(4 << 10))
+        .tree(tree)
+        .keyspace(
+            "small",
+            KeyspaceOptions::default().tree(quiet_tree().level0_runs(2)),
+        )
+}
+
+fn value(key: u32, version: u32) -> Vec<u8> {
+    let mut value = [key.to_be_bytes(), version.to_be_bytes()].concat();
+    // Random bytes, which do not get smaller.
+    let mut state = u64::from(key) << 32 | u64::from(version) | 1;
+    value.extend((0..200).map(|_| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(11);
+        (state >> 56) as u8
+    }));
+    value
+}
+
+const KEYS: u32 = 600;
+
+/// Makes a store with a level of many runs and another one above it.
+fn prepare(io: &FaultIo) {
+    let io = Arc::new(io.clone());
+    let db = Db::open_with_io(io, STORE, options(1, quiet_tree())).unwrap();
+    for version in 0..2 {
+        let mut ingestion = db.ingest();
+        for key in 0..KEYS {
+            let value = value(key, version);
+            ingestion.add(key.to_be_bytes(), value).unwrap();
+        }
+        ingestion.commit().unwrap();
+    }
+    let levels = db.stats().levels;
+    let filled = levels.iter().filter(|level| level.runs > 10);
+    assert_eq!(filled.count(), 2, "{levels:?}");
+    db.close().unwrap();
+}
+
+/// Every run above the last level is due.
+fn due_tree() -> TreeOptions {
+    quiet_tree().level1_bytes(1)
+}
+
+fn check(db: &Db) {
+    for key in 0..KEYS {
+        let found = db.get(key.to_be_bytes()).unwrap();
+        assert_eq!(found, Some(value(key, 1)), "key {key}");
+    }
+    assert!(db.verify().unwrap().problems.is_empty());
+}
+
+/// Makes level 0 of a keyspace due and waits until it has been compacted.
+fn compact_small(db: &Db) {
+    let small = db.keyspace("small").unwrap();
+    let level0_runs = || {
+        let levels = small.stats().levels;
+        levels.first().map_or(0, |level| level.runs)
+    };
+    for round in 0..2_u32 {
+        for key in 0..10_u32 {
+            small.put(key.to_be_bytes(), round.to_be_bytes()).unwrap();
+        }
+        small.flush().unwrap();
+    }
+    let begun = Instant::now();
+    while level0_runs() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "level 0 was not compacted");
+        thread::sleep(Duration::from_millis(1));
+    }
+    for key in 0..10_u32 {
+        let found = small.get(key.to_be_bytes()).unwrap();
+        assert_eq!(found.as_deref(), Some(&1_u32.to_be_bytes()[..]));
+    }
+}
+
+#[test]
+fn level_0_of_a_keyspace_is_compacted_beside_a_long_compaction_of_another() {
+    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
+    prepare(&io);
+    gate.hold(1);
+    let db = Db::open_with_io(gate.on(&io), STORE, options(2, due_tree())).unwrap();
+    gate.wait_for(1);
+    compact_small(&db);
+    gate.open();
+    db.wait_idle().unwrap();
+    check(&db);
+}
+
+#[test]
+fn compactions_of_disjoint_runs_of_a_keyspace_overlap_in_time() {
+    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
+    prepare(&io);
+    gate.hold(2);
+    let db = Db::open_with_io(gate.on(&io), STORE, options(3, due_tree())).unwrap();
+    gate.wait_for(2);
+    // Every other thread is busy, and one is left for level 0.
+    compact_small(&db);
+    gate.open();
+    db.wait_idle().unwrap();
+    assert!(!db.stats().is_compaction_due);
+    check(&db);
+}
+
+#[test]
+fn a_full_compaction_beside_others_ends_and_so_does_one_that_waits_for_them() {
+    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
+    prepare(&io);
+    gate.hold(2);
+    let db = Db::open_with_io(gate.on(&io), STORE, options(3, due_tree())).unwrap();
+    gate.wait_for(2);
+    thread::scope(|scope| {
+        let full = scope.spawn(|| db.compact());
+        thread::sleep(Duration::from_millis(20));
+        assert!(!full.is_finished(), "it knows what the others have begun");
+        gate.open();
+        full.join().unwrap().unwrap();
+    });
+    let levels = db.stats().levels;
+    let above_last = &levels[..levels.len() - 1];
+    assert!(above_last.iter().all(|level| level.runs == 0), "{levels:?}");
+    check(&db);
+    check_files(&db, &io);
+}
+
+/// Only the files of runs that the store has are left.
+fn check_files(db: &Db, io: &FaultIo) {
+    db.wait_idle().unwrap();
+    let runs: usize = db.stats().levels.iter().map(|level| level.runs).sum();
+    let is_run = |path: &&PathBuf| path.extension().is_some_and(|of| of == "run");
+    assert_eq!(io.files().iter().filter(is_run).count(), runs);
+}
+
+#[test]
+fn what_is_deleted_by_range_while_it_is_compacted_stays_deleted() {
+    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
+    prepare(&io);
+    gate.hold(1);
+    let db = Db::open_with_io(gate.on(&io), STORE, options(2, due_tree())).unwrap();
+    gate.wait_for(1);
+    db.delete_range(0_u32.to_be_bytes(), KEYS.to_be_bytes())
+        .unwrap();
+    db.flush().unwrap();
+    // The other thread removes the runs in which everything is deleted.
+    let runs = || {
+        db.stats()
+            .levels
+            .iter()
+            .map(|level| level.runs)
+            .sum::<usize>()
+    };
+    let begun = Instant::now();
+    while runs() > 10 {
+        assert!(begun.elapsed() < PATIENCE, "{} runs are left", runs());
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(runs() > 0, "those that are being compacted");
+    gate.open();
+    db.wait_idle().unwrap();
+    assert_eq!(db.iter().count(), 0);
+    check_files(&db, &io);
+}
+
+#[test]
+fn closing_waits_for_all_compactions() {
+    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
+    prepare(&io);
+    gate.hold(2);
+    let db = Db::open_with_io(gate.on(&io), STORE, options(3, due_tree())).unwrap();
+    gate.wait_for(2);
+    let reader = db.clone();
+    thread::scope(|scope| {
+        let full = scope.spawn(|| reader.compact());
+        let closed = scope.spawn(|| db.close());
+        thread::sleep(Duration::from_millis(20));
+        assert!(!closed.is_finished());
+        gate.open();
+        closed.join().unwrap().unwrap();
+        assert!(matches!(full.join().unwrap(), Err(Error::Closed)));
+    });
+    let db = Db::open_with_io(Arc::new(io.clone()), STORE, options(2, quiet_tree())).unwrap();
+    check(&db);
+}
+
+#[test]
+fn a_keyspace_is_dropped_while_it_is_compacted() {
+    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
+    let db = Db::open_with_io(gate.on(&io), STORE, options(2, quiet_tree())).unwrap();
+    let small = db.keyspace("small").unwrap();
+    gate.hold(1);
+    for round in 0..2_u32 {
+        small.put(b"key", round.to_be_bytes()).unwrap();
+        small.flush().unwrap();
+    }
+    gate.wait_for(1);
+    db.drop_keyspace("small").unwrap();
+    drop(small);
+    gate.open();
+    compact_small(&db);
+    check_files(&db, &io);
+}
+
+#[test]
+fn the_number_of_threads_is_checked() {
+    for threads in [0, 65] {
+        let options = options(threads, quiet_tree());
+        let opened = Db::open_with_io(Arc::new(FaultIo::new()), STORE, options);
+        assert!(
+            matches!(
+                &opened,
+                Err(Error::BadOption {
+                    option: "background_threads",
+                    ..
+                })
+            ),
+            "{opened:?}"
+        );
+    }
+}
