@@ -183,15 +183,19 @@ impl Inner {
         }
     }
 
-    /// Does all pending work in this thread, except what other threads are doing.
-    pub(super) fn run_all_work(&self) -> Result<()> {
-        while self.run_work()? {}
-        Ok(())
+    /// Does all pending work in this thread, except what other threads are doing. Returns `false`
+    /// if there was none.
+    pub(super) fn run_all_work(&self) -> Result<bool> {
+        let mut has_worked = false;
+        while self.run_work()? {
+            has_worked = true;
+        }
+        Ok(has_worked)
     }
 
     /// Flushes or compacts once in this thread. Returns `false` if there is nothing to do but what
     /// other threads are doing.
-    pub(super) fn run_work(&self) -> Result<bool> {
+    fn run_work(&self) -> Result<bool> {
         let done = self.guard("flushing and compacting", || {
             let done = if self.flush_one()? {
                 Task::Flush

@@ -106,7 +106,7 @@ impl Inner {
             match self.options.background {
                 Background::Caller => {
                     // What the caller waits for may be in the hands of another thread.
-                    if !self.run_work()? {
+                    if !self.run_all_work()? {
                         self.work.wait_timeout(events, OTHERS_WAIT_MAX);
                     }
                 }

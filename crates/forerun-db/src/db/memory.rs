@@ -27,7 +27,7 @@ impl Inner {
         self.switch_memtables(full, size, FailOn::Repeated)?;
         match self.options.background {
             Background::Threads => Ok(()),
-            Background::Caller => self.run_all_work(),
+            Background::Caller => self.run_all_work().map(drop),
         }
     }
 

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::Compaction;
+use super::running::Keys;
 use crate::comparator::KeyOrder;
 use crate::run::Run;
 use crate::tree::key_bounds::KeyRange;
@@ -17,8 +18,8 @@ use crate::tree::manifest::LEVELS;
 #[derive(Clone, Debug)]
 pub(crate) struct OlderKeys {
     order: KeyOrder,
-    /// Ascending and disjoint, with both ends.
-    ranges: Vec<(Box<[u8]>, Box<[u8]>)>,
+    /// Ascending and disjoint.
+    ranges: Vec<Keys>,
 }
 
 impl OlderKeys {
@@ -50,17 +51,20 @@ impl OlderKeys {
             order: order.clone(),
             ranges: joined
                 .into_iter()
-                .map(|range| (range.from.into(), range.to.into()))
+                .map(|range| Keys {
+                    from: range.from.into(),
+                    to: range.to.into(),
+                })
                 .collect(),
         }
     }
 
     /// Whether an older version of a key may be in one of those runs.
     pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
-        let ends_before = |(_, to): &(_, Box<[u8]>)| self.order.compare(to, key).is_lt();
+        let ends_before = |range: &Keys| self.order.compare(&range.to, key).is_lt();
         let first = self.ranges.partition_point(ends_before);
         let next = self.ranges.get(first);
-        next.is_some_and(|(from, _)| self.order.compare(from, key).is_le())
+        next.is_some_and(|range| self.order.compare(&range.from, key).is_le())
     }
 
     /// Whether there are no such keys.

@@ -49,10 +49,10 @@ struct Taken {
 }
 
 /// A range of keys; both ends are included.
-#[derive(Debug)]
-struct Keys {
-    from: Box<[u8]>,
-    to: Box<[u8]>,
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    pub(super) from: Box<[u8]>,
+    pub(super) to: Box<[u8]>,
 }
 
 /// The compactions that run in one keyspace.
