@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use super::{Compaction, Pick, Running, bytes, into_next, is_small};
+use super::{Compaction, Pick, Running, Targets, bytes, into_next, is_small, score};
 use crate::TreeOptions;
 use crate::run::Run;
 use crate::tree::key_bounds::KeyRange;
@@ -32,6 +32,23 @@ const REWRITTEN_PER_BYTE_MAX: u64 = 4;
 /// A run is merged with newer ones within level 0 if it has at most this many times their bytes.
 /// Larger runs wait until the newer ones have grown, so that they are not rewritten each time.
 const SIZE_RATIO: u64 = 4;
+
+/// While level 0 is due, but waits for a compaction of the level below, nothing else takes runs of
+/// that level. If all that it waits for began after it was due, it would wait for ever.
+pub(super) fn keep_for_level0<'r>(
+    levels: &Levels,
+    options: &TreeOptions,
+    targets: &Targets,
+    running: &Running<'r>,
+) -> Running<'r> {
+    let is_due = score(levels, options, targets, 0, running) >= 1.0;
+    let waits = is_due
+        && matches!(
+            pick_level0(levels, options, targets.base, running),
+            Pick::Waits
+        );
+    running.kept_for_level0(waits.then_some(targets.base))
+}
 
 /// The next compaction of level 0, if it is not empty.
 pub(super) fn pick_level0(

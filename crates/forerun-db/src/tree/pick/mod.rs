@@ -27,7 +27,7 @@ mod running;
 use std::ops::Range;
 use std::sync::Arc;
 
-use level0::{level0_into, pick_level0};
+use level0::{keep_for_level0, level0_into, pick_level0};
 pub(crate) use older_keys::OlderKeys;
 pub(crate) use range_compaction::pick_for_ranges;
 pub(crate) use running::{Pick, Running, RunningCompactions};
@@ -145,7 +145,7 @@ pub(crate) fn pick(
     running: &Running<'_>,
 ) -> Option<Compaction> {
     let targets = Targets::new(levels, options);
-    let running = &running.keep_for_level0(levels, options, &targets);
+    let running = &keep_for_level0(levels, options, &targets, running);
     let score = |level| score(levels, options, &targets, level, running);
     let mut due: Vec<(f64, usize)> = scored_levels(running)
         .map(|level| (score(level), level))

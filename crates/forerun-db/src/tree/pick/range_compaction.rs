@@ -17,7 +17,7 @@ use crate::ranges::Ranges;
 use crate::run::Run;
 use crate::tree::levels::Levels;
 use crate::tree::manifest::LEVELS;
-use crate::tree::pick::level0::level0_into;
+use crate::tree::pick::level0::{keep_for_level0, level0_into};
 use crate::tree::pick::{Compaction, Running, Targets};
 
 /// Range deletions in less memory than this stay: some hundreds of them.
@@ -41,7 +41,7 @@ pub(crate) fn pick_for_ranges(
         return None;
     }
     let targets = Targets::new(levels, options);
-    let running = &running.keep_for_level0(levels, options, &targets);
+    let running = &keep_for_level0(levels, options, &targets, running);
     let needs_any = |run: &&Arc<Run>| levels.run_needs_any(run, ranges);
     let is_allowed = |compaction: &Compaction| running.allows(compaction);
     let in_level = |level: usize| {

@@ -14,13 +14,10 @@
 
 use std::time::Instant;
 
-use crate::TreeOptions;
 use crate::comparator::KeyOrder;
 use crate::run::Run;
 use crate::tree::key_bounds::KeyRange;
-use crate::tree::levels::Levels;
-use crate::tree::pick::level0::pick_level0;
-use crate::tree::pick::{Compaction, Targets, bytes, score};
+use crate::tree::pick::{Compaction, bytes};
 
 /// The compactions that run, in all keyspaces.
 #[derive(Debug, Default)]
@@ -167,22 +164,10 @@ impl Running<'_> {
         }
     }
 
-    /// While level 0 is due, but waits for a compaction of the level below, nothing else takes runs
-    /// of that level. If all that it waits for began after it was due, it would wait for ever.
-    pub(super) fn keep_for_level0(
-        &self,
-        levels: &Levels,
-        options: &TreeOptions,
-        targets: &Targets,
-    ) -> Self {
-        let is_due = score(levels, options, targets, 0, self) >= 1.0;
-        let waits = is_due
-            && matches!(
-                pick_level0(levels, options, targets.base, self),
-                Pick::Waits
-            );
+    /// If there is a `level`, nothing but compactions of level 0 takes runs of it.
+    pub(super) fn kept_for_level0(&self, level: Option<usize>) -> Self {
         Running {
-            kept_for_level0: waits.then_some(targets.base),
+            kept_for_level0: level,
             ..self.clone()
         }
     }
