@@ -304,8 +304,8 @@ impl PageCache {
         self.try_charge_within(bytes, max)
     }
 
-    /// [`try_charge`](Self::try_charge) that can be called while pinned: what it evicts becomes free
-    /// once the pin has been dropped.
+    /// [`try_charge`](Self::try_charge) that can be called while pinned: what it evicts becomes
+    /// free once the pin has been dropped.
     pub(crate) fn try_charge_pinned(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
         let state = self.lock();
         let capacity_bytes = self.capacity_bytes();
