@@ -24,6 +24,8 @@ pub(super) struct Failing {
     /// Consecutive failed attempts.
     attempts: u32,
     retry_at: Instant,
+    /// Whether an attempt that began before the failure has succeeded after it.
+    has_other_succeeded: bool,
 }
 
 impl Failing {
@@ -47,7 +49,18 @@ impl Failing {
             retry_at: now + delay(attempts, &error),
             error,
             attempts,
+            has_other_succeeded: false,
         }
+    }
+
+    /// Records the success of an attempt that began before the failure.
+    pub(super) fn note_other_success(&mut self) {
+        self.has_other_succeeded = true;
+    }
+
+    /// Whether the failure is over once there is nothing to retry.
+    pub(super) fn has_other_succeeded(&self) -> bool {
+        self.has_other_succeeded
     }
 
     /// When the next attempt is due.

@@ -15,6 +15,7 @@ use super::background_work::{FailOn, Task};
 use super::directory::DirGuard;
 use super::install::MemTableChange;
 use super::keyspace_data::KeyspaceData;
+use super::keyspaces::KeyspaceSet;
 use super::running_compaction::RunningCompaction;
 use crate::events::{BackgroundTask, CompactionReason};
 use crate::ranges::Ranges;
@@ -36,11 +37,28 @@ impl Inner {
             return Ok(true);
         }
         let keyspaces = self.keyspaces.load_full();
+        self.forget_failures(&keyspaces);
         let due = self.begin_most_urgent(keyspaces.iter(), true)?;
         drop((picking, keyspaces));
         match due {
             Some(due) => self.run_due(&guard, due).map(|()| true),
             None => Ok(false),
+        }
+    }
+
+    /// Forgets failures of keyspaces in which there is nothing left to retry. The caller holds the
+    /// lock for picking, so no compaction begins meanwhile.
+    fn forget_failures(&self, keyspaces: &KeyspaceSet) {
+        let is_idle = |of: &Arc<KeyspaceData>| {
+            let ids = self.tree.catalog().running().ids_in(of.id());
+            ids.is_empty() && self.compaction_score_of(of) < 1.0
+        };
+        let failed = keyspaces
+            .iter()
+            .filter(|of| of.compaction_retry_at().is_some());
+        let idle = failed.filter(|of| is_idle(of));
+        if idle.filter(|of| of.forget_failure()).count() > 0 {
+            self.note_pressure();
         }
     }
 

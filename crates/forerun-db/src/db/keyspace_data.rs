@@ -257,7 +257,13 @@ impl KeyspaceData {
     pub(super) fn note_compaction(&self, begun: Instant, result: Result<()>) -> Result<()> {
         let mut compaction = self.compaction();
         let Err(error) = result else {
-            compaction.take_if(|failing| failing.is_retried_by(begun));
+            if compaction
+                .take_if(|failing| failing.is_retried_by(begun))
+                .is_none()
+                && let Some(failing) = compaction.as_mut()
+            {
+                failing.note_other_success();
+            }
             return Ok(());
         };
         let failing = Failing::again(compaction.as_ref(), error, begun, time::now());
@@ -286,6 +292,13 @@ impl KeyspaceData {
     /// When the next compaction is due after a failure; `None` if none failed.
     pub(super) fn compaction_retry_at(&self) -> Option<Instant> {
         self.compaction().as_ref().map(Failing::retry_at)
+    }
+
+    /// Forgets a failure that nothing will retry, since another compaction has done the work.
+    /// Returns whether there was one. The caller knows that no compaction is due, and none runs.
+    pub(super) fn forget_failure(&self) -> bool {
+        let is_over = |failing: &mut Failing| failing.has_other_succeeded();
+        self.compaction().take_if(is_over).is_some()
     }
 
     /// Retries a failed compaction at once.

@@ -6,6 +6,7 @@
 //!   reader   bytes, codec ─> decompress, with the run's Dictionary ──> page
 //! ```
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::cell::Cell;
 use std::fmt;
 
@@ -166,6 +167,7 @@ impl Dictionary {
             _ if bytes.len() > ZstdOptions::DICT_BYTES_MAX => Err("the dictionary is too long"),
             _ => match DDict::try_create(bytes) {
                 Some(dictionary) => Ok(Some(Dictionary(dictionary))),
+                None if is_dictionary(bytes) => no_memory(bytes.len()),
                 None => Err("the dictionary is not one of zstd's"),
             },
         }
@@ -183,6 +185,32 @@ impl fmt::Debug for Dictionary {
     }
 }
 
+/// A zstd frame of no bytes.
+const EMPTY_FRAME: [u8; 9] = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 0, 1, 0, 0];
+
+/// Whether zstd decompresses with this dictionary. Unlike [`DDict::try_create`], this tells damage
+/// from lack of memory.
+fn is_dictionary(bytes: &[u8]) -> bool {
+    let mut nothing = [0; 0];
+    decompression_context()
+        .decompress_using_dict(&mut nothing[..], &EMPTY_FRAME, bytes)
+        .is_ok()
+}
+
+fn decompression_context() -> DCtx<'static> {
+    DCtx::try_create().unwrap_or_else(|| no_memory(CONTEXT_BYTES))
+}
+
+/// Ends the process, as a `Vec` that cannot grow does. An error would be taken for damage, and a
+/// repair would leave out what is sound.
+fn no_memory(bytes: usize) -> ! {
+    let layout = Layout::array::<u8>(bytes).unwrap_or(Layout::new::<u8>());
+    handle_alloc_error(layout)
+}
+
+/// About what zstd allocates for a decompression context.
+const CONTEXT_BYTES: usize = 100 << 10;
+
 /// Decompresses into `into`, which has the page's length, and never writes beyond it.
 pub(super) fn decompress(
     codec: Codec,
@@ -197,7 +225,7 @@ pub(super) fn decompress(
         }
         Codec::Raw => return Err("the page's length differs from what its parent says"),
         Codec::Lz4 => lz4_flex::block::decompress_into(bytes, into).ok(),
-        Codec::Zstd => decompress_zstd(bytes, dictionary, into)?,
+        Codec::Zstd => decompress_zstd(bytes, dictionary, into),
     };
     if len == Some(into.len()) {
         Ok(())
@@ -216,16 +244,14 @@ fn decompress_zstd(
     bytes: &[u8],
     dictionary: Option<&Dictionary>,
     into: &mut [u8],
-) -> Result<Option<usize>, &'static str> {
+) -> Option<usize> {
     // A thread that is exiting may have no thread-local values any more.
     let kept = CONTEXT.try_with(Cell::take).ok().flatten();
-    let mut context = kept
-        .or_else(DCtx::try_create)
-        .ok_or("there is no memory to decompress the page")?;
+    let mut context = kept.unwrap_or_else(decompression_context);
     let len = match dictionary {
         None => context.decompress(into, bytes),
         Some(Dictionary(dictionary)) => context.decompress_using_ddict(into, bytes, dictionary),
     };
     let _ = CONTEXT.try_with(|kept| kept.set(Some(context)));
-    Ok(len.ok())
+    len.ok()
 }

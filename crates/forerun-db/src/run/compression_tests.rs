@@ -119,6 +119,9 @@ fn a_dictionary_of_other_bytes_or_length_is_an_error_even_with_a_right_checksum(
         }
     }
     assert!(Dictionary::decode(&vec![1; (128 << 10) + 1]).is_err());
+    // What begins like a dictionary and is none is damage, not lack of memory.
+    let begun = [&[0x37, 0xa4, 0x30, 0xec][..], &[0xff; 60]].concat();
+    assert!(Dictionary::decode(&begun).is_err());
 }
 
 proptest! {

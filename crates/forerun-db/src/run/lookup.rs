@@ -227,10 +227,11 @@ pub(crate) fn find_in<'r, 'g>(
             };
             // If this version has expired, older ones have too.
             let has_expired = run.sequence(page.sequence(row)) <= key.expired_sequence;
-            return Ok(match page.live_value(row) {
-                Some(value) if !has_expired => Found::Value(value),
-                _ => Found::Deleted,
-            });
+            match page.live_value(row) {
+                Some(value) if !has_expired => return Ok(Found::Value(value)),
+                _ if reads.distrust(run.slots(), page_no, bytes) => next -= 1,
+                _ => return Ok(Found::Deleted),
+            }
         }
         Ok(Found::Missing)
     }

@@ -62,11 +62,11 @@ impl<'g> StoredRecord<'g> {
             Stored::Odd => {}
             Stored::Short => {
                 let prefix = Prefix::Short(place.prefix_len, place.prefix);
-                if let Some(found) = answer(run, buffer.bytes(), prefix, key) {
+                if let Some(Found::Value(value)) = answer(run, buffer.bytes(), prefix, key) {
                     part.is_verified().then_some(())?;
                     part.note_wanted();
                     reads.count_miss();
-                    return Some(found);
+                    return Some(Found::Value(value));
                 }
             }
         }

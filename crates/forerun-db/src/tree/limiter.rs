@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Writes wait for flushes and for compactions of level 0, so these wait for each other only. The
-//! rest waits for all, and so pays for them too.
+//! rest waits for all, and so pays for them too, except that a quarter of the rate is its own.
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -34,6 +34,34 @@ struct LimiterState {
     paid_at: Instant,
     /// The same for what is urgent. Never later.
     urgent_paid_at: Instant,
+    /// What the rest may still write as if it were urgent.
+    owed: Duration,
+}
+
+impl LimiterState {
+    /// Records what is written at this moment, as time at the full rate. Returns when it will have
+    /// been paid for.
+    fn charge(&mut self, now: Instant, cost: Duration, is_urgent: bool) -> Instant {
+        // Unused time does not accumulate; otherwise an idle hour would allow a burst.
+        if self.paid_at <= now {
+            (self.paid_at, self.owed) = (now, Duration::ZERO);
+        }
+        self.paid_at += cost;
+        let as_urgent = if is_urgent {
+            self.owed += cost / 3;
+            cost
+        } else {
+            let own = cost.min(self.owed);
+            self.owed -= own;
+            own
+        };
+        self.urgent_paid_at = self.urgent_paid_at.max(now) + as_urgent;
+        if as_urgent == cost {
+            self.urgent_paid_at
+        } else {
+            self.paid_at
+        }
+    }
 }
 
 impl RateLimiter {
@@ -45,6 +73,7 @@ impl RateLimiter {
                 bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
                 paid_at: now,
                 urgent_paid_at: now,
+                owed: Duration::ZERO,
             }),
         }
     }
@@ -60,6 +89,7 @@ impl RateLimiter {
         state.bytes_per_second = bytes_per_second.map(|rate| rate.max(1));
         state.paid_at = time::now();
         state.urgent_paid_at = state.paid_at;
+        state.owed = Duration::ZERO;
     }
 
     /// Records written bytes, and sleeps as long as the limit requires. What is urgent does not
@@ -75,15 +105,7 @@ impl RateLimiter {
                 return Ok(());
             };
             let cost = Duration::from_secs_f64(bytes as f64 / rate as f64);
-            // Unused time does not accumulate; otherwise an idle hour would allow a burst.
-            let now = time::now();
-            state.paid_at = state.paid_at.max(now) + cost;
-            if is_urgent {
-                state.urgent_paid_at = state.urgent_paid_at.max(now) + cost;
-                state.urgent_paid_at
-            } else {
-                state.paid_at
-            }
+            state.charge(time::now(), cost, is_urgent)
         };
         loop {
             // Those that come later wait for this one, and not the other way round.
@@ -148,6 +170,26 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(60));
         stop.store(true, Ordering::Relaxed);
         assert!(matches!(thread.join().unwrap(), Err(Error::Closed)));
+    }
+
+    #[test]
+    fn the_rest_keeps_a_quarter_of_the_rate_beside_what_is_urgent() {
+        let limiter = RateLimiter::new(Some(1));
+        let mut state = limiter.lock();
+        let cost = Duration::from_millis(6);
+        let begun = state.paid_at;
+        // When each of two writers comes again, and how much it has written.
+        let (mut urgent, mut rest) = ((begun, 0), (begun, 0));
+        while urgent.0 < begun + Duration::from_secs(600) {
+            let is_urgent = urgent.0 <= rest.0;
+            let writer = if is_urgent { &mut urgent } else { &mut rest };
+            let paid_at = state.charge(writer.0, cost, is_urgent);
+            let wait = paid_at.saturating_duration_since(writer.0 + BURST);
+            *writer = (writer.0 + wait, writer.1 + 1);
+        }
+        let written = urgent.1 + rest.1;
+        assert!((95_000..=101_000).contains(&written), "{written}");
+        assert!(rest.1 * 5 > written, "{} of {written}", rest.1);
     }
 
     #[test]

@@ -168,6 +168,45 @@ fn an_absent_key_is_looked_for_in_a_verified_page() {
     }
 }
 
+/// Nor is it found to be deleted.
+#[test]
+fn a_deletion_is_looked_for_in_a_verified_page() {
+    let order = &orders()[0];
+    for number in [1, 2] {
+        let (io, cache) = (FaultIo::new(), cache(12));
+        let run = cached_run(&io, &cache, order, number, Keys::Short);
+        let tree = Levels::with_runs(order.clone(), [(0, Arc::clone(&run))]);
+        let once = context(&cache, VerifyChecksums::Once);
+        for _ in 0..2 {
+            assert_eq!(wrong_answers(&tree, &once, Keys::Short), 0);
+        }
+        let bytes = io.read(run.path()).unwrap();
+        let (pages, mut flipped) = (run.pages_range(), 0);
+        // A record is a tag of eight bytes, a length of four, the key's suffix and the value.
+        for value_at in pages.start as usize + 20..pages.end as usize - 8 {
+            for suffix_len in 1..=6 {
+                let tag_at = value_at - suffix_len - 12;
+                let is_value = bytes[tag_at] == (suffix_len as u8) << 1 | 1;
+                if is_value && bytes[tag_at + 7] == 0 && bytes[value_at..].starts_with(b"value ") {
+                    io.overwrite(run.path(), tag_at, &[bytes[tag_at] ^ 1]);
+                    flipped += 1;
+                }
+            }
+        }
+        for n in (0..KEYS).map(|at| at * 13 % KEYS) {
+            let key = Keys::Short.key(n);
+            let found = get(&tree, SearchKey::new(&key, 10_000), &once, |found| {
+                found == Found::Deleted
+            });
+            assert!(!found.unwrap_or(false), "{n} is reported as deleted");
+        }
+        assert!(
+            number == 1 || flipped > KEYS / 2,
+            "{flipped} records changed"
+        );
+    }
+}
+
 /// What a scan finds to be damaged, lookups do not trust.
 #[test]
 fn a_page_that_failed_a_scan_is_not_trusted() {
