@@ -53,9 +53,12 @@ impl Failing {
         }
     }
 
-    /// Records the success of an attempt that began before the failure.
-    pub(super) fn note_other_success(&mut self) {
-        self.has_other_succeeded = true;
+    /// Records the success of an attempt that began at `begun`. Returns whether that ends the
+    /// failure.
+    pub(super) fn ends_with(&mut self, begun: Instant) -> bool {
+        let is_retried = self.is_retried_by(begun);
+        self.has_other_succeeded |= !is_retried;
+        is_retried
     }
 
     /// Whether the failure is over once there is nothing to retry.
@@ -164,5 +167,17 @@ mod tests {
         let retry_at = failing.retry_at();
         assert!(failing.is_retried_by(retry_at));
         assert!(Failing::again(Some(&failing), Error::LogOff, retry_at, retry_at).is_repeated());
+    }
+
+    #[test]
+    fn only_a_later_attempt_ends_a_failure_while_there_is_work_to_retry() {
+        let now = Instant::now();
+        let mut failing = Failing::again(None, Error::LogOff, now, now);
+        let retry_at = failing.retry_at();
+        assert!(!failing.has_other_succeeded());
+        assert!(!failing.ends_with(now) && failing.has_other_succeeded());
+        assert!(failing.ends_with(retry_at));
+        let again = Failing::again(Some(&failing), Error::LogOff, retry_at, retry_at);
+        assert!(!again.has_other_succeeded());
     }
 }

@@ -257,13 +257,7 @@ impl KeyspaceData {
     pub(super) fn note_compaction(&self, begun: Instant, result: Result<()>) -> Result<()> {
         let mut compaction = self.compaction();
         let Err(error) = result else {
-            if compaction
-                .take_if(|failing| failing.is_retried_by(begun))
-                .is_none()
-                && let Some(failing) = compaction.as_mut()
-            {
-                failing.note_other_success();
-            }
+            compaction.take_if(|failing| failing.ends_with(begun));
             return Ok(());
         };
         let failing = Failing::again(compaction.as_ref(), error, begun, time::now());
