@@ -11,8 +11,8 @@ use crate::{Error, Result};
 /// How the pages of a run are compressed. A page that does not become smaller by at least an eighth
 /// is stored as it is.
 ///
-/// A run keeps its compression until a compaction rewrites it, also when the options change and
-/// when it is only moved to another level.
+/// A run keeps its compression until a compaction rewrites it, also when the options change. A run
+/// that could just move to another level is rewritten if only one of the two levels has zstd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::Result;
-use crate::run::Run;
+use crate::run::{Codec, Run};
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
 use crate::tree::build::{Build, write_runs};
@@ -12,6 +11,7 @@ use crate::tree::merge::Merge;
 use crate::tree::pick::{Compaction, OlderKeys};
 use crate::tree::retain::Retain;
 use crate::versions::VersionCursor;
+use crate::{Compression, Result};
 
 /// The result of a compaction.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,11 @@ pub(crate) fn compact(
     mut retain: Retain,
     build: &Build<'_>,
 ) -> Result<Compacted> {
-    if compaction.is_move(older) {
+    // Between zstd and the others, a run that could just move is written again.
+    let is_zstd = |run: &Arc<Run>| run.codec() == Codec::Zstd;
+    let wants_zstd = matches!(build.options.compression, Compression::Zstd(_));
+    let is_as_wanted = compaction.upper.iter().all(|run| is_zstd(run) == wants_zstd);
+    if compaction.is_move(older) && is_as_wanted {
         let added = compaction
             .upper
             .iter()
