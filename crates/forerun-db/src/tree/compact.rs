@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::run::{Codec, Run};
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
+use crate::run::{Codec, Run};
 use crate::tree::build::{Build, write_runs};
 use crate::tree::levels::Edit;
 use crate::tree::merge::Merge;
@@ -40,7 +40,10 @@ pub(crate) fn compact(
     // Between zstd and the others, a run that could just move is written again.
     let is_zstd = |run: &Arc<Run>| run.codec() == Codec::Zstd;
     let wants_zstd = matches!(build.options.compression, Compression::Zstd(_));
-    let is_as_wanted = compaction.upper.iter().all(|run| is_zstd(run) == wants_zstd);
+    let is_as_wanted = compaction
+        .upper
+        .iter()
+        .all(|run| is_zstd(run) == wants_zstd);
     if compaction.is_move(older) && is_as_wanted {
         let added = compaction
             .upper
