@@ -175,13 +175,19 @@ fn compact_small(db: &Db) {
     }
 }
 
-#[test]
-fn level_0_of_a_keyspace_is_compacted_beside_a_long_compaction_of_another() {
+/// A store of this many threads, in which as many compactions as `held` wait at the gate.
+fn open_with_held_compactions(held: usize, threads: usize) -> (FaultIo, Arc<Gate>, Db) {
     let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
     prepare(&io);
-    gate.hold(1);
-    let db = Db::open_with_io(gate.on(&io), STORE, options(2, due_tree())).unwrap();
-    gate.wait_for(1);
+    gate.hold(held);
+    let db = Db::open_with_io(gate.on(&io), STORE, options(threads, due_tree())).unwrap();
+    gate.wait_for(held);
+    (io, gate, db)
+}
+
+#[test]
+fn level_0_of_a_keyspace_is_compacted_beside_a_long_compaction_of_another() {
+    let (_io, gate, db) = open_with_held_compactions(1, 2);
     compact_small(&db);
     gate.open();
     db.wait_idle().unwrap();
@@ -190,11 +196,7 @@ fn level_0_of_a_keyspace_is_compacted_beside_a_long_compaction_of_another() {
 
 #[test]
 fn compactions_of_disjoint_runs_of_a_keyspace_overlap_in_time() {
-    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
-    prepare(&io);
-    gate.hold(2);
-    let db = Db::open_with_io(gate.on(&io), STORE, options(3, due_tree())).unwrap();
-    gate.wait_for(2);
+    let (_io, gate, db) = open_with_held_compactions(2, 3);
     // Every other thread is busy, and one is left for level 0.
     compact_small(&db);
     gate.open();
@@ -205,11 +207,7 @@ fn compactions_of_disjoint_runs_of_a_keyspace_overlap_in_time() {
 
 #[test]
 fn a_full_compaction_beside_others_ends_and_so_does_one_that_waits_for_them() {
-    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
-    prepare(&io);
-    gate.hold(2);
-    let db = Db::open_with_io(gate.on(&io), STORE, options(3, due_tree())).unwrap();
-    gate.wait_for(2);
+    let (io, gate, db) = open_with_held_compactions(2, 3);
     thread::scope(|scope| {
         let full = scope.spawn(|| db.compact());
         thread::sleep(Duration::from_millis(20));
@@ -234,11 +232,7 @@ fn check_files(db: &Db, io: &FaultIo) {
 
 #[test]
 fn what_is_deleted_by_range_while_it_is_compacted_stays_deleted() {
-    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
-    prepare(&io);
-    gate.hold(1);
-    let db = Db::open_with_io(gate.on(&io), STORE, options(2, due_tree())).unwrap();
-    gate.wait_for(1);
+    let (io, gate, db) = open_with_held_compactions(1, 2);
     db.delete_range(0_u32.to_be_bytes(), KEYS.to_be_bytes())
         .unwrap();
     db.flush().unwrap();
@@ -264,11 +258,7 @@ fn what_is_deleted_by_range_while_it_is_compacted_stays_deleted() {
 
 #[test]
 fn closing_waits_for_all_compactions() {
-    let (io, gate) = (FaultIo::new(), Arc::new(Gate::default()));
-    prepare(&io);
-    gate.hold(2);
-    let db = Db::open_with_io(gate.on(&io), STORE, options(3, due_tree())).unwrap();
-    gate.wait_for(2);
+    let (io, gate, db) = open_with_held_compactions(2, 3);
     let reader = db.clone();
     thread::scope(|scope| {
         let full = scope.spawn(|| reader.compact());

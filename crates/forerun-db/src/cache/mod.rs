@@ -294,42 +294,39 @@ impl PageCache {
     /// Charges required memory outside the cache, such as a root page's, to the budget until the
     /// returned [`Charge`] is dropped. Pages get the rest, and at least a quarter of the budget.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
-        self.charge_state(self.lock(), bytes)
+        let charge = self.charge_pinned(self.lock(), bytes);
+        self.evict_to_budget();
+        charge
     }
 
     /// Charges optional memory, such as a filter's, if that leaves pages their quarter.
     pub(crate) fn try_charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let capacity_bytes = self.capacity_bytes();
-        let max = capacity_bytes - capacity_bytes / PAGES_SHARE_MIN;
-        self.try_charge_within(bytes, max)
+        let charge = self.try_charge_pinned(bytes)?;
+        self.evict_to_budget();
+        Some(charge)
     }
 
     /// [`try_charge`](Self::try_charge) that can be called while pinned: what it evicts becomes
     /// free once the pin has been dropped.
     pub(crate) fn try_charge_pinned(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let state = self.lock();
         let capacity_bytes = self.capacity_bytes();
         let max = capacity_bytes - capacity_bytes / PAGES_SHARE_MIN;
-        let fits = state.charged_bytes.saturating_add(bytes) <= max;
-        fits.then(|| self.charge_pinned(state, bytes))
+        self.try_charge_within(bytes, max)
     }
 
     /// Charges an index's memory, if everything that is charged then stays within the indexes'
     /// share.
     pub(crate) fn try_charge_index(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        self.try_charge_within(bytes, self.capacity_bytes() / INDEXES_SHARE)
+        let charge = self.try_charge_within(bytes, self.capacity_bytes() / INDEXES_SHARE)?;
+        self.evict_to_budget();
+        Some(charge)
     }
 
+    /// Can be called while pinned.
     fn try_charge_within(self: &Arc<Self>, bytes: usize, max: usize) -> Option<Charge> {
         let state = self.lock();
         let fits = bytes == 0 || state.charged_bytes.saturating_add(bytes) <= max;
-        fits.then(|| self.charge_state(state, bytes))
-    }
-
-    fn charge_state(self: &Arc<Self>, state: MutexGuard<'_, CacheState>, bytes: usize) -> Charge {
-        let charge = self.charge_pinned(state, bytes);
-        self.evict_to_budget();
-        charge
+        fits.then(|| self.charge_pinned(state, bytes))
     }
 
     fn charge_pinned(

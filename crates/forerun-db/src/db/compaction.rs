@@ -94,11 +94,11 @@ impl Inner {
         // One thread is left for level 0, for which writers may wait.
         let is_level0_only =
             is_background && running.deeper_in_background() >= self.deeper_compactions_max();
-        // While a full compaction waits, what it waits for does not become more.
-        let has_turn = |id| !is_background || !running.is_waiting(id);
         let running_in = |id| {
+            // While a full compaction waits, what it waits for does not become more.
+            let has_no_turn = is_background && running.is_waiting(id);
             let beside = running.in_keyspace(id);
-            beside.level0_only(is_level0_only || !has_turn(id))
+            beside.level0_only(is_level0_only || has_no_turn)
         };
         // After a failure a keyspace waits, and others get their turn. Then a single compaction
         // shows whether it fails again.
@@ -182,8 +182,8 @@ impl Inner {
     ) -> f64 {
         let tree = keyspace.options.load().tree;
         let score = compaction_score(levels, &tree, running, || self.oldest_reader());
-        let is_due = |picked: Option<Compaction>| picked.is_some();
-        if score < 1.0 && is_due(self.pick_for_ranges(keyspace, levels, ranges, running)) {
+        let for_ranges = || self.pick_for_ranges(keyspace, levels, ranges, running);
+        if score < 1.0 && for_ranges().is_some() {
             1.0
         } else {
             score

@@ -98,22 +98,18 @@ impl Compressor {
     /// Appends the compressed bytes to `file` and returns their codec. If that does not save an
     /// eighth, appends nothing.
     pub(super) fn compress(&mut self, bytes: &[u8], file: &mut Vec<u8>) -> Codec {
-        let lz4 = |file: &mut Vec<u8>| match compress_lz4(bytes, file) {
-            true => Codec::Lz4,
-            false => Codec::Raw,
-        };
         match self {
             Compressor::None => Codec::Raw,
-            Compressor::Lz4 => lz4(file),
+            Compressor::Lz4 => compress_lz4(bytes, file),
             Compressor::Zstd(context) => {
                 let start = file.len();
-                match compress_zstd(context, bytes, file) {
-                    false => Codec::Raw,
-                    true if is_within_ratio(file.len() - start, bytes.len()) => Codec::Zstd,
-                    true => {
-                        file.truncate(start);
-                        lz4(file)
-                    }
+                if !compress_zstd(context, bytes, file) {
+                    Codec::Raw
+                } else if is_within_ratio(file.len() - start, bytes.len()) {
+                    Codec::Zstd
+                } else {
+                    file.truncate(start);
+                    compress_lz4(bytes, file)
                 }
             }
         }
@@ -124,11 +120,12 @@ fn is_within_ratio(packed: usize, raw: usize) -> bool {
     raw as u64 <= (packed as u64).saturating_mul(RATIO_MAX)
 }
 
-fn compress_lz4(bytes: &[u8], file: &mut Vec<u8>) -> bool {
+fn compress_lz4(bytes: &[u8], file: &mut Vec<u8>) -> Codec {
     let bound = lz4_flex::block::get_maximum_output_size(bytes.len());
-    append(bytes, bound, file, |into| {
+    let is_smaller = append(bytes, bound, file, |into| {
         lz4_flex::block::compress_into(bytes, into).ok()
-    })
+    });
+    if is_smaller { Codec::Lz4 } else { Codec::Raw }
 }
 
 fn compress_zstd(context: &mut CCtx<'static>, bytes: &[u8], file: &mut Vec<u8>) -> bool {

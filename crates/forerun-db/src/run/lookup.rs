@@ -203,34 +203,38 @@ pub(crate) fn find_in<'r, 'g>(
                 };
                 near = false;
             }
-            let GroupSearch::Group(group) =
-                page_search::find_group(Page::new(bytes), run.order(), key.key)
-            else {
-                // Where the page was trusted, search it again, verified.
-                next -= usize::from(reads.distrust(run.slots(), page_no, bytes));
-                continue;
+            let found = 'leaf: {
+                let GroupSearch::Group(group) =
+                    page_search::find_group(Page::new(bytes), run.order(), key.key)
+                else {
+                    break 'leaf Found::Missing;
+                };
+                Page::new(bytes).prefetch_group(group.index);
+                suspend().await;
+                let matches = page_search::prefix_matches(Page::new(bytes), key.key, group);
+                if matches.is_empty() {
+                    break 'leaf Found::Missing;
+                }
+                Page::new(bytes).prefetch_record(matches.start);
+                suspend().await;
+                let page = Page::new(bytes);
+                let row = page_search::find_in(page, run.order(), key.key, key.sequence, matches);
+                let Some(row) = row else {
+                    break 'leaf Found::Missing;
+                };
+                // If this version has expired, older ones have too.
+                let has_expired = run.sequence(page.sequence(row)) <= key.expired_sequence;
+                match page.live_value(row) {
+                    Some(value) if !has_expired => Found::Value(value),
+                    _ => Found::Deleted,
+                }
             };
-            Page::new(bytes).prefetch_group(group.index);
-            suspend().await;
-            let matches = page_search::prefix_matches(Page::new(bytes), key.key, group);
-            if matches.is_empty() {
-                next -= usize::from(reads.distrust(run.slots(), page_no, bytes));
-                continue;
-            }
-            Page::new(bytes).prefetch_record(matches.start);
-            suspend().await;
-            let page = Page::new(bytes);
-            let row = page_search::find_in(page, run.order(), key.key, key.sequence, matches);
-            let Some(row) = row else {
-                next -= usize::from(reads.distrust(run.slots(), page_no, bytes));
-                continue;
-            };
-            // If this version has expired, older ones have too.
-            let has_expired = run.sequence(page.sequence(row)) <= key.expired_sequence;
-            match page.live_value(row) {
-                Some(value) if !has_expired => return Ok(Found::Value(value)),
+            match found {
+                Found::Value(_) => return Ok(found),
+                // A page that was trusted is searched again, verified.
                 _ if reads.distrust(run.slots(), page_no, bytes) => next -= 1,
-                _ => return Ok(Found::Deleted),
+                Found::Deleted => return Ok(found),
+                Found::Missing => {}
             }
         }
         Ok(Found::Missing)
