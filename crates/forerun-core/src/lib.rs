@@ -9,7 +9,7 @@
 //! - [`hashing`]: a seeded permutation of 64-bit keys;
 //! - [`Owner`], [`ProcessBound`] and [`PerProcess`]: which process a handle belongs to;
 //! - [`epoch`]: epoch-based reclamation that survives a fork;
-//! - [`LatencyHistogram`]: how long calls take; [`prometheus_text`]: statistics for Prometheus;
+//! - [`LatencyHistogram`]: how long calls take; [`prometheus_text()`]: statistics for Prometheus;
 //! - [`memory_limit`] and [`MemoryPressure`]: how much memory the process may use, and whether it
 //!   is scarce;
 //! - [`pooling`]: sums of the rows of bags of keys, and the formats of rows;

@@ -9,23 +9,23 @@ use crate::{Error, panics};
 
 /// Receives the events of an open store: see [`Options::event_listener`].
 ///
-/// A function that takes an [`Event`] is a listener:
+/// A function that takes an [`DbEvent`] is a listener:
 ///
 /// ```
-/// use forerun_db::{Db, Event, Options};
+/// use forerun_db::{Db, DbEvent, Options};
 /// use std::sync::Arc;
 /// use std::sync::mpsc::channel;
 ///
 /// # let directory = tempfile::tempdir().unwrap();
 /// # let path = directory.path().join("store");
 /// let (events, received) = channel();
-/// let send = move |event: &Event| drop(events.send(event.clone()));
+/// let send = move |event: &DbEvent| drop(events.send(event.clone()));
 /// let db = Db::open(path, Options::default().event_listener(Arc::new(send)))?;
 /// db.put("paris", "48.85,2.35")?;
 /// db.flush()?;
-/// assert!(matches!(received.recv(), Ok(Event::FlushBegun { .. })));
+/// assert!(matches!(received.recv(), Ok(DbEvent::FlushBegun { .. })));
 /// match received.recv() {
-///     Ok(Event::FlushEnded { written_bytes, .. }) => assert!(written_bytes > 0),
+///     Ok(DbEvent::FlushEnded { written_bytes, .. }) => assert!(written_bytes > 0),
 ///     other => panic!("{other:?}"),
 /// }
 /// # Ok::<(), forerun_db::Error>(())
@@ -44,11 +44,11 @@ pub trait EventListener: Send + Sync + 'static {
     /// handle would never be dropped.
     ///
     /// If it panics, the store logs that once, works on, and calls the listener no more.
-    fn on_event(&self, event: &Event);
+    fn on_event(&self, event: &DbEvent);
 }
 
-impl<F: Fn(&Event) + Send + Sync + 'static> EventListener for F {
-    fn on_event(&self, event: &Event) {
+impl<F: Fn(&DbEvent) + Send + Sync + 'static> EventListener for F {
+    fn on_event(&self, event: &DbEvent) {
         self(event);
     }
 }
@@ -59,7 +59,7 @@ impl<F: Fn(&Event) + Send + Sync + 'static> EventListener for F {
 /// an error if it failed. The name of the store's own keyspace is empty.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum DbEvent {
     /// Full memtables are about to be written to runs.
     #[non_exhaustive]
     FlushBegun {
@@ -202,7 +202,7 @@ impl EventSender {
 
     /// Makes an event and passes it on. The caller holds no lock that reads, writes or statistics
     /// take.
-    pub(crate) fn send(&self, event: impl FnOnce() -> Event) {
+    pub(crate) fn send(&self, event: impl FnOnce() -> DbEvent) {
         let Some(listener) = &self.listener else {
             return;
         };

@@ -75,7 +75,7 @@ pub use db::{
     Readable, Snapshot, Stats, TreeStats, ViewId, WriteBatch, WriteStalls,
 };
 pub use error::{Error, Result};
-pub use events::{BackgroundTask, CompactionReason, Event, EventListener, WriteStallReason};
+pub use events::{BackgroundTask, CompactionReason, DbEvent, EventListener, WriteStallReason};
 pub use io::ReadBackend;
 pub use keyspace_options::KeyspaceOptions;
 pub use limits::{

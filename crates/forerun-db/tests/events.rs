@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Background, BackgroundTask, CompactionReason, Db, Error, Event, Options, TreeOptions,
+    Background, BackgroundTask, CompactionReason, Db, DbEvent, Error, Options, TreeOptions,
     WriteStallReason,
 };
 use testing::hook_io::{Change, HookIo};
@@ -18,18 +18,18 @@ use testing::{STORE, open, small_options, tiny_options};
 
 /// Events, and the threads in which they happened.
 #[derive(Clone, Default)]
-struct Received(Arc<Mutex<Vec<(ThreadId, Event)>>>);
+struct Received(Arc<Mutex<Vec<(ThreadId, DbEvent)>>>);
 
 impl Received {
     fn listen(&self, options: Options) -> Options {
         let received = self.clone();
-        options.event_listener(Arc::new(move |event: &Event| {
+        options.event_listener(Arc::new(move |event: &DbEvent| {
             let mut events = received.0.lock().unwrap();
             events.push((thread::current().id(), event.clone()));
         }))
     }
 
-    fn all(&self) -> Vec<Event> {
+    fn all(&self) -> Vec<DbEvent> {
         let events = self.0.lock().unwrap();
         events.iter().map(|(_, event)| event.clone()).collect()
     }
@@ -37,21 +37,21 @@ impl Received {
     /// Checks that in each thread, what begins ends, and nothing ends that has not begun. A write
     /// may flush and compact while it waits.
     fn check_pairs(&self) {
-        let kind = |event: &Event| match event {
-            Event::FlushBegun { .. } | Event::FlushEnded { .. } => "flush",
-            Event::CompactionBegun { .. } | Event::CompactionEnded { .. } => "compaction",
-            Event::WriteStallBegun { .. } | Event::WriteStallEnded { .. } => "stall",
+        let kind = |event: &DbEvent| match event {
+            DbEvent::FlushBegun { .. } | DbEvent::FlushEnded { .. } => "flush",
+            DbEvent::CompactionBegun { .. } | DbEvent::CompactionEnded { .. } => "compaction",
+            DbEvent::WriteStallBegun { .. } | DbEvent::WriteStallEnded { .. } => "stall",
             _ => "error",
         };
         let mut begun: Vec<(ThreadId, &str)> = Vec::new();
         for (thread, event) in &*self.0.lock().unwrap() {
             match event {
-                Event::FlushBegun { .. }
-                | Event::CompactionBegun { .. }
-                | Event::WriteStallBegun { .. } => begun.push((*thread, kind(event))),
-                Event::FlushEnded { .. }
-                | Event::CompactionEnded { .. }
-                | Event::WriteStallEnded { .. } => {
+                DbEvent::FlushBegun { .. }
+                | DbEvent::CompactionBegun { .. }
+                | DbEvent::WriteStallBegun { .. } => begun.push((*thread, kind(event))),
+                DbEvent::FlushEnded { .. }
+                | DbEvent::CompactionEnded { .. }
+                | DbEvent::WriteStallEnded { .. } => {
                     let last = begun.iter().rposition(|(of, _)| of == thread);
                     let last = last.map(|at| begun.remove(at).1);
                     assert_eq!(last, Some(kind(event)), "{event:?}");
@@ -109,8 +109,8 @@ fn flushes_and_compactions_are_received_in_order_with_their_bytes() {
         let (mut flushed_keyspaces, mut compacted) = (Vec::new(), Vec::new());
         for event in received.all() {
             match event {
-                Event::FlushBegun { memtable_bytes, .. } => assert!(memtable_bytes > 0),
-                Event::FlushEnded {
+                DbEvent::FlushBegun { memtable_bytes, .. } => assert!(memtable_bytes > 0),
+                DbEvent::FlushEnded {
                     keyspaces,
                     written_bytes,
                     error,
@@ -121,7 +121,7 @@ fn flushes_and_compactions_are_received_in_order_with_their_bytes() {
                     flushed += written_bytes;
                     flushed_keyspaces.extend(keyspaces);
                 }
-                Event::CompactionBegun {
+                DbEvent::CompactionBegun {
                     runs,
                     run_bytes,
                     from_level,
@@ -130,7 +130,7 @@ fn flushes_and_compactions_are_received_in_order_with_their_bytes() {
                 } => {
                     assert!(runs > 0 && run_bytes > 0 && from_level <= into_level);
                 }
-                Event::CompactionEnded {
+                DbEvent::CompactionEnded {
                     keyspace,
                     reason,
                     read_bytes,
@@ -146,7 +146,7 @@ fn flushes_and_compactions_are_received_in_order_with_their_bytes() {
                     dropped += dropped_entries;
                     compacted.push((keyspace, reason));
                 }
-                Event::WriteStallBegun { .. } | Event::WriteStallEnded { .. } => {}
+                DbEvent::WriteStallBegun { .. } | DbEvent::WriteStallEnded { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -194,9 +194,9 @@ fn stall(
     let options = options.background(Background::Threads);
     let listening = received.listen(options.clone()).event_listener.unwrap();
     let flag = Arc::clone(&is_stalled);
-    let options = options.event_listener(Arc::new(move |event: &Event| {
+    let options = options.event_listener(Arc::new(move |event: &DbEvent| {
         listening.on_event(event);
-        if matches!(event, Event::WriteStallBegun { .. }) {
+        if matches!(event, DbEvent::WriteStallBegun { .. }) {
             flag.store(true, SeqCst);
         }
     }));
@@ -222,7 +222,7 @@ fn stall(
     let mut stalled = Duration::ZERO;
     let mut reasons = Vec::new();
     for event in received.all() {
-        if let Event::WriteStallEnded {
+        if let DbEvent::WriteStallEnded {
             reason, duration, ..
         } = event
         {
@@ -303,11 +303,11 @@ fn a_flush_and_a_compaction_that_fail_end_with_their_errors() {
         let mut errors = Vec::new();
         for event in received.all() {
             match event {
-                Event::FlushEnded { error, .. } if failing == "forerun-flush" => ends.push(error),
-                Event::CompactionEnded { error, .. } if failing == "forerun-compact" => {
+                DbEvent::FlushEnded { error, .. } if failing == "forerun-flush" => ends.push(error),
+                DbEvent::CompactionEnded { error, .. } if failing == "forerun-compact" => {
                     ends.push(error);
                 }
-                Event::BackgroundError { task, error, .. } => errors.push((task, error)),
+                DbEvent::BackgroundError { task, error, .. } => errors.push((task, error)),
                 _ => {}
             }
         }
@@ -334,7 +334,7 @@ fn a_listener_that_panics_is_called_no_more_and_harms_nothing() {
     let calls = Arc::new(AtomicUsize::new(0));
     let listener = {
         let calls = Arc::clone(&calls);
-        move |event: &Event| {
+        move |event: &DbEvent| {
             calls.fetch_add(1, SeqCst);
             panic!("the listener does not like {event:?}");
         }
@@ -364,7 +364,7 @@ fn a_listener_may_read_the_store() {
         let reads = Arc::new(AtomicUsize::new(0));
         let listener = {
             let (store, reads) = (Arc::clone(&store), Arc::clone(&reads));
-            move |_: &Event| {
+            move |_: &DbEvent| {
                 let db = store.lock().unwrap().clone();
                 if let Some(db) = db {
                     assert_eq!(db.get("first").unwrap().as_deref(), Some(&b"value"[..]));

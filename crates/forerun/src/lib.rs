@@ -141,7 +141,7 @@ pub mod inspect {
 /// What happens in an open store, for a listener of the program.
 pub mod events {
     pub use forerun_db::{
-        BackgroundTask, CompactionReason, Event, EventListener, WriteStallReason,
+        BackgroundTask, CompactionReason, DbEvent, EventListener, WriteStallReason,
     };
 }
 

@@ -27,7 +27,7 @@ each!(is_shared:
     forerun::backup::RemovedBackups, forerun::inspect::RepairReport,
     forerun::comparator::ReverseBytewise, forerun::RunOptions, forerun::Snapshot,
     forerun::stats::Stats, forerun::TreeOptions, forerun::Values, forerun::inspect::VerifyReport,
-    forerun::ViewId, forerun::WriteBatch, forerun::ZstdOptions, forerun::events::Event,
+    forerun::ViewId, forerun::WriteBatch, forerun::ZstdOptions, forerun::events::DbEvent,
     forerun::stats::LatencyHistogram,
     std::sync::Arc<dyn forerun::comparator::Comparator>,
     std::sync::Arc<dyn forerun::events::EventListener>,

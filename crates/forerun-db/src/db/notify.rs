@@ -13,7 +13,7 @@ use super::Inner;
 use super::background_work::Task;
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::FrozenMemTables;
-use crate::events::{BackgroundTask, CompactionReason, Event, WriteStallReason};
+use crate::events::{BackgroundTask, CompactionReason, DbEvent, WriteStallReason};
 use crate::tree::compact::Compacted;
 use crate::tree::pick::Compaction;
 use crate::{Error, Result, panics};
@@ -29,7 +29,7 @@ impl Drop for WriteStall<'_> {
     fn drop(&mut self) {
         let duration = time::elapsed(self.begun);
         self.inner.counters.count_stall(duration);
-        self.inner.events.send(|| Event::WriteStallEnded {
+        self.inner.events.send(|| DbEvent::WriteStallEnded {
             reason: self.reason.clone(),
             duration,
         });
@@ -39,7 +39,7 @@ impl Drop for WriteStall<'_> {
 impl Inner {
     /// A write begins to wait.
     pub(super) fn begin_stall(&self, reason: WriteStallReason) -> WriteStall<'_> {
-        self.events.send(|| Event::WriteStallBegun {
+        self.events.send(|| DbEvent::WriteStallBegun {
             reason: reason.clone(),
         });
         WriteStall {
@@ -62,7 +62,7 @@ impl Inner {
             let with_entries = tables.filter(|(_, table)| !table.is_empty());
             keyspaces.extend(with_entries.map(|(keyspace, _)| keyspace.name().to_owned()));
         }
-        self.events.send(|| Event::FlushBegun {
+        self.events.send(|| DbEvent::FlushBegun {
             keyspaces: keyspaces.clone(),
             memtable_bytes: set.memtables.tables_bytes(),
         });
@@ -70,7 +70,7 @@ impl Inner {
         // Caught here, so that the flush ends for the listener too.
         let flushed = panics::catch("flushing", || flush(set, begun));
         let duration = time::elapsed(begun);
-        self.events.send(|| Event::FlushEnded {
+        self.events.send(|| DbEvent::FlushEnded {
             keyspaces,
             written_bytes: *flushed.as_ref().unwrap_or(&0),
             duration,
@@ -88,7 +88,7 @@ impl Inner {
         compact: impl FnOnce() -> Result<Compacted>,
     ) -> Result<()> {
         let (from_level, into_level) = (compaction.from, compaction.into);
-        self.events.send(|| Event::CompactionBegun {
+        self.events.send(|| DbEvent::CompactionBegun {
             keyspace: keyspace.name().to_owned(),
             reason,
             from_level,
@@ -104,7 +104,7 @@ impl Inner {
         }
         self.events.send(|| {
             let done = compacted.as_ref().ok();
-            Event::CompactionEnded {
+            DbEvent::CompactionEnded {
                 keyspace: keyspace.name().to_owned(),
                 reason,
                 from_level,
@@ -121,7 +121,7 @@ impl Inner {
 
     /// Work in the background has failed.
     pub(super) fn notify_of_error(&self, task: BackgroundTask, error: &Error) {
-        self.events.send(|| Event::BackgroundError {
+        self.events.send(|| DbEvent::BackgroundError {
             task,
             error: error.clone(),
         });
