@@ -46,9 +46,9 @@ fn all_cases() -> bool {
     std::env::var_os("FORERUN_ALL_CASES").is_some()
 }
 
-/// How many of a test's `all` cases run: all of them, or a quarter.
+/// How many of a test's `all` cases run: all of them, or an eighth.
 fn cases(all: u64) -> u64 {
-    if all_cases() { all } else { all.div_ceil(4) }
+    if all_cases() { all } else { all.div_ceil(8) }
 }
 
 /// [`cases`] of a property test, unless `PROPTEST_CASES` sets their number.
