@@ -14,7 +14,7 @@
 //! A lookup takes its page from the request, so the page need not stay in the cache. A failure goes
 //! only to the lookups that wait for that page.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::future::Future;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -126,9 +126,11 @@ pub(crate) struct Reads<'g> {
     uncached_bytes: Cell<usize>,
     /// The last ghost entry before these reads noted theirs, once it is needed.
     pub(super) last_ghost_before: Cell<Option<u64>>,
-    state: RefCell<ReadState<'g>>,
+    /// Made for the first page that is not in memory. Most lookups need none.
+    state: OnceCell<Box<RefCell<ReadState<'g>>>>,
 }
 
+#[derive(Default)]
 struct ReadState<'g> {
     requests: Vec<Request<'g>>,
     free: Vec<u32>,
@@ -176,16 +178,7 @@ impl<'g> Reads<'g> {
             lent_pages: Cell::new(0),
             uncached_bytes: Cell::new(0),
             last_ghost_before: Cell::new(None),
-            state: RefCell::new(ReadState {
-                requests: Vec::new(),
-                free: Vec::new(),
-                queued: Vec::new(),
-                reads: None,
-                done: Vec::new(),
-                buffers: Vec::new(),
-                lent: Vec::new(),
-                distrusted: Vec::new(),
-            }),
+            state: OnceCell::new(),
         }
     }
 
@@ -240,7 +233,7 @@ impl<'g> Reads<'g> {
         if self.uncached_bytes.get() == 0 {
             return false;
         }
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         let is_it = |lent: &LentPage<'_>| std::ptr::eq(lent.bytes.as_ptr(), bytes.as_ptr());
         let is_trusted =
             (state.lent.iter().find(|lent| is_it(lent))).is_some_and(|it| it.is_trusted);
@@ -251,10 +244,14 @@ impl<'g> Reads<'g> {
         is_trusted
     }
 
+    fn state(&self) -> RefMut<'_, ReadState<'g>> {
+        self.state.get_or_init(Default::default).borrow_mut()
+    }
+
     /// The request for a page, with one more waiter.
     fn request(&self, source: &'g dyn PageSource, page_no: u32, location: PageLocation) -> u32 {
         let slots = source.slots();
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         let state = &mut *state;
         let is_it = |other: &PageSlots, no: u32| no == page_no && std::ptr::eq(other, slots);
         let distrusted = &state.distrusted;
@@ -439,7 +436,7 @@ impl Driver for Reads<'_> {
     }
 
     fn turn(&self, wait: Wait) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         let state = &mut *state;
         let parked = self.parked.get();
         self.answer_cached(state);
@@ -489,9 +486,11 @@ impl Driver for Reads<'_> {
 
 impl Drop for Reads<'_> {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        if state.reads.is_some() {
-            retain_buffers(std::mem::take(&mut state.buffers));
+        if let Some(state) = self.state.get_mut() {
+            let state = state.get_mut();
+            if state.reads.is_some() {
+                retain_buffers(std::mem::take(&mut state.buffers));
+            }
         }
         // The pin, which owns the pages, is dropped directly after this.
         self.cache.uncount_heap_bytes(self.uncached_bytes.get());
@@ -527,7 +526,7 @@ impl<'g> Future for PendingPage<'_, 'g> {
         let Some(at) = self.request else {
             return Poll::Pending;
         };
-        let mut state = self.reads.state.borrow_mut();
+        let mut state = self.reads.state();
         let request = &mut state.requests[at as usize];
         let Some(outcome) = request.outcome.clone() else {
             return Poll::Pending;
@@ -548,7 +547,7 @@ impl Drop for PendingPage<'_, '_> {
         let Some(at) = self.request else {
             return;
         };
-        let mut state = self.reads.state.borrow_mut();
+        let mut state = self.reads.state();
         let request = &mut state.requests[at as usize];
         request.waiters -= 1;
         if request.outcome.is_none() {
