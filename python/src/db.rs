@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::background_call::run_long;
 use crate::batch::WriteBatch;
+use crate::copy_progress;
 use crate::errors::{exception, invalid, is_forked, unknown};
 use crate::keyspace::{Keyspace, durability_of};
 use crate::numeric_arguments;
@@ -184,10 +185,20 @@ impl Db {
     }
 
     /// Copies the store as of now into a new directory, with hard links where the file system
-    /// allows them.
-    fn checkpoint(slf: &Bound<'_, Db>, into: PathBuf) -> PyResult<()> {
+    /// allows them. Where it does not, `rate_bytes` is how many bytes per second to copy at most.
+    /// `progress`: called now and then with the bytes done and the bytes in total; what it raises
+    /// ends the call.
+    #[pyo3(signature = (into, *, rate_bytes=None, progress=None))]
+    fn checkpoint(
+        slf: &Bound<'_, Db>,
+        into: PathBuf,
+        rate_bytes: Option<Size>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let db = open(slf)?;
-        run_long(slf.py(), "making a checkpoint", move || db.checkpoint(into))?.map_err(exception)
+        let copy = move |options: &_| db.checkpoint_with(into, options);
+        copy_progress::run(slf.py(), "making a checkpoint", rate_bytes, progress, copy)?
+            .map_err(exception)
     }
 
     /// Returns all metrics of the store's statistics as a dict. Metrics of a part begin with its

@@ -38,6 +38,11 @@ pub(crate) fn bytes_of(size: Option<Size>) -> Option<usize> {
     size.map(|Size(bytes)| bytes)
 }
 
+/// A rate in bytes per second.
+pub(crate) fn rate_of(size: Option<Size>) -> Option<u64> {
+    size.map(|Size(bytes)| bytes as u64)
+}
+
 /// The bytes of a size, so that two can be compared.
 #[pyo3::pyfunction]
 pub(crate) fn _size_bytes(size: Size) -> usize {

@@ -41,8 +41,10 @@ pub struct TreeOptions {
     /// The size at which a compaction starts a new run, in bytes. Runs below an eighth of it are
     /// merged with each other. Default: 64 MiB.
     pub run_bytes: u64,
-    /// The maximum number of bytes that flushes and compactions together write per second; `None`
-    /// for no limit. Flushes and compactions of level 0 do not wait for the rest. Default: none.
+    /// The maximum number of bytes that flushes, compactions, backups, checkpoints and ingestions
+    /// together write per second; `None` for no limit. Flushes and compactions of level 0 go first,
+    /// then other compactions, then the rest; each keeps a share beside those before it. Default:
+    /// none.
     pub write_rate_bytes: Option<u64>,
     /// The compression of each level, from level 0, which flushes write, to level 6, which has most
     /// of the data and which ingestions are written for. `None`, the default:

@@ -443,10 +443,18 @@ impl Table {
     }
 
     /// Writes a store with all rows, as of now, to a new directory. A table opened with `read_only`
-    /// raises `ReadOnlyError`.
-    fn checkpoint(&self, py: Python<'_>, into: PathBuf) -> PyResult<()> {
+    /// raises `ReadOnlyError`. `rate_bytes` and `progress`: as for `Db.checkpoint`.
+    #[pyo3(signature = (into, *, rate_bytes=None, progress=None))]
+    fn checkpoint(
+        &self,
+        py: Python<'_>,
+        into: PathBuf,
+        rate_bytes: Option<Size>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let table = self.open()?;
-        run_long(py, "making a checkpoint", move || table.checkpoint(into))?
+        let copy = move |options: &_| table.checkpoint_with(into, options);
+        copy_progress::run(py, "making a checkpoint", rate_bytes, progress, copy)?
             .map_err(table_exception)
     }
 

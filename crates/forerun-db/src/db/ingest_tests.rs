@@ -16,6 +16,7 @@ use forerun_core::sync::{
 };
 
 use crate::tree::checkpoint::checkpoint;
+use crate::tree::file_copy::{FileCopyOptions, Meter};
 use crate::{Background, Db, Options, TreeOptions, Values};
 
 /// A hook that is called once, before an operation on a file.
@@ -220,8 +221,9 @@ fn a_checkpoint_is_of_one_moment_whatever_an_ingestion_installs_and_removes() {
             source
         });
         let (dir, into) = (&inner.path, Path::new("/copy"));
-        let stop = AtomicBool::new(false);
-        checkpoint(&inner.io, dir, into, &source.manifest, &log, &stop).unwrap();
+        let copying = FileCopyOptions::default();
+        let mut meter = Meter::new(&copying, None, 0);
+        checkpoint(&inner.io, dir, into, &source.manifest, &log, &mut meter).unwrap();
         let copy = Db::open_with_io(Arc::new(io), into, options).unwrap();
         assert_eq!(copy.get(b"a").unwrap().unwrap(), b"flushed");
         assert_eq!(copy.get(b"b").unwrap().is_some(), !is_installed_first);

@@ -2,14 +2,20 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+#[cfg(target_os = "linux")]
+use std::num::NonZero;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use forerun_core::Owner;
 use forerun_core::sync::OnceLock;
+#[cfg(target_os = "linux")]
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
+#[cfg(target_os = "linux")]
+use rustix::fs::Advice;
 use rustix::fs::{Stat, fstat};
 #[cfg(target_os = "linux")]
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{FileId, IoFile};
 
@@ -19,14 +25,44 @@ pub(super) struct OsFile {
     file: Arc<File>,
     /// The process that has locked the file, if any.
     locked_by: OnceLock<Owner>,
+    /// Whether the kernel or the file system has no `DONTCACHE`. Relaxed throughout: a hint.
+    #[cfg(target_os = "linux")]
+    lacks_dontcache: AtomicBool,
 }
+
+/// `RWF_DONTCACHE`, from Linux 6.14: a read that leaves nothing in memory but what was there.
+#[cfg(target_os = "linux")]
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 impl OsFile {
     pub(super) fn new(file: File) -> OsFile {
         OsFile {
             file: Arc::new(file),
             locked_by: OnceLock::new(),
+            #[cfg(target_os = "linux")]
+            lacks_dontcache: AtomicBool::new(false),
         }
+    }
+
+    /// Reads, and has the system drop what it did not have in memory. If that begins in the middle
+    /// of the buffer, all of the rest counts as new.
+    #[cfg(target_os = "linux")]
+    fn read_and_drop(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        // Otherwise read-ahead would bring in what then looks as if it had been there. If this
+        // fails, more stays in memory.
+        let _ = self.advise(0, None, Advice::Random);
+        if let Ok(got @ 1..) = self.read_cached_at(buffer, offset) {
+            return Ok(got);
+        }
+        let got = FileExt::read_at(&*self.file, buffer, offset)?;
+        let _ = self.advise(offset, NonZero::new(got as u64), Advice::DontNeed);
+        Ok(got)
+    }
+
+    /// `len`: `None` for the rest of the file.
+    #[cfg(target_os = "linux")]
+    fn advise(&self, offset: u64, len: Option<NonZero<u64>>, advice: Advice) -> io::Result<()> {
+        Ok(rustix::fs::fadvise(&self.file, offset, len, advice)?)
     }
 }
 
@@ -51,6 +87,25 @@ impl IoFile for OsFile {
         let buffers = &mut [io::IoSliceMut::new(buffer)];
         let read = rustix::io::preadv2(&self.file, buffers, offset, ReadWriteFlags::NOWAIT);
         Ok(read?)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if !self.lacks_dontcache.load(Ordering::Relaxed) {
+            let buffers = &mut [io::IoSliceMut::new(buffer)];
+            match rustix::io::preadv2(&self.file, buffers, offset, DONTCACHE) {
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                    self.lacks_dontcache.store(true, Ordering::Relaxed);
+                }
+                read => return Ok(read?),
+            }
+        }
+        self.read_and_drop(buffer, offset)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn invalidate_cache(&self) -> io::Result<()> {
+        self.advise(0, None, Advice::DontNeed)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
@@ -112,5 +167,53 @@ pub(super) fn file_id(stat: &Stat) -> FileId {
     FileId {
         device: stat.st_dev as u64,
         number: stat.st_ino as u64,
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::io::write_all_at;
+
+    const BYTES: usize = 256 << 10;
+
+    #[test]
+    fn without_dontcache_a_read_drops_what_it_brought_in_and_leaves_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let options = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path);
+        let file = OsFile::new(options.unwrap());
+        let bytes = vec![7; BYTES];
+        write_all_at(&file, &bytes, 0).unwrap();
+        file.sync().unwrap();
+        let open = || OsFile::new(File::open(&path).unwrap());
+        let is_cached = || open().read_cached_at(&mut [0], 0).is_ok();
+        let read = |file: &OsFile| {
+            let (mut buffer, mut filled) = (vec![0; BYTES], 0);
+            while filled < BYTES {
+                filled += file
+                    .read_and_drop(&mut buffer[filled..], filled as u64)
+                    .unwrap();
+            }
+            assert_eq!(buffer, bytes);
+        };
+        read(&open());
+        assert!(is_cached(), "it was in memory");
+        file.invalidate_cache().unwrap();
+        if is_cached() {
+            return; // A file system in memory.
+        }
+        file.invalidate_cache().unwrap();
+        read(&open());
+        assert!(!is_cached());
+        let other = open();
+        other.lacks_dontcache.store(true, Ordering::Relaxed);
+        let mut buffer = [0; 10];
+        assert_eq!(other.read_once_at(&mut buffer, 5).unwrap(), 10);
+        assert_eq!(buffer, [7; 10]);
     }
 }

@@ -21,7 +21,7 @@ use crate::tree::build::{Build, write_runs};
 use crate::tree::catalog::{Catalog, Logged, run_files};
 use crate::tree::compact::compact;
 use crate::tree::levels::{Edit, Levels};
-use crate::tree::limiter::RateLimiter;
+use crate::tree::limiter::{IoClass, RateLimiter};
 use crate::tree::pending_edits::PendingEdits;
 use crate::tree::pick::{Compaction, Existing, Obsolete, OlderKeys, Pick, pick, pick_full};
 use crate::tree::retain::Retain;
@@ -148,7 +148,7 @@ impl Fixture {
             run_bytes,
             numbers: self.catalog.numbers(),
             limiter: &self.limiter,
-            is_urgent: false,
+            class: IoClass::Compaction,
             stop: &self.stop,
         })
     }

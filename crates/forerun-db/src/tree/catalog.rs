@@ -144,13 +144,15 @@ impl Catalog {
             io.remove(&path)
                 .map_err(|error| Error::io("remove", &path, error))?;
         }
+        let obsolete_files = ObsoleteFiles::new(Arc::clone(io));
+        obsolete_files.set_live_bytes(run_bytes(&manifest));
         Ok(Catalog {
             io: Arc::clone(io),
             dir: dir.to_owned(),
             numbers: Arc::new(RunNumbers::new(manifest.next_run)),
             runs,
             manifest,
-            obsolete_files: Arc::new(ObsoleteFiles::new(Arc::clone(io))),
+            obsolete_files: Arc::new(obsolete_files),
             has_failed: false,
             in_doubt: Vec::new(),
             running: RunningCompactions::default(),
@@ -362,6 +364,7 @@ impl Catalog {
             return Err(error.into());
         }
         self.has_failed = false;
+        self.obsolete_files.set_live_bytes(run_bytes(&manifest));
         let named: HashSet<u64> = manifest.runs().map(|run| run.number).collect();
         let before = self.runs.iter().flat_map(KeyspaceRuns::all);
         // The store does not need the added runs of a dropped keyspace, nor runs of range
@@ -477,6 +480,11 @@ fn open_ranges(
 }
 
 /// The index of a keyspace in a manifest.
+/// Bytes of all runs that a manifest names.
+fn run_bytes(manifest: &Manifest) -> u64 {
+    manifest.runs().map(|run| run.bytes).sum()
+}
+
 fn index(manifest: &Manifest, keyspace: u32) -> Option<usize> {
     let by_id = |of: &Keyspace| of.id.cmp(&keyspace);
     manifest.keyspaces.binary_search_by(by_id).ok()

@@ -1,80 +1,154 @@
-//! Limits how fast flushes and compactions write, so that reads get their share of the disk.
+//! Limits how fast a store writes runs and copies, so that reads get their share of the disk.
 //!
 //! ```text
 //!   debt  ╱│  ╱│  ╱│      each piece written adds its bytes; time pays them off at the rate
-//!        ╱ │ ╱ │ ╱ │      a writer with more than a slice of debt sleeps until it is down to one
+//!        ╱ │ ╱ │ ╱ │      who comes when there is more than a slice of debt waits until it is down to one
+//!
+//!   waiting   Flush       ■ ■       goes first
+//!             Compaction  ■ ■ ■     keeps 1/4 beside flushes
+//!             Copy        ■         keeps 1/4 beside compactions, 1/10 beside flushes
 //! ```
 //!
-//! Writes wait for flushes and for compactions of level 0, so these wait for each other only. The
-//! rest waits for all, and so pays for them too, except that a quarter of the rate is its own.
+//! A class keeps its share through credit: what a class above pays earns it a third as much, and
+//! a class further below a ninth. A class that has the credit for its next piece goes before those
+//! above, and uses it up.
 
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError, thread, time};
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, time};
 
 use crate::{Error, Result};
 
-/// Debt allowed without sleeping, as time at the full rate.
+/// Debt at which a writer need not wait, as time at the full rate.
 const BURST: Duration = Duration::from_millis(20);
 
-/// The longest sleep between checks of the stop flag.
+/// The longest wait between checks of whether to stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A limit in bytes per second, shared by all writers of runs.
+/// The most that is paid for at once, as time at the full rate. The rest of a longer write waits
+/// its turn again.
+const PIECE: Duration = Duration::from_millis(100);
+
+/// The most credit of a class: enough for any piece, and so little that a class that has written
+/// nothing for an hour does not catch up at the expense of the others.
+const CREDIT_MAX: Duration = Duration::from_millis(200);
+
+/// How many times less a class earns than the one above.
+const SHARE: u32 = 3;
+
+/// What is written, the most urgent class first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IoClass {
+    /// Flushes, and compactions of level 0. Writes may wait for them.
+    Flush,
+    /// All other compactions.
+    Compaction,
+    /// What a user asked for: backups, checkpoints, and the runs of ingestions.
+    Copy,
+}
+
+impl IoClass {
+    const COUNT: usize = 3;
+
+    /// The class of a flush, or of a compaction from this level.
+    pub(crate) fn of_level(level: usize) -> IoClass {
+        if level == 0 {
+            IoClass::Flush
+        } else {
+            IoClass::Compaction
+        }
+    }
+}
+
+/// A limit in bytes per second, shared by all classes.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
-    state: Mutex<LimiterState>,
+    state: Mutex<LimiterState<{ IoClass::COUNT }>>,
+    /// Notified when a waiter has gone.
+    changed: Condvar,
 }
 
 #[derive(Debug)]
-struct LimiterState {
+struct LimiterState<const N: usize> {
     bytes_per_second: Option<u64>,
     /// When everything written so far will have been paid for.
     paid_at: Instant,
-    /// The same for what is urgent. Never later.
-    urgent_paid_at: Instant,
-    /// What the rest may still write as if it were urgent.
-    owed: Duration,
+    /// What each class may write before those above.
+    credit: [Duration; N],
+    /// Who waits in each class, in the order in which they came.
+    waiting: [VecDeque<Waiter>; N],
+    tickets: u64,
 }
 
-impl LimiterState {
-    /// Records what is written at this moment, as time at the full rate. Returns when it will have
-    /// been paid for.
-    fn charge(&mut self, now: Instant, cost: Duration, is_urgent: bool) -> Instant {
-        // Unused time does not accumulate; otherwise an idle hour would allow a burst.
-        if self.paid_at <= now {
-            (self.paid_at, self.owed) = (now, Duration::ZERO);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiter {
+    ticket: u64,
+    /// What it has written, as time at the full rate.
+    cost: Duration,
+}
+
+impl<const N: usize> LimiterState<N> {
+    fn new(bytes_per_second: Option<u64>) -> LimiterState<N> {
+        LimiterState {
+            bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
+            paid_at: time::now(),
+            credit: [Duration::ZERO; N],
+            waiting: std::array::from_fn(|_| VecDeque::new()),
+            tickets: 0,
         }
-        self.paid_at += cost;
-        let as_urgent = if is_urgent {
-            self.owed += cost / 3;
-            cost
-        } else {
-            let own = cost.min(self.owed);
-            self.owed -= own;
-            own
+    }
+
+    fn join(&mut self, class: usize, cost: Duration) -> Waiter {
+        self.tickets += 1;
+        let waiter = Waiter {
+            ticket: self.tickets,
+            cost,
         };
-        self.urgent_paid_at = self.urgent_paid_at.max(now) + as_urgent;
-        if as_urgent == cost {
-            self.urgent_paid_at
-        } else {
-            self.paid_at
+        self.waiting[class].push_back(waiter);
+        waiter
+    }
+
+    fn leave(&mut self, class: usize, waiter: Waiter) {
+        self.waiting[class].retain(|of| *of != waiter);
+    }
+
+    /// Pays for a waiter if it is its turn. If not, returns how long nothing can change unless
+    /// another one goes.
+    fn pay(&mut self, now: Instant, class: usize, waiter: Waiter) -> Option<Duration> {
+        let debt = self.paid_at.saturating_duration_since(now);
+        if debt > BURST {
+            return Some(debt - BURST);
         }
+        let mut heads = (0..N).filter_map(|of| Some((of, *self.waiting[of].front()?)));
+        let first = heads.next();
+        let by_credit = heads.filter(|(of, head)| self.credit[*of] >= head.cost);
+        if by_credit.last().or(first) != Some((class, waiter)) {
+            return Some(STOP_CHECK_INTERVAL);
+        }
+        self.waiting[class].pop_front();
+        // Unused time does not accumulate; otherwise an idle hour would allow a burst.
+        self.paid_at = self.paid_at.max(now) + waiter.cost;
+        if first != Some((class, waiter)) {
+            self.credit[class] -= waiter.cost;
+            return None;
+        }
+        let mut earned = waiter.cost;
+        for credit in &mut self.credit[class + 1..] {
+            earned /= SHARE;
+            *credit = (*credit + earned).min(CREDIT_MAX);
+        }
+        None
     }
 }
 
 impl RateLimiter {
     /// At most this many bytes per second; `None` for no limit.
     pub(crate) fn new(bytes_per_second: Option<u64>) -> RateLimiter {
-        let now = time::now();
         RateLimiter {
-            state: Mutex::new(LimiterState {
-                bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
-                paid_at: now,
-                urgent_paid_at: now,
-                owed: Duration::ZERO,
-            }),
+            state: Mutex::new(LimiterState::new(bytes_per_second)),
+            changed: Condvar::new(),
         }
     }
 
@@ -83,43 +157,76 @@ impl RateLimiter {
         self.lock().bytes_per_second = Some(bytes_per_second.max(1));
     }
 
-    /// Changes the limit and forgives the debt. Sleeping writers notice when they wake.
+    /// Changes the limit and forgives the debt.
     pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
         let mut state = self.lock();
         state.bytes_per_second = bytes_per_second.map(|rate| rate.max(1));
         state.paid_at = time::now();
-        state.urgent_paid_at = state.paid_at;
-        state.owed = Duration::ZERO;
+        drop(state);
+        self.changed.notify_all();
     }
 
-    /// Records written bytes, and sleeps as long as the limit requires. What is urgent does not
-    /// wait for the rest.
+    /// Records written bytes, and sleeps as long as the limit requires. A class does not wait for
+    /// those below, except for the share that they keep.
     ///
     /// # Errors
     /// [`Error::Closed`] as soon as `stop` is set.
-    pub(crate) fn take(&self, bytes: u64, is_urgent: bool, stop: &AtomicBool) -> Result<()> {
-        check(stop)?;
-        let own_paid_at = {
-            let mut state = self.lock();
-            let Some(rate) = state.bytes_per_second else {
-                return Ok(());
-            };
-            let cost = Duration::from_secs_f64(bytes as f64 / rate as f64);
-            state.charge(time::now(), cost, is_urgent)
-        };
-        loop {
-            // Those that come later wait for this one, and not the other way round.
-            let paid_at = self.lock().paid_at.min(own_paid_at);
-            let debt = paid_at.saturating_duration_since(time::now());
-            if debt <= BURST {
-                return Ok(());
-            }
-            thread::sleep((debt - BURST).min(STOP_CHECK_INTERVAL));
-            check(stop)?;
-        }
+    pub(crate) fn take(&self, bytes: u64, class: IoClass, stop: &AtomicBool) -> Result<()> {
+        self.take_while(bytes, class, || check(stop))
     }
 
-    fn lock(&self) -> MutexGuard<'_, LimiterState> {
+    /// [`take`](Self::take) that asks `check`, also while it waits, whether to go on.
+    ///
+    /// # Errors
+    /// The first error of `check`.
+    pub(crate) fn take_while(
+        &self,
+        bytes: u64,
+        class: IoClass,
+        mut check: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let mut left = bytes;
+        while left > 0 {
+            check()?;
+            match self.take_piece(left, class) {
+                Some(taken) => left -= taken,
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Pays for a part of these bytes, and returns how many that were: none if they wait for their
+    /// turn for long. `None`: there is no limit.
+    fn take_piece(&self, bytes: u64, class: IoClass) -> Option<u64> {
+        let mut state = self.lock();
+        let rate = state.bytes_per_second? as f64;
+        let piece = ((rate * PIECE.as_secs_f64()) as u64).clamp(1, bytes);
+        let cost = Duration::from_secs_f64(piece as f64 / rate);
+        let class = class as usize;
+        let waiter = state.join(class, cost);
+        let begun = time::now();
+        let taken = loop {
+            let now = time::now();
+            let Some(wait) = state.pay(now, class, waiter) else {
+                break Some(piece);
+            };
+            let left = STOP_CHECK_INTERVAL.saturating_sub(now - begun);
+            // No one must wait for this one's turn while it looks whether to stop.
+            if left.is_zero() || state.bytes_per_second.is_none() {
+                state.leave(class, waiter);
+                break state.bytes_per_second.map(|_| 0);
+            }
+            let woken = self.changed.wait_timeout(state, wait.min(left));
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        drop(state);
+        self.changed.notify_all();
+        taken
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LimiterState<{ IoClass::COUNT }>> {
+        // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -135,70 +242,5 @@ pub(crate) fn check(stop: &AtomicBool) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    #[test]
-    fn writes_respect_the_rate_limit() {
-        let limiter = RateLimiter::new(Some(1 << 20));
-        let stop = AtomicBool::new(false);
-        let start = Instant::now();
-        for is_urgent in [true, false].repeat(4) {
-            limiter.take(32 << 10, is_urgent, &stop).unwrap();
-        }
-        let expected = Duration::from_millis(250) - BURST;
-        assert!(start.elapsed() >= expected, "{:?}", start.elapsed());
-        limiter.set(None);
-        let start = Instant::now();
-        limiter.take(1 << 40, false, &stop).unwrap();
-        assert!(start.elapsed() < Duration::from_secs(5));
-    }
-
-    #[test]
-    fn what_is_urgent_does_not_wait_for_the_rest() {
-        let limiter = Arc::new(RateLimiter::new(Some(1 << 10)));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (sleeper, flag) = (Arc::clone(&limiter), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || sleeper.take(1 << 20, false, &flag));
-        while limiter.lock().paid_at < Instant::now() + Duration::from_secs(100) {
-            std::thread::yield_now();
-        }
-        let start = Instant::now();
-        limiter.take(64, true, &stop).unwrap();
-        assert!(start.elapsed() < Duration::from_secs(60));
-        stop.store(true, Ordering::Relaxed);
-        assert!(matches!(thread.join().unwrap(), Err(Error::Closed)));
-    }
-
-    #[test]
-    fn the_rest_keeps_a_quarter_of_the_rate_beside_what_is_urgent() {
-        let limiter = RateLimiter::new(Some(1));
-        let mut state = limiter.lock();
-        let cost = Duration::from_millis(6);
-        let begun = state.paid_at;
-        // When each of two writers comes again, and how much it has written.
-        let (mut urgent, mut rest) = ((begun, 0), (begun, 0));
-        while urgent.0 < begun + Duration::from_secs(600) {
-            let is_urgent = urgent.0 <= rest.0;
-            let writer = if is_urgent { &mut urgent } else { &mut rest };
-            let paid_at = state.charge(writer.0, cost, is_urgent);
-            let wait = paid_at.saturating_duration_since(writer.0 + BURST);
-            *writer = (writer.0 + wait, writer.1 + 1);
-        }
-        let written = urgent.1 + rest.1;
-        assert!((95_000..=101_000).contains(&written), "{written}");
-        assert!(rest.1 * 5 > written, "{} of {written}", rest.1);
-    }
-
-    #[test]
-    fn a_sleeper_wakes_when_it_is_to_stop() {
-        let limiter = Arc::new(RateLimiter::new(Some(1)));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (sleeper, flag) = (Arc::clone(&limiter), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || sleeper.take(1 << 30, false, &flag));
-        stop.store(true, Ordering::Relaxed);
-        assert!(matches!(thread.join().unwrap(), Err(Error::Closed)));
-    }
-}
+#[path = "limiter_tests.rs"]
+mod tests;

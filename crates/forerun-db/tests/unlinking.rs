@@ -1,0 +1,110 @@
+//! Files of replaced runs are removed by a thread of their own, at a pace, and never lost.
+
+mod testing;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use forerun_core::sync::thread;
+use forerun_db::io::fault::{EIO, FaultIo};
+use forerun_db::{Background, Db, Options};
+use testing::hook_io::{Change, HookIo};
+use testing::{STORE, tiny_options};
+
+fn options() -> Options {
+    tiny_options().background(Background::Threads)
+}
+
+fn is_run(path: &Path) -> bool {
+    path.extension().is_some_and(|of| of == "run")
+}
+
+fn runs(io: &FaultIo) -> Vec<PathBuf> {
+    io.files().into_iter().filter(|path| is_run(path)).collect()
+}
+
+fn fill(db: &Db) {
+    for round in 0..20_u64 {
+        for number in 0..50_u64 {
+            db.put(number.to_be_bytes(), [round as u8; 100]).unwrap();
+        }
+        db.flush().unwrap();
+    }
+}
+
+#[test]
+fn neither_flushes_nor_compactions_nor_readers_remove_runs() {
+    let io = FaultIo::new();
+    let removers = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&removers);
+    let hooked = HookIo::new(&io, move |change, path| {
+        if change == Change::Remove && is_run(path) {
+            let name = std::thread::current().name().unwrap_or_default().to_owned();
+            noted.lock().unwrap().push(name);
+        }
+        Ok(())
+    });
+    let db = Db::open_with_io(Arc::new(hooked), STORE, options()).unwrap();
+    let snapshot = db.snapshot();
+    let mut iter = snapshot.iter();
+    fill(&db);
+    assert!(iter.next().is_none());
+    drop((iter, snapshot));
+    db.compact().unwrap();
+    let begun = Instant::now();
+    while db.stats().obsolete_files > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "a bounded delay");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(db.stats().obsolete_bytes, 0);
+    let removers = removers.lock().unwrap();
+    assert!(removers.len() > 5);
+    assert!(
+        removers.iter().all(|name| name == "forerun-unlink"),
+        "{removers:?}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_removed_is_removed_when_the_store_is_opened_again() {
+    let io = FaultIo::new();
+    let hooked = HookIo::new(&io, |change, path| {
+        if change == Change::Remove && is_run(path) {
+            return Err(std::io::Error::from_raw_os_error(EIO));
+        }
+        Ok(())
+    });
+    let db = Db::open_with_io(Arc::new(hooked), STORE, options()).unwrap();
+    fill(&db);
+    db.compact().unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(db.stats().obsolete_files, 0, "nobody waits for ever");
+    let entries = db.count().unwrap();
+    db.close().unwrap();
+    let left = runs(&io).len();
+    assert!(left > 5);
+    let db = Db::open_with_io(Arc::new(io.clone()), STORE, options()).unwrap();
+    let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
+    assert_eq!(runs(&io).len(), named);
+    assert!(named < left);
+    assert_eq!(db.count().unwrap(), entries);
+}
+
+#[test]
+fn what_waits_is_removed_when_the_store_is_idle_or_closed() {
+    for is_closed in [false, true] {
+        let io = FaultIo::new();
+        let db = Db::open_with_io(Arc::new(io.clone()), STORE, options()).unwrap();
+        fill(&db);
+        db.compact().unwrap();
+        let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
+        if is_closed {
+            db.close().unwrap();
+        } else {
+            db.wait_idle().unwrap();
+            assert_eq!(db.stats().obsolete_files, 0);
+        }
+        assert_eq!(runs(&io).len(), named, "closed: {is_closed}");
+    }
+}
