@@ -12,7 +12,7 @@ use crate::db::BackupSource;
 use crate::io::OpenMode;
 use crate::io::replace::replace_file;
 use crate::run::Run;
-use crate::tree::file_copy::{self, Meter};
+use crate::tree::file_copy::{self, CopyPages, Meter};
 use crate::tree::levels::record as record_of;
 use crate::tree::verify::{VerifyReport, verify_run};
 use crate::{Db, Error, Result, panics};
@@ -103,8 +103,8 @@ impl Backups {
         let file = source.io.open(path, OpenMode::Read);
         let file = file.map_err(|error| Error::io("open", path, error));
         let copied = file.and_then(|file| {
-            let to = (&*to, false);
-            file_copy::copy((&*file, path), &*self.io, to, named.bytes, meter)
+            let (from, pages) = ((&*file, path), CopyPages::Keep);
+            file_copy::copy(from, &*self.io, &to, pages, named.bytes, meter)
         });
         // Once the store is closed, its next opening may have removed the file.
         let checksum = copied.or_else(|error| meter.check().and(Err(error)))?;

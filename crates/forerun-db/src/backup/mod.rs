@@ -41,7 +41,7 @@ use crate::io::{Io, OsIo};
 use crate::sealed::Kind;
 use crate::store_dir::{self, Lock, Mark};
 use crate::tree::checkpoint::make_store;
-use crate::tree::file_copy::{self, CopyProgress, FileCopyOptions, Meter};
+use crate::tree::file_copy::{self, CopyPages, CopyProgress, FileCopyOptions, Meter};
 use crate::tree::manifest::RunRecord;
 use crate::{Create, Error, Result};
 
@@ -335,7 +335,8 @@ impl Backups {
             let file = copy::open(io, &path, run.bytes)?;
             let to = crate::run::path(into, run.number);
             let from = (&*file, &*path);
-            let checksum = file_copy::copy(from, io, (&to, true), run.bytes, &mut meter)?;
+            let pages = CopyPages::Drop;
+            let checksum = file_copy::copy(from, io, &to, pages, run.bytes, &mut meter)?;
             if checksums.next() == Some(&checksum) {
                 Ok(())
             } else {

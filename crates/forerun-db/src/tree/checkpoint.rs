@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::io::replace::replace_file;
 use crate::io::{Io, IoFile, Linked, OpenMode, link};
 use crate::store_dir;
-use crate::tree::file_copy::{Meter, copy};
+use crate::tree::file_copy::{CopyPages, Meter, copy};
 use crate::tree::manifest::{Manifest, RunRecord};
 use crate::wal::clean_shutdown::{self, CleanShutdown};
 use crate::wal::log_file;
@@ -79,20 +79,14 @@ pub(crate) fn checkpoint(
                     let source = io
                         .open(&from, OpenMode::Read)
                         .map_err(|error| Error::io("open", &from, error))?;
-                    copy((&*source, &from), io, (&to, true), run.bytes, &mut meter).map(drop)
+                    copy_to((&*source, &from), io, &to, run.bytes, &mut meter)
                 }
             }
         },
         |io| {
             for LogPart { number, file, len } in &log.segments {
                 let (from, to) = (log_file::path(dir, *number), log_file::path(into, *number));
-                copy(
-                    (&**file, &from),
-                    io,
-                    (&to, true),
-                    *len,
-                    &mut meter.borrow_mut(),
-                )?;
+                copy_to((&**file, &from), io, &to, *len, &mut meter.borrow_mut())?;
             }
             let Some(last) = log.segments.last() else {
                 return Ok(());
@@ -154,4 +148,14 @@ pub(crate) fn make_store(
         }
     }
     made
+}
+
+fn copy_to(
+    from: (&dyn IoFile, &Path),
+    io: &dyn Io,
+    to: &Path,
+    len: u64,
+    meter: &mut Meter<'_>,
+) -> Result<()> {
+    copy(from, io, to, CopyPages::Drop, len, meter).map(drop)
 }

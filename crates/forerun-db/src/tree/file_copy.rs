@@ -173,13 +173,21 @@ impl<'a> Meter<'a> {
     }
 }
 
+/// What becomes of a copy's pages in the system's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyPages {
+    /// They stay for the caller, who verifies the copy and drops them then.
+    Keep,
+    Drop,
+}
+
 /// Copies the first `len` bytes of a file to a new one, durably, and returns their XXH3 hash. The
-/// source's handle is used for nothing else. The copy's pages stay in the system's memory for
-/// whoever verifies it, unless it `is_done`.
+/// source's handle is used for nothing else.
 pub(crate) fn copy(
     (source, path): (&dyn IoFile, &Path),
     io: &dyn Io,
-    (to, is_done): (&Path, bool),
+    to: &Path,
+    pages: CopyPages,
     len: u64,
     meter: &mut Meter<'_>,
 ) -> Result<u64> {
@@ -196,7 +204,7 @@ pub(crate) fn copy(
         meter.add(piece.len())
     })?;
     copy.sync().map_err(|error| Error::io("sync", to, error))?;
-    if is_done {
+    if pages == CopyPages::Drop {
         // If this fails, the pages stay until others need the memory.
         let _ = copy.invalidate_cache();
     }
