@@ -269,8 +269,9 @@ impl Ingestion {
     fn end_run(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
             let _guard = self.open.get()?.inner.directory.enter()?;
-            self.ended_bytes += writer.written_bytes();
-            self.pending.push(writer.finish_later()?);
+            let run = writer.finish_later()?;
+            self.ended_bytes += run.written_bytes();
+            self.pending.push(run);
         }
         Ok(())
     }

@@ -172,6 +172,10 @@ pub(super) fn file_id(stat: &Stat) -> FileId {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::time::Duration;
+
+    use forerun_core::sync::thread;
+
     use super::*;
     use crate::io::write_all_at;
 
@@ -206,6 +210,10 @@ mod tests {
         file.invalidate_cache().unwrap();
         if is_cached() {
             return; // A file system in memory.
+        }
+        // That has begun to read the page, which is dropped only once it is there.
+        while !is_cached() {
+            thread::sleep(Duration::from_millis(1));
         }
         file.invalidate_cache().unwrap();
         read(&open());

@@ -512,7 +512,10 @@ fn a_checkpoint_that_fails_anywhere_is_whole_or_no_store() {
                 assert!(call > 20);
                 return;
             };
-            if fault != Fault::PowerLoss {
+            if fault != Fault::PowerLoss && hit.starts_with("drop what is cached") {
+                made.unwrap();
+                world_of(&fixture, &fixture.io).check();
+            } else if fault != Fault::PowerLoss {
                 assert!(made.is_err(), "{hit}");
                 assert!(fixture.io.read("/copy/FORMAT").is_none(), "{hit}");
                 check_reads(&fixture, &hit);

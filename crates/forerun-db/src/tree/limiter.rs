@@ -123,8 +123,8 @@ impl<const N: usize> LimiterState<N> {
         }
         let mut heads = (0..N).filter_map(|of| Some((of, *self.waiting[of].front()?)));
         let first = heads.next();
-        let by_credit = heads.filter(|(of, head)| self.credit[*of] >= head.cost);
-        if by_credit.last().or(first) != Some((class, waiter)) {
+        let mut by_credit = heads.filter(|(of, head)| self.credit[*of] >= head.cost);
+        if by_credit.next_back().or(first) != Some((class, waiter)) {
             return Some(STOP_CHECK_INTERVAL);
         }
         self.waiting[class].pop_front();
