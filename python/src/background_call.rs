@@ -41,19 +41,10 @@ pub(crate) fn run_long<T: Send + 'static>(
     Call::start(work)?.wait(py, what, &mut |_| Ok(()))
 }
 
-/// The same for work that polls a flag and ends soon after it is set. If a signal handler raises,
-/// this sets the flag and returns when the work has ended. It does not wait if a handler raises
-/// again, or for work that does not end: then the work continues in its thread.
-pub(crate) fn run_stoppable<T: Send + 'static>(
-    py: Python<'_>,
-    what: &'static str,
-    work: impl FnOnce(Arc<AtomicBool>) -> T + Send + 'static,
-) -> PyResult<T> {
-    run_watched(py, what, |_| Ok(()), work)
-}
-
-/// [`run_stoppable`] that also calls `watch` in the caller's thread: now and then, and at the end.
-/// An error of it stops the work too.
+/// The same for work that polls a flag and ends soon after it is set. Meanwhile this calls `watch`
+/// in the caller's thread, and once more at the end. If that or a signal handler raises, this sets
+/// the flag and returns when the work has ended. It does not wait if a handler raises again, or for
+/// work that does not end: then the work continues in its thread.
 pub(crate) fn run_watched<T: Send + 'static>(
     py: Python<'_>,
     what: &'static str,

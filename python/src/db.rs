@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forerun::backup::FileCopyOptions;
 use forerun::stats::{StatsLevel, prometheus_text};
 use forerun::{Access, KeyspaceOptions, Options, WalMode};
 use pyo3::prelude::*;
@@ -196,7 +197,7 @@ impl Db {
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let db = open(slf)?;
-        let copy = move |options: &_| db.checkpoint_with(into, options);
+        let copy = move |options: &FileCopyOptions| db.checkpoint_with(into, options);
         copy_progress::run(slf.py(), "making a checkpoint", rate_bytes, progress, copy)?
             .map_err(exception)
     }

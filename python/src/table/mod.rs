@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
 use forerun::Access;
+use forerun::backup::FileCopyOptions;
 use forerun::table::{DeviceStats, Dtype, Update};
 use numpy::{PyArray1, PyArrayDyn, PyReadwriteArray1};
 use pyo3::exceptions::PyKeyError;
@@ -27,7 +28,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::at_exit;
-use crate::background_call::run_long;
+use crate::copy_progress;
 use crate::engine_handle::drop_detached;
 use crate::errors::{invalid, is_forked, table_exception};
 use crate::export::{Export, TableItems};
@@ -453,7 +454,7 @@ impl Table {
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let table = self.open()?;
-        let copy = move |options: &_| table.checkpoint_with(into, options);
+        let copy = move |options: &FileCopyOptions| table.checkpoint_with(into, options);
         copy_progress::run(py, "making a checkpoint", rate_bytes, progress, copy)?
             .map_err(table_exception)
     }
