@@ -99,8 +99,8 @@ impl Backups {
     /// Backs up a store or a table as it is now. Reads and writes continue during the backup. One
     /// opened with `read_only` raises `ReadOnlyError`.
     ///
-    /// `rate_bytes`: how many bytes per second to copy at most. `progress`: called now and then with
-    /// the bytes done and the bytes in total; what it raises ends the call.
+    /// `rate_bytes`: how many bytes per second to copy at most. `progress`: called now and then
+    /// with the bytes done and the bytes in total; what it raises ends the call.
     #[pyo3(signature = (store, *, rate_bytes=None, progress=None))]
     fn create(
         &self,

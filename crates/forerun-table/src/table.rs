@@ -357,8 +357,8 @@ impl Table {
         self.checkpoint_with(into, &FileCopyOptions::default())
     }
 
-    /// [`checkpoint`](Self::checkpoint) at a limited rate, with progress, and with a way to stop it:
-    /// see [`Db::checkpoint_with`](forerun_db::Db::checkpoint_with).
+    /// [`checkpoint`](Self::checkpoint) at a limited rate, with progress, and with a way to stop
+    /// it: see [`Db::checkpoint_with`](forerun_db::Db::checkpoint_with).
     ///
     /// # Errors
     /// The same as for [`checkpoint`](Self::checkpoint).

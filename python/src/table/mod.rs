@@ -17,7 +17,7 @@ pub(crate) mod options;
 mod stats;
 
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 use forerun::Access;
 use forerun::backup::FileCopyOptions;
@@ -29,7 +29,6 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::at_exit;
 use crate::copy_progress;
-use crate::engine_handle::drop_detached;
 use crate::errors::{invalid, is_forked, table_exception};
 use crate::export::{Export, TableItems};
 use crate::interrupt;
@@ -590,20 +589,5 @@ impl Table {
             "a table is a handle of this process and cannot be pickled: pickle its path and open \
              it there",
         ))
-    }
-}
-
-impl Table {
-    /// Takes the handle out of this object.
-    fn take(&self) -> Option<forerun::table::Table> {
-        let table = self.table.write();
-        table.unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        let table = self.table.get_mut();
-        drop_detached(table.unwrap_or_else(PoisonError::into_inner).take());
     }
 }

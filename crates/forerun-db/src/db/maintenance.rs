@@ -152,13 +152,14 @@ impl Db {
         self.checkpoint_with(into, &FileCopyOptions::default())
     }
 
-    /// [`checkpoint`](Self::checkpoint) at a limited rate, with progress, and with a way to stop it.
-    /// Runs that can be linked count as done at once.
+    /// [`checkpoint`](Self::checkpoint) at a limited rate, with progress, and with a way to stop
+    /// it. Runs that can be linked count as done at once.
     ///
     /// # Errors
-    /// Those of [`checkpoint`](Self::checkpoint), and [`Error::Interrupted`](crate::Error).
-    /// [`Error::Panicked`](crate::Error::Panicked): a function of the caller panicked. In all cases,
-    /// the partial copy is removed.
+    /// Those of [`checkpoint`](Self::checkpoint), and
+    /// [`Error::Interrupted`](crate::Error::Interrupted).
+    /// [`Error::Panicked`](crate::Error::Panicked): a function of the caller panicked. In all
+    /// cases, the partial copy is removed.
     pub fn checkpoint_with(&self, into: impl AsRef<Path>, options: &FileCopyOptions) -> Result<()> {
         self.inner()?.checkpoint(into.as_ref(), options)
     }
