@@ -37,7 +37,8 @@ impl Workers {
         }
         let obsolete = Arc::clone(&inner.tree.obsolete_files);
         let work = Arc::clone(&inner.work);
-        obsolete.defer(Arc::new(move || work.notify()));
+        let rate_bytes = inner.options.tree.delete_rate_bytes;
+        obsolete.defer(rate_bytes, Arc::new(move || work.notify()));
         let mut workers = Workers {
             obsolete: Some(obsolete),
             ..Workers::default()

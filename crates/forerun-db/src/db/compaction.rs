@@ -263,8 +263,9 @@ impl Inner {
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
         drop(guard);
+        // The caller waits, so the removals are not spread over time.
+        let _hurry = self.tree.obsolete_files.hurry();
         self.wait_until(|| {
-            // The caller waits, so the removals are not spread over time.
             let _guard = self.directory.enter()?;
             self.tree.obsolete_files.purge();
             Ok(self.tree.obsolete_files.is_empty())

@@ -76,7 +76,7 @@ pub(crate) use filter::Filter;
 #[cfg(test)]
 pub(crate) use meta::header_of;
 pub(crate) use meta::{Contents, RunMeta};
-pub(crate) use obsolete_files::ObsoleteFiles;
+pub(crate) use obsolete_files::{DELETE_RATE_BYTES, ObsoleteFiles};
 pub(crate) use page::{Page, PageKind};
 #[cfg(any(test, feature = "study"))]
 pub use page_search::PageSearch;

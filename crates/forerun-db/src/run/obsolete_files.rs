@@ -9,7 +9,7 @@
 //! Unlinking 64 MiB takes the file system 20 ms, in which a sync waits, and then the disk has to
 //! discard the blocks. So a compaction that frees a thousand runs must not have them unlinked at
 //! once, and nobody who flushes or reads may wait for it. The queue is emptied without pauses while
-//! it holds much of the store or of the disk's free space, and when it is asked for. Files are not
+//! it holds much of the store or of the disk's free space, and when somebody waits for it. Files are not
 //! truncated piece by piece instead: a checkpoint may have a link to them, and another process may
 //! read them.
 //!
@@ -19,7 +19,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forerun_core::Owner;
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
@@ -27,16 +27,20 @@ use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, time};
 
 use crate::io::Io;
 
-/// How fast files are removed, in bytes per second: two of 64 MiB a second, in which ext4 on a
-/// virtual disk is busy with them for 4% of the time. Removed at once, 24 of them make every sync
-/// beside them take 30 to 40 ms instead of 4.
-const RATE_BYTES: u64 = 128 << 20;
+/// How fast files are removed by default, in bytes per second: two of 64 MiB a second, in which
+/// ext4 on a virtual disk is busy with them for 4% of the time. Removed at once, 24 of them make
+/// every sync beside them take 30 to 40 ms instead of 4.
+pub(crate) const DELETE_RATE_BYTES: u64 = 128 << 20;
 
 /// What the smallest file counts: unlinking takes time however small a file is.
 const FILE_BYTES_MIN: u64 = 128 << 10;
 
-/// A longer queue is emptied faster, so that nothing waits much longer than this.
+/// What has waited so long is removed without pauses. A long queue is emptied faster before that,
+/// so that little is left by then.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How long closing may take to remove what waits. The next opening removes the rest.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// The queue may hold a quarter of what the store needs, and an eighth of what is free.
 const LIVE_SHARE: u64 = 4;
@@ -74,18 +78,76 @@ pub(crate) struct ObsoleteCounts {
 
 /// When files are removed.
 enum Removal {
-    Immediate,
+    /// By whoever drops them. `found` waits for the background thread.
+    Immediate {
+        found: Vec<(PathBuf, u64)>,
+    },
     /// A background thread removes them.
     Deferred(Queue),
     Closed,
 }
 
 struct Queue {
-    waiting: VecDeque<(PathBuf, u64)>,
+    /// The first has waited longest.
+    waiting: VecDeque<Waiting>,
     /// What waits, and what threads have taken and not removed yet.
     counts: ObsoleteCounts,
+    /// What the files that wait cost.
+    cost_bytes: u64,
+    pace: Pace,
     is_stopping: bool,
+    /// How many threads wait until everything is removed.
+    hurrying: usize,
     on_empty: Notify,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    path: PathBuf,
+    bytes: u64,
+    since: Instant,
+}
+
+impl Waiting {
+    /// What removing it counts.
+    fn cost_bytes(&self) -> u64 {
+        self.bytes.max(FILE_BYTES_MIN)
+    }
+}
+
+/// When the next file is removed.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// 0: without pauses.
+    rate_bytes: u64,
+    /// The last removal, and what it cost.
+    last: Option<(Instant, u64)>,
+}
+
+impl Pace {
+    /// Until when to pause, if the first of the queue has waited since then, and all of it costs so
+    /// much. `None`: it does not pause.
+    fn paused_until(self, since: Instant, cost_bytes: u64, now: Instant) -> Option<Instant> {
+        let (last, last_bytes) = self.last.filter(|_| self.rate_bytes > 0)?;
+        let due = since + WAIT_MAX;
+        let left = due.saturating_duration_since(now).as_secs_f64();
+        let rate = (self.rate_bytes as f64).max(cost_bytes as f64 / left.max(0.001));
+        let pause = (last_bytes as f64 / rate).min(WAIT_MAX.as_secs_f64());
+        let until = due.min(last + Duration::from_secs_f64(pause));
+        (until > now).then_some(until)
+    }
+}
+
+/// While this lives, files are removed without pauses.
+#[derive(Debug)]
+pub(crate) struct Hurry<'a>(&'a ObsoleteFiles);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        if let Some(queue) = self.0.lock().queue() {
+            queue.hurrying = queue.hurrying.saturating_sub(1);
+        }
+    }
 }
 
 /// Wakes the threads that wait until everything is removed.
@@ -95,8 +157,28 @@ impl Removal {
     fn queue(&mut self) -> Option<&mut Queue> {
         match self {
             Removal::Deferred(queue) => Some(queue),
-            Removal::Immediate | Removal::Closed => None,
+            Removal::Immediate { .. } | Removal::Closed => None,
         }
+    }
+}
+
+impl Queue {
+    fn push(&mut self, path: PathBuf, bytes: u64) {
+        let file = Waiting {
+            path,
+            bytes,
+            since: time::now(),
+        };
+        self.counts.files += 1;
+        self.counts.bytes += bytes;
+        self.cost_bytes += file.cost_bytes();
+        self.waiting.push_back(file);
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let file = self.waiting.pop_front()?;
+        self.cost_bytes -= file.cost_bytes();
+        Some(file)
     }
 }
 
@@ -112,7 +194,7 @@ impl ObsoleteFiles {
         ObsoleteFiles {
             owner: Owner::this_process(),
             io,
-            removal: Mutex::new(Removal::Immediate),
+            removal: Mutex::new(Removal::Immediate { found: Vec::new() }),
             changed: Condvar::new(),
             live_bytes: AtomicU64::new(0),
         }
@@ -127,15 +209,40 @@ impl ObsoleteFiles {
         }
     }
 
-    /// From now on a background thread calls [`remove_paced`](Self::remove_paced). `on_empty` is
-    /// called when everything is removed.
-    pub(crate) fn defer(&self, on_empty: Notify) {
-        *self.lock() = Removal::Deferred(Queue {
+    /// From now on a background thread calls [`remove_paced`](Self::remove_paced), which removes
+    /// so many bytes per second; 0 for no pauses. `on_empty` is called when everything is removed.
+    pub(crate) fn defer(&self, rate_bytes: u64, on_empty: Notify) {
+        let mut removal = self.lock();
+        let found = match &mut *removal {
+            Removal::Immediate { found } => std::mem::take(found),
+            Removal::Deferred(_) | Removal::Closed => Vec::new(),
+        };
+        let mut queue = Queue {
             waiting: VecDeque::new(),
             counts: ObsoleteCounts::default(),
+            cost_bytes: 0,
+            pace: Pace {
+                rate_bytes,
+                last: None,
+            },
             is_stopping: false,
+            hurrying: 0,
             on_empty,
-        });
+        };
+        for (path, bytes) in found {
+            queue.push(path, bytes);
+        }
+        *removal = Removal::Deferred(queue);
+    }
+
+    /// Takes over a file that an earlier process left. It waits for the background thread; without
+    /// one, it stays.
+    pub(crate) fn add_found(&self, path: PathBuf, bytes: u64) {
+        match &mut *self.lock() {
+            Removal::Immediate { found } => found.push((path, bytes)),
+            Removal::Deferred(queue) => queue.push(path, bytes),
+            Removal::Closed => {}
+        }
     }
 
     /// Notes how many bytes the runs have that the manifest names.
@@ -150,12 +257,8 @@ impl ObsoleteFiles {
         }
         // This happens under the lock, so that nothing is removed after `close`.
         match &mut *self.lock() {
-            Removal::Immediate => return self.remove(path),
-            Removal::Deferred(queue) => {
-                queue.waiting.push_back((path.to_owned(), bytes));
-                queue.counts.files += 1;
-                queue.counts.bytes += bytes;
-            }
+            Removal::Immediate { .. } => return self.remove(path),
+            Removal::Deferred(queue) => queue.push(path.to_owned(), bytes),
             Removal::Closed => return,
         }
         self.changed.notify_all();
@@ -163,48 +266,62 @@ impl ObsoleteFiles {
 
     /// Removes the files in the queue, with a pause after each, until [`stop`](Self::stop).
     pub(crate) fn remove_paced(&self) {
-        let mut paused_until = time::now();
         let mut removal = self.lock();
         while let Some(queue) = removal.queue().filter(|queue| !queue.is_stopping) {
-            let pause = paused_until.saturating_duration_since(time::now());
-            let counts = queue.counts;
-            let Some((path, _)) = queue.waiting.front() else {
+            let Some(first) = queue.waiting.front() else {
                 removal = self.wait(removal, None);
                 continue;
             };
-            if !pause.is_zero() {
-                let path = path.clone();
+            let now = time::now();
+            let paused_until = queue.pace.paused_until(first.since, queue.cost_bytes, now);
+            if let Some(until) = paused_until.filter(|_| queue.hurrying == 0) {
+                let (path, bytes) = (first.path.clone(), queue.counts.bytes);
                 drop(removal);
-                let is_urgent = self.is_urgent(&path, counts.bytes);
+                let is_urgent = self.is_urgent(&path, bytes);
                 removal = self.lock();
-                if is_urgent {
-                    paused_until = time::now();
-                } else if removal.queue().is_some_and(|queue| !queue.is_stopping) {
-                    removal = self.wait(removal, Some(pause.min(SPACE_CHECK_INTERVAL)));
+                let waits = |queue: &&mut Queue| !queue.is_stopping && queue.hurrying == 0;
+                match removal.queue().filter(waits) {
+                    Some(queue) if is_urgent => queue.pace.last = None,
+                    Some(_) => {
+                        let pause = until.saturating_duration_since(now);
+                        removal = self.wait(removal, Some(pause.min(SPACE_CHECK_INTERVAL)));
+                    }
+                    None => {}
                 }
                 continue;
             }
-            let first = queue.waiting.pop_front();
+            let first = queue.pop();
             drop(removal);
-            if let Some((path, bytes)) = first {
-                self.remove(&path);
-                self.note_removed(&[(path, bytes)]);
-                paused_until = time::now() + pause_after(bytes, counts.bytes);
+            if let Some(first) = first {
+                self.remove(&first.path);
+                self.note_removed(&first);
             }
             removal = self.lock();
         }
     }
 
-    /// Removes the files in the queue, in the caller's thread and without pauses. The caller makes
-    /// sure that the store is not closed meanwhile.
-    pub(crate) fn purge(&self) {
-        let taken = self
-            .lock()
-            .queue()
-            .map(|queue| std::mem::take(&mut queue.waiting));
-        let taken: Vec<(PathBuf, u64)> = taken.into_iter().flatten().collect();
-        taken.iter().for_each(|(path, _)| self.remove(path));
-        self.note_removed(&taken);
+    /// Removes the files in the queue, in the caller's thread and without pauses, and returns how
+    /// many that were. The caller makes sure that the store is not closed meanwhile.
+    pub(crate) fn purge(&self) -> usize {
+        let mut removed = 0;
+        loop {
+            let first = self.lock().queue().and_then(Queue::pop);
+            let Some(first) = first else {
+                return removed;
+            };
+            self.remove(&first.path);
+            self.note_removed(&first);
+            removed += 1;
+        }
+    }
+
+    /// Ends the pauses, also for what comes, until the result is dropped.
+    pub(crate) fn hurry(&self) -> Hurry<'_> {
+        if let Some(queue) = self.lock().queue() {
+            queue.hurrying += 1;
+        }
+        self.changed.notify_all();
+        Hurry(self)
     }
 
     /// What waits to be removed.
@@ -228,11 +345,16 @@ impl ObsoleteFiles {
         self.changed.notify_all();
     }
 
-    /// Removes the files in the queue, and accepts no more.
+    /// Accepts no more files, and removes those in the queue, but not for long: the next opening
+    /// removes the rest.
     pub(crate) fn close(&self) {
-        let mut removal = self.lock();
-        if let Removal::Deferred(queue) = std::mem::replace(&mut *removal, Removal::Closed) {
-            queue.waiting.iter().for_each(|(path, _)| self.remove(path));
+        let removal = std::mem::replace(&mut *self.lock(), Removal::Closed);
+        if let Removal::Deferred(queue) = removal {
+            let begun = time::now();
+            let waiting = queue.waiting.iter();
+            waiting
+                .take_while(|_| time::elapsed(begun) < CLOSE_MAX)
+                .for_each(|file| self.remove(&file.path));
         }
     }
 
@@ -245,14 +367,15 @@ impl ObsoleteFiles {
             || free_bytes.is_some_and(|free| waiting_bytes > free / FREE_SHARE)
     }
 
-    fn note_removed(&self, files: &[(PathBuf, u64)]) {
+    fn note_removed(&self, file: &Waiting) {
         let mut removal = self.lock();
         let Some(queue) = removal.queue() else {
             return;
         };
-        queue.counts.files -= files.len();
-        queue.counts.bytes -= files.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        if queue.counts.files == 0 && !files.is_empty() {
+        queue.pace.last = Some((time::now(), file.cost_bytes()));
+        queue.counts.files -= 1;
+        queue.counts.bytes -= file.bytes;
+        if queue.counts.files == 0 {
             let on_empty = Arc::clone(&queue.on_empty);
             drop(removal);
             on_empty();
@@ -288,12 +411,6 @@ impl ObsoleteFiles {
         // Nothing that holds the lock panics half-way through a change.
         self.removal.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// How long to pause after a file, so that a queue of this many bytes is removed at the rate.
-fn pause_after(file_bytes: u64, waiting_bytes: u64) -> Duration {
-    let rate = RATE_BYTES.max(waiting_bytes / WAIT_MAX.as_secs());
-    Duration::from_secs_f64(file_bytes.max(FILE_BYTES_MIN) as f64 / rate as f64)
 }
 
 impl std::fmt::Debug for ObsoleteFiles {

@@ -23,9 +23,10 @@ fn files(names: &[&str]) -> (FaultIo, Arc<ObsoleteFiles>) {
 fn defer(obsolete: &ObsoleteFiles) -> Arc<AtomicUsize> {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    obsolete.defer(Arc::new(move || {
+    let on_empty = move || {
         counted.fetch_add(1, Ordering::Relaxed);
-    }));
+    };
+    obsolete.defer(DELETE_RATE_BYTES, Arc::new(on_empty));
     calls
 }
 
@@ -138,14 +139,79 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_others() {
 }
 
 #[test]
-fn the_rate_clears_any_queue_in_a_few_minutes() {
-    let total = 10_000 * 1024 * MIB;
-    let (mut left, mut took) = (total, Duration::ZERO);
-    while left > 0 {
-        let file = left.min(64 * MIB);
-        took += pause_after(file, left);
-        left -= file;
+fn files_wait_for_a_minute_at_most() {
+    for (files, bytes) in [(100_000, 64 * MIB), (1_000_000, 100), (3, 100_000 * MIB)] {
+        let begun = time::now();
+        let mut pace = Pace {
+            rate_bytes: DELETE_RATE_BYTES,
+            last: None,
+        };
+        let cost = bytes.max(FILE_BYTES_MIN);
+        let (mut now, mut longest) = (begun, Duration::ZERO);
+        for left in (1..=files).rev() {
+            let until = pace.paused_until(begun, cost * left, now).unwrap_or(now);
+            longest = longest.max(until - now);
+            now = until;
+            pace.last = Some((now, cost));
+        }
+        assert!(now <= begun + WAIT_MAX, "{:?}", now - begun);
+        assert!(now > begun + WAIT_MAX / 3, "{:?}", now - begun);
+        if files > 3 {
+            assert!(longest < Duration::from_millis(600), "spread: {longest:?}");
+        }
+        // What comes after all that does not wait longer.
+        let until = pace.paused_until(now, cost, now).unwrap_or(now);
+        assert!(until <= now + WAIT_MAX);
     }
-    assert!(took < Duration::from_secs(600), "{took:?}");
-    assert_eq!(pause_after(0, 0), pause_after(FILE_BYTES_MIN, 0));
+}
+
+#[test]
+fn a_rate_of_zero_removes_without_pauses() {
+    let names: Vec<String> = (0..50).map(|number| format!("/{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (io, obsolete) = files(&names);
+    obsolete.defer(0, Arc::new(|| ()));
+    let begun = Instant::now();
+    beside_its_thread(&obsolete, || {
+        names
+            .iter()
+            .for_each(|name| drop(obsolete.file(name.as_ref(), 1000 * MIB)));
+        wait_for(|| io.files().is_empty());
+    });
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn nobody_who_waits_until_all_is_removed_waits_out_a_pause() {
+    let (io, obsolete) = files(&["/a", "/b", "/c"]);
+    let calls = defer(&obsolete);
+    let begun = Instant::now();
+    beside_its_thread(&obsolete, || {
+        // A pause of a minute follows the first.
+        drop(obsolete.file("/a".as_ref(), 100_000 * MIB));
+        wait_for(|| obsolete.is_empty());
+        drop(obsolete.file("/b".as_ref(), 1));
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(io.files().len(), 2);
+        let hurry = obsolete.hurry();
+        wait_for(|| obsolete.is_empty());
+        // What a reader drops after the purge does not wait either.
+        drop(obsolete.file("/c".as_ref(), 1));
+        wait_for(|| obsolete.is_empty());
+        drop(hurry);
+    });
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    assert!(io.files().is_empty());
+    assert_eq!(calls.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn what_an_earlier_process_left_waits_for_the_thread() {
+    let (io, obsolete) = files(&["/a"]);
+    obsolete.add_found("/a".into(), 7);
+    assert_eq!(io.files().len(), 1);
+    defer(&obsolete);
+    assert_eq!(obsolete.counts(), ObsoleteCounts { files: 1, bytes: 7 });
+    assert_eq!(obsolete.purge(), 1);
+    assert!(io.files().is_empty());
 }

@@ -49,7 +49,7 @@ pub struct CopyProgress {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct FileCopyOptions {
-    /// The maximum number of bytes to copy per second. Default: none, so that only
+    /// The maximum number of bytes to copy per second; 0 for no limit. Default: none, so that only
     /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes) of the store limits
     /// it.
     pub rate_bytes: Option<u64>,

@@ -2,36 +2,31 @@
 //!
 //! ```text
 //!   debt  ╱│  ╱│  ╱│      each piece written adds its bytes; time pays them off at the rate
-//!        ╱ │ ╱ │ ╱ │      who comes when there is more than a slice of debt waits until it is down to one
+//!        ╱ │ ╱ │ ╱ │      a writer with more than a slice of debt sleeps until it is down to one
 //!
-//!   waiting   Flush       ■ ■       goes first
-//!             Compaction  ■ ■ ■     keeps 1/4 beside flushes
-//!             Copy        ■         keeps 1/4 beside compactions, 1/10 beside flushes
+//!   Flush       waits for flushes
+//!   Compaction  waits for flushes and compactions, and keeps 1/4 beside flushes
+//!   Copy        waits for all, and keeps 1/4 beside compactions, 1/10 beside flushes
 //! ```
 //!
 //! A class keeps its share through credit: what a class above pays earns it a third as much, and
-//! a class further below a ninth. A class that has the credit for its next piece goes before those
-//! above, and uses it up.
+//! a class further below a ninth. What a class pays with credit is a debt of those above too, and a
+//! piece for which the credit suffices waits no longer than a flush.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::atomic::{AtomicBool, Ordering};
-use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, time};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError, thread, time};
 
 use crate::{Error, Result};
 
-/// Debt at which a writer need not wait, as time at the full rate.
+/// Debt allowed without sleeping, as time at the full rate.
 const BURST: Duration = Duration::from_millis(20);
 
-/// The longest wait between checks of whether to stop.
+/// The longest sleep between checks of whether to stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The most that is paid for at once, as time at the full rate. The rest of a longer write waits
-/// its turn again.
-const PIECE: Duration = Duration::from_millis(100);
-
-/// The most credit of a class: enough for any piece, and so little that a class that has written
+/// The most credit of a class whose pieces are small: so little that a class that has written
 /// nothing for an hour does not catch up at the expense of the others.
 const CREDIT_MAX: Duration = Duration::from_millis(200);
 
@@ -66,104 +61,89 @@ impl IoClass {
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
     state: Mutex<LimiterState<{ IoClass::COUNT }>>,
-    /// Notified when a waiter has gone.
-    changed: Condvar,
 }
 
 #[derive(Debug)]
 struct LimiterState<const N: usize> {
     bytes_per_second: Option<u64>,
-    /// When everything written so far will have been paid for.
-    paid_at: Instant,
-    /// What each class may write before those above.
+    /// When everything will have been paid for that each class waits for: what it and the classes
+    /// above wrote, and what those below wrote with credit. Never later than for the class below.
+    paid_at: [Instant; N],
+    /// What each class may write as if it were a flush.
     credit: [Duration; N],
-    /// Who waits in each class, in the order in which they came.
-    waiting: [VecDeque<Waiter>; N],
-    tickets: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Waiter {
-    ticket: u64,
-    /// What it has written, as time at the full rate.
-    cost: Duration,
+    /// The last piece of each class. Its credit must be able to pay for another one.
+    last_cost: [Duration; N],
+    /// How often debts were forgiven.
+    epoch: u64,
 }
 
 impl<const N: usize> LimiterState<N> {
     fn new(bytes_per_second: Option<u64>) -> LimiterState<N> {
         LimiterState {
-            bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
-            paid_at: time::now(),
+            bytes_per_second: limit(bytes_per_second),
+            paid_at: [time::now(); N],
             credit: [Duration::ZERO; N],
-            waiting: std::array::from_fn(|_| VecDeque::new()),
-            tickets: 0,
+            last_cost: [Duration::ZERO; N],
+            epoch: 0,
         }
     }
 
-    fn join(&mut self, class: usize, cost: Duration) -> Waiter {
-        self.tickets += 1;
-        let waiter = Waiter {
-            ticket: self.tickets,
-            cost,
-        };
-        self.waiting[class].push_back(waiter);
-        waiter
-    }
-
-    fn leave(&mut self, class: usize, waiter: Waiter) {
-        self.waiting[class].retain(|of| *of != waiter);
-    }
-
-    /// Pays for a waiter if it is its turn. If not, returns how long nothing can change unless
-    /// another one goes.
-    fn pay(&mut self, now: Instant, class: usize, waiter: Waiter) -> Option<Duration> {
-        let debt = self.paid_at.saturating_duration_since(now);
-        if debt > BURST {
-            return Some(debt - BURST);
-        }
-        let mut heads = (0..N).filter_map(|of| Some((of, *self.waiting[of].front()?)));
-        let first = heads.next();
-        let mut by_credit = heads.filter(|(of, head)| self.credit[*of] >= head.cost);
-        if by_credit.next_back().or(first) != Some((class, waiter)) {
-            return Some(STOP_CHECK_INTERVAL);
-        }
-        self.waiting[class].pop_front();
+    /// Records what a class writes at this moment, as time at the full rate. Returns when it will
+    /// have been paid for.
+    fn charge(&mut self, now: Instant, cost: Duration, class: usize) -> Instant {
         // Unused time does not accumulate; otherwise an idle hour would allow a burst.
-        self.paid_at = self.paid_at.max(now) + waiter.cost;
-        if first != Some((class, waiter)) {
-            self.credit[class] -= waiter.cost;
-            return None;
+        if self.paid_at[N - 1] <= now {
+            self.credit = [Duration::ZERO; N];
         }
-        let mut earned = waiter.cost;
-        for credit in &mut self.credit[class + 1..] {
+        let by_credit = cost.min(self.credit[class]);
+        self.credit[class] -= by_credit;
+        self.last_cost[class] = cost;
+        for (of, paid_at) in self.paid_at.iter_mut().enumerate() {
+            *paid_at = (*paid_at).max(now) + if of < class { by_credit } else { cost };
+        }
+        let mut earned = cost - by_credit;
+        for below in class + 1..N {
             earned /= SHARE;
-            *credit = (*credit + earned).min(CREDIT_MAX);
+            let most = CREDIT_MAX.max(2 * self.last_cost[below]);
+            self.credit[below] = (self.credit[below] + earned).min(most);
         }
-        None
+        if by_credit == cost {
+            self.paid_at[0]
+        } else {
+            self.paid_at[class]
+        }
+    }
+
+    fn forgive(&mut self, now: Instant) {
+        self.paid_at = [now; N];
+        self.credit = [Duration::ZERO; N];
+        self.epoch += 1;
     }
 }
 
+/// A rate of 0 is no limit.
+fn limit(bytes_per_second: Option<u64>) -> Option<u64> {
+    bytes_per_second.filter(|rate| *rate > 0)
+}
+
 impl RateLimiter {
-    /// At most this many bytes per second; `None` for no limit.
+    /// At most this many bytes per second; `None` or 0 for no limit.
     pub(crate) fn new(bytes_per_second: Option<u64>) -> RateLimiter {
         RateLimiter {
             state: Mutex::new(LimiterState::new(bytes_per_second)),
-            changed: Condvar::new(),
         }
     }
 
     /// Changes the limit for what is written from now on.
     pub(crate) fn set_rate(&self, bytes_per_second: u64) {
-        self.lock().bytes_per_second = Some(bytes_per_second.max(1));
+        self.lock().bytes_per_second = limit(Some(bytes_per_second));
     }
 
-    /// Changes the limit and forgives the debt.
+    /// Changes the limit and forgives the debt. Sleeping writers notice when they wake.
     pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
         let mut state = self.lock();
-        state.bytes_per_second = bytes_per_second.map(|rate| rate.max(1));
-        state.paid_at = time::now();
-        drop(state);
-        self.changed.notify_all();
+        state.bytes_per_second = limit(bytes_per_second);
+        state.forgive(time::now());
     }
 
     /// Records written bytes, and sleeps as long as the limit requires. A class does not wait for
@@ -172,10 +152,11 @@ impl RateLimiter {
     /// # Errors
     /// [`Error::Closed`] as soon as `stop` is set.
     pub(crate) fn take(&self, bytes: u64, class: IoClass, stop: &AtomicBool) -> Result<()> {
+        check(stop)?;
         self.take_while(bytes, class, || check(stop))
     }
 
-    /// [`take`](Self::take) that asks `check`, also while it waits, whether to go on.
+    /// [`take`](Self::take) that asks `check` after each sleep whether to go on.
     ///
     /// # Errors
     /// The first error of `check`.
@@ -185,44 +166,24 @@ impl RateLimiter {
         class: IoClass,
         mut check: impl FnMut() -> Result<()>,
     ) -> Result<()> {
-        let mut left = bytes;
-        while left > 0 {
-            check()?;
-            match self.take_piece(left, class) {
-                Some(taken) => left -= taken,
-                None => return Ok(()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Pays for a part of these bytes, and returns how many that were: none if they wait for their
-    /// turn for long. `None`: there is no limit.
-    fn take_piece(&self, bytes: u64, class: IoClass) -> Option<u64> {
-        let mut state = self.lock();
-        let rate = state.bytes_per_second? as f64;
-        let piece = ((rate * PIECE.as_secs_f64()) as u64).clamp(1, bytes);
-        let cost = Duration::from_secs_f64(piece as f64 / rate);
-        let class = class as usize;
-        let waiter = state.join(class, cost);
-        let begun = time::now();
-        let taken = loop {
-            let now = time::now();
-            let Some(wait) = state.pay(now, class, waiter) else {
-                break Some(piece);
+        let (paid_at, epoch) = {
+            let mut state = self.lock();
+            let Some(rate) = state.bytes_per_second else {
+                return Ok(());
             };
-            let left = STOP_CHECK_INTERVAL.saturating_sub(now - begun);
-            // No one must wait for this one's turn while it looks whether to stop.
-            if left.is_zero() || state.bytes_per_second.is_none() {
-                state.leave(class, waiter);
-                break state.bytes_per_second.map(|_| 0);
-            }
-            let woken = self.changed.wait_timeout(state, wait.min(left));
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let cost = Duration::from_secs_f64(bytes as f64 / rate as f64);
+            let paid_at = state.charge(time::now(), cost, class as usize);
+            (paid_at, state.epoch)
         };
-        drop(state);
-        self.changed.notify_all();
-        taken
+        loop {
+            // Those that come later wait for this one, and not the other way round.
+            let debt = paid_at.saturating_duration_since(time::now());
+            if debt <= BURST || self.lock().epoch != epoch {
+                return Ok(());
+            }
+            thread::sleep((debt - BURST).min(STOP_CHECK_INTERVAL));
+            check()?;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, LimiterState<{ IoClass::COUNT }>> {
