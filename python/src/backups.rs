@@ -17,7 +17,7 @@ use crate::db::{self, Db};
 use crate::engine_handle::EngineHandle;
 use crate::errors::{closed, exception, forked, invalid, is_forked, table_exception};
 use crate::numeric_arguments;
-use crate::store_options::{CreateStore, Size, rate_of};
+use crate::store_options::{CreateStore, Rate, rate_of};
 use crate::table::Table;
 
 /// The engine's handle, which one call uses at a time.
@@ -106,7 +106,7 @@ impl Backups {
         &self,
         py: Python<'_>,
         store: Backed<'_>,
-        rate_bytes: Option<Size>,
+        rate_bytes: Option<Rate>,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Backup> {
         let copied = match &store {
@@ -138,7 +138,7 @@ impl Backups {
     fn verify(
         &self,
         py: Python<'_>,
-        rate_bytes: Option<Size>,
+        rate_bytes: Option<Rate>,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<BackupVerifyReport> {
         let copying = (rate_of(rate_bytes), Watch::new(progress)?);
@@ -156,7 +156,7 @@ impl Backups {
         py: Python<'_>,
         into: PathBuf,
         #[pyo3(from_py_with = numeric_arguments::number)] number: Option<u64>,
-        rate_bytes: Option<Size>,
+        rate_bytes: Option<Rate>,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Backup> {
         let copying = (rate_of(rate_bytes), Watch::new(progress)?);

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 
 use crate::background_call::run_watched;
 use crate::python_calls;
-use crate::store_options::{Size, rate_of};
+use crate::store_options::{Rate, rate_of};
 
 /// Bytes done and bytes in total. Relaxed throughout: they are only shown.
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl Watch {
 pub(crate) fn run<T: Send + 'static>(
     py: Python<'_>,
     what: &'static str,
-    rate_bytes: Option<Size>,
+    rate_bytes: Option<Rate>,
     progress: Option<Bound<'_, PyAny>>,
     copy: impl FnOnce(&FileCopyOptions) -> T + Send + 'static,
 ) -> PyResult<T> {

@@ -18,7 +18,7 @@ use crate::numeric_arguments;
 use crate::read_source::ReadSource;
 use crate::snapshot::SnapshotView;
 use crate::stats;
-use crate::store_options::{CreateStore, Size, bytes_of};
+use crate::store_options::{CreateStore, Rate, Size, bytes_of};
 
 /// An ordered, durable key-value store in a directory.
 ///
@@ -193,7 +193,7 @@ impl Db {
     fn checkpoint(
         slf: &Bound<'_, Db>,
         into: PathBuf,
-        rate_bytes: Option<Size>,
+        rate_bytes: Option<Rate>,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let db = open(slf)?;

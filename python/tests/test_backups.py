@@ -131,4 +131,6 @@ def test_an_exception_of_the_progress_function_ends_the_copy(tmp_path):
         assert backups.list().backups == []
         with pytest.raises(TypeError, match="progress"):
             backups.create(db, progress=1)
+        with pytest.raises(errors.InvalidArgumentError, match="rate"):
+            backups.create(db, rate_bytes="10%")
         assert backups.create(db).number == 1

@@ -35,7 +35,7 @@ use crate::interrupt;
 use crate::items::Shown;
 use crate::numbers::{Key, Numbers};
 use crate::numeric_arguments;
-use crate::store_options::{CreateStore, Size};
+use crate::store_options::{CreateStore, Rate, Size};
 use find_pooled::{Arguments, PooledAndFound};
 use options::{Device, Policies, Sizes, StoreLocation};
 use stats::MemoryLimit;
@@ -449,7 +449,7 @@ impl Table {
         &self,
         py: Python<'_>,
         into: PathBuf,
-        rate_bytes: Option<Size>,
+        rate_bytes: Option<Rate>,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let table = self.open()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
-use forerun_core::size::parse_size;
+use forerun_core::size::parse_count;
 use forerun_db::FileCopyOptions;
 use forerun_measure::progress::Progress;
 use serde_json::json;
@@ -32,8 +32,8 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     into: PathBuf,
     /// Maximum number of bytes to copy per second, such as 50MiB, if runs cannot be linked
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    rate: Option<usize>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_count)]
+    rate: Option<u64>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let progress = Arc::new(Progress::on_terminal().rate("checkpoint", Some(0), "bytes"));
     let bar = Arc::clone(&progress);
     let options = FileCopyOptions::default()
-        .rate_bytes(args.rate.map(|bytes| bytes as u64))
+        .rate_bytes(args.rate)
         .on_progress(move |of| {
             bar.set_total(of.total_bytes);
             bar.update(of.done_bytes, of.done_bytes);

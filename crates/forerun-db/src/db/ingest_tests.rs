@@ -71,6 +71,9 @@ impl Io for HookIo {
     fn boot_id(&self) -> Option<u128> {
         self.disk.boot_id()
     }
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        self.disk.free_bytes(dir)
+    }
 }
 
 /// Options under which a compaction is due after each flush and each write fills a segment of the

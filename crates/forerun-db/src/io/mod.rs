@@ -16,6 +16,7 @@ pub(crate) mod open_files;
 mod os;
 mod os_file;
 pub(crate) mod reads;
+pub(crate) mod reclaim;
 pub(crate) mod replace;
 
 use std::ffi::OsString;

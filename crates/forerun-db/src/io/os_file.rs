@@ -34,6 +34,10 @@ pub(super) struct OsFile {
 #[cfg(target_os = "linux")]
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
+/// How much is read and dropped at a time where a page is not in memory.
+#[cfg(target_os = "linux")]
+const NEW_BYTES: usize = 16 << 10;
+
 impl OsFile {
     pub(super) fn new(file: File) -> OsFile {
         OsFile {
@@ -44,8 +48,8 @@ impl OsFile {
         }
     }
 
-    /// Reads, and has the system drop what it did not have in memory. If that begins in the middle
-    /// of the buffer, all of the rest counts as new.
+    /// Reads, and has the system drop what it did not have in memory. What is there ends with the
+    /// first page that is not, so of the rest only a little counts as new before it looks again.
     #[cfg(target_os = "linux")]
     fn read_and_drop(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         // Otherwise read-ahead would bring in what then looks as if it had been there. If this
@@ -54,7 +58,8 @@ impl OsFile {
         if let Ok(got @ 1..) = self.read_cached_at(buffer, offset) {
             return Ok(got);
         }
-        let got = FileExt::read_at(&*self.file, buffer, offset)?;
+        let len = buffer.len().min(NEW_BYTES);
+        let got = FileExt::read_at(&*self.file, &mut buffer[..len], offset)?;
         let _ = self.advise(offset, NonZero::new(got as u64), Advice::DontNeed);
         Ok(got)
     }
@@ -172,7 +177,7 @@ pub(super) fn file_id(stat: &Stat) -> FileId {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use forerun_core::sync::thread;
 
@@ -212,12 +217,34 @@ mod tests {
             return; // A file system in memory.
         }
         // That has begun to read the page, which is dropped only once it is there.
+        let begun = Instant::now();
         while !is_cached() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
             thread::sleep(Duration::from_millis(1));
         }
         file.invalidate_cache().unwrap();
         read(&open());
         assert!(!is_cached());
+        // Every second piece of 32 KiB is in memory.
+        const PIECE: usize = 32 << 10;
+        let pieces = || (0..BYTES).step_by(2 * PIECE);
+        let touched = open();
+        touched.advise(0, None, Advice::Random).unwrap();
+        let mut buffer = vec![0; PIECE];
+        for at in pieces() {
+            assert_eq!(touched.read_at(&mut buffer, at as u64).unwrap(), PIECE);
+        }
+        read(&open());
+        let resident = |at: usize| {
+            let file = open();
+            file.advise(0, None, Advice::Random).unwrap();
+            file.read_cached_at(&mut [0], at as u64).is_ok()
+        };
+        // Asking begins to read the page, so each is asked once, and those that stay first.
+        let kept = pieces().flat_map(|at| (at..at + PIECE).step_by(4096));
+        assert_eq!(kept.filter(|at| resident(*at)).count(), BYTES / 2 / 4096);
+        let dropped = pieces().map(|at| at + PIECE + PIECE / 2);
+        assert_eq!(dropped.filter(|at| resident(*at)).count(), 0);
         let other = open();
         other.lacks_dontcache.store(true, Ordering::Relaxed);
         let mut buffer = [0; 10];

@@ -173,6 +173,10 @@ impl<'a> Meter<'a> {
     }
 }
 
+/// A copy is synced each time it has grown by so much: otherwise, the system has all of a large
+/// file to write at once, and the syncs of others wait for it.
+const SYNC_BYTES: u64 = 8 << 20;
+
 /// What becomes of a copy's pages in the system's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyPages {
@@ -198,16 +202,26 @@ pub(crate) fn copy(
     let mut hasher = XxHash3_64::with_seed(0);
     let read = |buffer: &mut [u8], at| source.read_once_at(buffer, at);
     let unread = |error| Error::io("read", path, error);
+    let sync = || {
+        copy.sync().map_err(|error| Error::io("sync", to, error))?;
+        if pages == CopyPages::Drop {
+            // If this fails, the pages stay until others need the memory.
+            let _ = copy.invalidate_cache();
+        }
+        Ok(())
+    };
+    let mut unsynced_bytes = 0;
     read_pieces(read, len, unread, |piece, offset| {
         hasher.write(piece);
         write_all_at(&*copy, piece, offset).map_err(|error| Error::io("write", to, error))?;
+        unsynced_bytes += piece.len() as u64;
+        if unsynced_bytes >= SYNC_BYTES {
+            sync()?;
+            unsynced_bytes = 0;
+        }
         meter.add(piece.len())
     })?;
-    copy.sync().map_err(|error| Error::io("sync", to, error))?;
-    if pages == CopyPages::Drop {
-        // If this fails, the pages stay until others need the memory.
-        let _ = copy.invalidate_cache();
-    }
+    sync()?;
     Ok(hasher.finish())
 }
 
