@@ -140,3 +140,35 @@ fn what_waits_is_removed_when_the_store_is_idle_or_closed() {
         assert_eq!(runs(&io).len(), named, "closed: {is_closed}");
     }
 }
+
+/// Bytes that do not compress.
+fn noise(seed: u64) -> Vec<u8> {
+    let words = (0..60_u64).map(|word| (seed << 8 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    words
+        .flat_map(|word| (word ^ word >> 29).to_le_bytes())
+        .collect()
+}
+
+#[test]
+fn a_write_does_not_fail_for_lack_of_space_while_files_wait() {
+    let io = FaultIo::new();
+    let tree = options().tree.delete_rate_bytes(1);
+    let db = Db::open_with_io(Arc::new(io.clone()), STORE, options().tree(tree)).unwrap();
+    for number in 0..1000_u64 {
+        db.put(number.to_be_bytes(), noise(number)).unwrap();
+    }
+    db.compact().unwrap();
+    db.wait_idle().unwrap();
+    // What comes now waits for a minute, as it is little.
+    let begun = Instant::now();
+    let mut round = 0;
+    while db.stats().obsolete_bytes < 3_000 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing waits");
+        round += 1;
+        db.put(7_u64.to_be_bytes(), noise(round)).unwrap();
+        db.flush().unwrap();
+    }
+    io.set_capacity_bytes(Some(io.used_bytes()));
+    db.put("oslo", noise(0)).unwrap();
+    assert_eq!(db.get("oslo").unwrap().unwrap(), noise(0));
+}

@@ -34,9 +34,9 @@ pub(super) struct OsFile {
 #[cfg(target_os = "linux")]
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// How much is read and dropped at a time where a page is not in memory.
+/// How much is read at a time without `DONTCACHE`.
 #[cfg(target_os = "linux")]
-const NEW_BYTES: usize = 16 << 10;
+const ONCE_BYTES: usize = 16 << 10;
 
 impl OsFile {
     pub(super) fn new(file: File) -> OsFile {
@@ -48,20 +48,24 @@ impl OsFile {
         }
     }
 
-    /// Reads, and has the system drop what it did not have in memory. What is there ends with the
-    /// first page that is not, so of the rest only a little counts as new before it looks again.
+    /// Reads a little, and has the system drop what it did not have in memory: what follows the
+    /// first page that was not there, as the system begins to read all of it then.
     #[cfg(target_os = "linux")]
     fn read_and_drop(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         // Otherwise read-ahead would bring in what then looks as if it had been there. If this
         // fails, more stays in memory.
         let _ = self.advise(0, None, Advice::Random);
-        if let Ok(got @ 1..) = self.read_cached_at(buffer, offset) {
-            return Ok(got);
+        let len = buffer.len().min(ONCE_BYTES);
+        let cached = self.read_cached_at(&mut buffer[..len], offset).unwrap_or(0);
+        if cached == len {
+            return Ok(len);
         }
-        let len = buffer.len().min(NEW_BYTES);
-        let got = FileExt::read_at(&*self.file, &mut buffer[..len], offset)?;
-        let _ = self.advise(offset, NonZero::new(got as u64), Advice::DontNeed);
-        Ok(got)
+        let (rest, from) = (&mut buffer[cached..len], offset + cached as u64);
+        let new = FileExt::read_at(&*self.file, rest, from)?;
+        if let Some(new) = NonZero::new(new as u64) {
+            let _ = self.advise(from, Some(new), Advice::DontNeed);
+        }
+        Ok(cached + new)
     }
 
     /// `len`: `None` for the rest of the file.
@@ -200,7 +204,13 @@ mod tests {
         write_all_at(&file, &bytes, 0).unwrap();
         file.sync().unwrap();
         let open = || OsFile::new(File::open(&path).unwrap());
-        let is_cached = || open().read_cached_at(&mut [0], 0).is_ok();
+        // Asking begins to read the page, and without the advice more than that.
+        let resident = |at: usize| {
+            let file = open();
+            file.advise(0, None, Advice::Random).unwrap();
+            file.read_cached_at(&mut [0], at as u64).is_ok()
+        };
+        let is_cached = || resident(0);
         let read = |file: &OsFile| {
             let (mut buffer, mut filled) = (vec![0; BYTES], 0);
             while filled < BYTES {
@@ -235,12 +245,6 @@ mod tests {
             assert_eq!(touched.read_at(&mut buffer, at as u64).unwrap(), PIECE);
         }
         read(&open());
-        let resident = |at: usize| {
-            let file = open();
-            file.advise(0, None, Advice::Random).unwrap();
-            file.read_cached_at(&mut [0], at as u64).is_ok()
-        };
-        // Asking begins to read the page, so each is asked once, and those that stay first.
         let kept = pieces().flat_map(|at| (at..at + PIECE).step_by(4096));
         assert_eq!(kept.filter(|at| resident(*at)).count(), BYTES / 2 / 4096);
         let dropped = pieces().map(|at| at + PIECE + PIECE / 2);

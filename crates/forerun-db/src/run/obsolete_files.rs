@@ -279,14 +279,14 @@ impl ObsoleteFiles {
                 drop(removal);
                 let is_urgent = self.is_urgent(&path, bytes);
                 removal = self.lock();
-                let waits = |queue: &&mut Queue| !queue.is_stopping && queue.hurrying == 0;
-                match removal.queue().filter(waits) {
-                    Some(queue) if is_urgent => queue.pace.last = None,
-                    Some(_) => {
-                        let pause = until.saturating_duration_since(now);
-                        removal = self.wait(removal, Some(pause.min(SPACE_CHECK_INTERVAL)));
-                    }
-                    None => {}
+                let Some(queue) = removal.queue() else {
+                    return;
+                };
+                if is_urgent {
+                    queue.pace.last = None;
+                } else if !queue.is_stopping && queue.hurrying == 0 {
+                    let pause = until.saturating_duration_since(now);
+                    removal = self.wait(removal, Some(pause.min(SPACE_CHECK_INTERVAL)));
                 }
                 continue;
             }

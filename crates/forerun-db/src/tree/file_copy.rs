@@ -202,7 +202,7 @@ pub(crate) fn copy(
     let mut hasher = XxHash3_64::with_seed(0);
     let read = |buffer: &mut [u8], at| source.read_once_at(buffer, at);
     let unread = |error| Error::io("read", path, error);
-    let sync = || {
+    let sync = || -> Result<()> {
         copy.sync().map_err(|error| Error::io("sync", to, error))?;
         if pages == CopyPages::Drop {
             // If this fails, the pages stay until others need the memory.
