@@ -48,19 +48,32 @@ impl OsFile {
         }
     }
 
-    /// Reads a little, and has the system drop what it did not have in memory: what follows the
-    /// first page that was not there, as the system begins to read all of it then.
+    /// Reads, and has the system drop what it did not have in memory.
     #[cfg(target_os = "linux")]
     fn read_and_drop(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         // Otherwise read-ahead would bring in what then looks as if it had been there. If this
         // fails, more stays in memory.
         let _ = self.advise(0, None, Advice::Random);
-        let len = buffer.len().min(ONCE_BYTES);
-        let cached = self.read_cached_at(&mut buffer[..len], offset).unwrap_or(0);
-        if cached == len {
-            return Ok(len);
+        let mut filled = 0;
+        for piece in buffer.chunks_mut(ONCE_BYTES) {
+            let got = self.read_piece_and_drop(piece, offset + filled as u64)?;
+            filled += got;
+            if got < piece.len() {
+                break;
+            }
         }
-        let (rest, from) = (&mut buffer[cached..len], offset + cached as u64);
+        Ok(filled)
+    }
+
+    /// The same for a little. What follows the first page that was not there counts as new, as the
+    /// system begins to read all of it then.
+    #[cfg(target_os = "linux")]
+    fn read_piece_and_drop(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let cached = self.read_cached_at(buffer, offset).unwrap_or(0);
+        if cached == buffer.len() {
+            return Ok(cached);
+        }
+        let (rest, from) = (&mut buffer[cached..], offset + cached as u64);
         let new = FileExt::read_at(&*self.file, rest, from)?;
         if let Some(new) = NonZero::new(new as u64) {
             let _ = self.advise(from, Some(new), Advice::DontNeed);

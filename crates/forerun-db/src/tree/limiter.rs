@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A class keeps its share through credit: what a class above pays earns it a third as much, and
-//! a class further below a ninth. What a class pays with credit is a debt of those above too, and a
-//! piece for which the credit suffices waits no longer than a flush.
+//! a class further below a ninth. A writer whose credit suffices for its piece, at once or while it
+//! sleeps, goes on, and the piece becomes a debt of those above too.
 
 use std::time::{Duration, Instant};
 
@@ -69,10 +69,10 @@ struct LimiterState<const N: usize> {
     /// When everything will have been paid for that each class waits for: what it and the classes
     /// above wrote, and what those below wrote with credit. Never later than for the class below.
     paid_at: [Instant; N],
-    /// What each class may write as if it were a flush.
+    /// What each class may write before those above.
     credit: [Duration; N],
-    /// The last piece of each class. Its credit must be able to pay for another one.
-    last_cost: [Duration; N],
+    /// The largest piece of each class lately. Its credit must be able to pay for another one.
+    largest_cost: [Duration; N],
     /// How often debts were forgiven.
     epoch: u64,
 }
@@ -83,7 +83,7 @@ impl<const N: usize> LimiterState<N> {
             bytes_per_second: limit(bytes_per_second),
             paid_at: [time::now(); N],
             credit: [Duration::ZERO; N],
-            last_cost: [Duration::ZERO; N],
+            largest_cost: [Duration::ZERO; N],
             epoch: 0,
         }
     }
@@ -94,24 +94,33 @@ impl<const N: usize> LimiterState<N> {
         // Unused time does not accumulate; otherwise an idle hour would allow a burst.
         if self.paid_at[N - 1] <= now {
             self.credit = [Duration::ZERO; N];
+            self.largest_cost = [Duration::ZERO; N];
         }
-        let by_credit = cost.min(self.credit[class]);
-        self.credit[class] -= by_credit;
-        self.last_cost[class] = cost;
+        self.largest_cost[class] = self.largest_cost[class].max(cost);
         for (of, paid_at) in self.paid_at.iter_mut().enumerate() {
-            *paid_at = (*paid_at).max(now) + if of < class { by_credit } else { cost };
+            let own = if of < class { Duration::ZERO } else { cost };
+            *paid_at = (*paid_at).max(now) + own;
         }
-        let mut earned = cost - by_credit;
+        if self.pay_with_credit(cost, class) {
+            return now;
+        }
+        let mut earned = cost;
         for below in class + 1..N {
             earned /= SHARE;
-            let most = CREDIT_MAX.max(2 * self.last_cost[below]);
+            let most = CREDIT_MAX.max(2 * self.largest_cost[below]);
             self.credit[below] = (self.credit[below] + earned).min(most);
         }
-        if by_credit == cost {
-            self.paid_at[0]
-        } else {
-            self.paid_at[class]
-        }
+        self.paid_at[class]
+    }
+
+    /// Makes a piece a debt of the classes above too, if the credit suffices.
+    fn pay_with_credit(&mut self, cost: Duration, class: usize) -> bool {
+        let Some(left) = self.credit[class].checked_sub(cost) else {
+            return false;
+        };
+        self.credit[class] = left;
+        self.paid_at[..class].iter_mut().for_each(|at| *at += cost);
+        true
     }
 
     fn forgive(&mut self, now: Instant) {
@@ -166,23 +175,27 @@ impl RateLimiter {
         class: IoClass,
         mut check: impl FnMut() -> Result<()>,
     ) -> Result<()> {
-        let (paid_at, epoch) = {
+        let (cost, paid_at, epoch) = {
             let mut state = self.lock();
             let Some(rate) = state.bytes_per_second else {
                 return Ok(());
             };
             let cost = Duration::from_secs_f64(bytes as f64 / rate as f64);
             let paid_at = state.charge(time::now(), cost, class as usize);
-            (paid_at, state.epoch)
+            (cost, paid_at, state.epoch)
         };
         loop {
             // Those that come later wait for this one, and not the other way round.
             let debt = paid_at.saturating_duration_since(time::now());
-            if debt <= BURST || self.lock().epoch != epoch {
+            if debt <= BURST {
                 return Ok(());
             }
             thread::sleep((debt - BURST).min(STOP_CHECK_INTERVAL));
             check()?;
+            let mut state = self.lock();
+            if state.epoch != epoch || state.pay_with_credit(cost, class as usize) {
+                return Ok(());
+            }
         }
     }
 

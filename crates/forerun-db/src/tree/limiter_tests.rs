@@ -122,24 +122,38 @@ struct Writer {
 fn simulate(writers: &[Writer], lasts: Duration) -> [Duration; 3] {
     let mut state = LimiterState::<3>::new(Some(1));
     let begun = state.paid_at[0];
-    let mut comes = vec![begun; writers.len()];
+    // When each writer wakes, and when the piece is paid for, if it sleeps after one.
+    let mut wakes: Vec<(Instant, Option<Instant>)> = vec![(begun, None); writers.len()];
     let mut written = [Duration::ZERO; 3];
     loop {
-        let by_time = |place: &usize| (comes[*place], writers[*place].class);
+        let by_time = |place: &usize| (wakes[*place].0, writers[*place].class);
         let place = (0..writers.len()).min_by_key(by_time).unwrap();
-        let (now, writer) = (comes[place], writers[place]);
+        let ((now, sleeps), writer) = (wakes[place], writers[place]);
         if now >= begun + lasts {
             return written;
         }
         let cost = Duration::from_millis(writer.cost);
-        let paid_at = state.charge(now, cost, writer.class);
+        let paid_at = match sleeps {
+            None => {
+                written[writer.class] += cost;
+                state.charge(now, cost, writer.class)
+            }
+            Some(paid_at) if paid_at > now + BURST && state.pay_with_credit(cost, writer.class) => {
+                now
+            }
+            Some(paid_at) => paid_at,
+        };
         assert!(state.paid_at.is_sorted());
-        written[writer.class] += cost;
-        comes[place] = now.max(paid_at - BURST) + Duration::from_millis(writer.thinks);
+        let left = paid_at.saturating_duration_since(now + BURST);
+        wakes[place] = if left.is_zero() {
+            (now + Duration::from_millis(writer.thinks), None)
+        } else {
+            (now + left.min(STOP_CHECK_INTERVAL), Some(paid_at))
+        };
     }
 }
 
-const LASTS: Duration = Duration::from_secs(600);
+const LASTS: Duration = Duration::from_secs(300);
 
 /// The parts of the rate that classes get.
 fn shares(writers: &[Writer]) -> [f64; 3] {
@@ -158,7 +172,7 @@ proptest! {
         writers.sort_by_key(|of| of.class);
         let got = shares(&writers);
         let total: f64 = got.iter().sum();
-        prop_assert!(total <= 1.03, "{total} of {got:?}");
+        prop_assert!(total <= 1.1, "{total} of {got:?}");
         if writers.iter().any(|of| of.thinks == 0) {
             prop_assert!(total >= 0.99, "{total} of {got:?}");
         }
