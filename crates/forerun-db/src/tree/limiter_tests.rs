@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forerun_core::sync::atomic::AtomicUsize;
 use proptest::prelude::*;
 
 use super::*;
@@ -16,8 +17,8 @@ fn writers_respect_the_rate_limit() {
     for class in CLASSES.repeat(3) {
         limiter.take(32 << 10, class, &stop).unwrap();
     }
-    // The last ones may have been paid for with credit.
-    let expected = Duration::from_millis(250) - BURST;
+    // The last ones may have been paid for with credit, and not have waited.
+    let expected = Duration::from_millis(200) - BURST;
     assert!(start.elapsed() >= expected, "{:?}", start.elapsed());
     for unlimited in [None, Some(0)] {
         limiter.set(unlimited);
@@ -84,29 +85,29 @@ fn what_is_forgiven_is_forgiven_to_all_sleepers() {
 #[test]
 fn a_copy_keeps_its_share_beside_a_thread_that_always_flushes() {
     let limiter = RateLimiter::new(Some(16 << 20));
-    let (stop, start) = (AtomicBool::new(false), Instant::now());
-    let flushed = std::thread::scope(|scope| {
-        let flushing = scope.spawn(|| {
-            let mut pieces = 0;
+    let (stop, flushed) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
             while limiter.take(128 << 10, IoClass::Flush, &stop).is_ok() {
-                pieces += 1;
+                flushed.fetch_add(1, Ordering::Relaxed);
             }
-            pieces
         });
+        while flushed.load(Ordering::Relaxed) < 10 {
+            std::thread::yield_now();
+        }
+        let start = Instant::now();
         for _ in 0..16 {
             // Asks whether to stop, as a copy does, and still gets its turn.
             limiter
                 .take_while(128 << 10, IoClass::Copy, || Ok(()))
                 .unwrap();
         }
-        assert!(
-            start.elapsed() < Duration::from_secs(30),
-            "a tenth, for 2 MiB"
-        );
+        let took = start.elapsed();
         stop.store(true, Ordering::Relaxed);
-        flushing.join().unwrap()
+        assert!(took < Duration::from_secs(30), "a tenth, for 2 MiB");
     });
     // Nine to one, if both threads always run.
+    let flushed = flushed.into_inner();
     assert!(flushed >= 32, "{flushed} of a flush beside 16 of a copy");
 }
 
