@@ -103,7 +103,10 @@ fn a_file_that_cannot_be_removed_is_removed_when_the_store_is_opened_again() {
     db.close().unwrap();
     let left = runs(&io).len();
     assert!(left > 5);
-    // Opening does not wait for many files, which are removed at a pace like all others.
+    // Its number was given, but no manifest knows, so it is given again.
+    let unknown = format!("{STORE}/run-999999.run");
+    io.write(&unknown, b"half a run");
+    // Opening does not wait for the others, which are removed at a pace.
     let opener = std::thread::current().id();
     let by_opener = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&by_opener);
@@ -115,8 +118,9 @@ fn a_file_that_cannot_be_removed_is_removed_when_the_store_is_opened_again() {
         Ok(())
     });
     let db = Db::open_with_io(Arc::new(hooked), STORE, options()).unwrap();
+    assert!(io.read(&unknown).is_none());
     wait_until_removed(&db);
-    assert_eq!(by_opener.load(Ordering::Relaxed), 0);
+    assert_eq!(by_opener.load(Ordering::Relaxed), 1);
     let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
     assert_eq!(runs(&io).len(), named);
     assert!(named < left);
@@ -171,4 +175,33 @@ fn a_write_does_not_fail_for_lack_of_space_while_files_wait() {
     io.set_capacity_bytes(Some(io.used_bytes()));
     db.put("oslo", noise(0)).unwrap();
     assert_eq!(db.get("oslo").unwrap().unwrap(), noise(0));
+}
+
+#[test]
+fn closing_leaves_what_takes_long_to_the_next_opening() {
+    let io = FaultIo::new();
+    let hooked = HookIo::new(&io, |change, path| {
+        if change == Change::Remove && is_run(path) {
+            thread::sleep(Duration::from_millis(500));
+        }
+        Ok(())
+    });
+    let db = Db::open_with_io(Arc::new(hooked), STORE, options()).unwrap();
+    fill(&db);
+    db.compact().unwrap();
+    let waiting = db.stats().obsolete_files;
+    assert!(waiting > 12, "{waiting}");
+    let begun = Instant::now();
+    db.close().unwrap();
+    let took = begun.elapsed();
+    assert!(
+        took < Duration::from_millis(400) * waiting as u32,
+        "{took:?} for {waiting}"
+    );
+    let left = runs(&io).len();
+    let db = Db::open_with_io(Arc::new(io.clone()), STORE, options()).unwrap();
+    wait_until_removed(&db);
+    let named: usize = db.stats().levels.iter().map(|level| level.runs).sum();
+    assert_eq!(runs(&io).len(), named);
+    assert!(named < left);
 }

@@ -25,7 +25,7 @@ use crate::tree::limiter::{IoClass, RateLimiter};
 use crate::tree::pending_edits::PendingEdits;
 use crate::tree::pick::{Compaction, Existing, Obsolete, OlderKeys, Pick, pick, pick_full};
 use crate::tree::retain::Retain;
-use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
+use crate::{Background, Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
 pub(crate) const DIR: &str = "/db";
 pub(crate) const KEYS: u16 = 160;
@@ -348,6 +348,7 @@ pub(crate) fn store_options(order: &KeyOrder, tree: TreeOptions) -> Options {
         },
         run: RUN_OPTIONS,
         tree,
+        background: Background::Caller,
         ..Options::default()
     }
 }
