@@ -101,7 +101,7 @@ impl<const N: usize> LimiterState<N> {
             let own = if of < class { Duration::ZERO } else { cost };
             *paid_at = (*paid_at).max(now) + own;
         }
-        if self.pay_with_credit(cost, class) {
+        if self.pay_with_credit(now, cost, class) {
             return now;
         }
         let mut earned = cost;
@@ -114,12 +114,15 @@ impl<const N: usize> LimiterState<N> {
     }
 
     /// Makes a piece a debt of the classes above too, if the credit suffices.
-    fn pay_with_credit(&mut self, cost: Duration, class: usize) -> bool {
+    fn pay_with_credit(&mut self, now: Instant, cost: Duration, class: usize) -> bool {
         let Some(left) = self.credit[class].checked_sub(cost) else {
             return false;
         };
         self.credit[class] = left;
-        self.paid_at[..class].iter_mut().for_each(|at| *at += cost);
+        let all = self.paid_at[class];
+        for paid_at in &mut self.paid_at[..class] {
+            *paid_at = ((*paid_at).max(now) + cost).min(all);
+        }
         true
     }
 
@@ -193,7 +196,8 @@ impl RateLimiter {
             thread::sleep((debt - BURST).min(STOP_CHECK_INTERVAL));
             check()?;
             let mut state = self.lock();
-            if state.epoch != epoch || state.pay_with_credit(cost, class as usize) {
+            let now = time::now();
+            if state.epoch != epoch || state.pay_with_credit(now, cost, class as usize) {
                 return Ok(());
             }
         }

@@ -69,7 +69,7 @@ fn what_is_forgiven_is_forgiven_to_all_sleepers() {
         let (limiter, stop) = (Arc::clone(&limiter), Arc::clone(&stop));
         std::thread::spawn(move || limiter.take(1 << 20, class, &stop))
     });
-    while limiter.lock().paid_at[2] < Instant::now() + Duration::from_secs(3 << 19) {
+    while limiter.lock().paid_at[2] < Instant::now() + Duration::from_secs(5 << 19) {
         std::thread::yield_now();
     }
     limiter.set(Some(1));
@@ -139,7 +139,9 @@ fn simulate(writers: &[Writer], lasts: Duration) -> [Duration; 3] {
                 written[writer.class] += cost;
                 state.charge(now, cost, writer.class)
             }
-            Some(paid_at) if paid_at > now + BURST && state.pay_with_credit(cost, writer.class) => {
+            Some(paid_at)
+                if paid_at > now + BURST && state.pay_with_credit(now, cost, writer.class) =>
+            {
                 now
             }
             Some(paid_at) => paid_at,
