@@ -45,6 +45,8 @@ class DbStats(TypedDict):
     tree_dropped_entries: int
     tree_dropped_deletions: int
     is_compaction_due: int
+    obsolete_files: int
+    obsolete_bytes: int
     write_stalls_stalls: int
     write_stalls_stalled_us: int
     write_stalls_slowed_us: int
@@ -273,6 +275,8 @@ class TableStats(TypedDict):
     store_tree_dropped_entries: int
     store_tree_dropped_deletions: int
     store_is_compaction_due: int
+    store_obsolete_files: int
+    store_obsolete_bytes: int
     store_write_stalls_stalls: int
     store_write_stalls_stalled_us: int
     store_write_stalls_slowed_us: int

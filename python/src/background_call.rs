@@ -38,26 +38,31 @@ pub(crate) fn run_long<T: Send + 'static>(
     what: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
-    Call::start(work)?.wait(py, what)
+    Call::start(work)?.wait(py, what, &mut |_| Ok(()))
 }
 
-/// The same for work that polls a flag and ends soon after it is set. If a signal handler raises,
-/// this sets the flag and returns when the work has ended. It does not wait if a handler raises
-/// again, or for work that does not end: then the work continues in its thread.
-pub(crate) fn run_stoppable<T: Send + 'static>(
+/// The same for work that polls a flag and ends soon after it is set. Meanwhile this calls `watch`
+/// in the caller's thread, and once more at the end. If that or a signal handler raises, this sets
+/// the flag and returns when the work has ended. It does not wait if a handler raises again, or for
+/// work that does not end: then the work continues in its thread.
+pub(crate) fn run_watched<T: Send + 'static>(
     py: Python<'_>,
     what: &'static str,
+    mut watch: impl FnMut(Python<'_>) -> PyResult<()>,
     work: impl FnOnce(Arc<AtomicBool>) -> T + Send + 'static,
 ) -> PyResult<T> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let mut call = Call::start(move || work(flag))?;
-    call.wait(py, what).inspect_err(|_| {
+    let waited = call.wait(py, what, &mut watch);
+    let result = waited.inspect_err(|_| {
         // Relaxed: no other data depends on the flag; it only has to be seen soon.
         stop.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + STOPS_WITHIN;
         while !call.has_ended(py) && Instant::now() < deadline && py.check_signals().is_ok() {}
-    })
+    })?;
+    watch(py)?;
+    Ok(result)
 }
 
 /// Work in a thread of its own.
@@ -83,7 +88,12 @@ impl<T: Send + 'static> Call<T> {
     }
 
     /// Waits for the result and checks for signals while it waits.
-    fn wait(&mut self, py: Python<'_>, what: &'static str) -> PyResult<T> {
+    fn wait(
+        &mut self,
+        py: Python<'_>,
+        what: &'static str,
+        watch: &mut dyn FnMut(Python<'_>) -> PyResult<()>,
+    ) -> PyResult<T> {
         let begin = Instant::now();
         let mut shown = None;
         loop {
@@ -95,6 +105,7 @@ impl<T: Send + 'static> Call<T> {
                 Err(RecvTimeoutError::Disconnected) => std::panic::resume_unwind(self.panic()),
             }
             py.check_signals()?;
+            watch(py)?;
             if shown.is_none() && begin.elapsed() >= SHOWN_AFTER {
                 shown = Some(Spinner::new(what));
             }

@@ -10,13 +10,14 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::background_call::{run_long, run_stoppable};
+use crate::background_call::{run_long, run_watched};
 use crate::backup_results::{Backup, BackupList, BackupVerifyReport, RemovedBackups};
+use crate::copy_progress::Watch;
 use crate::db::{self, Db};
 use crate::engine_handle::EngineHandle;
 use crate::errors::{closed, exception, forked, invalid, is_forked, table_exception};
 use crate::numeric_arguments;
-use crate::store_options::CreateStore;
+use crate::store_options::{CreateStore, Rate, rate_of};
 use crate::table::Table;
 
 /// The engine's handle, which one call uses at a time.
@@ -97,15 +98,31 @@ impl Backups {
 
     /// Backs up a store or a table as it is now. Reads and writes continue during the backup. One
     /// opened with `read_only` raises `ReadOnlyError`.
-    fn create(&self, py: Python<'_>, store: Backed<'_>) -> PyResult<Backup> {
+    ///
+    /// `rate_bytes`: how many bytes per second to copy at most. `progress`: called now and then
+    /// with the bytes done and the bytes in total; what it raises ends the call.
+    #[pyo3(signature = (store, *, rate_bytes=None, progress=None))]
+    fn create(
+        &self,
+        py: Python<'_>,
+        store: Backed<'_>,
+        rate_bytes: Option<Rate>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Backup> {
         let copied = match &store {
             Backed::Db(db) => Copied::Db(db::open(db)?),
             Backed::Table(table) => Copied::Table(table.get().open()?),
         };
-        let backup = self.run(py, "making a backup", move |backups| match &copied {
-            Copied::Db(db) => backups.create(db).map_err(forerun::table::Error::Store),
-            Copied::Table(table) => table.backup(backups),
-        })?;
+        let copying = (rate_of(rate_bytes), Watch::new(progress)?);
+        let backup = self.copy(
+            py,
+            "making a backup",
+            copying,
+            move |backups| match &copied {
+                Copied::Db(db) => backups.create(db).map_err(forerun::table::Error::Store),
+                Copied::Table(table) => table.backup(backups),
+            },
+        )?;
         backup.map(Backup::from).map_err(table_exception)
     }
 
@@ -115,23 +132,36 @@ impl Backups {
         list.map(BackupList::from).map_err(exception)
     }
 
-    /// Reads every byte of all backups and compares it with what was written.
-    fn verify(&self, py: Python<'_>) -> PyResult<BackupVerifyReport> {
-        let checked = self.run(py, "verifying backups", |backups| backups.verify())?;
+    /// Reads every byte of all backups and compares it with what was written. `rate_bytes` and
+    /// `progress`: as for `create`.
+    #[pyo3(signature = (*, rate_bytes=None, progress=None))]
+    fn verify(
+        &self,
+        py: Python<'_>,
+        rate_bytes: Option<Rate>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<BackupVerifyReport> {
+        let copying = (rate_of(rate_bytes), Watch::new(progress)?);
+        let verify = |backups: &mut forerun::backup::Backups| backups.verify();
+        let checked = self.copy(py, "verifying backups", copying, verify)?;
         checked.map(BackupVerifyReport::from).map_err(exception)
     }
 
     /// Restores a backup, by default the newest, as a store in the directory `into`, which must be
-    /// empty or missing. All data is checked while it is copied. Returns the backup.
-    #[pyo3(signature = (into, *, number=None))]
+    /// empty or missing. All data is checked while it is copied. Returns the backup. `rate_bytes`
+    /// and `progress`: as for `create`.
+    #[pyo3(signature = (into, *, number=None, rate_bytes=None, progress=None))]
     fn restore(
         &self,
         py: Python<'_>,
         into: PathBuf,
         #[pyo3(from_py_with = numeric_arguments::number)] number: Option<u64>,
+        rate_bytes: Option<Rate>,
+        progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Backup> {
+        let copying = (rate_of(rate_bytes), Watch::new(progress)?);
         let restore = move |backups: &mut forerun::backup::Backups| backups.restore(number, into);
-        let backup = self.run(py, "restoring a backup", restore)?;
+        let backup = self.copy(py, "restoring a backup", copying, restore)?;
         backup.map(Backup::from).map_err(exception)
     }
 
@@ -222,16 +252,31 @@ impl Backups {
         what: &'static str,
         call: impl FnOnce(&mut forerun::backup::Backups) -> T + Send + 'static,
     ) -> PyResult<T> {
+        self.copy(py, what, (None, Watch::new(None)?), call)
+    }
+
+    /// [`run`](Self::run) at a rate, with progress.
+    fn copy<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        what: &'static str,
+        (rate_bytes, mut watch): (Option<u64>, Watch),
+        call: impl FnOnce(&mut forerun::backup::Backups) -> T + Send + 'static,
+    ) -> PyResult<T> {
         let handle = Arc::clone(&self.handle);
+        let note = watch.note();
         let work = move |stop: Arc<AtomicBool>| {
             let mut backups = handle.get()?.lock();
             Ok(backups.as_mut().map(|backups| {
                 // Relaxed: the flag only has to be seen soon.
                 backups.interrupt_if(move || stop.load(Ordering::Relaxed));
+                backups.on_progress(note);
+                backups.set_rate(rate_bytes);
                 call(backups)
             }))
         };
-        let result: Result<Option<T>, forerun::process::Forked> = run_stoppable(py, what, work)?;
+        let result: Result<Option<T>, forerun::process::Forked> =
+            run_watched(py, what, |py| watch.tell(py), work)?;
         result
             .map_err(forked)?
             .ok_or_else(|| closed("directory of backups"))

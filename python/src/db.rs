@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forerun::backup::FileCopyOptions;
 use forerun::stats::{StatsLevel, prometheus_text};
 use forerun::{Access, KeyspaceOptions, Options, WalMode};
 use pyo3::prelude::*;
@@ -10,13 +11,14 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::background_call::run_long;
 use crate::batch::WriteBatch;
+use crate::copy_progress;
 use crate::errors::{exception, invalid, is_forked, unknown};
 use crate::keyspace::{Keyspace, durability_of};
 use crate::numeric_arguments;
 use crate::read_source::ReadSource;
 use crate::snapshot::SnapshotView;
 use crate::stats;
-use crate::store_options::{CreateStore, Size, bytes_of};
+use crate::store_options::{CreateStore, Rate, Size, bytes_of};
 
 /// An ordered, durable key-value store in a directory.
 ///
@@ -184,10 +186,20 @@ impl Db {
     }
 
     /// Copies the store as of now into a new directory, with hard links where the file system
-    /// allows them.
-    fn checkpoint(slf: &Bound<'_, Db>, into: PathBuf) -> PyResult<()> {
+    /// allows them. Where it does not, `rate_bytes` is how many bytes per second to copy at most.
+    /// `progress`: called now and then with the bytes done and the bytes in total; what it raises
+    /// ends the call.
+    #[pyo3(signature = (into, *, rate_bytes=None, progress=None))]
+    fn checkpoint(
+        slf: &Bound<'_, Db>,
+        into: PathBuf,
+        rate_bytes: Option<Rate>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let db = open(slf)?;
-        run_long(slf.py(), "making a checkpoint", move || db.checkpoint(into))?.map_err(exception)
+        let copy = move |options: &FileCopyOptions| db.checkpoint_with(into, options);
+        copy_progress::run(slf.py(), "making a checkpoint", rate_bytes, progress, copy)?
+            .map_err(exception)
     }
 
     /// Returns all metrics of the store's statistics as a dict. Metrics of a part begin with its

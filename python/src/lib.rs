@@ -26,6 +26,7 @@ mod cache_handle;
 mod cache_items;
 mod cache_lookup;
 mod client;
+mod copy_progress;
 #[allow(unsafe_code, reason = "a GPU's tensor is an address")]
 mod cuda;
 mod db;

@@ -38,6 +38,32 @@ pub(crate) fn bytes_of(size: Option<Size>) -> Option<usize> {
     size.map(|Size(bytes)| bytes)
 }
 
+/// A number of bytes per second: an integer, or a text such as "50MiB". 0: no limit.
+#[derive(Clone, Copy)]
+pub(crate) struct Rate(pub(crate) u64);
+
+impl<'py> FromPyObject<'_, 'py> for Rate {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Rate> {
+        if let Some(text) = accepted(object.py(), object.extract::<String>())?
+            && text.contains('%')
+        {
+            return Err(invalid(format!(
+                "a rate is a number of bytes per second, such as \"50MiB\", not {}",
+                object.repr()?
+            )));
+        }
+        let Size(bytes) = object.extract()?;
+        Ok(Rate(bytes as u64))
+    }
+}
+
+/// The bytes per second of an optional rate.
+pub(crate) fn rate_of(rate: Option<Rate>) -> Option<u64> {
+    rate.map(|Rate(bytes)| bytes)
+}
+
 /// The bytes of a size, so that two can be compared.
 #[pyo3::pyfunction]
 pub(crate) fn _size_bytes(size: Size) -> usize {

@@ -1,5 +1,7 @@
 """Backups of stores and tables: making, listing, verifying, restoring and removing them."""
 
+import time
+
 import forerun
 import numpy as np
 import pytest
@@ -96,3 +98,39 @@ def test_a_directory_of_backups_is_created_opened_once_and_closed(tmp_path):
         forerun.Backups(path, create="must_be_new")
     with pytest.raises(errors.InvalidArgumentError, match="`create` must be one of"):
         forerun.Backups(path, create="always")
+
+
+def test_copies_report_progress_and_keep_to_a_rate(tmp_path):
+    with forerun.Db(tmp_path / "store") as db, forerun.Backups(tmp_path / "backups") as backups:
+        for number in range(100):
+            db.put(b"%d" % number, np.random.default_rng(number).bytes(10_000))
+        begun, seen = time.monotonic(), []
+        backups.create(db, rate_bytes="2MiB", progress=lambda *of: seen.append(of))
+        assert time.monotonic() - begun > 0.2
+        assert seen == sorted(seen) and seen[-1][0] == seen[-1][1] > 1_000_000
+        for copy in (
+            lambda progress: backups.verify(progress=progress),
+            lambda progress: backups.restore(tmp_path / "restored", progress=progress),
+            lambda progress: db.checkpoint(tmp_path / "copy", progress=progress),
+        ):
+            seen = []
+            copy(lambda *of, seen=seen: seen.append(of))
+            assert seen[-1][0] == seen[-1][1] > 1_000_000
+
+
+def test_an_exception_of_the_progress_function_ends_the_copy(tmp_path):
+    def fail(done, total):
+        raise ValueError(f"{done} of {total}")
+
+    with forerun.Db(tmp_path / "store") as db, forerun.Backups(tmp_path / "backups") as backups:
+        db["oslo"] = bytes(1000)
+        begun = time.monotonic()
+        with pytest.raises(ValueError, match="of"):
+            backups.create(db, rate_bytes=1, progress=fail)
+        assert time.monotonic() - begun < 30
+        assert backups.list().backups == []
+        with pytest.raises(TypeError, match="progress"):
+            backups.create(db, progress=1)
+        with pytest.raises(errors.InvalidArgumentError, match="rate"):
+            backups.create(db, rate_bytes="10%")
+        assert backups.create(db).number == 1

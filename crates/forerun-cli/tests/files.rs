@@ -179,7 +179,7 @@ fn a_checkpoint_is_a_store_that_stays_as_it_was() {
     assert!(with_more.starts_with(&scan));
     assert!(
         workspace
-            .succeeds(&["checkpoint", "db", "copy"])
+            .succeeds(&["checkpoint", "db", "copy", "--rate", "1GiB"])
             .contains("created the store copy")
     );
     workspace.file("t.csv", "id,v\nkey00000,changed\n");
@@ -203,7 +203,7 @@ fn backups_are_made_shown_checked_removed_and_restored() {
             .contains("nothing is not a Forerun store")
     );
     assert!(!workspace.path("backups").exists());
-    let reported = workspace.succeeds(&["backup", "db", "backups"]);
+    let reported = workspace.succeeds(&["backup", "db", "backups", "--rate", "50MiB"]);
     assert!(reported.starts_with("created backup 1: "), "{reported}");
     workspace
         .file("more.csv", "id,v\nmore1,x\n")

@@ -67,7 +67,7 @@ mod values;
 mod versions;
 mod wal;
 
-pub use backup::{Backup, BackupList, BackupProgress, BackupVerifyReport, Backups, RemovedBackups};
+pub use backup::{Backup, BackupList, BackupVerifyReport, Backups, RemovedBackups};
 pub use cache::{PageCacheStats, VerifyChecksums};
 pub use comparator::{Bytewise, Comparator, ReverseBytewise};
 pub use db::{
@@ -92,6 +92,7 @@ pub use options::{Access, Background, Durability, Options, StatsLevel, WalMode};
 pub use run::dump::{PageDescription, RowContent, RowDescription};
 pub use run::{Compression, RunOptions, ZstdOptions};
 pub use store_dir::Create;
+pub use tree::file_copy::{CopyProgress, FileCopyOptions};
 pub use tree::repair::RepairReport;
 pub use tree::salvage::{DataLoss, KeyRange};
 pub use tree::verify::VerifyReport;

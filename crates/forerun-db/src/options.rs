@@ -68,8 +68,8 @@ pub enum Access {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Background {
-    /// Background threads. A store has one that flushes, one that syncs the log, and
-    /// [`Options::background_threads`] that compact.
+    /// Background threads. A store has one that flushes, one that syncs the log, one that removes
+    /// replaced files, and [`Options::background_threads`] that compact.
     #[default]
     Threads,
     /// The thread whose call causes the work, before the call returns: in a store, the write that

@@ -2,7 +2,7 @@
 
 use forerun_core::setters;
 
-use crate::run::Compression;
+use crate::run::{Compression, DELETE_RATE_BYTES};
 use crate::{Error, Result};
 
 /// The shape of the tree of runs, and how fast it may be rebuilt.
@@ -41,9 +41,16 @@ pub struct TreeOptions {
     /// The size at which a compaction starts a new run, in bytes. Runs below an eighth of it are
     /// merged with each other. Default: 64 MiB.
     pub run_bytes: u64,
-    /// The maximum number of bytes that flushes and compactions together write per second; `None`
-    /// for no limit. Flushes and compactions of level 0 do not wait for the rest. Default: none.
+    /// The maximum number of bytes that flushes, compactions, backups, checkpoints and ingestions
+    /// together write per second; `None` or 0 for no limit. Flushes and compactions of level 0 go first,
+    /// then other compactions, then the rest; each keeps a share beside those before it. Default:
+    /// none.
     pub write_rate_bytes: Option<u64>,
+    /// How many bytes of files of replaced runs are removed per second; 0 to remove them without
+    /// pauses. They are removed faster if they take much space or have waited for long. With
+    /// [`Background::Caller`](crate::Background::Caller), they are removed at once. Default:
+    /// 128 MiB.
+    pub delete_rate_bytes: u64,
     /// The compression of each level, from level 0, which flushes write, to level 6, which has most
     /// of the data and which ingestions are written for. `None`, the default:
     /// [`RunOptions::compression`](crate::RunOptions::compression).
@@ -60,6 +67,7 @@ impl Default for TreeOptions {
             level_factor: 10,
             run_bytes: 64 << 20,
             write_rate_bytes: None,
+            delete_rate_bytes: DELETE_RATE_BYTES,
             compression_per_level: [None; TreeOptions::LEVELS],
         }
     }
@@ -73,6 +81,7 @@ setters! {
         level1_bytes: u64,
         level_factor: u32,
         run_bytes: u64,
+        delete_rate_bytes: u64,
         compression_per_level: [Option<Compression>; TreeOptions::LEVELS],
     } into {
         write_rate_bytes: Option<u64>,

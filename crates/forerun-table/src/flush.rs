@@ -15,7 +15,7 @@ use crate::inner::Inner;
 use crate::interrupt::Interrupt;
 use crate::key_locks::KeyGuard;
 use crate::{Error, Result};
-use forerun_db::{Backup, Backups};
+use forerun_db::{Backup, Backups, FileCopyOptions};
 use std::path::Path;
 
 /// Rows in one write to the store.
@@ -79,12 +79,12 @@ impl Inner {
         row_count.count(&snapshot, last, &self.interrupt)
     }
 
-    pub(crate) fn checkpoint(&self, into: &Path) -> Result<()> {
+    pub(crate) fn checkpoint(&self, into: &Path, options: &FileCopyOptions) -> Result<()> {
         self.check_open()?;
         let no_store = Error::NoStore { op: "checkpoint" };
         let store = self.store.as_ref().ok_or(no_store)?;
         drop(self.clean(&self.interrupt)?);
-        Ok(store.db().checkpoint(into)?)
+        Ok(store.db().checkpoint_with(into, options)?)
     }
 
     pub(crate) fn backup(&self, backups: &mut Backups) -> Result<Backup> {

@@ -10,7 +10,7 @@ use crate::snapshot::{Export, TableSnapshot};
 use crate::stats::{DeviceStats, TableStats};
 use crate::{Bags, Error, PoolingOptions, Result, RowType, background_moves};
 use forerun_core::ProcessBound;
-use forerun_db::{Background, Backup, Backups};
+use forerun_db::{Background, Backup, Backups, FileCopyOptions};
 #[cfg(feature = "gpu")]
 use forerun_gpu::Gpu;
 #[cfg(feature = "gpu")]
@@ -354,7 +354,16 @@ impl Table {
     /// [`Error::NoStore`]; those of [`flush`](Table::flush). A store that is open for reading only
     /// returns [`ReadOnly`](forerun_db::Error::ReadOnly): its log would have to be flushed first.
     pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
-        self.inner()?.checkpoint(into.as_ref())
+        self.checkpoint_with(into, &FileCopyOptions::default())
+    }
+
+    /// [`checkpoint`](Self::checkpoint) at a limited rate, with progress, and with a way to stop
+    /// it: see [`Db::checkpoint_with`](forerun_db::Db::checkpoint_with).
+    ///
+    /// # Errors
+    /// The same as for [`checkpoint`](Self::checkpoint).
+    pub fn checkpoint_with(&self, into: impl AsRef<Path>, options: &FileCopyOptions) -> Result<()> {
+        self.inner()?.checkpoint(into.as_ref(), options)
     }
 
     /// Backs up the store with all rows, as of now: see [`Backups`]. A restored backup is a store

@@ -118,7 +118,8 @@ pub use forerun_db::{
 /// Backups of a store.
 pub mod backup {
     pub use forerun_db::{
-        Backup, BackupList, BackupProgress, BackupVerifyReport, Backups, RemovedBackups,
+        Backup, BackupList, BackupVerifyReport, Backups, CopyProgress, FileCopyOptions,
+        RemovedBackups,
     };
 }
 

@@ -16,7 +16,8 @@ macro_rules! each {
 
 // Handles, and what one thread hands to others: options, batches, answers, statistics, reports.
 each!(is_shared:
-    forerun::backup::Backup, forerun::backup::BackupList, forerun::backup::BackupProgress,
+    forerun::backup::Backup, forerun::backup::BackupList, forerun::backup::CopyProgress,
+    forerun::backup::FileCopyOptions,
     forerun::backup::Backups, forerun::comparator::Bytewise, forerun::stats::PageCacheStats,
     forerun::inspect::CheckReport, forerun::backup::BackupVerifyReport, forerun::Db,
     forerun::inspect::DescribeOptions, forerun::inspect::Description, forerun::Entry<'static>,

@@ -11,6 +11,7 @@ use super::{RowsAndFound, Table};
 use crate::arrays::{Read, Written, as_array, as_rows, expect_contiguous, zeros};
 use crate::borrows::{Access, Borrow};
 use crate::dlpack::is_on_cuda;
+use crate::engine_handle::drop_detached;
 use crate::errors::{closed, invalid, table_exception};
 use crate::export::TableItems;
 use crate::interrupt;
@@ -256,5 +257,20 @@ impl Table {
                 .map_err(table_exception)?
         };
         Ok((found == 1).then_some(row))
+    }
+}
+
+impl Table {
+    /// Takes the handle out of this object.
+    pub(super) fn take(&self) -> Option<forerun::table::Table> {
+        let table = self.table.write();
+        table.unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let table = self.table.get_mut();
+        drop_detached(table.unwrap_or_else(PoisonError::into_inner).take());
     }
 }

@@ -17,9 +17,10 @@ pub(crate) mod options;
 mod stats;
 
 use std::path::PathBuf;
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 use forerun::Access;
+use forerun::backup::FileCopyOptions;
 use forerun::table::{DeviceStats, Dtype, Update};
 use numpy::{PyArray1, PyArrayDyn, PyReadwriteArray1};
 use pyo3::exceptions::PyKeyError;
@@ -27,15 +28,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::at_exit;
-use crate::background_call::run_long;
-use crate::engine_handle::drop_detached;
+use crate::copy_progress;
 use crate::errors::{invalid, is_forked, table_exception};
 use crate::export::{Export, TableItems};
 use crate::interrupt;
 use crate::items::Shown;
 use crate::numbers::{Key, Numbers};
 use crate::numeric_arguments;
-use crate::store_options::{CreateStore, Size};
+use crate::store_options::{CreateStore, Rate, Size};
 use find_pooled::{Arguments, PooledAndFound};
 use options::{Device, Policies, Sizes, StoreLocation};
 use stats::MemoryLimit;
@@ -443,10 +443,18 @@ impl Table {
     }
 
     /// Writes a store with all rows, as of now, to a new directory. A table opened with `read_only`
-    /// raises `ReadOnlyError`.
-    fn checkpoint(&self, py: Python<'_>, into: PathBuf) -> PyResult<()> {
+    /// raises `ReadOnlyError`. `rate_bytes` and `progress`: as for `Db.checkpoint`.
+    #[pyo3(signature = (into, *, rate_bytes=None, progress=None))]
+    fn checkpoint(
+        &self,
+        py: Python<'_>,
+        into: PathBuf,
+        rate_bytes: Option<Rate>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let table = self.open()?;
-        run_long(py, "making a checkpoint", move || table.checkpoint(into))?
+        let copy = move |options: &FileCopyOptions| table.checkpoint_with(into, options);
+        copy_progress::run(py, "making a checkpoint", rate_bytes, progress, copy)?
             .map_err(table_exception)
     }
 
@@ -581,20 +589,5 @@ impl Table {
             "a table is a handle of this process and cannot be pickled: pickle its path and open \
              it there",
         ))
-    }
-}
-
-impl Table {
-    /// Takes the handle out of this object.
-    fn take(&self) -> Option<forerun::table::Table> {
-        let table = self.table.write();
-        table.unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        let table = self.table.get_mut();
-        drop_detached(table.unwrap_or_else(PoisonError::into_inner).take());
     }
 }

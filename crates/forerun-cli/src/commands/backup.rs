@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
+use forerun_core::size::parse_count;
 use forerun_db::{Backup, Backups, Create};
 use forerun_measure::progress::Progress;
 use serde_json::json;
@@ -27,6 +28,7 @@ use crate::output::{self, Out};
 Examples:
   forerun backup cities.db backups
   forerun backup cities.db backups --keep 7     make one, then remove all but the newest 7
+  forerun backup cities.db backups --rate 50MiB
   forerun backup backups --list
   forerun backup backups --verify
   forerun restore backups cities-again.db"
@@ -47,6 +49,9 @@ pub struct Args {
     /// Keep the N newest backups and remove the others
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keep: Option<u64>,
+    /// Maximum number of bytes to copy, or to verify, per second, such as 50MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_count, conflicts_with = "list")]
+    rate: Option<u64>,
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
@@ -74,6 +79,9 @@ pub struct RestoreArgs {
     /// Number of the backup [default: the newest]
     #[arg(long, value_name = "N")]
     backup: Option<u64>,
+    /// Maximum number of bytes to copy per second, such as 50MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_count)]
+    rate: Option<u64>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -119,6 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 /// Runs `forerun restore`.
 pub fn restore(args: &RestoreArgs) -> anyhow::Result<Outcome> {
     let mut backups = open(&args.dir)?;
+    backups.set_rate(args.rate);
     let start = Instant::now();
     let restored = with_progress(&mut backups, "restore", |backups| {
         backups.restore(args.backup, &args.into)
@@ -153,6 +162,7 @@ fn create(args: &Args, db: &Path, out: &mut Out) -> anyhow::Result<Backups> {
     // Open the store first: if it does not exist, no directory is created.
     let db = args.options.open(db, Create::Never)?;
     let mut backups = Backups::open_or_create(&args.dir).context("cannot open the backups")?;
+    backups.set_rate(args.rate);
     let start = Instant::now();
     let made = with_progress(&mut backups, "backup", |backups| backups.create(&db));
     let made = made.context("cannot create the backup")?;
@@ -203,6 +213,7 @@ fn list(args: &Args) -> anyhow::Result<Outcome> {
 
 fn verify(args: &Args) -> anyhow::Result<Outcome> {
     let mut backups = open(&args.dir)?;
+    backups.set_rate(args.rate);
     let checked = with_progress(&mut backups, "verify", |backups| backups.verify());
     let checked = checked.context("cannot verify the backups")?;
     for problem in &checked.problems {

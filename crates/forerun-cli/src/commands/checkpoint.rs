@@ -1,9 +1,13 @@
 //! `forerun checkpoint` copies a store.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
+use forerun_core::size::parse_count;
+use forerun_db::FileCopyOptions;
+use forerun_measure::progress::Progress;
 use serde_json::json;
 
 use crate::exit::Outcome;
@@ -19,6 +23,7 @@ use crate::output::{self, Out};
 #[command(after_help = "\
 Examples:
   forerun checkpoint cities.db backup.db
+  forerun checkpoint cities.db /mnt/backup.db --rate 50MiB
   forerun check backup.db")]
 pub struct Args {
     #[command(flatten)]
@@ -26,6 +31,9 @@ pub struct Args {
     /// The directory of the copy
     #[arg(value_name = "DIR")]
     into: PathBuf,
+    /// Maximum number of bytes to copy per second, such as 50MiB, if runs cannot be linked
+    #[arg(long, value_name = "SIZE", value_parser = parse_count)]
+    rate: Option<u64>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -35,8 +43,17 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let db = args.store.open_existing()?;
     let start = Instant::now();
-    db.checkpoint(&args.into)
-        .context("cannot create the checkpoint")?;
+    let progress = Arc::new(Progress::on_terminal().rate("checkpoint", Some(0), "bytes"));
+    let bar = Arc::clone(&progress);
+    let options = FileCopyOptions::default()
+        .rate_bytes(args.rate)
+        .on_progress(move |of| {
+            bar.set_total(of.total_bytes);
+            bar.update(of.done_bytes, of.done_bytes);
+        });
+    let made = db.checkpoint_with(&args.into, &options);
+    progress.clear();
+    made.context("cannot create the checkpoint")?;
     db.close().context("cannot close the store")?;
     let took = start.elapsed();
     let mut out = Out::stdout();

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use forerun_core::size::parse_count;
 use forerun_db::{
     Bytewise, Comparator, Db, Durability, Ingestion, Keyspace, Op, Values, WriteBatch,
 };
@@ -83,6 +84,9 @@ pub struct Args {
     /// Durability of each batch of rows while loading; at the end, all rows are on stable storage
     #[arg(long, value_enum, default_value_t = DurabilityArg::Buffered)]
     durability: DurabilityArg,
+    /// Maximum number of bytes to write to runs per second, such as 50MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_count)]
+    rate: Option<u64>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -129,6 +133,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let mut rows = Rows::new(Source::open(&args.file)?, layout, key)?;
     let db = args.store.open_or_create()?;
+    if args.rate.is_some() {
+        db.set_write_rate(args.rate);
+    }
     let keyspace = args.keyspace.open_or_create(&db)?;
 
     let progress = Progress::on_terminal().rate("load", rows.place().total_bytes(), "rows");

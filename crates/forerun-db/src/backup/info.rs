@@ -4,17 +4,6 @@ use std::fmt;
 
 use crate::Error;
 
-/// The progress of a backup, a restoration or a verification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct BackupProgress {
-    /// Bytes done.
-    pub done_bytes: u64,
-    /// Bytes in total.
-    pub total_bytes: u64,
-}
-
 /// A backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -1,13 +1,18 @@
 //! Making a backup: copies and verifies the runs of the store that no backup has, then writes the
 //! record.
 
+use std::sync::Arc;
+
 use super::backup_record::Record;
-use super::copy::{self, Meter};
+use super::copy;
 use super::listing::{Listing, record_name, run_name};
 use super::{Backup, Backups};
+use crate::cache::PageCache;
 use crate::db::BackupSource;
+use crate::io::OpenMode;
 use crate::io::replace::replace_file;
 use crate::run::Run;
+use crate::tree::file_copy::{self, CopyPages, Meter};
 use crate::tree::levels::record as record_of;
 use crate::tree::verify::{VerifyReport, verify_run};
 use crate::{Db, Error, Result, panics};
@@ -65,10 +70,11 @@ impl Backups {
         let runs = source.catalog.runs.iter().zip(known);
         let new_bytes = runs.clone().filter(|(_, known)| known.is_none());
         let new_bytes = new_bytes.map(|(run, _)| run.meta().file_bytes).sum();
-        let mut meter = Meter::new(self, Some(source.stop), new_bytes);
+        let mut meter = Meter::new(&self.copying, Some(source.store), new_bytes);
+        let cache = source.verification_cache()?;
         let checksums = runs.map(|(run, known)| match known {
             Some(checksum) => Ok(checksum),
-            None => self.copy_run(run, source, &mut meter),
+            None => self.copy_run(run, source, &cache, &mut meter),
         });
         let record = Record {
             number,
@@ -83,15 +89,31 @@ impl Backups {
     }
 
     /// Copies a run, verifies the whole copy, and returns the checksum of its bytes.
-    fn copy_run(&self, run: &Run, source: &BackupSource<'_>, meter: &mut Meter<'_>) -> Result<u64> {
+    fn copy_run(
+        &self,
+        run: &Run,
+        source: &BackupSource<'_>,
+        cache: &Arc<PageCache>,
+        meter: &mut Meter<'_>,
+    ) -> Result<u64> {
         let named = record_of(run);
         let to = self.dir.join(run_name(&named));
-        let from = (run.file(), run.path());
-        let checksum = copy::copy(from, &*self.io, &to, named.bytes, meter)?;
+        let path = run.path();
+        // The run's own handle serves readers.
+        let file = source.io.open(path, OpenMode::Read);
+        let file = file.map_err(|error| Error::io("open", path, error));
+        let copied = file.and_then(|file| {
+            let (from, pages) = ((&*file, path), CopyPages::Keep);
+            file_copy::copy(from, &*self.io, &to, pages, named.bytes, meter)
+        });
+        // Once the store is closed, its next opening may have removed the file.
+        let checksum = copied.or_else(|error| meter.check().and(Err(error)))?;
         let order = run.order().clone();
-        let checked = Run::open(&*self.io, &to, named.number, order, source.cache);
+        let checked = Run::open_without_filter(&*self.io, &to, named.number, order, cache);
         let checked = checked.and_then(|copy| {
-            verify_run(&copy, source.stop, &mut VerifyReport::default())?;
+            verify_run(&copy, source.store.stop, &mut VerifyReport::default())?;
+            // If this fails, the pages stay until others need the memory.
+            let _ = copy.file().invalidate_cache();
             if record_of(&copy) == named {
                 Ok(checksum)
             } else {

@@ -19,7 +19,7 @@
 //!
 //! ```text
 //!   make.rs           a store -> a backup
-//!   copy.rs           files in and out
+//!   copy.rs           its run files
 //!   listing.rs        the contents of the directory
 //!   backup_record.rs  the file that makes a backup
 //!   info.rs           the results of the calls
@@ -41,14 +41,14 @@ use crate::io::{Io, OsIo};
 use crate::sealed::Kind;
 use crate::store_dir::{self, Lock, Mark};
 use crate::tree::checkpoint::make_store;
+use crate::tree::file_copy::{self, CopyPages, CopyProgress, FileCopyOptions, Meter};
 use crate::tree::manifest::RunRecord;
 use crate::{Create, Error, Result};
 
-use copy::Meter;
 use info::Numbers;
 use listing::{Listing, record_name, run_name};
 
-pub use info::{Backup, BackupList, BackupProgress, BackupVerifyReport, RemovedBackups};
+pub use info::{Backup, BackupList, BackupVerifyReport, RemovedBackups};
 
 const KIND: Kind = Kind {
     magic: *b"FORE-BKS",
@@ -92,16 +92,10 @@ const MARK: Mark = Mark {
 pub struct Backups {
     io: Arc<dyn Io>,
     dir: PathBuf,
-    watch: Option<ProgressCallback>,
-    interrupt: Option<Interrupt>,
+    /// How fast long work is, who is told, and who may stop it.
+    copying: FileCopyOptions,
     lock: Lock,
 }
-
-/// Called with the progress of long work.
-type ProgressCallback = Box<dyn Fn(BackupProgress) + Send + Sync>;
-
-/// Asked during long work whether to stop.
-type Interrupt = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl Backups {
     /// Opens a directory of backups.
@@ -163,8 +157,7 @@ impl Backups {
         Ok(Backups {
             io,
             dir,
-            watch: None,
-            interrupt: None,
+            copying: FileCopyOptions::default(),
             lock,
         })
     }
@@ -186,13 +179,28 @@ impl Backups {
     /// });
     /// # Ok::<(), forerun_db::Error>(())
     /// ```
-    pub fn on_progress(&mut self, watch: impl Fn(BackupProgress) + Send + Sync + 'static) {
-        self.watch = Some(Box::new(watch));
+    pub fn on_progress(&mut self, watch: impl Fn(CopyProgress) + Send + Sync + 'static) {
+        self.copying = std::mem::take(&mut self.copying).on_progress(watch);
     }
 
-    /// Sets a function that long work calls on the calling thread, before each file and then every
-    /// few hundred kilobytes. If it returns `true`, the call ends with [`Error::Interrupted`]. A
-    /// program can use it to cancel a call or to handle a signal.
+    /// Sets how many bytes per second later calls copy, and how many [`verify`](Self::verify)
+    /// reads. `None`, the default, is no limit. A backup also keeps to
+    /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes) of the store.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("backups");
+    /// let mut backups = forerun_db::Backups::open_or_create(path)?;
+    /// backups.set_rate(Some(50 << 20)); // 50 MiB/s
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    pub fn set_rate(&mut self, bytes_per_second: Option<u64>) {
+        self.copying.rate_bytes = bytes_per_second;
+    }
+
+    /// Sets a function that long work calls on the calling thread: before each file, every few
+    /// hundred kilobytes, and while it waits for its rate. If it returns `true`, the call ends with
+    /// [`Error::Interrupted`]. A program can use it to cancel a call or to handle a signal.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -221,7 +229,7 @@ impl Backups {
     /// # Ok::<(), forerun_db::Error>(())
     /// ```
     pub fn interrupt_if(&mut self, ask: impl Fn() -> bool + Send + Sync + 'static) {
-        self.interrupt = Some(Box::new(ask));
+        self.copying = std::mem::take(&mut self.copying).interrupt_if(ask);
     }
 
     /// Lists the backups.
@@ -273,7 +281,7 @@ impl Backups {
             }
         }
         let total_bytes = files.values().map(|(bytes, _)| bytes).sum();
-        let mut meter = Meter::new(self, None, total_bytes);
+        let mut meter = Meter::new(&self.copying, None, total_bytes);
         for ((name, expected), (bytes, needed_by)) in files {
             let path = self.dir.join(name);
             checked.runs += 1;
@@ -320,14 +328,15 @@ impl Backups {
         let record = record.as_ref().map_err(Error::clone)?;
         let backup = found.backup(wanted).ok_or_else(|| self.no_backup(number))?;
         let total_bytes = record.runs().map(|(run, _)| run.bytes).sum();
-        let mut meter = Meter::new(self, None, total_bytes);
+        let mut meter = Meter::new(&self.copying, None, total_bytes);
         let mut checksums = record.checksums.iter();
         let put_run = |io: &dyn Io, run: &RunRecord| {
             let path = self.dir.join(run_name(run));
             let file = copy::open(io, &path, run.bytes)?;
             let to = crate::run::path(into, run.number);
             let from = (&*file, &*path);
-            let checksum = copy::copy(from, io, &to, run.bytes, &mut meter)?;
+            let pages = CopyPages::Drop;
+            let checksum = file_copy::copy(from, io, &to, pages, run.bytes, &mut meter)?;
             if checksums.next() == Some(&checksum) {
                 Ok(())
             } else {

@@ -1,4 +1,5 @@
-//! The threads that flush, compact and sync the log, and the same work done by the caller.
+//! The threads that flush, compact, sync the log and remove obsolete files, and the same work done
+//! by the caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use super::Inner;
 use super::background_work::{EventCount, Task};
 use crate::events::BackgroundTask;
 use crate::panics;
+use crate::run::ObsoleteFiles;
 use crate::wal::unsynced_segments::UnsyncedSegments;
 use crate::{Access, Background, Error, Result};
 
@@ -22,6 +24,8 @@ pub(super) struct Workers {
     threads: Vec<JoinHandle<()>>,
     /// What one of them syncs.
     log: Option<Arc<UnsyncedSegments>>,
+    /// What one of them removes.
+    obsolete: Option<Arc<ObsoleteFiles>>,
 }
 
 impl Workers {
@@ -31,13 +35,14 @@ impl Workers {
         if is_read_only || inner.options.background == Background::Caller {
             return Ok(Workers::default());
         }
-        let store = Arc::downgrade(inner);
-        inner.tree.obsolete_files.defer(Arc::new(move || {
-            if let Some(inner) = store.upgrade() {
-                inner.work.notify();
-            }
-        }));
-        let mut workers = Workers::default();
+        let obsolete = Arc::clone(&inner.tree.obsolete_files);
+        let work = Arc::clone(&inner.work);
+        let rate_bytes = inner.options.tree.delete_rate_bytes;
+        obsolete.defer(rate_bytes, Arc::new(move || work.notify()));
+        let mut workers = Workers {
+            obsolete: Some(obsolete),
+            ..Workers::default()
+        };
         let started = workers.start_all(inner);
         if started.is_err() {
             inner.work.stop();
@@ -52,6 +57,8 @@ impl Workers {
         for (name, task) in compact.chain([("forerun-flush", Task::Flush)]) {
             self.start_one(inner, name, move |worker| worker.run_worker(name, task))?;
         }
+        let obsolete = Arc::clone(&inner.tree.obsolete_files);
+        self.start_one(inner, "forerun-unlink", move |_| obsolete.remove_paced())?;
         if let Some(commit) = inner.write_path.commit() {
             let log = Arc::clone(commit.unsynced());
             self.log = Some(Arc::clone(&log));
@@ -80,6 +87,9 @@ impl Workers {
         if let Some(log) = self.log.take() {
             log.stop();
         }
+        if let Some(obsolete) = self.obsolete.take() {
+            obsolete.stop();
+        }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store panicked");
@@ -94,7 +104,6 @@ impl Inner {
         while let Some(events) = self.work.event_count() {
             let begun = time::now();
             let worked = self.guard("working in the background", || {
-                self.tree.obsolete_files.purge();
                 let has_worked = match task {
                     Task::Flush => self.flush_one()?,
                     Task::Compact => self.compact_one()?,

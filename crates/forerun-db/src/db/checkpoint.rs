@@ -1,26 +1,44 @@
 //! Checkpoints and verification of an open store, and the source of its backups.
 
-use forerun_core::sync::atomic::AtomicBool;
 use std::path::Path;
 use std::sync::Arc;
+
+use forerun_core::Pages;
 
 use super::commit::Commit;
 use super::keyspace_data::KeyspaceData;
 use super::{Db, Inner};
-use crate::cache::PageCache;
-use crate::io::OpenMode;
+use crate::cache::{CacheOptions, PageCache};
+use crate::io::{Io, OpenMode};
 use crate::tree::catalog::CatalogSnapshot;
 use crate::tree::checkpoint::{LogEnd, LogPart, checkpoint};
+use crate::tree::file_copy::{CopiedStore, FileCopyOptions, Meter};
 use crate::tree::verify::{VerifyReport, verify_levels};
 use crate::wal::log_file;
 use crate::{Error, Result, panics, store_dir};
 
-/// The files that a backup copies, and the page cache and the stop flag for its verification.
+/// Memory for the root of the copy that a backup verifies. The store's own cache holds what readers
+/// need, and verification bypasses it.
+const VERIFICATION_CACHE_BYTES: usize = 1 << 20;
+
+/// The files that a backup copies.
 pub(crate) struct BackupSource<'a> {
     pub(crate) catalog: CatalogSnapshot,
-    pub(crate) cache: &'a Arc<PageCache>,
-    /// Set when the store is being closed.
-    pub(crate) stop: &'a AtomicBool,
+    /// Finds them.
+    pub(crate) io: &'a dyn Io,
+    pub(crate) store: CopiedStore<'a>,
+    page_bytes: usize,
+}
+
+impl BackupSource<'_> {
+    /// A cache for runs that are open only to be verified.
+    pub(crate) fn verification_cache(&self) -> Result<Arc<PageCache>> {
+        PageCache::new(CacheOptions {
+            capacity_bytes: VERIFICATION_CACHE_BYTES,
+            page_bytes: self.page_bytes,
+            pages: Pages::Small,
+        })
+    }
 }
 
 impl Db {
@@ -38,8 +56,9 @@ impl Db {
         inner.flush_under_lock(&mut active)?;
         Ok(BackupSource {
             catalog: inner.tree.catalog().snapshot(),
-            cache: &inner.tree.cache,
-            stop: inner.work.stop_flag(),
+            io: &*inner.io,
+            store: inner.copied(),
+            page_bytes: inner.options.run.page_limit_bytes(),
         })
     }
 }
@@ -56,8 +75,16 @@ impl Inner {
         }
     }
 
+    /// What limits and stops a copy of this store.
+    fn copied(&self) -> CopiedStore<'_> {
+        CopiedStore {
+            limiter: &self.tree.limiter,
+            stop: self.work.stop_flag(),
+        }
+    }
+
     /// Makes a copy of the store, as it is now, in `into`. Reads and writes continue.
-    pub(super) fn checkpoint(&self, into: &Path) -> Result<()> {
+    pub(super) fn checkpoint(&self, into: &Path, options: &FileCopyOptions) -> Result<()> {
         let into = &store_dir::absolute(&*self.io, into)?;
         self.check_outside(into)?;
         // After a flush, little of the log is left to copy. Without a log, only the flush makes the
@@ -68,8 +95,16 @@ impl Inner {
         let (source, log) = self.checkpoint_source()?;
         // No lock is held while files are copied: the runs stay as long as they are referred to,
         // and segments of the log as long as they are open.
-        let (dir, stop) = (&self.path, self.work.stop_flag());
-        checkpoint(&self.io, dir, into, &source.manifest, &log, stop)
+        let total_bytes = log.bytes() + source.manifest.runs().map(|run| run.bytes).sum::<u64>();
+        let mut meter = Meter::new(options, Some(self.copied()), total_bytes);
+        checkpoint(
+            &self.io,
+            &self.path,
+            into,
+            &source.manifest,
+            &log,
+            &mut meter,
+        )
     }
 
     /// The runs and the log as they are now.

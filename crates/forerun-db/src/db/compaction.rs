@@ -23,6 +23,7 @@ use crate::tree::build::Build;
 use crate::tree::catalog::Catalog;
 use crate::tree::compact::{Compacted, compact};
 use crate::tree::levels::{Edit, Levels};
+use crate::tree::limiter::IoClass;
 use crate::tree::pick::{Compaction, Running, compaction_score, pick, pick_for_ranges};
 use crate::tree::retain::Retain;
 use crate::{Background, Error, Result};
@@ -262,7 +263,13 @@ impl Inner {
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;
         drop(guard);
-        self.wait_until(|| Ok(self.tree.obsolete_files.is_empty()))?;
+        // The caller waits, so the removals are not spread over time.
+        let _hurry = self.tree.obsolete_files.hurry();
+        self.wait_until(|| {
+            let _guard = self.directory.enter()?;
+            self.tree.obsolete_files.purge();
+            Ok(self.tree.obsolete_files.is_empty())
+        })?;
         self.tree.cache.evict_to_budget();
         Ok(())
     }
@@ -360,7 +367,7 @@ impl Inner {
             .with_ranges(vec![ranges])
             .with_expired(expired_sequence);
         let mut build = self.build(keyspace, compaction.into, run_bytes);
-        build.is_urgent = compaction.from == 0;
+        build.class = IoClass::of_level(compaction.from);
         let mut done = match compact(compaction, &running.older, retain, &build) {
             Ok(done) => done,
             Err(Error::Closed) => return Err(Error::Closed),

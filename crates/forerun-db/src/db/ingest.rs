@@ -30,9 +30,10 @@ use super::keyspace_data::KeyspaceData;
 use super::{Inner, Open};
 use crate::panics;
 use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
+use crate::tree::build;
 use crate::tree::levels::{Edit, Ingested};
+use crate::tree::limiter::{self, IoClass, RateLimiter};
 use crate::tree::place::look_around;
-use crate::tree::{build, limiter};
 use crate::versions::{Kind, Version};
 use crate::{Background, Error, Op, Result, TreeOptions};
 
@@ -62,6 +63,11 @@ pub struct Ingestion {
     keyspace: Arc<KeyspaceData>,
     /// The run being written.
     writer: Option<RunWriter>,
+    rate: RateLimiter,
+    /// Bytes of complete runs.
+    ended_bytes: u64,
+    /// Bytes for which the rates have been kept.
+    paid_bytes: u64,
     /// Runs whose pages are written and whose descriptions are not.
     pending: Vec<PendingRun>,
     /// Number and path of each file begun.
@@ -77,11 +83,42 @@ impl Ingestion {
             open,
             keyspace,
             writer: None,
+            rate: RateLimiter::new(None),
+            ended_bytes: 0,
+            paid_bytes: 0,
             pending: Vec::new(),
             files: Vec::new(),
             last_key: None,
             failure: None,
         }
+    }
+
+    /// Sets how many bytes per second are written to runs from now on: [`add`](Self::add) waits as
+    /// long as that requires. `None`, the default, is no limit but
+    /// [`TreeOptions::write_rate_bytes`] of the store.
+    pub fn set_rate(&mut self, bytes_per_second: Option<u64>) {
+        self.rate.set(bytes_per_second);
+    }
+
+    /// Returns the number of bytes written to runs so far.
+    ///
+    /// ```
+    /// use forerun_db::{Db, Options};
+    ///
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("store");
+    /// let db = Db::open(path, Options::default())?;
+    /// let mut ingestion = db.ingest();
+    /// ingestion.set_rate(Some(50 << 20)); // 50 MiB/s
+    /// for number in 0..10_000 {
+    ///     ingestion.add(format!("{number:06}").as_bytes(), b"value")?;
+    /// }
+    /// assert!(ingestion.written_bytes() > 0);
+    /// ingestion.commit()?;
+    /// # Ok::<(), forerun_db::Error>(())
+    /// ```
+    pub fn written_bytes(&self) -> u64 {
+        self.ended_bytes + self.writer.as_ref().map_or(0, RunWriter::written_bytes)
     }
 
     /// Adds an entry that sets `key` to `value`.
@@ -211,13 +248,30 @@ impl Ingestion {
                 self.writer.insert(writer)
             }
         };
-        writer.add(version)
+        writer.add(version)?;
+        self.keep_to_rates()
+    }
+
+    /// Waits for its own rate, and for its share of the store's.
+    fn keep_to_rates(&mut self) -> Result<()> {
+        let due_bytes = self.written_bytes() - self.paid_bytes;
+        if due_bytes < build::PIECE_BYTES {
+            return Ok(());
+        }
+        self.paid_bytes += due_bytes;
+        let inner = &self.open.get()?.inner;
+        for limiter in [&self.rate, &inner.tree.limiter] {
+            limiter.take(due_bytes, IoClass::Copy, inner.work.stop_flag())?;
+        }
+        Ok(())
     }
 
     fn end_run(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
             let _guard = self.open.get()?.inner.directory.enter()?;
-            self.pending.push(writer.finish_later()?);
+            let run = writer.finish_later()?;
+            self.ended_bytes += run.written_bytes();
+            self.pending.push(run);
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use forerun_core::sync::{
 };
 
 use crate::tree::checkpoint::checkpoint;
+use crate::tree::file_copy::{FileCopyOptions, Meter};
 use crate::{Background, Db, Options, TreeOptions, Values};
 
 /// A hook that is called once, before an operation on a file.
@@ -69,6 +70,9 @@ impl Io for HookIo {
     }
     fn boot_id(&self) -> Option<u128> {
         self.disk.boot_id()
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        self.disk.free_bytes(dir)
     }
 }
 
@@ -220,8 +224,9 @@ fn a_checkpoint_is_of_one_moment_whatever_an_ingestion_installs_and_removes() {
             source
         });
         let (dir, into) = (&inner.path, Path::new("/copy"));
-        let stop = AtomicBool::new(false);
-        checkpoint(&inner.io, dir, into, &source.manifest, &log, &stop).unwrap();
+        let copying = FileCopyOptions::default();
+        let mut meter = Meter::new(&copying, None, 0);
+        checkpoint(&inner.io, dir, into, &source.manifest, &log, &mut meter).unwrap();
         let copy = Db::open_with_io(Arc::new(io), into, options).unwrap();
         assert_eq!(copy.get(b"a").unwrap().unwrap(), b"flushed");
         assert_eq!(copy.get(b"b").unwrap().is_some(), !is_installed_first);

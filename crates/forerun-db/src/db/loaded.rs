@@ -11,6 +11,7 @@ use crate::cache::{CacheOptions, PageCache};
 use crate::clock::{Clock, Expiry};
 use crate::io::Io;
 use crate::io::open_files::{self, OpenFiles};
+use crate::io::reclaim::ReclaimIo;
 use crate::memtable::RegionPool;
 use crate::run::lookup::ReadContext;
 use crate::store_dir::StoreDir;
@@ -35,7 +36,9 @@ impl Loaded {
         let max_open = options
             .max_open_files
             .unwrap_or_else(open_files::default_limit);
-        let io: Arc<dyn Io> = Arc::new(OpenFiles::new(Arc::clone(&dir.io), max_open));
+        let open_files = OpenFiles::new(Arc::clone(&dir.io), max_open);
+        let reclaiming = ReclaimIo::new(Arc::new(open_files));
+        let io: Arc<dyn Io> = Arc::new(reclaiming.clone());
         let path = dir.path.clone();
         let (page_bytes, pages) = (options.run.page_limit_bytes(), options.pages);
         let cache = match options.cache_bytes {
@@ -47,6 +50,9 @@ impl Loaded {
             None => PageCache::automatic(page_bytes, pages, options.memory_limit_bytes)?,
         };
         let catalog = Catalog::open(&io, &path, options, &cache)?;
+        // They hold the file system, so it does not hold them.
+        let obsolete = Arc::downgrade(catalog.obsolete_files());
+        reclaiming.reclaim_with(move || obsolete.upgrade().is_some_and(|files| files.purge() > 0));
         let reading = ReadContext {
             cache: Arc::clone(&cache),
             backend: options.reads,

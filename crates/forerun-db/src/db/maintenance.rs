@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Db, Ingestion};
 use crate::Result;
+use crate::tree::file_copy::FileCopyOptions;
 use crate::tree::verify::VerifyReport;
 
 impl Db {
@@ -103,9 +104,9 @@ impl Db {
         Ingestion::new(Arc::clone(&self.open), own)
     }
 
-    /// Changes how many bytes flushes and compactions may write per second, initially
-    /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes). `None` removes the
-    /// limit.
+    /// Changes how many bytes flushes, compactions, copies and ingestions may write per second,
+    /// initially [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes). `None`
+    /// removes the limit.
     ///
     /// ```
     /// use forerun_db::{Db, Options};
@@ -148,7 +149,19 @@ impl Db {
     /// [`Error::Poisoned`](crate::Error::Poisoned): the log may end with a write that failed. Also
     /// the errors of [`flush`](Self::flush).
     pub fn checkpoint(&self, into: impl AsRef<Path>) -> Result<()> {
-        self.inner()?.checkpoint(into.as_ref())
+        self.checkpoint_with(into, &FileCopyOptions::default())
+    }
+
+    /// [`checkpoint`](Self::checkpoint) at a limited rate, with progress, and with a way to stop
+    /// it. Runs that can be linked count as done at once.
+    ///
+    /// # Errors
+    /// Those of [`checkpoint`](Self::checkpoint), and
+    /// [`Error::Interrupted`](crate::Error::Interrupted).
+    /// [`Error::Panicked`](crate::Error::Panicked): a function of the caller panicked. In all
+    /// cases, the partial copy is removed.
+    pub fn checkpoint_with(&self, into: impl AsRef<Path>, options: &FileCopyOptions) -> Result<()> {
+        self.inner()?.checkpoint(into.as_ref(), options)
     }
 
     /// Reads every byte of the store's runs and checks checksums, key order, counts, filters and

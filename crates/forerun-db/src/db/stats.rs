@@ -177,6 +177,11 @@ metrics! {
         /// Whether a compaction is due or in progress. If not, the tree stays as it is until the
         /// next flush.
         gauge is_compaction_due: bool,
+        /// Files of replaced runs that wait to be removed. They are removed at a pace that leaves
+        /// the disk to others, faster if they take much space.
+        gauge obsolete_files: usize,
+        /// Bytes of these files.
+        gauge obsolete_bytes: u64,
         /// Writes that waited for flushes, compactions and the log.
         group write_stalls: WriteStalls,
         /// Why the last flush or compaction failed, until one succeeds. A compaction that fails for
@@ -234,6 +239,7 @@ impl Inner {
     pub(super) fn stats(&self) -> Stats {
         let log = self.write_path.log_counts();
         let poisoned = self.write_path.poison();
+        let obsolete = self.tree.obsolete_files.counts();
         let open = self.keyspaces.load();
         let keyspaces: Vec<_> = open.iter().map(|data| KeyspaceStats::of(data)).collect();
         let mut levels = Vec::new();
@@ -260,6 +266,8 @@ impl Inner {
             cache_capacity_source: self.tree.cache.capacity_source().to_string(),
             tree: self.tree.stats(),
             is_compaction_due: self.is_compaction_due(),
+            obsolete_files: obsolete.files,
+            obsolete_bytes: obsolete.bytes,
             write_stalls: self.counters.write_stalls(&log),
             background_failure: self.background_failure().map(|failure| failure.to_string()),
             last_sequence: self.write_path.visible_sequence(),
@@ -391,6 +399,14 @@ impl fmt::Display for Stats {
                 counted(flushes, "flush"),
                 counted(compactions, "compaction"),
                 self.tree.write_amplification()
+            )?;
+        }
+        if self.obsolete_files > 0 {
+            write!(
+                f,
+                "\nobsolete   {} of {} wait to be removed",
+                counted(self.obsolete_files, "file"),
+                counted(self.obsolete_bytes, "byte")
             )?;
         }
         if self.write_stalls != WriteStalls::default() {

@@ -13,7 +13,7 @@ use crate::io::Io;
 use crate::run::ObsoleteFiles;
 use crate::tree::build::{Build, RunNumbers};
 use crate::tree::catalog::Catalog;
-use crate::tree::limiter::RateLimiter;
+use crate::tree::limiter::{IoClass, RateLimiter};
 use crate::tree::pending_edits::PendingEdits;
 
 pub(super) struct Tree {
@@ -124,7 +124,7 @@ impl Tree {
             run_bytes,
             numbers: &self.numbers,
             limiter: &self.limiter,
-            is_urgent: level == 0,
+            class: IoClass::of_level(level),
             stop,
         }
     }

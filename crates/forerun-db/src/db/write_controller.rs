@@ -12,7 +12,7 @@ use std::time::Duration;
 use forerun_core::sync::{Mutex, PoisonError, time};
 
 use crate::Result;
-use crate::tree::limiter::RateLimiter;
+use crate::tree::limiter::{IoClass, RateLimiter};
 
 /// The write rate at which slowing down begins, and the lowest one, in bytes per second.
 const RATE_MAX: u64 = 16 << 20;
@@ -82,7 +82,8 @@ impl WriteController {
     /// [`Error::Closed`](crate::Error::Closed) as soon as `stop` is set.
     pub(super) fn pause(&self, bytes: usize, stop: &AtomicBool) -> Result<Duration> {
         let begun = time::now();
-        self.limiter.take(bytes as u64, false, stop)?;
+        // All writes are of one class.
+        self.limiter.take(bytes as u64, IoClass::Flush, stop)?;
         Ok(time::elapsed(begun))
     }
 }

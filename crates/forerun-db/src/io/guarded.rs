@@ -75,6 +75,10 @@ impl Io for GuardedIo {
         Ok(opened.map(|io| -> Arc<dyn Io> { Arc::new(GuardedIo(io)) }))
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        guard("free_bytes", || self.0.free_bytes(dir))
+    }
+
     fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
         guard("file_id", || self.0.file_id(path))
     }
@@ -103,6 +107,14 @@ impl IoFile for GuardedFile {
 
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         guard("read_cached_at", || self.0.read_cached_at(buffer, offset))
+    }
+
+    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        guard("read_once_at", || self.0.read_once_at(buffer, offset))
+    }
+
+    fn invalidate_cache(&self) -> io::Result<()> {
+        guard("invalidate_cache", || self.0.invalidate_cache())
     }
 
     fn openings(&self) -> u64 {

@@ -167,6 +167,10 @@ impl Io for LockedDir {
         }))
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        self.io.free_bytes(dir)
+    }
+
     fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
         self.io.file_id(path)
     }
@@ -195,6 +199,14 @@ impl IoFile for LockedFile {
 
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_cached_at(buffer, offset)
+    }
+
+    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_once_at(buffer, offset)
+    }
+
+    fn invalidate_cache(&self) -> io::Result<()> {
+        self.file.invalidate_cache()
     }
 
     fn openings(&self) -> u64 {

@@ -16,6 +16,7 @@ pub(crate) mod open_files;
 mod os;
 mod os_file;
 pub(crate) mod reads;
+pub(crate) mod reclaim;
 pub(crate) mod replace;
 
 use std::ffi::OsString;
@@ -118,6 +119,13 @@ pub trait Io: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
+    /// How many bytes may still be written to the file system of a directory. `None`, the default:
+    /// unknown.
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        let _ = dir;
+        Ok(None)
+    }
+
     /// The identity of the file that has a name now. `None`, the default: files have none. A store
     /// on such a file system does not notice when its directory is replaced.
     fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
@@ -159,6 +167,19 @@ pub trait IoFile: Send + Sync + fmt::Debug {
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let _ = (buffer, offset);
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// [`read_at`](Self::read_at) for a reader that needs the bytes once: what the system did not
+    /// have in memory before, it does not keep. Such a reader reads in order, and uses the handle
+    /// for nothing else. By default the same as `read_at`.
+    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_at(buffer, offset)
+    }
+
+    /// Asks the system not to keep the file's bytes in memory, except those that are not on stable
+    /// storage yet. By default this does nothing.
+    fn invalidate_cache(&self) -> io::Result<()> {
+        Ok(())
     }
 
     /// How often the file behind this handle has been opened: by default once, 0 if that is
@@ -290,20 +311,21 @@ pub(crate) fn link(io: &dyn Io, from: &Path, to: &Path) -> io::Result<Linked> {
 /// The error of the failed call; `UnexpectedEof` if there are fewer bytes.
 pub fn copy_bytes(from: &dyn IoFile, to: &dyn IoFile, len: u64) -> io::Result<()> {
     read_pieces(
-        from,
+        |buffer, offset| from.read_at(buffer, offset),
         len,
         |error| error,
         |piece, offset| write_all_at(to, piece, offset),
     )
 }
 
-/// Hands out the first `len` bytes of a file in order, piece by piece, each with its offset.
+/// Hands out the first `len` bytes of a file in order, piece by piece, each with its offset. `read`
+/// reads them.
 ///
 /// # Errors
 /// The error of a failed read, or `UnexpectedEof` for a short file, converted by `fail`; or the
 /// error of `take`.
 pub(crate) fn read_pieces<E>(
-    file: &dyn IoFile,
+    read: impl Fn(&mut [u8], u64) -> io::Result<usize>,
     len: u64,
     fail: impl Fn(io::Error) -> E,
     mut take: impl FnMut(&[u8], u64) -> Result<(), E>,
@@ -312,7 +334,7 @@ pub(crate) fn read_pieces<E>(
     let mut offset = 0;
     while offset < len {
         let wanted = (len - offset).min(buffer.len() as u64) as usize;
-        match file.read_at(&mut buffer[..wanted], offset) {
+        match read(&mut buffer[..wanted], offset) {
             Ok(0) => return Err(fail(io::ErrorKind::UnexpectedEof.into())),
             Ok(got) => {
                 take(&buffer[..got], offset)?;

@@ -138,6 +138,16 @@ impl Io for OpenDirs {
         Ok(Some(Arc::new(OpenDirs(dirs))))
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        let (at, name) = self.find(dir);
+        let found = if name == Path::new(".") {
+            fs::fstatvfs(at)?
+        } else {
+            fs::statvfs(name)?
+        };
+        Ok(Some(found.f_bavail.saturating_mul(found.f_frsize)))
+    }
+
     fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
         let (dir, name) = self.find(path);
         Ok(Some(file_id(&fs::statat(dir, name, AtFlags::empty())?)))

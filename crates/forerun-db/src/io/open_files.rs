@@ -264,6 +264,16 @@ impl IoFile for ImmutableFile {
         read
     }
 
+    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let read = self.open()?.read_once_at(buffer, offset);
+        self.files.after_read();
+        read
+    }
+
+    fn invalidate_cache(&self) -> io::Result<()> {
+        self.open()?.invalidate_cache()
+    }
+
     fn openings(&self) -> u64 {
         // Acquire: pairs with the Release in `open`, so a number that is the same before and after
         // a read is that of the opening that was read.
@@ -357,6 +367,10 @@ impl Io for OpenFiles {
     fn open_dir(&self, dir: &Path) -> io::Result<Option<Arc<dyn Io>>> {
         let opened = self.0.io.open_dir(dir)?;
         Ok(opened.map(|io| -> Arc<dyn Io> { Arc::new(OpenFiles::new(io, self.0.limit)) }))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        self.0.io.free_bytes(dir)
     }
 
     fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {

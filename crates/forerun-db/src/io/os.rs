@@ -53,6 +53,10 @@ impl Io for OsIo {
         OpenDirs::NONE.open_dir(dir)
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        OpenDirs::NONE.free_bytes(dir)
+    }
+
     fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
         OpenDirs::NONE.file_id(path)
     }

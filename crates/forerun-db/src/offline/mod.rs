@@ -26,7 +26,7 @@ use crate::store_dir::StoreDir;
 use crate::tree::build::{Build, RunNumbers};
 use crate::tree::catalog::run_files;
 use crate::tree::levels::Levels;
-use crate::tree::limiter::RateLimiter;
+use crate::tree::limiter::{IoClass, RateLimiter};
 use crate::tree::manifest::{self, Keyspace, Manifest};
 use crate::tree::repair::{self, RepairReport};
 use crate::tree::salvage::DataLoss;
@@ -226,7 +226,7 @@ fn repair_on(io: Arc<dyn Io>, path: &Path, options: &Options) -> Result<RepairRe
         run_bytes: options.tree.run_bytes,
         numbers: &RunNumbers::new(1),
         limiter: &RateLimiter::new(options.tree.write_rate_bytes),
-        is_urgent: false,
+        class: IoClass::Compaction,
         stop: &AtomicBool::new(false),
     };
     let mut repaired = repair::repair(&build, options)?;

@@ -16,7 +16,7 @@
 //!   meta.rs            metadata, header, footer
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
 //!   reader.rs          opens a file as a run; line_aligned.rs is memory for it
-//!   obsolete_files.rs  removes files of obsolete runs
+//!   obsolete_files.rs  removes files of obsolete runs, at a pace
 //!   leaf_places.rs     where verified leaves are in the file
 //!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found,
 //!                      stored_record.rs one in a leaf that is not in memory;
@@ -76,7 +76,7 @@ pub(crate) use filter::Filter;
 #[cfg(test)]
 pub(crate) use meta::header_of;
 pub(crate) use meta::{Contents, RunMeta};
-pub(crate) use obsolete_files::ObsoleteFiles;
+pub(crate) use obsolete_files::{DELETE_RATE_BYTES, ObsoleteFiles};
 pub(crate) use page::{Page, PageKind};
 #[cfg(any(test, feature = "study"))]
 pub use page_search::PageSearch;

@@ -76,6 +76,11 @@ impl PendingRun {
         }
     }
 
+    /// Bytes written so far.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.offset
+    }
+
     /// Gives all versions their sequence number, writes the metadata, and makes the file durable.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use super::filter::Filter;
 use super::leaf_places::{LeafPlace, LeafPlaces};
 use super::line_aligned::{LineAligned, resize, zeros};
 use super::meta::{FOOTER_BYTES, Footer, HEADER_BYTES, RunMeta, check_header, check_version};
-use super::obsolete_files::ObsoleteFiles;
+use super::obsolete_files::{ObsoleteFile, ObsoleteFiles};
 use super::page::{LEAF_RECORD_BYTES, Page, PageKind};
 use super::record_index::{RecordAddress, RecordIndex};
 use super::stored::{PageChecks, PageLocation, TRAILER_BYTES, plain_bytes, unstore, unstore_with};
@@ -71,8 +71,9 @@ pub(crate) struct Run {
     /// Charges the root and the dictionary, which stay in memory as long as the run is open.
     _charge: Charge,
     /// Set once no manifest names the run any more. Then its file is removed when the run is
-    /// dropped.
-    obsolete_files: OnceLock<Arc<ObsoleteFiles>>,
+    /// dropped. The last field: the file is closed before, since closing a file without a name
+    /// frees its space, which takes long.
+    obsolete: OnceLock<ObsoleteFile>,
 }
 
 impl Run {
@@ -165,7 +166,7 @@ impl Run {
             root_location: footer.root,
             slots,
             _charge: charge,
-            obsolete_files: OnceLock::new(),
+            obsolete: OnceLock::new(),
         })
     }
 
@@ -484,7 +485,8 @@ impl Run {
     /// manifest names the run durably.
     pub(crate) fn remove_when_dropped(&self, obsolete_files: &Arc<ObsoleteFiles>) {
         // A second call changes nothing.
-        let _ = self.obsolete_files.set(Arc::clone(obsolete_files));
+        self.obsolete
+            .get_or_init(|| obsolete_files.file(&self.path, self.meta.file_bytes));
     }
 
     /// An error that says what is wrong in the file, and where.
@@ -538,14 +540,6 @@ fn read_part(file: &dyn IoFile, path: &Path, from: u64, to: u64) -> Result<Vec<u
     let mut bytes = zeros(usize::try_from(to - from).map_err(too_large)?)?;
     read_exact(file, path, from, &mut bytes)?;
     Ok(bytes)
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        if let Some(obsolete_files) = self.obsolete_files.get() {
-            obsolete_files.add(&self.path);
-        }
-    }
 }
 
 /// Checks that a root is either the only page, a leaf, or the parent of all other pages.

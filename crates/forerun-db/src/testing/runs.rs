@@ -14,7 +14,7 @@ use crate::run::{Compression, Run, RunOptions, RunWriter, SearchKey, ZstdOptions
 use crate::testing::small_cache::small_cache;
 use crate::testing::version_list::{Held, Sorted};
 use crate::tree::build::{Build, RunNumbers, write_runs};
-use crate::tree::limiter::RateLimiter;
+use crate::tree::limiter::{IoClass, RateLimiter};
 use crate::tree::retain::Retain;
 use crate::{Bytewise, ReverseBytewise};
 
@@ -113,7 +113,7 @@ pub(crate) fn run_of(io: &FaultIo, order: &KeyOrder, number: u64, versions: Vec<
         run_bytes: u64::MAX,
         numbers: &RunNumbers::new(number),
         limiter: &RateLimiter::new(None),
-        is_urgent: false,
+        class: IoClass::Compaction,
         stop: &AtomicBool::new(false),
     };
     let mut versions = Sorted::new(order.clone(), versions);

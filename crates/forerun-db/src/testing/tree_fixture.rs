@@ -21,11 +21,11 @@ use crate::tree::build::{Build, write_runs};
 use crate::tree::catalog::{Catalog, Logged, run_files};
 use crate::tree::compact::compact;
 use crate::tree::levels::{Edit, Levels};
-use crate::tree::limiter::RateLimiter;
+use crate::tree::limiter::{IoClass, RateLimiter};
 use crate::tree::pending_edits::PendingEdits;
 use crate::tree::pick::{Compaction, Existing, Obsolete, OlderKeys, Pick, pick, pick_full};
 use crate::tree::retain::Retain;
-use crate::{Bytewise, Options, Result, ReverseBytewise, TreeOptions};
+use crate::{Background, Bytewise, Options, Result, ReverseBytewise, TreeOptions};
 
 pub(crate) const DIR: &str = "/db";
 pub(crate) const KEYS: u16 = 160;
@@ -148,7 +148,7 @@ impl Fixture {
             run_bytes,
             numbers: self.catalog.numbers(),
             limiter: &self.limiter,
-            is_urgent: false,
+            class: IoClass::Compaction,
             stop: &self.stop,
         })
     }
@@ -348,6 +348,7 @@ pub(crate) fn store_options(order: &KeyOrder, tree: TreeOptions) -> Options {
         },
         run: RUN_OPTIONS,
         tree,
+        background: Background::Caller,
         ..Options::default()
     }
 }

@@ -16,13 +16,13 @@ use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::run::{self, Run, RunOptions, RunWriter};
-use crate::tree::limiter::{self, RateLimiter};
+use crate::tree::limiter::{self, IoClass, RateLimiter};
 use crate::tree::retain::Retain;
 use crate::versions::VersionCursor;
 use crate::{Error, Result};
 
 /// Bytes between two checks of the limiter and the stop flag.
-const PIECE_BYTES: u64 = 128 << 10;
+pub(crate) const PIECE_BYTES: u64 = 128 << 10;
 
 /// Where and how to write runs.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +40,8 @@ pub(crate) struct Build<'a> {
     pub(crate) run_bytes: u64,
     pub(crate) numbers: &'a RunNumbers,
     pub(crate) limiter: &'a RateLimiter,
-    /// Whether writes may wait for it.
-    pub(crate) is_urgent: bool,
+    /// What the limiter takes it for.
+    pub(crate) class: IoClass,
     /// Set when the store closes.
     pub(crate) stop: &'a AtomicBool,
 }
@@ -158,7 +158,7 @@ fn write_files(
             let due_bytes = writer.written_bytes() - paid_bytes;
             if due_bytes >= PIECE_BYTES {
                 paid_bytes += due_bytes;
-                build.limiter.take(due_bytes, build.is_urgent, build.stop)?;
+                build.limiter.take(due_bytes, build.class, build.stop)?;
             }
         }
         versions.next()?;

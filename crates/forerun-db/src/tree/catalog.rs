@@ -20,8 +20,8 @@ use std::time::Instant;
 use crate::cache::PageCache;
 use crate::clock::Mark;
 use crate::comparator::KeyOrder;
-use crate::io::Io;
 use crate::io::replace::ReplaceError;
+use crate::io::{Io, OpenMode};
 use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::ObsoleteFiles;
 use crate::run::{self, Run};
@@ -32,7 +32,7 @@ use crate::tree::pending_edits::PendingEdits;
 use crate::tree::pick::{Compaction, Existing, OlderKeys, Running, RunningCompactions};
 use crate::tree::place::place;
 use crate::tree::range_run::read_range_run;
-use crate::{Access, Error, KEYSPACES_MAX, Options, Result};
+use crate::{Access, Background, Error, KEYSPACES_MAX, Options, Result};
 
 /// The current set of runs. One thread at a time changes it.
 #[derive(Debug)]
@@ -94,7 +94,8 @@ pub(crate) struct Logged {
 const FORGET_BYTES: u64 = 64;
 
 impl Catalog {
-    /// Opens the runs of a store, and removes files of runs that the manifest does not name.
+    /// Opens the runs of a store, and removes files of runs that the manifest does not name, or has
+    /// the background thread remove them.
     /// Creates a manifest for a store that has neither.
     ///
     /// # Errors
@@ -139,18 +140,27 @@ impl Catalog {
         }
         let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
         let leftovers = found.iter().filter(|number| !is_named(number));
+        let obsolete_files = ObsoleteFiles::new(Arc::clone(io));
         for number in leftovers.filter(|_| options.access == Access::ReadWrite) {
             let path = run::path(dir, *number);
-            io.remove(&path)
-                .map_err(|error| Error::io("remove", &path, error))?;
+            // Later numbers are given again, to other runs.
+            if *number < manifest.next_run && options.background == Background::Threads {
+                let file = io.open(&path, OpenMode::Read);
+                let bytes = file.and_then(|file| file.len()).unwrap_or_default();
+                obsolete_files.add_found(path, bytes);
+            } else {
+                io.remove(&path)
+                    .map_err(|error| Error::io("remove", &path, error))?;
+            }
         }
+        obsolete_files.set_live_bytes(run_bytes(&manifest));
         Ok(Catalog {
             io: Arc::clone(io),
             dir: dir.to_owned(),
             numbers: Arc::new(RunNumbers::new(manifest.next_run)),
             runs,
             manifest,
-            obsolete_files: Arc::new(ObsoleteFiles::new(Arc::clone(io))),
+            obsolete_files: Arc::new(obsolete_files),
             has_failed: false,
             in_doubt: Vec::new(),
             running: RunningCompactions::default(),
@@ -362,6 +372,7 @@ impl Catalog {
             return Err(error.into());
         }
         self.has_failed = false;
+        self.obsolete_files.set_live_bytes(run_bytes(&manifest));
         let named: HashSet<u64> = manifest.runs().map(|run| run.number).collect();
         let before = self.runs.iter().flat_map(KeyspaceRuns::all);
         // The store does not need the added runs of a dropped keyspace, nor runs of range
@@ -474,6 +485,11 @@ fn open_ranges(
     }
     let ranges = needed_ranges(levels, tombstones.iter().map(RangeTombstone::as_ref));
     Ok((runs, ranges))
+}
+
+/// Bytes of all runs that a manifest names.
+fn run_bytes(manifest: &Manifest) -> u64 {
+    manifest.runs().map(|run| run.bytes).sum()
 }
 
 /// The index of a keyspace in a manifest.

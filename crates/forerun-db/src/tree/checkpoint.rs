@@ -12,15 +12,15 @@
 //! Checkpoints copy the store's own files this way, and restoring a backup does the same. Opening
 //! rejects a directory without `FORMAT` as not a store, so an interrupted copy is never opened.
 
-use forerun_core::sync::atomic::AtomicBool;
+use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::io::replace::replace_file;
-use crate::io::{Io, IoFile, Linked, OpenMode, link, read_pieces, write_all_at};
+use crate::io::{Io, IoFile, Linked, OpenMode, link};
 use crate::store_dir;
-use crate::tree::limiter;
+use crate::tree::file_copy::{CopyPages, Meter, copy};
 use crate::tree::manifest::{Manifest, RunRecord};
 use crate::wal::clean_shutdown::{self, CleanShutdown};
 use crate::wal::log_file;
@@ -33,6 +33,13 @@ pub(crate) struct LogEnd {
     pub(crate) segments: Vec<LogPart>,
     /// The sequence number of the last operation in these bytes.
     pub(crate) last_sequence: u64,
+}
+
+impl LogEnd {
+    /// Its size.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|part| part.len).sum()
+    }
 }
 
 /// The part of a segment that belongs to a checkpoint. The segment may be removed meanwhile.
@@ -48,36 +55,38 @@ pub(crate) struct LogPart {
 /// is a copy. The runs must stay until this returns; the log may grow.
 ///
 /// # Errors
-/// As [`make_store`]; [`Error::Closed`] soon after `stop` is set.
+/// As [`make_store`], and those of `meter`.
 pub(crate) fn checkpoint(
     io: &Arc<dyn Io>,
     dir: &Path,
     into: &Path,
     manifest: &Manifest,
     log: &LogEnd,
-    stop: &AtomicBool,
+    meter: &mut Meter<'_>,
 ) -> Result<()> {
+    let meter = RefCell::new(meter);
     make_store(
         io,
         into,
         manifest,
         |io, run| {
             let (from, to) = (run::path(dir, run.number), run::path(into, run.number));
-            limiter::check(stop)?;
+            let mut meter = meter.borrow_mut();
+            meter.check()?;
             match link(io, &from, &to).map_err(|error| Error::io("link", &from, error))? {
-                Linked::Yes => Ok(()),
+                Linked::Yes => meter.skip(run.bytes),
                 Linked::Unsupported => {
                     let source = io
                         .open(&from, OpenMode::Read)
                         .map_err(|error| Error::io("open", &from, error))?;
-                    copy_start(&*source, &from, io, &to, run.bytes, stop)
+                    copy_to((&*source, &from), io, &to, run.bytes, &mut meter)
                 }
             }
         },
         |io| {
             for LogPart { number, file, len } in &log.segments {
                 let (from, to) = (log_file::path(dir, *number), log_file::path(into, *number));
-                copy_start(&**file, &from, io, &to, *len, stop)?;
+                copy_to((&**file, &from), io, &to, *len, &mut meter.borrow_mut())?;
             }
             let Some(last) = log.segments.last() else {
                 return Ok(());
@@ -141,22 +150,12 @@ pub(crate) fn make_store(
     made
 }
 
-/// Copies the first bytes of a file, durably.
-fn copy_start(
-    source: &dyn IoFile,
-    from: &Path,
+fn copy_to(
+    from: (&dyn IoFile, &Path),
     io: &dyn Io,
     to: &Path,
     len: u64,
-    stop: &AtomicBool,
+    meter: &mut Meter<'_>,
 ) -> Result<()> {
-    let copy = io
-        .open(to, OpenMode::CreateEmpty)
-        .map_err(|error| Error::io("create", to, error))?;
-    let unread = |error| Error::io("copy", from, error);
-    read_pieces(source, len, unread, |piece, offset| {
-        limiter::check(stop)?;
-        write_all_at(&*copy, piece, offset).map_err(|error| Error::io("write", to, error))
-    })?;
-    copy.sync().map_err(|error| Error::io("sync", to, error))
+    copy(from, io, to, CopyPages::Drop, len, meter).map(drop)
 }

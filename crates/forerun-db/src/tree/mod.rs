@@ -14,6 +14,7 @@
 //!   merge.rs       merges cursors; scan_limit.rs: where a scan needs no more of them
 //!   retain.rs      decides which versions to keep
 //!   build.rs       writes versions to runs; limiter.rs limits how fast
+//!   file_copy.rs   copies files within the same limit
 //!   pick/          picks the next compaction; compact.rs runs it
 //!   place.rs       chooses the levels of ingested runs
 //!   pending_edits.rs  edits to install; removes their files if they are not installed
@@ -31,6 +32,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod compact;
 #[cfg(test)]
 mod damage_tests;
+pub(crate) mod file_copy;
 #[cfg(test)]
 mod index_damage_tests;
 pub(crate) mod key_bounds;

@@ -43,7 +43,7 @@ impl OpenSegment {
     pub(crate) fn rewrite(&self) -> Result<(), Failure> {
         let not_written = |op| move |error| Failure::NotWritten(Error::io(op, &self.path, error));
         read_pieces(
-            &*self.file,
+            |buffer, offset| self.file.read_at(buffer, offset),
             self.len,
             not_written("read"),
             |bytes, offset| write_all_at(&*self.file, bytes, offset).map_err(not_written("write")),

@@ -95,6 +95,10 @@ impl Io for HookIo {
     fn boot_id(&self) -> Option<u128> {
         self.inner.boot_id()
     }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        self.inner.free_bytes(dir)
+    }
 }
 
 struct HookFile {
@@ -116,6 +120,14 @@ impl IoFile for HookFile {
 
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_cached_at(buffer, offset)
+    }
+
+    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_once_at(buffer, offset)
+    }
+
+    fn invalidate_cache(&self) -> io::Result<()> {
+        self.file.invalidate_cache()
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

@@ -393,6 +393,11 @@ impl Io for SimIo {
         self.disk.boot_id()
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        self.enter(CallKind::Read, dir);
+        self.record_failure(CallKind::Read, dir, self.disk.free_bytes(dir))
+    }
+
     fn unix_time_s(&self) -> u64 {
         self.clock.at(runtime::elapsed())
     }
@@ -435,6 +440,16 @@ impl IoFile for SimFile {
 
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.read(buffer, |buffer| self.file.read_cached_at(buffer, offset))
+    }
+
+    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read(buffer, |buffer| self.file.read_once_at(buffer, offset))
+    }
+
+    fn invalidate_cache(&self) -> io::Result<()> {
+        self.io.enter(CallKind::Read, &self.path);
+        let dropped = self.file.invalidate_cache();
+        self.io.record_failure(CallKind::Read, &self.path, dropped)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

@@ -344,6 +344,14 @@ impl Io for FaultIo {
     }
 
     // Has no number, as it neither reads nor changes bytes or names.
+    fn free_bytes(&self, _: &Path) -> io::Result<Option<u64>> {
+        let disk = self.lock();
+        disk.check_power()?;
+        let capacity = disk.capacity_bytes;
+        Ok(capacity.map(|bytes| bytes.saturating_sub(disk.used_bytes())))
+    }
+
+    // As above.
     fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
         let disk = self.lock();
         disk.check_power()?;
@@ -402,6 +410,12 @@ impl IoFile for FaultFile {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         Ok(disk.read(self.inode, buffer, offset))
+    }
+
+    fn invalidate_cache(&self) -> io::Result<()> {
+        self.io
+            .enter("drop what is cached of", &self.path)
+            .map(drop)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {

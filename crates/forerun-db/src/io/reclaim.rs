@@ -1,0 +1,232 @@
+//! Makes room when the disk is full, and then tries again.
+//!
+//! ```text
+//!   log, runs, manifest, copies ──write──> ReclaimIo ──write──> disk: full
+//!                                              ├─ reclaim ──> removes the obsolete files that wait
+//!                                              └─ write ────> disk
+//! ```
+//!
+//! What could be removed at any time must not be the reason why a write fails.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use forerun_core::sync::OnceLock;
+
+use super::{FileId, Io, IoFile, OpenMode};
+
+/// Removes what is not needed. Returns whether there was anything.
+type ReclaimFn = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// A file system whose calls that fail for lack of space are repeated as long as space is found.
+#[derive(Clone)]
+pub(crate) struct ReclaimIo {
+    io: Arc<dyn Io>,
+    reclaim: Arc<OnceLock<ReclaimFn>>,
+}
+
+struct ReclaimFile {
+    file: Box<dyn IoFile>,
+    io: ReclaimIo,
+}
+
+impl ReclaimIo {
+    pub(crate) fn new(io: Arc<dyn Io>) -> ReclaimIo {
+        ReclaimIo {
+            io,
+            reclaim: Arc::default(),
+        }
+    }
+
+    /// Sets, once, what makes room.
+    pub(crate) fn reclaim_with(&self, reclaim: impl Fn() -> bool + Send + Sync + 'static) {
+        // A second call changes nothing.
+        let _ = self.reclaim.set(Box::new(reclaim));
+    }
+
+    fn retry<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match call() {
+                Err(error) if is_full(&error) && self.reclaim.get().is_some_and(|of| of()) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+impl fmt::Debug for ReclaimIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.io.fmt(f)
+    }
+}
+
+impl fmt::Debug for ReclaimFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}
+
+impl Io for ReclaimIo {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        let file = self.retry(|| self.io.open(path, mode))?;
+        Ok(match mode {
+            OpenMode::Read | OpenMode::ReadImmutable => file,
+            OpenMode::ReadWrite | OpenMode::Create | OpenMode::CreateEmpty => {
+                let io = self.clone();
+                Box::new(ReclaimFile { file, io })
+            }
+        })
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        self.io.list(dir)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.retry(|| self.io.create_dir(path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.retry(|| self.io.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.io.remove(path)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.retry(|| self.io.link(from, to))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.io.sync_dir(dir)
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        self.io.boot_id()
+    }
+
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        self.io.absolute(path)
+    }
+
+    fn open_dir(&self, dir: &Path) -> io::Result<Option<Arc<dyn Io>>> {
+        let opened = self.io.open_dir(dir)?;
+        Ok(opened.map(|io| -> Arc<dyn Io> {
+            let reclaim = Arc::clone(&self.reclaim);
+            Arc::new(ReclaimIo { io, reclaim })
+        }))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        self.io.free_bytes(dir)
+    }
+
+    fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
+        self.io.file_id(path)
+    }
+
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
+        self.io.canonicalize(path)
+    }
+
+    fn opened_by(&self, path: &Path) -> Vec<u32> {
+        self.io.opened_by(path)
+    }
+
+    fn unix_time_s(&self) -> u64 {
+        self.io.unix_time_s()
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.io.monotonic()
+    }
+}
+
+impl IoFile for ReclaimFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
+
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_cached_at(buffer, offset)
+    }
+
+    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_once_at(buffer, offset)
+    }
+
+    fn invalidate_cache(&self) -> io::Result<()> {
+        self.file.invalidate_cache()
+    }
+
+    fn openings(&self) -> u64 {
+        self.file.openings()
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.io.retry(|| self.file.write_at(bytes, offset))
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.io.retry(|| self.file.set_len(len))
+    }
+
+    // Not repeated: after a failed sync, another one would prove nothing.
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        self.file.try_lock()
+    }
+
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        self.file.try_lock_shared()
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.file.id()
+    }
+
+    fn shared(&self) -> Option<Arc<File>> {
+        self.file.shared()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::fault::FaultIo;
+    use crate::io::write_all_at;
+
+    #[test]
+    fn a_write_fails_for_lack_of_space_only_once_nothing_can_be_removed() {
+        let disk = FaultIo::new();
+        disk.write("/old", &[7; 50]);
+        disk.set_capacity_bytes(Some(100));
+        let io = ReclaimIo::new(Arc::new(disk.clone()));
+        let file = io.open("/a".as_ref(), OpenMode::Create).unwrap();
+        let full = |written: io::Result<()>| is_full(&written.unwrap_err());
+        assert!(full(write_all_at(&*file, &[1; 80], 0)));
+        let removed = disk.clone();
+        io.reclaim_with(move || removed.remove("/old".as_ref()).is_ok());
+        write_all_at(&*file, &[1; 80], 0).unwrap();
+        assert_eq!(disk.files(), [Path::new("/a")]);
+        assert!(full(write_all_at(&*file, &[1; 80], 80)));
+    }
+}
