@@ -89,7 +89,7 @@ impl Backups {
         let from = (run.file(), run.path());
         let checksum = copy::copy(from, &*self.io, &to, named.bytes, meter)?;
         let order = run.order().clone();
-        let checked = Run::open(&*self.io, &to, named.number, order, source.cache);
+        let checked = Run::open_without_filter(&*self.io, &to, named.number, order, source.cache);
         let checked = checked.and_then(|copy| {
             verify_run(&copy, source.stop, &mut VerifyReport::default())?;
             if record_of(&copy) == named {

@@ -1,4 +1,5 @@
-//! The threads that flush, compact and sync the log, and the same work done by the caller.
+//! The threads that flush, compact, load filters and sync the log, and the same work done by the
+//! caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +53,7 @@ impl Workers {
         for (name, task) in compact.chain([("forerun-flush", Task::Flush)]) {
             self.start_one(inner, name, move |worker| worker.run_worker(name, task))?;
         }
+        self.start_one(inner, "forerun-load", Inner::run_loader)?;
         if let Some(commit) = inner.write_path.commit() {
             let log = Arc::clone(commit.unsynced());
             self.log = Some(Arc::clone(&log));
@@ -100,7 +102,7 @@ impl Inner {
                     Task::Compact => self.compact_one()?,
                 };
                 if has_worked {
-                    self.load_filters();
+                    self.tree.filters.note_due();
                 }
                 Ok(has_worked)
             });
@@ -145,12 +147,6 @@ impl Inner {
         if catalog.running().is_empty() {
             self.work.clear(Task::Compact, seen);
         }
-    }
-
-    /// Loads filters that did not fit into memory before.
-    pub(super) fn load_filters(&self) {
-        let _one_at_a_time = self.tree.lock_filters();
-        self.keyspaces.load().load_filters();
     }
 
     /// How soon to look for what becomes due as time passes, without an event.
@@ -204,7 +200,6 @@ impl Inner {
             } else {
                 return Ok(None);
             };
-            self.load_filters();
             Ok(Some(done))
         })?;
         if let Some(task) = done {

@@ -220,12 +220,13 @@ impl Inner {
             .any(|keyspace| self.compaction_score_of(keyspace) >= 1.0)
     }
 
-    /// Waits until there is nothing to flush or compact and obsolete files are deleted. Writes the
-    /// manifest again if that failed, and evicts cached pages beyond their budget, unless readers
-    /// hold them.
+    /// Waits until there is nothing to flush, compact or load and obsolete files are deleted.
+    /// Writes the manifest again if that failed, and evicts cached pages beyond their budget, unless
+    /// readers hold them.
     pub(super) fn wait_idle(&self) -> Result<()> {
         if self.check_access().is_err() {
-            // A read-only store never has work in progress.
+            // A read-only store never has other work, and no thread for this.
+            self.load_filters();
             return Ok(());
         }
         let asked = time::now();
@@ -257,7 +258,10 @@ impl Inner {
         // is done.
         drop(self.tree.lock_flushing());
         drop(self.tree.lock_picking());
-        drop(self.tree.lock_filters());
+        match self.options.background {
+            Background::Threads => self.wait_until(|| Ok(self.tree.filters.is_idle()))?,
+            Background::Caller => self.load_filters(),
+        }
         // Runs that only a failed manifest names are kept until a manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;

@@ -24,7 +24,8 @@ impl Inner {
     pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
         self.flush_all()?;
         self.guard("compacting", || self.merge_all(keyspaces))?;
-        self.load_filters();
+        self.tree.filters.note_due();
+        self.work.notify();
         Ok(())
     }
 

@@ -61,8 +61,9 @@ impl Db {
         inner.compact_all(&keyspaces)
     }
 
-    /// Waits until no memtable waits to be flushed, no compaction is due, and obsolete files are
-    /// deleted, except those that a reader still holds. Entries in the active memtable stay there:
+    /// Waits until no memtable waits to be flushed, no compaction is due, obsolete files are deleted,
+    /// except those that a reader still holds, and the indexes and filters of runs are in memory, as
+    /// far as [`Options::cache_bytes`](crate::Options::cache_bytes) allows it. Entries in the active memtable stay there:
     /// call [`flush`](Self::flush) first to write them out. While other threads keep writing, this
     /// may not return.
     ///

@@ -22,6 +22,7 @@
 //! - `tree.rs`: the manifest, and the locks under which runs change.
 //! - `write_controller.rs`: the rate of writes. `snapshots.rs`: the live snapshots.
 //! - `directory.rs`: the right to change the directory, which stays locked while anyone has it.
+//! - `filter_loading.rs`: which indexes and filters are loaded, and when.
 //! - `background_work.rs`: how threads wait for each other. `background.rs`: the threads that
 //!   flush and compact; `backoff.rs`: when failed work is retried. `running_compaction.rs`: what a
 //!   thread holds while it compacts; `full_compaction.rs`: compaction of everything on request.
@@ -69,6 +70,7 @@ mod cursor_pool;
 mod dead_ranges;
 mod dead_walk;
 mod directory;
+mod filter_loading;
 mod flush;
 mod full_compaction;
 mod held_memory;
@@ -202,6 +204,13 @@ struct Inner {
 
 impl Db {
     /// Opens the store in a directory, or creates one there, and replays its log.
+    ///
+    /// Of each run it reads and verifies only both ends, with several threads, and checks that it
+    /// is the one that the store last had. Pages are verified when they are read. Indexes and
+    /// filters are loaded afterwards: in the background, the newest level first, or by lookups that
+    /// need them, as with [`Background::Caller`](crate::Background) and
+    /// [`Access::ReadOnly`](crate::Access). [`wait_idle`](Self::wait_idle) waits for them. A damaged
+    /// one is logged and not used.
     ///
     /// ```
     /// use forerun_db::{Db, Error, Options};

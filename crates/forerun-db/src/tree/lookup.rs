@@ -70,6 +70,9 @@ fn multi_get_in_flight<const W: usize>(
                 on_result(first + position, found);
             });
         }
+        for run in searches.unloaded.drain(..) {
+            run.load_for_lookups();
+        }
     }
 }
 
@@ -82,6 +85,8 @@ struct Searches<'g> {
     runs: Vec<&'g Run>,
     /// Where each key's runs end.
     ends: Vec<u32>,
+    /// Runs whose index or filter is to be loaded.
+    unloaded: Vec<&'g Run>,
 }
 
 impl<'g> Searches<'g> {
@@ -99,6 +104,14 @@ impl<'g> Searches<'g> {
         self.positions.push(position as u32);
         self.runs.extend_from_slice(runs);
         self.ends.push(self.runs.len() as u32);
+    }
+
+    /// Notes a run whose index or filter is to be loaded.
+    #[cold]
+    fn note_unloaded(&mut self, run: &'g Run) {
+        if !self.unloaded.iter().any(|of| std::ptr::eq(*of, run)) {
+            self.unloaded.push(run);
+        }
     }
 
     fn runs(&self, at: usize) -> &[&'g Run] {
@@ -158,7 +171,9 @@ fn find_records<'t>(
         runs.clear();
         for (key, end) in keys.iter().zip(&mut ends) {
             for run in tree.candidates(key.key) {
-                run.prefetch_probe(key.hash);
+                if run.prefetch_probe(key.hash) {
+                    searches.note_unloaded(run);
+                }
                 runs.push(run);
             }
             *end = runs.len();
@@ -249,7 +264,9 @@ pub(crate) fn get<T>(
 ) -> Result<T> {
     let candidates = tree.candidates(key.key);
     for run in candidates.clone() {
-        run.prefetch_probe(key.hash);
+        if run.prefetch_probe(key.hash) {
+            run.load_for_lookups();
+        }
     }
     let pin = cache::pin();
     let reads = context.reads(&pin);
