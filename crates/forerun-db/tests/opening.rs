@@ -127,7 +127,12 @@ fn many_runs_open_with_few_reads_and_descriptors_by_several_threads() {
         let db = open(&io, &options).unwrap();
         let seen = io.seen();
         let runs = loaded(&db).runs as u64;
-        assert!(runs > 150 && seen.opened == runs, "{runs} runs: {seen:?}");
+        // Between its reads, a file may be closed for another one.
+        let opened = runs..=runs + runs / 8;
+        assert!(
+            runs > 140 && opened.contains(&seen.opened),
+            "{runs} runs: {seen:?}"
+        );
         // The tail, the head, and a root that is not in the tail.
         assert!((2 * runs..=3 * runs).contains(&seen.reads), "{seen:?}");
         let bytes = seen.read_bytes / runs;
@@ -166,9 +171,7 @@ fn a_small_run_is_loaded_by_its_first_lookup_and_a_large_one_by_later_ones() {
             let keys = [[0, 0, 1, 1], [0, 0, 1, 3]];
             match is_batch {
                 true => db.multi_get(&keys, &mut Values::new()).unwrap(),
-                false => {
-                    keys.map(|key| db.get(key).unwrap());
-                }
+                false => keys.iter().for_each(|key| drop(db.get(key).unwrap())),
             }
         };
         let mut lookups = 0;
