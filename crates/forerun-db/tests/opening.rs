@@ -169,9 +169,10 @@ fn a_small_run_is_loaded_by_its_first_lookup_and_a_large_one_by_later_ones() {
         // Each of these keys is in the range of two runs.
         let look_up = || {
             let keys = [[0, 0, 1, 1], [0, 0, 1, 3]];
-            match is_batch {
-                true => db.multi_get(&keys, &mut Values::new()).unwrap(),
-                false => keys.iter().for_each(|key| drop(db.get(key).unwrap())),
+            if is_batch {
+                db.multi_get(&keys, &mut Values::new()).unwrap();
+            } else {
+                keys.iter().for_each(|key| drop(db.get(key).unwrap()));
             }
         };
         let mut lookups = 0;

@@ -68,9 +68,10 @@ pub(crate) fn open_runs(
     let opened = in_order(named.len(), threads(options, named.len()), |at| {
         let (record, order, holds_ranges) = named[at];
         let run = open_run(io, dir, record, order, cache)?;
-        let tombstones = match holds_ranges {
-            true => read_range_run(&run)?,
-            false => Vec::new(),
+        let tombstones = if holds_ranges {
+            read_range_run(&run)?
+        } else {
+            Vec::new()
         };
         Ok((run, tombstones))
     })?;

@@ -16,9 +16,10 @@ fn results_come_in_order_and_of_several_failures_the_first_is_returned() {
                 let made = Mutex::new(Vec::new());
                 let result = in_order(200, threads, |at| {
                     made.lock().unwrap().push(at);
-                    match failing.contains(&at) {
-                        true => Err(failure(at)),
-                        false => Ok(2 * at),
+                    if failing.contains(&at) {
+                        Err(failure(at))
+                    } else {
+                        Ok(2 * at)
                     }
                 });
                 let mut made = made.into_inner().unwrap();
