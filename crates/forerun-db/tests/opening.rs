@@ -284,10 +284,10 @@ fn a_damaged_index_or_filter_is_never_believed_and_a_repair_writes_it_again() {
                 let found = loaded(&db);
                 assert!(found.indexed < found.runs || at < index);
                 let problems = db.verify().unwrap().problems;
-                assert!(
-                    matches!(&problems[..], [Error::CorruptFile { path: named, .. }] if *named == path),
-                    "{problems:?}"
-                );
+                let [Error::CorruptFile { path: named, .. }] = &problems[..] else {
+                    panic!("{problems:?}");
+                };
+                assert_eq!(*named, path);
                 db.close().unwrap();
                 let io: Arc<dyn Io> = Arc::new(io);
                 let repaired = repair_with_io(Arc::clone(&io), STORE, &options).unwrap();

@@ -221,8 +221,8 @@ impl Inner {
     }
 
     /// Waits until there is nothing to flush, compact or load and obsolete files are deleted.
-    /// Writes the manifest again if that failed, and evicts cached pages beyond their budget, unless
-    /// readers hold them.
+    /// Writes the manifest again if that failed, and evicts cached pages beyond their budget,
+    /// unless readers hold them.
     pub(super) fn wait_idle(&self) -> Result<()> {
         if self.check_access().is_err() {
             // A read-only store never has other work, and no thread for this.

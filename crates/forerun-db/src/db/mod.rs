@@ -209,8 +209,8 @@ impl Db {
     /// is the one that the store last had. Pages are verified when they are read. Indexes and
     /// filters are loaded afterwards: in the background, the newest level first, or by lookups that
     /// need them, as with [`Background::Caller`](crate::Background) and
-    /// [`Access::ReadOnly`](crate::Access). [`wait_idle`](Self::wait_idle) waits for them. A damaged
-    /// one is logged and not used.
+    /// [`Access::ReadOnly`](crate::Access). [`wait_idle`](Self::wait_idle) waits for them. A
+    /// damaged one is logged and not used.
     ///
     /// ```
     /// use forerun_db::{Db, Error, Options};
