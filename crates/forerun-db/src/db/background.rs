@@ -102,7 +102,7 @@ impl Inner {
                     Task::Compact => self.compact_one()?,
                 };
                 if has_worked {
-                    self.tree.filters.note_due();
+                    self.load_filters_after_change();
                 }
                 Ok(has_worked)
             });
@@ -200,6 +200,7 @@ impl Inner {
             } else {
                 return Ok(None);
             };
+            self.load_filters_after_change();
             Ok(Some(done))
         })?;
         if let Some(task) = done {

@@ -225,9 +225,8 @@ impl Inner {
     /// unless readers hold them.
     pub(super) fn wait_idle(&self) -> Result<()> {
         if self.check_access().is_err() {
-            // A read-only store never has other work, and no thread for this.
-            self.load_filters();
-            return Ok(());
+            // A read-only store never has other work.
+            return self.load_filters_and_wait();
         }
         let asked = time::now();
         for keyspace in self.keyspaces.load().iter() {
@@ -258,10 +257,7 @@ impl Inner {
         // is done.
         drop(self.tree.lock_flushing());
         drop(self.tree.lock_picking());
-        match self.options.background {
-            Background::Threads => self.wait_until(|| Ok(self.tree.filters.is_idle()))?,
-            Background::Caller => self.load_filters(),
-        }
+        self.load_filters_and_wait()?;
         // Runs that only a failed manifest names are kept until a manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;

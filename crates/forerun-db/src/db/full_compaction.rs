@@ -24,8 +24,7 @@ impl Inner {
     pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
         self.flush_all()?;
         self.guard("compacting", || self.merge_all(keyspaces))?;
-        self.tree.filters.note_due();
-        self.work.notify();
+        self.load_filters_after_change();
         Ok(())
     }
 

@@ -272,6 +272,7 @@ impl Db {
     }
 
     fn start(open: impl FnOnce() -> Result<Inner>) -> Result<Db> {
+        let open = || open().inspect(Inner::load_filters_at_opening);
         let inner = Arc::new(panics::catch("opening a store", open)?);
         inner.note_pressure();
         let workers = Workers::start(&inner)?;

@@ -1,24 +1,17 @@
-//! The index and the filter of an open run, in memory once lookups need them.
+//! The index and the filter of an open run, in memory once they are loaded.
 //!
 //! ```text
 //!   opened ── neither: lookups search the pages ──> index, or else filter: until the run is closed
-//!                │                                    ^ read once, if it fits the cache's budget
-//!                └─ these have read as many bytes ────┘
-//!                   as the index has
+//!                                              ^ read once, if it fits the cache's budget
 //! ```
 //!
-//! A lookup of one key reads a page, and an index may have megabytes. So the first lookups do not
-//! load it. Each counts the leaf that it may read in vain, and the one with which the count reaches
-//! the size of the index or filter loads it. Whatever lookups follow, this reads at most twice the
-//! bytes of the better choice: to load at once, or never.
-//!
-//! Only one thread loads at a time. Lookups do not wait for it. If there is no space or the read
-//! fails, lookups try again when they have searched as much again as before.
+//! Lookups use what is in memory and load nothing: the store decides when (`db/filter_loading.rs`).
+//! A load that has failed is tried again later, each time after twice as long.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
-use forerun_core::sync::atomic::{AtomicU64, Ordering};
-use forerun_core::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use forerun_core::sync::{Arc, Mutex, OnceLock, PoisonError, time};
 
 use super::ends::read_part;
 use super::filter::Filter;
@@ -51,20 +44,26 @@ pub(super) struct IndexAndFilter {
     /// The same, if the index is not in memory.
     filter: OnceLock<Option<(Filter, Charge)>>,
     /// Held while one of them is read.
-    loading: Mutex<()>,
-    /// Bytes of pages that lookups may have read for lack of both. Relaxed, as the next: a lookup
-    /// that is not counted only delays the load.
-    searched_bytes: AtomicU64,
-    /// At how many a lookup loads them.
-    due_bytes: AtomicU64,
+    loading: Mutex<Option<Failing>>,
 }
+
+/// Loads that have failed, and none has succeeded since.
+#[derive(Debug)]
+struct Failing {
+    attempts: u32,
+    retry_at: Instant,
+}
+
+/// How long a load is not tried again after it failed first, and the most.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const DELAY_MAX: Duration = Duration::from_secs(600);
 
 impl IndexAndFilter {
     /// Those of a run with this footer, not loaded.
     pub(super) fn new(footer: &Footer, cache: &Arc<PageCache>) -> IndexAndFilter {
         let index_range = footer.index_offset..footer.meta_offset;
         let filter_range = footer.filter_offset..footer.index_offset;
-        let due_bytes = plain_len(&index_range).max(plain_len(&filter_range));
+        let is_empty = plain_len(&index_range) == 0 && plain_len(&filter_range) == 0;
         // A run with neither has nothing to load.
         let none = || {
             cache
@@ -72,16 +71,15 @@ impl IndexAndFilter {
                 .map(|charge| (Filter::default(), charge))
         };
         IndexAndFilter {
-            filter: match due_bytes {
-                0 => OnceLock::from(none()),
-                _ => OnceLock::new(),
+            filter: if is_empty {
+                OnceLock::from(none())
+            } else {
+                OnceLock::new()
             },
             index: OnceLock::new(),
             index_range,
             filter_range,
-            loading: Mutex::new(()),
-            searched_bytes: AtomicU64::new(0),
-            due_bytes: AtomicU64::new(due_bytes as u64),
+            loading: Mutex::new(None),
         }
     }
 
@@ -107,27 +105,6 @@ impl IndexAndFilter {
     fn is_settled(&self) -> bool {
         self.index().is_some() || self.filter.get().is_some()
     }
-
-    /// Counts a lookup that searches the pages for lack of both. Returns whether it should load
-    /// them.
-    #[cold]
-    fn note_search(&self, page_bytes: u32) -> bool {
-        let searched = self.searched_bytes.load(Ordering::Relaxed);
-        let searched = searched.saturating_add(u64::from(page_bytes));
-        self.searched_bytes.store(searched, Ordering::Relaxed);
-        searched >= self.due_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Notes the result of a load: until when lookups do not try again.
-    fn note_attempt(&self) {
-        let due = if self.is_settled() {
-            u64::MAX
-        } else {
-            let searched = self.searched_bytes.load(Ordering::Relaxed);
-            searched.saturating_mul(2)
-        };
-        self.due_bytes.store(due, Ordering::Relaxed);
-    }
 }
 
 impl Run {
@@ -143,18 +120,14 @@ impl Run {
         }
     }
 
-    /// Prefetches the line that [`probe`](Self::probe) reads. Returns whether neither index nor
-    /// filter is in memory and the caller should [load](Self::load_for_lookups) one of them.
+    /// Prefetches the line that [`probe`](Self::probe) reads.
     #[inline(always)]
-    pub(crate) fn prefetch_probe(&self, hash: u64) -> bool {
+    pub(crate) fn prefetch_probe(&self, hash: u64) {
         if let Some(index) = self.index() {
             index.prefetch(hash);
         } else if let Some(filter) = self.index_and_filter().filter() {
             filter.prefetch(hash);
-        } else {
-            return self.index_and_filter().note_search(self.meta().page_bytes);
         }
-        false
     }
 
     /// The index, if it is in memory.
@@ -168,7 +141,7 @@ impl Run {
         self.index().is_some() || self.index_and_filter().filter().is_some()
     }
 
-    /// Whether [`load_filter`](Self::load_filter) has anything to load.
+    /// Whether [`load_filter_if_due`](Self::load_filter_if_due) has anything to load.
     pub(crate) fn may_load(&self) -> bool {
         let state = self.index_and_filter();
         let may_load_index = self.index_bytes() > 0 && state.index.get().is_none();
@@ -244,43 +217,54 @@ impl Run {
         Ok(())
     }
 
-    /// Loads the index, or else the filter, if neither is in memory and the cache's budget has
-    /// space for it. What is damaged is reported and not used. Waits for another thread that loads
-    /// them.
+    /// Loads the index, or else the filter, if it is not in memory and the cache's budget has space
+    /// for it. What is damaged is reported and not used. Waits for another thread that loads them.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::OutOfMemory`]. The run remains usable.
+    #[cfg(test)]
     pub(crate) fn load_filter(&self) -> Result<()> {
-        let loading = &self.index_and_filter().loading;
-        // The lock guards no data.
-        let _loading = loading.lock().unwrap_or_else(PoisonError::into_inner);
         self.load_either()
     }
 
-    /// [`load_filter`](Self::load_filter) for lookups that have searched without them for long
-    /// enough. Does nothing while another thread loads them. Do not call this while pinned.
-    #[cold]
-    pub(crate) fn load_for_lookups(&self) {
-        let state = self.index_and_filter();
-        let _loading = match state.loading.try_lock() {
-            Ok(loading) => loading,
-            // As above.
-            Err(TryLockError::Poisoned(loading)) => loading.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        if let Err(error) = self.load_either() {
-            tracing::warn!(%error, "a run stays without index and filter for now");
+    /// Loads the index, or else the filter, if it is not in memory and the cache's budget has space
+    /// for it. What is damaged is reported and not used. After a failure, tries again only once
+    /// some time has passed, or if `retries_now`. The first of several failures is logged. Waits
+    /// for another thread that loads them.
+    pub(crate) fn load_filter_if_due(&self, retries_now: bool) {
+        let loading = &self.index_and_filter().loading;
+        // A panic leaves what was noted before.
+        let mut failing = loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = time::now();
+        if !retries_now && failing.as_ref().is_some_and(|of| now < of.retry_at) {
+            return;
         }
-        state.note_attempt();
+        *failing = self.load_either().err().map(|error| {
+            let attempts = failing.as_ref().map_or(0, |of| of.attempts);
+            if attempts == 0 {
+                tracing::warn!(%error, "a run stays without its index or filter for now");
+            }
+            let delay = FIRST_DELAY.saturating_mul(1 << attempts.min(20));
+            Failing {
+                attempts: attempts.saturating_add(1),
+                retry_at: now + delay.min(DELAY_MAX),
+            }
+        });
     }
 
-    /// Under the lock.
+    /// One thread at a time calls this.
     fn load_either(&self) -> Result<()> {
-        self.load_index()?;
-        let state = self.index_and_filter();
-        if state.is_settled() {
-            return Ok(());
-        }
+        // Without the index, lookups need the filter, whatever the reason.
+        let index = self.load_index();
+        let filter = if self.index_and_filter().is_settled() {
+            Ok(())
+        } else {
+            self.load_only_filter()
+        };
+        index.and(filter)
+    }
+
+    fn load_only_filter(&self) -> Result<()> {
         let Some(charge) = self.slots().cache().try_charge(self.filter_bytes()) else {
             return Ok(());
         };
@@ -293,7 +277,7 @@ impl Run {
             Err(error) => return Err(error),
         };
         // No other thread loads it.
-        let _ = state.filter.set(filter);
+        let _ = self.index_and_filter().filter.set(filter);
         Ok(())
     }
 

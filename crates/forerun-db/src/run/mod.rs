@@ -16,7 +16,7 @@
 //!   meta.rs            metadata, header, footer
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
 //!   reader.rs          opens a file as a run; ends.rs reads both its ends, line_aligned.rs is memory
-//!   index_and_filter.rs  loads the index or the filter when lookups need them
+//!   index_and_filter.rs  loads the index or else the filter
 //!   obsolete_files.rs  removes files of obsolete runs
 //!   leaf_places.rs     where verified leaves are in the file
 //!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found,

@@ -3,7 +3,7 @@
 //! ```text
 //!   ends.rs                header, dictionary, metadata, footer    read and checked on open, kept
 //!                          root                                    while the run is open
-//!   index_and_filter.rs    index, or else filter                   loaded when lookups need them
+//!   index_and_filter.rs    index, or else filter                   loaded later
 //!   pages below the root                                           read on demand, kept by the cache
 //! ```
 
@@ -78,8 +78,8 @@ impl Run {
     }
 
     /// [`open`](Self::open) that neither reads nor checks the filter and the index:
-    /// [`load_filter`](Self::load_filter) does, and so do lookups that need them. A run with damage
-    /// to them still has all of its entries.
+    /// [`load_filter_if_due`](Self::load_filter_if_due) does. A run with damage to them still has
+    /// all of its entries.
     pub(crate) fn open_without_filter(
         io: &dyn Io,
         path: &Path,

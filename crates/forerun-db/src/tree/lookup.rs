@@ -70,9 +70,6 @@ fn multi_get_in_flight<const W: usize>(
                 on_result(first + position, found);
             });
         }
-        for run in searches.unloaded.drain(..) {
-            run.load_for_lookups();
-        }
     }
 }
 
@@ -85,8 +82,6 @@ struct Searches<'g> {
     runs: Vec<&'g Run>,
     /// Where each key's runs end.
     ends: Vec<u32>,
-    /// Runs whose index or filter is to be loaded.
-    unloaded: Vec<&'g Run>,
 }
 
 impl<'g> Searches<'g> {
@@ -104,14 +99,6 @@ impl<'g> Searches<'g> {
         self.positions.push(position as u32);
         self.runs.extend_from_slice(runs);
         self.ends.push(self.runs.len() as u32);
-    }
-
-    /// Notes a run whose index or filter is to be loaded.
-    #[cold]
-    fn note_unloaded(&mut self, run: &'g Run) {
-        if !self.unloaded.iter().any(|of| std::ptr::eq(*of, run)) {
-            self.unloaded.push(run);
-        }
     }
 
     fn runs(&self, at: usize) -> &[&'g Run] {
@@ -171,9 +158,7 @@ fn find_records<'t>(
         runs.clear();
         for (key, end) in keys.iter().zip(&mut ends) {
             for run in tree.candidates(key.key) {
-                if run.prefetch_probe(key.hash) {
-                    searches.note_unloaded(run);
-                }
+                run.prefetch_probe(key.hash);
                 runs.push(run);
             }
             *end = runs.len();
@@ -264,9 +249,7 @@ pub(crate) fn get<T>(
 ) -> Result<T> {
     let candidates = tree.candidates(key.key);
     for run in candidates.clone() {
-        if run.prefetch_probe(key.hash) {
-            run.load_for_lookups();
-        }
+        run.prefetch_probe(key.hash);
     }
     let pin = cache::pin();
     let reads = context.reads(&pin);
