@@ -9,6 +9,8 @@
 //! Opening reads only both ends of a file, so a thread mostly waits for the storage. It checks that
 //! the file is the run that the manifest names. Indexes and filters are loaded later.
 
+use std::ops::Range;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,7 +34,9 @@ use crate::{Background, Error, Options, Result};
 const THREADS_MAX: usize = 16;
 
 /// Fewer runs are opened, if the system has them in memory, before another thread has started.
-const RUNS_PER_THREAD: usize = 8;
+const RUNS_PER_THREAD: usize = 2;
+
+const DOING: &str = "opening a store";
 
 /// The runs of a keyspace.
 pub(crate) struct OpenedRuns {
@@ -65,7 +69,9 @@ pub(crate) fn open_runs(
                 .map(|record| (record, order, true)),
         );
     }
-    let opened = in_order(named.len(), threads(options, named.len()), |at| {
+    let mut opened = Vec::new();
+    let mut threads = threads(options, named.len());
+    let open = |at: usize| -> Result<(Arc<Run>, Vec<RangeTombstone>)> {
         let (record, order, holds_ranges) = named[at];
         let run = open_run(io, dir, record, order, cache)?;
         let tombstones = if holds_ranges {
@@ -74,7 +80,15 @@ pub(crate) fn open_runs(
             Vec::new()
         };
         Ok((run, tombstones))
-    })?;
+    };
+    loop {
+        match in_order(opened.len()..named.len(), threads, &open, &mut opened) {
+            // A file that another thread reads cannot be closed for one. Try again without others.
+            Err(error) if threads > 1 && is_out_of_files(&error) => threads = 1,
+            Err(error) => return Err(error),
+            Ok(()) => break,
+        }
+    }
     let mut opened = opened.into_iter();
     let of_keyspace = |(keyspace, order): &(&Keyspace, KeyOrder)| {
         let levels = keyspace.levels.iter().enumerate();
@@ -159,17 +173,22 @@ fn threads(options: &Options, runs: usize) -> usize {
     threads.clamp(1, THREADS_MAX)
 }
 
-/// Calls `make` for each number below `count`, in this thread and others, and returns the results
-/// in order. On an error, returns that of the lowest number that has one; it may not call `make`
-/// for higher ones.
+fn is_out_of_files(error: &Error) -> bool {
+    matches!(error, Error::Io { cause, .. } if open_files::is_out_of_files(cause))
+}
+
+/// Calls `make` for each number, in this thread and others, and adds the results to `into` in
+/// order. On an error, adds those before the lowest number that has one and returns its error; it may not
+/// call `make` for higher ones.
 fn in_order<T: Send>(
-    count: usize,
+    numbers: Range<usize>,
     threads: usize,
     make: impl Fn(usize) -> Result<T> + Sync,
-) -> Result<Vec<T>> {
-    let next = AtomicUsize::new(0);
+    into: &mut Vec<T>,
+) -> Result<()> {
+    let next = AtomicUsize::new(numbers.start);
     // No number from here on is needed any more.
-    let end = AtomicUsize::new(count);
+    let end = AtomicUsize::new(numbers.end);
     let work = || {
         let mut made = Vec::new();
         loop {
@@ -179,7 +198,7 @@ fn in_order<T: Send>(
             if at >= end.load(Ordering::Relaxed) {
                 return made;
             }
-            let result = panics::catch("opening a store", || make(at));
+            let result = panics::catch(DOING, || make(at));
             if result.is_err() {
                 end.fetch_min(at, Ordering::Relaxed);
             }
@@ -194,12 +213,26 @@ fn in_order<T: Send>(
         // If the system has no more threads, fewer do the work.
         let others: Vec<_> = (1..threads).map_while(|_| start().ok()).collect();
         let mut made = work();
-        // `work` catches panics.
-        made.extend(others.into_iter().filter_map(|of| of.join().ok()).flatten());
+        for other in others {
+            // `work` catches panics of `make`. If there are others, nothing is known.
+            made.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
         made
     });
     made.sort_unstable_by_key(|(at, _)| *at);
-    made.into_iter().map(|(_, result)| result).collect()
+    let mut made = made.into_iter();
+    for number in numbers {
+        match made.next() {
+            Some((at, result)) if at == number => into.push(result?),
+            _ => {
+                return Err(Error::Panicked {
+                    doing: DOING,
+                    message: format!("number {number} has no result"),
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,6 +4,16 @@ use forerun_core::sync::Mutex;
 
 use super::*;
 
+/// The results for all numbers below `count`.
+fn all_of<T: Send>(
+    count: usize,
+    threads: usize,
+    make: impl Fn(usize) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let mut made = Vec::new();
+    in_order(0..count, threads, make, &mut made).map(|()| made)
+}
+
 fn failure(at: usize) -> Error {
     Error::corrupt_file(Path::new("run"), at as u64, "it is damaged")
 }
@@ -14,7 +24,7 @@ fn results_come_in_order_and_of_several_failures_the_first_is_returned() {
         for failing in [&[][..], &[0], &[7, 3], &[199], &[50, 51, 198]] {
             for _ in 0..20 {
                 let made = Mutex::new(Vec::new());
-                let result = in_order(200, threads, |at| {
+                let result = all_of(200, threads, |at| {
                     made.lock().unwrap().push(at);
                     if failing.contains(&at) {
                         Err(failure(at))
@@ -45,7 +55,7 @@ fn results_come_in_order_and_of_several_failures_the_first_is_returned() {
 #[test]
 fn after_a_failure_little_more_is_done() {
     let made = AtomicUsize::new(0);
-    let result: Result<Vec<()>> = in_order(1_000_000, 4, |at| {
+    let result: Result<Vec<()>> = all_of(1_000_000, 4, |at| {
         made.fetch_add(1, Ordering::Relaxed);
         Err(failure(at))
     });
@@ -54,7 +64,7 @@ fn after_a_failure_little_more_is_done() {
 
 #[test]
 fn a_panic_in_any_thread_is_an_error() {
-    let result = in_order(100, 4, |at| match at {
+    let result = all_of(100, 4, |at| match at {
         40.. => panic!("number {at}"),
         _ => Ok(at),
     });
@@ -62,6 +72,24 @@ fn a_panic_in_any_thread_is_an_error() {
         Err(Error::Panicked { message, .. }) => assert_eq!(message, "number 40"),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn what_came_before_a_failure_is_kept_and_the_rest_can_follow() {
+    let mut made = vec![0, 1, 2];
+    let fails = AtomicUsize::new(50);
+    let make = |at| {
+        if at == fails.load(Ordering::Relaxed) {
+            Err(failure(at))
+        } else {
+            Ok(at)
+        }
+    };
+    assert!(in_order(3..200, 5, make, &mut made).is_err());
+    assert!(made.iter().copied().eq(0..50));
+    fails.store(usize::MAX, Ordering::Relaxed);
+    in_order(50..200, 1, make, &mut made).unwrap();
+    assert!(made.into_iter().eq(0..200));
 }
 
 #[test]
