@@ -1,5 +1,5 @@
-//! A store with many runs opens with few reads and descriptors. Indexes and filters are loaded when
-//! they are needed, and lookups are right meanwhile.
+//! A store with many runs opens with few reads and descriptors. Indexes and filters are loaded
+//! afterwards, and lookups are right meanwhile.
 
 mod testing;
 
@@ -119,84 +119,175 @@ fn check(db: &Db, first: u32, step: usize, rows: u32) {
 
 #[test]
 fn many_runs_open_with_few_reads_and_descriptors_by_several_threads() {
-    const MAX_OPEN: usize = 32;
     let io = WatchedIo::new(&store(150));
-    for background in [Background::Threads, Background::Caller] {
-        let options = options(background).max_open_files(MAX_OPEN);
+    for (max_open, is_shared) in [(32, true), (3, false), (1, false)] {
+        let options = options(Background::Threads).max_open_files(max_open);
+        io.hold_loader();
         io.reset();
+        // So long that other threads start before one has opened all.
+        io.set_pause(Duration::from_micros(300));
         let db = open(&io, &options).unwrap();
         let seen = io.seen();
+        io.set_pause(Duration::ZERO);
         let runs = loaded(&db).runs as u64;
-        // Between its reads, a file may be closed for another one.
-        let opened = runs..=runs + runs / 8;
-        assert!(
-            runs > 140 && opened.contains(&seen.opened),
-            "{runs} runs: {seen:?}"
-        );
+        assert!(runs > 140);
         // The tail, the head, and a root that is not in the tail.
         assert!((2 * runs..=3 * runs).contains(&seen.reads), "{seen:?}");
         let bytes = seen.read_bytes / runs;
         assert!(bytes < 21 << 10, "{bytes} bytes for each run");
-        assert!(io.open_runs().1 <= MAX_OPEN, "{:?}", io.open_runs());
-        // In the background, all but one have this name.
-        let is_shared = seen.threads.contains("forerun-open");
-        assert_eq!(is_shared, background == Background::Threads, "{seen:?}");
+        assert_eq!(seen.threads.contains("forerun-open"), is_shared, "{seen:?}");
+        if !is_shared {
+            assert_eq!((seen.opened, seen.threads.len()), (runs, 1), "each once");
+        }
+        io.release_loader();
         check(&db, 0, 101, 150 * ROWS);
         db.wait_idle().unwrap();
         assert_eq!(loaded(&db).unfiltered, 0);
         check(&db, 1, 97, 150 * ROWS);
-        assert!(io.open_runs().1 <= MAX_OPEN, "{:?}", io.open_runs());
+        // Besides, the loader and a lookup may each read one.
+        let open_max = io.open_runs().1;
+        assert!(open_max <= max_open.max(3), "{open_max} of {max_open}");
         db.close().unwrap();
         assert_eq!(io.open_runs().0, 0);
     }
 }
 
 #[test]
-fn a_small_run_is_loaded_by_its_first_lookup_and_a_large_one_by_later_ones() {
+fn lookups_load_nothing_and_are_right_before_the_loader_has() {
     let files = store(6);
     let io = WatchedIo::new(&files);
-    let options = options(Background::Caller);
-    let index_bytes = |path: &PathBuf| {
-        let [_, index, meta] = offsets(&files.read(path).unwrap());
-        meta - index
-    };
-    let largest = run_files(&files).iter().map(index_bytes).max().unwrap();
-    assert!(largest > 8 << 10, "{largest}");
-    for is_batch in [false, true] {
+    io.hold_loader();
+    let db = open(&io, &options(Background::Threads)).unwrap();
+    io.wait_until_loader_is_held();
+    for _ in 0..3 {
+        check(&db, 0, 3, 6 * ROWS);
+    }
+    let before = loaded(&db);
+    assert_eq!((before.indexed, before.unfiltered), (0, before.runs));
+    io.release_loader();
+    db.wait_idle().unwrap();
+    let after = loaded(&db);
+    assert_eq!((after.indexed, after.unfiltered), (after.runs, 0));
+    check(&db, 0, 3, 6 * ROWS);
+}
+
+#[test]
+fn without_background_threads_opening_loads_indexes() {
+    let files = store(6);
+    let read_only = options(Background::Threads).access(Access::ReadOnly);
+    for options in [options(Background::Caller), read_only] {
+        let io = WatchedIo::new(&files);
         let db = open(&io, &options).unwrap();
         let at_first = loaded(&db);
-        assert_eq!((at_first.indexed, at_first.unfiltered), (0, at_first.runs));
-        // Each of these keys is in the range of two runs.
-        let look_up = || {
-            let keys = [[0, 0, 1, 1], [0, 0, 1, 3]];
-            if is_batch {
-                db.multi_get(&keys, &mut Values::new()).unwrap();
-            } else {
-                keys.iter().for_each(|key| drop(db.get(key).unwrap()));
-            }
-        };
-        let mut lookups = 0;
-        while loaded(&db).indexed < 2 {
-            look_up();
-            lookups += 2;
-            assert!(lookups < 1000);
-        }
-        // One leaf of 4 KiB is counted for each.
-        let expected = largest.div_ceil(4 << 10);
-        assert!(
-            (2..=expected + 2).contains(&lookups),
-            "{lookups} of {expected}"
-        );
-        look_up();
-        let after = loaded(&db);
-        assert_eq!(after.indexed, 2, "others are not needed");
-        assert_eq!(after.unfiltered, after.runs - 2);
+        assert_eq!((at_first.indexed, at_first.unfiltered), (at_first.runs, 0));
+        check(&db, 0, 3, 6 * ROWS);
         db.wait_idle().unwrap();
-        let after = loaded(&db);
-        assert_eq!((after.indexed, after.unfiltered), (after.runs, 0));
-        check(&db, 0, 7, 6 * ROWS);
+        assert!(io.seen().loader_reads.is_empty());
         db.close().unwrap();
     }
+}
+
+#[test]
+fn the_store_can_be_closed_and_a_keyspace_dropped_while_the_loader_reads() {
+    let io = WatchedIo::new(&store(20));
+    let options = options(Background::Threads);
+    io.hold_loader();
+    let db = open(&io, &options).unwrap();
+    io.wait_until_loader_is_held();
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| db.close());
+        // Reads fail once the store is being closed.
+        while db.get([0]).is_ok() && !closing.is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        io.release_loader();
+        closing.join().unwrap().unwrap();
+    });
+    drop(db);
+    assert_eq!(io.open_runs().0, 0);
+    // A store with one run, in the keyspace.
+    let inner = FaultIo::new();
+    let io = WatchedIo::new(&inner);
+    let db = open(&io, &options).unwrap();
+    let keyspace = db.keyspace("other").unwrap();
+    let mut ingestion = keyspace.ingest();
+    ingestion.add("key", "value").unwrap();
+    ingestion.commit().unwrap();
+    db.close().unwrap();
+    drop((keyspace, db));
+    io.hold_loader();
+    let db = open(&io, &options).unwrap();
+    io.wait_until_loader_is_held();
+    db.drop_keyspace("other").unwrap();
+    assert_eq!(run_files(&inner).len(), 1, "the loader has it");
+    io.release_loader();
+    db.wait_idle().unwrap();
+    assert!(run_files(&inner).is_empty());
+}
+
+#[test]
+fn opening_goes_on_with_one_thread_when_the_system_opens_no_more_files() {
+    let io = WatchedIo::new(&store(100));
+    io.set_pause(Duration::from_micros(300));
+    io.limit_open(8);
+    let options = options(Background::Threads).max_open_files(64);
+    let db = open(&io, &options).unwrap();
+    assert!(io.seen().threads.contains("forerun-open"));
+    check(&db, 0, 101, 100 * ROWS);
+    db.wait_idle().unwrap();
+    assert_eq!(loaded(&db).unfiltered, 0);
+    assert!(io.open_runs().1 <= 8);
+}
+
+#[test]
+fn records_are_read_alone_after_an_index_was_loaded_late() {
+    const KEYS: u32 = 4000;
+    let files = FaultIo::new();
+    files.set_cached_percent(100);
+    let options = options(Background::Threads).cache_bytes(240 << 10);
+    let options = options.tree(TreeOptions::default().run_bytes(4 << 20));
+    let db = Db::open_with_io(Arc::new(files.clone()), STORE, options.clone()).unwrap();
+    let mut ingestion = db.ingest();
+    for number in 0..KEYS {
+        ingestion
+            .add(number.to_be_bytes(), [number as u8; 100])
+            .unwrap();
+    }
+    ingestion.commit().unwrap();
+    db.close().unwrap();
+    // Without the index at first, and with it from the start.
+    let bytes = [true, false].map(|is_late| {
+        let io = WatchedIo::new(&files);
+        if is_late {
+            io.hold_loader();
+        }
+        let db = open(&io, &options).unwrap();
+        let look_up_all = || {
+            for number in (0..KEYS).map(|at| at * 7 % KEYS) {
+                let found = db.get(number.to_be_bytes()).unwrap();
+                assert_eq!(found.as_deref(), Some(&[number as u8; 100][..]));
+            }
+        };
+        if !is_late {
+            db.wait_idle().unwrap();
+        }
+        look_up_all();
+        look_up_all();
+        io.release_loader();
+        db.wait_idle().unwrap();
+        assert_eq!(loaded(&db).indexed, 1);
+        look_up_all();
+        io.reset();
+        look_up_all();
+        io.seen().read_bytes
+    });
+    let [late, early] = bytes;
+    let whole = u64::from(KEYS) * (4 << 10);
+    assert!(
+        early < whole / 4,
+        "{early} of {whole}: records are read alone"
+    );
+    assert!(late < early * 3 / 2, "{late}, and {early} with the index");
 }
 
 #[test]
@@ -224,19 +315,6 @@ fn each_index_is_read_once_and_the_newest_first() {
     assert!(last.indexed_runs < last.runs, "{levels:?}");
     assert!(db.stats().cache.used_bytes <= 512 << 10);
     check(&db, 0, 11, 20 * ROWS);
-}
-
-#[test]
-fn a_store_that_is_only_read_loads_what_lookups_need() {
-    let files = store(6);
-    let io = WatchedIo::new(&files);
-    let options = options(Background::Threads).access(Access::ReadOnly);
-    let db = open(&io, &options).unwrap();
-    assert_eq!(loaded(&db).indexed, 0);
-    check(&db, 0, 3, 6 * ROWS);
-    let after = loaded(&db);
-    assert_eq!(after.indexed, after.runs);
-    assert!(io.seen().loader_reads.is_empty());
 }
 
 #[test]
@@ -385,25 +463,37 @@ fn an_error_while_several_threads_open_runs_ends_all_of_them() {
 }
 
 #[test]
-fn an_index_that_cannot_be_read_is_read_later_and_not_at_each_lookup() {
+fn an_index_that_cannot_be_read_leaves_the_filter_and_is_read_later() {
     let files = store(2);
-    let io = WatchedIo::new(&files);
-    let db = open(&io, &options(Background::Caller)).unwrap();
-    // All pages enter the cache, and neither index nor filter.
-    assert!(db.iter().all(|entry| entry.is_ok()));
-    assert_eq!(loaded(&db).indexed, 0);
-    let names: Vec<_> = run_files(&files).iter().map(name).collect();
-    io.fail(&names.iter().collect::<Vec<_>>());
-    io.reset();
-    for round in 0..5000_u32 {
-        let key = ROWS + round % 64;
-        assert_eq!(db.get(key.to_be_bytes()).unwrap(), value(key));
+    let index_offset = |path: &PathBuf| offsets(&files.read(path).unwrap())[1] as u64;
+    let index_offsets: Vec<u64> = run_files(&files).iter().map(index_offset).collect();
+    for background in [Background::Threads, Background::Caller] {
+        let io = WatchedIo::new(&files.kill());
+        io.fail_at(&index_offsets);
+        let db = open(&io, &options(background)).unwrap();
+        for _ in 0..6 {
+            db.wait_idle().unwrap();
+        }
+        let found = loaded(&db);
+        assert_eq!((found.indexed, found.unfiltered), (0, 0), "filters");
+        check(&db, 0, 5, 2 * ROWS);
+        // It is not tried again at each change.
+        let failures = io.seen().failures;
+        assert!(failures >= 6 * found.runs as u64, "{failures}");
+        db.put([1], [1]).unwrap();
+        db.flush().unwrap();
+        io.fail_at(&[]);
+        if background == Background::Caller {
+            db.put([1], [1]).unwrap();
+            db.flush().unwrap();
+            let found = loaded(&db);
+            assert!(found.indexed <= 2 && found.runs >= 5, "only the new ones");
+        }
+        assert_eq!(io.seen().failures, failures);
+        db.wait_idle().unwrap();
+        let found = loaded(&db);
+        assert_eq!((found.indexed, found.unfiltered), (found.runs, 0));
+        check(&db, 0, 5, 2 * ROWS);
+        db.close().unwrap();
     }
-    let failures = io.seen().failures;
-    assert!((2..40).contains(&failures), "{failures}");
-    assert_eq!(loaded(&db).indexed, 0);
-    io.fail(&[]);
-    db.wait_idle().unwrap();
-    assert_eq!(loaded(&db).unfiltered, 0);
-    check(&db, 0, 5, 2 * ROWS);
 }

@@ -5,8 +5,9 @@
 //!                                            one run after the other, as far as the budget goes
 //! ```
 //!
-//! Runs are opened without index and filter. The loader is a thread of the store. Without background
-//! threads, the calls that open the store or change its runs do the same before they return.
+//! Runs are opened without index and filter. The loader is a thread of the store. Without
+//! background threads, the calls that open the store or change its runs do the same before they
+//! return.
 
 use std::sync::{Arc, Weak};
 
@@ -104,8 +105,7 @@ impl Drop for Turn<'_> {
 impl Inner {
     /// Whether a thread loads indexes and filters.
     fn has_loader(&self) -> bool {
-        self.options.background == Background::Threads
-            && self.options.access == Access::ReadWrite
+        self.options.background == Background::Threads && self.options.access == Access::ReadWrite
     }
 
     /// Loads what is due, until the store is closed.
@@ -151,8 +151,8 @@ impl Inner {
         }
     }
 
-    /// Loads what there is space for, and tries again what failed a moment ago. Returns once this is
-    /// done, and no other thread is at it.
+    /// Loads what there is space for, and tries again what failed a moment ago. Returns once this
+    /// is done, and no other thread is at it.
     pub(super) fn load_filters_and_wait(&self) -> Result<()> {
         if self.has_loader() {
             self.tree.filters.note_asked();
@@ -197,4 +197,25 @@ fn unloaded(keyspaces: &KeyspaceSet) -> Vec<Weak<Run>> {
     // Stable: level 0 begins with its newest run.
     unloaded.sort_by_key(|(level, _)| *level);
     unloaded.into_iter().map(|(_, run)| run).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_loader_that_has_panicked() {
+        let filters = FilterLoading::default();
+        assert!(!filters.is_idle());
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let turn = filters.begin();
+            assert!(turn.is_none(), "it is due");
+        }));
+        assert!(panicked.is_err() && filters.is_idle());
+        assert!(filters.begin().is_none());
+        filters.note_asked();
+        assert!(filters.begin().is_some_and(|turn| turn.retries_now));
+    }
 }

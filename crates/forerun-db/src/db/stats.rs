@@ -87,7 +87,7 @@ metrics! {
         /// have none, it is not loaded yet, or
         /// [`Options::cache_bytes`](crate::Options::cache_bytes) is too small for it.
         gauge indexed_runs: usize,
-        /// Runs with neither index nor filter in memory: neither is loaded yet, as after opening,
+        /// Runs with neither index nor filter in memory: they are not loaded yet, as after opening,
         /// or [`Options::cache_bytes`](crate::Options::cache_bytes) is too small, or they are
         /// damaged. Every lookup of a key in their range searches them.
         gauge unfiltered_runs: usize,
