@@ -195,9 +195,9 @@ fn the_store_can_be_closed_and_a_keyspace_dropped_while_the_loader_reads() {
     let db = open(&io, &options).unwrap();
     io.wait_until_loader_is_held();
     std::thread::scope(|scope| {
-        let closing = scope.spawn(|| db.close());
-        // Reads fail once the store is being closed.
-        while db.get([0]).is_ok() && !closing.is_finished() {
+        let closing = scope.spawn(|| db.clone().close());
+        // Writes fail once the store is being closed.
+        while db.put([0], [0]).is_ok() && !closing.is_finished() {
             std::thread::sleep(Duration::from_millis(1));
         }
         io.release_loader();
@@ -213,8 +213,8 @@ fn the_store_can_be_closed_and_a_keyspace_dropped_while_the_loader_reads() {
     let mut ingestion = keyspace.ingest();
     ingestion.add("key", "value").unwrap();
     ingestion.commit().unwrap();
+    drop(keyspace);
     db.close().unwrap();
-    drop((keyspace, db));
     io.hold_loader();
     let db = open(&io, &options).unwrap();
     io.wait_until_loader_is_held();
