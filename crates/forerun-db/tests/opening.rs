@@ -4,7 +4,7 @@
 mod testing;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ fn run_files(io: &FaultIo) -> Vec<PathBuf> {
     io.files().into_iter().filter(is_run).collect()
 }
 
-fn name(path: &PathBuf) -> OsString {
+fn name(path: &Path) -> OsString {
     path.file_name().unwrap().to_owned()
 }
 
@@ -379,6 +379,9 @@ fn a_damaged_index_or_filter_is_never_believed_and_a_repair_writes_it_again() {
     }
 }
 
+/// Damages a file.
+type Harm<'h> = &'h dyn Fn(&FaultIo, &PathBuf);
+
 #[test]
 fn a_missing_foreign_or_truncated_run_is_refused_and_the_first_is_named() {
     let good = store(60);
@@ -388,7 +391,7 @@ fn a_missing_foreign_or_truncated_run_is_refused_and_the_first_is_named() {
         let mut order = Vec::new();
         let mut left = files.clone();
         while !left.is_empty() {
-            let names: Vec<_> = left.iter().map(name).collect();
+            let names: Vec<_> = left.iter().map(|path| name(path)).collect();
             io.fail(&names.iter().collect::<Vec<_>>());
             match open(&io, &options(Background::Caller)) {
                 Err(Error::Io { path, .. }) => {
@@ -409,7 +412,7 @@ fn a_missing_foreign_or_truncated_run_is_refused_and_the_first_is_named() {
         let bytes = io.read(path).unwrap();
         io.write(path, &bytes[..bytes.len() / 2]);
     };
-    let kinds: [(&dyn Fn(&FaultIo, &PathBuf), &str); 3] = [
+    let kinds: [(Harm<'_>, &str); 3] = [
         (&missing, "missing"),
         (&foreign, "not the run"),
         (&truncated, "footer"),
