@@ -179,7 +179,8 @@ impl Db {
         run_long(slf.py(), "compacting", move || db.compact())?.map_err(exception)
     }
 
-    /// Waits until no flush or compaction is due and obsolete files are deleted.
+    /// Waits until no flush or compaction is due, obsolete files are deleted, and indexes and
+    /// filters are in memory, as far as they fit into the cache.
     fn wait_idle(slf: &Bound<'_, Db>) -> PyResult<()> {
         let db = open(slf)?;
         run_long(slf.py(), "waiting for compactions", move || db.wait_idle())?.map_err(exception)

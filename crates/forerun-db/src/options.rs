@@ -63,17 +63,20 @@ pub enum Access {
     ReadOnly,
 }
 
-/// Which threads do the work that no call has to wait for: in a store, flushes and compactions.
+/// Which threads do the work that no call has to wait for: in a store, flushes, compactions, and
+/// the loading of indexes and filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Background {
-    /// Background threads. A store has one that flushes, one that syncs the log, one that removes
-    /// replaced files, and [`Options::background_threads`] that compact.
+    /// Background threads. A store has one that flushes, one that syncs the log, one that loads
+    /// indexes and filters, one that removes replaced files, and [`Options::background_threads`]
+    /// that compact. Several others open its runs.
     #[default]
     Threads,
     /// The thread whose call causes the work, before the call returns: in a store, the write that
-    /// fills a memtable. Everything then happens in an order that depends only on the calls.
+    /// fills a memtable, or the call that opens the store. Everything then happens in an order that
+    /// depends only on the calls.
     Caller,
 }
 

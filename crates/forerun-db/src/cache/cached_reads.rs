@@ -160,6 +160,8 @@ impl<'g> Reads<'g> {
             if checks == PageChecks::Full {
                 self.note_leaf(source, page_no, location, page.bytes());
                 self.note_verified(source, page_no, opening);
+            } else {
+                source.note_missing_leaf(page_no, location, page.bytes());
             }
             source.slots().note_wanted(page_no, self.last_ghost());
             Published::Uncached {

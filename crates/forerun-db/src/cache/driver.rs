@@ -73,6 +73,9 @@ pub(crate) trait PageSource: Sync {
     /// Notes where a leaf is, once it has been verified.
     fn note_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]);
 
+    /// Notes where a leaf is that was verified before, if that was not noted then.
+    fn note_missing_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]);
+
     /// Whether the page's stored form begins with the page as it is.
     fn is_raw(&self, location: PageLocation) -> bool;
 

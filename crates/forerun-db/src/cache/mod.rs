@@ -64,8 +64,8 @@ use s3_fifo::{Ghosts, S3Fifo};
 /// Pages get at least a quarter of the budget, however much memory other things take.
 const PAGES_SHARE_MIN: usize = 4;
 
-/// Indexes are loaded while everything but pages, with them, takes at most this share of the
-/// budget. Where memory is that scarce, it is worth more as pages; filters take a sixth of it.
+/// Indexes take at most this share of the budget, and only while pages keep theirs. Where memory is
+/// that scarce, it is worth more as pages; filters take a sixth of it.
 const INDEXES_SHARE: usize = 4;
 
 /// The share of the frames that is evicted ahead of need. It has a minimum, but not more than a
@@ -172,6 +172,8 @@ struct CacheState {
     /// The part of both that waits for readers.
     waiting_bytes: usize,
     charged_bytes: usize,
+    /// The part of it for indexes.
+    index_bytes: usize,
     /// Reservation for large pages.
     reserved_bytes: usize,
 }
@@ -231,6 +233,7 @@ impl PageCache {
                 large_bytes: 0,
                 waiting_bytes: 0,
                 charged_bytes: 0,
+                index_bytes: 0,
                 reserved_bytes: 0,
             }),
             heap_page_bytes: Arc::default(),
@@ -294,7 +297,7 @@ impl PageCache {
     /// Charges required memory outside the cache, such as a root page's, to the budget until the
     /// returned [`Charge`] is dropped. Pages get the rest, and at least a quarter of the budget.
     pub(crate) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
-        let charge = self.charge_pinned(self.lock(), bytes);
+        let charge = self.charge_pinned(self.lock(), bytes, 0);
         self.evict_to_budget();
         charge
     }
@@ -309,38 +312,44 @@ impl PageCache {
     /// [`try_charge`](Self::try_charge) that can be called while pinned: what it evicts becomes
     /// free once the pin has been dropped.
     pub(crate) fn try_charge_pinned(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let capacity_bytes = self.capacity_bytes();
-        let max = capacity_bytes - capacity_bytes / PAGES_SHARE_MIN;
-        self.try_charge_within(bytes, max)
+        self.try_charge_with(bytes, 0)
     }
 
-    /// Charges an index's memory, if everything that is charged then stays within the indexes'
-    /// share.
+    /// Charges an index's memory, if that leaves pages their quarter and all indexes then stay
+    /// within their share.
     pub(crate) fn try_charge_index(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let charge = self.try_charge_within(bytes, self.capacity_bytes() / INDEXES_SHARE)?;
+        let charge = self.try_charge_with(bytes, bytes)?;
         self.evict_to_budget();
         Some(charge)
     }
 
-    /// Can be called while pinned.
-    fn try_charge_within(self: &Arc<Self>, bytes: usize, max: usize) -> Option<Charge> {
+    /// Charges optional memory, `index_bytes` of it for indexes. Can be called while pinned.
+    fn try_charge_with(self: &Arc<Self>, bytes: usize, index_bytes: usize) -> Option<Charge> {
+        let capacity_bytes = self.capacity_bytes();
+        let all_max = capacity_bytes - capacity_bytes / PAGES_SHARE_MIN;
+        let indexes_max = capacity_bytes / INDEXES_SHARE;
         let state = self.lock();
-        let fits = bytes == 0 || state.charged_bytes.saturating_add(bytes) <= max;
-        fits.then(|| self.charge_pinned(state, bytes))
+        let fits = |used: usize, more: usize, max| more == 0 || used.saturating_add(more) <= max;
+        let fits = fits(state.charged_bytes, bytes, all_max)
+            && fits(state.index_bytes, index_bytes, indexes_max);
+        fits.then(|| self.charge_pinned(state, bytes, index_bytes))
     }
 
     fn charge_pinned(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, CacheState>,
         bytes: usize,
+        index_bytes: usize,
     ) -> Charge {
         state.charged_bytes += bytes;
+        state.index_bytes += index_bytes;
         self.shrink(&mut state);
         drop(state);
         self.evict_ahead(&pin());
         Charge {
             cache: Arc::clone(self),
             bytes,
+            index_bytes,
         }
     }
 
@@ -545,12 +554,15 @@ impl PageCache {
 pub(crate) struct Charge {
     cache: Arc<PageCache>,
     bytes: usize,
+    /// The part of it for an index.
+    index_bytes: usize,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         let mut state = self.cache.lock();
         state.charged_bytes -= self.bytes;
+        state.index_bytes -= self.index_bytes;
         self.cache.note_space(&state);
     }
 }

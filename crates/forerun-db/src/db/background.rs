@@ -1,5 +1,5 @@
-//! The threads that flush, compact, sync the log and remove obsolete files, and the same work done
-//! by the caller.
+//! The threads that flush, compact, load filters, sync the log and remove obsolete files, and the
+//! same work done by the caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +59,7 @@ impl Workers {
         }
         let obsolete = Arc::clone(&inner.tree.obsolete_files);
         self.start_one(inner, "forerun-unlink", move |_| obsolete.remove_paced())?;
+        self.start_one(inner, "forerun-load", Inner::run_loader)?;
         if let Some(commit) = inner.write_path.commit() {
             let log = Arc::clone(commit.unsynced());
             self.log = Some(Arc::clone(&log));
@@ -109,7 +110,7 @@ impl Inner {
                     Task::Compact => self.compact_one()?,
                 };
                 if has_worked {
-                    self.load_filters();
+                    self.load_filters_after_change();
                 }
                 Ok(has_worked)
             });
@@ -154,12 +155,6 @@ impl Inner {
         if catalog.running().is_empty() {
             self.work.clear(Task::Compact, seen);
         }
-    }
-
-    /// Loads filters that did not fit into memory before.
-    pub(super) fn load_filters(&self) {
-        let _one_at_a_time = self.tree.lock_filters();
-        self.keyspaces.load().load_filters();
     }
 
     /// How soon to look for what becomes due as time passes, without an event.
@@ -213,7 +208,7 @@ impl Inner {
             } else {
                 return Ok(None);
             };
-            self.load_filters();
+            self.load_filters_after_change();
             Ok(Some(done))
         })?;
         if let Some(task) = done {

@@ -221,13 +221,13 @@ impl Inner {
             .any(|keyspace| self.compaction_score_of(keyspace) >= 1.0)
     }
 
-    /// Waits until there is nothing to flush or compact and obsolete files are deleted. Writes the
-    /// manifest again if that failed, and evicts cached pages beyond their budget, unless readers
-    /// hold them.
+    /// Waits until there is nothing to flush, compact or load and obsolete files are deleted.
+    /// Writes the manifest again if that failed, and evicts cached pages beyond their budget,
+    /// unless readers hold them.
     pub(super) fn wait_idle(&self) -> Result<()> {
         if self.check_access().is_err() {
-            // A read-only store never has work in progress.
-            return Ok(());
+            // A read-only store never has other work.
+            return self.load_filters_and_wait();
         }
         let asked = time::now();
         for keyspace in self.keyspaces.load().iter() {
@@ -258,7 +258,7 @@ impl Inner {
         // is done.
         drop(self.tree.lock_flushing());
         drop(self.tree.lock_picking());
-        drop(self.tree.lock_filters());
+        self.load_filters_and_wait()?;
         // Runs that only a failed manifest names are kept until a manifest is written.
         let guard = self.directory.enter()?;
         self.tree.catalog().write_again()?;

@@ -24,7 +24,7 @@ impl Inner {
     pub(super) fn compact_all(&self, keyspaces: &[Arc<KeyspaceData>]) -> Result<()> {
         self.flush_all()?;
         self.guard("compacting", || self.merge_all(keyspaces))?;
-        self.load_filters();
+        self.load_filters_after_change();
         Ok(())
     }
 

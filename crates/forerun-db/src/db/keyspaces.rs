@@ -177,16 +177,4 @@ impl KeyspaceSet {
         let shortest = Duration::from_secs(ttl.map(Expiry::ttl).min()?);
         Some((shortest / 16).clamp(EXPIRY_CHECK_INTERVAL_MIN, EXPIRY_CHECK_INTERVAL_MAX))
     }
-
-    /// Loads filters that did not fit into memory when their runs were opened, newest runs first.
-    pub(super) fn load_filters(&self) {
-        for keyspace in self.iter() {
-            let levels = Arc::clone(&keyspace.version.load().levels);
-            for (_, run) in levels.runs() {
-                if let Err(error) = run.load_filter() {
-                    tracing::warn!(%error, "a run stays without its filter");
-                }
-            }
-        }
-    }
 }

@@ -22,6 +22,7 @@
 //! - `tree.rs`: the manifest, and the locks under which runs change.
 //! - `write_controller.rs`: the rate of writes. `snapshots.rs`: the live snapshots.
 //! - `directory.rs`: the right to change the directory, which stays locked while anyone has it.
+//! - `filter_loading.rs`: when indexes and filters are loaded.
 //! - `background_work.rs`: how threads wait for each other. `background.rs`: the threads that
 //!   flush and compact; `backoff.rs`: when failed work is retried. `running_compaction.rs`: what a
 //!   thread holds while it compacts; `full_compaction.rs`: compaction of everything on request.
@@ -42,7 +43,7 @@
 //!      └─ DirGuard    directory.rs   while files are written; closing waits for it
 //!         └─ flushing             tree.rs        one flush at a time
 //!         └─ picking              tree.rs        while the next compaction is picked
-//!         └─ filters              tree.rs        while filters are loaded
+//!         └─ loading              filter_loading.rs   while filters are loaded
 //!            └─ catalog           tree.rs        also for a change of the set of keyspaces
 //!               └─ snapshots      snapshots.rs   while a sequence number is chosen
 //!                  └─ locks of a few instructions: the queue of the log, frozen memtable sets,
@@ -69,6 +70,7 @@ mod cursor_pool;
 mod dead_ranges;
 mod dead_walk;
 mod directory;
+mod filter_loading;
 mod flush;
 mod full_compaction;
 mod held_memory;
@@ -203,6 +205,13 @@ struct Inner {
 impl Db {
     /// Opens the store in a directory, or creates one there, and replays its log.
     ///
+    /// Of each run with keys it reads and verifies only both ends, with several threads, and checks
+    /// that it is the one that the store last had. Runs of range deletions are read whole. Pages
+    /// are verified when they are read. Indexes and filters are loaded in the background, the
+    /// newest level first, and before this returns with [`Background::Caller`](crate::Background)
+    /// and [`Access::ReadOnly`](crate::Access). Until then, lookups search pages.
+    /// [`wait_idle`](Self::wait_idle) waits for them. A damaged one is logged and not used.
+    ///
     /// ```
     /// use forerun_db::{Db, Error, Options};
     ///
@@ -263,6 +272,7 @@ impl Db {
     }
 
     fn start(open: impl FnOnce() -> Result<Inner>) -> Result<Db> {
+        let open = || open().inspect(Inner::load_filters_at_opening);
         let inner = Arc::new(panics::catch("opening a store", open)?);
         inner.note_pressure();
         let workers = Workers::start(&inner)?;

@@ -84,11 +84,12 @@ metrics! {
         /// [`Options::cache_bytes`](crate::Options::cache_bytes).
         gauge dictionary_bytes: usize,
         /// Runs whose index is in memory, so that a lookup of one key searches no pages. The others
-        /// have none, or [`Options::cache_bytes`](crate::Options::cache_bytes) is too small for it.
+        /// have none, it is not loaded yet, or
+        /// [`Options::cache_bytes`](crate::Options::cache_bytes) is too small for it.
         gauge indexed_runs: usize,
-        /// Runs with neither index nor filter in memory, because
-        /// [`Options::cache_bytes`](crate::Options::cache_bytes) is too small. Every lookup of a
-        /// key in their range searches them.
+        /// Runs with neither index nor filter in memory: they are not loaded yet, as after opening,
+        /// or [`Options::cache_bytes`](crate::Options::cache_bytes) is too small, or they are
+        /// damaged. Every lookup of a key in their range searches them.
         gauge unfiltered_runs: usize,
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::filter_loading::FilterLoading;
 use super::keyspace_data::KeyspaceData;
 use super::stats::TreeStats;
 use crate::cache::PageCache;
@@ -24,8 +25,7 @@ pub(super) struct Tree {
     /// Held while the next compaction is picked.
     picking: Mutex<()>,
     catalog: Mutex<Catalog>,
-    /// Held while filters are loaded.
-    filters: Mutex<()>,
+    pub(super) filters: FilterLoading,
     /// Held while what writes have to wait for is noted.
     pressure: Mutex<()>,
     pub(super) limiter: RateLimiter,
@@ -56,7 +56,7 @@ impl Tree {
             obsolete_files: Arc::clone(catalog.obsolete_files()),
             numbers: Arc::clone(catalog.numbers()),
             catalog: Mutex::new(catalog),
-            filters: Mutex::new(()),
+            filters: FilterLoading::default(),
             pressure: Mutex::new(()),
             limiter,
             cache,
@@ -81,12 +81,6 @@ impl Tree {
         // A comparator may panic while the lock is held. The catalog is consistent all the same: it
         // changes copies of what it holds and replaces the originals last.
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for the thread that loads filters, which holds runs meanwhile.
-    pub(super) fn lock_filters(&self) -> MutexGuard<'_, ()> {
-        // As above.
-        self.filters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn lock_pressure(&self) -> MutexGuard<'_, ()> {

@@ -196,7 +196,8 @@ fn is_being_read(file: &mut Arc<dyn IoFile>) -> bool {
     Arc::strong_count(file) > 1 || file.shared().is_some_and(is_shared)
 }
 
-fn is_out_of_files(error: &io::Error) -> bool {
+/// Whether the process, or the system, may not open more files.
+pub(crate) fn is_out_of_files(error: &io::Error) -> bool {
     let numbers = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
     error
         .raw_os_error()

@@ -64,7 +64,7 @@ pub fn describe(
         let file = run::path(path, number);
         let meta = Run::read_meta(&*io, &file)?;
         let order = options.order_of(path, &meta.keyspace_name, &meta.comparator)?;
-        Run::open(&*io, &file, number, order, &store.cache)
+        Run::open_without_filter(&*io, &file, number, order, &store.cache)
     };
     let open_chosen = |number: u64| {
         open(number).map_err(|error| match error.io_kind() {

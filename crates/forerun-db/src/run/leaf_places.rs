@@ -4,7 +4,8 @@
 //!   place   │ prefix's first 16 bytes │ raw_len 32 │ records_start 24 │ prefix_len 8 │ offset + 1 │    32 bytes a leaf
 //! ```
 //!
-//! A leaf's place is noted when the leaf has been verified. Only uncompressed leaves whose prefix
+//! A leaf's place is noted when the leaf has been verified, or, if the run had no index in memory
+//! then, when the leaf is read again. Only uncompressed leaves whose prefix
 //! has at most 16 bytes have one.
 
 use std::sync::Arc;
@@ -84,7 +85,7 @@ impl LeafPlaces {
         let Words([high, low, lens, offset]) = self.0.get(page_no as usize)?;
         // Acquire: pairs with the Release in `note`, so the other words are complete.
         let offset = offset.load(Ordering::Acquire).checked_sub(1)?;
-        // Relaxed: see above. Every thread notes the same words.
+        // Relaxed: see above. Every thread notes the same words, unless the file has changed.
         let [high, low, lens] = [high, low, lens].map(|word| word.load(Ordering::Relaxed));
         Some(LeafPlace {
             offset,

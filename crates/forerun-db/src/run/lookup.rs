@@ -82,6 +82,14 @@ impl PageSource for Run {
         Run::note_leaf(self, page_no, location, Page::new(page));
     }
 
+    fn note_missing_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]) {
+        // The run had no index then.
+        let places = self.leaf_places();
+        if places.is_none_or(|places| places.get(page_no).is_none()) {
+            Run::note_leaf(self, page_no, location, Page::new(page));
+        }
+    }
+
     fn is_raw(&self, location: PageLocation) -> bool {
         location.is_raw()
     }

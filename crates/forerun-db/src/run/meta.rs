@@ -12,8 +12,9 @@ use std::path::Path;
 
 use forerun_core::sync::random_seed;
 
+use super::compression::ZstdOptions;
 use super::record_index::LocationBits;
-use super::stored::{PageLocation, checksum};
+use super::stored::{PageLocation, TRAILER_BYTES, checksum};
 use crate::versions::SEQUENCE_MAX;
 use crate::{Error, KEY_BYTES_MAX, Result};
 
@@ -22,6 +23,11 @@ pub(super) const HEADER_BYTES: usize = 32;
 
 /// Bytes in the footer.
 pub(super) const FOOTER_BYTES: usize = 72;
+
+/// Metadata has two keys and two names, which are shorter. Opening a run allocates memory for it
+/// before it is verified, and so for the dictionary.
+const META_BYTES_MAX: u64 = 1 << 20;
+const DICTIONARY_STORED_MAX: usize = ZstdOptions::DICT_BYTES_MAX + TRAILER_BYTES;
 
 /// The version of runs without a dictionary, which are not compressed with zstd.
 const VERSION_PLAIN: u32 = 2;
@@ -184,7 +190,11 @@ impl RunMeta {
             _ => return Err("the run holds neither keys nor ranges"),
         };
         if !rest.0.is_empty() {
-            meta.dictionary_stored = Some(rest.u32()?);
+            let stored = rest.u32()?;
+            if stored as usize > DICTIONARY_STORED_MAX {
+                return Err("the dictionary is too long");
+            }
+            meta.dictionary_stored = Some(stored);
         }
         let ingested = meta.ingested_sequence;
         let is_numbered = ingested == 0
@@ -378,7 +388,8 @@ impl Footer {
             && footer.root.end() == footer.filter_offset
             && footer.filter_offset <= footer.index_offset
             && footer.index_offset <= footer.meta_offset
-            && footer.meta_offset <= offset;
+            && footer.meta_offset <= offset
+            && offset - footer.meta_offset <= META_BYTES_MAX;
         if sound {
             Ok((footer, sum))
         } else {
@@ -450,6 +461,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_longer_than_it_can_be_takes_no_memory() {
+        let with_dictionary = |stored: usize| {
+            let meta = RunMeta {
+                dictionary_stored: Some(stored as u32),
+                ..meta()
+            };
+            RunMeta::decode(&meta.encode())
+        };
+        assert!(with_dictionary(DICTIONARY_STORED_MAX).is_ok());
+        let refused = with_dictionary(DICTIONARY_STORED_MAX + 1);
+        assert_eq!(refused, Err("the dictionary is too long"));
+        let root = PageLocation {
+            offset: 32,
+            stored_len: 800,
+            raw_len: 900,
+        };
+        let footer = Footer {
+            version: VERSION_PLAIN,
+            pages: 1,
+            root,
+            filter_offset: root.end(),
+            index_offset: root.end(),
+            meta_offset: root.end(),
+            salt: 7,
+        };
+        let decodes = |at: u64| Footer::decode(&footer.encode(at).0, at).is_ok();
+        assert!(decodes(root.end() + META_BYTES_MAX));
+        assert!(!decodes(root.end() + META_BYTES_MAX + 1));
+    }
+
+    #[test]
     fn a_length_beyond_the_end_takes_no_memory() {
         let mut bytes = meta().encode();
         bytes[80..84].fill(0xff);
@@ -472,7 +514,10 @@ mod tests {
             meta_offset: root.end(),
             salt: 7,
         };
-        let decodes = |footer: Footer| Footer::decode(&footer.encode(1 << 40).0, 1 << 40).is_ok();
+        let decodes = |footer: Footer| {
+            let end = footer.meta_offset + 100;
+            Footer::decode(&footer.encode(end).0, end).is_ok()
+        };
         assert!(decodes(footer(80, root)));
         // The run would need one word for each page: 32 GiB.
         assert!(!decodes(footer(u32::MAX, root)));

@@ -15,7 +15,8 @@
 //!                      held_leaves.rs trains a dictionary
 //!   meta.rs            metadata, header, footer
 //!   writer.rs          writes versions to a file; run_output.rs buffers, pending.rs numbers versions last
-//!   reader.rs          opens a file as a run; line_aligned.rs is memory for it
+//!   reader.rs          opens a file as a run; ends.rs reads both its ends, line_aligned.rs is memory
+//!   index_and_filter.rs  loads the index or else the filter
 //!   obsolete_files.rs  removes files of obsolete runs, at a pace
 //!   leaf_places.rs     where verified leaves are in the file
 //!   lookup.rs          finds a key in runs; indexed_record.rs reads a record that an index has found,
@@ -35,12 +36,14 @@ mod compression;
 mod compression_tests;
 pub(crate) mod cursor;
 pub(crate) mod dump;
+mod ends;
 #[cfg(test)]
 mod file_tests;
 mod filter;
 #[cfg(test)]
 mod format_tests;
 mod held_leaves;
+mod index_and_filter;
 pub(crate) mod indexed_record;
 pub(crate) mod interleaved_seek;
 mod key_places;
@@ -73,6 +76,7 @@ mod writer;
 pub(crate) use codec::Codec;
 pub use compression::{Compression, ZstdOptions};
 pub(crate) use filter::Filter;
+pub(crate) use index_and_filter::Probe;
 #[cfg(test)]
 pub(crate) use meta::header_of;
 pub(crate) use meta::{Contents, RunMeta};
@@ -81,7 +85,7 @@ pub(crate) use page::{Page, PageKind};
 #[cfg(any(test, feature = "study"))]
 pub use page_search::PageSearch;
 pub(crate) use pending::{INGESTED_SEQUENCE, PendingRun};
-pub(crate) use reader::{Probe, Run};
+pub(crate) use reader::Run;
 pub(crate) use record_index::{RecordAddress, RecordIndex};
 pub(crate) use stored::PageLocation;
 #[cfg(test)]

@@ -22,16 +22,16 @@ use crate::clock::Mark;
 use crate::comparator::KeyOrder;
 use crate::io::replace::ReplaceError;
 use crate::io::{Io, OpenMode};
-use crate::ranges::{RangeRef, RangeTombstone, Ranges};
+use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::ObsoleteFiles;
 use crate::run::{self, Run};
 use crate::tree::build::RunNumbers;
 use crate::tree::levels::{Edit, Levels, record};
-use crate::tree::manifest::{self, Keyspace, Manifest, RunRecord};
+use crate::tree::manifest::{self, Keyspace, Manifest};
+use crate::tree::open_runs::open_runs;
 use crate::tree::pending_edits::PendingEdits;
 use crate::tree::pick::{Compaction, Existing, OlderKeys, Running, RunningCompactions};
 use crate::tree::place::place;
-use crate::tree::range_run::read_range_run;
 use crate::{Access, Background, Error, KEYSPACES_MAX, Options, Result};
 
 /// The current set of runs. One thread at a time changes it.
@@ -125,21 +125,23 @@ impl Catalog {
                 return Err(Error::corrupt_file(&dir.join(manifest::NAME), 0, reason));
             }
         };
-        let mut runs = Vec::new();
+        let mut keyspaces = Vec::new();
         for keyspace in &manifest.keyspaces {
             let order = options.order_of(dir, &keyspace.name, &keyspace.comparator)?;
-            let levels = open_levels(&**io, dir, keyspace, &order, cache)?;
-            let (range_runs, ranges) = open_ranges(&**io, dir, keyspace, &levels, cache)?;
-            runs.push(KeyspaceRuns {
-                levels: Arc::new(levels),
-                ranges: Arc::new(ranges),
-                range_runs,
-                expired_sequence: keyspace.expired_sequence,
-                gone_bytes: 0,
-            });
+            keyspaces.push((keyspace, order));
         }
-        let is_named = |number: &u64| manifest.runs().any(|run| run.number == *number);
-        let leftovers = found.iter().filter(|number| !is_named(number));
+        let opened = open_runs(&**io, dir, &keyspaces, cache, options)?;
+        let runs = opened.into_iter().zip(&manifest.keyspaces);
+        let runs = runs.map(|(opened, keyspace)| KeyspaceRuns {
+            levels: Arc::new(opened.levels),
+            ranges: Arc::new(opened.ranges),
+            range_runs: opened.range_runs,
+            expired_sequence: keyspace.expired_sequence,
+            gone_bytes: 0,
+        });
+        let runs = runs.collect();
+        let named: HashSet<u64> = manifest.runs().map(|run| run.number).collect();
+        let leftovers = found.iter().filter(|number| !named.contains(number));
         let obsolete_files = ObsoleteFiles::new(Arc::clone(io));
         for number in leftovers.filter(|_| options.access == Access::ReadWrite) {
             let path = run::path(dir, *number);
@@ -438,7 +440,7 @@ impl KeyspaceRuns {
         let due_bytes = FORGET_BYTES.saturating_mul(self.ranges.len() as u64);
         if self.gone_bytes >= due_bytes || levels.need_none(&self.ranges) {
             self.gone_bytes = 0;
-            self.ranges = Arc::new(needed_ranges(levels, self.ranges.list().iter()));
+            self.ranges = Arc::new(levels.needed_of(self.ranges.list().iter()));
         }
         if self.ranges.is_empty() {
             self.range_runs.clear();
@@ -459,34 +461,6 @@ fn placed<'e>(edit: &'e Edit, levels: &Levels, running: &Running<'_>) -> Cow<'e,
     Cow::Owned(edit)
 }
 
-/// Those range deletions that cover anything in the runs.
-fn needed_ranges<'r>(
-    levels: &Levels,
-    tombstones: impl IntoIterator<Item = RangeRef<'r>>,
-) -> Ranges {
-    let needs = levels.needed_ranges();
-    let needed = tombstones.into_iter().filter(|range| needs.holds(*range));
-    Ranges::of(levels.order().clone(), needed)
-}
-
-/// Opens and reads the range-deletion runs of a keyspace. Leaves out those that nothing needs.
-fn open_ranges(
-    io: &dyn Io,
-    dir: &Path,
-    keyspace: &Keyspace,
-    levels: &Levels,
-    cache: &Arc<PageCache>,
-) -> Result<(Vec<Arc<Run>>, Ranges)> {
-    let (mut runs, mut tombstones) = (Vec::new(), Vec::new());
-    for named in &keyspace.range_runs {
-        let run = open_run(io, dir, named, levels.order(), cache)?;
-        tombstones.append(&mut read_range_run(&run)?);
-        runs.push(run);
-    }
-    let ranges = needed_ranges(levels, tombstones.iter().map(RangeTombstone::as_ref));
-    Ok((runs, ranges))
-}
-
 /// Bytes of all runs that a manifest names.
 fn run_bytes(manifest: &Manifest) -> u64 {
     manifest.runs().map(|run| run.bytes).sum()
@@ -496,66 +470,6 @@ fn run_bytes(manifest: &Manifest) -> u64 {
 fn index(manifest: &Manifest, keyspace: u32) -> Option<usize> {
     let by_id = |of: &Keyspace| of.id.cmp(&keyspace);
     manifest.keyspaces.binary_search_by(by_id).ok()
-}
-
-/// Opens the runs of a keyspace that a manifest names.
-pub(crate) fn open_levels(
-    io: &dyn Io,
-    dir: &Path,
-    keyspace: &Keyspace,
-    order: &KeyOrder,
-    cache: &Arc<PageCache>,
-) -> Result<Levels> {
-    let path = dir.join(manifest::NAME);
-    let corrupt = |reason: String| Err(Error::corrupt_file(&path, 0, reason));
-    let mut runs = Vec::new();
-    for (level, records) in keyspace.levels.iter().enumerate() {
-        for named in records {
-            runs.push((level, open_run(io, dir, named, order, cache)?));
-        }
-    }
-    let levels = Levels::with_runs(order.clone(), runs);
-    if let Some((level, a, b)) = levels.overlap() {
-        let (a, b) = (a.number(), b.number());
-        return corrupt(format!("runs {a} and {b} of level {level} overlap"));
-    }
-    if levels.records() == keyspace.levels {
-        Ok(levels)
-    } else {
-        corrupt("runs are not in order".into())
-    }
-}
-
-/// Opens the run that a record names, and rejects any other.
-pub(crate) fn open_run(
-    io: &dyn Io,
-    dir: &Path,
-    named: &RunRecord,
-    order: &KeyOrder,
-    cache: &Arc<PageCache>,
-) -> Result<Arc<Run>> {
-    let path = run::path(dir, named.number);
-    let opened = Run::open(io, &path, named.number, order.clone(), cache);
-    as_named(&path, opened, named)
-}
-
-/// The run that was opened at a path, if it is the one that a record names.
-pub(crate) fn as_named(path: &Path, opened: Result<Run>, named: &RunRecord) -> Result<Arc<Run>> {
-    let run = match opened {
-        Err(error) if error.io_kind() == Some(std::io::ErrorKind::NotFound) => {
-            return Err(Error::corrupt_file(path, 0, "it is missing"));
-        }
-        opened => opened?,
-    };
-    if record(&run) == *named {
-        Ok(Arc::new(run))
-    } else {
-        Err(Error::corrupt_file(
-            path,
-            0,
-            "it is not the run that the manifest names",
-        ))
-    }
 }
 
 /// Numbers of the runs with files in a directory, ascending.

@@ -20,6 +20,14 @@ fn check_repair(fixture: &mut Fixture) {
     assert!(fixture.verify().problems.is_empty());
 }
 
+/// Loads the index or the filter of every run, as a store does after it was opened.
+fn load_filters(fixture: &Fixture) {
+    for (_, run) in fixture.levels().runs() {
+        assert!(!run.has_filter(), "opening loads none");
+        run.load_filter().unwrap();
+    }
+}
+
 #[test]
 fn a_bad_index_is_reported_and_not_used_and_a_repair_writes_it_again() {
     let mut fixture = grown(false);
@@ -39,6 +47,7 @@ fn a_bad_index_is_reported_and_not_used_and_a_repair_writes_it_again() {
         fixture.io.write(&path, &bytes);
         let io = fixture.io.kill();
         fixture.reopen_on(io);
+        load_filters(&fixture);
         let mut runs = fixture.levels().runs().map(|(_, run)| run);
         assert!(runs.any(|run| run.path() == path && run.index().is_none()));
         if at % 16 == 0 {
@@ -51,6 +60,7 @@ fn a_bad_index_is_reported_and_not_used_and_a_repair_writes_it_again() {
         assert_eq!(*named, path);
     }
     check_repair(&mut fixture);
+    load_filters(&fixture);
     let mut runs = fixture.levels().runs().map(|(_, run)| run);
     assert!(runs.all(|run| run.index().is_some()));
 }

@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::comparator::KeyOrder;
-use crate::ranges::{RangeTombstone, Ranges};
+use crate::ranges::{RangeRef, RangeTombstone, Ranges};
 use crate::run::Run;
 use crate::run::level_cursor::{LevelCursor, first_ending};
 use crate::tree::key_bounds::{depth, largest, smallest};
@@ -172,6 +172,13 @@ impl Levels {
     pub(crate) fn needed_ranges(&self) -> NeededRanges<'_> {
         let runs = std::array::from_fn(|level| &*self.levels[level].runs);
         NeededRanges::new(&self.order, runs)
+    }
+
+    /// Those range deletions that cover anything in these runs.
+    pub(crate) fn needed_of<'r>(&self, ranges: impl IntoIterator<Item = RangeRef<'r>>) -> Ranges {
+        let needs = self.needed_ranges();
+        let needed = ranges.into_iter().filter(|range| needs.holds(*range));
+        Ranges::of(self.order.clone(), needed)
     }
 
     /// The runs whose content has entirely expired, or is covered by range deletions for every

@@ -9,7 +9,8 @@
 //!
 //!   levels.rs      the runs by level, immutable; needed_ranges.rs: which range deletions they need
 //!   manifest/      the file that names them
-//!   catalog.rs     levels and manifest together: opens them, changes them durably
+//!   catalog.rs     levels and manifest together: opens them, changes them durably;
+//!                  open_runs.rs opens the runs, several at a time
 //!   lookup.rs      finds keys in the levels
 //!   merge.rs       merges cursors; scan_limit.rs: where a scan needs no more of them
 //!   retain.rs      decides which versions to keep
@@ -46,6 +47,7 @@ mod model_tests;
 mod needed_ranges;
 #[cfg(any(test, feature = "study"))]
 mod one_run;
+pub(crate) mod open_runs;
 pub(crate) mod pending_edits;
 pub(crate) mod pick;
 pub(crate) mod place;

@@ -20,10 +20,10 @@ use crate::run::{
     Contents, Filter, INGESTED_SEQUENCE, Page, PageKind, PageLocation, RecordAddress, RecordIndex,
     Run, RunMeta, SearchKey,
 };
-use crate::tree::catalog::open_run;
 use crate::tree::levels::{Levels, record};
 use crate::tree::limiter;
 use crate::tree::manifest::RunRecord;
+use crate::tree::open_runs::open_run;
 use crate::versions::{Kind, SEQUENCE_MAX};
 use crate::{Error, Result};
 

@@ -8,6 +8,7 @@ pub mod hook_io;
 #[path = "../../src/testing/random.rs"]
 pub mod random;
 pub mod search;
+pub mod watched_io;
 
 use std::sync::Arc;
 

@@ -72,6 +72,8 @@ pub(crate) const CRATES: &[Layers] = &[
             // A pool holds cursors of one keyspace, and a dropped cursor returns to the pool.
             ("db::cursor", "db::cursor_pool"),
             ("db::cursor_pool", "db::keyspace_data"),
+            // A run has its index and filter, and reads them from its file.
+            ("run::index_and_filter", "run::reader"),
             // The arena aligns what it allocates for nodes; a link is an offset in the arena.
             ("memtable::arena", "memtable::node"),
             // The skip list and its index.

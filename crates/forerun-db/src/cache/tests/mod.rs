@@ -175,6 +175,29 @@ fn pages_and_what_is_charged_stay_within_the_budget() {
 }
 
 #[test]
+fn indexes_have_their_share_whatever_else_is_charged() {
+    let cache = cache_of(100);
+    let capacity = cache.stats().capacity_bytes;
+    // As much as the roots and page tables of many runs.
+    let roots = cache.charge(capacity / 2);
+    let index = cache.try_charge_index(capacity / 8).unwrap();
+    assert!(
+        cache.try_charge_index(capacity / 4).is_none(),
+        "their share"
+    );
+    let filter = cache.try_charge(capacity / 8 - 10).unwrap();
+    assert!(
+        cache.try_charge_index(capacity / 8 - 10).is_none(),
+        "the share of pages"
+    );
+    drop(filter);
+    let other = cache.try_charge_index(capacity / 8 - 10).unwrap();
+    drop((index, roots));
+    assert!(cache.try_charge_index(capacity / 8).is_some(), "given back");
+    drop(other);
+}
+
+#[test]
 fn pages_longer_than_a_frame_are_cached_too_and_counted() {
     let io = FaultIo::new();
     let cache = cache_of(200);

@@ -97,6 +97,7 @@ impl PageSource for Numbered {
         true
     }
     fn note_leaf(&self, _: u32, _: PageLocation, _: &[u8]) {}
+    fn note_missing_leaf(&self, _: u32, _: PageLocation, _: &[u8]) {}
     fn is_raw(&self, _: PageLocation) -> bool {
         false
     }
