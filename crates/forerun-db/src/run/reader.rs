@@ -350,8 +350,6 @@ impl Run {
     }
 }
 
-}
-
 /// Checks that a root is either the only page, a leaf, or the parent of all other pages.
 fn check_root(root: Page<'_>, meta: &RunMeta) -> Result<(), &'static str> {
     let last_child = root.child_number(root.rows() - 1);
