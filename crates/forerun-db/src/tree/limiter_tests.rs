@@ -181,8 +181,11 @@ proptest! {
         }
         let weight = |class: usize| f64::from(SHARE).powi(-(class as i32));
         for class in 0..3 {
-            let above: Vec<Writer> = writers.iter().copied().filter(|of| of.class <= class).collect();
-            let own: Vec<Writer> = above.iter().copied().filter(|of| of.class == class).collect();
+            let among = |least: usize| -> Vec<Writer> {
+                let is_one = |of: &&Writer| (least..=class).contains(&of.class);
+                writers.iter().filter(is_one).copied().collect()
+            };
+            let (above, own) = (among(0), among(class));
             if own.is_empty() {
                 continue;
             }
