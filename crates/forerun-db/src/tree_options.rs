@@ -42,9 +42,9 @@ pub struct TreeOptions {
     /// merged with each other. Default: 64 MiB.
     pub run_bytes: u64,
     /// The maximum number of bytes that flushes, compactions, backups, checkpoints and ingestions
-    /// together write per second; `None` or 0 for no limit. Flushes and compactions of level 0 go first,
-    /// then other compactions, then the rest; each keeps a share beside those before it. Default:
-    /// none.
+    /// together write per second; `None` or 0 for no limit. Flushes and compactions of level 0 go
+    /// first, then other compactions, then the rest; each keeps a share beside those before it.
+    /// Default: none.
     pub write_rate_bytes: Option<u64>,
     /// How many bytes of files of replaced runs are removed per second; 0 to remove them without
     /// pauses. They are removed faster if they take much space or have waited for long. With

@@ -9,9 +9,9 @@
 //! Unlinking 64 MiB takes the file system 20 ms, in which a sync waits, and then the disk has to
 //! discard the blocks. So a compaction that frees a thousand runs must not have them unlinked at
 //! once, and nobody who flushes or reads may wait for it. The queue is emptied without pauses while
-//! it holds much of the store or of the disk's free space, and when somebody waits for it. Files are not
-//! truncated piece by piece instead: a checkpoint may have a link to them, and another process may
-//! read them.
+//! it holds much of the store or of the disk's free space, and when somebody waits for it. Files
+//! are not truncated piece by piece instead: a checkpoint may have a link to them, and another
+//! process may read them.
 //!
 //! A reader may hold a run for longer than the store is open. By the time it drops the run, the
 //! next opening may have removed the file, and the file's name may belong to another run.
