@@ -160,13 +160,14 @@ impl Inner {
         let keyspaces = self.keyspaces.load();
         [
             keyspaces.expiry_check_interval(),
-            keyspaces.compaction_retry(|keyspace, retry_at| {
-                let catalog = self.tree.catalog();
-                let running = catalog.running().in_keyspace(keyspace.id());
-                let is_retried = running.has_begun_since(retry_at);
-                drop(catalog);
-                !is_retried && self.compaction_score_of(keyspace) >= 1.0
-            }),
+            keyspaces.compaction_retry(
+                |keyspace| self.compaction_score_of(keyspace) >= 1.0,
+                |keyspace, retry_at| {
+                    let catalog = self.tree.catalog();
+                    let running = catalog.running().in_keyspace(keyspace.id());
+                    running.has_begun_since(retry_at)
+                },
+            ),
             (!is_within_budget).then_some(EVICT_AGAIN),
         ]
         .into_iter()

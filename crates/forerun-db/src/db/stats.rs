@@ -106,7 +106,7 @@ pub struct KeyspaceStats {
     pub memtable_bytes: usize,
     /// The levels of its tree of runs, down to the last one that holds a run.
     pub levels: Vec<LevelStats>,
-    /// Why its runs cannot be compacted, until a compaction succeeds: see
+    /// Why some of its runs cannot be compacted, until a compaction of them succeeds: see
     /// [`Error::CompactionFailed`](crate::Error::CompactionFailed).
     pub compaction_failure: Option<String>,
 }
