@@ -16,6 +16,15 @@ use crate::{Access, Background, Error, Result};
 /// How soon to evict pages beyond the cache's budget again if readers still held some.
 const EVICT_AGAIN: Duration = Duration::from_secs(1);
 
+/// What a look for work has led to.
+enum Worked {
+    Done,
+    /// There was none. Some becomes due after this time, if any does without an event.
+    Nothing {
+        timeout: Option<Duration>,
+    },
+}
+
 /// The background threads of an open store. They end when it is closed.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
@@ -101,24 +110,23 @@ impl Inner {
                 };
                 if has_worked {
                     self.load_filters();
+                    return Ok(Worked::Done);
                 }
-                Ok(has_worked)
+                let timeout = match task {
+                    Task::Flush => {
+                        self.work.clear(task, events);
+                        None
+                    }
+                    Task::Compact => {
+                        self.clear_compact(events);
+                        self.due_without_event()
+                    }
+                };
+                Ok(Worked::Nothing { timeout })
             });
             match worked {
-                Ok(true) => self.work.note_done(task),
-                Ok(false) => {
-                    let timeout = match task {
-                        Task::Flush => {
-                            self.work.clear(task, events);
-                            None
-                        }
-                        Task::Compact => {
-                            self.clear_compact(events);
-                            self.due_without_event()
-                        }
-                    };
-                    self.work.sleep(task, events, timeout);
-                }
+                Ok(Worked::Done) => self.work.note_done(task),
+                Ok(Worked::Nothing { timeout }) => self.work.sleep(task, events, timeout),
                 Err(Error::Closed) => break,
                 Err(error @ Error::Poisoned { .. }) => {
                     // The work panicked and would panic again.

@@ -128,8 +128,8 @@ impl KeyspaceStats {
 }
 
 metrics! {
-    /// How often and how long writes waited because flushes, compactions or syncs of the log did
-    /// not keep up.
+    /// How often and how long writes waited: because flushes, compactions or syncs of the log did
+    /// not keep up, or for an ingestion or a backup.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]
