@@ -327,8 +327,8 @@ pub enum Error {
         /// The failure.
         cause: Arc<Error>,
     },
-    /// The runs of a keyspace cannot be compacted. Reads of it continue, and so do writes until its
-    /// level 0 is full. Other keyspaces are not affected.
+    /// Runs of a keyspace cannot be compacted. Reads of it continue, and so do writes unless its
+    /// level 0 is full and needs these runs. Other keyspaces are not affected.
     #[error("{} cannot be compacted: {cause}", Keyspace(.keyspace))]
     CompactionFailed {
         /// Name of the keyspace; that of the store's own is empty.

@@ -167,6 +167,10 @@ pub enum WriteStallReason {
         /// The keyspace.
         keyspace: String,
     },
+    /// For an ingestion that is being committed.
+    Ingestion,
+    /// For a backup that has begun: it flushes what is in memtables.
+    Backup,
 }
 
 /// Work that no call waits for.

@@ -213,3 +213,61 @@ fn a_repair_makes_a_keyspace_with_a_bad_page_usable_again() {
         assert!(read.unwrap().len() >= 100);
     }
 }
+
+/// A store with a full last level, of which the run with the lowest keys has a damaged page; also
+/// that run's file.
+fn damaged_below(options: &Options) -> (FaultIo, PathBuf) {
+    let io = FaultIo::new();
+    let db = open(&io, options).unwrap();
+    for i in 0..DEEP_KEYS {
+        db.put(i.to_be_bytes(), value(i)).unwrap();
+    }
+    db.compact().unwrap();
+    db.close().unwrap();
+    let (mut lowest, mut damaged) = (u64::MAX, None);
+    for path in io.files() {
+        if path.extension().is_some_and(|of| of == "run") {
+            let bytes = io.read(&path).unwrap();
+            // The key is in front of its value.
+            let at = |i: u64| bytes.windows(8).position(|of| of == i.to_be_bytes());
+            if let Some(first) = (0..DEEP_KEYS).find(|i| at(*i).is_some())
+                && first < lowest
+            {
+                (lowest, damaged) = (first, Some(path));
+            }
+        }
+    }
+    let run = damaged.unwrap();
+    let mut bytes = io.read(&run).unwrap();
+    bytes[4 << 10] ^= 0xff;
+    io.write(&run, &bytes);
+    (io, run)
+}
+
+const DEEP_KEYS: u64 = 2_000;
+
+#[test]
+fn a_bad_page_in_a_deep_level_stops_no_compaction_that_does_not_read_it() {
+    let options = options();
+    let (io, run) = damaged_below(&options);
+    let db = open(&io, &options).unwrap();
+    let own = db.default_keyspace();
+    let (begun, mut written) = (Instant::now(), 0_u64);
+    let mut reported = None;
+    // Far longer than the first retries take.
+    while written < 20_000 || begun.elapsed() < Duration::from_secs(3) {
+        let key = written * 7919 % DEEP_KEYS;
+        let put = own.put(&key.to_be_bytes(), &value(written));
+        put.unwrap_or_else(|error| panic!("write {written}: {error}"));
+        written += 1;
+        reported = reported.or_else(|| own.stats().compaction_failure);
+    }
+    let reported = reported.unwrap();
+    let name = run.file_name().unwrap().to_string_lossy();
+    assert!(reported.contains(&*name), "{reported}");
+    assert!(level0(&own) < STOP_RUNS + 2, "{}", level0(&own));
+    // What the page does not concern has gone down.
+    assert!(db.wait_idle().is_err());
+    assert!(level0(&own) < STOP_RUNS, "{}", level0(&own));
+    db.close().unwrap();
+}

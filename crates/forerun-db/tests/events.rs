@@ -250,6 +250,77 @@ fn a_write_that_waits_for_memory_begins_and_ends_a_stall() {
 }
 
 #[test]
+fn a_write_that_flushes_to_get_memory_begins_and_ends_a_stall() {
+    let received = Received::default();
+    let options = small_options()
+        .background(Background::Threads)
+        .memtable_bytes(16 << 10);
+    let options = received.listen(options);
+    let db = open(&FaultIo::new(), &options).unwrap();
+    for key in 0..12_u8 {
+        db.put([key], [7; 1_000]).unwrap();
+    }
+    // The memory limit has no room for it beside the active memtable.
+    db.put("large", vec![7; 216 << 10]).unwrap();
+    let stats = db.stats();
+    db.close().unwrap();
+    received.check_pairs();
+    let ended = received.all().into_iter().filter_map(|event| match event {
+        DbEvent::WriteStallEnded { reason, .. } => Some(reason),
+        _ => None,
+    });
+    assert_eq!(ended.collect::<Vec<_>>(), [WriteStallReason::Memory]);
+    assert_eq!(stats.write_stalls.stalls, 1);
+}
+
+#[test]
+fn a_write_that_waits_for_an_ingestion_begins_and_ends_a_stall() {
+    let received = Received::default();
+    let [is_held, is_stalled] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let io = {
+        let (is_held, is_stalled) = (Arc::clone(&is_held), Arc::clone(&is_stalled));
+        HookIo::new(&FaultIo::new(), move |change, _: &Path| {
+            if change == Change::Rename && thread::current().name() == Some("ingesting") {
+                is_held.store(true, SeqCst);
+                wait_for(&is_stalled);
+            }
+            Ok(())
+        })
+    };
+    let listening = received.listen(small_options()).event_listener.unwrap();
+    let flag = Arc::clone(&is_stalled);
+    let options = small_options().background(Background::Threads);
+    let options = options.event_listener(Arc::new(move |event: &DbEvent| {
+        listening.on_event(event);
+        if matches!(event, DbEvent::WriteStallBegun { .. }) {
+            flag.store(true, SeqCst);
+        }
+    }));
+    let db = Db::open_with_io(Arc::new(io), STORE, options).unwrap();
+    thread::scope(|scope| {
+        let ingesting = thread::Builder::new().name("ingesting".into());
+        let ingest = || {
+            let mut ingestion = db.ingest();
+            ingestion.add("a", "ingested").unwrap();
+            ingestion.commit().unwrap();
+        };
+        ingesting.spawn_scoped(scope, ingest).unwrap();
+        wait_for(&is_held);
+        db.put("a", "written").unwrap();
+    });
+    assert_eq!(db.get("a").unwrap().unwrap(), b"written");
+    let stalls = db.stats().write_stalls;
+    db.close().unwrap();
+    received.check_pairs();
+    let ended = received.all().into_iter().filter_map(|event| match event {
+        DbEvent::WriteStallEnded { reason, .. } => Some(reason),
+        _ => None,
+    });
+    assert_eq!(ended.collect::<Vec<_>>(), [WriteStallReason::Ingestion]);
+    assert_eq!(stalls.stalls, 1);
+}
+
+#[test]
 fn a_write_that_waits_for_level_0_begins_and_ends_a_stall() {
     let tree = TreeOptions::default().level0_runs(2).level0_slow_runs(3);
     let options = small_options().tree(tree.level0_stop_runs(3));

@@ -338,6 +338,38 @@ fn a_panic_in_a_callers_flush_or_compaction_is_an_error() {
 }
 
 #[test]
+fn a_comparator_that_panics_while_a_caller_waits_is_an_error_of_that_call() {
+    let when = When::default();
+    let options = options(&when).background(Background::Threads);
+    let db = open(&FaultIo::new(), &options);
+    for key in 0..1_000_u32 {
+        db.put(key.to_be_bytes(), [7; 100]).unwrap();
+    }
+    db.compact().unwrap();
+    // It needs what the range deletions cover, so a compaction for them is looked for in vain.
+    let snapshot = db.snapshot();
+    for key in 0..1_000_u32 {
+        let key = key.to_be_bytes();
+        db.delete_range(key, [&key[..], &[0]].concat()).unwrap();
+    }
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    when.in_thread(Some("waiting"));
+    let waiting = std::thread::Builder::new().name("waiting".into());
+    let waits = db.clone();
+    let waited = waiting.spawn(move || (waits.wait_idle(), waits.stats().is_compaction_due));
+    let (waited, is_due) = waited.unwrap().join().unwrap();
+    assert!(matches!(waited, Err(Error::Panicked { .. })), "{waited:?}");
+    assert!(is_due, "it is not known");
+    when.in_thread(None);
+    // Only this call has failed.
+    db.put(b"key", b"value").unwrap();
+    db.wait_idle().unwrap();
+    drop(snapshot);
+    db.close().unwrap();
+}
+
+#[test]
 fn a_read_that_panics_is_an_error_of_that_read() {
     let (when, io) = (When::default(), FaultIo::new());
     let db = open(&io, &options(&when));

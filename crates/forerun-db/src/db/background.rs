@@ -18,6 +18,15 @@ use crate::{Access, Background, Error, Result};
 /// How soon to evict pages beyond the cache's budget again if readers still held some.
 const EVICT_AGAIN: Duration = Duration::from_secs(1);
 
+/// What a look for work has led to.
+enum Worked {
+    Done,
+    /// There was none. Some becomes due after this time, if any does without an event.
+    Nothing {
+        timeout: Option<Duration>,
+    },
+}
+
 /// The background threads of an open store. They end when it is closed.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
@@ -111,24 +120,23 @@ impl Inner {
                 };
                 if has_worked {
                     self.load_filters_after_change();
+                    return Ok(Worked::Done);
                 }
-                Ok(has_worked)
+                let timeout = match task {
+                    Task::Flush => {
+                        self.work.clear(task, events);
+                        None
+                    }
+                    Task::Compact => {
+                        self.clear_compact(events);
+                        self.due_without_event()
+                    }
+                };
+                Ok(Worked::Nothing { timeout })
             });
             match worked {
-                Ok(true) => self.work.note_done(task),
-                Ok(false) => {
-                    let timeout = match task {
-                        Task::Flush => {
-                            self.work.clear(task, events);
-                            None
-                        }
-                        Task::Compact => {
-                            self.clear_compact(events);
-                            self.due_without_event()
-                        }
-                    };
-                    self.work.sleep(task, events, timeout);
-                }
+                Ok(Worked::Done) => self.work.note_done(task),
+                Ok(Worked::Nothing { timeout }) => self.work.sleep(task, events, timeout),
                 Err(Error::Closed) => break,
                 Err(error @ Error::Poisoned { .. }) => {
                     // The work panicked and would panic again.
@@ -164,13 +172,14 @@ impl Inner {
         let keyspaces = self.keyspaces.load();
         [
             keyspaces.expiry_check_interval(),
-            keyspaces.compaction_retry(|keyspace, retry_at| {
-                let catalog = self.tree.catalog();
-                let running = catalog.running().in_keyspace(keyspace.id());
-                let is_retried = running.has_begun_since(retry_at);
-                drop(catalog);
-                !is_retried && self.compaction_score_of(keyspace) >= 1.0
-            }),
+            keyspaces.compaction_retry(
+                |keyspace| self.compaction_score_of(keyspace) >= 1.0,
+                |keyspace, retry_at| {
+                    let catalog = self.tree.catalog();
+                    let running = catalog.running().in_keyspace(keyspace.id());
+                    running.has_begun_since(retry_at)
+                },
+            ),
             (!is_within_budget).then_some(EVICT_AGAIN),
         ]
         .into_iter()

@@ -20,13 +20,16 @@ use super::running_compaction::RunningCompaction;
 use crate::events::{BackgroundTask, CompactionReason};
 use crate::ranges::Ranges;
 use crate::tree::build::Build;
-use crate::tree::catalog::Catalog;
+use crate::tree::catalog::{Catalog, KeyspaceRuns};
 use crate::tree::compact::{Compacted, compact};
 use crate::tree::levels::{Edit, Levels};
 use crate::tree::limiter::IoClass;
 use crate::tree::pick::{Compaction, Running, compaction_score, pick, pick_for_ranges};
 use crate::tree::retain::Retain;
-use crate::{Background, Error, Result};
+use crate::{Background, Error, Result, panics};
+
+/// What a thread was doing when a comparator panicked.
+const CHOOSING: &str = "choosing a compaction";
 
 impl Inner {
     /// Runs the most urgent compaction of all keyspaces that may begin beside those that run.
@@ -47,18 +50,16 @@ impl Inner {
         }
     }
 
-    /// Forgets failures of keyspaces in which there is nothing left to retry. The caller holds the
-    /// lock for picking, so no compaction begins meanwhile.
+    /// Forgets failures of runs that are gone, and of keyspaces in which there is nothing left to
+    /// retry. The caller holds the lock for picking, so no compaction begins meanwhile.
     fn forget_failures(&self, keyspaces: &KeyspaceSet) {
         let is_idle = |of: &Arc<KeyspaceData>| {
             let ids = self.tree.catalog().running().ids_in(of.id());
             ids.is_empty() && self.compaction_score_of(of) < 1.0
         };
-        let failed = keyspaces
-            .iter()
-            .filter(|of| of.compaction_retry_at().is_some());
-        let idle = failed.filter(|of| is_idle(of));
-        if idle.filter(|of| of.forget_failure()).count() > 0 {
+        let failing = keyspaces.iter().filter(|of| of.is_compaction_failing());
+        let forgotten = failing.filter(|of| of.forget_failures(is_idle(of)));
+        if forgotten.count() > 0 {
             self.note_pressure();
         }
     }
@@ -95,14 +96,16 @@ impl Inner {
         // One thread is left for level 0, for which writers may wait.
         let is_level0_only =
             is_background && running.deeper_in_background() >= self.deeper_compactions_max();
-        let running_in = |id| {
+        let running_in = |of: &KeyspaceData| {
             // While a full compaction waits, what it waits for does not become more.
-            let has_no_turn = is_background && running.is_waiting(id);
-            let beside = running.in_keyspace(id);
-            beside.level0_only(is_level0_only || has_no_turn)
+            let has_no_turn = is_background && running.is_waiting(of.id());
+            let beside = running.in_keyspace(of.id());
+            beside
+                .level0_only(is_level0_only || has_no_turn)
+                .without(of.unreadable_runs_waiting(now))
         };
-        // After a failure a keyspace waits, and others get their turn. Then a single compaction
-        // shows whether it fails again.
+        // After a failure that no single run explains, a keyspace waits, and others get their turn.
+        // Then a single compaction shows whether it fails again.
         let may_be_tried = |of: &&Arc<KeyspaceData>| {
             let is_tried = |at| running.in_keyspace(of.id()).has_begun_since(at);
             let retry_at = of.compaction_retry_at();
@@ -111,7 +114,7 @@ impl Inner {
         let mut scored: Vec<_> = due
             .into_iter()
             .filter(may_be_tried)
-            .filter_map(|of| Some((of, catalog.runs_of(of.id())?, running_in(of.id()))))
+            .filter_map(|of| Some((of, catalog.runs_of(of.id())?, running_in(of))))
             .map(|(of, runs, beside)| {
                 let score = self.score(of, &runs.levels, &runs.ranges, &beside);
                 (score, of, runs, beside)
@@ -119,23 +122,47 @@ impl Inner {
             .filter(|(score, ..)| *score >= 1.0)
             .collect();
         scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let picked = scored.into_iter().find_map(|(_, of, runs, beside)| {
-            let tree = of.options.load().tree;
-            let for_ranges = || {
-                let picked = self.pick_for_ranges(of, &runs.levels, &runs.ranges, &beside)?;
-                Some((picked, CompactionReason::RangeDeletions))
-            };
-            pick(&runs.levels, &tree, self.oldest_reader(), &beside)
-                .map(|compaction| (compaction, CompactionReason::Level))
-                .or_else(for_ranges)
-                .map(|picked| (of, picked))
-        });
+        let picked = scored
+            .into_iter()
+            .find_map(|(_, of, runs, beside)| Some((of, self.pick_in(of, runs, &beside)?)));
         let Some((keyspace, picked)) = picked else {
             return Ok(None);
         };
         catalog.write_again()?;
         let begun = RunningCompaction::begin(self, &mut catalog, keyspace, picked, is_background);
         Ok(begun)
+    }
+
+    /// The most urgent compaction of a keyspace that may begin beside those that run.
+    fn pick_in(
+        &self,
+        keyspace: &KeyspaceData,
+        runs: &KeyspaceRuns,
+        running: &Running<'_>,
+    ) -> Option<(Compaction, CompactionReason)> {
+        let tree = keyspace.options.load().tree;
+        let for_ranges = || {
+            let picked = self.pick_for_ranges(keyspace, &runs.levels, &runs.ranges, running)?;
+            Some((picked, CompactionReason::RangeDeletions))
+        };
+        pick(&runs.levels, &tree, self.oldest_reader(), running)
+            .map(|compaction| (compaction, CompactionReason::Level))
+            .or_else(for_ranges)
+    }
+
+    /// Whether a compaction is due in a keyspace that takes none of the runs that could not be
+    /// read.
+    fn may_compact_others(&self, keyspace: &KeyspaceData) -> Result<bool> {
+        if keyspace.compaction_retry_at().is_some() {
+            return Ok(false);
+        }
+        let catalog = self.tree.catalog();
+        let running = catalog.running().in_keyspace(keyspace.id());
+        let running = running.without(keyspace.unreadable_runs());
+        panics::catch_if(keyspace.order().may_panic(), CHOOSING, || {
+            let runs = catalog.runs_of(keyspace.id());
+            Ok(runs.is_some_and(|runs| self.pick_in(keyspace, runs, &running).is_some()))
+        })
     }
 
     /// How many background threads may compact levels below level 0 at a time.
@@ -218,7 +245,14 @@ impl Inner {
         let keyspaces = self.keyspaces.load();
         keyspaces
             .iter()
-            .any(|keyspace| self.compaction_score_of(keyspace) >= 1.0)
+            .any(|keyspace| self.is_due_in(keyspace).unwrap_or(true))
+    }
+
+    /// Whether a keyspace's levels exceed their targets, for callers that may not panic.
+    fn is_due_in(&self, keyspace: &KeyspaceData) -> Result<bool> {
+        panics::catch_if(keyspace.order().may_panic(), CHOOSING, || {
+            Ok(self.compaction_score_of(keyspace) >= 1.0)
+        })
     }
 
     /// Waits until there is nothing to flush, compact or load and obsolete files are deleted.
@@ -241,13 +275,15 @@ impl Inner {
             self.work.done_or_fails(is_flushed, Task::Flush, fail_on)?;
             let keyspaces = self.keyspaces.load();
             let failed = |keyspace: &Arc<KeyspaceData>| keyspace.compaction_failure_since(asked);
-            // A keyspace whose compaction has failed has had its turn. Wait for the others.
+            // A compaction that has failed has had its turn. Wait for the others.
             let is_left = |keyspace: &Arc<KeyspaceData>| {
-                self.compaction_score_of(keyspace) >= 1.0 && failed(keyspace).is_none()
+                Ok(self.is_due_in(keyspace)?
+                    && (failed(keyspace).is_none() || self.may_compact_others(keyspace)?))
             };
             // No compaction begins between the two.
             let picking = self.tree.lock_picking();
-            let is_done = is_flushed && !self.is_compacting() && !keyspaces.iter().any(is_left);
+            let left: Result<Vec<bool>> = keyspaces.iter().map(is_left).collect();
+            let is_done = is_flushed && !self.is_compacting() && !left?.contains(&true);
             drop(picking);
             if !self.work.done_or_fails(is_done, Task::Compact, fail_on)? {
                 return Ok(false);
@@ -372,15 +408,16 @@ impl Inner {
             Ok(done) => done,
             Err(Error::Closed) => return Err(Error::Closed),
             Err(error) => {
-                let failed = keyspace.note_compaction(running.begun, Err(error));
+                let run = compaction.unreadable_run(&error);
+                let failed = keyspace.note_compaction_failed(run, error, running.begun);
                 self.note_pressure();
-                return failed.map(|()| Compacted::default());
+                return Err(failed);
             }
         };
         done.edit.expired_sequence = expired_sequence;
         let edit = std::mem::take(&mut done.edit);
         let edits = self.tree.edits().with(keyspace.id(), edit);
-        keyspace.note_compaction(running.begun, Ok(()))?;
+        keyspace.note_compacted(compaction.numbers(), running.begun);
         self.install(guard, edits, MemTableChange::Same)?;
         self.tree.count(|counts| {
             counts.compactions += 1;

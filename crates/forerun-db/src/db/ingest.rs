@@ -28,6 +28,7 @@ use forerun_core::ProcessBound;
 use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
 use super::{Inner, Open};
+use crate::events::WriteStallReason;
 use crate::panics;
 use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
 use crate::tree::build;
@@ -344,6 +345,7 @@ impl Inner {
             self.work
                 .done_or_fails(is_done, Task::Compact, FailOn::Repeated)
         })?;
+        let _holding = self.memtables.holding(WriteStallReason::Ingestion);
         let mut active = self.memtables.write_active();
         keyspace.check_takes_writes()?;
         self.flush_under_lock(&mut active)?;

@@ -18,6 +18,7 @@ use forerun_core::Pages;
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::backoff::Failing;
+use super::compaction_failures::CompactionFailures;
 use super::cursor_pool::CursorPool;
 use super::super_version::{SuperVersion, Table};
 use crate::clock::{Clock, Expiry};
@@ -26,7 +27,9 @@ use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 use crate::memtable::{Comparator, MemTableConfig, RegionPool, RegionSource};
 use crate::run::lookup::ReadContext;
 use crate::tree::catalog::KeyspaceRuns;
-use crate::{Error, KeyspaceOptions, Options, Result, panics};
+use crate::tree::levels::Levels;
+use crate::tree::pick::level0_begins_without;
+use crate::{Error, KeyspaceOptions, Options, Result, TreeOptions, panics};
 
 /// A memtable uses huge pages if the previous one held at least this much, about four huge pages.
 const HUGE_FROM_BYTES: usize = 8 << 20;
@@ -49,7 +52,7 @@ pub(super) struct KeyspaceData {
     /// Whether it was dropped or is about to be.
     is_dropped: AtomicBool,
     /// Why its runs cannot be compacted, until a compaction succeeds.
-    compaction: Mutex<Option<Failing>>,
+    compaction: Mutex<CompactionFailures>,
     /// Whether its writes are slowed down, or wait, until level 0 is less deep.
     is_slow: AtomicBool,
     is_full: AtomicBool,
@@ -243,7 +246,7 @@ impl KeyspaceData {
 
     #[cold]
     fn stopped(&self) -> Result<()> {
-        match self.compaction().as_ref() {
+        match self.compaction().iter().next() {
             Some(failing) => Err(Error::KeyspaceStopped {
                 keyspace: self.name.to_string(),
                 cause: Arc::new(failing.error.clone()),
@@ -252,63 +255,106 @@ impl KeyspaceData {
         }
     }
 
-    /// Records the result of a compaction that began at `begun`. Returns its error with the
-    /// keyspace's name. After one that began before the last failure, the next may still fail.
-    pub(super) fn note_compaction(&self, begun: Instant, result: Result<()>) -> Result<()> {
+    /// Records the success of a compaction of these runs that began at `begun`. After one that
+    /// began before the last failure, the next may still fail.
+    pub(super) fn note_compacted(&self, runs: impl Iterator<Item = u64>, begun: Instant) {
+        self.compaction().note_success(runs, begun);
+    }
+
+    /// Records the failure of a compaction that began at `begun`; if it comes from reading one run,
+    /// of that run. Returns the error with the keyspace's name.
+    pub(super) fn note_compaction_failed(
+        &self,
+        run: Option<u64>,
+        error: Error,
+        begun: Instant,
+    ) -> Error {
         let mut compaction = self.compaction();
-        let Err(error) = result else {
-            compaction.take_if(|failing| failing.ends_with(begun));
-            return Ok(());
-        };
-        let failing = Failing::again(compaction.as_ref(), error, begun, time::now());
-        let failed = self.compaction_failed(&failing);
-        *compaction = Some(failing);
-        Err(failed)
+        let failing = compaction.note(run, error, begun, time::now());
+        self.compaction_failed(&failing)
     }
 
     /// Why its runs cannot be compacted, if the last attempt failed.
     pub(super) fn compaction_failure(&self) -> Option<Error> {
         let compaction = self.compaction();
-        compaction
-            .as_ref()
-            .map(|failing| self.compaction_failed(failing))
+        let failing = compaction.iter().next()?;
+        Some(self.compaction_failed(failing))
     }
 
     /// [`compaction_failure`](Self::compaction_failure), if it failed after that moment.
     pub(super) fn compaction_failure_since(&self, asked: Instant) -> Option<Error> {
         let compaction = self.compaction();
-        let failing = compaction
-            .as_ref()
-            .filter(|of| of.has_failed_since(asked))?;
+        let failing = compaction.iter().find(|of| of.has_failed_since(asked))?;
         Some(self.compaction_failed(failing))
     }
 
-    /// When the next compaction is due after a failure; `None` if none failed.
+    /// When the next compaction is due after a failure that concerns all of them; `None` if there
+    /// was none.
     pub(super) fn compaction_retry_at(&self) -> Option<Instant> {
-        self.compaction().as_ref().map(Failing::retry_at)
+        self.compaction().of_all().map(Failing::retry_at)
     }
 
-    /// Forgets a failure that nothing will retry, since another compaction has done the work.
-    /// Returns whether there was one. The caller knows that no compaction is due, and none runs.
-    pub(super) fn forget_failure(&self) -> bool {
-        let is_over = |failing: &mut Failing| failing.has_other_succeeded();
-        self.compaction().take_if(is_over).is_some()
+    /// When each of its failures is to be retried.
+    pub(super) fn compaction_retries(&self) -> Vec<Instant> {
+        self.compaction().iter().map(Failing::retry_at).collect()
     }
 
-    /// Retries a failed compaction at once.
+    /// The numbers of the runs that could not be read, ascending.
+    pub(super) fn unreadable_runs(&self) -> Vec<u64> {
+        self.compaction().runs()
+    }
+
+    /// Those of them that are not to be tried yet.
+    pub(super) fn unreadable_runs_waiting(&self, now: Instant) -> Vec<u64> {
+        self.compaction().runs_waiting(now)
+    }
+
+    /// Whether a compaction has failed and none has succeeded since.
+    pub(super) fn is_compaction_failing(&self) -> bool {
+        !self.compaction().is_empty()
+    }
+
+    /// Forgets the failures of runs that are gone, and if it is `idle`, those that nothing will
+    /// retry, since other compactions have done the work: no compaction is due, and none runs.
+    /// Returns whether there were any.
+    pub(super) fn forget_failures(&self, is_idle: bool) -> bool {
+        let levels = Arc::clone(&self.version.load().levels);
+        let is_there = |number| levels.runs().any(|(_, run)| run.number() == number);
+        let mut compaction = self.compaction();
+        let has_forgotten = compaction.forget_gone(is_there);
+        is_idle && compaction.forget_idle(time::now()) || has_forgotten
+    }
+
+    /// Retries failed compactions at once.
     pub(super) fn retry_compaction(&self, now: Instant) {
-        if let Some(failing) = self.compaction().as_mut() {
-            failing.retry_now(now);
+        self.compaction().retry_now(now);
+    }
+
+    /// Whether level 0, which is this deep, cannot be compacted.
+    fn is_level0_failing(&self, levels: &Levels, tree: &TreeOptions, depth: usize) -> bool {
+        let compaction = self.compaction();
+        let unreadable = compaction.runs();
+        let fails_all = compaction.of_all().is_some();
+        // The comparator may do anything.
+        drop(compaction);
+        if fails_all || unreadable.is_empty() || depth < tree.level0_slow_runs {
+            return fails_all;
         }
+        let begins = panics::catch_if(self.order.may_panic(), "picking a compaction", || {
+            Ok(level0_begins_without(levels, tree, unreadable))
+        });
+        !begins.unwrap_or(false)
     }
 
     /// Decides whether it takes writes, and how fast, after its runs have changed or a compaction
     /// has failed or succeeded. Returns how many more runs over a key stop its writes, if they are
-    /// slowed down. A keyspace that cannot be compacted is not slow: once full, it refuses writes.
+    /// slowed down. A keyspace whose level 0 cannot be compacted is not slow: once full, it refuses
+    /// writes.
     pub(super) fn note_level0(&self) -> Option<usize> {
-        let depth = self.version.load().levels.level0_depth();
+        let levels = Arc::clone(&self.version.load().levels);
+        let depth = levels.level0_depth();
         let tree = self.options.load().tree;
-        let is_failing = self.compaction().is_some();
+        let is_failing = self.is_level0_failing(&levels, &tree, depth);
         let is_full = depth >= tree.level0_stop_runs;
         let is_slow = (is_full || depth >= tree.level0_slow_runs) && !is_failing;
         // Relaxed, also for those who read them: a few writes may overstep the limits.
@@ -339,7 +385,7 @@ impl KeyspaceData {
         }
     }
 
-    fn compaction(&self) -> MutexGuard<'_, Option<Failing>> {
+    fn compaction(&self) -> MutexGuard<'_, CompactionFailures> {
         // Nothing panics while the lock is held, so a poisoned lock is still consistent.
         self.compaction
             .lock()

@@ -157,18 +157,21 @@ impl KeyspaceSet {
         KeyspaceSet::new(self.iter().filter(|keyspace| keyspace.id() != id).cloned())
     }
 
-    /// How soon a failed compaction is to be retried, if one failed. `is_left` returns whether a
-    /// keyspace is to be compacted and no thread is retrying since this moment.
+    /// How soon a failed compaction is to be retried, if one failed. `is_due` returns whether a
+    /// keyspace is to be compacted, and `is_retried` whether a thread is retrying since a moment.
     pub(super) fn compaction_retry(
         &self,
-        is_left: impl Fn(&KeyspaceData, Instant) -> bool,
+        is_due: impl Fn(&KeyspaceData) -> bool,
+        is_retried: impl Fn(&KeyspaceData, Instant) -> bool,
     ) -> Option<Duration> {
         let now = time::now();
-        let waits = self.iter().filter_map(|keyspace| {
-            let retry_at = keyspace.compaction_retry_at()?;
-            is_left(keyspace, retry_at).then(|| retry_at.saturating_duration_since(now))
+        let failing = self.iter().filter(|of| of.is_compaction_failing());
+        let next = failing.filter(|of| is_due(of)).filter_map(|keyspace| {
+            let retries = keyspace.compaction_retries().into_iter();
+            retries.filter(|at| !is_retried(keyspace, *at)).min()
         });
-        waits.min().map(|wait| wait.max(COMPACTION_RETRY_MIN))
+        let wait = next.min()?.saturating_duration_since(now);
+        Some(wait.max(COMPACTION_RETRY_MIN))
     }
 
     /// How often to look for expired entries, if any entries expire.

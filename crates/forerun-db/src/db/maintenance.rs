@@ -90,6 +90,7 @@ impl Db {
     /// - [`Error::CompactionFailed`](crate::Error::CompactionFailed): the runs of one keyspace
     ///   cannot be compacted. The work of all other keyspaces is done.
     /// - [`Error::Poisoned`](crate::Error::Poisoned): flushing or compacting panicked.
+    /// - [`Error::Panicked`](crate::Error::Panicked): a comparator panicked in this call.
     /// - [`Error::Closed`](crate::Error::Closed): the store is closed or was closed during the
     ///   call.
     ///

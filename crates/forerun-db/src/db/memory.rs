@@ -12,6 +12,7 @@ use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
 use super::memtables::{Reservation, Size};
+use super::notify::WriteStall;
 use crate::events::WriteStallReason;
 use crate::{Background, Error, Result};
 
@@ -36,10 +37,12 @@ impl Inner {
         // A large request must not wait for a moment when all other writers happen to leave memory
         // free.
         let is_large = size.wanted > self.options.memtable_bytes;
+        let (mut stall, mut flushes) = (None, false);
         loop {
             if !is_large {
-                self.wait_for_reservation(full, size, fail_on)?;
+                self.wait_for_reservation(full, size, fail_on, &mut stall)?;
             }
+            let _holding = flushes.then(|| self.memtables.holding(WriteStallReason::Memory));
             let mut active = self.memtables.write_active();
             if active.number != full {
                 return Ok(());
@@ -47,12 +50,18 @@ impl Inner {
             // Only the holder of the lock adds memtable sets, so free memory stays free.
             match self.memtables.reservation(&active, size) {
                 Reservation::Granted(bytes) => return self.freeze(&mut active, bytes),
-                Reservation::AfterActive => {
-                    return self.replace_by_flushing(&mut active, size, fail_on);
-                }
-                _ if is_large => return self.replace_by_flushing(&mut active, size, fail_on),
-                Reservation::AfterBackgroundWork | Reservation::AfterReaders => {}
+                Reservation::AfterActive => {}
+                _ if is_large => {}
+                Reservation::AfterBackgroundWork | Reservation::AfterReaders => continue,
             }
+            if flushes {
+                return self.replace_by_flushing(&mut active, size, fail_on);
+            }
+            // This thread waits, and others wait for its lock. A listener may write, so it is
+            // called without the lock.
+            drop(active);
+            stall.get_or_insert_with(|| self.begin_stall(WriteStallReason::Memory));
+            flushes = true;
         }
     }
 
@@ -90,9 +99,16 @@ impl Inner {
         }
     }
 
-    fn wait_for_reservation(&self, full: u64, size: Size, fail_on: FailOn) -> Result<()> {
+    /// Waits until there is memory for another memtable set, or this thread can make it free. If
+    /// it waits, it begins a stall.
+    fn wait_for_reservation<'a>(
+        &'a self,
+        full: u64,
+        size: Size,
+        fail_on: FailOn,
+        stall: &mut Option<WriteStall<'a>>,
+    ) -> Result<()> {
         let begin_stall = || self.begin_stall(WriteStallReason::Memory);
-        let mut stall = None;
         let mut since = None;
         let mut result = self.wait_until(|| {
             let active = self.memtables.read_active();

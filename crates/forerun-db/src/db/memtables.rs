@@ -17,10 +17,10 @@
 
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use forerun_core::sync::atomic::{AtomicUsize, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, RwLock};
-use forerun_core::sync::{RwLockReadGuard, RwLockWriteGuard};
+use forerun_core::sync::{RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use super::background_work::BackgroundWork;
 use super::held_memory::HeldMemory;
@@ -28,6 +28,7 @@ use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{EMPTY_INDEXED_TABLE_BYTES, EMPTY_TABLE_BYTES};
 use super::memtable_set::{FrozenMemTables, MemTableSet};
 use super::super_version::Table;
+use crate::events::WriteStallReason;
 use crate::limits::MEMTABLE_INDEX_BYTES_MIN;
 use crate::memtable::{MemTableStats, RegionPool};
 use crate::{Error, Options, Result};
@@ -52,6 +53,8 @@ const FLUSHED_RANGES_SHARE: usize = 4;
 pub(super) struct MemTables {
     /// The memtables that take writes.
     active: RwLock<MemTableSet>,
+    /// Why a thread holds the lock of `active` while it flushes, if one does or is about to.
+    held_for: ArcSwapOption<WriteStallReason>,
     /// The memtables of `active`, for statistics. An ingestion holds the lock of `active` while it
     /// writes to the disk, and statistics must not wait for that.
     shown: ArcSwap<Vec<Arc<Table>>>,
@@ -66,6 +69,20 @@ pub(super) struct MemTables {
     /// The usual size of a memtable set.
     usual_bytes: usize,
     limit_bytes: usize,
+}
+
+/// While this lives, a thread holds the active memtables, or waits for them.
+pub(super) struct Holding<'a> {
+    memtables: &'a MemTables,
+    reason: Option<Arc<WriteStallReason>>,
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        // Another thread may wait for the lock.
+        let held_for = &self.memtables.held_for;
+        held_for.compare_and_swap(&self.reason, None);
+    }
 }
 
 /// The size of a memtable set to be made.
@@ -118,6 +135,7 @@ impl MemTables {
         MemTables {
             shown: ArcSwap::from_pointee(active.shared_tables()),
             active: RwLock::new(active),
+            held_for: ArcSwapOption::empty(),
             frozen: Mutex::default(),
             held: Arc::new(HeldMemory::new(Arc::clone(work))),
             regions,
@@ -132,6 +150,32 @@ impl MemTables {
     #[inline]
     pub(super) fn read_active(&self) -> RwLockReadGuard<'_, MemTableSet> {
         self.active.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the active memtables for a write, unless that has to wait.
+    ///
+    /// # Errors
+    /// Why it has to wait, if a thread holds the lock while it flushes.
+    #[inline]
+    pub(super) fn try_read_active(
+        &self,
+    ) -> std::result::Result<RwLockReadGuard<'_, MemTableSet>, Option<Arc<WriteStallReason>>> {
+        match self.active.try_read() {
+            Ok(active) => Ok(active),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(self.held_for.load_full()),
+        }
+    }
+
+    /// A thread is about to lock the active memtables for writing, and to flush while it holds the
+    /// lock: writes that wait for it are stalled, for this reason. Dropped after the lock.
+    pub(super) fn holding(&self, reason: WriteStallReason) -> Holding<'_> {
+        let reason = Some(Arc::new(reason));
+        self.held_for.store(reason.clone());
+        Holding {
+            memtables: self,
+            reason,
+        }
     }
 
     /// Locks the active memtables to replace them. Waits for all writes in progress.

@@ -64,6 +64,7 @@ mod checkpoint;
 mod closing;
 mod commit;
 mod compaction;
+mod compaction_failures;
 mod count;
 mod cursor;
 mod cursor_pool;

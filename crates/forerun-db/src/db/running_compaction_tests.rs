@@ -48,19 +48,19 @@ fn a_compaction_that_began_before_another_failed_does_not_undo_that() {
     let db = open();
     let keyspace = own(&db);
     let begun = Instant::now();
-    let fail = |begun| keyspace.note_compaction(begun, Err(Error::LogOff));
+    let fail = |begun| drop(keyspace.note_compaction_failed(None, Error::LogOff, begun));
     // Two that met the same fault are one attempt, and a third one ends beside them.
-    assert!(fail(begun).is_err());
+    fail(begun);
     let retry_at = keyspace.compaction_retry_at().unwrap();
-    assert!(fail(begun).is_err());
-    keyspace.note_compaction(begun, Ok(())).unwrap();
+    fail(begun);
+    keyspace.note_compacted([].into_iter(), begun);
     assert_eq!(keyspace.compaction_retry_at(), Some(retry_at));
     assert!(keyspace.compaction_failure().is_some());
     // The retry fails too, so the next one waits for longer. That one succeeds.
-    assert!(fail(retry_at).is_err());
+    fail(retry_at);
     let next_retry_at = keyspace.compaction_retry_at().unwrap();
     assert!(next_retry_at > retry_at);
-    keyspace.note_compaction(next_retry_at, Ok(())).unwrap();
+    keyspace.note_compacted([].into_iter(), next_retry_at);
     assert!(keyspace.compaction_failure().is_none());
 }
 
@@ -92,8 +92,8 @@ fn after_a_failure_a_single_compaction_tries_again() {
     let at_once = [begin(), begin()];
     assert!(at_once.iter().all(Option::is_some));
     drop(at_once);
-    let failed = keyspace.note_compaction(Instant::now(), Err(Error::LogOff));
-    assert!(failed.is_err() && begin().is_none());
+    keyspace.note_compaction_failed(None, Error::LogOff, Instant::now());
+    assert!(begin().is_none());
     keyspace.retry_compaction(Instant::now());
     let retry = begin();
     assert!(retry.is_some() && begin().is_none());

@@ -107,7 +107,7 @@ pub struct KeyspaceStats {
     pub memtable_bytes: usize,
     /// The levels of its tree of runs, down to the last one that holds a run.
     pub levels: Vec<LevelStats>,
-    /// Why its runs cannot be compacted, until a compaction succeeds: see
+    /// Why some of its runs cannot be compacted, until a compaction of them succeeds: see
     /// [`Error::CompactionFailed`](crate::Error::CompactionFailed).
     pub compaction_failure: Option<String>,
 }
@@ -129,8 +129,8 @@ impl KeyspaceStats {
 }
 
 metrics! {
-    /// How often and how long writes waited because flushes, compactions or syncs of the log did
-    /// not keep up.
+    /// How often and how long writes waited: because flushes, compactions or syncs of the log did
+    /// not keep up, or for an ingestion or a backup.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[cfg_attr(feature = "serde", derive(serde::Serialize))]
     #[non_exhaustive]

@@ -12,10 +12,13 @@ use std::cell::RefCell;
 use std::iter;
 use std::sync::Arc;
 
+use forerun_core::sync::RwLockReadGuard;
+
 use super::Inner;
 use super::batch_parts::{Fits, Part, prepare};
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{MemTableSet, Needed, empty_table_bytes};
+use crate::events::WriteStallReason;
 use crate::panics;
 use crate::{Access, Durability, Error, Op, Result, WriteBatch};
 
@@ -267,7 +270,8 @@ impl Inner {
         loop {
             // Held until the write is visible: a memtable set is frozen only when no write to it is
             // in progress.
-            let active = self.memtables.read_active();
+            let active = self.memtables.try_read_active();
+            let active = active.unwrap_or_else(|reason| self.wait_for_active(reason));
             match attempt(&active)? {
                 Attempt::Done(last_sequence) => return Ok(last_sequence),
                 Attempt::NoTable(keyspace) => {
@@ -286,6 +290,21 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Waits for the active memtables. If their holder flushes, the write is stalled.
+    #[cold]
+    fn wait_for_active(
+        &self,
+        reason: Option<Arc<WriteStallReason>>,
+    ) -> RwLockReadGuard<'_, MemTableSet> {
+        if let Some(reason) = reason {
+            // A listener may write, so it is called without the lock.
+            let stall = self.begin_stall(WriteStallReason::clone(&reason));
+            drop(self.memtables.read_active());
+            drop(stall);
+        }
+        self.memtables.read_active()
     }
 
     /// Makes every write that has already returned durable.

@@ -233,8 +233,13 @@ impl Fixture {
     }
 
     pub(crate) fn pick(&self) -> Option<Compaction> {
+        self.pick_without(Vec::new())
+    }
+
+    /// The next compaction that takes none of these runs. Their numbers ascend.
+    pub(crate) fn pick_without(&self, unreadable: Vec<u64>) -> Option<Compaction> {
         let oldest_reader = self.snapshots.iter().min().unwrap_or(&self.sequence);
-        let running = self.catalog.running().in_keyspace(0);
+        let running = self.catalog.running().in_keyspace(0).without(unreadable);
         pick(self.levels(), &self.options, *oldest_reader, &running)
     }
 

@@ -153,3 +153,62 @@ fn level_0_is_compacted_before_more_runs_leave_the_level_below() {
     assert_eq!(fixture.pick().unwrap().from, 0);
     fixture.check();
 }
+
+#[test]
+fn compactions_go_on_without_runs_that_cannot_be_read() {
+    let (mut of_level0, mut deeper) = (0, 0);
+    for seed in 0..8_u64 {
+        let mut fixture = grown(seed % 2 == 1);
+        fixture.options.level1_bytes = 4_000;
+        for round in 0..6_u16 {
+            let unreadable: Vec<u64> = fixture.numbers().into_iter().collect();
+            let unreadable: Vec<u64> = unreadable
+                .into_iter()
+                .filter(|number| (number * 7 + seed) % 4 == 0)
+                .collect();
+            // Groups of runs with keys of their own, of which some overlap.
+            for part in 0..4_u16 {
+                let first = (part + round) % 4 * (KEYS / 4);
+                let keys = (first..first + KEYS / 4).step_by(1 + usize::from(round % 3));
+                keys.for_each(|key| fixture.write(key, (key % 5 != round % 5).then_some(90)));
+                fixture.flush().unwrap();
+            }
+            while let Some(compaction) = fixture.pick_without(unreadable.clone()) {
+                assert!(compaction.numbers().all(|of| !unreadable.contains(&of)));
+                of_level0 += usize::from(compaction.from == 0);
+                deeper += usize::from(compaction.from > 0);
+                fixture.run(&compaction).unwrap();
+                drop(compaction);
+                fixture.check();
+            }
+        }
+        while fixture.compact().unwrap() {}
+        fixture.check();
+        let levels = fixture.levels();
+        assert!(levels.level(0).runs().len() < fixture.options.level0_runs);
+    }
+    assert!(of_level0 > 20 && deeper > 20, "{of_level0}, {deeper}");
+}
+
+#[test]
+fn newer_runs_with_other_keys_leave_level_0_before_one_that_cannot_be_read() {
+    let mut fixture = grown(false);
+    fixture.compact_all().unwrap();
+    fixture.options.level0_runs = 1;
+    let ranges = [0..30, 10..40, 100..130, 110..140];
+    let numbers = ranges.map(|keys| {
+        let before = fixture.numbers();
+        keys.for_each(|key| fixture.write(key, Some(300)));
+        fixture.flush().unwrap();
+        *fixture.numbers().difference(&before).next().unwrap()
+    });
+    let upper = |of: &Compaction| -> Vec<u64> { of.upper.iter().map(|run| run.number()).collect() };
+    let [oldest, newer, apart, newest] = numbers;
+    for unreadable in [oldest, newer] {
+        let picked = fixture.pick_without(vec![unreadable]).unwrap();
+        assert_eq!(upper(&picked), [newest, apart]);
+    }
+    assert!(fixture.pick_without(vec![oldest, newest]).is_none());
+    let all = fixture.pick().unwrap();
+    assert!(upper(&all).contains(&oldest));
+}

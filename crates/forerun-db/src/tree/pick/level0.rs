@@ -62,8 +62,56 @@ pub(super) fn pick_level0(
     };
     let most_bytes = bytes(&down.lower) / REWRITTEN_PER_BYTE_MAX;
     let is_costly = most_bytes > bytes(&down.upper);
-    let within = is_costly.then(|| within_level0(levels, most_bytes));
-    running.first_allowed(within.flatten().or(Some(down)).into_iter())
+    let within = is_costly.then(|| within_level0(levels, most_bytes, running));
+    match within.flatten() {
+        None if running.takes_unreadable(&down) => {
+            running.first_allowed(beside_unreadable(levels, options, base, running))
+        }
+        within => running.first_allowed(within.or(Some(down)).into_iter()),
+    }
+}
+
+/// Whether level 0 can be compacted without these runs, which could not be read. Their numbers
+/// ascend.
+pub(crate) fn level0_begins_without(
+    levels: &Levels,
+    options: &TreeOptions,
+    unreadable: Vec<u64>,
+) -> bool {
+    let base = Targets::new(levels, options).base;
+    let running = Running::default().without(unreadable);
+    let pick = pick_level0(levels, options, base, &running);
+    pick.begins().is_some()
+}
+
+/// What can be merged into `base` although the oldest run of level 0 cannot, the oldest first: runs
+/// that overlap neither that one nor any other run that could not be read.
+fn beside_unreadable(
+    levels: &Levels,
+    options: &TreeOptions,
+    base: usize,
+    running: &Running<'_>,
+) -> impl Iterator<Item = Compaction> {
+    let indexes = (0..levels.level(0).runs().len()).rev();
+    let compactions = indexes.filter_map(move |index| {
+        let mut taken = vec![false; levels.level(0).runs().len()];
+        take(levels, &mut taken, index);
+        compaction_of(levels, options, base, &taken)
+    });
+    compactions.filter(|compaction| !running.takes_unreadable(compaction))
+}
+
+/// Merges these runs of level 0 into `base`.
+fn compaction_of(
+    levels: &Levels,
+    options: &TreeOptions,
+    base: usize,
+    taken: &[bool],
+) -> Option<Compaction> {
+    let upper = levels.level(0).runs().iter().zip(taken);
+    let upper = upper.filter(|(_, taken)| **taken);
+    let upper = upper.map(|(run, _)| Arc::clone(run)).collect();
+    into_next(levels, options, 0, base, upper)
 }
 
 /// Merges the oldest run of level 0 into `base`, with all runs that overlap it, and as many small
@@ -75,11 +123,7 @@ pub(super) fn level0_into(
     running: &Running<'_>,
 ) -> Option<Compaction> {
     let runs = levels.level(0).runs();
-    let compaction_of = |taken: &[bool]| {
-        let upper = runs.iter().zip(taken).filter(|(_, taken)| **taken);
-        let upper = upper.map(|(run, _)| Arc::clone(run)).collect();
-        into_next(levels, options, 0, base, upper)
-    };
+    let compaction_of = |taken: &[bool]| compaction_of(levels, options, base, taken);
     let mut taken = vec![false; runs.len()];
     take(levels, &mut taken, runs.len().checked_sub(1)?);
     let mut compaction = compaction_of(&taken)?;
@@ -126,20 +170,20 @@ fn take(levels: &Levels, taken: &mut [bool], index: usize) {
 }
 
 /// The newest small runs of level 0, next to each other in age, that together have at most
-/// `most_bytes`; `None` if no two do.
-fn within_level0(levels: &Levels, most_bytes: u64) -> Option<Compaction> {
+/// `most_bytes` and can be read; `None` if no two do.
+fn within_level0(levels: &Levels, most_bytes: u64, running: &Running<'_>) -> Option<Compaction> {
     let runs = levels.level(0).runs();
     let bytes_of = |run: &Arc<Run>| run.meta().file_bytes;
     let cuts = cuts(runs);
     let upper = (0..runs.len())
-        .filter(|first| cuts[*first])
+        .filter(|first| cuts[*first] && !running.is_unreadable(&runs[*first]))
         .find_map(|first| {
             let mut bytes = bytes_of(&runs[first]);
             let mut end = first + 1;
             while let Some(more) = runs.get(end).map(bytes_of) {
                 // Two at least, or nothing would get smaller.
                 let is_large = more > SIZE_RATIO.saturating_mul(bytes) && end > first + 1;
-                if is_large || bytes + more > most_bytes {
+                if is_large || bytes + more > most_bytes || running.is_unreadable(&runs[end]) {
                     break;
                 }
                 bytes += more;

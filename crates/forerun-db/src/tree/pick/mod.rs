@@ -27,17 +27,18 @@ mod running;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(crate) use level0::level0_begins_without;
 use level0::{keep_for_level0, level0_into, pick_level0};
 pub(crate) use older_keys::OlderKeys;
 pub(crate) use range_compaction::pick_for_ranges;
 pub(crate) use running::{Pick, Running, RunningCompactions};
 
-use crate::TreeOptions;
 use crate::ranges::Ranges;
 use crate::run::Run;
 use crate::tree::key_bounds::{KeyRange, hull, largest, smallest};
 use crate::tree::levels::{Levels, obsolete_from};
 use crate::tree::manifest::LEVELS;
+use crate::{Error, TreeOptions};
 
 const LAST: usize = LEVELS - 1;
 
@@ -63,6 +64,15 @@ impl Compaction {
     /// Numbers of the input runs.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.upper.iter().chain(&self.lower).map(|run| run.number())
+    }
+
+    /// The number of the run that could not be read, if that is what an error is about.
+    pub(crate) fn unreadable_run(&self, error: &Error) -> Option<u64> {
+        let (Error::CorruptFile { path, .. } | Error::Io { path, .. }) = error else {
+            return None;
+        };
+        let mut runs = self.upper.iter().chain(&self.lower);
+        runs.find(|run| run.path() == path).map(|run| run.number())
     }
 
     /// Size of the input files.

@@ -59,6 +59,8 @@ pub(crate) struct Running<'a> {
     is_level0_only: bool,
     /// The level that a compaction of level 0 waits for.
     kept_for_level0: Option<usize>,
+    /// Numbers of runs that could not be read, ascending. Nothing that takes one may begin.
+    unreadable: Vec<u64>,
 }
 
 /// What comes next.
@@ -172,6 +174,22 @@ impl Running<'_> {
         }
     }
 
+    /// Nothing that takes one of these runs may begin. Their numbers ascend.
+    pub(crate) fn without(self, unreadable: Vec<u64>) -> Self {
+        Running { unreadable, ..self }
+    }
+
+    /// Whether this run could not be read.
+    pub(super) fn is_unreadable(&self, run: &Run) -> bool {
+        self.unreadable.binary_search(&run.number()).is_ok()
+    }
+
+    /// Whether a compaction takes a run that could not be read.
+    pub(super) fn takes_unreadable(&self, compaction: &Compaction) -> bool {
+        let mut runs = compaction.upper.iter().chain(&compaction.lower);
+        runs.any(|run| self.is_unreadable(run))
+    }
+
     /// Whether one of them began at this moment or later.
     pub(crate) fn has_begun_since(&self, moment: Instant) -> bool {
         self.taken.iter().any(|taken| taken.begun >= moment)
@@ -210,6 +228,7 @@ impl Running<'_> {
         let order = compaction.upper.first().map(|run| run.order());
         !is_second_of_level0
             && !takes_kept
+            && !self.takes_unreadable(compaction)
             && !runs.any(|run| self.takes(run))
             && !order
                 .zip(compaction.keys())
