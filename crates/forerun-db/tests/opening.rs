@@ -240,57 +240,6 @@ fn opening_goes_on_with_one_thread_when_the_system_opens_no_more_files() {
 }
 
 #[test]
-fn records_are_read_alone_after_an_index_was_loaded_late() {
-    const KEYS: u32 = 4000;
-    let files = FaultIo::new();
-    files.set_cached_percent(100);
-    let options = options(Background::Threads).cache_bytes(240 << 10);
-    let options = options.tree(TreeOptions::default().run_bytes(4 << 20));
-    let db = Db::open_with_io(Arc::new(files.clone()), STORE, options.clone()).unwrap();
-    let mut ingestion = db.ingest();
-    for number in 0..KEYS {
-        ingestion
-            .add(number.to_be_bytes(), [number as u8; 100])
-            .unwrap();
-    }
-    ingestion.commit().unwrap();
-    db.close().unwrap();
-    // Without the index at first, and with it from the start.
-    let bytes = [true, false].map(|is_late| {
-        let io = WatchedIo::new(&files);
-        if is_late {
-            io.hold_loader();
-        }
-        let db = open(&io, &options).unwrap();
-        let look_up_all = || {
-            for number in (0..KEYS).map(|at| at * 7 % KEYS) {
-                let found = db.get(number.to_be_bytes()).unwrap();
-                assert_eq!(found.as_deref(), Some(&[number as u8; 100][..]));
-            }
-        };
-        if !is_late {
-            db.wait_idle().unwrap();
-        }
-        look_up_all();
-        look_up_all();
-        io.release_loader();
-        db.wait_idle().unwrap();
-        assert_eq!(loaded(&db).indexed, 1);
-        look_up_all();
-        io.reset();
-        look_up_all();
-        io.seen().read_bytes
-    });
-    let [late, early] = bytes;
-    let whole = u64::from(KEYS) * (4 << 10);
-    assert!(
-        early < whole / 4,
-        "{early} of {whole}: records are read alone"
-    );
-    assert!(late < early * 3 / 2, "{late}, and {early} with the index");
-}
-
-#[test]
 fn each_index_is_read_once_and_the_newest_first() {
     let files = store(20);
     let io = WatchedIo::new(&files);

@@ -12,6 +12,7 @@ use super::page::{Page, PageKind};
 use super::page_tests::{Entry, entries, orders, sorted};
 use super::reader::Run;
 use super::{Compression, PageSearch, Probe, RunMeta, RunOptions, RunWriter, SearchKey, filter};
+use crate::cache::driver::PageSource;
 use crate::cache::{CacheOptions, PageCache};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::fault::{EIO, ENOSPC, Fault, FaultIo};
@@ -447,6 +448,29 @@ fn without_the_option_or_without_room_there_is_no_index() {
     assert_eq!(
         indexed.file_bytes - plain.file_bytes,
         2000_u64.div_ceil(9) * 64
+    );
+}
+
+#[test]
+fn the_place_of_a_leaf_verified_before_the_index_was_loaded_is_noted_later() {
+    let order = KeyOrder::Bytewise;
+    let io = FaultIo::new();
+    let options = RunOptions::default().compression(Compression::None);
+    let entries = numbered(300, |_| vec![7; 10]);
+    write(&io, &order, options, &entries).unwrap();
+    let cache = crate::testing::small_cache::small_cache();
+    let run = Run::open_without_filter(&io, Path::new(PATH), 7, order, &cache).unwrap();
+    // The only page is a leaf.
+    let (leaf, location) = (run.root(), run.root_location());
+    let note_missing = || PageSource::note_missing_leaf(&run, 0, location, leaf.bytes());
+    run.note_leaf(0, location, leaf);
+    note_missing();
+    assert!(run.leaf_places().is_none(), "there is no index");
+    run.load_filter().unwrap();
+    note_missing();
+    assert!(
+        run.leaf_places()
+            .is_some_and(|places| places.get(0).is_some())
     );
 }
 
