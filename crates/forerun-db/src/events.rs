@@ -118,7 +118,8 @@ pub enum DbEvent {
         /// Why it failed, if it did.
         error: Option<Error>,
     },
-    /// A write begins to wait. Each write that waits has its own events.
+    /// A write begins to wait. Each write that waits has its own events. A listener that wrote here
+    /// would wait too, and be called again.
     #[non_exhaustive]
     WriteStallBegun {
         /// What it waits for.

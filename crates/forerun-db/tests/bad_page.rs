@@ -190,6 +190,20 @@ fn a_keyspace_that_cannot_be_compacted_reports_why_and_recovers() {
 }
 
 #[test]
+fn a_full_level_0_with_a_bad_page_refuses_writes_that_are_never_slowed_down() {
+    let (io, run, _) = damaged();
+    let options = options();
+    let tree = options.tree.level0_slow_runs(usize::MAX);
+    let db = open(&io, &options.tree(tree)).unwrap();
+    let (good, bad) = (db.keyspace("good").unwrap(), db.keyspace("bad").unwrap());
+    let writing = std::thread::spawn(move || write_both(&good, &bad, &db).unwrap());
+    // A write that waits for ever would hang the test.
+    wait_until("a write is refused", || writing.is_finished());
+    let refused = writing.join().unwrap().to_string();
+    assert!(names(&refused, &run), "{refused}");
+}
+
+#[test]
 fn a_repair_makes_a_keyspace_with_a_bad_page_usable_again() {
     for background in [Background::Threads, Background::Caller] {
         let (io, _, _) = damaged();

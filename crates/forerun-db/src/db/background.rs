@@ -2,7 +2,7 @@
 //! same work done by the caller.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forerun_core::sync::thread::{self, JoinHandle};
 use forerun_core::sync::time;
@@ -129,7 +129,7 @@ impl Inner {
                     }
                     Task::Compact => {
                         self.clear_compact(events);
-                        self.due_without_event()
+                        self.due_without_event(begun)
                     }
                 };
                 Ok(Worked::Nothing { timeout })
@@ -165,21 +165,15 @@ impl Inner {
         }
     }
 
-    /// How soon to look for what becomes due as time passes, without an event.
-    fn due_without_event(&self) -> Option<Duration> {
+    /// How soon to look for what becomes due as time passes, without an event, after a thread that
+    /// `looked` for work found none.
+    fn due_without_event(&self, looked: Instant) -> Option<Duration> {
         let is_within_budget = self.tree.cache.evict_to_budget();
         let _picking = self.tree.lock_picking();
         let keyspaces = self.keyspaces.load();
         [
             keyspaces.expiry_check_interval(),
-            keyspaces.compaction_retry(
-                |keyspace| self.compaction_score_of(keyspace) >= 1.0,
-                |keyspace, retry_at| {
-                    let catalog = self.tree.catalog();
-                    let running = catalog.running().in_keyspace(keyspace.id());
-                    running.has_begun_since(retry_at)
-                },
-            ),
+            keyspaces.compaction_retry(looked, |of| self.compaction_score_of(of) >= 1.0),
             (!is_within_budget).then_some(EVICT_AGAIN),
         ]
         .into_iter()

@@ -7,9 +7,9 @@ use forerun_core::Pages;
 
 use super::commit::Commit;
 use super::keyspace_data::KeyspaceData;
+use super::memtables::HeldFor;
 use super::{Db, Inner};
 use crate::cache::{CacheOptions, PageCache};
-use crate::events::WriteStallReason;
 use crate::io::{Io, OpenMode};
 use crate::tree::catalog::CatalogSnapshot;
 use crate::tree::checkpoint::{LogEnd, LogPart, checkpoint};
@@ -53,8 +53,7 @@ impl Db {
     pub(crate) fn backup_source(&self) -> Result<BackupSource<'_>> {
         let inner = self.inner()?;
         inner.flush_all()?;
-        let _holding = inner.memtables.holding(WriteStallReason::Backup);
-        let mut active = inner.memtables.write_active();
+        let mut active = inner.memtables.hold_active(HeldFor::Backup);
         inner.flush_under_lock(&mut active)?;
         Ok(BackupSource {
             catalog: inner.tree.catalog().snapshot(),

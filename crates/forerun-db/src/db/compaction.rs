@@ -417,7 +417,9 @@ impl Inner {
         done.edit.expired_sequence = expired_sequence;
         let edit = std::mem::take(&mut done.edit);
         let edits = self.tree.edits().with(keyspace.id(), edit);
-        keyspace.note_compacted(compaction.numbers(), running.begun);
+        // A run that only moved is as unreadable as before.
+        let read = compaction.numbers().filter(|_| done.read_bytes > 0);
+        keyspace.note_compacted(read, running.begun);
         self.install(guard, edits, MemTableChange::Same)?;
         self.tree.count(|counts| {
             counts.compactions += 1;

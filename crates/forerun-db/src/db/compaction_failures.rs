@@ -22,11 +22,13 @@ pub(super) struct CompactionFailures {
     of_all: Option<Failing>,
     /// The runs that could not be read, by number.
     of_runs: BTreeMap<u64, Failing>,
+    /// The run of these that the next compaction of level 0 takes.
+    blocks_level0: Option<u64>,
 }
 
 impl CompactionFailures {
     /// Records the failure of a compaction that began at `begun`, if it comes from reading one run:
-    /// of that run.
+    /// of that run. If the system cannot read two, it is likely to read none.
     pub(super) fn note(
         &mut self,
         run: Option<u64>,
@@ -34,6 +36,10 @@ impl CompactionFailures {
         begun: Instant,
         now: Instant,
     ) -> Failing {
+        let run = run.filter(|number| match error {
+            Error::Io { .. } => !self.has_io_error_beside(*number),
+            _ => true,
+        });
         let before = match run {
             Some(number) => self.of_runs.get(&number),
             None => self.of_all.as_ref(),
@@ -44,6 +50,12 @@ impl CompactionFailures {
             None => self.of_all = Some(failing.clone()),
         }
         failing
+    }
+
+    /// Whether the system could not read another run.
+    fn has_io_error_beside(&self, number: u64) -> bool {
+        let mut others = self.of_runs.iter().filter(|(other, _)| **other != number);
+        others.any(|(_, failing)| matches!(failing.error, Error::Io { .. }))
     }
 
     /// Records the success of a compaction of these runs that began at `begun`. After one that
@@ -75,7 +87,16 @@ impl CompactionFailures {
 
     /// All failures, the one that concerns most first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Failing> {
-        self.of_all.iter().chain(self.of_runs.values())
+        let blocks_level0 = self.blocks_level0.and_then(|of| self.of_runs.get(&of));
+        let of_runs = self.of_runs.iter();
+        let others = of_runs.filter(|(number, _)| Some(**number) != self.blocks_level0);
+        let others = others.map(|(_, failing)| failing);
+        self.of_all.iter().chain(blocks_level0).chain(others)
+    }
+
+    /// Notes which run keeps level 0 from being compacted, if any does.
+    pub(super) fn note_level0_blocked(&mut self, by: Option<u64>) {
+        self.blocks_level0 = by;
     }
 
     /// Makes the next attempts due at once.
@@ -103,6 +124,7 @@ impl CompactionFailures {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::Duration;
 
     use super::*;
@@ -126,6 +148,24 @@ mod tests {
         assert_eq!(failures.runs(), [7]);
         failures.retry_now(after);
         assert!(failures.runs_waiting(after).is_empty() && !failures.is_empty());
+    }
+
+    #[test]
+    fn a_second_run_that_the_system_cannot_read_delays_all() {
+        let now = Instant::now();
+        let failed = |of| Error::io("read", Path::new(of), std::io::ErrorKind::Other.into());
+        let mut failures = CompactionFailures::default();
+        failures.note(Some(7), failed("7"), now, now);
+        failures.note(Some(7), failed("7"), now, now);
+        let corrupt = Error::corrupt_file(Path::new("8"), 0, "x");
+        failures.note(Some(8), corrupt, now, now);
+        assert!(failures.of_all().is_none() && failures.runs() == [7, 8]);
+        failures.note(Some(9), failed("9"), now, now);
+        assert!(failures.of_all().is_some() && failures.runs() == [7, 8]);
+        assert_eq!(failures.iter().count(), 3);
+        failures.note_level0_blocked(Some(8));
+        let second = failures.iter().nth(1).unwrap();
+        assert!(matches!(second.error, Error::CorruptFile { .. }));
     }
 
     #[test]

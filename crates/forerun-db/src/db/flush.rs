@@ -139,7 +139,10 @@ impl Inner {
             keyspace: full.name().to_owned(),
         });
         self.wait_until(|| {
+            // As in `note_pressure`: whoever notes last has seen the newest runs.
+            let one_at_a_time = self.tree.lock_pressure();
             full.note_level0();
+            drop(one_at_a_time);
             self.work
                 .done_or_fails(!full.is_full(), Task::Compact, FailOn::Repeated)
         })

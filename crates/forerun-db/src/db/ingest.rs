@@ -27,8 +27,8 @@ use forerun_core::ProcessBound;
 
 use super::background_work::{FailOn, Task};
 use super::keyspace_data::KeyspaceData;
+use super::memtables::HeldFor;
 use super::{Inner, Open};
-use crate::events::WriteStallReason;
 use crate::panics;
 use crate::run::{INGESTED_SEQUENCE, PendingRun, Run, RunWriter};
 use crate::tree::build;
@@ -345,8 +345,7 @@ impl Inner {
             self.work
                 .done_or_fails(is_done, Task::Compact, FailOn::Repeated)
         })?;
-        let _holding = self.memtables.holding(WriteStallReason::Ingestion);
-        let mut active = self.memtables.write_active();
+        let mut active = self.memtables.hold_active(HeldFor::Ingestion);
         keyspace.check_takes_writes()?;
         self.flush_under_lock(&mut active)?;
         // Closing waits for this guard: the files must be ours until the manifest is written.

@@ -337,13 +337,20 @@ impl KeyspaceData {
         let fails_all = compaction.of_all().is_some();
         // The comparator may do anything.
         drop(compaction);
-        if fails_all || unreadable.is_empty() || depth < tree.level0_slow_runs {
+        // Writers may not be slowed down at all before they wait.
+        let noticed_from = tree.level0_slow_runs.min(tree.level0_stop_runs);
+        if fails_all || unreadable.is_empty() || depth < noticed_from {
             return fails_all;
         }
         let begins = panics::catch_if(self.order.may_panic(), "picking a compaction", || {
             Ok(level0_begins_without(levels, tree, unreadable))
         });
-        !begins.unwrap_or(false)
+        let Ok(begins) = begins else {
+            return true;
+        };
+        let blocked_by = begins.err();
+        self.compaction().note_level0_blocked(blocked_by.flatten());
+        blocked_by.is_some()
     }
 
     /// Decides whether it takes writes, and how fast, after its runs have changed or a compaction

@@ -157,20 +157,20 @@ impl KeyspaceSet {
         KeyspaceSet::new(self.iter().filter(|keyspace| keyspace.id() != id).cloned())
     }
 
-    /// How soon a failed compaction is to be retried, if one failed. `is_due` returns whether a
-    /// keyspace is to be compacted, and `is_retried` whether a thread is retrying since a moment.
+    /// How soon a failed compaction is to be retried that was not yet due when its thread `looked`
+    /// for work. What was due then and did not begin waits for what runs, which ends with an event.
+    /// `is_due` returns whether a keyspace is to be compacted.
     pub(super) fn compaction_retry(
         &self,
+        looked: Instant,
         is_due: impl Fn(&KeyspaceData) -> bool,
-        is_retried: impl Fn(&KeyspaceData, Instant) -> bool,
     ) -> Option<Duration> {
-        let now = time::now();
         let failing = self.iter().filter(|of| of.is_compaction_failing());
         let next = failing.filter(|of| is_due(of)).filter_map(|keyspace| {
             let retries = keyspace.compaction_retries().into_iter();
-            retries.filter(|at| !is_retried(keyspace, *at)).min()
+            retries.filter(|at| *at > looked).min()
         });
-        let wait = next.min()?.saturating_duration_since(now);
+        let wait = next.min()?.saturating_duration_since(time::now());
         Some(wait.max(COMPACTION_RETRY_MIN))
     }
 

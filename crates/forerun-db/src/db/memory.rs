@@ -11,7 +11,7 @@ use forerun_core::sync::time;
 use super::Inner;
 use super::background_work::{FailOn, Task};
 use super::memtable_set::{EMPTY_TABLE_BYTES, MemTableSet};
-use super::memtables::{Reservation, Size};
+use super::memtables::{HeldFor, Reservation, Size};
 use super::notify::WriteStall;
 use crate::events::WriteStallReason;
 use crate::{Background, Error, Result};
@@ -39,28 +39,35 @@ impl Inner {
         let is_large = size.wanted > self.options.memtable_bytes;
         let (mut stall, mut flushes) = (None, false);
         loop {
+            if flushes {
+                // This thread waits, and others wait for its lock. The listener is called without
+                // it.
+                stall.get_or_insert_with(|| self.begin_stall(WriteStallReason::Memory));
+            }
             if !is_large {
                 self.wait_for_reservation(full, size, fail_on, &mut stall)?;
             }
-            let _holding = flushes.then(|| self.memtables.holding(WriteStallReason::Memory));
-            let mut active = self.memtables.write_active();
+            let (mut held, mut locked);
+            let active: &mut MemTableSet = if flushes {
+                held = self.memtables.hold_active(HeldFor::Memory);
+                &mut held
+            } else {
+                locked = self.memtables.write_active();
+                &mut locked
+            };
             if active.number != full {
                 return Ok(());
             }
             // Only the holder of the lock adds memtable sets, so free memory stays free.
-            match self.memtables.reservation(&active, size) {
-                Reservation::Granted(bytes) => return self.freeze(&mut active, bytes),
+            match self.memtables.reservation(active, size) {
+                Reservation::Granted(bytes) => return self.freeze(active, bytes),
                 Reservation::AfterActive => {}
                 _ if is_large => {}
                 Reservation::AfterBackgroundWork | Reservation::AfterReaders => continue,
             }
             if flushes {
-                return self.replace_by_flushing(&mut active, size, fail_on);
+                return self.replace_by_flushing(active, size, fail_on);
             }
-            // This thread waits, and others wait for its lock. A listener may write, so it is
-            // called without the lock.
-            drop(active);
-            stall.get_or_insert_with(|| self.begin_stall(WriteStallReason::Memory));
             flushes = true;
         }
     }

@@ -1,11 +1,13 @@
 //! What memtables may touch at most, with the memory that they take over from earlier ones.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use forerun_core::Pages;
 use forerun_core::region::page_bytes;
 
 use super::super::Inner;
+use super::super::memtables::HeldFor;
 use super::super::super_version::Table;
 use crate::io::fault::FaultIo;
 use crate::testing::random::Random;
@@ -362,4 +364,33 @@ fn the_limit_holds_whatever_is_done() {
         }
         assert!(recycled > 20);
     }
+}
+
+#[test]
+fn a_write_learns_why_the_holder_of_the_memtables_flushes_while_others_wait_for_them() {
+    let db = open(SET_BYTES * 8);
+    let memtables = &db.inner().unwrap().memtables;
+    let why = || memtables.try_read_active().err();
+    let (has_them, gives_back) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        let first = memtables.hold_active(HeldFor::Ingestion);
+        scope.spawn(|| {
+            let second = memtables.hold_active(HeldFor::Backup);
+            has_them.wait();
+            gives_back.wait();
+            drop(second);
+            has_them.wait();
+        });
+        // Most likely the second one waits then.
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(why(), Some(Some(HeldFor::Ingestion)));
+        drop(first);
+        has_them.wait();
+        assert_eq!(why(), Some(Some(HeldFor::Backup)));
+        gives_back.wait();
+        has_them.wait();
+        assert_eq!(why(), None);
+        let _plain = memtables.write_active();
+        assert_eq!(why(), Some(None));
+    });
 }

@@ -15,10 +15,11 @@
 //! iterator reads it. A new one is made only when there is memory for everything it may grow to, so
 //! the limit holds whatever is written.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use forerun_core::sync::atomic::{AtomicUsize, Ordering};
+use arc_swap::{ArcSwap, Guard};
+use forerun_core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use forerun_core::sync::{RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
@@ -53,8 +54,9 @@ const FLUSHED_RANGES_SHARE: usize = 4;
 pub(super) struct MemTables {
     /// The memtables that take writes.
     active: RwLock<MemTableSet>,
-    /// Why a thread holds the lock of `active` while it flushes, if one does or is about to.
-    held_for: ArcSwapOption<WriteStallReason>,
+    /// Why a thread holds the lock of `active` while it flushes, if one does or is about to: a
+    /// [`HeldFor`].
+    held_for: AtomicU8,
     /// The memtables of `active`, for statistics. An ingestion holds the lock of `active` while it
     /// writes to the disk, and statistics must not wait for that.
     shown: ArcSwap<Vec<Arc<Table>>>,
@@ -71,17 +73,60 @@ pub(super) struct MemTables {
     limit_bytes: usize,
 }
 
-/// While this lives, a thread holds the active memtables, or waits for them.
-pub(super) struct Holding<'a> {
-    memtables: &'a MemTables,
-    reason: Option<Arc<WriteStallReason>>,
+/// Why a thread holds the active memtables while it flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum HeldFor {
+    Memory = 1,
+    Ingestion = 2,
+    Backup = 3,
 }
 
-impl Drop for Holding<'_> {
+/// No thread does.
+const NOT_HELD: u8 = 0;
+
+impl HeldFor {
+    fn of_code(code: u8) -> Option<HeldFor> {
+        let all = [HeldFor::Memory, HeldFor::Ingestion, HeldFor::Backup];
+        all.into_iter().find(|of| *of as u8 == code)
+    }
+}
+
+impl From<HeldFor> for WriteStallReason {
+    fn from(held_for: HeldFor) -> WriteStallReason {
+        match held_for {
+            HeldFor::Memory => WriteStallReason::Memory,
+            HeldFor::Ingestion => WriteStallReason::Ingestion,
+            HeldFor::Backup => WriteStallReason::Backup,
+        }
+    }
+}
+
+/// The active memtables, locked by a thread that flushes meanwhile.
+pub(super) struct HeldMemTables<'a> {
+    active: RwLockWriteGuard<'a, MemTableSet>,
+    held_for: &'a AtomicU8,
+}
+
+impl Deref for HeldMemTables<'_> {
+    type Target = MemTableSet;
+
+    fn deref(&self) -> &MemTableSet {
+        &self.active
+    }
+}
+
+impl DerefMut for HeldMemTables<'_> {
+    fn deref_mut(&mut self) -> &mut MemTableSet {
+        &mut self.active
+    }
+}
+
+impl Drop for HeldMemTables<'_> {
     fn drop(&mut self) {
-        // Another thread may wait for the lock.
-        let held_for = &self.memtables.held_for;
-        held_for.compare_and_swap(&self.reason, None);
+        // Still locked, so the next holder stores its own afterwards. Relaxed, as all accesses: it
+        // only names and counts a stall.
+        self.held_for.store(NOT_HELD, Ordering::Relaxed);
     }
 }
 
@@ -135,7 +180,7 @@ impl MemTables {
         MemTables {
             shown: ArcSwap::from_pointee(active.shared_tables()),
             active: RwLock::new(active),
-            held_for: ArcSwapOption::empty(),
+            held_for: AtomicU8::new(NOT_HELD),
             frozen: Mutex::default(),
             held: Arc::new(HeldMemory::new(Arc::clone(work))),
             regions,
@@ -159,23 +204,26 @@ impl MemTables {
     #[inline]
     pub(super) fn try_read_active(
         &self,
-    ) -> std::result::Result<RwLockReadGuard<'_, MemTableSet>, Option<Arc<WriteStallReason>>> {
+    ) -> std::result::Result<RwLockReadGuard<'_, MemTableSet>, Option<HeldFor>> {
         match self.active.try_read() {
             Ok(active) => Ok(active),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(self.held_for.load_full()),
+            Err(TryLockError::WouldBlock) => {
+                Err(HeldFor::of_code(self.held_for.load(Ordering::Relaxed)))
+            }
         }
     }
 
-    /// A thread is about to lock the active memtables for writing, and to flush while it holds the
-    /// lock: writes that wait for it are stalled, for this reason. Dropped after the lock.
-    pub(super) fn holding(&self, reason: WriteStallReason) -> Holding<'_> {
-        let reason = Some(Arc::new(reason));
-        self.held_for.store(reason.clone());
-        Holding {
-            memtables: self,
-            reason,
-        }
+    /// Locks the active memtables for writing, to flush while they are locked: writes that wait for
+    /// them are stalled, for this reason.
+    pub(super) fn hold_active(&self, reason: HeldFor) -> HeldMemTables<'_> {
+        let held_for = &self.held_for;
+        // Writes wait as soon as this thread does. Another holder keeps its reason.
+        let (before, after) = (NOT_HELD, reason as u8);
+        _ = held_for.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
+        let active = self.write_active();
+        held_for.store(reason as u8, Ordering::Relaxed);
+        HeldMemTables { active, held_for }
     }
 
     /// Locks the active memtables to replace them. Waits for all writes in progress.

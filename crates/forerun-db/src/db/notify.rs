@@ -5,7 +5,7 @@
 //! their order. Compactions run at once, and so do calls about them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forerun_core::sync::time;
 
@@ -23,11 +23,20 @@ pub(super) struct WriteStall<'a> {
     inner: &'a Inner,
     reason: WriteStallReason,
     begun: Instant,
+    /// How long it has waited, if it waits no more.
+    waited: Option<Duration>,
+}
+
+impl WriteStall<'_> {
+    /// The write waits no more. The listener hears of it when this is dropped.
+    pub(super) fn stop_clock(&mut self) {
+        self.waited = Some(time::elapsed(self.begun));
+    }
 }
 
 impl Drop for WriteStall<'_> {
     fn drop(&mut self) {
-        let duration = time::elapsed(self.begun);
+        let duration = self.waited.unwrap_or_else(|| time::elapsed(self.begun));
         self.inner.counters.count_stall(duration);
         self.inner.events.send(|| DbEvent::WriteStallEnded {
             reason: self.reason.clone(),
@@ -46,6 +55,7 @@ impl Inner {
             inner: self,
             reason,
             begun: time::now(),
+            waited: None,
         }
     }
 

@@ -100,3 +100,19 @@ fn after_a_failure_a_single_compaction_tries_again() {
     drop(retry);
     assert!(begin().is_some());
 }
+
+#[test]
+fn a_thread_that_found_no_work_wakes_only_for_retries_that_were_not_due() {
+    let options = Options::default().pages(Pages::Small);
+    let options = options.background(Background::Caller);
+    let db = Db::open_with_io(Arc::new(FaultIo::new()), "/db", options).unwrap();
+    let keyspace = own(&db);
+    let begun = Instant::now();
+    keyspace.note_compaction_failed(Some(7), Error::LogOff, begun);
+    let retry_at = keyspace.compaction_retries()[0];
+    let keyspaces = db.inner().unwrap().keyspaces.load_full();
+    let wait = |looked| keyspaces.compaction_retry(looked, |_| true);
+    assert!(wait(begun).is_some());
+    // Another run that cannot be read keeps it from being tried.
+    assert_eq!(wait(retry_at), None);
+}

@@ -18,12 +18,21 @@ use super::Inner;
 use super::batch_parts::{Fits, Part, prepare};
 use super::keyspace_data::KeyspaceData;
 use super::memtable_set::{MemTableSet, Needed, empty_table_bytes};
-use crate::events::WriteStallReason;
+use super::memtables::HeldFor;
+use super::notify::WriteStall;
 use crate::panics;
 use crate::{Access, Durability, Error, Op, Result, WriteBatch};
 
 /// The buffer capacity that a thread keeps for encoding single writes.
 const KEPT_SCRATCH_BYTES: usize = 64 << 10;
+
+/// The active memtables while a write is applied to them. They are dropped first: the listener is
+/// called without the lock.
+struct Entered<'a> {
+    active: RwLockReadGuard<'a, MemTableSet>,
+    /// The write has waited for them.
+    _stall: Option<WriteStall<'a>>,
+}
 
 impl Inner {
     pub(super) fn write_one(
@@ -270,14 +279,20 @@ impl Inner {
         loop {
             // Held until the write is visible: a memtable set is frozen only when no write to it is
             // in progress.
-            let active = self.memtables.try_read_active();
-            let active = active.unwrap_or_else(|reason| self.wait_for_active(reason));
-            match attempt(&active)? {
+            let entered = match self.memtables.try_read_active() {
+                Ok(active) => Entered {
+                    active,
+                    _stall: None,
+                },
+                Err(held_for) => self.wait_for_active(held_for),
+            };
+            let active = &entered.active;
+            match attempt(active)? {
                 Attempt::Done(last_sequence) => return Ok(last_sequence),
                 Attempt::NoTable(keyspace) => {
                     let full = (!active.takes_another_table()).then_some(active.number);
                     let needed_bytes = empty_table_bytes(active.limit_bytes);
-                    drop(active);
+                    drop(entered);
                     match full {
                         None => self.add_table(keyspace)?,
                         Some(full) => self.make_room_for_write(full, needed_bytes)?,
@@ -285,26 +300,25 @@ impl Inner {
                 }
                 Attempt::MemTableFull { needed_bytes } => {
                     let full = active.number;
-                    drop(active);
+                    drop(entered);
                     self.make_room_for_write(full, needed_bytes)?;
                 }
             }
         }
     }
 
-    /// Waits for the active memtables. If their holder flushes, the write is stalled.
+    /// Waits for the active memtables. If their holder flushes, the write is stalled until it has
+    /// them.
     #[cold]
-    fn wait_for_active(
-        &self,
-        reason: Option<Arc<WriteStallReason>>,
-    ) -> RwLockReadGuard<'_, MemTableSet> {
-        if let Some(reason) = reason {
-            // A listener may write, so it is called without the lock.
-            let stall = self.begin_stall(WriteStallReason::clone(&reason));
-            drop(self.memtables.read_active());
-            drop(stall);
+    fn wait_for_active(&self, held_for: Option<HeldFor>) -> Entered<'_> {
+        // The listener is called without the lock, so that it delays no other thread.
+        let mut stall = held_for.map(|of| self.begin_stall(of.into()));
+        let active = self.memtables.read_active();
+        stall.iter_mut().for_each(WriteStall::stop_clock);
+        Entered {
+            active,
+            _stall: stall,
         }
-        self.memtables.read_active()
     }
 
     /// Makes every write that has already returned durable.

@@ -2,7 +2,7 @@
 
 use crate::testing::tree_fixture::{Fixture, KEYS, grown};
 use crate::tree::manifest::LEVELS;
-use crate::tree::pick::{Compaction, Targets};
+use crate::tree::pick::{Compaction, Targets, level0_begins_without};
 
 /// Compactions that run at once have no run in common and write to no range of keys in common, and
 /// only one takes from level 0.
@@ -209,6 +209,28 @@ fn newer_runs_with_other_keys_leave_level_0_before_one_that_cannot_be_read() {
         assert_eq!(upper(&picked), [newest, apart]);
     }
     assert!(fixture.pick_without(vec![oldest, newest]).is_none());
+    let unreadable = vec![0, oldest, newest];
+    let blocked = level0_begins_without(fixture.levels(), &fixture.options, unreadable);
+    assert_eq!(blocked, Err(Some(oldest)));
     let all = fixture.pick().unwrap();
     assert!(upper(&all).contains(&oldest));
+}
+
+#[test]
+fn a_small_run_beside_a_compaction_is_left_out_if_it_cannot_be_read() {
+    let mut fixture = Fixture::new(false);
+    fixture.options.run_bytes = 1 << 20;
+    fixture.options.level0_runs = 1;
+    for keys in [0..5, 50..55] {
+        fixture.compact_all().unwrap();
+        keys.for_each(|key| fixture.write(key, Some(90)));
+        fixture.flush().unwrap();
+    }
+    let (level, beside) = fixture.levels().runs().last().unwrap();
+    let beside = beside.number();
+    assert!(level > 0);
+    let lower = |of: Compaction| -> Vec<u64> { of.lower.iter().map(|run| run.number()).collect() };
+    assert_eq!(lower(fixture.pick().unwrap()), [beside]);
+    let without = fixture.pick_without(vec![beside]).unwrap();
+    assert_eq!((without.from, lower(without)), (0, Vec::new()));
 }

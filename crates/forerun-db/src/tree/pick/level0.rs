@@ -73,15 +73,23 @@ pub(super) fn pick_level0(
 
 /// Whether level 0 can be compacted without these runs, which could not be read. Their numbers
 /// ascend.
+///
+/// # Errors
+/// The first of them that its next compaction takes.
 pub(crate) fn level0_begins_without(
     levels: &Levels,
     options: &TreeOptions,
     unreadable: Vec<u64>,
-) -> bool {
+) -> Result<(), Option<u64>> {
     let base = Targets::new(levels, options).base;
     let running = Running::default().without(unreadable);
-    let pick = pick_level0(levels, options, base, &running);
-    pick.begins().is_some()
+    if let Pick::Begins(_) = pick_level0(levels, options, base, &running) {
+        return Ok(());
+    }
+    let down = level0_into(levels, options, base, &running);
+    let mut runs = down.iter().flat_map(|of| of.upper.iter().chain(&of.lower));
+    let blocking = runs.find(|run| running.is_unreadable(run));
+    Err(blocking.map(|run| run.number()))
 }
 
 /// What can be merged into `base` although the oldest run of level 0 cannot, the oldest first: runs
@@ -92,11 +100,19 @@ fn beside_unreadable(
     base: usize,
     running: &Running<'_>,
 ) -> impl Iterator<Item = Compaction> {
-    let indexes = (0..levels.level(0).runs().len()).rev();
-    let compactions = indexes.filter_map(move |index| {
-        let mut taken = vec![false; levels.level(0).runs().len()];
+    let runs = levels.level(0).runs().len();
+    let mut seen = vec![false; runs];
+    let compactions = (0..runs).rev().filter_map(move |index| {
+        // From each of the runs that overlap, all of them are taken.
+        if seen[index] {
+            return None;
+        }
+        let mut taken = vec![false; runs];
         take(levels, &mut taken, index);
-        compaction_of(levels, options, base, &taken)
+        for (seen, taken) in seen.iter_mut().zip(&taken) {
+            *seen |= taken;
+        }
+        compaction_of(levels, options, base, &taken, running)
     });
     compactions.filter(|compaction| !running.takes_unreadable(compaction))
 }
@@ -107,11 +123,12 @@ fn compaction_of(
     options: &TreeOptions,
     base: usize,
     taken: &[bool],
+    running: &Running<'_>,
 ) -> Option<Compaction> {
     let upper = levels.level(0).runs().iter().zip(taken);
     let upper = upper.filter(|(_, taken)| **taken);
     let upper = upper.map(|(run, _)| Arc::clone(run)).collect();
-    into_next(levels, options, 0, base, upper)
+    into_next(levels, options, 0..base, upper, running)
 }
 
 /// Merges the oldest run of level 0 into `base`, with all runs that overlap it, and as many small
@@ -123,7 +140,7 @@ pub(super) fn level0_into(
     running: &Running<'_>,
 ) -> Option<Compaction> {
     let runs = levels.level(0).runs();
-    let compaction_of = |taken: &[bool]| compaction_of(levels, options, base, taken);
+    let compaction_of = |taken: &[bool]| compaction_of(levels, options, base, taken, running);
     let mut taken = vec![false; runs.len()];
     take(levels, &mut taken, runs.len().checked_sub(1)?);
     let mut compaction = compaction_of(&taken)?;

@@ -264,18 +264,21 @@ fn pick_run(
     let idle = candidates.into_iter().map(|(_, run)| run);
     let mut compactions = idle
         .filter(|run| !running.takes(run))
-        .filter_map(|run| into_next(levels, options, from, from + 1, vec![Arc::clone(run)]));
+        .map(|run| vec![Arc::clone(run)])
+        .filter_map(|upper| into_next(levels, options, from..from + 1, upper, running));
     compactions.find(|compaction| running.allows(compaction))
 }
 
-/// A compaction of these runs into a deeper level; `None` if there are none.
+/// A compaction of these runs into a deeper level, the end of `between`; `None` if there are none.
+/// Small runs beside them join it if nothing keeps them from it.
 fn into_next(
     levels: &Levels,
     options: &TreeOptions,
-    from: usize,
-    into: usize,
+    between: Range<usize>,
     upper: Vec<Arc<Run>>,
+    running: &Running<'_>,
 ) -> Option<Compaction> {
+    let (from, into) = (between.start, between.end);
     let order = levels.order();
     let range = hull(order, &upper)?;
     let runs = levels.level(into).runs();
@@ -285,6 +288,8 @@ fn into_next(
     while taken_bytes <= options.run_bytes / SMALL_SHARE {
         let is_small_beside = |run: &&Arc<Run>| {
             is_small(run, options)
+                && !running.is_unreadable(run)
+                && !running.takes(run)
                 && run.meta().file_bytes <= taken_bytes.saturating_mul(NEIGHBOR_RATIO)
         };
         if let Some(before) = runs[..start].last().filter(is_small_beside) {
@@ -356,8 +361,9 @@ pub(crate) fn pick_full(
     let in_level = |level: usize| {
         let runs = levels.level(level).runs().iter();
         let existing = runs.filter(|run| existing.is_in(run));
-        let next = |run| into_next(levels, options, level, level + 1, vec![Arc::clone(run)]);
-        running.first_allowed(existing.filter_map(next))
+        let upper = existing.map(|run| vec![Arc::clone(run)]);
+        let next = |upper| into_next(levels, options, level..level + 1, upper, running);
+        running.first_allowed(upper.filter_map(next))
     };
     let in_last = |upper: &mut dyn Iterator<Item = Vec<Arc<Run>>>| {
         running.first_allowed(upper.map(within_last))
