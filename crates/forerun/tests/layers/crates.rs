@@ -383,6 +383,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "at_exit",
             "background_call",
             "store_options",
+            "copy_progress",
             "key_range",
             "dlpack",
             "borrows",
