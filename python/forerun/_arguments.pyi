@@ -1,6 +1,6 @@
 """The types of arguments. The package has no such module: these are names for type checkers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from typing import Any, Literal, Protocol
 
@@ -54,6 +54,8 @@ Entries = HasItems | Iterable[tuple[bytes | str, Bytes]]
 Durability = Literal["buffered", "synced"]
 # A number of bytes, or a text such as "2GiB".
 Size = int | str
+# Takes the bytes copied so far, and in total.
+Progress = Callable[[int, int], object] | None
 # True is "if_missing", False is "never".
 Create = bool | Literal["if_missing", "never", "must_be_new"]
 StrPath = str | PathLike[str]

@@ -178,8 +178,8 @@ fn is_out_of_files(error: &Error) -> bool {
 }
 
 /// Calls `make` for each number, in this thread and others, and adds the results to `into` in
-/// order. On an error, adds those before the lowest number that has one and returns its error; it may not
-/// call `make` for higher ones.
+/// order. On an error, adds those before the lowest number that has one and returns its error; it
+/// may not call `make` for higher ones.
 fn in_order<T: Send>(
     numbers: Range<usize>,
     threads: usize,
