@@ -279,7 +279,7 @@ fn a_bad_page_in_a_deep_level_stops_no_compaction_that_does_not_read_it() {
     let reported = reported.unwrap();
     let name = run.file_name().unwrap().to_string_lossy();
     assert!(reported.contains(&*name), "{reported}");
-    assert!(level0(&own) < STOP_RUNS + 2, "{}", level0(&own));
+    assert!(level0(&own) <= STOP_RUNS + 6, "{}", level0(&own));
     // What the page does not concern has gone down.
     assert!(db.wait_idle().is_err());
     assert!(level0(&own) < STOP_RUNS, "{}", level0(&own));

@@ -6,7 +6,7 @@ mod testing;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forerun_db::io::Io;
 use forerun_db::io::fault::FaultIo;
@@ -448,4 +448,26 @@ fn an_index_that_cannot_be_read_leaves_the_filter_and_is_read_later() {
         check(&db, 0, 5, 2 * ROWS);
         db.close().unwrap();
     }
+}
+
+#[test]
+fn an_index_that_could_not_be_read_is_read_later_though_nothing_is_asked_of_the_store() {
+    let files = store(2);
+    let index_offset = |path: &PathBuf| offsets(&files.read(path).unwrap())[1] as u64;
+    let index_offsets: Vec<u64> = run_files(&files).iter().map(index_offset).collect();
+    let io = WatchedIo::new(&files);
+    io.fail_at(&index_offsets);
+    let db = open(&io, &options(Background::Threads)).unwrap();
+    let wait_for = |what: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !what() {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait_for(&|| io.seen().failures > 0);
+    io.fail_at(&[]);
+    wait_for(&|| loaded(&db).indexed == loaded(&db).runs);
+    check(&db, 0, 5, 2 * ROWS);
+    db.close().unwrap();
 }

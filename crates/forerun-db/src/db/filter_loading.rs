@@ -10,9 +10,10 @@
 //! return.
 
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use forerun_core::sync::atomic::Ordering;
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::Inner;
 use super::keyspaces::KeyspaceSet;
@@ -110,19 +111,28 @@ impl Inner {
 
     /// Loads what is due, until the store is closed.
     pub(super) fn run_loader(&self) {
+        let mut retry_at: Option<Instant> = None;
         while let Some(events) = self.work.event_count() {
             let Some(turn) = self.tree.filters.begin() else {
-                self.work.wait(events);
+                let left = retry_at.map(|at| at.saturating_duration_since(time::now()));
+                match left {
+                    None => self.work.wait(events),
+                    Some(Duration::ZERO) => self.tree.filters.note_due(),
+                    Some(left) => self.work.wait_timeout(events, left),
+                }
                 continue;
             };
-            let loaded = self.guard("loading filters", || {
-                self.load_filters(turn.retries_now);
-                Ok(())
-            });
+            let loaded = self.guard(
+                "loading filters",
+                || Ok(self.load_filters(turn.retries_now)),
+            );
             drop(turn);
             match loaded {
-                // Someone may wait until this is done.
-                Ok(()) => self.work.notify(),
+                Ok(failed_until) => {
+                    retry_at = failed_until;
+                    // Someone may wait until this is done.
+                    self.work.notify();
+                }
                 Err(Error::Closed) => break,
                 Err(error) => {
                     // It panicked and would panic again.
@@ -137,7 +147,7 @@ impl Inner {
     /// Loads what there is space for when the store has been opened, unless the loader will.
     pub(super) fn load_filters_at_opening(&self) {
         if !self.has_loader() {
-            self.load_filters(false);
+            let _ = self.load_filters(false);
         }
     }
 
@@ -147,7 +157,7 @@ impl Inner {
             self.tree.filters.note_due();
             self.work.notify();
         } else {
-            self.load_filters(false);
+            let _ = self.load_filters(false);
         }
     }
 
@@ -160,29 +170,33 @@ impl Inner {
             self.wait_until(|| Ok(self.tree.filters.is_idle()))
         } else {
             self.guard("loading filters", || {
-                self.load_filters(true);
+                let _ = self.load_filters(true);
                 Ok(())
             })
         }
     }
 
-    /// Loads the index or the filter of each run that has neither in memory, if it fits.
-    fn load_filters(&self, retries_now: bool) {
+    /// Loads the index or the filter of each run that has neither in memory, if it fits. Returns when
+    /// to try again, if any cannot be read.
+    fn load_filters(&self, retries_now: bool) -> Option<Instant> {
         // The lock guards no data.
         let loading = self.tree.filters.loading.lock();
         let _one_at_a_time = loading.unwrap_or_else(PoisonError::into_inner);
+        let mut retry_at = None;
         let runs = unloaded(&self.keyspaces.load());
         for run in runs {
             // Relaxed: it only has to be seen soon.
             if self.work.stop_flag().load(Ordering::Relaxed) {
-                return;
+                break;
             }
             // It may be gone by now. Only one is held at a time, so that the files of obsolete runs
             // do not wait for all.
             if let Some(run) = run.upgrade() {
-                run.load_filter_if_due(retries_now);
+                let at = run.load_filter_if_due(retries_now);
+                retry_at = retry_at.into_iter().chain(at).min();
             }
         }
+        retry_at
     }
 }
 

@@ -230,14 +230,15 @@ impl Run {
     /// Loads the index, or else the filter, if it is not in memory and the cache's budget has space
     /// for it. What is damaged is reported and not used. After a failure, tries again only once
     /// some time has passed, or if `retries_now`. The first of several failures is logged. Waits
-    /// for another thread that loads them.
-    pub(crate) fn load_filter_if_due(&self, retries_now: bool) {
+    /// for another thread that loads them. Returns when to try again.
+    pub(crate) fn load_filter_if_due(&self, retries_now: bool) -> Option<Instant> {
         let loading = &self.index_and_filter().loading;
         // A panic leaves what was noted before.
         let mut failing = loading.lock().unwrap_or_else(PoisonError::into_inner);
         let now = time::now();
-        if !retries_now && failing.as_ref().is_some_and(|of| now < of.retry_at) {
-            return;
+        let retry_at = failing.as_ref().map(|of| of.retry_at);
+        if !retries_now && retry_at.is_some_and(|at| now < at) {
+            return retry_at;
         }
         *failing = self.load_either().err().map(|error| {
             let attempts = failing.as_ref().map_or(0, |of| of.attempts);
@@ -250,6 +251,7 @@ impl Run {
                 retry_at: now + delay.min(DELAY_MAX),
             }
         });
+        failing.as_ref().map(|of| of.retry_at)
     }
 
     /// One thread at a time calls this.

@@ -83,9 +83,7 @@ impl PageSource for Run {
     }
 
     fn note_missing_leaf(&self, page_no: u32, location: PageLocation, page: &[u8]) {
-        // The run had no index then.
-        let places = self.leaf_places();
-        if places.is_none_or(|places| places.get(page_no).is_none()) {
+        if self.lacks_leaf_place(page_no) {
             Run::note_leaf(self, page_no, location, Page::new(page));
         }
     }

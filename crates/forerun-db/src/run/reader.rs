@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forerun_core::sync::OnceLock;
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 
 use super::codec::{Codec, Dictionary};
 use super::ends::{Ends, read_exact};
@@ -47,6 +48,8 @@ pub(crate) struct Run {
     average_record_bytes: usize,
     /// Made when the first one is noted, once it fits into the cache's budget.
     leaf_places: OnceLock<(LeafPlaces, Charge)>,
+    /// Set when they did not fit. Relaxed throughout: a hint.
+    leaf_places_refused: AtomicBool,
     root: LineAligned,
     root_location: PageLocation,
     slots: PageSlots,
@@ -133,6 +136,7 @@ impl Run {
             index_and_filter,
             average_record_bytes: usize::try_from(average_record_bytes).unwrap_or(usize::MAX),
             leaf_places: OnceLock::new(),
+            leaf_places_refused: AtomicBool::new(false),
             root,
             root_location: footer.root,
             slots,
@@ -223,8 +227,19 @@ impl Run {
             return;
         };
         let made = LeafPlaces::made(&self.leaf_places, self.slots.cache(), self.meta.leaf_pages);
-        if let Some(places) = made {
-            places.note(page_no, place);
+        match made {
+            Some(places) => places.note(page_no, place),
+            None => self.leaf_places_refused.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the place of a verified leaf is missing, and can probably be noted. It is missing if
+    /// the run had no index when the leaf was verified.
+    pub(super) fn lacks_leaf_place(&self, page_no: u32) -> bool {
+        match self.leaf_places() {
+            Some(places) => places.get(page_no).is_none(),
+            // Each attempt acquires the cache's lock.
+            None => !self.leaf_places_refused.load(Ordering::Relaxed),
         }
     }
 
