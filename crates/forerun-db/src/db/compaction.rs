@@ -303,7 +303,8 @@ impl Inner {
         let _hurry = self.tree.obsolete_files.hurry();
         self.wait_until(|| {
             let _guard = self.directory.enter()?;
-            self.tree.obsolete_files.purge();
+            // Until the store is being closed, which waits for the guard.
+            self.tree.obsolete_files.remove_all();
             Ok(self.tree.obsolete_files.is_empty())
         })?;
         self.tree.cache.evict_to_budget();

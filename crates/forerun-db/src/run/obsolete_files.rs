@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_core::Owner;
-use forerun_core::sync::atomic::{AtomicU64, Ordering};
+use forerun_core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, time};
 
 use crate::io::Io;
@@ -57,6 +57,12 @@ pub(crate) struct ObsoleteFiles {
     removal: Mutex<Removal>,
     /// Notified when a file comes into the queue, and when its thread is to end.
     changed: Condvar,
+    /// How many files threads have taken and not removed yet, and how many they have removed.
+    /// Relaxed throughout: both change under the lock.
+    taken: AtomicUsize,
+    removed: AtomicUsize,
+    /// Notified when a thread has removed a file that it had taken.
+    on_removed: Condvar,
     /// Bytes of the runs that the manifest names. Relaxed throughout: a hint.
     live_bytes: AtomicU64,
 }
@@ -78,9 +84,9 @@ pub(crate) struct ObsoleteCounts {
 
 /// When files are removed.
 enum Removal {
-    /// By whoever drops them. `found` waits for the background thread.
+    /// By whoever drops them. `found` waits for the background thread, or until space is needed.
     Immediate {
-        found: Vec<(PathBuf, u64)>,
+        found: VecDeque<(PathBuf, u64)>,
     },
     /// A background thread removes them.
     Deferred(Queue),
@@ -109,6 +115,14 @@ struct Waiting {
 }
 
 impl Waiting {
+    fn new(path: PathBuf, bytes: u64) -> Waiting {
+        Waiting {
+            path,
+            bytes,
+            since: time::now(),
+        }
+    }
+
     /// What removing it counts.
     fn cost_bytes(&self) -> u64 {
         self.bytes.max(FILE_BYTES_MIN)
@@ -160,15 +174,23 @@ impl Removal {
             Removal::Immediate { .. } | Removal::Closed => None,
         }
     }
+
+    /// The file that has waited longest.
+    fn pop(&mut self) -> Option<Waiting> {
+        match self {
+            Removal::Immediate { found } => {
+                let (path, bytes) = found.pop_front()?;
+                Some(Waiting::new(path, bytes))
+            }
+            Removal::Deferred(queue) => queue.pop(),
+            Removal::Closed => None,
+        }
+    }
 }
 
 impl Queue {
     fn push(&mut self, path: PathBuf, bytes: u64) {
-        let file = Waiting {
-            path,
-            bytes,
-            since: time::now(),
-        };
+        let file = Waiting::new(path, bytes);
         self.counts.files += 1;
         self.counts.bytes += bytes;
         self.cost_bytes += file.cost_bytes();
@@ -194,8 +216,13 @@ impl ObsoleteFiles {
         ObsoleteFiles {
             owner: Owner::this_process(),
             io,
-            removal: Mutex::new(Removal::Immediate { found: Vec::new() }),
+            removal: Mutex::new(Removal::Immediate {
+                found: VecDeque::new(),
+            }),
             changed: Condvar::new(),
+            taken: AtomicUsize::new(0),
+            removed: AtomicUsize::new(0),
+            on_removed: Condvar::new(),
             live_bytes: AtomicU64::new(0),
         }
     }
@@ -212,10 +239,11 @@ impl ObsoleteFiles {
     /// From now on a background thread calls [`remove_paced`](Self::remove_paced), which removes
     /// so many bytes per second; 0 for no pauses. `on_empty` is called when everything is removed.
     pub(crate) fn defer(&self, rate_bytes: u64, on_empty: Notify) {
-        let mut removal = self.lock();
+        // So that the queue counts every file that threads have taken from now on.
+        let mut removal = self.wait_for_taken(self.lock());
         let found = match &mut *removal {
             Removal::Immediate { found } => std::mem::take(found),
-            Removal::Deferred(_) | Removal::Closed => Vec::new(),
+            Removal::Deferred(_) | Removal::Closed => VecDeque::new(),
         };
         let mut queue = Queue {
             waiting: VecDeque::new(),
@@ -236,10 +264,10 @@ impl ObsoleteFiles {
     }
 
     /// Takes over a file that an earlier process left. It waits for the background thread; without
-    /// one, it stays.
+    /// one, it stays until space is needed.
     pub(crate) fn add_found(&self, path: PathBuf, bytes: u64) {
         match &mut *self.lock() {
-            Removal::Immediate { found } => found.push((path, bytes)),
+            Removal::Immediate { found } => found.push_back((path, bytes)),
             Removal::Deferred(queue) => queue.push(path, bytes),
             Removal::Closed => {}
         }
@@ -290,29 +318,42 @@ impl ObsoleteFiles {
                 }
                 continue;
             }
-            let first = queue.pop();
-            drop(removal);
-            if let Some(first) = first {
-                self.remove(&first.path);
-                self.note_removed(&first);
-            }
+            self.remove_first(removal);
             removal = self.lock();
         }
     }
 
-    /// Removes the files in the queue, in the caller's thread and without pauses, and returns how
-    /// many that were. The caller makes sure that the store is not closed meanwhile.
-    pub(crate) fn purge(&self) -> usize {
+    /// Removes the files in the queue, in the caller's thread and without pauses, until
+    /// [`stop`](Self::stop), and returns how many that were. The caller makes sure that the store
+    /// is not closed meanwhile.
+    pub(crate) fn remove_all(&self) -> usize {
         let mut removed = 0;
         loop {
-            let first = self.lock().queue().and_then(Queue::pop);
-            let Some(first) = first else {
+            let mut removal = self.lock();
+            let is_stopping = removal.queue().is_some_and(|queue| queue.is_stopping);
+            if is_stopping || !self.remove_first(removal) {
                 return removed;
-            };
-            self.remove(&first.path);
-            self.note_removed(&first);
+            }
             removed += 1;
         }
+    }
+
+    /// Makes room for a write: removes one file, or waits until another thread has removed the one
+    /// that it has taken. Returns how many files are gone: 0 if none waits, or the store is closed.
+    pub(crate) fn purge(&self) -> usize {
+        if self.remove_first(self.lock()) {
+            return 1;
+        }
+        let mut removal = self.lock();
+        let removed = || self.removed.load(Ordering::Relaxed);
+        let before = removed();
+        while self.taken.load(Ordering::Relaxed) > 0
+            && removed() == before
+            && !matches!(*removal, Removal::Closed)
+        {
+            removal = self.wait_for_removal(removal);
+        }
+        removed() - before
     }
 
     /// Ends the pauses, also for what comes, until the result is dropped.
@@ -346,9 +387,11 @@ impl ObsoleteFiles {
     }
 
     /// Accepts no more files, and removes those in the queue, but not for long: the next opening
-    /// removes the rest.
+    /// removes the rest. Returns once no thread removes a file, as its name may belong to another
+    /// run after the next opening.
     pub(crate) fn close(&self) {
         let removal = std::mem::replace(&mut *self.lock(), Removal::Closed);
+        self.on_removed.notify_all();
         if let Removal::Deferred(queue) = removal {
             let begun = time::now();
             let waiting = queue.waiting.iter();
@@ -356,6 +399,7 @@ impl ObsoleteFiles {
                 .take_while(|_| time::elapsed(begun) < CLOSE_MAX)
                 .for_each(|file| self.remove(&file.path));
         }
+        drop(self.wait_for_taken(self.lock()));
     }
 
     /// Whether the space is needed now.
@@ -367,19 +411,29 @@ impl ObsoleteFiles {
             || free_bytes.is_some_and(|free| waiting_bytes > free / FREE_SHARE)
     }
 
-    fn note_removed(&self, file: &Waiting) {
-        let mut removal = self.lock();
-        let Some(queue) = removal.queue() else {
-            return;
+    /// Removes the file that has waited longest, without the lock. Returns whether there was one.
+    fn remove_first(&self, mut removal: MutexGuard<'_, Removal>) -> bool {
+        let Some(file) = removal.pop() else {
+            return false;
         };
-        queue.pace.last = Some((time::now(), file.cost_bytes()));
-        queue.counts.files -= 1;
-        queue.counts.bytes -= file.bytes;
-        if queue.counts.files == 0 {
-            let on_empty = Arc::clone(&queue.on_empty);
-            drop(removal);
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        drop(removal);
+        self.remove(&file.path);
+        let mut removal = self.lock();
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+        self.removed.fetch_add(1, Ordering::Relaxed);
+        let on_empty = removal.queue().and_then(|queue| {
+            queue.pace.last = Some((time::now(), file.cost_bytes()));
+            queue.counts.files -= 1;
+            queue.counts.bytes -= file.bytes;
+            (queue.counts.files == 0).then(|| Arc::clone(&queue.on_empty))
+        });
+        drop(removal);
+        self.on_removed.notify_all();
+        if let Some(on_empty) = on_empty {
             on_empty();
         }
+        true
     }
 
     fn remove(&self, path: &Path) {
@@ -405,6 +459,21 @@ impl ObsoleteFiles {
                 woken.unwrap_or_else(PoisonError::into_inner)
             }
         }
+    }
+
+    /// Waits until no thread removes a file that it has taken.
+    fn wait_for_taken<'a>(&self, mut removal: MutexGuard<'a, Removal>) -> MutexGuard<'a, Removal> {
+        // A forked child lacks the threads that had taken files.
+        while self.taken.load(Ordering::Relaxed) > 0 && self.owner.is_this_process() {
+            removal = self.wait_for_removal(removal);
+        }
+        removal
+    }
+
+    /// Waits until a thread has removed a file or the store is closed.
+    fn wait_for_removal<'a>(&self, removal: MutexGuard<'a, Removal>) -> MutexGuard<'a, Removal> {
+        let woken = self.on_removed.wait(removal);
+        woken.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Removal> {

@@ -1,5 +1,7 @@
 //! When obsolete files are removed, and in which thread.
 
+use std::ffi::OsString;
+use std::io;
 use std::time::Instant;
 
 use forerun_core::sync::atomic::AtomicUsize;
@@ -7,6 +9,7 @@ use forerun_core::sync::thread;
 
 use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};
+use crate::io::{IoFile, OpenMode};
 
 const MIB: u64 = 1 << 20;
 
@@ -40,10 +43,10 @@ fn files_are_removed_at_once_or_by_a_purge_and_kept_once_the_store_is_closed() {
     drop(obsolete.file("/b".as_ref(), 7));
     assert_eq!((left(), calls.load(Ordering::Relaxed)), (2, 0));
     assert_eq!(obsolete.counts(), ObsoleteCounts { files: 1, bytes: 7 });
-    obsolete.purge();
+    assert_eq!(obsolete.remove_all(), 1);
     assert_eq!((left(), calls.load(Ordering::Relaxed)), (1, 1));
-    assert!(obsolete.is_empty(), "a purge notifies those that wait");
-    obsolete.purge();
+    assert!(obsolete.is_empty(), "those that wait are notified");
+    assert_eq!((obsolete.remove_all(), obsolete.purge()), (0, 0));
     assert_eq!(
         calls.load(Ordering::Relaxed),
         1,
@@ -55,8 +58,125 @@ fn files_are_removed_at_once_or_by_a_purge_and_kept_once_the_store_is_closed() {
     // By now the name belongs to another run.
     io.write("/c", b"x");
     drop(obsolete.file("/c".as_ref(), 1));
-    obsolete.purge();
+    assert_eq!((obsolete.remove_all(), obsolete.purge()), (0, 0));
     assert_eq!(left(), 1);
+}
+
+/// Removes a file only once `may_remove`.
+#[derive(Clone, Debug)]
+struct SlowIo {
+    io: FaultIo,
+    /// How many removals have begun.
+    begun: Arc<AtomicUsize>,
+    /// 1: files are removed.
+    may_remove: Arc<AtomicUsize>,
+}
+
+impl SlowIo {
+    fn new(io: FaultIo) -> SlowIo {
+        SlowIo {
+            io,
+            begun: Arc::default(),
+            may_remove: Arc::default(),
+        }
+    }
+
+    fn wait_for_removal(&self) {
+        wait_for(|| self.begun.load(Ordering::SeqCst) > 0);
+    }
+
+    fn let_remove(&self) {
+        self.may_remove.store(1, Ordering::SeqCst);
+    }
+}
+
+impl Io for SlowIo {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
+        self.io.open(path, mode)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
+        self.io.list(dir)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.io.create_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.io.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        wait_for(|| self.may_remove.load(Ordering::SeqCst) == 1);
+        self.io.remove(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.io.sync_dir(dir)
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        self.io.boot_id()
+    }
+}
+
+/// A file that is obsolete, and what removes it, slowly.
+fn slow_file() -> (SlowIo, Arc<ObsoleteFiles>) {
+    let slow = SlowIo::new(FaultIo::new());
+    slow.io.write("/a", b"x");
+    let obsolete = Arc::new(ObsoleteFiles::new(Arc::new(slow.clone())));
+    defer(&obsolete);
+    drop(obsolete.file("/a".as_ref(), 1));
+    (slow, obsolete)
+}
+
+#[test]
+fn a_write_waits_for_the_file_that_another_thread_removes() {
+    let (slow, obsolete) = slow_file();
+    thread::scope(|scope| {
+        scope.spawn(|| obsolete.purge());
+        slow.wait_for_removal();
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(50));
+            slow.let_remove();
+        });
+        assert_eq!(obsolete.purge(), 1);
+        assert!(slow.io.files().is_empty(), "there is room now");
+    });
+    assert_eq!(obsolete.purge(), 0);
+}
+
+#[test]
+fn closing_waits_for_the_file_that_a_thread_removes_and_no_other_thread_does() {
+    let (slow, obsolete) = slow_file();
+    thread::scope(|scope| {
+        scope.spawn(|| obsolete.purge());
+        slow.wait_for_removal();
+        let waiting = scope.spawn(|| obsolete.purge());
+        let closing = scope.spawn(|| {
+            obsolete.close();
+            slow.io.files()
+        });
+        assert_eq!(waiting.join().unwrap(), 0, "closing wakes it");
+        thread::sleep(Duration::from_millis(50));
+        slow.let_remove();
+        assert!(closing.join().unwrap().is_empty(), "not before that");
+    });
+}
+
+#[test]
+fn a_purge_removes_one_file_and_removing_all_ends_when_it_is_to_stop() {
+    let (io, obsolete) = files(&["/a", "/b", "/c"]);
+    defer(&obsolete);
+    for name in ["/a", "/b", "/c"] {
+        drop(obsolete.file(name.as_ref(), 1));
+    }
+    assert_eq!((obsolete.purge(), io.files().len()), (1, 2));
+    obsolete.stop();
+    assert_eq!((obsolete.remove_all(), io.files().len()), (0, 2));
+    assert_eq!((obsolete.purge(), io.files().len()), (1, 1));
 }
 
 /// Runs the thread that removes files while `work` runs.
@@ -78,7 +198,7 @@ fn wait_for(done: impl Fn() -> bool) {
 
 #[test]
 fn a_thread_removes_files_one_by_one_with_pauses() {
-    let names = ["/a", "/b", "/c", "/d"];
+    let names = ["/a", "/b", "/c", "/d", "/e"];
     let (io, obsolete) = files(&names);
     defer(&obsolete);
     let begun = Instant::now();
@@ -87,13 +207,15 @@ fn a_thread_removes_files_one_by_one_with_pauses() {
         drop(obsolete.file(name.as_ref(), 64 * MIB));
     }
     beside_its_thread(&obsolete, || {
-        wait_for(|| io.files().len() == 1);
+        wait_for(|| obsolete.is_empty());
         assert!(begun.elapsed() >= Duration::from_millis(1000));
-        assert!(obsolete.is_empty());
+        // A pause of a minute follows this one.
+        drop(obsolete.file("/d".as_ref(), 100_000 * MIB));
+        wait_for(|| obsolete.is_empty());
         // The next one waits for the pause after the last, also if it comes later; stopping does
         // not.
-        drop(obsolete.file("/d".as_ref(), 1000 * MIB));
-        assert_eq!(io.files().len(), 1);
+        drop(obsolete.file("/e".as_ref(), 1));
+        assert_eq!(io.files(), [Path::new("/e")]);
     });
     assert_eq!(obsolete.counts().files, 1);
     obsolete.close();
@@ -214,4 +336,16 @@ fn what_an_earlier_process_left_waits_for_the_thread() {
     assert_eq!(obsolete.counts(), ObsoleteCounts { files: 1, bytes: 7 });
     assert_eq!(obsolete.purge(), 1);
     assert!(io.files().is_empty());
+}
+
+#[test]
+fn what_an_earlier_process_left_is_removed_when_space_is_needed_before_that() {
+    let (io, obsolete) = files(&["/a", "/b"]);
+    obsolete.add_found("/a".into(), 7);
+    obsolete.add_found("/b".into(), 8);
+    assert_eq!((obsolete.purge(), io.files().len()), (1, 1));
+    defer(&obsolete);
+    assert_eq!(obsolete.counts(), ObsoleteCounts { files: 1, bytes: 8 });
+    assert_eq!((obsolete.purge(), io.files().len()), (1, 0));
+    assert!(obsolete.is_empty());
 }
