@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forerun_core::sync::OnceLock;
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{FileId, Io, IoFile, OpenMode};
 
@@ -28,6 +29,9 @@ type ReclaimFn = Box<dyn Fn() -> bool + Send + Sync>;
 pub(crate) struct ReclaimIo {
     io: Arc<dyn Io>,
     reclaim: Arc<OnceLock<ReclaimFn>>,
+    /// How many files were removed. Written with Release after each, and read with Acquire: who
+    /// sees the number finds the space.
+    removed: Arc<AtomicU64>,
 }
 
 struct ReclaimFile {
@@ -40,6 +44,7 @@ impl ReclaimIo {
         ReclaimIo {
             io,
             reclaim: Arc::default(),
+            removed: Arc::default(),
         }
     }
 
@@ -51,8 +56,14 @@ impl ReclaimIo {
 
     fn retry<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         loop {
+            let before = self.removed.load(Ordering::Acquire);
+            // Another thread may have removed the last file after the call had failed.
+            let has_room = || {
+                self.reclaim.get().is_some_and(|of| of())
+                    || self.removed.load(Ordering::Acquire) != before
+            };
             match call() {
-                Err(error) if is_full(&error) && self.reclaim.get().is_some_and(|of| of()) => {}
+                Err(error) if is_full(&error) && has_room() => {}
                 result => return result,
             }
         }
@@ -101,7 +112,9 @@ impl Io for ReclaimIo {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.io.remove(path)
+        self.io.remove(path)?;
+        self.removed.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -124,7 +137,12 @@ impl Io for ReclaimIo {
         let opened = self.io.open_dir(dir)?;
         Ok(opened.map(|io| -> Arc<dyn Io> {
             let reclaim = Arc::clone(&self.reclaim);
-            Arc::new(ReclaimIo { io, reclaim })
+            let removed = Arc::clone(&self.removed);
+            Arc::new(ReclaimIo {
+                io,
+                reclaim,
+                removed,
+            })
         }))
     }
 
@@ -228,5 +246,24 @@ mod tests {
         write_all_at(&*file, &[1; 80], 0).unwrap();
         assert_eq!(disk.files(), [Path::new("/a")]);
         assert!(full(write_all_at(&*file, &[1; 80], 80)));
+    }
+
+    #[test]
+    fn a_write_is_repeated_if_another_thread_removed_a_file_after_it_had_failed() {
+        let disk = FaultIo::new();
+        disk.write("/old", &[7; 50]);
+        disk.set_capacity_bytes(Some(100));
+        let io = ReclaimIo::new(Arc::new(disk.clone()));
+        let file = io.open("/a".as_ref(), OpenMode::Create).unwrap();
+        let other = ReclaimIo {
+            reclaim: Arc::default(),
+            ..io.clone()
+        };
+        io.reclaim_with(move || {
+            let _ = other.remove("/old".as_ref());
+            false
+        });
+        write_all_at(&*file, &[1; 80], 0).unwrap();
+        assert!(is_full(&write_all_at(&*file, &[1; 80], 80).unwrap_err()));
     }
 }

@@ -341,12 +341,13 @@ impl ObsoleteFiles {
     /// Makes room for a write: removes one file, or waits until another thread has removed the one
     /// that it has taken. Returns how many files are gone: 0 if none waits, or the store is closed.
     pub(crate) fn purge(&self) -> usize {
-        if self.remove_first(self.lock()) {
+        let removal = self.lock();
+        let removed = || self.removed.load(Ordering::Relaxed);
+        let before = removed();
+        if self.remove_first(removal) {
             return 1;
         }
         let mut removal = self.lock();
-        let removed = || self.removed.load(Ordering::Relaxed);
-        let before = removed();
         while self.taken.load(Ordering::Relaxed) > 0
             && removed() == before
             && !matches!(*removal, Removal::Closed)
