@@ -257,6 +257,14 @@ fn touch_pages(path: &Path) {
     }
 }
 
+fn all_resident(paths: &[PathBuf]) -> Vec<bool> {
+    paths.iter().flat_map(|path| resident(path)).collect()
+}
+
+fn counted(pages: &[bool]) -> usize {
+    pages.iter().filter(|is_there| **is_there).count()
+}
+
 fn runs(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -280,8 +288,7 @@ fn has_dontcache(path: &Path) -> bool {
 #[cfg(target_os = "linux")]
 fn a_backup_leaves_the_page_cache_and_the_cache_of_the_store_as_they_are() {
     let directory = tempfile::tempdir().unwrap();
-    let [path, copies, restored] =
-        ["store", "backups", "restored"].map(|name| directory.path().join(name));
+    let path = directory.path().join("store");
     let options = Options::default()
         .memory_limit_bytes(64 << 20)
         .cache_bytes(4 << 20)
@@ -295,41 +302,37 @@ fn a_backup_leaves_the_page_cache_and_the_cache_of_the_store_as_they_are() {
     }
     let files = runs(&path);
     files.iter().for_each(|path| drop_pages(path));
-    let is_resident =
-        |paths: &[PathBuf]| -> Vec<bool> { paths.iter().flat_map(|path| resident(path)).collect() };
-    let counted = |pages: &[bool]| pages.iter().filter(|is_there| **is_there).count();
-    if counted(&is_resident(&files)) > 0 {
+    if counted(&all_resident(&files)) > 0 {
         return; // A file system in memory.
     }
-    files.iter().for_each(|path| touch_pages(path));
-    let before = (is_resident(&files), db.stats().cache);
-    assert!(
-        counted(&before.0) > 2000 && counted(&before.0) < 3000,
-        "{}",
-        counted(&before.0)
-    );
-    let mut backups = Backups::open_or_create(&copies).unwrap();
-    backups.create(&db).unwrap();
-    backups.verify().unwrap();
-    backups.restore(None, &restored).unwrap();
-    let after = (is_resident(&files), db.stats().cache);
-    let pages = before.0.iter().zip(&after.0);
+    // Other processes may need the memory, so what is there stays in one round of these.
+    let kept = (0..5).map(|round| {
+        let copies = directory.path().join(format!("backups-{round}"));
+        let restored = directory.path().join(format!("restored-{round}"));
+        files.iter().for_each(|path| drop_pages(path));
+        files.iter().for_each(|path| touch_pages(path));
+        let before = (all_resident(&files), db.stats().cache);
+        let mut backups = Backups::open_or_create(&copies).unwrap();
+        backups.create(&db).unwrap();
+        backups.verify().unwrap();
+        backups.restore(None, &restored).unwrap();
+        let after = (all_resident(&files), db.stats().cache);
+        let pages = before.0.iter().zip(&after.0);
+        let added = pages.filter(|(before, after)| !**before && **after);
+        assert_eq!(added.count(), 0);
+        assert_eq!(counted(&all_resident(&runs(&copies))), 0);
+        assert_eq!(counted(&all_resident(&runs(&restored))), 0);
+        assert_eq!(
+            (after.1.used_bytes, after.1.evictions),
+            (before.1.used_bytes, before.1.evictions)
+        );
+        (counted(&before.0), counted(&after.0))
+    });
     let is_exact = has_dontcache(&files[0]);
-    let changed =
-        pages.filter(|(before, after)| !**before && **after || is_exact && before != after);
-    assert_eq!(
-        changed.count(),
-        0,
-        "{} and {}",
-        counted(&before.0),
-        counted(&after.0)
-    );
-    let (kept, all) = (counted(&after.0), counted(&before.0));
-    assert!(kept * 10 > all * 8, "{kept} of {all}");
-    assert_eq!(counted(&is_resident(&runs(&copies))), 0);
-    assert_eq!(counted(&is_resident(&runs(&restored))), 0);
-    assert_eq!(
-        (after.1.used_bytes, after.1.evictions),
-        (before.1.used_bytes, before.1.evictions)
-    );
+    let mut tried = Vec::new();
+    let is_kept = kept.inspect(|of| tried.push(*of)).any(|(before, after)| {
+        let is_touched = before > 2000 && before < 3000;
+        is_touched && (after == before || !is_exact && after * 10 > before * 8)
+    });
+    assert!(is_kept, "of pages in memory: {tried:?}");
 }

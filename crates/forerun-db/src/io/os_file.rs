@@ -10,9 +10,9 @@ use std::sync::Arc;
 use forerun_core::Owner;
 use forerun_core::sync::OnceLock;
 #[cfg(target_os = "linux")]
-use forerun_core::sync::atomic::{AtomicBool, Ordering};
+use forerun_core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[cfg(target_os = "linux")]
-use rustix::fs::Advice;
+use rustix::fs::{Advice, OFlags};
 use rustix::fs::{Stat, fstat};
 #[cfg(target_os = "linux")]
 use rustix::io::{Errno, ReadWriteFlags};
@@ -28,15 +28,24 @@ pub(super) struct OsFile {
     /// Whether the kernel or the file system has no `DONTCACHE`. Relaxed throughout: a hint.
     #[cfg(target_os = "linux")]
     lacks_dontcache: AtomicBool,
+    /// How many pieces in a row were not in memory, without `DONTCACHE`. Relaxed throughout: a
+    /// hint.
+    #[cfg(target_os = "linux")]
+    missed_pieces: AtomicUsize,
 }
 
 /// `RWF_DONTCACHE`, from Linux 6.14: a read that leaves nothing in memory but what was there.
 #[cfg(target_os = "linux")]
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// How much is read at a time without `DONTCACHE`.
+/// How much is read at a time without `DONTCACHE`. Twice as much after every four pieces that were
+/// not in memory: small pieces find out what is there, and large ones are read faster.
 #[cfg(target_os = "linux")]
 const ONCE_BYTES: usize = 16 << 10;
+#[cfg(target_os = "linux")]
+const ONCE_BYTES_MAX: usize = 256 << 10;
+#[cfg(target_os = "linux")]
+const MISSES_TO_DOUBLE: usize = 4;
 
 impl OsFile {
     pub(super) fn new(file: File) -> OsFile {
@@ -45,24 +54,46 @@ impl OsFile {
             locked_by: OnceLock::new(),
             #[cfg(target_os = "linux")]
             lacks_dontcache: AtomicBool::new(false),
+            #[cfg(target_os = "linux")]
+            missed_pieces: AtomicUsize::new(0),
         }
     }
 
     /// Reads, and has the system drop what it did not have in memory.
     #[cfg(target_os = "linux")]
     fn read_and_drop(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.is_writable() {
+            // The log, whose end is in memory. Its handle is not ours to give advice on.
+            return FileExt::read_at(&*self.file, buffer, offset);
+        }
         // Otherwise read-ahead would bring in what then looks as if it had been there. If this
         // fails, more stays in memory.
         let _ = self.advise(0, None, Advice::Random);
         let mut filled = 0;
-        for piece in buffer.chunks_mut(ONCE_BYTES) {
+        while filled < buffer.len() {
+            let wanted = self.piece_bytes().min(buffer.len() - filled);
+            let piece = &mut buffer[filled..filled + wanted];
             let got = self.read_piece_and_drop(piece, offset + filled as u64)?;
             filled += got;
-            if got < piece.len() {
+            if got < wanted {
                 break;
             }
         }
         Ok(filled)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn is_writable(&self) -> bool {
+        let flags = rustix::fs::fcntl_getfl(&self.file);
+        flags.is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR))
+    }
+
+    /// How much to read next.
+    #[cfg(target_os = "linux")]
+    fn piece_bytes(&self) -> usize {
+        let doublings = self.missed_pieces.load(Ordering::Relaxed) / MISSES_TO_DOUBLE;
+        let max_doublings = (ONCE_BYTES_MAX / ONCE_BYTES).ilog2() as usize;
+        ONCE_BYTES << doublings.min(max_doublings)
     }
 
     /// The same for a little. What follows the first page that was not there counts as new, as the
@@ -70,6 +101,11 @@ impl OsFile {
     #[cfg(target_os = "linux")]
     fn read_piece_and_drop(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let cached = self.read_cached_at(buffer, offset).unwrap_or(0);
+        if cached > 0 {
+            self.missed_pieces.store(0, Ordering::Relaxed);
+        } else {
+            self.missed_pieces.fetch_add(1, Ordering::Relaxed);
+        }
         if cached == buffer.len() {
             return Ok(cached);
         }
@@ -193,79 +229,148 @@ pub(super) fn file_id(stat: &Stat) -> FileId {
 }
 
 #[cfg(all(test, target_os = "linux"))]
+#[allow(unsafe_code, reason = "asks the system which pages are in memory")]
 mod tests {
-    use std::time::{Duration, Instant};
-
-    use forerun_core::sync::thread;
+    use std::os::fd::AsRawFd;
+    use std::path::Path;
 
     use super::*;
     use crate::io::write_all_at;
 
-    const BYTES: usize = 256 << 10;
+    const BYTES: usize = 1 << 20;
+    const PAGE: usize = 4096;
+    /// What the tests bring into memory: every second piece of this size.
+    const PIECE: usize = 32 << 10;
+
+    /// Which pages of a file of `BYTES` are in memory. Asking changes nothing.
+    fn resident(path: &Path) -> Vec<bool> {
+        let file = File::open(path).unwrap();
+        let mut pages = vec![0_u8; BYTES / PAGE];
+        // SAFETY: a new mapping of a file that stays as it is, unmapped below and never read.
+        unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                BYTES,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::mincore(at, BYTES, pages.as_mut_ptr().cast()), 0);
+            libc::munmap(at, BYTES);
+        }
+        pages.into_iter().map(|page| page & 1 == 1).collect()
+    }
+
+    /// A file, all of it in memory; `None` where it cannot be anywhere else.
+    fn file(path: &Path) -> Option<OsFile> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create_new(true);
+        let file = OsFile::new(options.open(path).unwrap());
+        write_all_at(&file, &vec![7; BYTES], 0).unwrap();
+        file.sync().unwrap();
+        file.invalidate_cache().unwrap();
+        let is_dropped = !resident(path).contains(&true);
+        read(&file);
+        is_dropped.then_some(file)
+    }
+
+    /// Reads all of a file once.
+    fn read(file: &OsFile) {
+        let (mut buffer, mut filled) = (vec![0; BYTES], 0);
+        while filled < BYTES {
+            let end = (filled + (256 << 10)).min(BYTES);
+            let piece = &mut buffer[filled..end];
+            filled += file.read_and_drop(piece, filled as u64).unwrap();
+        }
+        assert_eq!(buffer, vec![7; BYTES]);
+    }
+
+    /// Other processes may need the memory, so what should stay in it does so in one round of
+    /// these.
+    fn in_any_round(is_kept: impl Fn() -> bool) {
+        assert!((0..5).any(|_| is_kept()));
+    }
 
     #[test]
     fn without_dontcache_a_read_drops_what_it_brought_in_and_leaves_what_was_there() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
-        let options = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path);
-        let file = OsFile::new(options.unwrap());
-        let bytes = vec![7; BYTES];
-        write_all_at(&file, &bytes, 0).unwrap();
-        file.sync().unwrap();
-        let open = || OsFile::new(File::open(&path).unwrap());
-        // Asking begins to read the page, and without the advice more than that.
-        let resident = |at: usize| {
-            let file = open();
-            file.advise(0, None, Advice::Random).unwrap();
-            file.read_cached_at(&mut [0], at as u64).is_ok()
-        };
-        let is_cached = || resident(0);
-        let read = |file: &OsFile| {
-            let (mut buffer, mut filled) = (vec![0; BYTES], 0);
-            while filled < BYTES {
-                filled += file
-                    .read_and_drop(&mut buffer[filled..], filled as u64)
-                    .unwrap();
-            }
-            assert_eq!(buffer, bytes);
-        };
-        read(&open());
-        assert!(is_cached(), "it was in memory");
-        file.invalidate_cache().unwrap();
-        if is_cached() {
+        let Some(written) = file(&path) else {
             return; // A file system in memory.
-        }
-        // That has begun to read the page, which is dropped only once it is there.
-        let begun = Instant::now();
-        while !is_cached() {
-            assert!(begun.elapsed() < Duration::from_secs(60));
-            thread::sleep(Duration::from_millis(1));
-        }
-        file.invalidate_cache().unwrap();
+        };
+        let open = || OsFile::new(File::open(&path).unwrap());
+        in_any_round(|| {
+            read(&written);
+            read(&open());
+            !resident(&path).contains(&false)
+        });
+        written.invalidate_cache().unwrap();
         read(&open());
-        assert!(!is_cached());
-        // Every second piece of 32 KiB is in memory.
-        const PIECE: usize = 32 << 10;
-        let pieces = || (0..BYTES).step_by(2 * PIECE);
-        let touched = open();
-        touched.advise(0, None, Advice::Random).unwrap();
-        let mut buffer = vec![0; PIECE];
-        for at in pieces() {
-            assert_eq!(touched.read_at(&mut buffer, at as u64).unwrap(), PIECE);
-        }
-        read(&open());
-        let kept = pieces().flat_map(|at| (at..at + PIECE).step_by(4096));
-        assert_eq!(kept.filter(|at| resident(*at)).count(), BYTES / 2 / 4096);
-        let dropped = pieces().map(|at| at + PIECE + PIECE / 2);
-        assert_eq!(dropped.filter(|at| resident(*at)).count(), 0);
+        assert!(!resident(&path).contains(&true));
+        in_any_round(|| {
+            written.invalidate_cache().unwrap();
+            let touched = open();
+            touched.advise(0, None, Advice::Random).unwrap();
+            let is_kept = |page: usize| page * PAGE / PIECE % 2 == 0;
+            for page in (0..BYTES / PAGE).filter(|page| is_kept(*page)) {
+                let read = touched.read_at(&mut [0], (page * PAGE) as u64);
+                assert_eq!(read.unwrap(), 1);
+            }
+            read(&open());
+            let pages = resident(&path);
+            let dropped = (0..pages.len()).filter(|page| !is_kept(*page));
+            assert_eq!(dropped.filter(|page| pages[*page]).count(), 0);
+            (0..pages.len())
+                .filter(|page| is_kept(*page))
+                .all(|page| pages[page])
+        });
         let other = open();
         other.lacks_dontcache.store(true, Ordering::Relaxed);
         let mut buffer = [0; 10];
         assert_eq!(other.read_once_at(&mut buffer, 5).unwrap(), 10);
         assert_eq!(buffer, [7; 10]);
+    }
+
+    #[test]
+    fn pieces_grow_while_nothing_is_in_memory_and_shrink_once_something_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let Some(written) = file(&path) else {
+            return; // A file system in memory.
+        };
+        written.invalidate_cache().unwrap();
+        let cold = OsFile::new(File::open(&path).unwrap());
+        assert_eq!(cold.piece_bytes(), ONCE_BYTES);
+        read(&cold);
+        assert!(
+            cold.piece_bytes() > 2 * ONCE_BYTES,
+            "{}",
+            cold.piece_bytes()
+        );
+        cold.missed_pieces.store(usize::MAX / 2, Ordering::Relaxed);
+        assert_eq!(cold.piece_bytes(), ONCE_BYTES_MAX);
+        in_any_round(|| {
+            written.read_at(&mut [0], 0).unwrap();
+            cold.read_and_drop(&mut [0; 10], 0).unwrap();
+            cold.piece_bytes() == ONCE_BYTES
+        });
+    }
+
+    #[test]
+    fn a_file_that_is_open_for_writing_stays_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let Some(written) = file(&path) else {
+            return; // A file system in memory.
+        };
+        assert!(written.is_writable());
+        assert!(!OsFile::new(File::open(&path).unwrap()).is_writable());
+        in_any_round(|| {
+            written.invalidate_cache().unwrap();
+            read(&written);
+            !resident(&path).contains(&false)
+        });
     }
 }
