@@ -52,7 +52,9 @@ impl Loaded {
         let catalog = Catalog::open(&io, &path, options, &cache)?;
         // They hold the file system, so it does not hold them.
         let obsolete = Arc::downgrade(catalog.obsolete_files());
-        reclaiming.reclaim_with(move || obsolete.upgrade().is_some_and(|files| files.purge() > 0));
+        reclaiming.reclaim_with(&path, move || {
+            obsolete.upgrade().is_some_and(|files| files.remove_one())
+        });
         let reading = ReadContext {
             cache: Arc::clone(&cache),
             backend: options.reads,

@@ -28,13 +28,15 @@ type ReclaimFn = Box<dyn Fn() -> bool + Send + Sync>;
 #[derive(Clone)]
 pub(crate) struct ReclaimIo {
     io: Arc<dyn Io>,
-    reclaim: Arc<OnceLock<ReclaimFn>>,
+    /// The store's directory, and what makes room there.
+    reclaim: Arc<OnceLock<(PathBuf, ReclaimFn)>>,
     /// How many files were removed. Written with Release after each, and read with Acquire: who
     /// sees the number finds the space.
     removed: Arc<AtomicU64>,
 }
 
 struct ReclaimFile {
+    path: PathBuf,
     file: Box<dyn IoFile>,
     io: ReclaimIo,
 }
@@ -48,18 +50,23 @@ impl ReclaimIo {
         }
     }
 
-    /// Sets, once, what makes room.
-    pub(crate) fn reclaim_with(&self, reclaim: impl Fn() -> bool + Send + Sync + 'static) {
+    /// Sets, once, what makes room in this directory. Copies may be on other file systems.
+    pub(crate) fn reclaim_with(
+        &self,
+        dir: &Path,
+        reclaim: impl Fn() -> bool + Send + Sync + 'static,
+    ) {
         // A second call changes nothing.
-        let _ = self.reclaim.set(Box::new(reclaim));
+        let _ = self.reclaim.set((dir.to_owned(), Box::new(reclaim)));
     }
 
-    fn retry<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    fn retry<T>(&self, path: &Path, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         loop {
             let before = self.removed.load(Ordering::Acquire);
             // Another thread may have removed the last file after the call had failed.
             let has_room = || {
-                self.reclaim.get().is_some_and(|of| of())
+                let found = self.reclaim.get();
+                found.is_some_and(|(dir, reclaim)| path.starts_with(dir) && reclaim())
                     || self.removed.load(Ordering::Acquire) != before
             };
             match call() {
@@ -89,12 +96,12 @@ impl fmt::Debug for ReclaimFile {
 
 impl Io for ReclaimIo {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        let file = self.retry(|| self.io.open(path, mode))?;
+        let file = self.retry(path, || self.io.open(path, mode))?;
         Ok(match mode {
             OpenMode::Read | OpenMode::ReadImmutable => file,
             OpenMode::ReadWrite | OpenMode::Create | OpenMode::CreateEmpty => {
-                let io = self.clone();
-                Box::new(ReclaimFile { file, io })
+                let (path, io) = (path.to_owned(), self.clone());
+                Box::new(ReclaimFile { path, file, io })
             }
         })
     }
@@ -104,11 +111,11 @@ impl Io for ReclaimIo {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.retry(|| self.io.create_dir(path))
+        self.retry(path, || self.io.create_dir(path))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.retry(|| self.io.rename(from, to))
+        self.retry(to, || self.io.rename(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -118,7 +125,7 @@ impl Io for ReclaimIo {
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.retry(|| self.io.link(from, to))
+        self.retry(to, || self.io.link(from, to))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -193,7 +200,8 @@ impl IoFile for ReclaimFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.io.retry(|| self.file.write_at(bytes, offset))
+        self.io
+            .retry(&self.path, || self.file.write_at(bytes, offset))
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -201,7 +209,7 @@ impl IoFile for ReclaimFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.io.retry(|| self.file.set_len(len))
+        self.io.retry(&self.path, || self.file.set_len(len))
     }
 
     // Not repeated: after a failed sync, another one would prove nothing.
@@ -235,31 +243,39 @@ mod tests {
     #[test]
     fn a_write_fails_for_lack_of_space_only_once_nothing_can_be_removed() {
         let disk = FaultIo::new();
+        disk.create_dir("/store".as_ref()).unwrap();
         disk.write("/old", &[7; 50]);
         disk.set_capacity_bytes(Some(100));
         let io = ReclaimIo::new(Arc::new(disk.clone()));
-        let file = io.open("/a".as_ref(), OpenMode::Create).unwrap();
+        let file = io.open("/store/a".as_ref(), OpenMode::Create).unwrap();
         let full = |written: io::Result<()>| is_full(&written.unwrap_err());
         assert!(full(write_all_at(&*file, &[1; 80], 0)));
         let removed = disk.clone();
-        io.reclaim_with(move || removed.remove("/old".as_ref()).is_ok());
+        io.reclaim_with("/store".as_ref(), move || {
+            removed.remove("/old".as_ref()).is_ok()
+        });
         write_all_at(&*file, &[1; 80], 0).unwrap();
-        assert_eq!(disk.files(), [Path::new("/a")]);
+        assert_eq!(disk.files(), [Path::new("/store/a")]);
+        let copy = io.open("/copy".as_ref(), OpenMode::Create).unwrap();
+        disk.write("/old", b"");
+        assert!(full(write_all_at(&*copy, &[1; 80], 0)), "elsewhere");
+        assert!(disk.read("/old").is_some());
         assert!(full(write_all_at(&*file, &[1; 80], 80)));
     }
 
     #[test]
     fn a_write_is_repeated_if_another_thread_removed_a_file_after_it_had_failed() {
         let disk = FaultIo::new();
+        disk.create_dir("/store".as_ref()).unwrap();
         disk.write("/old", &[7; 50]);
         disk.set_capacity_bytes(Some(100));
         let io = ReclaimIo::new(Arc::new(disk.clone()));
-        let file = io.open("/a".as_ref(), OpenMode::Create).unwrap();
+        let file = io.open("/store/a".as_ref(), OpenMode::Create).unwrap();
         let other = ReclaimIo {
             reclaim: Arc::default(),
             ..io.clone()
         };
-        io.reclaim_with(move || {
+        io.reclaim_with("/store".as_ref(), move || {
             let _ = other.remove("/old".as_ref());
             false
         });

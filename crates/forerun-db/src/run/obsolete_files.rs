@@ -339,13 +339,13 @@ impl ObsoleteFiles {
     }
 
     /// Makes room for a write: removes one file, or waits until another thread has removed the one
-    /// that it has taken. Returns how many files are gone: 0 if none waits, or the store is closed.
-    pub(crate) fn purge(&self) -> usize {
+    /// that it has taken. Returns whether one is gone: not if none waits, or the store is closed.
+    pub(crate) fn remove_one(&self) -> bool {
         let removal = self.lock();
         let removed = || self.removed.load(Ordering::Relaxed);
         let before = removed();
         if self.remove_first(removal) {
-            return 1;
+            return true;
         }
         let mut removal = self.lock();
         while self.taken.load(Ordering::Relaxed) > 0
@@ -354,7 +354,7 @@ impl ObsoleteFiles {
         {
             removal = self.wait_for_removal(removal);
         }
-        removed() - before
+        removed() != before
     }
 
     /// Ends the pauses, also for what comes, until the result is dropped.

@@ -46,7 +46,7 @@ fn files_are_removed_at_once_or_by_a_purge_and_kept_once_the_store_is_closed() {
     assert_eq!(obsolete.remove_all(), 1);
     assert_eq!((left(), calls.load(Ordering::Relaxed)), (1, 1));
     assert!(obsolete.is_empty(), "those that wait are notified");
-    assert_eq!((obsolete.remove_all(), obsolete.purge()), (0, 0));
+    assert_eq!((obsolete.remove_all(), obsolete.remove_one()), (0, false));
     assert_eq!(
         calls.load(Ordering::Relaxed),
         1,
@@ -58,7 +58,7 @@ fn files_are_removed_at_once_or_by_a_purge_and_kept_once_the_store_is_closed() {
     // By now the name belongs to another run.
     io.write("/c", b"x");
     drop(obsolete.file("/c".as_ref(), 1));
-    assert_eq!((obsolete.remove_all(), obsolete.purge()), (0, 0));
+    assert_eq!((obsolete.remove_all(), obsolete.remove_one()), (0, false));
     assert_eq!(left(), 1);
 }
 
@@ -136,30 +136,30 @@ fn slow_file() -> (SlowIo, Arc<ObsoleteFiles>) {
 fn a_write_waits_for_the_file_that_another_thread_removes() {
     let (slow, obsolete) = slow_file();
     thread::scope(|scope| {
-        scope.spawn(|| obsolete.purge());
+        scope.spawn(|| obsolete.remove_one());
         slow.wait_for_removal();
         scope.spawn(|| {
             thread::sleep(Duration::from_millis(50));
             slow.let_remove();
         });
-        assert_eq!(obsolete.purge(), 1);
+        assert!(obsolete.remove_one());
         assert!(slow.io.files().is_empty(), "there is room now");
     });
-    assert_eq!(obsolete.purge(), 0);
+    assert!(!obsolete.remove_one());
 }
 
 #[test]
 fn closing_waits_for_the_file_that_a_thread_removes_and_no_other_thread_does() {
     let (slow, obsolete) = slow_file();
     thread::scope(|scope| {
-        scope.spawn(|| obsolete.purge());
+        scope.spawn(|| obsolete.remove_one());
         slow.wait_for_removal();
-        let waiting = scope.spawn(|| obsolete.purge());
+        let waiting = scope.spawn(|| obsolete.remove_one());
         let closing = scope.spawn(|| {
             obsolete.close();
             slow.io.files()
         });
-        assert_eq!(waiting.join().unwrap(), 0, "closing wakes it");
+        assert!(!waiting.join().unwrap(), "closing wakes it");
         thread::sleep(Duration::from_millis(50));
         slow.let_remove();
         assert!(closing.join().unwrap().is_empty(), "not before that");
@@ -173,10 +173,10 @@ fn a_purge_removes_one_file_and_removing_all_ends_when_it_is_to_stop() {
     for name in ["/a", "/b", "/c"] {
         drop(obsolete.file(name.as_ref(), 1));
     }
-    assert_eq!((obsolete.purge(), io.files().len()), (1, 2));
+    assert_eq!((obsolete.remove_one(), io.files().len()), (true, 2));
     obsolete.stop();
     assert_eq!((obsolete.remove_all(), io.files().len()), (0, 2));
-    assert_eq!((obsolete.purge(), io.files().len()), (1, 1));
+    assert_eq!((obsolete.remove_one(), io.files().len()), (true, 1));
 }
 
 /// Runs the thread that removes files while `work` runs.
@@ -334,7 +334,7 @@ fn what_an_earlier_process_left_waits_for_the_thread() {
     assert_eq!(io.files().len(), 1);
     defer(&obsolete);
     assert_eq!(obsolete.counts(), ObsoleteCounts { files: 1, bytes: 7 });
-    assert_eq!(obsolete.purge(), 1);
+    assert!(obsolete.remove_one());
     assert!(io.files().is_empty());
 }
 
@@ -343,9 +343,9 @@ fn what_an_earlier_process_left_is_removed_when_space_is_needed_before_that() {
     let (io, obsolete) = files(&["/a", "/b"]);
     obsolete.add_found("/a".into(), 7);
     obsolete.add_found("/b".into(), 8);
-    assert_eq!((obsolete.purge(), io.files().len()), (1, 1));
+    assert_eq!((obsolete.remove_one(), io.files().len()), (true, 1));
     defer(&obsolete);
     assert_eq!(obsolete.counts(), ObsoleteCounts { files: 1, bytes: 8 });
-    assert_eq!((obsolete.purge(), io.files().len()), (1, 0));
+    assert_eq!((obsolete.remove_one(), io.files().len()), (true, 0));
     assert!(obsolete.is_empty());
 }
