@@ -176,8 +176,8 @@ impl Inner {
         }
     }
 
-    /// Loads the index or the filter of each run that has neither in memory, if it fits. Returns when
-    /// to try again, if any cannot be read.
+    /// Loads the index or the filter of each run that has neither in memory, if it fits. Returns
+    /// when to try again, if any cannot be read.
     fn load_filters(&self, retries_now: bool) -> Option<Instant> {
         // The lock guards no data.
         let loading = self.tree.filters.loading.lock();
