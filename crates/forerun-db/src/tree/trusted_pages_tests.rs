@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::cache::{PageCache, VerifyChecksums};
+use crate::cache::{PageCache, VerifyChecksums, pin};
 use crate::comparator::KeyOrder;
 use crate::io::ReadBackend;
 use crate::io::fault::FaultIo;
@@ -223,6 +223,16 @@ fn a_page_that_failed_a_scan_is_not_trusted() {
     let leaves = 0..run.meta().leaf_pages;
     assert!(leaves.clone().filter(is_verified).count() > 10);
     assert!(is_verified(&0));
+    // A scan would use the page in the cache.
+    let is_cached = || run.slots().get(0, usize::MAX, &pin()).is_some();
+    for n in (KEYS / 2..KEYS).cycle().take(1000 * KEYS) {
+        if !is_cached() {
+            break;
+        }
+        let key = keys.key(n);
+        get(&tree, SearchKey::new(&key, 10_000), &once, |_| ()).unwrap();
+    }
+    assert!(!is_cached());
     io.overwrite(
         run.path(),
         run.pages_range().start as usize + 100,
