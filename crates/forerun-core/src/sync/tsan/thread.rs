@@ -8,6 +8,7 @@
     reason = "a scoped thread borrows data that outlives the scope"
 )]
 
+use std::io;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,8 +17,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 pub use std::thread::{
-    AccessError, Builder, JoinHandle, LocalKey, Result, Thread, ThreadId, available_parallelism,
-    current, panicking, park, park_timeout, sleep, spawn, yield_now,
+    AccessError, JoinHandle, LocalKey, Result, Thread, ThreadId, available_parallelism, current,
+    panicking, park, park_timeout, sleep, spawn, yield_now,
 };
 
 /// A scope of threads that end before the scope does.
@@ -93,6 +94,19 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
+        self.start(std::thread::Builder::new(), f)
+            .expect("the thread could not be started")
+    }
+
+    fn start<F, T>(
+        &'scope self,
+        builder: std::thread::Builder,
+        f: F,
+    ) -> io::Result<ScopedJoinHandle<'scope, T>>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
         let task = Arc::new(Task {
             thread: Mutex::new(None),
             result: Mutex::new(None),
@@ -102,20 +116,62 @@ impl<'scope> Scope<'scope, '_> {
             let result = catch_unwind(AssertUnwindSafe(f));
             *spawned.result.lock() = Some(result);
         };
-        // Locked until the handle is stored, so that `wait` finds it.
-        let mut thread = task.thread.lock();
+        // SAFETY: `scope` waits for the thread before anything that it borrows ends. It finds the
+        // thread in `started`, to which it is added before this returns.
+        let started = unsafe { builder.spawn_unchecked(body) }?;
+        *task.thread.lock() = Some(started);
         self.started
             .lock()
             .push(Arc::clone(&task) as Arc<dyn Started>);
-        // SAFETY: `scope` waits for the thread before anything that it borrows ends. It finds the
-        // thread in `started`.
-        let started = unsafe { Builder::new().spawn_unchecked(body) };
-        *thread = Some(started.expect("the thread could not be started"));
-        drop(thread);
-        ScopedJoinHandle {
+        Ok(ScopedJoinHandle {
             task,
             scope: PhantomData,
-        }
+        })
+    }
+}
+
+/// The standard library's builder, except that its scopes are those of this module.
+#[derive(Debug)]
+pub struct Builder(std::thread::Builder);
+
+impl Builder {
+    /// A builder of a thread without a name.
+    #[allow(clippy::new_without_default, reason = "as in the standard library")]
+    pub fn new() -> Self {
+        Builder(std::thread::Builder::new())
+    }
+
+    /// Names the thread.
+    pub fn name(self, name: String) -> Self {
+        Builder(self.0.name(name))
+    }
+
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.0.spawn(f)
+    }
+
+    /// Starts a thread of a scope.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn spawn_scoped<'scope, F, T>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+        f: F,
+    ) -> io::Result<ScopedJoinHandle<'scope, T>>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        scope.start(self.0, f)
     }
 }
 
