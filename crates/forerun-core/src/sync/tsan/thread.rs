@@ -146,6 +146,11 @@ impl Builder {
         Builder(self.0.name(name))
     }
 
+    /// Sets the size of the thread's stack.
+    pub fn stack_size(self, bytes: usize) -> Self {
+        Builder(self.0.stack_size(bytes))
+    }
+
     /// Starts a thread.
     ///
     /// # Errors
