@@ -85,16 +85,35 @@ fn neither_flushes_nor_compactions_nor_readers_remove_runs() {
     );
 }
 
-#[test]
-fn a_file_that_cannot_be_removed_is_removed_when_the_store_is_opened_again() {
-    let io = FaultIo::new();
-    let hooked = HookIo::new(&io, |change, path| {
+/// Files of which no run can be removed.
+fn keeping_runs(io: &FaultIo) -> HookIo {
+    HookIo::new(io, |change, path| {
         if change == Change::Remove && is_run(path) {
             return Err(std::io::Error::from_raw_os_error(EIO));
         }
         Ok(())
+    })
+}
+
+/// The files, and how many runs this thread has removed.
+fn counting_own_removals(io: &FaultIo) -> (HookIo, Arc<AtomicUsize>) {
+    let opener = std::thread::current().id();
+    let by_opener = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&by_opener);
+    let hooked = HookIo::new(io, move |change, path| {
+        let is_opener = std::thread::current().id() == opener;
+        if change == Change::Remove && is_run(path) && is_opener {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     });
-    let db = Db::open_with_io(Arc::new(hooked), STORE, options()).unwrap();
+    (hooked, by_opener)
+}
+
+#[test]
+fn a_file_that_cannot_be_removed_is_removed_when_the_store_is_opened_again() {
+    let io = FaultIo::new();
+    let db = Db::open_with_io(Arc::new(keeping_runs(&io)), STORE, options()).unwrap();
     fill(&db);
     db.compact().unwrap();
     db.wait_idle().unwrap();
@@ -107,16 +126,7 @@ fn a_file_that_cannot_be_removed_is_removed_when_the_store_is_opened_again() {
     let unknown = format!("{STORE}/run-999999.run");
     io.write(&unknown, b"half a run");
     // Opening does not wait for the others, which are removed at a pace.
-    let opener = std::thread::current().id();
-    let by_opener = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&by_opener);
-    let hooked = HookIo::new(&io, move |change, path| {
-        let is_opener = std::thread::current().id() == opener;
-        if change == Change::Remove && is_run(path) && is_opener {
-            counted.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    });
+    let (hooked, by_opener) = counting_own_removals(&io);
     let db = Db::open_with_io(Arc::new(hooked), STORE, options()).unwrap();
     assert!(io.read(&unknown).is_none());
     wait_until_removed(&db);
@@ -180,15 +190,9 @@ fn a_write_does_not_fail_for_lack_of_space_while_files_wait() {
 #[test]
 fn a_store_on_a_full_disk_opens_while_an_earlier_process_has_left_files() {
     let io = FaultIo::new();
-    let hooked = HookIo::new(&io, |change, path| {
-        if change == Change::Remove && is_run(path) {
-            return Err(std::io::Error::from_raw_os_error(EIO));
-        }
-        Ok(())
-    });
     // What the next opening replays does not fit into its memtable, so it writes runs.
     let larger = options().memtable_bytes(64 << 10);
-    let db = Db::open_with_io(Arc::new(hooked), STORE, larger).unwrap();
+    let db = Db::open_with_io(Arc::new(keeping_runs(&io)), STORE, larger).unwrap();
     fill(&db);
     db.compact().unwrap();
     db.wait_idle().unwrap();
@@ -199,16 +203,7 @@ fn a_store_on_a_full_disk_opens_while_an_earlier_process_has_left_files() {
     db.close().unwrap();
     let left = runs(&io).len();
     io.set_capacity_bytes(Some(io.used_bytes()));
-    let opener = std::thread::current().id();
-    let by_opener = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&by_opener);
-    let hooked = HookIo::new(&io, move |change, path| {
-        let is_opener = std::thread::current().id() == opener;
-        if change == Change::Remove && is_run(path) && is_opener {
-            counted.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    });
+    let (hooked, by_opener) = counting_own_removals(&io);
     let db = Db::open_with_io(Arc::new(hooked), STORE, options()).unwrap();
     let removed = by_opener.load(Ordering::Relaxed);
     assert!(removed > 0, "opening needs space");

@@ -147,7 +147,7 @@ impl Inner {
     /// Loads what there is space for when the store has been opened, unless the loader will.
     pub(super) fn load_filters_at_opening(&self) {
         if !self.has_loader() {
-            let _ = self.load_filters(false);
+            self.load_filters(false);
         }
     }
 
@@ -157,7 +157,7 @@ impl Inner {
             self.tree.filters.note_due();
             self.work.notify();
         } else {
-            let _ = self.load_filters(false);
+            self.load_filters(false);
         }
     }
 
@@ -170,7 +170,7 @@ impl Inner {
             self.wait_until(|| Ok(self.tree.filters.is_idle()))
         } else {
             self.guard("loading filters", || {
-                let _ = self.load_filters(true);
+                self.load_filters(true);
                 Ok(())
             })
         }

@@ -240,14 +240,20 @@ mod tests {
     use crate::io::fault::FaultIo;
     use crate::io::write_all_at;
 
-    #[test]
-    fn a_write_fails_for_lack_of_space_only_once_nothing_can_be_removed() {
+    /// A disk of 100 bytes with an old file of 50, and an empty file of a store.
+    fn nearly_full() -> (FaultIo, ReclaimIo, Box<dyn IoFile>) {
         let disk = FaultIo::new();
         disk.create_dir("/store".as_ref()).unwrap();
         disk.write("/old", &[7; 50]);
         disk.set_capacity_bytes(Some(100));
         let io = ReclaimIo::new(Arc::new(disk.clone()));
         let file = io.open("/store/a".as_ref(), OpenMode::Create).unwrap();
+        (disk, io, file)
+    }
+
+    #[test]
+    fn a_write_fails_for_lack_of_space_only_once_nothing_can_be_removed() {
+        let (disk, io, file) = nearly_full();
         let full = |written: io::Result<()>| is_full(&written.unwrap_err());
         assert!(full(write_all_at(&*file, &[1; 80], 0)));
         let removed = disk.clone();
@@ -265,12 +271,7 @@ mod tests {
 
     #[test]
     fn a_write_is_repeated_if_another_thread_removed_a_file_after_it_had_failed() {
-        let disk = FaultIo::new();
-        disk.create_dir("/store".as_ref()).unwrap();
-        disk.write("/old", &[7; 50]);
-        disk.set_capacity_bytes(Some(100));
-        let io = ReclaimIo::new(Arc::new(disk.clone()));
-        let file = io.open("/store/a".as_ref(), OpenMode::Create).unwrap();
+        let (_, io, file) = nearly_full();
         let other = ReclaimIo {
             reclaim: Arc::default(),
             ..io.clone()

@@ -218,16 +218,6 @@ impl Run {
     }
 
     /// Loads the index, or else the filter, if it is not in memory and the cache's budget has space
-    /// for it. What is damaged is reported and not used. Waits for another thread that loads them.
-    ///
-    /// # Errors
-    /// [`Error::Io`], [`Error::OutOfMemory`]. The run remains usable.
-    #[cfg(test)]
-    pub(crate) fn load_filter(&self) -> Result<()> {
-        self.load_either()
-    }
-
-    /// Loads the index, or else the filter, if it is not in memory and the cache's budget has space
     /// for it. What is damaged is reported and not used. After a failure, tries again only once
     /// some time has passed, or if `retries_now`. The first of several failures is logged. Waits
     /// for another thread that loads them. Returns when to try again.
@@ -240,7 +230,7 @@ impl Run {
         if !retries_now && retry_at.is_some_and(|at| now < at) {
             return retry_at;
         }
-        *failing = self.load_either().err().map(|error| {
+        *failing = self.load_filter().err().map(|error| {
             let attempts = failing.as_ref().map_or(0, |of| of.attempts);
             if attempts == 0 {
                 tracing::warn!(%error, "a run stays without its index or filter for now");
@@ -254,8 +244,12 @@ impl Run {
         failing.as_ref().map(|of| of.retry_at)
     }
 
-    /// One thread at a time calls this.
-    fn load_either(&self) -> Result<()> {
+    /// [`load_filter_if_due`](Self::load_filter_if_due) without its pauses. One thread at a time
+    /// calls this.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::OutOfMemory`]. The run remains usable.
+    pub(crate) fn load_filter(&self) -> Result<()> {
         // Without the index, lookups need the filter, whatever the reason.
         let index = self.load_index();
         let filter = if self.index_and_filter().is_settled() {

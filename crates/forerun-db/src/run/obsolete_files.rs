@@ -86,7 +86,7 @@ pub(crate) struct ObsoleteCounts {
 enum Removal {
     /// By whoever drops them. `found` waits for the background thread, or until space is needed.
     Immediate {
-        found: VecDeque<(PathBuf, u64)>,
+        found: VecDeque<Waiting>,
     },
     /// A background thread removes them.
     Deferred(Queue),
@@ -178,10 +178,7 @@ impl Removal {
     /// The file that has waited longest.
     fn pop(&mut self) -> Option<Waiting> {
         match self {
-            Removal::Immediate { found } => {
-                let (path, bytes) = found.pop_front()?;
-                Some(Waiting::new(path, bytes))
-            }
+            Removal::Immediate { found } => found.pop_front(),
             Removal::Deferred(queue) => queue.pop(),
             Removal::Closed => None,
         }
@@ -189,10 +186,9 @@ impl Removal {
 }
 
 impl Queue {
-    fn push(&mut self, path: PathBuf, bytes: u64) {
-        let file = Waiting::new(path, bytes);
+    fn push(&mut self, file: Waiting) {
         self.counts.files += 1;
-        self.counts.bytes += bytes;
+        self.counts.bytes += file.bytes;
         self.cost_bytes += file.cost_bytes();
         self.waiting.push_back(file);
     }
@@ -257,18 +253,17 @@ impl ObsoleteFiles {
             hurrying: 0,
             on_empty,
         };
-        for (path, bytes) in found {
-            queue.push(path, bytes);
-        }
+        found.into_iter().for_each(|file| queue.push(file));
         *removal = Removal::Deferred(queue);
     }
 
     /// Takes over a file that an earlier process left. It waits for the background thread; without
     /// one, it stays until space is needed.
     pub(crate) fn add_found(&self, path: PathBuf, bytes: u64) {
+        let file = Waiting::new(path, bytes);
         match &mut *self.lock() {
-            Removal::Immediate { found } => found.push_back((path, bytes)),
-            Removal::Deferred(queue) => queue.push(path, bytes),
+            Removal::Immediate { found } => found.push_back(file),
+            Removal::Deferred(queue) => queue.push(file),
             Removal::Closed => {}
         }
     }
@@ -286,7 +281,7 @@ impl ObsoleteFiles {
         // This happens under the lock, so that nothing is removed after `close`.
         match &mut *self.lock() {
             Removal::Immediate { .. } => return self.remove(path),
-            Removal::Deferred(queue) => queue.push(path.to_owned(), bytes),
+            Removal::Deferred(queue) => queue.push(Waiting::new(path.to_owned(), bytes)),
             Removal::Closed => return,
         }
         self.changed.notify_all();
