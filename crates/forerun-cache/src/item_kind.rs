@@ -1,6 +1,8 @@
 //! The kinds of values.
 
-/// What the bytes of a value mean. The cache itself treats all kinds alike.
+/// What the bytes of a value mean. The cache itself treats all kinds alike: an operation that does
+/// not know of kinds, such as an append or an arithmetic, reads the bytes as they are and makes a
+/// string.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   item  ┌──────┬──────┬─────────┬───────┬────────────┬─────┬───────────┬─────┬───────┐
-//!         │ 1, 2 │ kind │ key_len │ flags │ expires_at │ cas │ value_len │ key │ value │      1: expires at a second,
-//!         │ 1    │ 1    │ 2       │ 4     │ 8          │ 8   │ 4         │     │       │      2: at a millisecond
+//!         │ unit │ kind │ key_len │ flags │ expires_at │ cas │ value_len │ key │ value │      unit of expires_at: 1 second,
+//!         │ 1    │ 1    │ 2       │ 4     │ 8          │ 8   │ 4         │     │       │      2 milliseconds
 //!         └──────┴──────┴─────────┴───────┴────────────┴─────┴───────────┴─────┴───────┘
 //!   end   ┌──────┬───────┬──────────┬──────────┐
 //!         │ 0    │ items │ flush_at │ last_cas │      number of items, time of a scheduled flush, last
@@ -23,9 +23,9 @@ use crate::snapshot_error::VERSION_3;
 use super::Fault;
 use super::frames::{FRAME_BYTES, FrameReader};
 
-/// An item that expires at a second, or never.
+/// The unit of items that expire at a second, or never.
 const SECONDS: u8 = 1;
-/// An item that expires at a millisecond.
+/// The unit of items that expire at a millisecond.
 const MILLISECONDS: u8 = 2;
 
 /// The longest key of version 3.
@@ -51,7 +51,7 @@ impl Clocks {
         }
     }
 
-    /// The first byte of an item with this expiry, and its time on the wall clock.
+    /// The unit for an item with this expiry, and its time on the wall clock.
     fn to_unix(self, expiry: Expiry) -> (u8, u64) {
         match expiry {
             // Each clock may have been read at any point of its millisecond, so one more makes sure
@@ -71,9 +71,9 @@ impl Clocks {
         }
     }
 
-    /// When an item with this first byte expires; `None` if it has expired.
-    fn to_expiry(self, first: u8, expires_at: u64) -> Option<Expiry> {
-        if first == MILLISECONDS {
+    /// When an item expires whose time is in this unit; `None` if it has expired.
+    fn to_expiry(self, unit: u8, expires_at: u64) -> Option<Expiry> {
+        if unit == MILLISECONDS {
             let left_ms = expires_at
                 .checked_sub(self.unix_ms)
                 .filter(|left_ms| *left_ms > 0)?;
@@ -95,9 +95,9 @@ impl Clocks {
 
 /// Appends a record up to its value.
 pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, clocks: Clocks) {
-    let (first, expires_at) = clocks.to_unix(item.expiry());
+    let (unit, expires_at) = clocks.to_unix(item.expiry());
     // Keys have at most 65,535 bytes, values at most 1 GiB.
-    head.extend_from_slice(&[first, item.kind() as u8]);
+    head.extend_from_slice(&[unit, item.kind() as u8]);
     head.extend_from_slice(&(item.key().len() as u16).to_le_bytes());
     head.extend_from_slice(&item.flags().to_le_bytes());
     head.extend_from_slice(&expires_at.to_le_bytes());
@@ -158,7 +158,7 @@ pub(super) struct Buffers {
 
 /// The beginning of an item's record.
 struct Head {
-    first: u8,
+    unit: u8,
     kind: ItemKind,
     key_len: usize,
 }
@@ -166,28 +166,28 @@ struct Head {
 impl Head {
     /// Reads it. `None`: the record is the end.
     fn read<R: io::Read>(from: &mut FrameReader<R>, version: u32) -> Result<Option<Head>, Fault> {
-        let mut first = [0];
-        from.take(&mut first)?;
-        let [first] = first;
-        if first == 0 {
+        let mut unit = [0];
+        from.take(&mut unit)?;
+        let [unit] = unit;
+        if unit == 0 {
             return Ok(None);
         }
         if version == VERSION_3 {
-            if first > KEY_BYTES_MAX_V3 {
+            if unit > KEY_BYTES_MAX_V3 {
                 return Err(from.damaged("a key is too long"));
             }
             return Ok(Some(Head {
-                first: SECONDS,
+                unit: SECONDS,
                 kind: ItemKind::String,
-                key_len: first.into(),
+                key_len: unit.into(),
             }));
         }
         let mut rest = [0; 3];
         from.take(&mut rest)?;
         let [kind, l0, l1] = rest;
         match ItemKind::from_number(kind) {
-            Some(kind) if matches!(first, SECONDS | MILLISECONDS) => Ok(Some(Head {
-                first,
+            Some(kind) if matches!(unit, SECONDS | MILLISECONDS) => Ok(Some(Head {
+                unit,
                 kind,
                 key_len: u16::from_le_bytes([l0, l1]).into(),
             })),
@@ -205,7 +205,7 @@ pub(super) fn read_record<R: io::Read>(
     clocks: Clocks,
 ) -> Result<Read, Fault> {
     let Some(Head {
-        first,
+        unit,
         kind,
         key_len,
     }) = Head::read(from, version)?
@@ -221,7 +221,7 @@ pub(super) fn read_record<R: io::Read>(
     let Buffers { key, value } = buffers;
     key.resize(key_len, 0);
     from.take(key)?;
-    let Some(expiry) = clocks.to_expiry(first, expires_at) else {
+    let Some(expiry) = clocks.to_expiry(unit, expires_at) else {
         skip(from, value_len)?;
         return Ok(Read::Expired);
     };
