@@ -6,7 +6,6 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
-#[non_exhaustive]
 pub enum ItemKind {
     /// A string of bytes.
     #[default]

@@ -15,7 +15,7 @@
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cursor, Item};
+use forerun_cache::{Cursor, Item, ItemKind};
 
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::meta_keys::push_base64;
@@ -120,10 +120,15 @@ fn push_metadump(out: &mut Vec<u8>, item: &Item<'_>, unix_zero_s: u64) {
     };
     let accessed = unix_zero_s + u64::from(item.last_access());
     let fetched = if item.was_fetched() { "yes" } else { "no" };
+    // What memcached does not have is named only where it differs.
+    let kind = match item.kind() {
+        ItemKind::Hash => " kind=hash",
+        ItemKind::String => "",
+    };
     push(
         out,
         format_args!(
-            " exp={expires} la={accessed} cas={} fetch={fetched} cls={CLASS} size={}\n",
+            " exp={expires} la={accessed} cas={} fetch={fetched} cls={CLASS}{kind} size={}\n",
             item.cas(),
             item.size_bytes()
         ),
