@@ -105,7 +105,7 @@ impl Crawler {
 
     fn next_key(&mut self) -> Option<&[u8]> {
         let (len, rest) = self.keys.get(self.at..)?.split_first_chunk()?;
-        let key = rest.get(..u16::from_le_bytes(*len).into())?;
+        let key = rest.get(..usize::from(u16::from_le_bytes(*len)))?;
         self.at += len.len() + key.len();
         Some(key)
     }

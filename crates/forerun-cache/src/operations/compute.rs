@@ -8,6 +8,7 @@ use crate::item::Item;
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome, Touched};
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::marker::PhantomData;
 
 impl Cache {
     /// Reads the item of a key and replaces, removes or keeps it, as `decide` says: one step to all
@@ -53,6 +54,7 @@ impl Cache {
             cache: self,
             key,
             decide: RefCell::new(decide),
+            borrowed: PhantomData,
         };
         match self.update(key, &operation) {
             Outcome::Answer(Done::Touched(touched)) => {
@@ -78,13 +80,18 @@ enum Done {
 }
 
 /// [`Cache::compute`].
-struct ComputeOperation<'c, F> {
+struct ComputeOperation<'c, 'a, F> {
     cache: &'c Cache,
     key: &'c [u8],
     decide: RefCell<F>,
+    /// What the decisions borrow outlives the operation.
+    borrowed: PhantomData<&'a [u8]>,
 }
 
-impl<'a, F: FnMut(Option<&Item<'_>>) -> ComputeOp<'a>> Operation for ComputeOperation<'_, F> {
+impl<'a, F> Operation for ComputeOperation<'_, 'a, F>
+where
+    F: FnMut(Option<&Item<'_>>) -> ComputeOp<'a>,
+{
     type Answer = Done;
 
     /// Two decisions about the same item may differ.
@@ -106,12 +113,8 @@ impl<'a, F: FnMut(Option<&Item<'_>>) -> ComputeOp<'a>> Operation for ComputeOper
     }
 }
 
-impl<F> ComputeOperation<'_, F> {
-    fn put<'x, 'a: 'x>(
-        &'x self,
-        put: ComputePut<'a>,
-        found: Option<Record<'x>>,
-    ) -> Decision<'x, Done> {
+impl<'a, F> ComputeOperation<'_, 'a, F> {
+    fn put<'x>(&'x self, put: ComputePut<'a>, found: Option<Record<'x>>) -> Decision<'x, Done> {
         let value = match put.value {
             ComputeValue::Bytes(bytes) => NewBody::Bytes(bytes),
             ComputeValue::Owned(bytes) => NewBody::Owned(bytes),
