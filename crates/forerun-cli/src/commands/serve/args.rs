@@ -322,7 +322,7 @@ impl Args {
             .memory_limit_max_bytes(self.memory_limit.saturating_mul(RAISE_FACTOR_MAX))
             .max_item_bytes(max_item_bytes)
             // The server advances it.
-            .clock(Clock::Manual)
+            .clock(Clock::Ticked)
             .when_full(if self.disable_evictions {
                 WhenFull::Refuse
             } else {
