@@ -17,7 +17,7 @@ pub(crate) const EXPIRE_GT_LT: &str =
     "ERR GT and LT options at the same time are not compatible";
 pub(crate) const EXPIRE_NX: &str =
     "ERR NX and XX, GT or LT options at the same time are not compatible";
-pub(crate) const FLUSH_DISABLED: &str =
+pub(crate) const DISABLED: &str =
     "ERR this command is disabled by the server's options";
 pub(crate) const FREQ_NOT_TRACKED: &str =
     "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
@@ -45,9 +45,11 @@ pub(crate) const NUMKEYS_TOO_MANY: &str =
 pub(crate) const OFFSET_RANGE: &str = "ERR offset is out of range";
 pub(crate) const OUT_OF_MEMORY: &str =
     "OOM command not allowed when used memory > 'maxmemory'.";
+pub(crate) const PATTERN_TOO_LONG: &str = "ERR the pattern is longer than this server allows";
 pub(crate) const PROTOCOL_NOT_INTEGER: &str =
     "ERR Protocol version is not an integer or out of range";
 pub(crate) const SAME_KEY: &str = "ERR source and destination objects are the same";
+pub(crate) const SCRIPT_ARGUMENTS: &str = "ERR the script needs more keys or arguments";
 pub(crate) const SCRIPT_UNKNOWN: &str =
     "ERR this server runs only the scripts of lock libraries that it knows, and not this one";
 pub(crate) const STRING_TOO_LARGE: &str =

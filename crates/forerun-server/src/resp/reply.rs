@@ -10,58 +10,58 @@ use super::integers::Decimal;
 
 /// The version of the protocol that a client has chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum RespVersion {
     #[default]
     Resp2,
     Resp3,
 }
 
-impl Protocol {
+impl RespVersion {
     /// The number, as in `HELLO`.
     pub(crate) fn number(self) -> i64 {
         match self {
-            Protocol::Resp2 => 2,
-            Protocol::Resp3 => 3,
+            RespVersion::Resp2 => 2,
+            RespVersion::Resp3 => 3,
         }
     }
 
     /// Nothing.
     pub(crate) fn push_nil(self, out: &mut Vec<u8>) {
         out.extend_from_slice(match self {
-            Protocol::Resp2 => b"$-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
     /// The answer to an `EXEC` that was aborted.
     pub(crate) fn push_nil_array(self, out: &mut Vec<u8>) {
         out.extend_from_slice(match self {
-            Protocol::Resp2 => b"*-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"*-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
     /// The header of a map with so many pairs.
     pub(crate) fn push_map(self, out: &mut Vec<u8>, pairs: usize) {
         match self {
-            Protocol::Resp2 => push_header(out, b'*', 2 * pairs),
-            Protocol::Resp3 => push_header(out, b'%', pairs),
+            RespVersion::Resp2 => push_header(out, b'*', 2 * pairs),
+            RespVersion::Resp3 => push_header(out, b'%', pairs),
         }
     }
 
     /// The header of a set.
     pub(crate) fn push_set(self, out: &mut Vec<u8>, members: usize) {
         match self {
-            Protocol::Resp2 => push_header(out, b'*', members),
-            Protocol::Resp3 => push_header(out, b'~', members),
+            RespVersion::Resp2 => push_header(out, b'*', members),
+            RespVersion::Resp3 => push_header(out, b'~', members),
         }
     }
 
     /// A text for people.
     pub(crate) fn push_verbatim(self, out: &mut Vec<u8>, text: &[u8]) {
         match self {
-            Protocol::Resp2 => push_bulk(out, text),
-            Protocol::Resp3 => {
+            RespVersion::Resp2 => push_bulk(out, text),
+            RespVersion::Resp3 => {
                 push_header(out, b'=', 4 + text.len());
                 out.extend_from_slice(b"txt:");
                 out.extend_from_slice(text);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_reply_has_its_form_in_both_versions() {
-        let written = |protocol: Protocol| {
+        let written = |protocol: RespVersion| {
             let mut out = Vec::new();
             protocol.push_nil(&mut out);
             protocol.push_nil_array(&mut out);
@@ -144,11 +144,11 @@ mod tests {
         };
         let end = "$0\r\n\r\n*0\r\n:-9223372036854775808\r\n+string\r\n";
         assert_eq!(
-            written(Protocol::Resp2),
+            written(RespVersion::Resp2),
             format!("$-1\r\n*-1\r\n*4\r\n*1\r\n$3\r\na\r\n\r\n{end}")
         );
         assert_eq!(
-            written(Protocol::Resp3),
+            written(RespVersion::Resp3),
             format!("_\r\n_\r\n%2\r\n~1\r\n=7\r\ntxt:a\r\n\r\n{end}")
         );
     }

@@ -7,7 +7,7 @@ use crate::resp::command_list::SUBCOMMANDS;
 use crate::resp::command_table::{Spec, Subcommand, find_subcommand};
 use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
-use crate::resp::reply::{self, Protocol};
+use crate::resp::reply::{self, RespVersion};
 use crate::session::CommandContext;
 use crate::watch::WatchKinds;
 use crate::watch_lines::StoreEvent;
@@ -18,7 +18,7 @@ pub(super) type Refusal = &'static str;
 /// A command that is being executed.
 pub(super) struct Call<'a, 'c> {
     pub(super) context: &'a mut CommandContext<'c>,
-    pub(super) protocol: Protocol,
+    pub(super) protocol: RespVersion,
     pub(super) spec: &'static Spec,
     /// The command's name and its arguments.
     pub(super) arguments: &'a [&'a [u8]],

@@ -3,7 +3,7 @@
 use crate::resp::client_names::{ClientName, NamedClient, is_name};
 use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
-use crate::resp::reply::{self, Protocol};
+use crate::resp::reply::{self, RespVersion};
 use crate::session::CommandContext;
 
 use super::call::Call;
@@ -38,7 +38,7 @@ impl Login {
 
     /// Notes that the client has sent a command.
     #[inline]
-    pub(super) fn meet(&mut self, protocol: Protocol, context: &CommandContext<'_>) {
+    pub(super) fn meet(&mut self, protocol: RespVersion, context: &CommandContext<'_>) {
         if self.client.is_none() {
             let client = context.shared.resp.clients.add(context.connection);
             client.change(|client| {
@@ -54,7 +54,7 @@ impl Login {
         self.user = None;
         self.change(|client| {
             *client = ClientName {
-                protocol: Protocol::Resp2.number(),
+                protocol: RespVersion::Resp2.number(),
                 user: DEFAULT_USER.to_vec(),
                 ..ClientName::default()
             };
@@ -115,13 +115,13 @@ impl Login {
 
     /// `HELLO [version [AUTH user password] [SETNAME name]]`. Returns the version that the client
     /// has chosen.
-    pub(super) fn hello(&mut self, call: &mut Call<'_, '_>) -> Option<Protocol> {
+    pub(super) fn hello(&mut self, call: &mut Call<'_, '_>) -> Option<RespVersion> {
         let mut protocol = call.protocol;
         let (mut login, mut name) = (None, None);
         if let Some(version) = call.arguments.get(1) {
             protocol = match parse_i64(version) {
-                Some(2) => Protocol::Resp2,
-                Some(3) => Protocol::Resp3,
+                Some(2) => RespVersion::Resp2,
+                Some(3) => RespVersion::Resp3,
                 Some(_) => {
                     call.error(texts::NO_PROTO);
                     return None;

@@ -41,6 +41,12 @@ mod server_commands;
 mod set_command;
 mod string_commands;
 mod transaction;
+#[cfg(test)]
+mod answer_tests;
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod test_client;
 
 use std::mem;
 
@@ -51,7 +57,7 @@ use crate::resp::command_table::find;
 use crate::resp::parse::{Limits, ProtocolError, inline_words};
 use crate::resp::partial::Partial;
 use crate::resp::read_spans::RespScratch;
-use crate::resp::reply::Protocol;
+use crate::resp::reply::RespVersion;
 use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionState, recycle};
 
 use key_listing::Listing;
@@ -107,7 +113,7 @@ enum Replies {
 #[derive(Debug)]
 pub(crate) struct RespSession {
     state: State,
-    protocol: Protocol,
+    protocol: RespVersion,
     /// Number of keys to look up together.
     chunk: ChunkSize,
     /// Keys of the request at the front that are answered.
@@ -124,7 +130,7 @@ impl RespSession {
     pub(crate) fn new(has_users: bool) -> Self {
         Self {
             state: State::Command,
-            protocol: Protocol::Resp2,
+            protocol: RespVersion::Resp2,
             chunk: ChunkSize::default(),
             answered: 0,
             login: Login::new(has_users),

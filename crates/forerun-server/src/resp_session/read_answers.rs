@@ -14,7 +14,7 @@ use crate::resp::command_table::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::hash_value::Hash;
 use crate::resp::read_spans::{Answer, RespScratch};
-use crate::resp::reply::{self, Protocol};
+use crate::resp::reply::{self, RespVersion};
 use crate::session::{ChunkSize, CommandContext, Lookups, recycle};
 
 use super::call::{hash_of, push_error, string_of};
@@ -41,7 +41,7 @@ pub(super) enum Until {
 /// Answers a batch. Returns where it stopped, if it did not answer everything.
 pub(super) fn answer(
     batch: &Batch<'_>,
-    protocol: Protocol,
+    protocol: RespVersion,
     until: Until,
     chunk: &mut ChunkSize,
     context: &mut CommandContext<'_>,
@@ -143,7 +143,7 @@ fn push_string(item: &Item<'_>, context: &mut CommandContext<'_>) {
 fn push_key(
     command: Command,
     item: Option<Item<'_>>,
-    protocol: Protocol,
+    protocol: RespVersion,
     context: &mut CommandContext<'_>,
 ) {
     match command {
@@ -199,7 +199,7 @@ fn time_of(command: Command, item: Option<Item<'_>>, context: &CommandContext<'_
     }
 }
 
-fn push_hash(command: Command, bytes: Option<&[u8]>, protocol: Protocol, out: &mut Vec<u8>) {
+fn push_hash(command: Command, bytes: Option<&[u8]>, protocol: RespVersion, out: &mut Vec<u8>) {
     let hash = Hash::new(bytes.unwrap_or_default());
     match command {
         Command::Hlen => reply::push_integer(out, hash.len() as i64),
@@ -223,7 +223,7 @@ fn push_field(
     command: Command,
     item: Option<Item<'_>>,
     field: &[u8],
-    protocol: Protocol,
+    protocol: RespVersion,
     context: &mut CommandContext<'_>,
 ) {
     let value = match hash_of(item.as_ref()) {
@@ -241,7 +241,7 @@ fn push_field(
 fn push_fields(
     item: Option<Item<'_>>,
     fields: &[&[u8]],
-    protocol: Protocol,
+    protocol: RespVersion,
     context: &mut CommandContext<'_>,
 ) {
     let bytes = match hash_of(item.as_ref()) {

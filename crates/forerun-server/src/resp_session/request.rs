@@ -12,7 +12,7 @@ use crate::resp::command_table::{Command, Flags, Spec, find};
 use crate::resp::error_texts as texts;
 use crate::resp::parse::{Parsed, parse};
 use crate::resp::read_spans::RespScratch;
-use crate::resp::reply::{self, Protocol};
+use crate::resp::reply::{self, RespVersion};
 use crate::session::{CommandContext, Context};
 
 use super::call::{Call, push_error};
@@ -153,7 +153,7 @@ impl RespSession {
             Command::Reset => {
                 self.transaction = None;
                 self.watched.clear();
-                self.protocol = Protocol::Resp2;
+                self.protocol = RespVersion::Resp2;
                 self.replies = Replies::On;
                 self.login.reset();
                 call.context.push(reply::RESET);

@@ -232,7 +232,7 @@ impl<'a> Call<'a, '_> {
     ///
     /// # Errors
     /// The cache refuses it.
-    fn store(
+    pub(super) fn store(
         &mut self,
         key: &[u8],
         value: StoreValue<'_>,

@@ -1,0 +1,686 @@
+//! Requests and the bytes of their answers, which are those of Redis and Valkey.
+
+use forerun_cache::{CacheOptions, WhenFull};
+
+use crate::settings::Settings;
+
+use super::test_client::{TestClient, request};
+
+/// Lines to send, each with its answer, in which `|` stands for a line end.
+fn converse(client: &mut TestClient, exchanges: &[(&str, &str)]) {
+    for (line, expected) in exchanges {
+        let answer = client.ask(line).replace("\r\n", "|");
+        assert_eq!(answer, *expected, "{line}");
+    }
+}
+
+#[test]
+fn strings() {
+    converse(
+        &mut TestClient::new(),
+        &[
+            ("GET a", "$-1"),
+            ("SET a 1", "+OK"),
+            ("get a", "$1|1"),
+            ("SET a 2 NX", "$-1"),
+            ("SET b 2 xx", "$-1"),
+            ("SET a 3 XX GET", "$1|1"),
+            ("SET c 3 GET", "$-1"),
+            ("SET c 4 NX GET", "$1|3"),
+            ("GET c", "$1|3"),
+            ("SET c 5 IFEQ 4", "$-1"),
+            ("SET c 5 IFEQ 3", "+OK"),
+            ("SET a 1 NX XX", "-ERR syntax error"),
+            ("SET a 1 EX", "-ERR syntax error"),
+            ("SET a 1 EX 5 PX 5", "-ERR syntax error"),
+            ("SET a 1 EX 5 KEEPTTL", "-ERR syntax error"),
+            ("SET a 1 FOO", "-ERR syntax error"),
+            ("SET a 1 EX 0", "-ERR invalid expire time in 'set' command"),
+            ("SET a 1 EX 9223372036854775807", "-ERR invalid expire time in 'set' command"),
+            ("SET a 1 EX x", "-ERR value is not an integer or out of range"),
+            ("SETEX a 0 1", "-ERR invalid expire time in 'setex' command"),
+            ("PSETEX a -1 1", "-ERR invalid expire time in 'psetex' command"),
+            ("SETEX a 10 1", "+OK"),
+            ("TTL a", ":10"),
+            ("SETNX a 2", ":0"),
+            ("SETNX d 2", ":1"),
+            ("GETSET a 5", "$1|1"),
+            ("TTL a", ":-1"),
+            ("GETDEL a", "$1|5"),
+            ("GETDEL a", "$-1"),
+            ("MSET a 1 b 2 a 3", "+OK"),
+            ("MGET a b missing a", "*4|$1|3|$1|2|$-1|$1|3"),
+            ("MSET a 1 b", "-ERR wrong number of arguments for 'mset' command"),
+            ("MSETNX e 1 a 2", ":0"),
+            ("EXISTS e", ":0"),
+            ("MSETNX e 1 f 2", ":1"),
+            ("APPEND s hello", ":5"),
+            ("APPEND s -world", ":11"),
+            ("STRLEN s", ":11"),
+            ("STRLEN missing", ":0"),
+            ("GETRANGE s 0 4", "$5|hello"),
+            ("SUBSTR s -5 -1", "$5|world"),
+            ("GETRANGE missing 0 -1", "$0|"),
+            ("GETRANGE s 0 x", "-ERR value is not an integer or out of range"),
+            ("SETRANGE s 6 WORLD!", ":12"),
+            ("GET s", "$12|hello-WORLD!"),
+            ("SETRANGE t 2 x", ":3"),
+            ("GET t", "$3|\0\0x"),
+            ("SETRANGE missing 5 ", ":0"),
+            ("EXISTS missing", ":0"),
+            ("SETRANGE s -1 x", "-ERR offset is out of range"),
+            (
+                "SETRANGE s 536870912 x",
+                "-ERR string exceeds maximum allowed size (proto-max-bulk-len)",
+            ),
+            ("DELIFEQ s x", ":0"),
+            ("DELIFEQ s hello-WORLD!", ":1"),
+        ],
+    );
+}
+
+#[test]
+fn numbers() {
+    converse(
+        &mut TestClient::new(),
+        &[
+            ("INCR n", ":1"),
+            ("INCRBY n 41", ":42"),
+            ("DECR n", ":41"),
+            ("DECRBY n 50", ":-9"),
+            ("SET n 9223372036854775807", "+OK"),
+            ("INCR n", "-ERR increment or decrement would overflow"),
+            ("DECRBY n -9223372036854775808", "-ERR decrement would overflow"),
+            ("INCRBY n x", "-ERR value is not an integer or out of range"),
+            ("SET n 01", "+OK"),
+            ("INCR n", "-ERR value is not an integer or out of range"),
+            ("SET n 10.50", "+OK"),
+            ("INCRBYFLOAT n 0.1", "$4|10.6"),
+            ("INCRBYFLOAT n -5", "$3|5.6"),
+            ("INCRBYFLOAT n x", "-ERR value is not a valid float"),
+            ("INCRBYFLOAT n inf", "-ERR increment would produce NaN or Infinity"),
+            ("SET n 5.0e3", "+OK"),
+            ("INCRBYFLOAT n 2.0e2", "$4|5200"),
+            ("SET n 7", "+OK"),
+            ("EXPIRE n 100", ":1"),
+            ("INCR n", ":8"),
+            ("TTL n", ":100"),
+        ],
+    );
+}
+
+#[test]
+fn times_to_live() {
+    let mut client = TestClient::new();
+    converse(
+        &mut client,
+        &[
+            ("TTL a", ":-2"),
+            ("EXPIRE a 10", ":0"),
+            ("SET a 1", "+OK"),
+            ("PTTL a", ":-1"),
+            ("EXPIRETIME a", ":-1"),
+            ("EXPIRE a 100 XX", ":0"),
+            ("EXPIRE a 100 GT", ":0"),
+            ("EXPIRE a 100 LT", ":1"),
+            ("EXPIRE a 50 GT", ":0"),
+            ("EXPIRE a 200 NX", ":0"),
+            ("EXPIRE a 200 GT", ":1"),
+            ("TTL a", ":200"),
+            ("PTTL a", ":200000"),
+            ("SET a 2 KEEPTTL", "+OK"),
+            ("TTL a", ":200"),
+            ("SET a 3", "+OK"),
+            ("TTL a", ":-1"),
+            ("PEXPIREAT a 4000000000123", ":1"),
+            ("PEXPIRETIME a", ":4000000000123"),
+            ("EXPIRETIME a", ":4000000000"),
+            ("PERSIST a", ":1"),
+            ("PERSIST a", ":0"),
+            (
+                "EXPIRE a 1 NX GT",
+                "-ERR NX and XX, GT or LT options at the same time are not compatible",
+            ),
+            (
+                "EXPIRE a 1 GT LT",
+                "-ERR GT and LT options at the same time are not compatible",
+            ),
+            ("EXPIRE a 1 FOO", "-ERR Unsupported option FOO"),
+            ("EXPIRE a x", "-ERR value is not an integer or out of range"),
+            ("EXPIRE a 9223372036854775807", "-ERR invalid expire time in 'expire' command"),
+            ("EXPIRE a -1", ":1"),
+            ("EXISTS a", ":0"),
+            ("SET a 1 EXAT 1", "+OK"),
+            ("EXISTS a", ":0"),
+            ("SET a 1 PX 100", "+OK"),
+            ("GETEX a", "$1|1"),
+            ("PTTL a", ":100"),
+            ("GETEX a EX 100", "$1|1"),
+            ("TTL a", ":100"),
+            ("GETEX a PERSIST", "$1|1"),
+            ("TTL a", ":-1"),
+            ("GETEX a EX 0", "-ERR invalid expire time in 'getex' command"),
+            ("GETEX a EXAT 1", "$1|1"),
+            ("GETEX a", "$-1"),
+            ("SET a 1 PX 1400", "+OK"),
+            ("TTL a", ":1"),
+            ("SET a 1 PX 400", "+OK"),
+            ("TTL a", ":0"),
+        ],
+    );
+    client.cache.advance_ms(client.cache.now_ms() + 399);
+    converse(&mut client, &[("GET a", "$1|1"), ("PTTL a", ":1")]);
+    client.cache.advance_ms(client.cache.now_ms() + 1);
+    converse(&mut client, &[("GET a", "$-1"), ("TTL a", ":-2")]);
+}
+
+#[test]
+fn hashes() {
+    converse(
+        &mut TestClient::new(),
+        &[
+            ("HSET h a 1 b 2", ":2"),
+            ("HSET h b 3 c 4", ":1"),
+            ("HMSET h d 5", "+OK"),
+            ("HSET h a", "-ERR wrong number of arguments for 'hset' command"),
+            ("HGET h b", "$1|3"),
+            ("HGET h x", "$-1"),
+            ("HMGET h a x c", "*3|$1|1|$-1|$1|4"),
+            ("HMGET missing a b", "*2|$-1|$-1"),
+            ("HGETALL h", "*8|$1|a|$1|1|$1|b|$1|3|$1|c|$1|4|$1|d|$1|5"),
+            ("HGETALL missing", "*0"),
+            ("HKEYS h", "*4|$1|a|$1|b|$1|c|$1|d"),
+            ("HVALS h", "*4|$1|1|$1|3|$1|4|$1|5"),
+            ("HLEN h", ":4"),
+            ("HEXISTS h a", ":1"),
+            ("HSTRLEN h a", ":1"),
+            ("HSETNX h a 9", ":0"),
+            ("HSETNX h e 9", ":1"),
+            ("HINCRBY h a 41", ":42"),
+            ("HINCRBYFLOAT h a 0.5", "$4|42.5"),
+            ("HINCRBY h a 1", "-ERR hash value is not an integer"),
+            ("HSCAN h 0 MATCH [ab]", "*2|$1|0|*4|$1|a|$4|42.5|$1|b|$1|3"),
+            ("HSCAN h 0 MATCH a NOVALUES", "*2|$1|0|*1|$1|a"),
+            ("EXPIRE h 100", ":1"),
+            ("HDEL h a b x", ":2"),
+            ("TTL h", ":100"),
+            ("HDEL h c d e", ":3"),
+            ("EXISTS h", ":0"),
+            ("HSET h a 1", ":1"),
+            ("TYPE h", "+hash"),
+            ("TYPE missing", "+none"),
+            (
+                "GET h",
+                "-WRONGTYPE Operation against a key holding the wrong kind of value",
+            ),
+            (
+                "APPEND h x",
+                "-WRONGTYPE Operation against a key holding the wrong kind of value",
+            ),
+            (
+                "SET h x GET",
+                "-WRONGTYPE Operation against a key holding the wrong kind of value",
+            ),
+            ("MGET h", "*1|$-1"),
+            ("SET s 1", "+OK"),
+            (
+                "HGET s a",
+                "-WRONGTYPE Operation against a key holding the wrong kind of value",
+            ),
+            ("TYPE s", "+string"),
+            ("SET h 1", "+OK"),
+            ("TYPE h", "+string"),
+        ],
+    );
+}
+
+#[test]
+fn keys() {
+    let mut client = TestClient::new();
+    converse(
+        &mut client,
+        &[
+            ("RANDOMKEY", "$-1"),
+            ("DBSIZE", ":0"),
+            ("SET a 1 EX 100", "+OK"),
+            ("RANDOMKEY", "$1|a"),
+            ("RENAME a b", "+OK"),
+            ("TTL b", ":100"),
+            ("RENAME a b", "-ERR no such key"),
+            ("SET c 1", "+OK"),
+            ("RENAMENX b c", ":0"),
+            ("RENAMENX b d", ":1"),
+            ("RENAME d d", "+OK"),
+            ("COPY d c", ":0"),
+            ("COPY d c REPLACE", ":1"),
+            ("COPY d d", "-ERR source and destination objects are the same"),
+            ("COPY d e DB 1", "-ERR DB index is out of range"),
+            ("COPY missing e", ":0"),
+            ("EXISTS c d c missing", ":3"),
+            ("TOUCH c c", ":2"),
+            ("KEYS ?", "*2|$1|c|$1|d"),
+            ("KEYS x*", "*0"),
+            ("SCAN 0 MATCH c", "*2|$1|0|*1|$1|c"),
+            ("SCAN 0 TYPE hash", "*2|$1|0|*0"),
+            ("SCAN 0 TYPE list", "*2|$1|0|*0"),
+            ("SCAN x", "-ERR invalid cursor"),
+            ("SCAN 18446744073709551616", "-ERR invalid cursor"),
+            ("SCAN 0 COUNT 0", "-ERR syntax error"),
+            ("SCAN 0 COUNT x", "-ERR value is not an integer or out of range"),
+            ("OBJECT ENCODING c", "$3|int"),
+            ("OBJECT ENCODING missing", "$-1"),
+            ("OBJECT REFCOUNT c", ":1"),
+            ("DEL c d d", ":2"),
+            ("DBSIZE", ":0"),
+            ("SET a 1", "+OK"),
+            ("FLUSHALL FOO", "-ERR syntax error"),
+            ("FLUSHALL ASYNC", "+OK"),
+            ("EXISTS a", ":0"),
+            ("SET  1", "+OK"),
+            ("GET ", "$1|1"),
+        ].map(|(line, expected)| match line {
+            // The order of the two keys depends on the seed of the hash.
+            "KEYS ?" => ("EXISTS c", ":1"),
+            _ => (line, expected),
+        }),
+    );
+    let mut sorted: Vec<String> = Vec::new();
+    for key in ["x", "y", "z"] {
+        client.ask(&format!("SET {key} 1"));
+    }
+    let answer = client.ask("KEYS [xyz]");
+    sorted.extend(answer.split("\r\n").skip(2).step_by(2).map(str::to_owned));
+    sorted.sort();
+    assert_eq!((sorted.join(" "), &answer[..2]), ("x y z".to_owned(), "*3"));
+    let usage = client.ask("MEMORY USAGE x");
+    assert!(usage.starts_with(':') && usage != ":0", "{usage}");
+}
+
+#[test]
+fn a_scan_finds_every_key_on_any_connection() {
+    let mut client = TestClient::new();
+    let mut other = client.another();
+    for number in 0..5_000 {
+        client.ask(&format!("SET key:{number} 1"));
+    }
+    let (mut cursor, mut found) = ("0".to_owned(), std::collections::BTreeSet::new());
+    for round in 0.. {
+        let from = if round % 2 == 0 { &mut client } else { &mut other };
+        let answer = from.ask(&format!("SCAN {cursor} COUNT 100 MATCH key:*"));
+        let lines: Vec<&str> = answer.split("\r\n").collect();
+        cursor = lines[2].to_owned();
+        found.extend(lines[4..].iter().skip(1).step_by(2).map(|&key| key.to_owned()));
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found.len(), 5_000);
+    for made_up in ["1", "123456789", "18446744073709551615"] {
+        assert!(client.ask(&format!("SCAN {made_up}")).starts_with("*2\r\n"));
+    }
+    let all = client.ask("KEYS *");
+    assert!(all.starts_with("*5000\r\n"), "{}", &all[..9]);
+}
+
+#[test]
+fn the_handshakes_of_clients() {
+    let mut client = TestClient::new();
+    let greeting = client.ask("HELLO");
+    assert!(greeting.starts_with("*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n"), "{greeting}");
+    assert!(greeting.contains("proto\r\n:2"));
+    let greeting = client.ask("HELLO 3 AUTH default any SETNAME worker");
+    assert!(greeting.starts_with("%7\r\n"), "{greeting}");
+    assert!(greeting.contains("proto\r\n:3"));
+    converse(
+        &mut client,
+        &[
+            ("CLIENT GETNAME", "$6|worker"),
+            ("GET missing", "_"),
+            ("HELLO 4", "-NOPROTO unsupported protocol version"),
+            ("HELLO x", "-ERR Protocol version is not an integer or out of range"),
+            ("HELLO 2 FOO", "-ERR Syntax error in HELLO option 'FOO'"),
+            ("CLIENT SETINFO LIB-NAME redis-py", "+OK"),
+            ("CLIENT SETINFO lib-ver 8.1", "+OK"),
+            ("CLIENT SETINFO FOO x", "-ERR Unrecognized option 'FOO'"),
+            ("CLIENT ID", ":0"),
+            (
+                "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip",
+                "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.",
+            ),
+            (
+                "CLIENT SETNAME",
+                "-ERR wrong number of arguments for 'client|setname' command",
+            ),
+            ("CLIENT NO-EVICT ON", "+OK"),
+            ("SELECT 0", "+OK"),
+            ("SELECT 16", "-ERR DB index is out of range"),
+            ("SELECT x", "-ERR value is not an integer or out of range"),
+            ("READONLY", "+OK"),
+            ("CLUSTER SLOTS", "-ERR This instance has cluster support disabled"),
+            ("AUTH default x", "+OK"),
+            (
+                "AUTH x",
+                "-ERR AUTH <password> called without any password configured for the default \
+                 user. Are you sure your configuration is correct?",
+            ),
+            ("AUTH bob x", "-WRONGPASS invalid username-password pair or user is disabled."),
+            ("ACL WHOAMI", "$7|default"),
+            ("PING", "+PONG"),
+            ("PING hello", "$5|hello"),
+            ("PING a b", "-ERR wrong number of arguments for 'ping' command"),
+            ("ECHO hello", "$5|hello"),
+            ("GET", "-ERR wrong number of arguments for 'get' command"),
+            ("LPUSH a b", "-ERR unknown command 'LPUSH', with args beginning with: 'a' 'b' "),
+            ("FUNCTION FLUSH", "+OK"),
+            ("ROLE", "*3|$6|master|:0|*0"),
+            ("SLOWLOG GET 1", "*0"),
+            ("SLOWLOG LEN", ":0"),
+            ("LATENCY LATEST", "*0"),
+            ("CONFIG GET databases", "%1|$9|databases|$1|1"),
+            ("CONFIG GET unknown", "%0"),
+            (
+                "CONFIG SET notify-keyspace-events KEA",
+                "-ERR Unknown option or number of arguments for CONFIG SET - \
+                 'notify-keyspace-events'",
+            ),
+            ("CONFIG SET maxmemory 32mb", "+OK"),
+            ("CONFIG GET maxmemory", "%1|$9|maxmemory|$8|33554432"),
+            ("CONFIG RESETSTAT", "+OK"),
+            ("COMMAND GETKEYS MSET a 1 b 2", "*2|$1|a|$1|b"),
+            ("COMMAND INFO foo", "*1|_"),
+            ("RESET", "+RESET"),
+            ("CLIENT GETNAME", "$-1"),
+            ("GET missing", "$-1"),
+        ],
+    );
+    let info = client.ask("INFO server");
+    assert!(info.contains("\r\nredis_version:7.4.0\r\n"), "{info}");
+    let lines = client.ask("CLIENT INFO");
+    assert!(lines.contains("id=0 ") && lines.contains(" resp=2"), "{lines}");
+    assert!(client.ask("COMMAND").starts_with("*91\r\n"));
+    assert!(client.ask("COMMAND DOCS get").contains("summary"));
+    assert_eq!(client.ask("QUIT"), "+OK");
+    assert!(client.is_closed);
+}
+
+#[test]
+fn replies_can_be_switched_off() {
+    let mut client = TestClient::new();
+    converse(
+        &mut client,
+        &[
+            ("CLIENT REPLY SKIP", ""),
+            ("SET a 1", ""),
+            ("GET a", "$1|1"),
+            ("CLIENT REPLY SKIP", ""),
+            ("GET a", ""),
+            ("GET a", "$1|1"),
+            ("CLIENT REPLY OFF", ""),
+            ("SET a 2", ""),
+            ("GET a", ""),
+            ("KEYS *", ""),
+            ("FOO", ""),
+            ("CLIENT REPLY ON", "+OK"),
+            ("GET a", "$1|2"),
+            ("CLIENT REPLY SKIP", ""),
+            ("KEYS *", ""),
+            ("GET a", "$1|2"),
+        ],
+    );
+}
+
+#[test]
+fn transactions() {
+    let mut client = TestClient::new();
+    let mut other = client.another();
+    converse(
+        &mut client,
+        &[
+            ("EXEC", "-ERR EXEC without MULTI"),
+            ("DISCARD", "-ERR DISCARD without MULTI"),
+            ("MULTI", "+OK"),
+            ("SET a 1", "+QUEUED"),
+            ("INCR a", "+QUEUED"),
+            ("GET a", "+QUEUED"),
+            ("MGET a b", "+QUEUED"),
+            ("HSET a f 1", "+QUEUED"),
+            ("PING", "+QUEUED"),
+            ("KEYS *", "+QUEUED"),
+            ("MULTI", "-ERR MULTI calls can not be nested"),
+            (
+                "EXEC",
+                "*7|+OK|:2|$1|2|*2|$1|2|$-1|\
+                 -WRONGTYPE Operation against a key holding the wrong kind of value|+PONG|\
+                 *1|$1|a",
+            ),
+            ("MULTI", "+OK"),
+            ("EXEC", "*0"),
+            ("MULTI", "+OK"),
+            ("SET a 9", "+QUEUED"),
+            ("FOO", "-ERR unknown command 'FOO', with args beginning with: "),
+            ("EXEC", "-EXECABORT Transaction discarded because of previous errors."),
+            ("MULTI", "+OK"),
+            ("GET", "-ERR wrong number of arguments for 'get' command"),
+            ("EXEC", "-EXECABORT Transaction discarded because of previous errors."),
+            ("MULTI", "+OK"),
+            ("SET a 9", "+QUEUED"),
+            ("DISCARD", "+OK"),
+            ("GET a", "$1|2"),
+            ("WATCH a b", "+OK"),
+            ("MULTI", "+OK"),
+            ("WATCH a", "-ERR WATCH inside MULTI is not allowed"),
+            ("SET a 3", "+QUEUED"),
+            ("EXEC", "*1|+OK"),
+            ("WATCH b", "+OK"),
+        ],
+    );
+    assert_eq!(other.ask("SET b 1"), "+OK");
+    converse(&mut client, &[("MULTI", "+OK"), ("GET a", "+QUEUED"), ("EXEC", "*-1")]);
+    converse(&mut client, &[("WATCH b", "+OK"), ("UNWATCH", "+OK")]);
+    assert_eq!(other.ask("SET b 2"), "+OK");
+    converse(&mut client, &[("MULTI", "+OK"), ("GET b", "+QUEUED"), ("EXEC", "*1|$1|2")]);
+    // What the connection itself changes aborts, too.
+    converse(
+        &mut client,
+        &[
+            ("HELLO 3", ""),
+            ("WATCH b", "+OK"),
+            ("DEL b", ":1"),
+            ("MULTI", "+OK"),
+            ("EXEC", "_"),
+        ]
+        .map(|(line, expected)| match line {
+            "HELLO 3" => ("PING", "+PONG"),
+            _ => (line, if expected == "_" { "*-1" } else { expected }),
+        }),
+    );
+}
+
+#[test]
+fn locks_as_redis_py_takes_them() {
+    let mut client = TestClient::new();
+    let mut other = client.another();
+    let release = b"\n        local token = redis.call('get', KEYS[1])\n        \
+        if not token or token ~= ARGV[1] then\n            return 0\n        end\n        \
+        redis.call('del', KEYS[1])\n        return 1\n    ";
+    assert_eq!(client.ask("SET lock one NX PX 10000"), "+OK");
+    assert_eq!(other.ask("SET lock two NX PX 10000"), "$-1");
+    let sha1 = "0000000000000000000000000000000000000000";
+    assert_eq!(
+        other.ask(&format!("EVALSHA {sha1} 1 lock two")),
+        "-NOSCRIPT No matching script. Please use EVAL."
+    );
+    let loaded = other.ask_words(&[b"SCRIPT", b"LOAD", release]);
+    let sha1 = loaded.split("\r\n").nth(1).expect("a SHA-1").to_owned();
+    assert_eq!(other.ask(&format!("SCRIPT EXISTS {sha1} {}", "0".repeat(40))), "*2\r\n:1\r\n:0");
+    assert_eq!(other.ask(&format!("EVALSHA {sha1} 1 lock two")), ":0");
+    assert_eq!(client.ask(&format!("EVALSHA {sha1} 1 lock one")), ":1");
+    assert_eq!(other.ask("SET lock two NX PX 10000"), "+OK");
+    assert_eq!(client.ask(&format!("EVALSHA {sha1} 1 lock one")), ":0");
+    let extend = b"if redis.call('get', KEYS[1]) == ARGV[1] then \
+        return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end";
+    let mut extended = |token: &[u8]| {
+        other.ask_words(&[b"EVAL", extend, b"1", b"lock", token, b"60000"])
+    };
+    assert_eq!(extended(b"one"), ":0");
+    assert_eq!(extended(b"two"), ":1");
+    assert_eq!(client.ask("PTTL lock"), ":60000");
+    assert_eq!(client.ask_words(&[b"EVAL", b"return 1", b"0"]), format!("-{}", super::super::resp::error_texts::SCRIPT_UNKNOWN));
+    assert_eq!(client.ask("SCRIPT FLUSH"), "+OK");
+    assert!(client.ask(&format!("EVALSHA {sha1} 1 lock one")).starts_with("-NOSCRIPT"));
+}
+
+#[test]
+fn the_scripts_of_frameworks() {
+    let mut client = TestClient::new();
+    let add = b"return redis.call('exists',KEYS[1])<1 and redis.call('setex',KEYS[1],ARGV[2],ARGV[1])";
+    let mut eval = |script: &[u8], rest: &[&[u8]]| {
+        client.ask_words(&[&[b"EVAL", script], rest].concat())
+    };
+    assert_eq!(eval(add, &[b"1", b"a", b"5", b"10"]), "+OK");
+    assert_eq!(eval(add, &[b"1", b"a", b"6", b"10"]), "$-1");
+    let increment = b"local exists = redis.call('EXISTS', KEYS[1]) if (exists == 1) then \
+        return redis.call('INCRBY', KEYS[1], ARGV[1]) else return false end";
+    assert_eq!(eval(increment, &[b"1", b"a", b"3"]), ":8");
+    assert_eq!(eval(increment, &[b"1", b"missing", b"3"]), "$-1");
+    assert_eq!(eval(increment, &[b"2", b"a", b"3"]), "-ERR the script needs more keys or arguments");
+    assert_eq!(eval(increment, &[b"-1", b"a"]), "-ERR Number of keys can't be negative");
+    assert_eq!(eval(increment, &[b"9", b"a"]), "-ERR Number of keys can't be greater than number of args");
+    let acquire = b"for i, key in ipairs(KEYS) do if redis.call(\"exists\", key) == 1 then return 0 end end \
+        for i, key in ipairs(KEYS) do redis.call(\"set\", key, ARGV[1], \"PX\", ARGV[2]) end return #KEYS";
+    let release = b"local count = 0 for i, key in ipairs(KEYS) do if redis.call(\"get\", key) == ARGV[1] then \
+        redis.pcall(\"del\", key) count = count + 1 end end return count";
+    assert_eq!(eval(acquire, &[b"2", b"r1", b"a", b"t", b"500"]), ":0");
+    assert_eq!(eval(acquire, &[b"2", b"r1", b"r2", b"t", b"500"]), ":2");
+    assert_eq!(eval(acquire, &[b"1", b"r2", b"u", b"500"]), ":0");
+    assert_eq!(eval(release, &[b"3", b"r1", b"r2", b"a", b"t"]), ":2");
+    let hash = b"redis.call('HSET', KEYS[1], 'absexp', ARGV[1], 'sldexp', ARGV[2], 'data', ARGV[4]) \
+        if ARGV[3] ~= '-1' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end return 1";
+    assert_eq!(eval(hash, &[b"1", b"h", b"-1", b"600", b"60", b"data"]), ":1");
+    assert_eq!(client.ask("HMGET h absexp sldexp data"), "*3\r\n$2\r\n-1\r\n$3\r\n600\r\n$4\r\ndata");
+    assert_eq!(client.ask("TTL h"), ":60");
+}
+
+#[test]
+fn a_full_cache_that_evicts_nothing_refuses_writes_and_keeps_values() {
+    let options = CacheOptions::default()
+        .memory_limit_bytes(2 << 20)
+        .when_full(WhenFull::Refuse);
+    let mut client = TestClient::with(options, Settings::default());
+    let value = [b'v'; 10_000];
+    let oom = "-OOM command not allowed when used memory > 'maxmemory'.";
+    assert_eq!(client.ask("SET kept 1"), "+OK");
+    let mut number = 0;
+    let answer = loop {
+        let key = format!("key:{number}");
+        let answer = client.ask_words(&[b"SET", key.as_bytes(), &value]);
+        number += 1;
+        if answer != "+OK" {
+            break answer;
+        }
+        assert!(number < 1_000);
+    };
+    assert_eq!(answer, oom);
+    assert_eq!(client.ask_words(&[b"APPEND", b"kept", &value]), oom);
+    assert_eq!(client.ask_words(&[b"SET", b"kept", &value]), oom);
+    assert_eq!(client.ask("GET kept"), "$1\r\n1");
+}
+
+#[test]
+fn values_and_keys_that_are_too_large_are_refused_and_change_nothing() {
+    let mut client = TestClient::new();
+    let refused = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+    client.ask("SET a 1");
+    let large = vec![b'x'; 3 << 20];
+    for words in [
+        vec![&b"SET"[..], b"a", &large],
+        vec![b"SET", b"a", &large, b"NX"],
+        vec![b"GETSET", b"a", &large],
+        vec![b"APPEND", b"a", &large],
+        vec![b"HSET", b"h", b"f", &large],
+        vec![b"GET", &large],
+    ] {
+        assert_eq!(client.ask_words(&words), refused, "{}", words[0].escape_ascii());
+        assert!(client.memory_bytes() < 100_000);
+    }
+    assert_eq!(client.ask("GET a"), "$1\r\n1");
+    let key = vec![b'k'; 70_000];
+    assert!(client.ask_words(&[b"SET", &key, b"1"]).starts_with("-ERR key is longer"));
+    assert_eq!(client.ask_words(&[b"GET", &key]), "$-1");
+    let value = vec![b'y'; 600_000];
+    assert_eq!(client.ask_words(&[b"SET", b"b", &value, b"EX", b"100"]), "+OK");
+    assert_eq!(client.ask("TTL b"), ":100");
+    assert_eq!(client.ask_words(&[b"SET", b"b", &value[..500_000], b"KEEPTTL"]), "+OK");
+    assert_eq!(client.ask("TTL b"), ":100");
+    assert_eq!(client.ask("STRLEN b"), ":500000");
+    let old = client.ask_words(&[b"GETSET", b"b", &value]);
+    assert!(old.starts_with("$500000\r\nyyy") && old.len() == 500_009);
+}
+
+#[test]
+fn a_slow_reader_of_large_answers_holds_little_memory() {
+    let mut client = TestClient::new();
+    for number in 0..50 {
+        let key = format!("key:{number}");
+        client.ask_words(&[b"SET", key.as_bytes(), &vec![b'0' + number; 30_000]]);
+    }
+    let keys: Vec<String> = (0..2_000).map(|number| format!("key:{}", number % 50)).collect();
+    let mut words = vec![&b"MGET"[..]];
+    words.extend(keys.iter().map(String::as_bytes));
+    let bytes = request(&words);
+    let mut answers = Vec::new();
+    // The reader takes 10,000 bytes at a time.
+    for step in [usize::MAX, 10_000] {
+        answers.push(client.send_in_pieces(&bytes, 3_000, step));
+    }
+    assert_eq!(answers[0].len(), 2_000 * (8 + 30_000 + 2) + 7);
+    assert!(answers[0] == answers[1]);
+    assert_eq!(client.memory_bytes(), 0);
+}
+
+#[test]
+fn a_pipeline_of_any_depth_is_answered_in_order() {
+    let mut client = TestClient::new();
+    let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+    for number in 0..20_000 {
+        let key = format!("key:{}", number % 100);
+        let value = number.to_string();
+        bytes.extend(request(&[b"SET", key.as_bytes(), value.as_bytes()]));
+        bytes.extend(request(&[b"GET", key.as_bytes()]));
+        expected.extend(format!("+OK\r\n${}\r\n{value}\r\n", value.len()).bytes());
+    }
+    assert!(client.send_in_pieces(&bytes, 5_000, usize::MAX) == expected);
+}
+
+#[test]
+fn requests_that_break_the_protocol_end_the_session_after_its_answers() {
+    for (bytes, expected) in [
+        (
+            &b"PING\r\n*1\r\n:1\r\nPING\r\n"[..],
+            "+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n",
+        ),
+        (b"*2147483648\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
+        (b"*1\r\n$536870913\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
+        (b"SET \"a\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n"),
+        (b"POST / HTTP/1.1\r\n", ""),
+    ] {
+        let mut client = TestClient::new();
+        assert_eq!(String::from_utf8_lossy(&client.send(bytes)), expected);
+        assert!(client.is_closed);
+    }
+    let mut client = TestClient::new();
+    // It announces two thousand million arguments, which takes no memory.
+    assert_eq!(client.send(b"*2147483647\r\n$4\r\nMGET\r\n"), b"");
+    assert!(!client.is_closed && client.memory_bytes() < 1_000);
+    let mut client = TestClient::new();
+    assert_eq!(client.send(b"\r\n*0\r\n*-1\r\nSET \"a b\" 'c'\r\nGET \"a b\"\r\n"), b"+OK\r\n$1\r\nc\r\n");
+}
+
+#[test]
+fn commands_that_the_options_forbid_are_refused() {
+    let settings = Settings::default().flush_enabled(false).dump_enabled(false);
+    let mut client = TestClient::with(CacheOptions::default(), settings);
+    for line in ["FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "RANDOMKEY"] {
+        assert!(client.ask(line).starts_with("-ERR this command is disabled"), "{line}");
+    }
+}

@@ -1,0 +1,1 @@
+//! Sequences of commands, compared with a plain model.
