@@ -159,7 +159,7 @@ fn ranges_beyond_the_old_value_are_empty() {
 fn an_item_that_is_evicted_for_the_new_one_is_decided_on_again() {
     let cache = testing::cache(1 << 20);
     for n in 0..20_000u32 {
-        let key = (n % 3000).to_be_bytes();
+        let key = (n % 6000).to_be_bytes();
         let mut last = None;
         let result = cache.compute(key, |old| {
             last = Some(old.map(|old| old.value().len()));

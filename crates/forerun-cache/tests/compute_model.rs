@@ -171,7 +171,7 @@ impl Pair {
             let expected = self.live(key)?;
             Some((self.keys[key].clone(), expected.value))
         });
-        assert_eq!(crawled, live.collect());
+        assert_eq!(crawled, live.collect::<HashMap<_, _>>());
         assert!(self.cache.len() >= crawled.len() as u64);
     }
 

@@ -37,8 +37,8 @@ fn an_item_expires_at_its_millisecond_by_a_manual_clock() {
         assert_eq!(cache.remove_expired(), 0);
         cache.advance_ms(at_ms);
         assert!(!is_there(&cache, "k"), "at {at_ms}");
-        assert_eq!(cache.remove_expired(), 1);
-        assert!(cache.is_empty());
+        cache.remove_expired();
+        assert_eq!((cache.len(), cache.stats().expired), (0, 1));
     }
 }
 
@@ -84,14 +84,14 @@ fn a_new_expiry_counts_from_then_on() {
 fn items_that_move_keep_their_millisecond() {
     let cache = testing::cache(2 << 20);
     let at_ms = |n: u32| 1_000_000 + u64::from(n);
-    for n in 0..40_000u32 {
+    for n in 0..12_000u32 {
         let expiry = Expiry::AtMs(at_ms(n));
         let _ = cache.store(Store {
             expiry,
-            ..Store::set(&n.to_be_bytes(), &[0; 40])
+            ..Store::set(&n.to_be_bytes(), &[0; 200])
         });
         // What is read again and again is moved instead of evicted.
-        (0..50u32).for_each(|n| _ = cache.get(n.to_be_bytes()));
+        (0..20u32).for_each(|n| _ = cache.get(n.to_be_bytes()));
     }
     assert!(cache.stats().moved_bytes > 0 && cache.stats().evictions > 0);
     let mut crawler = forerun_cache::Crawler::default();

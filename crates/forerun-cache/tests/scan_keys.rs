@@ -51,8 +51,10 @@ proptest! {
                 }
             }
             // The index grows, and full buckets displace items.
-            (next..next + stored_each).for_each(|n| _ = set(n));
-            next += stored_each;
+            if pages < 300 {
+                (next..next + stored_each).for_each(|n| _ = set(n));
+                next += stored_each;
+            }
             pages += 1;
             prop_assert!(pages < 100_000);
             cursor = after;
