@@ -31,7 +31,8 @@ impl Arguments {
     /// A copy of these arguments.
     pub(crate) fn copy_of(arguments: &[&[u8]]) -> Arguments {
         let mut copy = Arguments::default();
-        copy.bytes.reserve(arguments.iter().map(|one| one.len()).sum());
+        copy.bytes
+            .reserve(arguments.iter().map(|one| one.len()).sum());
         copy.ends.reserve(arguments.len());
         arguments.iter().for_each(|one| copy.push(one));
         copy

@@ -91,7 +91,10 @@ mod tests {
         let all = Arc::new(ClientNames::default());
         let (first, second) = (all.add(7), all.add(8));
         first.change(|client| client.name = b"worker".to_vec());
-        assert_eq!(all.get(7).map(|client| client.name), Some(b"worker".to_vec()));
+        assert_eq!(
+            all.get(7).map(|client| client.name),
+            Some(b"worker".to_vec())
+        );
         assert_eq!(second.get(), ClientName::default());
         drop(first);
         assert_eq!(all.get(7), None);

@@ -108,7 +108,11 @@ pub(crate) struct Subcommand {
 
 fn fits(arity: i64, arguments: usize) -> bool {
     let arguments = arguments as i64;
-    if arity >= 0 { arguments == arity } else { arguments >= -arity }
+    if arity >= 0 {
+        arguments == arity
+    } else {
+        arguments >= -arity
+    }
 }
 
 impl Spec {
@@ -125,7 +129,9 @@ impl Spec {
             Keys::At(first, last, step) if last >= 0 => (first, last, step),
             Keys::At(first, last, step) => (first, arguments.len() as i64 + last, step),
             Keys::Counted => {
-                let count = arguments.get(2).and_then(|count| super::integers::parse_i64(count));
+                let count = arguments
+                    .get(2)
+                    .and_then(|count| super::integers::parse_i64(count));
                 let count = count.unwrap_or(0).clamp(0, arguments.len() as i64);
                 (3, 2 + count, 1)
             }
@@ -211,7 +217,11 @@ mod tests {
     fn each_command_is_found_in_any_case_and_nothing_else_is() {
         for (index, spec) in COMMANDS.iter().enumerate() {
             assert_eq!(spec.command as usize, index, "{}", spec.name);
-            assert!(spec.name.bytes().all(|byte| byte.is_ascii_lowercase()), "{}", spec.name);
+            assert!(
+                spec.name.bytes().all(|byte| byte.is_ascii_lowercase()),
+                "{}",
+                spec.name
+            );
             for name in [spec.name.to_owned(), spec.name.to_ascii_uppercase()] {
                 let found = find(name.as_bytes()).expect(spec.name);
                 assert_eq!(found.command, spec.command);
@@ -223,7 +233,13 @@ mod tests {
                 }
             }
         }
-        for name in [&b""[..], b"lpush", b"g\x05t", b"longer than sixteen bytes", &[0; 16]] {
+        for name in [
+            &b""[..],
+            b"lpush",
+            b"g\x05t",
+            b"longer than sixteen bytes",
+            &[0; 16],
+        ] {
             assert!(find(name).is_none(), "{}", name.escape_ascii());
         }
     }
@@ -232,7 +248,12 @@ mod tests {
     fn subcommands_belong_to_commands_that_take_them() {
         for one in SUBCOMMANDS {
             let spec = &COMMANDS[one.of as usize];
-            assert!(spec.arity < 0 && one.arity.abs() >= 2, "{} {}", spec.name, one.name);
+            assert!(
+                spec.arity < 0 && one.arity.abs() >= 2,
+                "{} {}",
+                spec.name,
+                one.name
+            );
             let found = find_subcommand(one.of, one.name.to_ascii_uppercase().as_bytes());
             assert_eq!(found.map(|found| found.name), Some(one.name));
         }
@@ -244,7 +265,9 @@ mod tests {
         let keys = |line: &str| {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
             let keys = find(words[0]).expect(line).keys_of(&words);
-            let keys = keys.iter().map(|key| String::from_utf8_lossy(key).into_owned());
+            let keys = keys
+                .iter()
+                .map(|key| String::from_utf8_lossy(key).into_owned());
             keys.collect::<Vec<_>>().join(" ")
         };
         assert_eq!(keys("get a"), "a");

@@ -1,8 +1,7 @@
 //! Fixed refusals, in the words of Redis, which clients compare. Each begins behind the `-` and
 //! ends before the line end.
 
-pub(crate) const AUTH_WITHOUT_USERS: &str =
-    "ERR AUTH <password> called without any password configured for the default user. \
+pub(crate) const AUTH_WITHOUT_USERS: &str = "ERR AUTH <password> called without any password configured for the default user. \
      Are you sure your configuration is correct?";
 pub(crate) const CLIENT_NAME: &str =
     "ERR Client names cannot contain spaces, newlines or special characters.";
@@ -10,17 +9,13 @@ pub(crate) const CLUSTER_DISABLED: &str = "ERR This instance has cluster support
 pub(crate) const DB_INDEX: &str = "ERR DB index is out of range";
 pub(crate) const DECR_OVERFLOW: &str = "ERR decrement would overflow";
 pub(crate) const DISCARD_WITHOUT_MULTI: &str = "ERR DISCARD without MULTI";
-pub(crate) const EXEC_ABORT: &str =
-    "EXECABORT Transaction discarded because of previous errors.";
+pub(crate) const EXEC_ABORT: &str = "EXECABORT Transaction discarded because of previous errors.";
 pub(crate) const EXEC_WITHOUT_MULTI: &str = "ERR EXEC without MULTI";
-pub(crate) const EXPIRE_GT_LT: &str =
-    "ERR GT and LT options at the same time are not compatible";
+pub(crate) const EXPIRE_GT_LT: &str = "ERR GT and LT options at the same time are not compatible";
 pub(crate) const EXPIRE_NX: &str =
     "ERR NX and XX, GT or LT options at the same time are not compatible";
-pub(crate) const DISABLED: &str =
-    "ERR this command is disabled by the server's options";
-pub(crate) const FREQ_NOT_TRACKED: &str =
-    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
+pub(crate) const DISABLED: &str = "ERR this command is disabled by the server's options";
+pub(crate) const FREQ_NOT_TRACKED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
      when switching between policies at runtime LRU and LFU data will take some time to adjust.";
 pub(crate) const HASH_NOT_FLOAT: &str = "ERR hash value is not a float";
 pub(crate) const HASH_NOT_INTEGER: &str = "ERR hash value is not an integer";
@@ -30,8 +25,7 @@ pub(crate) const KEY_TOO_LONG: &str = "ERR key is longer than this server's limi
 pub(crate) const MULTI_NESTED: &str = "ERR MULTI calls can not be nested";
 pub(crate) const NAN_OR_INFINITY: &str = "ERR increment would produce NaN or Infinity";
 pub(crate) const NO_AUTH: &str = "NOAUTH Authentication required.";
-pub(crate) const NO_AUTH_HELLO: &str =
-    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+pub(crate) const NO_AUTH_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
      AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
      version at the same time";
 pub(crate) const NO_PROTO: &str = "NOPROTO unsupported protocol version";
@@ -40,11 +34,9 @@ pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
 pub(crate) const NOT_FLOAT: &str = "ERR value is not a valid float";
 pub(crate) const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(crate) const NUMKEYS_NEGATIVE: &str = "ERR Number of keys can't be negative";
-pub(crate) const NUMKEYS_TOO_MANY: &str =
-    "ERR Number of keys can't be greater than number of args";
+pub(crate) const NUMKEYS_TOO_MANY: &str = "ERR Number of keys can't be greater than number of args";
 pub(crate) const OFFSET_RANGE: &str = "ERR offset is out of range";
-pub(crate) const OUT_OF_MEMORY: &str =
-    "OOM command not allowed when used memory > 'maxmemory'.";
+pub(crate) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 pub(crate) const PATTERN_TOO_LONG: &str = "ERR the pattern is longer than this server allows";
 pub(crate) const PROTOCOL_NOT_INTEGER: &str =
     "ERR Protocol version is not an integer or out of range";
@@ -56,8 +48,7 @@ pub(crate) const STRING_TOO_LARGE: &str =
     "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 pub(crate) const SYNTAX: &str = "ERR syntax error";
 pub(crate) const WATCH_IN_MULTI: &str = "ERR WATCH inside MULTI is not allowed";
-pub(crate) const WRONG_PASS: &str =
-    "WRONGPASS invalid username-password pair or user is disabled.";
+pub(crate) const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 pub(crate) const WRONG_TYPE: &str =
     "WRONGTYPE Operation against a key holding the wrong kind of value";
 

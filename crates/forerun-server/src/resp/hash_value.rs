@@ -53,7 +53,9 @@ impl<'a> Hash<'a> {
             return;
         }
         let index: HashMap<&[u8], &[u8]> = self.iter().collect();
-        fields.iter().for_each(|field| each(index.get(field).copied()));
+        fields
+            .iter()
+            .for_each(|field| each(index.get(field).copied()));
     }
 
     /// The hash with these fields set. Of a field that is given twice, the last value counts. Also
@@ -64,7 +66,11 @@ impl<'a> Hash<'a> {
             values.insert(field, value);
         }
         let mut bytes = Vec::with_capacity(
-            self.0.len() + pairs.iter().map(|(field, value)| field.len() + value.len() + 6).sum::<usize>(),
+            self.0.len()
+                + pairs
+                    .iter()
+                    .map(|(field, value)| field.len() + value.len() + 6)
+                    .sum::<usize>(),
         );
         for (field, value) in self.iter() {
             push_pair(&mut bytes, field, values.remove(field).unwrap_or(value));
@@ -128,7 +134,10 @@ mod tests {
     type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
     fn slices(pairs: &Pairs) -> Vec<(&[u8], &[u8])> {
-        pairs.iter().map(|(field, value)| (&field[..], &value[..])).collect()
+        pairs
+            .iter()
+            .map(|(field, value)| (&field[..], &value[..]))
+            .collect()
     }
 
     fn some_pairs() -> impl Strategy<Value = Pairs> {

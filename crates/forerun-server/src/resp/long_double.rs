@@ -49,7 +49,8 @@ impl LongDouble {
             [b'+', rest @ ..] => (false, rest),
             rest => (false, rest),
         };
-        let number = if text.eq_ignore_ascii_case(b"inf") || text.eq_ignore_ascii_case(b"infinity") {
+        let number = if text.eq_ignore_ascii_case(b"inf") || text.eq_ignore_ascii_case(b"infinity")
+        {
             LongDouble {
                 is_infinite: true,
                 ..ZERO
@@ -81,11 +82,16 @@ impl LongDouble {
         let (large, small) = match (self.mantissa, other.mantissa) {
             (0, 0) => {
                 let is_negative = self.is_negative && other.is_negative;
-                return Some(LongDouble { is_negative, ..ZERO });
+                return Some(LongDouble {
+                    is_negative,
+                    ..ZERO
+                });
             }
             (0, _) => return Some(other),
             (_, 0) => return Some(self),
-            _ if (self.exponent, self.mantissa) >= (other.exponent, other.mantissa) => (self, other),
+            _ if (self.exponent, self.mantissa) >= (other.exponent, other.mantissa) => {
+                (self, other)
+            }
             _ => (other, self),
         };
         // 62 bits below the larger mantissa, and a last one for everything below them.
@@ -152,7 +158,10 @@ impl LongDouble {
 fn rounded(value: u128, exponent: i64) -> LongDouble {
     let width = 128 - value.leading_zeros();
     let (mut mantissa, mut exponent) = if width <= 64 {
-        ((value as u64) << (64 - width), exponent - i64::from(64 - width))
+        (
+            (value as u64) << (64 - width),
+            exponent - i64::from(64 - width),
+        )
     } else {
         let shift = width - 64;
         let kept = (value >> shift) as u64;
@@ -217,7 +226,10 @@ fn exponent(text: &[u8], letter: u8) -> Option<i64> {
         return None;
     }
     let number = digits.iter().fold(0_i64, |number, digit| {
-        number.saturating_mul(10).saturating_add(i64::from(digit - b'0')).min(1 << 40)
+        number
+            .saturating_mul(10)
+            .saturating_add(i64::from(digit - b'0'))
+            .min(1 << 40)
     });
     Some(sign * number)
 }
@@ -232,7 +244,11 @@ fn decimal(text: &[u8]) -> Option<LongDouble> {
         return None;
     }
     let mut divisor = Big::from(1);
-    let scale = if power >= 0 { &mut number } else { &mut divisor };
+    let scale = if power >= 0 {
+        &mut number
+    } else {
+        &mut divisor
+    };
     for _ in 0..power.abs() {
         scale.multiply_add(10, 0);
     }
@@ -305,7 +321,10 @@ impl Big {
     }
 
     fn bits(&self) -> usize {
-        let top = self.0.last().map_or(0, |top| 32 - top.leading_zeros() as usize);
+        let top = self
+            .0
+            .last()
+            .map_or(0, |top| 32 - top.leading_zeros() as usize);
         self.0.len().saturating_sub(1) * 32 + top
     }
 
@@ -411,15 +430,34 @@ mod tests {
         // A tie of the lower bits goes to the even mantissa, and any bit below it decides.
         assert_eq!(sum("18446744073709551616", "1"), "18446744073709551616");
         assert_eq!(sum("18446744073709551618", "1"), "18446744073709551620");
-        assert_eq!(sum("18446744073709551616", "1.0000001"), "18446744073709551618");
+        assert_eq!(
+            sum("18446744073709551616", "1.0000001"),
+            "18446744073709551618"
+        );
         assert_eq!(sum("1e100", "-1e-100"), sum("1e100", "0"));
     }
 
     #[test]
     fn what_is_not_a_number_is_refused() {
         for text in [
-            "", " 1", "1 ", "a", "nan", "-", ".", "e1", "1e", "1e+", "0x", "0xg", "1.2.3", "1e5000",
-            "-1e4933", "--1", "0x1p99999", "1e-6000",
+            "",
+            " 1",
+            "1 ",
+            "a",
+            "nan",
+            "-",
+            ".",
+            "e1",
+            "1e",
+            "1e+",
+            "0x",
+            "0xg",
+            "1.2.3",
+            "1e5000",
+            "-1e4933",
+            "--1",
+            "0x1p99999",
+            "1e-6000",
         ] {
             assert_eq!(number(text), None, "{text:?}");
         }

@@ -64,7 +64,11 @@ impl ProtocolError {
         out.extend_from_slice(reason);
         if let ProtocolError::ExpectedBulk(got) = self {
             // A line end would end the error too early.
-            out.push(if matches!(got, b'\r' | b'\n') { b' ' } else { got });
+            out.push(if matches!(got, b'\r' | b'\n') {
+                b' '
+            } else {
+                got
+            });
             out.push(b'\'');
         }
         out.extend_from_slice(b"\r\n");
@@ -348,7 +352,11 @@ mod tests {
             (b"*1\r\n$1\r\na\r-", "invalid CRLF in request"),
         ] {
             let shown = bytes.escape_ascii();
-            assert_eq!(refused(bytes), format!("-ERR Protocol error: {reason}\r\n"), "{shown}");
+            assert_eq!(
+                refused(bytes),
+                format!("-ERR Protocol error: {reason}\r\n"),
+                "{shown}"
+            );
         }
         let long = |front: &[u8]| [front, &[b'1'; LINE_BYTES_MAX]].concat();
         assert!(refused(&long(b"*")).contains("too big mbulk count string"));
@@ -360,9 +368,15 @@ mod tests {
     fn before_the_login_requests_are_small() {
         let read = |bytes: &[u8]| parse(bytes, Limits::Unauthenticated, &mut Vec::new());
         assert_eq!(read(b"*10\r\n"), Ok(Parsed::Incomplete));
-        assert_eq!(read(b"*11\r\n"), Err(ProtocolError::UnauthenticatedMultibulkLength));
+        assert_eq!(
+            read(b"*11\r\n"),
+            Err(ProtocolError::UnauthenticatedMultibulkLength)
+        );
         assert_eq!(read(b"*1\r\n$16384\r\n"), Ok(Parsed::Incomplete));
-        assert_eq!(read(b"*1\r\n$16385\r\n"), Err(ProtocolError::UnauthenticatedBulkLength));
+        assert_eq!(
+            read(b"*1\r\n$16385\r\n"),
+            Err(ProtocolError::UnauthenticatedBulkLength)
+        );
     }
 
     #[test]

@@ -198,7 +198,11 @@ impl Partial {
             self.arguments.large = Some(LargeArgument::TooLarge);
             return Destination::Nowhere;
         }
-        let name = self.arguments.get(0).and_then(find).map(|spec| spec.command);
+        let name = self
+            .arguments
+            .get(0)
+            .and_then(find)
+            .map(|spec| spec.command);
         let is_value = match (name, self.arguments.len()) {
             (Some(Command::Set | Command::Setnx | Command::Getset), 2) => true,
             (Some(Command::Setex | Command::Psetex), 3) => true,
@@ -219,7 +223,13 @@ impl Partial {
     /// Whether part of a value has arrived that takes memory of the cache.
     pub(crate) fn is_receiving_value(&self) -> bool {
         let is_buffer = |part: &Part| {
-            matches!(part, Part::Bulk { to: Destination::Buffer(_), .. })
+            matches!(
+                part,
+                Part::Bulk {
+                    to: Destination::Buffer(_),
+                    ..
+                }
+            )
         };
         is_buffer(&self.part) || matches!(self.arguments.large, Some(LargeArgument::Value(_)))
     }
@@ -264,7 +274,9 @@ mod tests {
         let mut lengths = lengths.iter().cycle();
         let mut at = 0;
         while at < bytes.len() {
-            let end = bytes.len().min(at + lengths.next().map_or(1, |&length| length.max(1)));
+            let end = bytes
+                .len()
+                .min(at + lengths.next().map_or(1, |&length| length.max(1)));
             let (taken, done) = partial.take(&cache, Limits::Open, &bytes[at..end])?;
             at += taken;
             if let Some(arguments) = done {

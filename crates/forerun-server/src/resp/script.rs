@@ -54,7 +54,8 @@ impl Script {
     }
 }
 
-const CHECK: &str = "local v = redis.call('get', KEYS[1]) if not v or v ~= ARGV[1] then return 0 end ";
+const CHECK: &str =
+    "local v = redis.call('get', KEYS[1]) if not v or v ~= ARGV[1] then return 0 end ";
 
 /// Scripts in one of their forms. `{…}` in them is the front of several.
 fn templates() -> Vec<(String, Script)> {
@@ -128,8 +129,14 @@ fn templates() -> Vec<(String, Script)> {
     for (command, script) in [
         ("'del', KEYS[1]", delete),
         ("'unlink', KEYS[1]", delete),
-        ("'expire', KEYS[1], ARGV[2]", Script::CompareExpire { in_ms: false }),
-        ("'pexpire', KEYS[1], ARGV[2]", Script::CompareExpire { in_ms: true }),
+        (
+            "'expire', KEYS[1], ARGV[2]",
+            Script::CompareExpire { in_ms: false },
+        ),
+        (
+            "'pexpire', KEYS[1], ARGV[2]",
+            Script::CompareExpire { in_ms: true },
+        ),
     ] {
         for (front, value) in [
             ("", "redis.call('get', KEYS[1])"),
@@ -234,12 +241,18 @@ mod tests {
                  else\n    return 0\nend",
                 release,
             ),
-            ("if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0", release),
+            (
+                "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0",
+                release,
+            ),
             (
                 "if (redis.call('get', KEYS[1]) == ARGV[1]) then return redis.call('expire', KEYS[1], ARGV[2]) else return 0 end",
                 Some(Script::CompareExpire { in_ms: false }),
             ),
-            ("return redis.call('exists',KEYS[1])<1 and redis.call('setex',KEYS[1],ARGV[2],ARGV[1])", Some(Script::Add)),
+            (
+                "return redis.call('exists',KEYS[1])<1 and redis.call('setex',KEYS[1],ARGV[2],ARGV[1])",
+                Some(Script::Add),
+            ),
             (
                 "\n local exists = redis.call('EXISTS', KEYS[1])\n if (exists == 1) then\n \
                  return redis.call('INCRBY', KEYS[1], ARGV[1])\n else return false end\n",
@@ -248,7 +261,10 @@ mod tests {
             ("return redis.call('get', KEYS[1])", None),
             ("return 1", None),
             ("", None),
-            ("if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[2]) else return 0 end", None),
+            (
+                "if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[2]) else return 0 end",
+                None,
+            ),
         ] {
             assert_eq!(recognise(script.as_bytes()), expected, "{script}");
         }
@@ -265,8 +281,14 @@ mod tests {
     #[test]
     fn a_sha1_is_written_and_read() {
         let empty = sha1(b"");
-        assert_eq!(hexadecimal(empty), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
-        assert_eq!(parse_sha1(b"DA39A3EE5E6B4B0D3255BFEF95601890AFD80709"), Some(empty));
+        assert_eq!(
+            hexadecimal(empty),
+            "da39a3ee5e6b4b0d3255bfef95601890afd80709"
+        );
+        assert_eq!(
+            parse_sha1(b"DA39A3EE5E6B4B0D3255BFEF95601890AFD80709"),
+            Some(empty)
+        );
         assert_eq!(parse_sha1(b"da39"), None);
         assert_eq!(parse_sha1(&[b'g'; 40]), None);
         let scripts = Scripts::default();

@@ -34,11 +34,18 @@ pub(crate) fn plain_form(script: &[u8]) -> Option<String> {
             let (text, behind) = quoted(&rest[1..], byte)?;
             rest = behind;
             let is_command = tokens.ends_with(&["call".to_owned(), "(".to_owned()]);
-            let text = if is_command { text.to_ascii_lowercase() } else { text };
+            let text = if is_command {
+                text.to_ascii_lowercase()
+            } else {
+                text
+            };
             tokens.push(format!("\"{}\"", text.escape_ascii()));
         } else if byte.is_ascii_alphanumeric() || byte == b'_' {
             let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-            let end = rest.iter().position(|byte| !is_part(byte)).unwrap_or(rest.len());
+            let end = rest
+                .iter()
+                .position(|byte| !is_part(byte))
+                .unwrap_or(rest.len());
             let (word, behind) = rest.split_at(end);
             rest = behind;
             tokens.push(named(word, &mut names)?);
@@ -56,7 +63,11 @@ pub(crate) fn plain_form(script: &[u8]) -> Option<String> {
 
 /// What follows a comment, given without its two dashes.
 fn after_comment(comment: &[u8]) -> Option<&[u8]> {
-    let end: &[u8] = if comment.starts_with(b"[[") { b"]]" } else { b"\n" };
+    let end: &[u8] = if comment.starts_with(b"[[") {
+        b"]]"
+    } else {
+        b"\n"
+    };
     match memchr::memmem::find(comment, end) {
         Some(at) => Some(&comment[at + end.len()..]),
         None if end == b"\n" => Some(&[]),
@@ -104,7 +115,11 @@ fn named(word: &[u8], names: &mut Vec<Vec<u8>>) -> Option<String> {
 /// Removes the parentheses around whole conditions.
 fn without_parentheses(tokens: &[String]) -> Vec<&str> {
     let mut is_removed = vec![false; tokens.len()];
-    for (start, _) in tokens.iter().enumerate().filter(|(_, token)| *token == "if" || *token == "elseif") {
+    for (start, _) in tokens
+        .iter()
+        .enumerate()
+        .filter(|(_, token)| *token == "if" || *token == "elseif")
+    {
         if tokens.get(start + 1).is_none_or(|token| token != "(") {
             continue;
         }
@@ -124,7 +139,10 @@ fn without_parentheses(tokens: &[String]) -> Vec<&str> {
             is_removed[end] = true;
         }
     }
-    let kept = tokens.iter().zip(is_removed).filter(|(_, is_removed)| !is_removed);
+    let kept = tokens
+        .iter()
+        .zip(is_removed)
+        .filter(|(_, is_removed)| !is_removed);
     kept.map(|(token, _)| token.as_str()).collect()
 }
 
@@ -137,7 +155,8 @@ mod tests {
     #[test]
     fn two_forms_of_a_script_are_the_same() {
         let first = b"local token = redis.call('get', KEYS[1]) -- owner\nif (token ~= ARGV[1]) then return 0 end";
-        let second = b"--[[ mine ]] local x=redis.pcall(\"GET\",KEYS[1]);if x~=ARGV[1] then return 0 end;";
+        let second =
+            b"--[[ mine ]] local x=redis.pcall(\"GET\",KEYS[1]);if x~=ARGV[1] then return 0 end;";
         assert_eq!(plain_form(first), plain_form(second));
         for other in [
             &b"local token = redis.call('get', KEYS[2]) if token ~= ARGV[1] then return 0 end"[..],
@@ -146,7 +165,12 @@ mod tests {
         ] {
             assert_ne!(plain_form(first), plain_form(other));
         }
-        for bad in [&b"return 'a"[..], b"return \"\\n\"", b"--[[ a", &[b' '; SCRIPT_BYTES_MAX + 1]] {
+        for bad in [
+            &b"return 'a"[..],
+            b"return \"\\n\"",
+            b"--[[ a",
+            &[b' '; SCRIPT_BYTES_MAX + 1],
+        ] {
             assert_eq!(plain_form(bad), None);
         }
     }

@@ -92,7 +92,9 @@ mod tests {
                             assert_eq!(a.load(Relaxed), b.load(Relaxed));
                         } else {
                             let _turn = lock.turn();
-                            numbers.iter().for_each(|number| _ = number.fetch_add(1, Relaxed));
+                            numbers
+                                .iter()
+                                .for_each(|number| _ = number.fetch_add(1, Relaxed));
                         }
                     }
                 });

@@ -36,10 +36,19 @@ fn strings() {
             ("SET a 1 EX 5 KEEPTTL", "-ERR syntax error"),
             ("SET a 1 FOO", "-ERR syntax error"),
             ("SET a 1 EX 0", "-ERR invalid expire time in 'set' command"),
-            ("SET a 1 EX 9223372036854775807", "-ERR invalid expire time in 'set' command"),
-            ("SET a 1 EX x", "-ERR value is not an integer or out of range"),
+            (
+                "SET a 1 EX 9223372036854775807",
+                "-ERR invalid expire time in 'set' command",
+            ),
+            (
+                "SET a 1 EX x",
+                "-ERR value is not an integer or out of range",
+            ),
             ("SETEX a 0 1", "-ERR invalid expire time in 'setex' command"),
-            ("PSETEX a -1 1", "-ERR invalid expire time in 'psetex' command"),
+            (
+                "PSETEX a -1 1",
+                "-ERR invalid expire time in 'psetex' command",
+            ),
             ("SETEX a 10 1", "+OK"),
             ("TTL a", ":10"),
             ("SETNX a 2", ":0"),
@@ -50,7 +59,10 @@ fn strings() {
             ("GETDEL a", "$-1"),
             ("MSET a 1 b 2 a 3", "+OK"),
             ("MGET a b missing a", "*4|$1|3|$1|2|$-1|$1|3"),
-            ("MSET a 1 b", "-ERR wrong number of arguments for 'mset' command"),
+            (
+                "MSET a 1 b",
+                "-ERR wrong number of arguments for 'mset' command",
+            ),
             ("MSETNX e 1 a 2", ":0"),
             ("EXISTS e", ":0"),
             ("MSETNX e 1 f 2", ":1"),
@@ -61,7 +73,10 @@ fn strings() {
             ("GETRANGE s 0 4", "$5|hello"),
             ("SUBSTR s -5 -1", "$5|world"),
             ("GETRANGE missing 0 -1", "$0|"),
-            ("GETRANGE s 0 x", "-ERR value is not an integer or out of range"),
+            (
+                "GETRANGE s 0 x",
+                "-ERR value is not an integer or out of range",
+            ),
             ("SETRANGE s 6 WORLD!", ":12"),
             ("GET s", "$12|hello-WORLD!"),
             ("SETRANGE t 2 x", ":3"),
@@ -90,7 +105,10 @@ fn numbers() {
             ("DECRBY n 50", ":-9"),
             ("SET n 9223372036854775807", "+OK"),
             ("INCR n", "-ERR increment or decrement would overflow"),
-            ("DECRBY n -9223372036854775808", "-ERR decrement would overflow"),
+            (
+                "DECRBY n -9223372036854775808",
+                "-ERR decrement would overflow",
+            ),
             ("INCRBY n x", "-ERR value is not an integer or out of range"),
             ("SET n 01", "+OK"),
             ("INCR n", "-ERR value is not an integer or out of range"),
@@ -98,7 +116,10 @@ fn numbers() {
             ("INCRBYFLOAT n 0.1", "$4|10.6"),
             ("INCRBYFLOAT n -5", "$3|5.6"),
             ("INCRBYFLOAT n x", "-ERR value is not a valid float"),
-            ("INCRBYFLOAT n inf", "-ERR increment would produce NaN or Infinity"),
+            (
+                "INCRBYFLOAT n inf",
+                "-ERR increment would produce NaN or Infinity",
+            ),
             ("SET n 5.0e3", "+OK"),
             ("INCRBYFLOAT n 2.0e2", "$4|5200"),
             ("SET n 7", "+OK"),
@@ -147,7 +168,10 @@ fn times_to_live() {
             ),
             ("EXPIRE a 1 FOO", "-ERR Unsupported option FOO"),
             ("EXPIRE a x", "-ERR value is not an integer or out of range"),
-            ("EXPIRE a 9223372036854775807", "-ERR invalid expire time in 'expire' command"),
+            (
+                "EXPIRE a 9223372036854775807",
+                "-ERR invalid expire time in 'expire' command",
+            ),
             ("EXPIRE a -1", ":1"),
             ("EXISTS a", ":0"),
             ("SET a 1 EXAT 1", "+OK"),
@@ -159,7 +183,10 @@ fn times_to_live() {
             ("TTL a", ":100"),
             ("GETEX a PERSIST", "$1|1"),
             ("TTL a", ":-1"),
-            ("GETEX a EX 0", "-ERR invalid expire time in 'getex' command"),
+            (
+                "GETEX a EX 0",
+                "-ERR invalid expire time in 'getex' command",
+            ),
             ("GETEX a EXAT 1", "$1|1"),
             ("GETEX a", "$-1"),
             ("SET a 1 PX 1400", "+OK"),
@@ -182,7 +209,10 @@ fn hashes() {
             ("HSET h a 1 b 2", ":2"),
             ("HSET h b 3 c 4", ":1"),
             ("HMSET h d 5", "+OK"),
-            ("HSET h a", "-ERR wrong number of arguments for 'hset' command"),
+            (
+                "HSET h a",
+                "-ERR wrong number of arguments for 'hset' command",
+            ),
             ("HGET h b", "$1|3"),
             ("HGET h x", "$-1"),
             ("HMGET h a x c", "*3|$1|1|$-1|$1|4"),
@@ -253,7 +283,10 @@ fn keys() {
             ("RENAME d d", "+OK"),
             ("COPY d c", ":0"),
             ("COPY d c REPLACE", ":1"),
-            ("COPY d d", "-ERR source and destination objects are the same"),
+            (
+                "COPY d d",
+                "-ERR source and destination objects are the same",
+            ),
             ("COPY d e DB 1", "-ERR DB index is out of range"),
             ("COPY missing e", ":0"),
             ("EXISTS c d c missing", ":3"),
@@ -266,7 +299,10 @@ fn keys() {
             ("SCAN x", "-ERR invalid cursor"),
             ("SCAN 18446744073709551616", "-ERR invalid cursor"),
             ("SCAN 0 COUNT 0", "-ERR syntax error"),
-            ("SCAN 0 COUNT x", "-ERR value is not an integer or out of range"),
+            (
+                "SCAN 0 COUNT x",
+                "-ERR value is not an integer or out of range",
+            ),
             ("OBJECT ENCODING c", "$3|int"),
             ("OBJECT ENCODING missing", "$-1"),
             ("OBJECT REFCOUNT c", ":1"),
@@ -278,7 +314,8 @@ fn keys() {
             ("EXISTS a", ":0"),
             ("SET  1", "+OK"),
             ("GET ", "$1|1"),
-        ].map(|(line, expected)| match line {
+        ]
+        .map(|(line, expected)| match line {
             // The order of the two keys depends on the seed of the hash.
             "KEYS ?" => ("EXISTS c", ":1"),
             _ => (line, expected),
@@ -305,11 +342,21 @@ fn a_scan_finds_every_key_on_any_connection() {
     }
     let (mut cursor, mut found) = ("0".to_owned(), std::collections::BTreeSet::new());
     for round in 0.. {
-        let from = if round % 2 == 0 { &mut client } else { &mut other };
+        let from = if round % 2 == 0 {
+            &mut client
+        } else {
+            &mut other
+        };
         let answer = from.ask(&format!("SCAN {cursor} COUNT 100 MATCH key:*"));
         let lines: Vec<&str> = answer.split("\r\n").collect();
         cursor = lines[2].to_owned();
-        found.extend(lines[4..].iter().skip(1).step_by(2).map(|&key| key.to_owned()));
+        found.extend(
+            lines[4..]
+                .iter()
+                .skip(1)
+                .step_by(2)
+                .map(|&key| key.to_owned()),
+        );
         if cursor == "0" {
             break;
         }
@@ -326,7 +373,10 @@ fn a_scan_finds_every_key_on_any_connection() {
 fn the_handshakes_of_clients() {
     let mut client = TestClient::new();
     let greeting = client.ask("HELLO");
-    assert!(greeting.starts_with("*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n"), "{greeting}");
+    assert!(
+        greeting.starts_with("*14\r\n$6\r\nserver\r\n$5\r\nredis\r\n"),
+        "{greeting}"
+    );
     assert!(greeting.contains("proto\r\n:2"));
     let greeting = client.ask("HELLO 3 AUTH default any SETNAME worker");
     assert!(greeting.starts_with("%7\r\n"), "{greeting}");
@@ -337,7 +387,10 @@ fn the_handshakes_of_clients() {
             ("CLIENT GETNAME", "$6|worker"),
             ("GET missing", "_"),
             ("HELLO 4", "-NOPROTO unsupported protocol version"),
-            ("HELLO x", "-ERR Protocol version is not an integer or out of range"),
+            (
+                "HELLO x",
+                "-ERR Protocol version is not an integer or out of range",
+            ),
             ("HELLO 2 FOO", "-ERR Syntax error in HELLO option 'FOO'"),
             ("CLIENT SETINFO LIB-NAME redis-py", "+OK"),
             ("CLIENT SETINFO lib-ver 8.1", "+OK"),
@@ -356,21 +409,33 @@ fn the_handshakes_of_clients() {
             ("SELECT 16", "-ERR DB index is out of range"),
             ("SELECT x", "-ERR value is not an integer or out of range"),
             ("READONLY", "+OK"),
-            ("CLUSTER SLOTS", "-ERR This instance has cluster support disabled"),
+            (
+                "CLUSTER SLOTS",
+                "-ERR This instance has cluster support disabled",
+            ),
             ("AUTH default x", "+OK"),
             (
                 "AUTH x",
                 "-ERR AUTH <password> called without any password configured for the default \
                  user. Are you sure your configuration is correct?",
             ),
-            ("AUTH bob x", "-WRONGPASS invalid username-password pair or user is disabled."),
+            (
+                "AUTH bob x",
+                "-WRONGPASS invalid username-password pair or user is disabled.",
+            ),
             ("ACL WHOAMI", "$7|default"),
             ("PING", "+PONG"),
             ("PING hello", "$5|hello"),
-            ("PING a b", "-ERR wrong number of arguments for 'ping' command"),
+            (
+                "PING a b",
+                "-ERR wrong number of arguments for 'ping' command",
+            ),
             ("ECHO hello", "$5|hello"),
             ("GET", "-ERR wrong number of arguments for 'get' command"),
-            ("LPUSH a b", "-ERR unknown command 'LPUSH', with args beginning with: 'a' 'b' "),
+            (
+                "LPUSH a b",
+                "-ERR unknown command 'LPUSH', with args beginning with: 'a' 'b' ",
+            ),
             ("FUNCTION FLUSH", "+OK"),
             ("ROLE", "*3|$6|master|:0|*0"),
             ("SLOWLOG GET 1", "*0"),
@@ -396,7 +461,10 @@ fn the_handshakes_of_clients() {
     let info = client.ask("INFO server");
     assert!(info.contains("\r\nredis_version:7.4.0\r\n"), "{info}");
     let lines = client.ask("CLIENT INFO");
-    assert!(lines.contains("id=0 ") && lines.contains(" resp=2"), "{lines}");
+    assert!(
+        lines.contains("id=0 ") && lines.contains(" resp=2"),
+        "{lines}"
+    );
     assert!(client.ask("COMMAND").starts_with("*91\r\n"));
     assert!(client.ask("COMMAND DOCS get").contains("summary"));
     assert_eq!(client.ask("QUIT"), "+OK");
@@ -457,11 +525,20 @@ fn transactions() {
             ("EXEC", "*0"),
             ("MULTI", "+OK"),
             ("SET a 9", "+QUEUED"),
-            ("FOO", "-ERR unknown command 'FOO', with args beginning with: "),
-            ("EXEC", "-EXECABORT Transaction discarded because of previous errors."),
+            (
+                "FOO",
+                "-ERR unknown command 'FOO', with args beginning with: ",
+            ),
+            (
+                "EXEC",
+                "-EXECABORT Transaction discarded because of previous errors.",
+            ),
             ("MULTI", "+OK"),
             ("GET", "-ERR wrong number of arguments for 'get' command"),
-            ("EXEC", "-EXECABORT Transaction discarded because of previous errors."),
+            (
+                "EXEC",
+                "-EXECABORT Transaction discarded because of previous errors.",
+            ),
             ("MULTI", "+OK"),
             ("SET a 9", "+QUEUED"),
             ("DISCARD", "+OK"),
@@ -475,10 +552,16 @@ fn transactions() {
         ],
     );
     assert_eq!(other.ask("SET b 1"), "+OK");
-    converse(&mut client, &[("MULTI", "+OK"), ("GET a", "+QUEUED"), ("EXEC", "*-1")]);
+    converse(
+        &mut client,
+        &[("MULTI", "+OK"), ("GET a", "+QUEUED"), ("EXEC", "*-1")],
+    );
     converse(&mut client, &[("WATCH b", "+OK"), ("UNWATCH", "+OK")]);
     assert_eq!(other.ask("SET b 2"), "+OK");
-    converse(&mut client, &[("MULTI", "+OK"), ("GET b", "+QUEUED"), ("EXEC", "*1|$1|2")]);
+    converse(
+        &mut client,
+        &[("MULTI", "+OK"), ("GET b", "+QUEUED"), ("EXEC", "*1|$1|2")],
+    );
     // What the connection itself changes aborts, too.
     converse(
         &mut client,
@@ -512,40 +595,58 @@ fn locks_as_redis_py_takes_them() {
     );
     let loaded = other.ask_words(&[b"SCRIPT", b"LOAD", release]);
     let sha1 = loaded.split("\r\n").nth(1).expect("a SHA-1").to_owned();
-    assert_eq!(other.ask(&format!("SCRIPT EXISTS {sha1} {}", "0".repeat(40))), "*2\r\n:1\r\n:0");
+    assert_eq!(
+        other.ask(&format!("SCRIPT EXISTS {sha1} {}", "0".repeat(40))),
+        "*2\r\n:1\r\n:0"
+    );
     assert_eq!(other.ask(&format!("EVALSHA {sha1} 1 lock two")), ":0");
     assert_eq!(client.ask(&format!("EVALSHA {sha1} 1 lock one")), ":1");
     assert_eq!(other.ask("SET lock two NX PX 10000"), "+OK");
     assert_eq!(client.ask(&format!("EVALSHA {sha1} 1 lock one")), ":0");
     let extend = b"if redis.call('get', KEYS[1]) == ARGV[1] then \
         return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end";
-    let mut extended = |token: &[u8]| {
-        other.ask_words(&[b"EVAL", extend, b"1", b"lock", token, b"60000"])
-    };
+    let mut extended =
+        |token: &[u8]| other.ask_words(&[b"EVAL", extend, b"1", b"lock", token, b"60000"]);
     assert_eq!(extended(b"one"), ":0");
     assert_eq!(extended(b"two"), ":1");
     assert_eq!(client.ask("PTTL lock"), ":60000");
-    assert_eq!(client.ask_words(&[b"EVAL", b"return 1", b"0"]), format!("-{}", super::super::resp::error_texts::SCRIPT_UNKNOWN));
+    assert_eq!(
+        client.ask_words(&[b"EVAL", b"return 1", b"0"]),
+        format!("-{}", super::super::resp::error_texts::SCRIPT_UNKNOWN)
+    );
     assert_eq!(client.ask("SCRIPT FLUSH"), "+OK");
-    assert!(client.ask(&format!("EVALSHA {sha1} 1 lock one")).starts_with("-NOSCRIPT"));
+    assert!(
+        client
+            .ask(&format!("EVALSHA {sha1} 1 lock one"))
+            .starts_with("-NOSCRIPT")
+    );
 }
 
 #[test]
 fn the_scripts_of_frameworks() {
     let mut client = TestClient::new();
-    let add = b"return redis.call('exists',KEYS[1])<1 and redis.call('setex',KEYS[1],ARGV[2],ARGV[1])";
-    let mut eval = |script: &[u8], rest: &[&[u8]]| {
-        client.ask_words(&[&[b"EVAL", script], rest].concat())
-    };
+    let add =
+        b"return redis.call('exists',KEYS[1])<1 and redis.call('setex',KEYS[1],ARGV[2],ARGV[1])";
+    let mut eval =
+        |script: &[u8], rest: &[&[u8]]| client.ask_words(&[&[b"EVAL", script], rest].concat());
     assert_eq!(eval(add, &[b"1", b"a", b"5", b"10"]), "+OK");
     assert_eq!(eval(add, &[b"1", b"a", b"6", b"10"]), "$-1");
     let increment = b"local exists = redis.call('EXISTS', KEYS[1]) if (exists == 1) then \
         return redis.call('INCRBY', KEYS[1], ARGV[1]) else return false end";
     assert_eq!(eval(increment, &[b"1", b"a", b"3"]), ":8");
     assert_eq!(eval(increment, &[b"1", b"missing", b"3"]), "$-1");
-    assert_eq!(eval(increment, &[b"2", b"a", b"3"]), "-ERR the script needs more keys or arguments");
-    assert_eq!(eval(increment, &[b"-1", b"a"]), "-ERR Number of keys can't be negative");
-    assert_eq!(eval(increment, &[b"9", b"a"]), "-ERR Number of keys can't be greater than number of args");
+    assert_eq!(
+        eval(increment, &[b"2", b"a", b"3"]),
+        "-ERR the script needs more keys or arguments"
+    );
+    assert_eq!(
+        eval(increment, &[b"-1", b"a"]),
+        "-ERR Number of keys can't be negative"
+    );
+    assert_eq!(
+        eval(increment, &[b"9", b"a"]),
+        "-ERR Number of keys can't be greater than number of args"
+    );
     let acquire = b"for i, key in ipairs(KEYS) do if redis.call(\"exists\", key) == 1 then return 0 end end \
         for i, key in ipairs(KEYS) do redis.call(\"set\", key, ARGV[1], \"PX\", ARGV[2]) end return #KEYS";
     let release = b"local count = 0 for i, key in ipairs(KEYS) do if redis.call(\"get\", key) == ARGV[1] then \
@@ -554,10 +655,17 @@ fn the_scripts_of_frameworks() {
     assert_eq!(eval(acquire, &[b"2", b"r1", b"r2", b"t", b"500"]), ":2");
     assert_eq!(eval(acquire, &[b"1", b"r2", b"u", b"500"]), ":0");
     assert_eq!(eval(release, &[b"3", b"r1", b"r2", b"a", b"t"]), ":2");
-    let hash = b"redis.call('HSET', KEYS[1], 'absexp', ARGV[1], 'sldexp', ARGV[2], 'data', ARGV[4]) \
+    let hash =
+        b"redis.call('HSET', KEYS[1], 'absexp', ARGV[1], 'sldexp', ARGV[2], 'data', ARGV[4]) \
         if ARGV[3] ~= '-1' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end return 1";
-    assert_eq!(eval(hash, &[b"1", b"h", b"-1", b"600", b"60", b"data"]), ":1");
-    assert_eq!(client.ask("HMGET h absexp sldexp data"), "*3\r\n$2\r\n-1\r\n$3\r\n600\r\n$4\r\ndata");
+    assert_eq!(
+        eval(hash, &[b"1", b"h", b"-1", b"600", b"60", b"data"]),
+        ":1"
+    );
+    assert_eq!(
+        client.ask("HMGET h absexp sldexp data"),
+        "*3\r\n$2\r\n-1\r\n$3\r\n600\r\n$4\r\ndata"
+    );
     assert_eq!(client.ask("TTL h"), ":60");
 }
 
@@ -600,17 +708,32 @@ fn values_and_keys_that_are_too_large_are_refused_and_change_nothing() {
         vec![b"HSET", b"h", b"f", &large],
         vec![b"GET", &large],
     ] {
-        assert_eq!(client.ask_words(&words), refused, "{}", words[0].escape_ascii());
+        assert_eq!(
+            client.ask_words(&words),
+            refused,
+            "{}",
+            words[0].escape_ascii()
+        );
         assert!(client.memory_bytes() < 100_000);
     }
     assert_eq!(client.ask("GET a"), "$1\r\n1");
     let key = vec![b'k'; 70_000];
-    assert!(client.ask_words(&[b"SET", &key, b"1"]).starts_with("-ERR key is longer"));
+    assert!(
+        client
+            .ask_words(&[b"SET", &key, b"1"])
+            .starts_with("-ERR key is longer")
+    );
     assert_eq!(client.ask_words(&[b"GET", &key]), "$-1");
     let value = vec![b'y'; 600_000];
-    assert_eq!(client.ask_words(&[b"SET", b"b", &value, b"EX", b"100"]), "+OK");
+    assert_eq!(
+        client.ask_words(&[b"SET", b"b", &value, b"EX", b"100"]),
+        "+OK"
+    );
     assert_eq!(client.ask("TTL b"), ":100");
-    assert_eq!(client.ask_words(&[b"SET", b"b", &value[..500_000], b"KEEPTTL"]), "+OK");
+    assert_eq!(
+        client.ask_words(&[b"SET", b"b", &value[..500_000], b"KEEPTTL"]),
+        "+OK"
+    );
     assert_eq!(client.ask("TTL b"), ":100");
     assert_eq!(client.ask("STRLEN b"), ":500000");
     let old = client.ask_words(&[b"GETSET", b"b", &value]);
@@ -624,7 +747,9 @@ fn a_slow_reader_of_large_answers_holds_little_memory() {
         let key = format!("key:{number}");
         client.ask_words(&[b"SET", key.as_bytes(), &vec![b'0' + number; 30_000]]);
     }
-    let keys: Vec<String> = (0..2_000).map(|number| format!("key:{}", number % 50)).collect();
+    let keys: Vec<String> = (0..2_000)
+        .map(|number| format!("key:{}", number % 50))
+        .collect();
     let mut words = vec![&b"MGET"[..]];
     words.extend(keys.iter().map(String::as_bytes));
     let bytes = request(&words);
@@ -659,9 +784,18 @@ fn requests_that_break_the_protocol_end_the_session_after_its_answers() {
             &b"PING\r\n*1\r\n:1\r\nPING\r\n"[..],
             "+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n",
         ),
-        (b"*2147483648\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
-        (b"*1\r\n$536870913\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
-        (b"SET \"a\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n"),
+        (
+            b"*2147483648\r\n",
+            "-ERR Protocol error: invalid multibulk length\r\n",
+        ),
+        (
+            b"*1\r\n$536870913\r\n",
+            "-ERR Protocol error: invalid bulk length\r\n",
+        ),
+        (
+            b"SET \"a\r\n",
+            "-ERR Protocol error: unbalanced quotes in request\r\n",
+        ),
         (b"POST / HTTP/1.1\r\n", ""),
     ] {
         let mut client = TestClient::new();
@@ -673,7 +807,10 @@ fn requests_that_break_the_protocol_end_the_session_after_its_answers() {
     assert_eq!(client.send(b"*2147483647\r\n$4\r\nMGET\r\n"), b"");
     assert!(!client.is_closed && client.memory_bytes() < 1_000);
     let mut client = TestClient::new();
-    assert_eq!(client.send(b"\r\n*0\r\n*-1\r\nSET \"a b\" 'c'\r\nGET \"a b\"\r\n"), b"+OK\r\n$1\r\nc\r\n");
+    assert_eq!(
+        client.send(b"\r\n*0\r\n*-1\r\nSET \"a b\" 'c'\r\nGET \"a b\"\r\n"),
+        b"+OK\r\n$1\r\nc\r\n"
+    );
 }
 
 #[test]
@@ -681,6 +818,11 @@ fn commands_that_the_options_forbid_are_refused() {
     let settings = Settings::default().flush_enabled(false).dump_enabled(false);
     let mut client = TestClient::with(CacheOptions::default(), settings);
     for line in ["FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "RANDOMKEY"] {
-        assert!(client.ask(line).starts_with("-ERR this command is disabled"), "{line}");
+        assert!(
+            client
+                .ask(line)
+                .starts_with("-ERR this command is disabled"),
+            "{line}"
+        );
     }
 }

@@ -143,7 +143,10 @@ impl<'a, 'c> Call<'a, 'c> {
         match find_subcommand(self.spec.command, given) {
             None => self.error(texts::unknown_subcommand(self.spec.name, given)),
             Some(found) if !found.takes(self.arguments.len()) => {
-                self.error(texts::wrong_count(&format!("{}|{}", self.spec.name, found.name)));
+                self.error(texts::wrong_count(&format!(
+                    "{}|{}",
+                    self.spec.name, found.name
+                )));
             }
             Some(found) => return Some(found.name),
         }
@@ -198,16 +201,18 @@ impl<'a, 'c> Call<'a, 'c> {
         mut decide: impl FnMut(Option<&Item<'_>>) -> Result<(ComputeOp<'v>, R), Refusal>,
     ) -> Result<R, Refusal> {
         let mut decided = Err(texts::OUT_OF_MEMORY);
-        let computed = self.cache_for_write(key).compute(key, |old| match decide(old) {
-            Ok((op, result)) => {
-                decided = Ok(result);
-                op
-            }
-            Err(refusal) => {
-                decided = Err(refusal);
-                ComputeOp::Keep
-            }
-        });
+        let computed = self
+            .cache_for_write(key)
+            .compute(key, |old| match decide(old) {
+                Ok((op, result)) => {
+                    decided = Ok(result);
+                    op
+                }
+                Err(refusal) => {
+                    decided = Err(refusal);
+                    ComputeOp::Keep
+                }
+            });
         let status = match computed {
             ComputeResult::Kept | ComputeResult::Removed | ComputeResult::Touched => None,
             ComputeResult::Stored { .. } => Some("stored"),

@@ -41,7 +41,8 @@ impl RespSession {
                 protocol.push_verbatim(call.out(), lines.as_bytes());
             }
             Some("list") => self.client_list(call),
-            Some("no-evict" | "no-touch") => match call.argument(2).to_ascii_lowercase().as_slice() {
+            Some("no-evict" | "no-touch") => match call.argument(2).to_ascii_lowercase().as_slice()
+            {
                 b"on" | b"off" => call.ok(),
                 _ => call.error(texts::SYNTAX),
             },
@@ -119,19 +120,21 @@ fn client_lines(call: &Call<'_, '_>, is_wanted: impl Fn(u64) -> bool) -> String 
         };
         *lines += &line.with(number, &client);
     };
-    shared.server.describe_connections(&mut |number, name, value| {
-        if last.is_some_and(|last| last != number) {
-            finish(&mut lines, last.unwrap_or_default(), &line);
-            line = Line::default();
-        }
-        last = Some(number);
-        match name {
-            "addr" => line.address = without_kind(value).to_owned(),
-            "listen_addr" => line.listener = without_kind(value).to_owned(),
-            "secs_since_last_cmd" => line.idle_s = value.to_owned(),
-            _ => {}
-        }
-    });
+    shared
+        .server
+        .describe_connections(&mut |number, name, value| {
+            if last.is_some_and(|last| last != number) {
+                finish(&mut lines, last.unwrap_or_default(), &line);
+                line = Line::default();
+            }
+            last = Some(number);
+            match name {
+                "addr" => line.address = without_kind(value).to_owned(),
+                "listen_addr" => line.listener = without_kind(value).to_owned(),
+                "secs_since_last_cmd" => line.idle_s = value.to_owned(),
+                _ => {}
+            }
+        });
     // A session without a server has nobody who describes its connection.
     finish(&mut lines, last.unwrap_or(own), &line);
     lines
@@ -140,7 +143,10 @@ fn client_lines(call: &Call<'_, '_>, is_wanted: impl Fn(u64) -> bool) -> String 
 /// An address without the kind of its socket.
 fn without_kind(address: &str) -> &str {
     let kinds = ["tcp:", "tcp6:", "ucx:"];
-    kinds.iter().find_map(|kind| address.strip_prefix(kind)).unwrap_or(address)
+    kinds
+        .iter()
+        .find_map(|kind| address.strip_prefix(kind))
+        .unwrap_or(address)
 }
 
 /// What the server knows of a connection.

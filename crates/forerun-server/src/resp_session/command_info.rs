@@ -67,18 +67,23 @@ impl Call<'_, '_> {
                 match kind.to_ascii_lowercase().as_slice() {
                     b"module" => Box::new(|_| false),
                     b"aclcat" => Box::new(move |spec| {
-                        let is_named = |name: &String| name[1..].as_bytes().eq_ignore_ascii_case(value);
+                        let is_named =
+                            |name: &String| name[1..].as_bytes().eq_ignore_ascii_case(value);
                         categories(spec).iter().any(is_named)
                     }),
-                    b"pattern" => Box::new(move |spec| {
-                        glob::matches_any_case(value, spec.name.as_bytes())
-                    }),
+                    b"pattern" => {
+                        Box::new(move |spec| glob::matches_any_case(value, spec.name.as_bytes()))
+                    }
                     _ => return self.error(texts::SYNTAX),
                 }
             }
             _ => return self.error(texts::SYNTAX),
         };
-        let names: Vec<&str> = COMMANDS.iter().filter(|spec| is_listed(spec)).map(|spec| spec.name).collect();
+        let names: Vec<&str> = COMMANDS
+            .iter()
+            .filter(|spec| is_listed(spec))
+            .map(|spec| spec.name)
+            .collect();
         self.array(names.len());
         names.iter().for_each(|name| self.bulk(name.as_bytes()));
     }
@@ -113,7 +118,14 @@ fn categories(spec: &Spec) -> Vec<String> {
             names.push(name.to_owned());
         }
     }
-    names.push(if spec.flags.has(Flags::FAST) { "@fast" } else { "@slow" }.to_owned());
+    names.push(
+        if spec.flags.has(Flags::FAST) {
+            "@fast"
+        } else {
+            "@slow"
+        }
+        .to_owned(),
+    );
     names
 }
 
@@ -125,7 +137,12 @@ fn push_entry(spec: &Spec, protocol: RespVersion, out: &mut Vec<u8>) {
     reply::push_array(out, ENTRY_FIELDS);
     reply::push_bulk(out, spec.name.as_bytes());
     reply::push_integer(out, spec.arity);
-    let flags: Vec<String> = spec.flags.names().iter().map(|&name| name.to_owned()).collect();
+    let flags: Vec<String> = spec
+        .flags
+        .names()
+        .iter()
+        .map(|&name| name.to_owned())
+        .collect();
     names(out, &flags);
     let (first, last, step) = match spec.keys {
         Keys::At(first, last, step) => (first, last, step),
@@ -138,7 +155,10 @@ fn push_entry(spec: &Spec, protocol: RespVersion, out: &mut Vec<u8>) {
     // Tips and key specifications are for clients of clusters.
     reply::push_array(out, 0);
     reply::push_array(out, 0);
-    let subcommands: Vec<_> = SUBCOMMANDS.iter().filter(|one| one.of == spec.command).collect();
+    let subcommands: Vec<_> = SUBCOMMANDS
+        .iter()
+        .filter(|one| one.of == spec.command)
+        .collect();
     reply::push_array(out, subcommands.len());
     for one in subcommands {
         reply::push_array(out, ENTRY_FIELDS);

@@ -23,7 +23,10 @@ fn settings(shared: &Shared) -> Vec<(&'static str, String)> {
     vec![
         ("maxmemory", cache.memory_limit_bytes().to_string()),
         ("maxmemory-policy", policy(cache).to_owned()),
-        ("proto-max-bulk-len", cache.options().max_item_bytes.to_string()),
+        (
+            "proto-max-bulk-len",
+            cache.options().max_item_bytes.to_string(),
+        ),
         ("maxclients", reported.max_connections.to_string()),
         ("timeout", reported.idle_timeout_s.to_string()),
         ("port", reported.resp_port.to_string()),
@@ -49,9 +52,8 @@ impl Call<'_, '_> {
                 let patterns = &self.arguments[2..];
                 let mut found = settings(self.context.shared);
                 found.retain(|(name, _)| {
-                    let is_named = |pattern: &&[u8]| {
-                        glob::matches_any_case(pattern, name.as_bytes())
-                    };
+                    let is_named =
+                        |pattern: &&[u8]| glob::matches_any_case(pattern, name.as_bytes());
                     patterns.iter().any(is_named)
                 });
                 self.text_map(&found);
@@ -80,7 +82,8 @@ impl Call<'_, '_> {
                 let mut all = present.iter();
                 all.find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
             };
-            let is_present = value_of(pair[0]).is_some_and(|(_, value)| value.as_bytes() == pair[1]);
+            let is_present =
+                value_of(pair[0]).is_some_and(|(_, value)| value.as_bytes() == pair[1]);
             if !is_limit(pair[0]) && !is_present {
                 let mut text =
                     b"ERR Unknown option or number of arguments for CONFIG SET - '".to_vec();
@@ -90,7 +93,8 @@ impl Call<'_, '_> {
             }
         }
         for pair in pairs.filter(|pair| is_limit(pair[0])) {
-            let limit = memory_bytes(pair[1]).ok_or_else(|| "argument must be a memory value".to_owned());
+            let limit =
+                memory_bytes(pair[1]).ok_or_else(|| "argument must be a memory value".to_owned());
             let set = limit.and_then(|bytes| {
                 let set = self.context.cache.set_memory_limit(bytes);
                 set.map_err(|error| error.to_string())
@@ -107,7 +111,10 @@ impl Call<'_, '_> {
 
 /// A size with Redis' units: `1k` is 1,000 bytes, `1kb` 1,024.
 fn memory_bytes(text: &[u8]) -> Option<usize> {
-    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
     let factor = match unit.to_ascii_lowercase().as_slice() {
         b"" | b"b" => 1,
@@ -119,7 +126,11 @@ fn memory_bytes(text: &[u8]) -> Option<usize> {
         b"gb" => 1 << 30,
         _ => return None,
     };
-    std::str::from_utf8(digits).ok()?.parse::<usize>().ok()?.checked_mul(factor)
+    std::str::from_utf8(digits)
+        .ok()?
+        .parse::<usize>()
+        .ok()?
+        .checked_mul(factor)
 }
 
 #[cfg(test)]

@@ -44,8 +44,16 @@ impl TimeUnit {
 
     /// The time in milliseconds since 1970. `None`: it is beyond 2^63.
     fn unix_ms(self, number: i64, now_unix_ms: i64) -> Option<i64> {
-        let ms = if self.is_ms { number } else { number.checked_mul(1000)? };
-        if self.is_absolute { Some(ms) } else { ms.checked_add(now_unix_ms) }
+        let ms = if self.is_ms {
+            number
+        } else {
+            number.checked_mul(1000)?
+        };
+        if self.is_absolute {
+            Some(ms)
+        } else {
+            ms.checked_add(now_unix_ms)
+        }
     }
 }
 
@@ -58,7 +66,10 @@ const NAMES: [(&str, Refusal); 8] = [
     ("expire", "ERR invalid expire time in 'expire' command"),
     ("pexpire", "ERR invalid expire time in 'pexpire' command"),
     ("expireat", "ERR invalid expire time in 'expireat' command"),
-    ("pexpireat", "ERR invalid expire time in 'pexpireat' command"),
+    (
+        "pexpireat",
+        "ERR invalid expire time in 'pexpireat' command",
+    ),
 ];
 
 fn invalid(call: &Call<'_, '_>) -> Refusal {
@@ -109,10 +120,15 @@ impl Condition {
             }
         }
         match condition {
-            Condition { nx: true, xx, gt, lt } if xx || gt || lt => {
-                Err(texts::EXPIRE_NX.as_bytes().to_vec())
-            }
-            Condition { gt: true, lt: true, .. } => Err(texts::EXPIRE_GT_LT.as_bytes().to_vec()),
+            Condition {
+                nx: true,
+                xx,
+                gt,
+                lt,
+            } if xx || gt || lt => Err(texts::EXPIRE_NX.as_bytes().to_vec()),
+            Condition {
+                gt: true, lt: true, ..
+            } => Err(texts::EXPIRE_GT_LT.as_bytes().to_vec()),
             condition => Ok(condition),
         }
     }
@@ -173,9 +189,11 @@ impl Call<'_, '_> {
 
     /// `PERSIST key`.
     pub(super) fn persist(&mut self) -> Result<(), Refusal> {
-        let is_set = self.update(self.argument(1), |old| match old.and_then(Item::expiry_ms) {
-            Some(_) => Ok((ComputeOp::Expire(Expiry::Never), true)),
-            None => Ok((ComputeOp::Keep, false)),
+        let is_set = self.update(self.argument(1), |old| {
+            match old.and_then(Item::expiry_ms) {
+                Some(_) => Ok((ComputeOp::Expire(Expiry::Never), true)),
+                None => Ok((ComputeOp::Keep, false)),
+            }
         })?;
         self.count_touch(is_set);
         self.number(is_set.into());
@@ -230,7 +248,9 @@ mod tests {
     #[test]
     fn a_condition_compares_with_the_old_time_and_never_is_infinite() {
         let holds = |word: &str, old_ms| {
-            Condition::parse(&[word.as_bytes()]).expect(word).holds(old_ms, 100)
+            Condition::parse(&[word.as_bytes()])
+                .expect(word)
+                .holds(old_ms, 100)
         };
         for (word, never, earlier, same, later) in [
             ("NX", true, false, false, false),

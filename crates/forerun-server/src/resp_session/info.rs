@@ -12,7 +12,14 @@ use super::config_command::policy;
 
 /// Redis' sections. Those that have nothing to tell here are empty.
 const SECTIONS: [&str; 8] = [
-    "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "cluster",
+    "server",
+    "clients",
+    "memory",
+    "persistence",
+    "stats",
+    "replication",
+    "cpu",
+    "cluster",
 ];
 
 /// The text of an answer.
@@ -97,7 +104,10 @@ impl Call<'_, '_> {
         lines.put("process_id", std::process::id());
         lines.put("run_id", format_args!("{:040x}", shared.warm_up.token()));
         lines.put("tcp_port", shared.reported.resp_port);
-        lines.put("server_time_usec", shared.unix_now_ms().saturating_mul(1000));
+        lines.put(
+            "server_time_usec",
+            shared.unix_now_ms().saturating_mul(1000),
+        );
         lines.put("uptime_in_seconds", uptime_s);
         lines.put("uptime_in_days", uptime_s / (24 * 60 * 60));
         lines.put("io_threads_active", u8::from(shared.reported.threads > 1));

@@ -32,7 +32,8 @@ impl Call<'_, '_> {
     pub(super) fn flush(&mut self) -> Result<(), Refusal> {
         match self.arguments.get(1..).unwrap_or_default() {
             [] => {}
-            [word] if word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync") => {}
+            [word] if word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync") => {
+            }
             _ => return Err(texts::SYNTAX),
         }
         self.context.counters.cmd_flush.add(1);
@@ -199,7 +200,9 @@ fn encoding(item: &Item<'_>) -> &'static str {
         let hash = Hash::new(value);
         let is_short = |text: &[u8]| text.len() <= LIST_TEXT_BYTES_MAX;
         let is_list = hash.len() <= LIST_FIELDS_MAX
-            && hash.iter().all(|(field, value)| is_short(field) && is_short(value));
+            && hash
+                .iter()
+                .all(|(field, value)| is_short(field) && is_short(value));
         return if is_list { "listpack" } else { "hashtable" };
     }
     match value.len() {

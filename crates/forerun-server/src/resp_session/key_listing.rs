@@ -112,9 +112,8 @@ impl<'a> ScanOptions<'a> {
                 }
                 b"type" => {
                     let kinds = [ItemKind::String, ItemKind::Hash];
-                    let is_named = |kind: &ItemKind| {
-                        value.eq_ignore_ascii_case(type_name(*kind).as_bytes())
-                    };
+                    let is_named =
+                        |kind: &ItemKind| value.eq_ignore_ascii_case(type_name(*kind).as_bytes());
                     options.kind = Some(kinds.into_iter().find(is_named));
                 }
                 _ => return Err(texts::SYNTAX),
@@ -129,7 +128,9 @@ impl<'a> ScanOptions<'a> {
 
     fn is_wanted(&self, item: &Item<'_>) -> bool {
         self.kind.is_none_or(|kind| kind == Some(item.kind()))
-            && self.pattern.is_none_or(|pattern| glob::matches(pattern, item.key()))
+            && self
+                .pattern
+                .is_none_or(|pattern| glob::matches(pattern, item.key()))
     }
 }
 
@@ -140,12 +141,16 @@ impl Call<'_, '_> {
         let options = ScanOptions::parse(self.arguments.get(2..).unwrap_or_default())?;
         may_list(self, options.pattern.unwrap_or_default())?;
         let (mut keys, mut found) = (0, Vec::new());
-        let next = self.context.cache.pin().scan_keys(cursor, options.count, |item| {
-            if options.is_wanted(&item) {
-                keys += 1;
-                reply::push_bulk(&mut found, item.key());
-            }
-        });
+        let next = self
+            .context
+            .cache
+            .pin()
+            .scan_keys(cursor, options.count, |item| {
+                if options.is_wanted(&item) {
+                    keys += 1;
+                    reply::push_bulk(&mut found, item.key());
+                }
+            });
         self.array(2);
         self.bulk(next.to_string().as_bytes());
         self.array(keys);

@@ -68,7 +68,10 @@ impl Login {
 
     /// What the client has said.
     pub(super) fn client(&self) -> ClientName {
-        self.client.as_ref().map(NamedClient::get).unwrap_or_default()
+        self.client
+            .as_ref()
+            .map(NamedClient::get)
+            .unwrap_or_default()
     }
 
     /// Changes what the client has said.

@@ -21,6 +21,8 @@
 //! A session never keeps the bytes it was given. What it keeps of a request counts as memory of the
 //! connection ([`RespSession::memory_bytes`]).
 
+#[cfg(test)]
+mod answer_tests;
 mod call;
 mod client_command;
 mod command_info;
@@ -32,6 +34,8 @@ mod info;
 mod key_commands;
 mod key_listing;
 mod login;
+#[cfg(test)]
+mod model_tests;
 mod number_commands;
 mod read_answers;
 mod read_batch;
@@ -40,13 +44,9 @@ mod script_commands;
 mod server_commands;
 mod set_command;
 mod string_commands;
-mod transaction;
-#[cfg(test)]
-mod answer_tests;
-#[cfg(test)]
-mod model_tests;
 #[cfg(test)]
 mod test_client;
+mod transaction;
 
 use std::mem;
 
@@ -226,9 +226,7 @@ impl RespSession {
     ) -> Step {
         match mem::take(&mut self.state) {
             State::Command => self.command(bytes, at, worker, context, scratch),
-            State::Partial(partial) => {
-                self.partial(partial, bytes, at, worker, context, scratch)
-            }
+            State::Partial(partial) => self.partial(partial, bytes, at, worker, context, scratch),
             State::Owned(arguments) => self.owned(arguments, worker, context, scratch),
             State::Keys(mut listing) => {
                 let _turn = worker.turn();
@@ -269,7 +267,14 @@ impl RespSession {
         } else {
             let _turn = worker.turn();
             self.login.meet(self.protocol, context);
-            answer(&batch, self.protocol, Until::Full, &mut self.chunk, context, scratch)
+            answer(
+                &batch,
+                self.protocol,
+                Until::Full,
+                &mut self.chunk,
+                context,
+                scratch,
+            )
         };
         self.count_commands(&batch, context);
         batch.recycle(scratch);
@@ -352,9 +357,7 @@ impl RespSession {
             Ok((taken, done)) => {
                 *at += taken;
                 match done {
-                    Some(arguments) => {
-                        self.owned(Box::new(arguments), worker, context, scratch)
-                    }
+                    Some(arguments) => self.owned(Box::new(arguments), worker, context, scratch),
                     None => {
                         self.state = State::Partial(partial);
                         Step::More
@@ -390,7 +393,14 @@ impl RespSession {
         let stop = if is_lookup {
             let _turn = worker.turn();
             self.login.meet(self.protocol, context);
-            answer(&batch, self.protocol, Until::Full, &mut self.chunk, context, scratch)
+            answer(
+                &batch,
+                self.protocol,
+                Until::Full,
+                &mut self.chunk,
+                context,
+                scratch,
+            )
         } else {
             None
         };

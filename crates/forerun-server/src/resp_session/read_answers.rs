@@ -57,7 +57,12 @@ pub(super) fn answer(
         Until::Bytes(bytes_max) => context.out.memory_bytes() > bytes_max,
     };
     'spans: for span in &batch.spans {
-        let stop_at = |answered| Some(Stop { start: span.start, answered });
+        let stop_at = |answered| {
+            Some(Stop {
+                start: span.start,
+                answered,
+            })
+        };
         let mut look_up = |context: &mut CommandContext<'_>| {
             let (key, item) = lookups.next();
             context.count_prefix(key, item.is_some());
@@ -73,8 +78,7 @@ pub(super) fn answer(
         match span.answer {
             Answer::Pong => context.push(reply::PONG),
             Answer::Echo => {
-                let (text, rest) = fields.split_first().unwrap_or((&&[][..], &[]));
-                fields = rest;
+                let text = next_of(&mut fields);
                 reply::push_bulk(context.out.bytes_mut(), text);
             }
             Answer::Key(command) => {
@@ -83,8 +87,7 @@ pub(super) fn answer(
             }
             Answer::Field(command) => {
                 let item = look_up(context);
-                let (field, rest) = fields.split_first().unwrap_or((&&[][..], &[]));
-                fields = rest;
+                let field = next_of(&mut fields);
                 push_field(command, item, field, protocol, context);
             }
             Answer::Fields(count) => {
@@ -112,7 +115,9 @@ pub(super) fn answer(
                         break 'spans;
                     }
                     match look_up(context) {
-                        Some(item) if item.kind() == ItemKind::String => push_string(&item, context),
+                        Some(item) if item.kind() == ItemKind::String => {
+                            push_string(&item, context)
+                        }
                         _ => protocol.push_nil(context.out.bytes_mut()),
                     }
                 }
@@ -131,6 +136,15 @@ pub(super) fn answer(
         counters.get_misses.add(asked - hits);
     }
     stop
+}
+
+/// Takes the next field. There is one for each part that needs it.
+fn next_of<'a>(fields: &mut &[&'a [u8]]) -> &'a [u8] {
+    let (first, rest) = fields
+        .split_first()
+        .map_or((&[][..], &[][..]), |(first, rest)| (*first, rest));
+    *fields = rest;
+    first
 }
 
 /// Appends a value. A large one is shared with the cache.
@@ -213,7 +227,14 @@ fn push_hash(command: Command, bytes: Option<&[u8]>, protocol: RespVersion, out:
         _ => {
             reply::push_array(out, hash.len());
             for (field, value) in hash.iter() {
-                reply::push_bulk(out, if command == Command::Hkeys { field } else { value });
+                reply::push_bulk(
+                    out,
+                    if command == Command::Hkeys {
+                        field
+                    } else {
+                        value
+                    },
+                );
             }
         }
     }
@@ -269,7 +290,13 @@ fn range_of(value: &[u8], start: i64, end: i64) -> &[u8] {
     if start < 0 && end < 0 && start > end {
         return &[];
     }
-    let from_end = |at: i64| if at < 0 { at.saturating_add(len).max(0) } else { at };
+    let from_end = |at: i64| {
+        if at < 0 {
+            at.saturating_add(len).max(0)
+        } else {
+            at
+        }
+    };
     let (start, end) = (from_end(start), from_end(end).min(len - 1));
     if start > end || len == 0 {
         return &[];

@@ -186,7 +186,12 @@ mod tests {
             let mut batch = Batch::new(&mut RespScratch::default());
             let joins = batch.push(spec, &arguments, 0, 0);
             let is_text = matches!(spec.command, Command::Ping | Command::Echo);
-            assert_eq!(joins, spec.flags.has(Flags::LOOKUP) || is_text, "{}", spec.name);
+            assert_eq!(
+                joins,
+                spec.flags.has(Flags::LOOKUP) || is_text,
+                "{}",
+                spec.name
+            );
             assert!(!(joins && spec.flags.has(Flags::WRITE)));
         }
     }
@@ -202,7 +207,16 @@ mod tests {
         assert_eq!(bytes.len() - end, 20);
         assert_eq!(batch.keys, [b"a", b"b", b"c"]);
         assert_eq!(arguments, [&b"del"[..], b"a"]);
-        let strings = Answer::Strings { count: 2, answered: 0 };
-        assert_eq!(batch.spans[1], Span { start: 22, answer: strings });
+        let strings = Answer::Strings {
+            count: 2,
+            answered: 0,
+        };
+        assert_eq!(
+            batch.spans[1],
+            Span {
+                start: 22,
+                answer: strings
+            }
+        );
     }
 }

@@ -166,7 +166,10 @@ impl RespSession {
             }
             Command::Client => self.client_command(&mut call),
             Command::Acl => self.login.acl(&mut call),
-            Command::Multi | Command::Exec | Command::Discard | Command::Watch
+            Command::Multi
+            | Command::Exec
+            | Command::Discard
+            | Command::Watch
             | Command::Unwatch => return self.transaction_command(call, scratch),
             Command::Keys => match Listing::new(&mut call) {
                 Some(listing) => self.state = State::Keys(Box::new(listing)),
@@ -183,7 +186,14 @@ impl RespSession {
         let is_lookup = batch.push(call.spec, call.arguments, 0, 0);
         if is_lookup {
             let (until, protocol) = (Until::Bytes(HIDDEN_BYTES_MAX), call.protocol);
-            answer(&batch, protocol, until, &mut self.chunk, call.context, scratch);
+            answer(
+                &batch,
+                protocol,
+                until,
+                &mut self.chunk,
+                call.context,
+                scratch,
+            );
         }
         batch.recycle(scratch);
         is_lookup
@@ -218,5 +228,7 @@ impl RespSession {
 /// Whether no other worker may execute a command meanwhile.
 fn runs_alone(call: &Call<'_, '_>) -> bool {
     let spec: &Spec = call.spec;
-    spec.flags.has(Flags::ALONE) || script_commands::runs_alone(call) || set_command::runs_alone(call)
+    spec.flags.has(Flags::ALONE)
+        || script_commands::runs_alone(call)
+        || set_command::runs_alone(call)
 }

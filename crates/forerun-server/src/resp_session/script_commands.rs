@@ -26,7 +26,9 @@ impl<'a> Invocation<'a> {
         let count = call.integer(2)?;
         let rest = call.arguments.get(3..).unwrap_or_default();
         let count = usize::try_from(count).map_err(|_| texts::NUMKEYS_NEGATIVE)?;
-        let (keys, arguments) = rest.split_at_checked(count).ok_or(texts::NUMKEYS_TOO_MANY)?;
+        let (keys, arguments) = rest
+            .split_at_checked(count)
+            .ok_or(texts::NUMKEYS_TOO_MANY)?;
         Ok(Invocation { keys, arguments })
     }
 }
@@ -69,7 +71,11 @@ impl<'a> Call<'a, '_> {
                 self.number(number);
             }
             Script::CompareExpire { in_ms } => {
-                let unit = if in_ms { TimeUnit::MS } else { TimeUnit::SECONDS };
+                let unit = if in_ms {
+                    TimeUnit::MS
+                } else {
+                    TimeUnit::SECONDS
+                };
                 let expiry = match parse_i64(arguments[1]) {
                     // As with EXPIRE, the key goes.
                     Some(..=0) => Expiry::AtMs(0),
@@ -129,7 +135,11 @@ impl<'a> Call<'a, '_> {
         let is_added = arguments[2] == b"0";
         let is_set = self.expire_if_equal(key, arguments[0], |expires_ms| {
             // A lock without a time stays as it is.
-            let from_ms = if is_added { expires_ms? } else { expires_ms.and(Some(now_ms))? };
+            let from_ms = if is_added {
+                expires_ms?
+            } else {
+                expires_ms.and(Some(now_ms))?
+            };
             Some(Expiry::AtMs(from_ms.saturating_add_signed(more_ms)))
         })?;
         self.number(is_set.into());
@@ -146,7 +156,9 @@ impl<'a> Call<'a, '_> {
     ) -> Result<bool, Refusal> {
         let is_set = self.update(key, |old| {
             let is_equal = string_of(old)? == Some(value);
-            let expiry = old.filter(|_| is_equal).and_then(|old| expiry(old.expiry_ms()));
+            let expiry = old
+                .filter(|_| is_equal)
+                .and_then(|old| expiry(old.expiry_ms()));
             Ok(match expiry {
                 Some(expiry) => (ComputeOp::Expire(expiry), true),
                 None => (ComputeOp::Keep, false),

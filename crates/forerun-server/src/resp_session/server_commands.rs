@@ -1,8 +1,8 @@
 //! Commands about the server that have short answers.
 
+use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
 use crate::resp::reply;
-use crate::resp::error_texts as texts;
 
 use super::call::Call;
 

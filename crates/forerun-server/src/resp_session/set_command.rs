@@ -193,7 +193,9 @@ impl<'a> Call<'a, '_> {
         self.check_pairs()?;
         let pairs = self.arguments[1..].chunks_exact(2);
         // A warm-up learns of the writes before the items are looked at.
-        pairs.clone().for_each(|pair| _ = self.cache_for_write(pair[0]));
+        pairs
+            .clone()
+            .for_each(|pair| _ = self.cache_for_write(pair[0]));
         let exists = {
             let guard = self.context.cache.pin();
             pairs.clone().any(|pair| guard.peek(pair[0]).is_some())
@@ -215,7 +217,12 @@ impl<'a> Call<'a, '_> {
 
     fn store_pairs(&mut self) -> Result<(), Refusal> {
         for pair in self.arguments[1..].chunks_exact(2) {
-            self.store(pair[0], StoreValue::Bytes(pair[1]), Expiry::Never, StoreMode::Set)?;
+            self.store(
+                pair[0],
+                StoreValue::Bytes(pair[1]),
+                Expiry::Never,
+                StoreMode::Set,
+            )?;
         }
         Ok(())
     }
@@ -274,7 +281,10 @@ impl<'a> Call<'a, '_> {
                         return Ok((ComputeOp::Keep, (false, before)));
                     }
                     let expiry = options.expiry.over(old);
-                    let put = ComputePut { expiry, ..ComputePut::new(value) };
+                    let put = ComputePut {
+                        expiry,
+                        ..ComputePut::new(value)
+                    };
                     Ok((ComputeOp::Put(put), (true, before)))
                 })?
             }

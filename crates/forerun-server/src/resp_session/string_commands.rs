@@ -40,7 +40,8 @@ impl Call<'_, '_> {
         let value = self.argument(3);
         let offset = usize::try_from(self.integer(2)?).map_err(|_| texts::OFFSET_RANGE)?;
         let end = offset.saturating_add(value.len());
-        let is_too_large = end > BULK_BYTES_MAX || end > self.context.cache.options().max_item_bytes;
+        let is_too_large =
+            end > BULK_BYTES_MAX || end > self.context.cache.options().max_item_bytes;
         if is_too_large && !value.is_empty() {
             return Err(texts::STRING_TOO_LARGE);
         }

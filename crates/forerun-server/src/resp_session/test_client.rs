@@ -60,7 +60,9 @@ impl TestClient {
         for piece in bytes.chunks(piece.max(1)) {
             self.input.extend(piece);
             loop {
-                let next = self.session.receive(&mut self.input, &mut self.output, &mut self.context);
+                let next =
+                    self.session
+                        .receive(&mut self.input, &mut self.output, &mut self.context);
                 self.is_closed |= next == SessionState::Closed;
                 let is_over = next != SessionState::OutputFull;
                 self.read(&mut answer, if is_over { usize::MAX } else { step });
@@ -87,7 +89,8 @@ impl TestClient {
     pub(super) fn ask_words(&mut self, words: &[&[u8]]) -> String {
         let answer = self.send(&request(words));
         let text = String::from_utf8_lossy(&answer).into_owned();
-        text.strip_suffix("\r\n").map_or(text.clone(), str::to_owned)
+        text.strip_suffix("\r\n")
+            .map_or(text.clone(), str::to_owned)
     }
 
     /// Memory that the session holds.

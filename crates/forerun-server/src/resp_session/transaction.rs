@@ -79,7 +79,9 @@ impl Watched {
     }
 
     fn has_changed(&self, cache: &Cache) -> bool {
-        self.keys.iter().any(|(key, watched)| version(cache, key) != *watched)
+        self.keys
+            .iter()
+            .any(|(key, watched)| version(cache, key) != *watched)
     }
 
     pub(super) fn clear(&mut self) {
@@ -217,7 +219,14 @@ impl RespSession {
             None
         } else {
             let until = Until::Bytes(EXEC_BYTES_MAX);
-            answer(&batch, self.protocol, until, &mut self.chunk, context, scratch)
+            answer(
+                &batch,
+                self.protocol,
+                until,
+                &mut self.chunk,
+                context,
+                scratch,
+            )
         };
         batch.recycle(scratch);
         stop.is_none().then_some(taken)
@@ -247,7 +256,9 @@ mod tests {
         assert!(!changes(&|| _ = cache.get("a")));
         assert!(!changes(&|| _ = cache.set("other", "2")));
         assert!(changes(&|| _ = cache.set("a", "1")));
-        assert!(changes(&|| _ = cache.touch("a", Expiry::At(cache.now() + 9))));
+        assert!(changes(
+            &|| _ = cache.touch("a", Expiry::At(cache.now() + 9))
+        ));
         assert!(changes(&|| _ = cache.delete("a")));
         assert!(changes(&|| _ = cache.set("missing", "2")));
         assert!(changes(&|| cache.flush_all(cache.now())));

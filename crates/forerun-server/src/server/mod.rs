@@ -217,7 +217,11 @@ impl Server {
         }
         Ok(Server {
             addresses,
-            protocols: options.listen.iter().map(|listen| listen.protocol).collect(),
+            protocols: options
+                .listen
+                .iter()
+                .map(|listen| listen.protocol)
+                .collect(),
             shared,
             handle,
             metrics: metrics.map(ProcessBound::new),

@@ -98,7 +98,12 @@ fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     let Ok(cache) = Cache::new(options) else {
         return Vec::new();
     };
-    for (key, len) in [(&b"a"[..], 1), (b"b", 100), (b"big", 30_000), (b"huge", 300_000)] {
+    for (key, len) in [
+        (&b"a"[..], 1),
+        (b"b", 100),
+        (b"big", 30_000),
+        (b"huge", 300_000),
+    ] {
         let _ = cache.store(Store::set(key, vec![b'1'; len].as_slice()));
     }
     let settings = Settings::default();
@@ -109,14 +114,20 @@ fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     let mut rest = stream;
     let mut cuts = cuts.iter().cycle();
     while !rest.is_empty() {
-        let len = cuts.next().map_or(rest.len(), |&cut| usize::from(cut) * 3 + 1);
+        let len = cuts
+            .next()
+            .map_or(rest.len(), |&cut| usize::from(cut) * 3 + 1);
         let (piece, behind) = rest.split_at(len.min(rest.len()));
         rest = behind;
         for piece in piece.chunks(16 << 10) {
             input.extend(piece);
             loop {
                 let next = session.receive(&mut input, &mut output, &mut context);
-                assert!(output.len() < OUTPUT_BYTES_MAX, "the output holds {}", output.len());
+                assert!(
+                    output.len() < OUTPUT_BYTES_MAX,
+                    "the output holds {}",
+                    output.len()
+                );
                 if next == SessionState::Closed {
                     read(&mut output, &mut answers, usize::MAX);
                     return answers;
@@ -128,9 +139,15 @@ fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
             }
             read(&mut output, &mut answers, step);
             let waiting = input.bytes().len();
-            assert!(waiting < crate::input::LINE_BYTES_MAX, "{waiting} bytes stay in the input");
+            assert!(
+                waiting < crate::input::LINE_BYTES_MAX,
+                "{waiting} bytes stay in the input"
+            );
             let memory = session.memory_bytes();
-            assert!(memory < 8 * stream.len() + (1 << 20), "the session holds {memory} bytes");
+            assert!(
+                memory < 8 * stream.len() + (1 << 20),
+                "the session holds {memory} bytes"
+            );
         }
     }
     session.end(&mut input);
@@ -160,7 +177,8 @@ mod tests {
     fn request() -> impl Strategy<Value = Vec<u8>> {
         proptest::collection::vec(prop_oneof![9 => any::<u8>(), 1 => Just(0xfd)], 8).prop_flat_map(
             |words| {
-                (0_u8..6).prop_map(move |count| [&[0xff, count], &words[..=usize::from(count)]].concat())
+                (0_u8..6)
+                    .prop_map(move |count| [&[0xff, count], &words[..=usize::from(count)]].concat())
             },
         )
     }

@@ -278,9 +278,7 @@ impl<K: Carrier> Connection<K> {
             0
         };
         BufferMemory {
-            input_bytes: self.input.memory_bytes()
-                + self.session.memory_bytes()
-                + received_bytes,
+            input_bytes: self.input.memory_bytes() + self.session.memory_bytes() + received_bytes,
             output_bytes: self.output.memory_bytes() + tls_bytes + unsent_bytes,
         }
     }
