@@ -195,9 +195,13 @@ fn resp_has_a_listener_of_its_own() {
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
     };
-    stream.write_all(b"GET town\r\nQUIT\r\n").expect("it is sent");
+    stream
+        .write_all(b"GET town\r\nQUIT\r\n")
+        .expect("it is sent");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers and closes");
+    stream
+        .read_to_string(&mut answer)
+        .expect("it answers and closes");
     assert_eq!(answer, "$4\r\nBern\r\n+OK\r\n");
     server.end("-TERM");
 }

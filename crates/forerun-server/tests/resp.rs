@@ -66,7 +66,11 @@ fn answer_line(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     while !text.ends_with(b"\r\n") {
         let mut byte = [0];
-        assert_eq!(stream.read(&mut byte).expect("an answer"), 1, "closed after {text:?}");
+        assert_eq!(
+            stream.read(&mut byte).expect("an answer"),
+            1,
+            "closed after {text:?}"
+        );
         text.push(byte[0]);
     }
     String::from_utf8_lossy(&text[..text.len() - 2]).into_owned()
@@ -87,12 +91,27 @@ fn both_protocols_have_one_cache() {
     let server = start(options());
     let (mut memcached, mut resp) = (test_server::connect(&server), connect(&server));
     ask(&mut memcached, "set a 7 0 5\r\nhello\r\n", "STORED\r\n");
-    ask(&mut resp, "*2\r\n$3\r\nGET\r\n$1\r\na\r\n", "$5\r\nhello\r\n");
+    ask(
+        &mut resp,
+        "*2\r\n$3\r\nGET\r\n$1\r\na\r\n",
+        "$5\r\nhello\r\n",
+    );
     ask(&mut resp, "SET b world EX 100\r\n", "+OK\r\n");
-    ask(&mut memcached, "get a b\r\n", "VALUE a 7 5\r\nhello\r\nVALUE b 0 5\r\nworld\r\nEND\r\n");
+    ask(
+        &mut memcached,
+        "get a b\r\n",
+        "VALUE a 7 5\r\nhello\r\nVALUE b 0 5\r\nworld\r\nEND\r\n",
+    );
     ask(&mut resp, "APPEND a !\r\n", ":6\r\n");
-    ask(&mut memcached, "get a\r\n", "VALUE a 7 6\r\nhello!\r\nEND\r\n");
-    assert_eq!(line(&mut resp, "FOO"), "-ERR unknown command 'FOO', with args beginning with: ");
+    ask(
+        &mut memcached,
+        "get a\r\n",
+        "VALUE a 7 6\r\nhello!\r\nEND\r\n",
+    );
+    assert_eq!(
+        line(&mut resp, "FOO"),
+        "-ERR unknown command 'FOO', with args beginning with: "
+    );
     assert_eq!(stat(&mut memcached, "cmd_resp"), "4");
     assert_eq!(stat(&mut memcached, "resp_errors"), "1");
 }
@@ -101,7 +120,11 @@ fn both_protocols_have_one_cache() {
 fn a_value_expires_to_the_millisecond() {
     let server = start(options());
     let mut client = connect(&server);
-    ask(&mut client, "SET a 1 PX 300\r\nGET a\r\n", "+OK\r\n$1\r\n1\r\n");
+    ask(
+        &mut client,
+        "SET a 1 PX 300\r\nGET a\r\n",
+        "+OK\r\n$1\r\n1\r\n",
+    );
     thread::sleep(Duration::from_millis(320));
     ask(&mut client, "GET a\r\n", "$-1\r\n");
 }
@@ -114,7 +137,10 @@ fn users_log_in() {
     let server = start(options().auth_file(users));
     let mut client = connect(&server);
     for refused in ["PING", "GET a", "MULTI", "CLIENT ID"] {
-        assert_eq!(line(&mut client, refused), "-NOAUTH Authentication required.");
+        assert_eq!(
+            line(&mut client, refused),
+            "-NOAUTH Authentication required."
+        );
     }
     assert!(line(&mut client, "HELLO 3").starts_with("-NOAUTH HELLO must be called"));
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
@@ -123,16 +149,27 @@ fn users_log_in() {
     assert_eq!(line(&mut client, "AUTH open"), "+OK");
     assert_eq!(bulk(&mut client, "ACL WHOAMI").as_deref(), Some("default"));
     assert_eq!(line(&mut client, "RESET"), "+RESET");
-    assert_eq!(line(&mut client, "PING"), "-NOAUTH Authentication required.");
+    assert_eq!(
+        line(&mut client, "PING"),
+        "-NOAUTH Authentication required."
+    );
     assert_eq!(line(&mut client, "AUTH alice s3cret"), "+OK");
     assert_eq!(bulk(&mut client, "ACL WHOAMI").as_deref(), Some("alice"));
     let mut client = connect(&server);
     client.write_all(b"*11\r\n").expect("it is sent");
-    expect(&mut client, "-ERR Protocol error: unauthenticated multibulk length\r\n");
+    expect(
+        &mut client,
+        "-ERR Protocol error: unauthenticated multibulk length\r\n",
+    );
     assert!(rest(&mut client).is_empty());
     let mut client = connect(&server);
-    client.write_all(b"*2\r\n$4\r\nAUTH\r\n$16385\r\n").expect("it is sent");
-    expect(&mut client, "-ERR Protocol error: unauthenticated bulk length\r\n");
+    client
+        .write_all(b"*2\r\n$4\r\nAUTH\r\n$16385\r\n")
+        .expect("it is sent");
+    expect(
+        &mut client,
+        "-ERR Protocol error: unauthenticated bulk length\r\n",
+    );
 }
 
 #[test]
@@ -214,7 +251,11 @@ fn nobody_sees_a_part_of_a_transaction() {
                 for round in 0..ROUNDS {
                     let value = format!("{writer}:{round}");
                     let text = format!("MULTI\r\nSET a {value}\r\nSET b {value}\r\nEXEC\r\n");
-                    ask(&mut client, &text, "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n+OK\r\n");
+                    ask(
+                        &mut client,
+                        &text,
+                        "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n+OK\r\n",
+                    );
                 }
             });
         }
@@ -264,7 +305,10 @@ fn a_lock_has_one_owner_at_a_time() {
             });
         }
     });
-    assert_eq!(bulk(&mut connect(&server), "GET number").as_deref(), Some("150"));
+    assert_eq!(
+        bulk(&mut connect(&server), "GET number").as_deref(),
+        Some("150")
+    );
 }
 
 #[test]
@@ -281,7 +325,9 @@ fn a_large_value_in_pieces_is_stored_and_a_broken_one_leaves_nothing() {
     let mut broken = connect(&server);
     broken.write_all(&bytes[..500_000]).expect("it is sent");
     let cache = server.shared().cache();
-    until("the value takes memory", || cache.stats().buffer_bytes > 400_000);
+    until("the value takes memory", || {
+        cache.stats().buffer_bytes > 400_000
+    });
     drop(broken);
     until("its memory is free", || cache.stats().buffer_bytes == 0);
     assert_eq!(line(&mut client, "STRLEN a"), ":900000");
@@ -292,7 +338,9 @@ fn a_request_without_end_is_cut_off_at_the_limit_of_buffers() {
     let server = start(options().buffer_limit_bytes(Some(1 << 20)));
     let mut client = connect(&server);
     let mut other = connect(&server);
-    client.write_all(b"*2147483647\r\n$4\r\nMSET\r\n").expect("it is sent");
+    client
+        .write_all(b"*2147483647\r\n$4\r\nMSET\r\n")
+        .expect("it is sent");
     let piece = request(&[&[b'x'; 1_000]; 50])[5..].to_vec();
     // The server closes the connection long before all of this is sent.
     let is_closed = (0..10_000).any(|_| client.write_all(&piece).is_err());
@@ -307,13 +355,17 @@ fn slow_readers_of_large_answers_hold_little_memory() {
     let server = start(options());
     let mut client = connect(&server);
     let value = vec![b'v'; 60_000];
-    client.write_all(&request(&[b"SET", b"a", &value])).expect("it is sent");
+    client
+        .write_all(&request(&[b"SET", b"a", &value]))
+        .expect("it is sent");
     assert_eq!(answer_line(&mut client), "+OK");
     let words = [&[&b"MGET"[..]], &[&b"a"[..]; 2_000][..]].concat();
     client.write_all(&request(&words)).expect("it is sent");
     let mut memcached = test_server::connect(&server);
     thread::sleep(Duration::from_millis(200));
-    let held: u64 = stat(&mut memcached, "response_obj_bytes").parse().expect("a number");
+    let held: u64 = stat(&mut memcached, "response_obj_bytes")
+        .parse()
+        .expect("a number");
     assert!(held < 1 << 20, "{held}");
     let mut total = 0;
     let mut piece = vec![0; 1 << 20];

@@ -15,7 +15,8 @@ pub(crate) const EXPIRE_GT_LT: &str = "ERR GT and LT options at the same time ar
 pub(crate) const EXPIRE_NX: &str =
     "ERR NX and XX, GT or LT options at the same time are not compatible";
 pub(crate) const DISABLED: &str = "ERR this command is disabled by the server's options";
-pub(crate) const FREQ_NOT_TRACKED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
+pub(crate) const FREQ_NOT_TRACKED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
+     that \
      when switching between policies at runtime LRU and LFU data will take some time to adjust.";
 pub(crate) const HASH_NOT_FLOAT: &str = "ERR hash value is not a float";
 pub(crate) const HASH_NOT_INTEGER: &str = "ERR hash value is not an integer";
@@ -25,7 +26,8 @@ pub(crate) const KEY_TOO_LONG: &str = "ERR key is longer than this server's limi
 pub(crate) const MULTI_NESTED: &str = "ERR MULTI calls can not be nested";
 pub(crate) const NAN_OR_INFINITY: &str = "ERR increment would produce NaN or Infinity";
 pub(crate) const NO_AUTH: &str = "NOAUTH Authentication required.";
-pub(crate) const NO_AUTH_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+pub(crate) const NO_AUTH_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+     <proto> \
      AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
      version at the same time";
 pub(crate) const NO_PROTO: &str = "NOPROTO unsupported protocol version";

@@ -186,7 +186,8 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read(bytes in any::<Vec<u8>>()) {
-            let total: usize = Hash::new(&bytes).iter().map(|(field, value)| field.len() + value.len()).sum();
+            let pairs = Hash::new(&bytes).iter();
+            let total: usize = pairs.map(|(field, value)| field.len() + value.len()).sum();
             prop_assert!(total <= bytes.len());
         }
     }

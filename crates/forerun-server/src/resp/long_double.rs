@@ -38,8 +38,8 @@ const ZERO: LongDouble = LongDouble {
 
 impl LongDouble {
     /// Parses a decimal or hexadecimal number, or infinity, with an optional sign and exponent. No
-    /// space may surround it. A number that is too large or too small for the format is refused, and
-    /// so is NaN.
+    /// space may surround it. A number that is too large or too small for the format is refused,
+    /// and so is NaN.
     pub(crate) fn parse(text: &[u8]) -> Option<LongDouble> {
         if text.len() > TEXT_BYTES_MAX {
             return None;

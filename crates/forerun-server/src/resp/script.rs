@@ -90,7 +90,8 @@ fn templates() -> Vec<(String, Script)> {
             Script::RedlockAcquire,
         ),
         (
-            "for i, key in ipairs(KEYS) do if redis.call('get', key) ~= ARGV[1] then return 0 end end \
+            "for i, key in ipairs(KEYS) do if redis.call('get', key) ~= ARGV[1] then return 0 end \
+             end \
              for i, key in ipairs(KEYS) do redis.call('set', key, ARGV[1], 'PX', ARGV[2]) end \
              return #KEYS"
                 .to_owned(),
@@ -119,7 +120,8 @@ fn templates() -> Vec<(String, Script)> {
     for set in ["hset", "hmset"] {
         all.push((
             format!(
-                "redis.call('{set}', KEYS[1], 'absexp', ARGV[1], 'sldexp', ARGV[2], 'data', ARGV[4]) \
+                "redis.call('{set}', KEYS[1], 'absexp', ARGV[1], 'sldexp', ARGV[2], 'data', \
+                 ARGV[4]) \
                  if ARGV[3] ~= '-1' then redis.call('expire', KEYS[1], ARGV[3]) end return 1"
             ),
             Script::SetExpiringHash,
@@ -237,20 +239,24 @@ mod tests {
         let release = Some(Script::CompareDelete { if_missing: 0 });
         for (script, expected) in [
             (
-                "if redis.call(\"get\",KEYS[1]) == ARGV[1] then\n    return redis.call(\"del\",KEYS[1])\n\
+                "if redis.call(\"get\",KEYS[1]) == ARGV[1] then\n    \
+                 return redis.call(\"del\",KEYS[1])\n\
                  else\n    return 0\nend",
                 release,
             ),
             (
-                "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0",
+                "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+                 return redis.call('DEL', KEYS[1]) end return 0",
                 release,
             ),
             (
-                "if (redis.call('get', KEYS[1]) == ARGV[1]) then return redis.call('expire', KEYS[1], ARGV[2]) else return 0 end",
+                "if (redis.call('get', KEYS[1]) == ARGV[1]) then \
+                 return redis.call('expire', KEYS[1], ARGV[2]) else return 0 end",
                 Some(Script::CompareExpire { in_ms: false }),
             ),
             (
-                "return redis.call('exists',KEYS[1])<1 and redis.call('setex',KEYS[1],ARGV[2],ARGV[1])",
+                "return redis.call('exists',KEYS[1])<1 and \
+                 redis.call('setex',KEYS[1],ARGV[2],ARGV[1])",
                 Some(Script::Add),
             ),
             (
@@ -262,7 +268,8 @@ mod tests {
             ("return 1", None),
             ("", None),
             (
-                "if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[2]) else return 0 end",
+                "if redis.call('get',KEYS[1]) == ARGV[1] then \
+                 return redis.call('del',KEYS[2]) else return 0 end",
                 None,
             ),
         ] {

@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn two_forms_of_a_script_are_the_same() {
-        let first = b"local token = redis.call('get', KEYS[1]) -- owner\nif (token ~= ARGV[1]) then return 0 end";
+        let first = b"local token = redis.call('get', KEYS[1]) -- owner\n\
+            if (token ~= ARGV[1]) then return 0 end";
         let second =
             b"--[[ mine ]] local x=redis.pcall(\"GET\",KEYS[1]);if x~=ARGV[1] then return 0 end;";
         assert_eq!(plain_form(first), plain_form(second));

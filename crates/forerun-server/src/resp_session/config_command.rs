@@ -68,8 +68,8 @@ impl Call<'_, '_> {
         }
     }
 
-    /// `CONFIG SET name value …`. The memory limit can be changed; any other setting only to what it
-    /// is.
+    /// `CONFIG SET name value …`. The memory limit can be changed; any other setting only to what
+    /// it is.
     fn config_set(&mut self) {
         let pairs = self.arguments[2..].chunks_exact(2);
         if !pairs.remainder().is_empty() {

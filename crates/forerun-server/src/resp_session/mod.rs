@@ -10,7 +10,7 @@
 //!               └─► Keys       KEYS, one part of the index after another
 //! ```
 //!
-//! - `read_batch.rs`, `read_answers.rs` lookups; `request.rs` one request, from its login to its end
+//! - `read_batch.rs`, `read_answers.rs` lookups; `request.rs` one request, from login to reply
 //! - `call.rs` a command that is being executed, `dispatch.rs` finds its function in
 //!   `set_command.rs`, `string_commands.rs`, `number_commands.rs`, `expiry_commands.rs`,
 //!   `key_commands.rs`, `key_listing.rs`, `hash_commands.rs`, `server_commands.rs`,
@@ -42,6 +42,8 @@ mod read_batch;
 mod request;
 mod script_commands;
 mod server_commands;
+#[cfg(test)]
+mod session_tests;
 mod set_command;
 mod string_commands;
 #[cfg(test)]
@@ -62,7 +64,7 @@ use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionSt
 
 use key_listing::Listing;
 use login::Login;
-use read_answers::{Until, answer};
+use read_answers::{Until, answer, count_requests};
 use read_batch::{Batch, Next};
 use transaction::{Transaction, Watched};
 
@@ -156,9 +158,12 @@ impl RespSession {
         self.error
     }
 
-    /// Whether part of a value has arrived. That part takes memory of the cache.
+    /// Whether a value, or a part of one, waits for its request to be executed. It takes memory of
+    /// the cache.
     pub(crate) fn is_receiving_value(&self) -> bool {
+        let transaction = self.transaction.as_ref();
         matches!(&self.state, State::Partial(partial) if partial.is_receiving_value())
+            || transaction.is_some_and(|transaction| transaction.has_values())
     }
 
     /// Memory for what clients have sent and the session still needs.
@@ -276,7 +281,7 @@ impl RespSession {
                 scratch,
             )
         };
-        self.count_commands(&batch, context);
+        count_requests(&batch, stop, context);
         batch.recycle(scratch);
         let step = match stop {
             Some(stop) => {
@@ -404,7 +409,7 @@ impl RespSession {
         } else {
             None
         };
-        self.count_commands(&batch, context);
+        count_requests(&batch, stop, context);
         batch.recycle(scratch);
         let step = match stop {
             Some(stop) => {

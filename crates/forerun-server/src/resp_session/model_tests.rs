@@ -73,7 +73,8 @@ impl Model {
     }
 
     fn put(&mut self, key: &str, value: Value, expires_ms: Option<u64>) {
-        self.items.insert(key.to_owned(), Entry { value, expires_ms });
+        self.items
+            .insert(key.to_owned(), Entry { value, expires_ms });
     }
 
     /// Replaces the value and keeps the time. An empty hash goes.
@@ -95,10 +96,17 @@ impl Model {
         Ok(match words {
             ["GET", _] => self.text(key)?.map_or(nil(), |text| bulk(&text)),
             ["MGET", keys @ ..] => {
-                let one = |key: &&str| self.text(key).ok().flatten().map_or(nil(), |text| bulk(&text));
+                let one = |key: &&str| {
+                    self.text(key)
+                        .ok()
+                        .flatten()
+                        .map_or(nil(), |text| bulk(&text))
+                };
                 list(keys.iter().map(one).collect())
             }
-            ["EXISTS", keys @ ..] => number(keys.iter().filter(|key| self.get(key).is_some()).count()),
+            ["EXISTS", keys @ ..] => {
+                number(keys.iter().filter(|key| self.get(key).is_some()).count())
+            }
             ["STRLEN", _] => number(self.text(key)?.map_or(0, |text| text.len())),
             ["TYPE", _] => match self.get(key).map(|entry| &entry.value) {
                 None => "+none\r\n".to_owned(),
@@ -107,8 +115,13 @@ impl Model {
             },
             ["PTTL", _] => match self.get(key) {
                 None => number(-2),
-                Some(Entry { expires_ms: None, .. }) => number(-1),
-                Some(Entry { expires_ms: Some(at), .. }) => number(at - self.now_ms),
+                Some(Entry {
+                    expires_ms: None, ..
+                }) => number(-1),
+                Some(Entry {
+                    expires_ms: Some(at),
+                    ..
+                }) => number(at - self.now_ms),
             },
             ["SET", _, value, options @ ..] => self.set(key, value, options)?,
             ["GETDEL", _] => {
@@ -157,7 +170,9 @@ impl Model {
             ["PEXPIRE", _, ms, condition @ ..] => {
                 let ms: i64 = ms.parse().expect("a number");
                 let at = self.now_ms.saturating_add_signed(ms);
-                let Some(entry) = self.get(key) else { return Ok(number(0)) };
+                let Some(entry) = self.get(key) else {
+                    return Ok(number(0));
+                };
                 let old = entry.expires_ms;
                 let holds = match condition {
                     ["NX"] => old.is_none(),
@@ -175,7 +190,9 @@ impl Model {
                 number(i64::from(holds))
             }
             ["PERSIST", _] => {
-                let had_time = self.get(key).is_some_and(|entry| entry.expires_ms.is_some());
+                let had_time = self
+                    .get(key)
+                    .is_some_and(|entry| entry.expires_ms.is_some());
                 if let Some(entry) = self.items.get_mut(key).filter(|_| had_time) {
                     entry.expires_ms = None;
                 }
@@ -262,42 +279,68 @@ enum Action {
     Advance(u64),
 }
 
-fn actions() -> impl Strategy<Value = Vec<Action>> {
-    let key = || prop_oneof!["[ab]", "hash[12]"];
-    let value = || {
-        prop_oneof!["-?[0-9]{1,3}", "[a-z]{0,5}", Just("9223372036854775807".to_owned()), "v{200}"]
-    };
-    let words = |line: String| Action::Command(line.split(' ').map(str::to_owned).collect());
-    let time = || prop_oneof![Just(""), Just(" PX 50"), Just(" KEEPTTL")];
-    let condition = || prop_oneof![Just(""), Just(" NX"), Just(" XX")];
-    let get = || prop_oneof![Just(""), Just(" GET")];
-    let command = prop_oneof![
-        3 => (key(), value(), condition(), get(), time()).prop_map(|(key, value, condition, get, time)| {
-            format!("SET {key} {value}{get}{condition}{time}")
-        }),
-        2 => (
-            prop::sample::select(&["GET", "STRLEN", "TYPE", "PTTL", "GETDEL", "PERSIST", "HGETALL", "HLEN"][..]),
-            key()
-        ).prop_map(|(name, key)| format!("{name} {key}")),
-        1 => (
-            prop::sample::select(&["MGET", "EXISTS", "DEL"][..]),
-            prop::collection::vec(key(), 1..4)
-        ).prop_map(|(name, keys)| format!("{name} {}", keys.join(" "))),
-        1 => (key(), value()).prop_map(|(key, value)| format!("APPEND {key} {value}")),
-        1 => (key(), 0..9, value()).prop_map(|(key, at, value)| format!("SETRANGE {key} {at} {value}")),
-        1 => (key(), -99..99).prop_map(|(key, delta)| format!("INCRBY {key} {delta}")),
-        2 => (key(), -50..200, prop::sample::select(&["", " NX", " XX", " GT", " LT"][..]))
-            .prop_map(|(key, ms, condition)| format!("PEXPIRE {key} {ms}{condition}")),
-        1 => (key(), key()).prop_map(|(from, to)| format!("RENAME {from} {to}")),
-        2 => (key(), prop::collection::vec(("[xyz]", value()), 1..4)).prop_map(|(key, pairs)| {
-            let pairs: Vec<String> = pairs.iter().map(|(field, value)| format!("{field} {value}")).collect();
-            format!("HSET {key} {}", pairs.join(" "))
-        }),
-        1 => (prop::sample::select(&["HDEL", "HMGET"][..]), key(), prop::collection::vec("[xyz]", 1..12))
-            .prop_map(|(name, key, fields)| format!("{name} {key} {}", fields.join(" "))),
+fn key() -> impl Strategy<Value = String> {
+    prop_oneof!["[ab]", "hash[12]"]
+}
+
+fn value() -> impl Strategy<Value = String> {
+    let largest = Just(i64::MAX.to_string());
+    prop_oneof!["-?[0-9]{1,3}", "[a-z]{0,5}", largest, "v{200}"]
+}
+
+/// One of these words.
+fn one_of(words: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
+    prop::sample::select(words)
+}
+
+/// A command as a line.
+fn command() -> impl Strategy<Value = String> {
+    let options = (one_of(&["", " GET"]), one_of(&["", " NX", " XX"]));
+    let set = (key(), value(), options, one_of(&["", " PX 50", " KEEPTTL"]));
+    let set = set.prop_map(|(key, value, (get, condition), time)| {
+        format!("SET {key} {value}{get}{condition}{time}")
+    });
+    let names = &[
+        "GET", "STRLEN", "TYPE", "PTTL", "GETDEL", "PERSIST", "HGETALL", "HLEN",
     ];
+    let of_key = (one_of(names), key()).prop_map(|(name, key)| format!("{name} {key}"));
+    let of_keys = (
+        one_of(&["MGET", "EXISTS", "DEL"]),
+        prop::collection::vec(key(), 1..4),
+    );
+    let of_keys = of_keys.prop_map(|(name, keys)| format!("{name} {}", keys.join(" ")));
+    let append = (key(), value()).prop_map(|(key, value)| format!("APPEND {key} {value}"));
+    let setrange = (key(), 0..9, value());
+    let setrange = setrange.prop_map(|(key, at, value)| format!("SETRANGE {key} {at} {value}"));
+    let incrby = (key(), -99..99).prop_map(|(key, delta)| format!("INCRBY {key} {delta}"));
+    let expire = (key(), -50..200, one_of(&["", " NX", " XX", " GT", " LT"]));
+    let expire = expire.prop_map(|(key, ms, condition)| format!("PEXPIRE {key} {ms}{condition}"));
+    let rename = (key(), key()).prop_map(|(from, to)| format!("RENAME {from} {to}"));
+    let pair = ("[xyz]", value()).prop_map(|(field, value)| format!("{field} {value}"));
+    let hset = (key(), prop::collection::vec(pair, 1..4));
+    let hset = hset.prop_map(|(key, pairs)| format!("HSET {key} {}", pairs.join(" ")));
+    let fields = prop::collection::vec("[xyz]", 1..12);
+    let of_fields = (one_of(&["HDEL", "HMGET"]), key(), fields);
+    let of_fields =
+        of_fields.prop_map(|(name, key, fields)| format!("{name} {key} {}", fields.join(" ")));
+    prop_oneof![
+        3 => set,
+        2 => of_key,
+        1 => of_keys,
+        1 => append,
+        1 => setrange,
+        1 => incrby,
+        2 => expire,
+        1 => rename,
+        2 => hset,
+        1 => of_fields,
+    ]
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let words = |line: String| Action::Command(line.split(' ').map(str::to_owned).collect());
     let action = prop_oneof![
-        12 => command.prop_map(words),
+        12 => command().prop_map(words),
         2 => (1_u64..80).prop_map(Action::Advance),
         1 => Just(words("FLUSHALL".to_owned())),
     ];
@@ -327,10 +370,12 @@ proptest! {
                     if in_transactions {
                         let body = std::mem::take(&mut sent);
                         sent = [request(&[b"MULTI"]), body, request(&[b"EXEC"])].concat();
-                        expected = format!("+OK\r\n{}*{count}\r\n{expected}", "+QUEUED\r\n".repeat(count));
+                        let queued = "+QUEUED\r\n".repeat(count);
+                        expected = format!("+OK\r\n{queued}*{count}\r\n{expected}");
                     }
                     let answer = client.send(&sent);
-                    prop_assert_eq!(String::from_utf8_lossy(&answer), expected.as_str(), "{:?}", actions);
+                    let answer = String::from_utf8_lossy(&answer);
+                    prop_assert_eq!(answer, expected.as_str(), "{:?}", actions);
                     sent.clear();
                     expected.clear();
                     count = 0;

@@ -13,7 +13,7 @@ use forerun_cache::{Item, ItemKind};
 use crate::resp::command_table::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::hash_value::Hash;
-use crate::resp::read_spans::{Answer, RespScratch};
+use crate::resp::read_spans::{Answer, RespScratch, Span};
 use crate::resp::reply::{self, RespVersion};
 use crate::session::{ChunkSize, CommandContext, Lookups, recycle};
 
@@ -136,6 +136,13 @@ pub(super) fn answer(
         counters.get_misses.add(asked - hits);
     }
     stop
+}
+
+/// Counts the requests of a batch that have a complete answer.
+pub(super) fn count_requests(batch: &Batch<'_>, stop: Option<Stop>, context: &CommandContext<'_>) {
+    let is_answered = |span: &&Span| stop.is_none_or(|stop| span.start < stop.start);
+    let answered = batch.spans.iter().filter(is_answered).count();
+    context.counters.cmd_resp.add(answered as u64);
 }
 
 /// Takes the next field. There is one for each part that needs it.

@@ -47,11 +47,6 @@ impl RespSession {
         }
     }
 
-    /// Counts the requests of a batch.
-    pub(super) fn count_commands(&self, batch: &Batch<'_>, context: &CommandContext<'_>) {
-        context.counters.cmd_resp.add(batch.spans.len() as u64);
-    }
-
     /// Executes a request, or queues it.
     pub(super) fn request(
         &mut self,

@@ -121,3 +121,11 @@ pub(super) fn request(words: &[&[u8]]) -> Vec<u8> {
     }
     bytes
 }
+
+/// Lines to send, each with its answer, in which `|` stands for a line end.
+pub(super) fn converse(client: &mut TestClient, exchanges: &[(&str, &str)]) {
+    for (line, expected) in exchanges {
+        let answer = client.ask(line).replace("\r\n", "|");
+        assert_eq!(answer, *expected, "{line}");
+    }
+}

@@ -9,8 +9,10 @@
 //! ```
 //!
 //! `EXEC` runs while no other worker executes a command, of either protocol, so nobody sees a part
-//! of a transaction. An item changes its CAS number with its value, so a comparison tells whether it
-//! was changed, and a missing one was deleted, has expired or was evicted.
+//! of a transaction. An item changes its CAS number with its value, so a comparison tells whether
+//! it was changed, and a missing one was deleted, has expired or was evicted.
+
+use std::collections::HashMap;
 
 use forerun_cache::Cache;
 
@@ -50,6 +52,11 @@ impl Transaction {
         self.bytes = 0;
     }
 
+    /// Whether values in the cache's memory wait for the end of the transaction.
+    pub(super) fn has_values(&self) -> bool {
+        self.queue.iter().any(|arguments| arguments.large.is_some())
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes + self.queue.capacity() * size_of::<Arguments>()
     }
@@ -65,17 +72,16 @@ struct Version {
 /// The keys that must not change before the next `EXEC`.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
-    keys: Vec<(Box<[u8]>, Option<Version>)>,
+    keys: HashMap<Box<[u8]>, Option<Version>>,
     bytes: usize,
 }
 
 impl Watched {
     fn add(&mut self, cache: &Cache, key: &[u8]) {
-        if self.keys.iter().any(|(watched, _)| **watched == *key) {
-            return;
+        if !self.keys.contains_key(key) {
+            self.bytes += key.len() + size_of::<(Box<[u8]>, Option<Version>)>();
+            self.keys.insert(key.into(), version(cache, key));
         }
-        self.bytes += key.len() + size_of::<(Box<[u8]>, Option<Version>)>();
-        self.keys.push((key.into(), version(cache, key)));
     }
 
     fn has_changed(&self, cache: &Cache) -> bool {

@@ -9,8 +9,8 @@ use clap::ValueEnum;
 use forerun_cache::{CacheOptions, Clock, WhenFull};
 use forerun_core::size::parse_size;
 use forerun_server::{
-    Address, Listen, MinVersion, Protocol, ServerOptions, Settings, SnapshotOptions, TlsOptions, UNIX_MODE,
-    UcxOptions, VerifyClient,
+    Address, Listen, MinVersion, Protocol, ServerOptions, Settings, SnapshotOptions, TlsOptions,
+    UNIX_MODE, UcxOptions, VerifyClient,
 };
 
 use crate::exit::UsageError;
@@ -454,7 +454,9 @@ impl Args {
         let mode = u32::from_str_radix(&self.unix_mask, 8).ok();
         mode.filter(|mode| *mode <= 0o777).ok_or_else(|| {
             let text = &self.unix_mask;
-            UsageError(format!("--unix-mask {text} is not an octal number up to 777"))
+            UsageError(format!(
+                "--unix-mask {text} is not an octal number up to 777"
+            ))
         })
     }
 }
