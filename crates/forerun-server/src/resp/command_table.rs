@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use super::command_list::{COMMANDS, SUBCOMMANDS};
 
 /// The rows of `command_list.rs`, in their order.
+#[allow(clippy::enum_variant_names, reason = "one of the commands is COMMAND")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum Command {

@@ -1,8 +1,8 @@
 //! Fixed refusals, in the words of Redis, which clients compare. Each begins behind the `-` and
 //! ends before the line end.
 
-pub(crate) const AUTH_WITHOUT_USERS: &str = "ERR AUTH <password> called without any password configured for the default user. \
-     Are you sure your configuration is correct?";
+pub(crate) const AUTH_WITHOUT_USERS: &str = "ERR AUTH <password> called without any \
+    password configured for the default user. Are you sure your configuration is correct?";
 pub(crate) const CLIENT_NAME: &str =
     "ERR Client names cannot contain spaces, newlines or special characters.";
 pub(crate) const CLUSTER_DISABLED: &str = "ERR This instance has cluster support disabled";
@@ -15,9 +15,9 @@ pub(crate) const EXPIRE_GT_LT: &str = "ERR GT and LT options at the same time ar
 pub(crate) const EXPIRE_NX: &str =
     "ERR NX and XX, GT or LT options at the same time are not compatible";
 pub(crate) const DISABLED: &str = "ERR this command is disabled by the server's options";
-pub(crate) const FREQ_NOT_TRACKED: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
-     that \
-     when switching between policies at runtime LRU and LFU data will take some time to adjust.";
+pub(crate) const FREQ_NOT_TRACKED: &str = "ERR An LFU maxmemory policy is not selected, \
+    access frequency not tracked. Please note that when switching between policies at \
+    runtime LRU and LFU data will take some time to adjust.";
 pub(crate) const HASH_NOT_FLOAT: &str = "ERR hash value is not a float";
 pub(crate) const HASH_NOT_INTEGER: &str = "ERR hash value is not an integer";
 pub(crate) const INCR_OVERFLOW: &str = "ERR increment or decrement would overflow";
@@ -26,10 +26,9 @@ pub(crate) const KEY_TOO_LONG: &str = "ERR key is longer than this server's limi
 pub(crate) const MULTI_NESTED: &str = "ERR MULTI calls can not be nested";
 pub(crate) const NAN_OR_INFINITY: &str = "ERR increment would produce NaN or Infinity";
 pub(crate) const NO_AUTH: &str = "NOAUTH Authentication required.";
-pub(crate) const NO_AUTH_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
-     <proto> \
-     AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
-     version at the same time";
+pub(crate) const NO_AUTH_HELLO: &str = "NOAUTH HELLO must be called with the client \
+    already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used \
+    to authenticate the client and select the RESP protocol version at the same time";
 pub(crate) const NO_PROTO: &str = "NOPROTO unsupported protocol version";
 pub(crate) const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
@@ -89,11 +88,6 @@ pub(crate) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Vec<u8> {
 /// Refuses a number of arguments. `name` is `get`, or `client|setname`.
 pub(crate) fn wrong_count(name: &str) -> Vec<u8> {
     format!("ERR wrong number of arguments for '{name}' command").into_bytes()
-}
-
-/// Refuses a time to live.
-pub(crate) fn invalid_expire(name: &str) -> Vec<u8> {
-    format!("ERR invalid expire time in '{name}' command").into_bytes()
 }
 
 /// Appends an error. A line end within it would end it too early, so it becomes a space.

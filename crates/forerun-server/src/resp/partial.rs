@@ -203,11 +203,11 @@ impl Partial {
             .get(0)
             .and_then(find)
             .map(|spec| spec.command);
-        let is_value = match (name, self.arguments.len()) {
-            (Some(Command::Set | Command::Setnx | Command::Getset), 2) => true,
-            (Some(Command::Setex | Command::Psetex), 3) => true,
-            _ => false,
-        };
+        let is_value = matches!(
+            (name, self.arguments.len()),
+            (Some(Command::Set | Command::Setnx | Command::Getset), 2)
+                | (Some(Command::Setex | Command::Psetex), 3)
+        );
         if !is_value || len < LARGE_BYTES_MIN || self.arguments.large.is_some() {
             return Destination::Arguments;
         }
@@ -298,7 +298,7 @@ mod tests {
             let (taken, arguments) = in_pieces(&bytes, &[4096]).expect("a request").expect("all");
             assert_eq!(taken, bytes.len());
             assert_eq!(arguments.get(2), Some(&b""[..]));
-            match arguments.large {
+            match &arguments.large {
                 Some(LargeArgument::Value(value)) => {
                     assert!(len < 1 << 20 && value.is_full() && value.len() == len);
                 }

@@ -68,7 +68,7 @@ impl Call<'_, '_> {
                     b"module" => Box::new(|_| false),
                     b"aclcat" => Box::new(move |spec| {
                         let is_named =
-                            |name: &String| name[1..].as_bytes().eq_ignore_ascii_case(value);
+                            |name: &String| name.as_bytes()[1..].eq_ignore_ascii_case(value);
                         categories(spec).iter().any(is_named)
                     }),
                     b"pattern" => {

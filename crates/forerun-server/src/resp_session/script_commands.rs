@@ -179,7 +179,7 @@ impl<'a> Call<'a, '_> {
         let value = arguments[0];
         let expiry = positive_time(self, TimeUnit::MS, arguments[1])?;
         let is_free = |old: Option<&Item<'_>>| match script {
-            Script::RedlockAcquire => Ok(old.is_none()),
+            Script::RedlockAcquire => Ok::<bool, Refusal>(old.is_none()),
             _ => Ok(string_of(old)? == Some(value)),
         };
         if keys.len() > 1 {
