@@ -1,6 +1,6 @@
 //! The rows of the table of commands, in alphabetical order.
 
-use super::command_table::{Command as Is, Flags, Keys, Spec, Subcommand};
+use super::command_spec::{Command as Is, Flags, Keys, Spec, Subcommand};
 
 const NONE: Flags = Flags::NONE;
 const WRITE: Flags = Flags::WRITE;

@@ -10,7 +10,7 @@
 //! writes it again. Searches for many fields build an index first, so that their time is not the
 //! product of both numbers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// With more fields than this, a search builds an index.
 const LINEAR_FIELDS_MAX: usize = 8;
@@ -86,11 +86,11 @@ impl<'a> Hash<'a> {
 
     /// The hash without these fields. Also returns how many of them there were.
     pub(crate) fn without(self, fields: &[&[u8]]) -> (Vec<u8>, usize) {
-        let index: HashMap<&[u8], ()> = fields.iter().map(|&field| (field, ())).collect();
+        let removed_fields: HashSet<&[u8]> = fields.iter().copied().collect();
         let mut bytes = Vec::with_capacity(self.0.len());
         let mut removed = 0;
         for (field, value) in self.iter() {
-            if index.contains_key(field) {
+            if removed_fields.contains(field) {
                 removed += 1;
             } else {
                 push_pair(&mut bytes, field, value);

@@ -8,7 +8,7 @@
 //! - `parse.rs` reads a request that has arrived in full, `partial.rs` one that arrives in pieces
 //! - `arguments.rs` arguments in memory of their own
 //! - `reply.rs` writes replies, `error_texts.rs` has the fixed ones that refuse
-//! - `command_table.rs` the commands, `command_list.rs` their rows
+//! - `command_table.rs` finds a command, `command_list.rs` has their rows, `command_spec.rs` types
 //! - `integers.rs`, `long_double.rs` numbers as Redis reads and writes them
 //! - `glob.rs` patterns of keys
 //! - `hash_value.rs` the bytes of a hash
@@ -23,6 +23,7 @@
 pub(crate) mod arguments;
 pub(crate) mod client_names;
 pub(crate) mod command_list;
+pub(crate) mod command_spec;
 pub(crate) mod command_table;
 pub(crate) mod error_texts;
 pub(crate) mod glob;

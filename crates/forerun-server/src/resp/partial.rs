@@ -15,7 +15,8 @@ use forerun_cache::{Cache, Error, ValueBuffer};
 use memchr::memchr;
 
 use super::arguments::{Arguments, LargeArgument};
-use super::command_table::{Command, find};
+use super::command_spec::Command;
+use super::command_table::find;
 use super::parse::{LINE_BYTES_MAX, Limits, ProtocolError, inline_words};
 
 /// A value of at least this size is written to the cache's own memory as it arrives.

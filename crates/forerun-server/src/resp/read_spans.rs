@@ -11,7 +11,7 @@
 
 use forerun_cache::Item;
 
-use super::command_table::Command;
+use super::command_spec::Command;
 
 /// How to answer a part of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use forerun_cache::{Cache, ComputeOp, ComputeResult, Item, ItemKind, SharedValue
 
 use crate::resp::arguments::LargeArgument;
 use crate::resp::command_list::SUBCOMMANDS;
-use crate::resp::command_table::{Spec, Subcommand, find_subcommand};
+use crate::resp::command_spec::{Spec, Subcommand};
+use crate::resp::command_table::find_subcommand;
 use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
 use crate::resp::reply::{self, RespVersion};

@@ -1,7 +1,8 @@
 //! `COMMAND`: the table of commands, for clients that read it.
 
 use crate::resp::command_list::{COMMANDS, SUBCOMMANDS};
-use crate::resp::command_table::{Flags, Keys, Spec, find};
+use crate::resp::command_spec::{Flags, Keys, Spec};
+use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
 use crate::resp::glob;
 use crate::resp::reply::{self, RespVersion};

@@ -1,6 +1,6 @@
 //! The function of each command that does not change its session.
 
-use crate::resp::command_table::Command;
+use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::reply;
 

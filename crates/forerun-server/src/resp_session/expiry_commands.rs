@@ -7,7 +7,7 @@
 
 use forerun_cache::{ComputeOp, Expiry, Item};
 
-use crate::resp::command_table::Command;
+use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
 

@@ -2,7 +2,7 @@
 
 use forerun_cache::{ComputeOp, ComputePut, Item, ItemKind};
 
-use crate::resp::command_table::Command;
+use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::glob;
 use crate::resp::hash_value::Hash;

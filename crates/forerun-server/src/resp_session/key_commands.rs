@@ -2,7 +2,7 @@
 
 use forerun_cache::{ComputeOp, ComputePut, Delete, DeleteResult, Expiry, Item, ItemKind};
 
-use crate::resp::command_table::Command;
+use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::hash_value::Hash;
 use crate::resp::integers::parse_i64;

@@ -2,7 +2,7 @@
 
 use forerun_cache::{ComputeOp, Item};
 
-use crate::resp::command_table::Command;
+use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
 use crate::resp::long_double::LongDouble;

@@ -10,7 +10,7 @@ use std::mem;
 
 use forerun_cache::{Item, ItemKind};
 
-use crate::resp::command_table::Command;
+use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::hash_value::Hash;
 use crate::resp::read_spans::{Answer, RespScratch, Span};

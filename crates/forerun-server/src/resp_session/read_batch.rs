@@ -9,7 +9,8 @@
 
 use std::mem;
 
-use crate::resp::command_table::{Command, Spec, find};
+use crate::resp::command_spec::{Command, Spec};
+use crate::resp::command_table::find;
 use crate::resp::integers::parse_i64;
 use crate::resp::parse::{Limits, Parsed, ProtocolError, parse};
 use crate::resp::read_spans::{Answer, RespScratch, Span};
@@ -175,7 +176,7 @@ impl<'a> Batch<'a> {
 mod tests {
     use super::*;
     use crate::resp::command_list::COMMANDS;
-    use crate::resp::command_table::Flags;
+    use crate::resp::command_spec::Flags;
 
     #[test]
     fn every_lookup_joins_a_batch_and_nothing_that_writes_does() {

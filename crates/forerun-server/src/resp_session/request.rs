@@ -8,7 +8,8 @@ use std::mem;
 
 use crate::output::Output;
 use crate::resp::arguments::{Arguments, LargeArgument};
-use crate::resp::command_table::{Command, Flags, Spec, find};
+use crate::resp::command_spec::{Command, Flags, Spec};
+use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
 use crate::resp::parse::{Parsed, parse};
 use crate::resp::read_spans::RespScratch;

@@ -5,7 +5,7 @@
 
 use forerun_cache::{ComputeOp, ComputePut, Expiry, Item, StoreMode, StoreValue};
 
-use crate::resp::command_table::Command;
+use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
 use crate::resp::reply;

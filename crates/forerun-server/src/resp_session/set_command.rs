@@ -13,7 +13,7 @@ use forerun_cache::{
 };
 
 use crate::resp::arguments::LargeArgument;
-use crate::resp::command_table::Command;
+use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 
 use super::call::{Call, OldValue, Refusal, string_of};

@@ -17,7 +17,8 @@ use std::collections::HashMap;
 use forerun_cache::Cache;
 
 use crate::resp::arguments::Arguments;
-use crate::resp::command_table::{Command, find};
+use crate::resp::command_spec::Command;
+use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
 use crate::resp::read_spans::RespScratch;
 use crate::session::{CommandContext, recycle};
