@@ -196,10 +196,10 @@ impl Shared {
         // by the difference as long as the server runs.
         system.tick(&cache);
         let unix_start_s = system.unix_s();
-        let unix_start_ms = (system.unix_us() / 1000) as i64;
         Self {
             unix_zero_s: unix_start_s.saturating_sub(cache.now().into()),
-            unix_zero_ms: unix_start_ms.saturating_sub_unsigned(cache.now_ms()),
+            unix_zero_ms: ((system.unix_us() / 1000) as i64)
+                .saturating_sub_unsigned(cache.now_ms()),
             unix_start_s,
             prefixes: PrefixCounts::new(settings.prefix_delimiter),
             watchers: Arc::default(),
