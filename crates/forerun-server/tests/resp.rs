@@ -341,7 +341,7 @@ fn a_request_without_end_is_cut_off_at_the_limit_of_buffers() {
     client
         .write_all(b"*2147483647\r\n$4\r\nMSET\r\n")
         .expect("it is sent");
-    let piece = request(&[&[b'x'; 1_000]; 50])[5..].to_vec();
+    let piece = request(&[&[b'x'; 1_000][..]; 50])[5..].to_vec();
     // The server closes the connection long before all of this is sent.
     let is_closed = (0..10_000).any(|_| client.write_all(&piece).is_err());
     assert!(is_closed);

@@ -125,6 +125,6 @@ mod tests {
         let two = shown(&[b"F", &[b'y'; 100], &[b'z'; 100], b"w"]);
         // The second one has the room that the first one leaves.
         assert!(two.contains(&"z".repeat(25)) && !two.contains(&"z".repeat(26)));
-        assert!(!two.contains('w'));
+        assert!(!two.contains("'w'"));
     }
 }

@@ -476,9 +476,8 @@ mod tests {
         }
 
         #[test]
-        fn a_double_is_read_as_its_own_value(value in any::<f64>()) {
+        fn a_double_is_read_as_its_own_value(value in -1e15_f64..1e15) {
             // Every 64-bit number is exact in 80 bits, and so are its decimals here.
-            prop_assume!(value.is_finite() && value.abs() < 1e15 && value.abs() > 1e-3);
             let exact = format!("{value:.60}");
             let text = sum(&exact, "0");
             let short = format!("{value:.17}");

@@ -195,7 +195,8 @@ impl Partial {
 
     /// Where to put an argument of this length.
     fn destination(&mut self, cache: &Cache, len: usize) -> Destination {
-        if len > cache.options().max_item_bytes.max(LARGE_BYTES_MIN) {
+        // What may arrive at once is never refused here, so that all arguments have one limit.
+        if len > cache.options().max_item_bytes.max(LINE_BYTES_MAX) {
             self.arguments.large = Some(LargeArgument::TooLarge);
             return Destination::Nowhere;
         }

@@ -74,9 +74,9 @@ impl TestClient {
         answer
     }
 
-    /// Sends bytes at once.
+    /// Sends bytes in pieces that fit in the input.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
-        self.send_in_pieces(bytes, usize::MAX, usize::MAX)
+        self.send_in_pieces(bytes, 16 << 10, usize::MAX)
     }
 
     /// Sends the words of a line as one request. Returns the answer without its last line end.
