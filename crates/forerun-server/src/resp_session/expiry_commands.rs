@@ -203,11 +203,11 @@ impl Call<'_, '_> {
     /// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`.
     pub(super) fn getex(&mut self) -> Result<(), Refusal> {
         let expiry = match self.arguments.get(2..).unwrap_or_default() {
-            [] => None,
-            [word] if word.eq_ignore_ascii_case(b"persist") => Some(Expiry::Never),
+            [] => Ok(None),
+            [word] if word.eq_ignore_ascii_case(b"persist") => Ok(Some(Expiry::Never)),
             [word, number] => {
                 let unit = TimeUnit::of_option(word).ok_or(texts::SYNTAX)?;
-                Some(positive_time(self, unit, number)?)
+                positive_time(self, unit, number).map(Some)
             }
             _ => return Err(texts::SYNTAX),
         };
@@ -218,6 +218,8 @@ impl Call<'_, '_> {
         let is_hit = cache.pin().get(key).is_some();
         let value = self.update(key, |old| {
             let value = string_of(old)?.and(old).map(OldValue::of);
+            // As in Redis, the time of a missing key is not read.
+            let expiry = if old.is_some() { expiry? } else { None };
             let op = match (old, expiry) {
                 (Some(_), Some(Expiry::AtMs(ms))) if ms <= now_ms => ComputeOp::Remove,
                 (Some(old), Some(Expiry::Never)) if old.expiry_ms().is_none() => ComputeOp::Keep,

@@ -123,6 +123,16 @@ impl Call<'_, '_> {
     /// `HSCAN key cursor [MATCH pattern] [COUNT n] [NOVALUES]`. One page has all fields.
     pub(super) fn hscan(&mut self) -> Result<(), Refusal> {
         parse_cursor(self.argument(2)).ok_or(texts::INVALID_CURSOR)?;
+        let guard = self.context.cache.pin();
+        let item = guard.get(self.argument(1));
+        let hash = fields_of(item.as_ref())?;
+        if item.is_none() {
+            // As in Redis, the options of a missing key are not read.
+            self.array(2);
+            self.bulk(b"0");
+            self.array(0);
+            return Ok(());
+        }
         let (mut pattern, mut has_values) = (None, true);
         let mut rest = self.arguments.get(3..).unwrap_or_default();
         while let [word, behind @ ..] = rest {
@@ -143,9 +153,6 @@ impl Call<'_, '_> {
                 _ => return Err(texts::SYNTAX),
             };
         }
-        let guard = self.context.cache.pin();
-        let item = guard.get(self.argument(1));
-        let hash = fields_of(item.as_ref())?;
         let is_wanted = |field: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, field));
         let pairs: Vec<_> = hash.iter().filter(|(field, _)| is_wanted(field)).collect();
         self.array(2);

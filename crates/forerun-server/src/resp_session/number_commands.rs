@@ -79,10 +79,10 @@ impl Call<'_, '_> {
 
     /// `INCRBYFLOAT key increment`.
     pub(super) fn increment_float(&mut self) -> Result<(), Refusal> {
-        let delta = LongDouble::parse(self.argument(2)).ok_or(texts::NOT_FLOAT)?;
+        let delta = LongDouble::parse(self.argument(2)).ok_or(texts::NOT_FLOAT);
         self.context.counters.cmd_set.add(1);
         let text = self.update(self.argument(1), |old| {
-            let text = float_sum(string_of(old)?, delta, texts::NOT_FLOAT)?;
+            let text = float_sum(string_of(old)?, delta?, texts::NOT_FLOAT)?;
             Ok((in_place_of(old, text.clone().into_bytes()), text))
         })?;
         self.bulk(text.as_bytes());

@@ -42,16 +42,19 @@ impl Call<'_, '_> {
         let end = offset.saturating_add(value.len());
         let is_too_large =
             end > BULK_BYTES_MAX || end > self.context.cache.options().max_item_bytes;
-        if is_too_large && !value.is_empty() {
-            return Err(texts::STRING_TOO_LARGE);
-        }
         self.context.counters.cmd_set.add(1);
         // Zeros up to the offset, of which those behind the old value are used.
-        let zeros = vec![0; if value.is_empty() { 0 } else { offset }];
+        let zeros = match is_too_large || value.is_empty() {
+            true => Vec::new(),
+            false => vec![0; offset],
+        };
         let len = self.update(self.argument(1), |old| {
             let old_len = string_of(old)?.map_or(0, <[u8]>::len);
             if value.is_empty() {
                 return Ok((ComputeOp::Keep, old_len));
+            }
+            if is_too_large {
+                return Err(texts::STRING_TOO_LARGE);
             }
             let parts = vec![
                 ValuePart::Old(0..offset),
