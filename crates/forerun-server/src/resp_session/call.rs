@@ -140,16 +140,9 @@ impl<'a, 'c> Call<'a, 'c> {
 
     /// The subcommand that the client asks for. `None`: it was refused.
     pub(super) fn subcommand(&mut self) -> Option<&'static str> {
-        let given = self.argument(1);
-        match find_subcommand(self.spec.command, given) {
-            None => self.error(texts::unknown_subcommand(self.spec.name, given)),
-            Some(found) if !found.takes(self.arguments.len()) => {
-                self.error(texts::wrong_count(&format!(
-                    "{}|{}",
-                    self.spec.name, found.name
-                )));
-            }
-            Some(found) => return Some(found.name),
+        match subcommand(self.spec, self.arguments) {
+            Ok(found) => return Some(found.name),
+            Err(refusal) => self.error(refusal),
         }
         None
     }
@@ -279,6 +272,22 @@ impl<'a, 'c> Call<'a, 'c> {
             len: item.map_or(0, |item| item.value().len()),
         };
         watchers.log_store(self.context.connection, self.context.cache.now(), &event);
+    }
+}
+
+/// The subcommand in these arguments.
+///
+/// # Errors
+/// There is none of this name, or it takes another number of arguments.
+pub(super) fn subcommand(spec: &Spec, arguments: &[&[u8]]) -> Result<&'static Subcommand, Vec<u8>> {
+    let given = arguments.get(1).copied().unwrap_or_default();
+    match find_subcommand(spec.command, given) {
+        None => Err(texts::unknown_subcommand(spec.name, given)),
+        Some(found) if !found.takes(arguments.len()) => {
+            let name = format!("{}|{}", spec.name, found.name);
+            Err(texts::wrong_count(&name))
+        }
+        Some(found) => Ok(found),
     }
 }
 

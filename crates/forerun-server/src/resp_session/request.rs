@@ -8,6 +8,7 @@ use std::mem;
 
 use crate::output::Output;
 use crate::resp::arguments::{Arguments, LargeArgument};
+use crate::resp::command_list::SUBCOMMANDS;
 use crate::resp::command_spec::{Command, Flags, Spec};
 use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
@@ -16,7 +17,7 @@ use crate::resp::read_spans::RespScratch;
 use crate::resp::reply::{self, RespVersion};
 use crate::session::{CommandContext, Context};
 
-use super::call::{Call, push_error};
+use super::call::{Call, push_error, subcommand};
 use super::key_listing::Listing;
 use super::read_answers::{Until, answer};
 use super::read_batch::{Batch, Next};
@@ -102,6 +103,10 @@ impl RespSession {
             Some(spec) if !spec.takes(arguments.len()) => Some(texts::wrong_count(spec.name)),
             Some(spec) if !self.login.is_open() && !spec.flags.has(Flags::NO_AUTH) => {
                 Some(texts::NO_AUTH.as_bytes().to_vec())
+            }
+            // One that is queued is checked as far as possible.
+            Some(spec) if self.transaction.is_some() && has_subcommands(spec, arguments) => {
+                subcommand(spec, arguments).err()
             }
             Some(_) => None,
         };
@@ -219,6 +224,11 @@ impl RespSession {
             _ => call.dispatch(),
         }
     }
+}
+
+/// Whether a command has subcommands, and is not one that may be without.
+fn has_subcommands(spec: &Spec, arguments: &[&[u8]]) -> bool {
+    arguments.len() > 1 && SUBCOMMANDS.iter().any(|one| one.of == spec.command)
 }
 
 /// Whether no other worker may execute a command meanwhile.
