@@ -20,6 +20,8 @@ use super::read_answers::type_name;
 const COUNT: usize = 10;
 /// Keys of a step of `KEYS`.
 const STEP_KEYS: usize = 1024;
+/// The most parts of the index that one `SCAN` visits.
+const SCAN_PARTS: usize = 16;
 /// The longest pattern. The time of a comparison grows with its length times that of the key.
 const PATTERN_BYTES_MAX: usize = 1 << 10;
 
@@ -140,17 +142,22 @@ impl Call<'_, '_> {
         let cursor = parse_cursor(self.argument(1)).ok_or(texts::INVALID_CURSOR)?;
         let options = ScanOptions::parse(self.arguments.get(2..).unwrap_or_default())?;
         may_list(self, options.pattern.unwrap_or_default())?;
-        let (mut keys, mut found) = (0, Vec::new());
-        let next = self
-            .context
-            .cache
-            .pin()
-            .scan_keys(cursor, options.count, |item| {
+        let (mut keys, mut visited, mut found) = (0, 0, Vec::new());
+        let mut next = cursor;
+        // A page of the cache is at most a part of the index, and many parts may be empty.
+        for _ in 0..SCAN_PARTS {
+            let left = options.count.saturating_sub(visited);
+            next = self.context.cache.pin().scan_keys(next, left, |item| {
+                visited += 1;
                 if options.is_wanted(&item) {
                     keys += 1;
                     reply::push_bulk(&mut found, item.key());
                 }
             });
+            if next == 0 || visited >= options.count {
+                break;
+            }
+        }
         self.array(2);
         self.bulk(next.to_string().as_bytes());
         self.array(keys);
