@@ -126,7 +126,7 @@ fn a_file_above_the_maximum_age_is_not_loaded() {
     let before = cache();
     set(&before, b"v");
     let bytes = written(&before);
-    let load = |later_s| {
+    let load = |later_s: u64| {
         let after = cache();
         let limits = LoadLimits {
             max_age_s: Some(60),
