@@ -216,7 +216,7 @@ impl Call<'_, '_> {
                     if time.is_some_and(|(earlier, _)| earlier != unit) {
                         return Err(texts::SYNTAX);
                     }
-                    time = Some((unit, number));
+                    time = Some((unit, *number));
                     behind
                 }
                 _ => return Err(texts::SYNTAX),

@@ -128,7 +128,7 @@ fn options<'a>(call: &Call<'a, '_>) -> Result<SetOptions<'a>, Refusal> {
                 if time.is_some_and(|(earlier, _)| earlier != unit) {
                     return Err(texts::SYNTAX);
                 }
-                time = Some((unit, number));
+                time = Some((unit, *number));
                 rest = behind;
                 continue;
             }
