@@ -34,12 +34,12 @@ mod info;
 mod key_commands;
 mod key_listing;
 mod login;
+mod lone_request;
 #[cfg(test)]
 mod model_tests;
 mod number_commands;
 mod read_answers;
 mod read_batch;
-mod lone_request;
 mod script_commands;
 mod server_commands;
 #[cfg(test)]
