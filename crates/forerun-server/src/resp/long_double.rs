@@ -12,8 +12,11 @@ use std::cmp::Ordering;
 
 /// The longest text of a number.
 const TEXT_BYTES_MAX: usize = 5 << 10;
-/// Decimal exponents beyond this are infinity or 0.
-const EXPONENT_MAX: i64 = 5_000;
+/// Numbers of 10 to this power or more are too large, and those below 10 to its negative too small.
+const EXPONENT_MAX: i64 = 4_960;
+/// Digits that are multiplied at a time, so that their power fits in a word.
+const DECIMAL_PIECE: i64 = 9;
+const HEXADECIMAL_PIECE: i64 = 7;
 /// The exponent of the largest mantissa: larger numbers are infinite.
 const BINARY_EXPONENT_MAX: i64 = 16_383 - 63;
 /// Decimals of a number that is written.
@@ -188,17 +191,32 @@ fn rounded(value: u128, exponent: i64) -> LongDouble {
     }
 }
 
-/// The digits of a number around its point, as a number, how many were behind the point, and what
-/// follows them.
-fn mantissa(text: &[u8], radix: u32) -> Option<(Big, i64, &[u8])> {
-    let mut number = Big::default();
+/// The digits of a number around its point.
+struct Digits<'a> {
+    number: Big,
+    /// How many there are behind the point.
+    decimals: i64,
+    /// How many there are without zeros at the front.
+    width: i64,
+    rest: &'a [u8],
+}
+
+fn mantissa(text: &[u8], radix: u32, piece: i64) -> Option<Digits<'_>> {
+    let (mut number, mut width) = (Big::default(), 0);
     let (mut digits, mut decimals, mut has_point) = (0, 0, false);
+    // Digits that are not a part of the number yet, and the power of the radix above them.
+    let (mut pending, mut power) = (0, 1);
     let mut rest = text;
     while let [byte, behind @ ..] = rest {
         match char::from(*byte).to_digit(radix) {
             Some(digit) => {
-                number.multiply_add(radix, digit);
+                (pending, power) = (pending * radix + digit, power * radix);
                 digits += 1;
+                if digits % piece == 0 {
+                    number.multiply_add(power, pending);
+                    (pending, power) = (0, 1);
+                }
+                width += i64::from(width > 0 || digit > 0);
                 decimals += i64::from(has_point);
             }
             None if *byte == b'.' && !has_point => has_point = true,
@@ -206,7 +224,13 @@ fn mantissa(text: &[u8], radix: u32) -> Option<(Big, i64, &[u8])> {
         }
         rest = behind;
     }
-    (digits > 0).then_some((number, decimals, rest))
+    number.multiply_add(power, pending);
+    (digits > 0).then_some(Digits {
+        number,
+        decimals,
+        width,
+        rest,
+    })
 }
 
 /// The exponent behind one of these letters; 0 without one.
@@ -235,12 +259,18 @@ fn exponent(text: &[u8], letter: u8) -> Option<i64> {
 }
 
 fn decimal(text: &[u8]) -> Option<LongDouble> {
-    let (mut number, decimals, rest) = mantissa(text, 10)?;
+    let Digits {
+        mut number,
+        decimals,
+        width,
+        rest,
+    } = mantissa(text, 10, DECIMAL_PIECE)?;
     let power = exponent(rest, b'e')? - decimals;
     if number.is_zero() {
         return Some(ZERO);
     }
-    if power.abs() > EXPONENT_MAX + TEXT_BYTES_MAX as i64 {
+    // The number is less than 10 to this power, and at least a tenth of that.
+    if (width + power).abs() > EXPONENT_MAX {
         return None;
     }
     let mut divisor = Big::from(1);
@@ -249,14 +279,20 @@ fn decimal(text: &[u8]) -> Option<LongDouble> {
     } else {
         &mut divisor
     };
-    for _ in 0..power.abs() {
-        scale.multiply_add(10, 0);
+    for _ in 0..power.abs() / DECIMAL_PIECE {
+        scale.multiply_add(10_u32.pow(DECIMAL_PIECE as u32), 0);
     }
+    scale.multiply_add(10_u32.pow((power.abs() % DECIMAL_PIECE) as u32), 0);
     in_range(quotient(number, &divisor))
 }
 
 fn hexadecimal(text: &[u8]) -> Option<LongDouble> {
-    let (number, decimals, rest) = mantissa(text, 16)?;
+    let Digits {
+        number,
+        decimals,
+        rest,
+        ..
+    } = mantissa(text, 16, HEXADECIMAL_PIECE)?;
     let power = exponent(rest, b'p')? - 4 * decimals;
     if number.is_zero() {
         return Some(ZERO);
@@ -389,6 +425,8 @@ impl Big {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use proptest::prelude::*;
 
     use super::*;
@@ -467,6 +505,23 @@ mod tests {
         let largest = number("1e4932").expect("it is just within the range");
         assert!(!largest.add(largest).expect("it is infinite").is_finite());
         assert_eq!(largest.to_text().len(), 4933);
+    }
+
+    #[test]
+    fn a_number_far_out_of_range_takes_little_time() {
+        let start = Instant::now();
+        for _ in 0..2_000 {
+            for text in ["1e10000", "1e-10000", "0.001e9000", "1e99999999999"] {
+                assert_eq!(number(text), None, "{text}");
+            }
+        }
+        assert!(start.elapsed() < Duration::from_secs(2));
+        // What counts is where the digits are, not how many zeros surround them.
+        let wide = format!("0.{}1e4001", "0".repeat(4_000));
+        assert_eq!(sum(&wide, "0"), "1");
+        let wide = format!("1{}e-4000", "0".repeat(4_000));
+        assert_eq!(sum(&wide, "0"), "1");
+        assert_eq!(sum("0x123456789abcdef01p-4", "0"), "1311768467463790320.0625");
     }
 
     proptest! {
