@@ -4,7 +4,7 @@ use crate::resp::command_list::{COMMANDS, SUBCOMMANDS};
 use crate::resp::command_spec::{Flags, Keys, Spec};
 use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
-use crate::resp::glob;
+use crate::resp::glob::Pattern;
 use crate::resp::reply::{self, RespVersion};
 
 use super::call::Call;
@@ -73,7 +73,11 @@ impl Call<'_, '_> {
                         categories(spec).iter().any(is_named)
                     }),
                     b"pattern" => {
-                        Box::new(move |spec| glob::matches_any_case(value, spec.name.as_bytes()))
+                        let pattern = Pattern::of_any_case(value);
+                        Box::new(move |spec| {
+                            let pattern = pattern.as_ref();
+                            pattern.is_some_and(|pattern| pattern.matches(spec.name.as_bytes()))
+                        })
                     }
                     _ => return self.error(texts::SYNTAX),
                 }

@@ -4,13 +4,13 @@ use forerun_cache::{ComputeOp, ComputePut, Item, ItemKind};
 
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
-use crate::resp::glob;
 use crate::resp::hash_value::Hash;
 use crate::resp::integers::{parse_cursor, parse_i64};
 use crate::resp::long_double::LongDouble;
 use crate::resp::reply;
 
 use super::call::{Call, Refusal, hash_of};
+use super::key_listing;
 use super::number_commands::float_sum;
 use super::string_commands::in_place_of;
 
@@ -138,7 +138,7 @@ impl Call<'_, '_> {
         while let [word, behind @ ..] = rest {
             rest = match (word.to_ascii_lowercase().as_slice(), behind) {
                 (b"match", [given, behind @ ..]) => {
-                    pattern = Some(*given);
+                    pattern = Some(key_listing::pattern(given)?);
                     behind
                 }
                 (b"count", [count, behind @ ..]) => match parse_i64(count) {
@@ -153,7 +153,8 @@ impl Call<'_, '_> {
                 _ => return Err(texts::SYNTAX),
             };
         }
-        let is_wanted = |field: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, field));
+        let pattern = pattern.as_ref();
+        let is_wanted = |field: &[u8]| pattern.is_none_or(|pattern| pattern.matches(field));
         let pairs: Vec<_> = hash.iter().filter(|(field, _)| is_wanted(field)).collect();
         self.array(2);
         self.bulk(b"0");
