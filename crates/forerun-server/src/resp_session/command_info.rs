@@ -21,6 +21,9 @@ impl Call<'_, '_> {
         match self.subcommand() {
             None => {}
             Some("count") => self.count(COMMANDS.len()),
+            Some("info" | "docs") if self.repeats_names() => {
+                self.error("ERR more names than there are commands");
+            }
             Some("info") => self.command_info(&self.arguments[2..]),
             Some("docs") => {
                 let names = &self.arguments[2..];
@@ -41,6 +44,12 @@ impl Call<'_, '_> {
             Some("getkeys") => self.command_getkeys(),
             Some(_) => self.help(),
         }
+    }
+
+    /// Whether names of commands repeat, so that the answer would be much larger than the request.
+    fn repeats_names(&self) -> bool {
+        let known = self.arguments[2..].iter().filter_map(|name| find(name));
+        known.count() > COMMANDS.len()
     }
 
     /// Entries of these commands, or of all. An unknown name has none.
