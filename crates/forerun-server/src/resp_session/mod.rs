@@ -280,7 +280,10 @@ impl RespSession {
             Some(stop) => {
                 *at = stop.start;
                 self.answered = stop.answered;
-                Step::On
+                match stop.yields {
+                    true => Step::Full,
+                    false => Step::On,
+                }
             }
             None => {
                 *at = end;
