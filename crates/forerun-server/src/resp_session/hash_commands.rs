@@ -4,7 +4,7 @@ use forerun_cache::{ComputeOp, ComputePut, Item, ItemKind};
 
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
-use crate::resp::hash_value::Hash;
+use crate::resp::hash_value::{Hash, PAIR_OVERHEAD_BYTES};
 use crate::resp::integers::{parse_cursor, parse_i64};
 use crate::resp::long_double::LongDouble;
 use crate::resp::reply;
@@ -40,6 +40,11 @@ impl Call<'_, '_> {
                 Command::Hmset => "ERR wrong number of arguments for 'hmset' command",
                 _ => "ERR wrong number of arguments for 'hset' command",
             });
+        }
+        let bytes = |pair: &[&[u8]]| pair[0].len() + pair[1].len() + PAIR_OVERHEAD_BYTES;
+        if pairs.clone().map(bytes).sum::<usize>() > self.context.cache.options().max_item_bytes {
+            self.context.counters.store_too_large.add(1);
+            return Err(texts::STRING_TOO_LARGE);
         }
         let pairs: Vec<(&[u8], &[u8])> = pairs.map(|pair| (pair[0], pair[1])).collect();
         self.context.counters.cmd_set.add(1);

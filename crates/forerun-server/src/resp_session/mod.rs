@@ -66,7 +66,7 @@ use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionSt
 use key_listing::Listing;
 use login::Login;
 use read_answers::{Stop, Until, answer, count_requests};
-use read_batch::{Batch, Next};
+use read_batch::{Batch, Next, keep};
 use transaction::{Transaction, Watched};
 
 /// A request of which this much has arrived leaves the input.
@@ -291,7 +291,7 @@ impl RespSession {
                 self.next(next, bytes, at, &arguments, worker, context, scratch)
             }
         };
-        scratch.arguments = recycle(arguments);
+        scratch.arguments = keep(arguments);
         step
     }
 
@@ -392,7 +392,7 @@ impl RespSession {
             return Step::On;
         }
         let step = self.request(&arguments, large, worker, context, scratch);
-        scratch.arguments = recycle(arguments);
+        scratch.arguments = keep(arguments);
         step
     }
 

@@ -20,7 +20,7 @@ use crate::resp::reply::{self, RespVersion};
 use crate::session::{ChunkSize, CommandContext, Lookups, recycle};
 
 use super::call::{hash_of, push_error, string_of};
-use super::read_batch::Batch;
+use super::read_batch::{Batch, keep};
 
 /// An `MGET` whose answer has this many bytes is interrupted if the output is full. A shorter one
 /// is answered from one moment.
@@ -161,7 +161,7 @@ pub(super) fn answer(
     let (asked, wasted) = (lookups.asked(), lookups.unused());
     let items = lookups.into_items();
     chunk.adapt(items.len(), wasted);
-    scratch.items = recycle(items);
+    scratch.items = keep(items);
     if asked > 0 {
         let counters = context.counters;
         counters.batches.add(1);
