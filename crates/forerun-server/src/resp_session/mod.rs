@@ -33,6 +33,8 @@ mod hash_commands;
 mod info;
 mod key_commands;
 mod key_listing;
+#[cfg(test)]
+mod limit_tests;
 mod login;
 mod lone_request;
 #[cfg(test)]
