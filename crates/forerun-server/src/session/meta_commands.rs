@@ -113,6 +113,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
             .map(|_| (flags.initial, expiry_of_new(context, &flags))),
     });
     context.count_arithmetic(op, &counted);
+    context.log_new_counter(key, &counted);
     let code = match counted {
         ArithmeticResult::Changed {
             value,
@@ -120,20 +121,6 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
             expiry,
             is_new,
         } => {
-            if is_new && context.shared.watchers.is_watched(WatchKinds::MUTATIONS) {
-                let event = StoreEvent {
-                    key,
-                    status: "stored",
-                    command: "add",
-                    expiry,
-                    len: itoa::Buffer::new().format(value).len(),
-                };
-                let now_s = context.cache.now();
-                context
-                    .shared
-                    .watchers
-                    .log_store(context.connection, now_s, &event);
-            }
             let before = if is_new {
                 Expiry::Never
             } else {

@@ -1,8 +1,8 @@
-//! Classic and meta storage commands, and their data blocks.
+//! Storage commands of all protocols, and their data blocks.
 //!
 //! ```text
 //!   set user:17 0 60 5\r\nhello\r\n
-//!                         └─────┴─ data block and its end
+//!                         └─────┴─ data block and its end; a binary request has none
 //! ```
 //!
 //! If a block has arrived with its line, or fits in the space that the input has anyway, the
@@ -25,11 +25,12 @@ use crate::warm_up::FillError;
 use crate::watch::WatchKinds;
 use crate::watch_lines::StoreEvent;
 
+use super::binary_answers::StoreAnswer;
 use super::command_context::CommandContext;
 use super::meta_answer::{StoredItem, Subject};
 use super::{Session, State, Step};
 
-/// The end of a data block.
+/// The end of a data block in the text protocol.
 const BLOCK_END: &[u8] = b"\r\n";
 
 /// A storage command without its value.
@@ -60,6 +61,14 @@ pub(super) enum Answer<'a> {
         letters: Letters,
         flags: Cow<'a, [u8]>,
     },
+    Binary(StoreAnswer),
+}
+
+/// Why a value cannot be stored, whatever item the cache has.
+#[derive(Clone, Copy, Debug)]
+enum Unstorable {
+    TooLarge,
+    NoMemory,
 }
 
 /// A refused command line. The client still sends the command's data block.
@@ -141,11 +150,12 @@ impl Session {
         at: &mut usize,
         line_len: usize,
     ) -> Step {
-        let block_len = len + BLOCK_END.len();
+        let block_end = command.answer.block_end();
+        let block_len = len + block_end.len();
         if let Some(block) = rest.get(..block_len) {
             *at += line_len + block_len;
             let (value, end) = block.split_at(len);
-            if end == BLOCK_END {
+            if end == block_end {
                 command.store(context, StoreValue::Bytes(value));
             } else {
                 command.refuse_block(context);
@@ -179,8 +189,9 @@ impl Pending {
     /// There is no memory for the block. Nothing was consumed.
     pub(super) fn take(&mut self, cache: &Cache, bytes: &[u8]) -> Result<usize, Error> {
         let mut taken = self.buffer.put(cache, bytes)?;
-        while self.buffer.is_full() && self.end_len < BLOCK_END.len() && taken < bytes.len() {
-            self.end_ok &= bytes[taken] == BLOCK_END[self.end_len];
+        let block_end = self.command.answer.block_end();
+        while self.buffer.is_full() && self.end_len < block_end.len() && taken < bytes.len() {
+            self.end_ok &= bytes[taken] == block_end[self.end_len];
             self.end_len += 1;
             taken += 1;
         }
@@ -188,7 +199,7 @@ impl Pending {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.end_len == BLOCK_END.len()
+        self.buffer.is_full() && self.end_len == self.command.answer.block_end().len()
     }
 
     /// Refuses the value after an error of [`Pending::take`]. Returns the state that discards the
@@ -198,7 +209,7 @@ impl Pending {
         let left = self.buffer.len() - self.buffer.filled_bytes();
         drop(self.buffer);
         self.command.refuse_unstorable(context, error);
-        State::Swallow(left + BLOCK_END.len())
+        State::Swallow(left + self.command.answer.block_end().len())
     }
 
     /// Stores the value.
@@ -207,6 +218,16 @@ impl Pending {
             self.command.store(context, StoreValue::Buffer(self.buffer));
         } else {
             self.command.refuse_block(context);
+        }
+    }
+}
+
+impl Answer<'_> {
+    /// The end of the data block.
+    fn block_end(&self) -> &'static [u8] {
+        match self {
+            Answer::Classic { .. } | Answer::Fill { .. } | Answer::Meta { .. } => BLOCK_END,
+            Answer::Binary(_) => b"",
         }
     }
 }
@@ -222,6 +243,7 @@ impl StoreCommand<'_> {
                     letters,
                     flags: Cow::Owned(flags.into_owned()),
                 },
+                Answer::Binary(answer) => Answer::Binary(answer),
             },
             ..self
         }
@@ -262,14 +284,15 @@ impl StoreCommand<'_> {
                 b"NS"
             }
             StoreResult::InvalidKey | StoreResult::TooLarge => {
-                return self.refuse_value(context, replies::TOO_LARGE);
+                return self.refuse_value(context, Unstorable::TooLarge);
             }
             StoreResult::OutOfMemory | StoreResult::Forked => {
-                return self.refuse_value(context, replies::OUT_OF_MEMORY_STORING);
+                return self.refuse_value(context, Unstorable::NoMemory);
             }
         };
         match &self.answer {
             Answer::Fill { .. } => {}
+            Answer::Binary(answer) => answer.push(context, stored),
             Answer::Classic { quiet } => {
                 let reply = match code {
                     b"HD" => replies::STORED,
@@ -398,21 +421,26 @@ impl StoreCommand<'_> {
         }
     }
 
-    /// Refuses a value. A plain `set` and every `ms` also delete the key, so that no client
-    /// mistakes an older value for the new one.
-    fn refuse_value(&self, context: &mut CommandContext<'_>, reply: &[u8]) {
-        let quiet = match self.answer {
-            Answer::Classic { quiet } => quiet,
-            // Meta commands always report errors.
-            Answer::Meta { .. } | Answer::Fill { .. } => false,
+    /// Refuses a value. A plain `set`, a binary one and every `ms` also delete the key, so that no
+    /// client mistakes an older value for the new one.
+    fn refuse_value(&self, context: &mut CommandContext<'_>, why: Unstorable) {
+        let deletes = match &self.answer {
+            Answer::Meta { .. } => true,
+            Answer::Binary(answer) => answer.mode == StoreMode::Set,
+            _ => self.mode == StoreMode::Set && self.compare_cas.is_none(),
         };
-        if matches!(self.answer, Answer::Meta { .. })
-            || (self.mode == StoreMode::Set && self.compare_cas.is_none())
-        {
+        if deletes {
             let cache = context.cache_for_write(&self.key);
             cache.delete(forerun_cache::Delete::key(&self.key));
         }
-        context.push_unless(quiet, reply);
+        match (&self.answer, why) {
+            // Other commands always report errors.
+            (Answer::Classic { quiet: true }, _) => {}
+            (Answer::Binary(answer), Unstorable::TooLarge) => answer.push_too_large(context),
+            (Answer::Binary(answer), Unstorable::NoMemory) => answer.push_no_memory(context),
+            (_, Unstorable::TooLarge) => context.push(replies::TOO_LARGE),
+            (_, Unstorable::NoMemory) => context.push(replies::OUT_OF_MEMORY_STORING),
+        }
     }
 
     /// Refuses a value that does not fit in the cache while its block is still arriving.
@@ -425,12 +453,12 @@ impl StoreCommand<'_> {
             Error::ValueTooLarge { .. } => {
                 self.log(context, StoreResult::TooLarge, 0);
                 context.counters.store_too_large.add(1);
-                self.refuse_value(context, replies::TOO_LARGE);
+                self.refuse_value(context, Unstorable::TooLarge);
             }
             _ => {
                 self.log(context, StoreResult::OutOfMemory, 0);
                 context.counters.store_no_memory.add(1);
-                self.refuse_value(context, replies::OUT_OF_MEMORY_STORING);
+                self.refuse_value(context, Unstorable::NoMemory);
             }
         }
     }
@@ -443,9 +471,9 @@ impl StoreCommand<'_> {
         context.push_unless(quiet, replies::BAD_CHUNK);
     }
 
-    /// Counts a classic command by the prefix of its key, if prefixes are counted.
+    /// Counts a classic or binary command by the prefix of its key, if prefixes are counted.
     fn count_prefix(&self, context: &CommandContext<'_>) {
-        if matches!(self.answer, Answer::Classic { .. }) {
+        if matches!(self.answer, Answer::Classic { .. } | Answer::Binary(_)) {
             context.shared.prefixes.count(&self.key, KeyEvent::Set);
         }
     }

@@ -16,6 +16,7 @@
 #![allow(dead_code, reason = "each test uses some of this")]
 
 pub mod memcached;
+pub mod packets;
 
 use std::collections::HashMap;
 use std::io::IoSlice;
