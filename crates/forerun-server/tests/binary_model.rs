@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use proptest::prelude::*;
 
-use testing::Client;
 use testing::packets::*;
+use testing::{Client, strtoull};
 
 /// Number of keys: few, so that requests often meet.
 const KEYS: u8 = 4;
@@ -111,6 +111,7 @@ impl Model {
     /// The answer without its opcode, or its status and text.
     fn execute(&mut self, command: u8, request: &Packet) -> Result<Packet, (u16, &'static [u8])> {
         const NOT_FOUND: (u16, &[u8]) = (1, b"Not found");
+        const NOT_A_NUMBER: (u16, &[u8]) = (6, b"Non-numeric server-side value for incr or decr");
         const EXISTS: (u16, &[u8]) = (2, b"Data exists for key.");
         let number = |at: usize| {
             let bytes = request.extras[at..].first_chunk().expect("a time");
@@ -166,11 +167,11 @@ impl Model {
                 let (value, is_new) = match self.live(key) {
                     None if number(16) == u32::MAX => return Err(NOT_FOUND),
                     None => (long(8), true),
+                    Some(entry) if entry.value.is_empty() => return Err(NOT_A_NUMBER),
                     Some(entry) if wrong(entry) => return Err(EXISTS),
                     Some(entry) => {
-                        let text = String::from_utf8_lossy(&entry.value).into_owned();
-                        let bad = (6, &b"Non-numeric server-side value for incr or decr"[..]);
-                        let number: u64 = text.trim_end().parse().map_err(|_| bad)?;
+                        let text = String::from_utf8_lossy(&entry.value);
+                        let number = strtoull(&text).ok_or(NOT_A_NUMBER)?;
                         let number = match command {
                             INCREMENT => number.wrapping_add(long(0)),
                             _ => number.saturating_sub(long(0)),

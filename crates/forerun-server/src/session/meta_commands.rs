@@ -10,8 +10,6 @@ use crate::protocol::meta_keys::push_base64;
 use crate::protocol::numbers::push_u64;
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
-use crate::watch::WatchKinds;
-use crate::watch_lines::StoreEvent;
 
 use super::command_context::CommandContext;
 use super::meta_answer::{Known, Subject, push_repeated};

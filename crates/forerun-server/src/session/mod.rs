@@ -5,7 +5,7 @@
 //!             ┌──────────────── Command ◄───────────────┐
 //!   reads.rs: │ get gets bget gat gats mg, mn, frames   │ all there are, then one batch
 //!             └─┬──────────┬──────────┬─────────────────┘
-//!               │          │          │ storage.rs: set add replace append prepend cas ms
+//!               │          │          │ text_storage.rs: set add replace append prepend cas ms
 //!               │          │          ├─► Store    a data block too large to wait for: it fills the cache's own memory
 //!               │          │          └─► Swallow  the data block of a command that was refused
 //!               │          └─► SkipLine  the rest of a long line that was refused
@@ -14,8 +14,8 @@
 //!   dump.rs:  ──► Dump     in a list of all keys, one part after another
 //! ```
 //!
-//! `binary/` executes binary requests in the same states, and `binary_answers.rs` composes their
-//! answers. `answers.rs` answers reads, with `lookups.rs`, and with `frame_answers.rs` for frames.
+//! `storage.rs` stores data blocks. `binary/` executes binary requests in the same states, and
+//! `binary_answers.rs` composes their answers. `answers.rs` answers reads, with `lookups.rs`, and with `frame_answers.rs` for frames.
 //! `commands.rs` has the other classic commands, `admin.rs` the operator commands,
 //! `meta_commands.rs` and `meta_get.rs` the meta commands, whose answers `meta_answer.rs` composes,
 //! `warm_up_commands.rs` the commands of a warm-up, and `stats.rs` the statistics, with
@@ -43,6 +43,7 @@ mod stats_settings;
 mod storage;
 #[cfg(feature = "study")]
 pub(crate) mod study;
+mod text_storage;
 mod warm_up_commands;
 
 use std::mem;

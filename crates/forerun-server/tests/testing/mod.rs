@@ -239,6 +239,19 @@ impl Client {
     }
 }
 
+/// The result of C's `strtoull` for a value, if only white space follows the digits.
+pub fn strtoull(value: &str) -> Option<u64> {
+    let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b';
+    let value = value.trim_start_matches(is_space);
+    let value = value.strip_prefix('+').unwrap_or(value);
+    let end = value
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(value.len());
+    let (digits, behind) = value.split_at(end);
+    let is_number = behind.is_empty() || behind.starts_with(is_space);
+    is_number.then(|| digits.parse().ok()).flatten()
+}
+
 /// All files of conversations.
 pub const FILES: [(&str, &str); 4] = [
     ("classic", include_str!("../conversations/classic.txt")),
