@@ -74,7 +74,7 @@ impl Model {
         match time {
             0 => 0,
             PAST => 1,
-            seconds => self.now + seconds,
+            seconds => self.now.saturating_add(seconds),
         }
     }
 

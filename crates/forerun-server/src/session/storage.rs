@@ -12,7 +12,10 @@
 
 use std::borrow::Cow;
 
-use forerun_cache::{Cache, Error, Expiry, Store, StoreMode, StoreResult, StoreValue, ValueBuffer};
+use forerun_cache::{
+    Cache, Error, Expiry, ITEM_OVERHEAD_BYTES, Store, StoreMode, StoreResult, StoreValue,
+    ValueBuffer,
+};
 
 use crate::input::LINE_BYTES_MAX;
 use crate::prefix_counts::KeyEvent;
@@ -115,6 +118,19 @@ impl Session {
     ) -> Step {
         let block_end = command.answer.block_end();
         let block_len = len + block_end.len();
+        // Here, and not once the value is there: the answer does not depend on how the input is
+        // split, nor an extension's on the item that the cache has.
+        let max_item_bytes = context.cache.options().max_item_bytes;
+        if len + command.key.len() + ITEM_OVERHEAD_BYTES > max_item_bytes {
+            *at += line_len;
+            let error = Error::ValueTooLarge {
+                len_bytes: len,
+                max_item_bytes,
+            };
+            command.refuse_unstorable(context, &error);
+            self.state = State::Swallow(block_len);
+            return Step::On;
+        }
         if let Some(block) = rest.get(..block_len) {
             *at += line_len + block_len;
             let (value, end) = block.split_at(len);
@@ -125,7 +141,7 @@ impl Session {
             }
             return Step::On;
         }
-        if len < context.cache.options().max_item_bytes && line_len + block_len < LINE_BYTES_MAX {
+        if line_len + block_len < LINE_BYTES_MAX {
             return Step::More;
         }
         *at += line_len;

@@ -215,12 +215,13 @@ fn what_needs_a_user_ends_the_connection_without_one() {
 fn the_first_byte_decides_how_a_client_authenticates() {
     let (_dir, options) = with_users();
     let server = start(options);
-    let noop = Packet::new(NOOP).bytes();
+    // `noop` contains a line feed.
+    let version = Packet::new(VERSION).bytes();
     // After a text command, 0x80 begins a line.
     let mut stream = connect(&server);
     ask(&mut stream, "get a\r\n", "CLIENT_ERROR unauthenticated\r\n");
     stream
-        .write_all(&[&noop[..], b"\r\n"].concat())
+        .write_all(&[&version[..], b"\r\n"].concat())
         .expect("it is sent");
     expect(&mut stream, "CLIENT_ERROR unauthenticated\r\n");
     ask(
@@ -229,7 +230,7 @@ fn the_first_byte_decides_how_a_client_authenticates() {
         "STORED\r\n",
     );
     stream
-        .write_all(&[&noop[..], b"\r\n"].concat())
+        .write_all(&[&version[..], b"\r\n"].concat())
         .expect("it is sent");
     expect(&mut stream, "ERROR\r\n");
     ask(&mut stream, "mn\r\n", "MN\r\n");

@@ -21,7 +21,7 @@ use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::binary::HEADER_BYTES;
 use crate::protocol::binary::header::{Header, HeaderError, RequestId};
-use crate::protocol::binary::reply::{Status, push_error, push_header, push_success};
+use crate::protocol::binary::reply::{Status, push_error, push_success};
 use crate::protocol::binary::request::{Command, Parsed, Request};
 use crate::protocol::binary::sasl;
 
