@@ -92,6 +92,8 @@ impl Memcached {
             .arg(&socket)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            // It reports each malformed binary request there.
+            .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("start {:?}", self.program))?;
         Ok(Peer {
