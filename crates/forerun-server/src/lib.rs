@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   session/   one connection without a socket: bytes in, bytes out          Session::receive
-//!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands
+//!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands; binary requests
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
 //!   shared.rs  state of all sessions of a server
 //!   counters.rs   the counters, listed once            settings.rs what sessions obey, and report

@@ -228,6 +228,7 @@ mod tests {
     use std::path::Path;
 
     use super::command::{Command, Word};
+    use super::packet::Packet;
     use super::*;
 
     /// The memcached on the PATH. If there is none, or if its differences are not listed, a test is
@@ -312,5 +313,27 @@ mod tests {
         let (short, failure) = shrink::shrink(&memcached, &steps, failure).expect("they run");
         assert_eq!(short.len(), 1, "{short:?}");
         assert_ne!(failure.ours, failure.theirs);
+    }
+
+    #[test]
+    fn a_difference_of_the_binary_protocol_is_found_and_its_history_shrunk() {
+        let Some(memcached) = memcached() else { return };
+        let noop = Packet::new(0x0a);
+        let get = Packet {
+            key: b"a".to_vec(),
+            ..Packet::new(0x00)
+        };
+        // A listed difference among requests that have none.
+        let verbosity = Packet {
+            extras: vec![0; 4],
+            ..Packet::new(0x1b)
+        };
+        let packets = vec![noop, get.clone(), verbosity.clone(), get];
+        let steps = [step("mn"), Step::of_packets(8, packets)];
+        let (_, failure) = play(&memcached, &steps).expect("both servers run");
+        let failure = failure.expect("the answers differ");
+        let (short, _) = shrink::shrink(&memcached, &steps, failure).expect("they run");
+        assert_eq!(short.len(), 1, "{short:?}");
+        assert_eq!(short[0].packets, [verbosity]);
     }
 }

@@ -17,9 +17,9 @@ use crate::exit::UsageError;
 
 /// Serve a cache to memcached clients
 ///
-/// Speaks memcached's classic text commands, meta commands and binary protocol. All lookups that have arrived on a
-/// connection are executed as one batch, whether they came as one `get` with many keys or as many
-/// commands. By default the server listens on the loopback interface, prints its
+/// Speaks memcached's classic text commands, meta commands and binary protocol. All lookups that
+/// have arrived on a connection are executed as one batch, whether they came as one `get` with many
+/// keys or as many commands. By default the server listens on the loopback interface, prints its
 /// addresses on standard output, and logs to standard error.
 ///
 /// SIGTERM and SIGINT shut it down gracefully: it answers the requests it has received and writes
