@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   session/   one connection without a socket: bytes in, bytes out          Session::receive
-//!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands
+//!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands; binary requests
 //!   resp_session/  the same for a client of RESP                             RespSession::receive
 //!   resp/      the syntax of RESP, the protocol of Redis
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
@@ -71,7 +71,7 @@ pub use snapshot::{SnapshotStats, read_snapshot, write_snapshot};
 pub use snapshot_error::SnapshotError;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
-pub use testing::{fuzz_multi_get, fuzz_resp, fuzz_session, fuzz_snapshot};
+pub use testing::{fuzz_binary, fuzz_multi_get, fuzz_resp, fuzz_session, fuzz_snapshot};
 
 /// The protocol and the sockets without a cache behind them, for studies of other indexes.
 #[cfg(feature = "study")]

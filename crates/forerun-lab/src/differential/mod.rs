@@ -3,10 +3,12 @@
 //!
 //! ```text
 //!   generate/              a seed's history: steps of commands
-//!   command.rs             words, commands, steps
+//!   command.rs, packet.rs  commands of the text protocol, requests of the binary protocol
+//!   step.rs                steps of either
 //!   peer.rs                the two servers and connections to them
 //!   history.rs             plays a history to both
-//!   compare_answers.rs     compares two answers
+//!   compare_answers.rs     compares two answers of the text protocol, and
+//!   compare_packets.rs     two of the binary protocol
 //!   known_differences.rs   the intended differences
 //!   counters.rs            the commands that change numbers
 //!   shrink.rs              shortens a failing history
@@ -15,13 +17,16 @@
 
 mod command;
 mod compare_answers;
+mod compare_packets;
 mod counters;
 mod generate;
 mod history;
 mod history_file;
 mod known_differences;
+mod packet;
 mod peer;
 mod shrink;
+mod step;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,10 +34,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use command::{Step, shorten};
+use command::shorten;
 use history::{Failure, PlayCounts, describe, play};
 use known_differences::{Affected, DIFFERENCES, EARLIER, LATER, Treatment};
 use peer::Memcached;
+use step::Step;
 
 /// Compare this server with memcached: send random commands to both and compare the answers byte by
 /// byte.
@@ -202,6 +208,9 @@ fn report(
         for command in &step.commands {
             println!("    {}", command.describe());
         }
+        for packet in &step.packets {
+            println!("    {}", packet.describe());
+        }
     }
     for (name, reply) in [("forerun", &failure.ours), ("memcached", &failure.theirs)] {
         println!(
@@ -219,6 +228,7 @@ mod tests {
     use std::path::Path;
 
     use super::command::{Command, Word};
+    use super::packet::Packet;
     use super::*;
 
     /// The memcached on the PATH. If there is none, or if its differences are not listed, a test is
@@ -303,5 +313,27 @@ mod tests {
         let (short, failure) = shrink::shrink(&memcached, &steps, failure).expect("they run");
         assert_eq!(short.len(), 1, "{short:?}");
         assert_ne!(failure.ours, failure.theirs);
+    }
+
+    #[test]
+    fn a_difference_of_the_binary_protocol_is_found_and_its_history_shrunk() {
+        let Some(memcached) = memcached() else { return };
+        let noop = Packet::new(0x0a);
+        let get = Packet {
+            key: b"a".to_vec(),
+            ..Packet::new(0x00)
+        };
+        // A listed difference among requests that have none.
+        let verbosity = Packet {
+            extras: vec![0; 4],
+            ..Packet::new(0x1b)
+        };
+        let packets = vec![noop, get.clone(), verbosity.clone(), get];
+        let steps = [step("mn"), Step::of_packets(8, packets)];
+        let (_, failure) = play(&memcached, &steps).expect("both servers run");
+        let failure = failure.expect("the answers differ");
+        let (short, _) = shrink::shrink(&memcached, &steps, failure).expect("they run");
+        assert_eq!(short.len(), 1, "{short:?}");
+        assert_eq!(short[0].packets, [verbosity]);
     }
 }

@@ -147,7 +147,7 @@ impl RespSession {
     }
 
     /// Whether the client has yet to log in.
-    pub(crate) fn must_log_in(&self) -> bool {
+    pub(crate) fn must_authenticate(&self) -> bool {
         !self.login.is_open()
     }
 
