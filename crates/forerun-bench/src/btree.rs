@@ -81,6 +81,7 @@ impl Args {
             data: args.datasets([10_000_000, 5000])?,
             workloads: vec![Workload::MultiReadRandom],
             batches: args.batches(),
+            writers: vec![1],
             write_batches: vec![1],
             hit_rates: args.hit_rates(),
             skews: or(&self.access, &[Skew::Uniform]),
