@@ -17,12 +17,8 @@ pub(super) fn document(scale: &Scale) -> Document {
     let keys = scale.either(" --keys 2M", "");
     let kinds = "--without-index --in-store --hit-rate 1 --strategy \
                  single,finger,partition,interleaved,auto,multiget";
-    let rocksdb = if scale.with_peers { ",get" } else { "" };
     let threads = scale.threads();
-    let run = |name, lists: &str| {
-        let line = format!("memtable{keys} {kinds}{rocksdb} {lists}");
-        Measurement::new(name, line)
-    };
+    let run = |name, lists: &str| Measurement::new(name, format!("memtable{keys} {kinds} {lists}"));
     let ms = scale.either(100, 1);
     let writing = format!("--workload multireadwhilewriting --duration-ms {ms} --rounds");
     let rounds = scale.either(3, 1);
