@@ -42,7 +42,7 @@ Examples:
   forerun-bench server --value-bytes 64 --keys 1,10,100    compared with memcached
   forerun-bench client --servers 1,4 --keys 100            a client of several servers
   forerun-bench table --rows 10M --budget 1,0.1
-  forerun-bench seeds --report seeds.html                  the tables of Forerun's sources beside ours
+  forerun-bench seeds --report seeds.html                  tables of Forerun's sources beside ours
   forerun-bench stress --crash --cycles 200                kills a store's process and checks the \
   store
 

@@ -1,6 +1,6 @@
 //! The CPU's counters of this thread's user mode, through perf_event_open.
 
-use super::count_row::Event;
+use super::result_row::Event;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware};
 use perf_event::{Builder, Counter};
 use std::io;

@@ -1,6 +1,6 @@
 //! Systems without perf_event_open.
 
-use super::count_row::Event;
+use super::result_row::Event;
 
 /// Why an event cannot be counted.
 pub(super) fn refusal(_: Event) -> Option<String> {

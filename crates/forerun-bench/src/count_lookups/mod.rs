@@ -5,37 +5,37 @@
 //!   instructions, lines a traced process, single-stepped          stepping.rs         x86-64 Linux that allows ptrace
 //!   cycles, misses      the CPU's counters                        cpu_counters.rs     Linux, if the kernel allows them
 //!
-//!   lookups.rs          what is counted, in this process and in the traced one
-//!   count_row.rs        a result
+//!   counted_lookups.rs  what is counted, in this process and in the traced one
+//!   result_row.rs       a result
 //! ```
 
-mod count_row;
+mod counted_lookups;
 #[cfg(target_os = "linux")]
 mod cpu_counters;
 #[cfg(not(target_os = "linux"))]
 #[path = "cpu_counters_none.rs"]
 mod cpu_counters;
-mod lookups;
+mod result_row;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stepping;
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 #[path = "stepping_none.rs"]
 mod stepping;
 
-pub use count_row::CountRow;
-pub use lookups::{TracedArgs, run_traced};
+pub use counted_lookups::{TracedArgs, run_traced};
+pub use result_row::CountRow;
 
 use crate::lookup_page::or_dash;
 use crate::output::{Output, on_stdout, or, write_facts};
 use anyhow::{Result, ensure};
-use count_row::Event;
+use counted_lookups::Lookups;
 use forerun_core::size::{parse_count, parse_size};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::{Report, Section};
 use forerun_measure::size::digits;
 use forerun_measure::text_table::TextTable;
-use lookups::Lookups;
+use result_row::Event;
 use std::io::Write;
 
 const INTRO: &str = "What a lookup in one run costs in suspensions, instructions, cache lines and \
@@ -91,7 +91,7 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
     let batches = or(&args.batch, &[1, 64]);
     ensure!(!batches.contains(&0), "a batch needs at least one key");
     let store = lookups.store()?;
-    let cases = lookups::cases(&args.strategy, &batches)?;
+    let cases = counted_lookups::cases(&args.strategy, &batches)?;
     let bar = progress.steps("counting", cases.len() as u64);
     let stepped = stepping::count(&lookups, &cases);
     let mut rows = Vec::new();

@@ -8,7 +8,7 @@
 //! The other process is this program's `traced-lookups`. Nothing in it is changed, so what is
 //! counted is the code that the other benches time.
 
-use super::lookups::{CountCase, Lookups, traced_line};
+use super::counted_lookups::{CountCase, Lookups, traced_line};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess, Register, UsedMemory};
 use nix::sys::ptrace;

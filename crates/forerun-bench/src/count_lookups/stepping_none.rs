@@ -1,6 +1,6 @@
 //! Systems where no process is traced instruction by instruction.
 
-use super::lookups::{CountCase, Lookups, traced_line};
+use super::counted_lookups::{CountCase, Lookups, traced_line};
 use anyhow::{Result, bail};
 
 /// What a key costs.

@@ -9,7 +9,7 @@
 //! ```
 
 use super::committed::CommittedResults;
-use super::lookup::Fields;
+use super::figures::Fields;
 use super::measurement::Measurement;
 use forerun_measure::size::{digits, short};
 

@@ -2,7 +2,7 @@
 
 use super::committed::CommittedResults::RocksDb;
 use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::lookup::{Fields, fields};
+use super::figures::{Fields, fields};
 use super::measurement::Measurement;
 
 const CONDITIONS: &str = "db_bench, 2 M keys in the memtable, values of 100 bytes, release build, \

@@ -1,6 +1,6 @@
 //! Measures what fills our columns: the benches, by their own command lines.
 
-use super::lookup::parse_lines;
+use super::figures::parse_lines;
 use crate::engine::Engine;
 use crate::output::Output;
 use crate::{btree, count_lookups, gather, gpu_table, hash, memtable, server};

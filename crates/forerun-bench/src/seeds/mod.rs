@@ -6,8 +6,8 @@
 //!   document            what a document is made of
 //!   measurement         runs the benches by their command lines
 //!   committed           docs/results, for what this machine cannot run
-//!   lookup              finds a figure among rows
-//!   seed_row, rendering results
+//!   figures             finds a figure among rows
+//!   result_row, show    results
 //! ```
 //!
 //! Nothing is measured here: each of our figures is a field of a row of another bench.
@@ -15,17 +15,17 @@
 mod committed;
 mod copy_operator;
 mod document;
+mod figures;
 mod find_ptr;
 mod finger_search;
-mod lookup;
 mod measurement;
-mod rendering;
+mod result_row;
 mod row_search;
-mod seed_row;
+mod show;
 mod simd_hash;
 
 pub use document::Seed;
-pub use seed_row::{OurFigure, SeedRow, TheirFigure};
+pub use result_row::{OurFigure, SeedRow, TheirFigure};
 
 use crate::engine::Engine;
 use crate::output::{Output, on_stdout, or, write_facts};
@@ -102,7 +102,7 @@ pub fn run_to(
         peers,
         progress,
     };
-    let mut report = Report::new("The seeds", rendering::INTRO);
+    let mut report = Report::new("The seeds", show::INTRO);
     report.facts = machine::facts();
     if !args.output.json {
         write_facts(out, &report.facts)?;
@@ -110,17 +110,17 @@ pub fn run_to(
     for seed in or(&args.seed, &Seed::ALL) {
         let document = document(seed, &scale);
         let measured = runner.measure(&document.measurements)?;
-        rendering::begin(&mut report, &document);
+        show::begin(&mut report, &document);
         if !args.output.json {
-            writeln!(out, "\n{}", rendering::heading(&document))?;
+            writeln!(out, "\n{}", show::heading(&document))?;
         }
         for table in &document.tables {
             let rows = rows(&document, table, &measured, &scale)?;
             if !args.output.json_rows(&rows, out)? {
-                writeln!(out, "\n{}", rendering::text(table, &rows))?;
+                writeln!(out, "\n{}", show::text(table, &rows))?;
                 out.flush()?;
             }
-            rendering::section(&mut report, table, &rows);
+            show::section(&mut report, table, &rows);
         }
     }
     args.output.write_report(&report)
@@ -195,7 +195,7 @@ fn figure(
     if let Some((name, fields)) = &column.here {
         let name = row.measurement.unwrap_or(name);
         let rows = measured.get(name).map_or(&[][..], Vec::as_slice);
-        figure.value = value(lookup::find(rows, &[fields, &row.fields])?);
+        figure.value = value(figures::find(rows, &[fields, &row.fields])?);
         let used = document.measurements.iter().find(|used| used.name == name);
         figure.command = used
             .filter(|_| figure.value.is_some())
@@ -203,7 +203,7 @@ fn figure(
     }
     if let (None, Some((file, fields))) = (figure.value, &column.committed) {
         let rows = file.rows();
-        let found = lookup::find(&rows, &[fields, &row.fields])?;
+        let found = figures::find(&rows, &[fields, &row.fields])?;
         figure.value = value(found);
         if figure.value.is_some() {
             figure.file = Some(file.path().to_owned());
@@ -236,7 +236,12 @@ mod tests {
                 0.617,
             ),
             (Seed::CopyOperator, "V0 to V4", 5, 252.2131),
-            (Seed::RowSearch, "the profile of a search", 10, 14_543.673),
+            (
+                Seed::RowSearch,
+                "the profile of a search of one key",
+                10,
+                14_543.673,
+            ),
             (
                 Seed::SimdHash,
                 "multi-get end to end, with MemC3's index in the same server",

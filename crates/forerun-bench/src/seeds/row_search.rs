@@ -1,11 +1,11 @@
 //! Seed 002: WiredTiger's change WT-16838, prefetching in the search of a page's rows.
 
 use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::lookup::{Fields, fields};
+use super::figures::{Fields, fields};
 use super::measurement::Measurement;
 
-const CONDITIONS: &str = "YCSB, all reads and all in the cache, Graviton4 with 96 cores, 128 threads, \
-                          Arm's top-down and SPE profiles of a replica set of three";
+const CONDITIONS: &str = "YCSB, all reads and all in the cache, Graviton4 with 96 cores, 128 threads, Arm's top-down \
+     and SPE profiles of a replica set of three";
 
 /// The page searches and the index, as the bench names them.
 const SEARCHES: [(&str, &str); 5] = [
@@ -44,8 +44,8 @@ pub(super) fn document(scale: &Scale) -> Document {
             cost_of(
                 "batches of 64, by page search",
                 64,
-                "While one search waits for a line the others go on, so the time of a batch is that \
-                 of its lines and instructions. A suspension stands for a line that is awaited.",
+                "While one search waits for a line the others go on, so the time of a batch is \
+                 that of its lines and instructions. A suspension stands for a line that is awaited.",
             ),
         ],
     }
@@ -76,11 +76,10 @@ fn searches(measurement: &'static str, batch: u32) -> Vec<Column> {
 /// The seed's own table.
 fn profile() -> Table {
     let row = |name: &str, theirs: [f64; 2]| TableRow::new(name, &theirs, fields! {});
-    let spe = "Arm's statistical profiling (SPE) has no equal on other CPUs, and no Arm machine was \
-               measured";
+    let spe = "needs Arm's statistical profiling (SPE); no Arm machine was measured";
     let whole = "a share of a replica set's time; the searches' own rates are below";
     Table {
-        title: "the profile of a search",
+        title: "the profile of a search of one key",
         conditions: CONDITIONS,
         unit: "as named",
         plotted: Format::Digits,
@@ -115,8 +114,7 @@ fn profile() -> Table {
                 .of("none")
                 .note(whole),
         ],
-        lacks: "events that the kernel lets a program count (perf_event_open), and one key at a \
-                time is counted",
+        lacks: "counters of the CPU that the kernel lets a program read",
         follows: "The patch hides two serial misses of each step of a bisection. Comparing key \
                   prefixes, or asking the index, has fewer misses to hide.",
     }
@@ -147,7 +145,7 @@ fn cost_of(title: &'static str, batch: u32, follows: &'static str) -> Table {
         theirs: Vec::new(),
         columns: searches("counts", batch),
         rows: costs(),
-        lacks: "what is missing, the kernel does not let a program count",
+        lacks: "counters of the CPU, or leave to trace a process; the index does not suspend",
         follows,
     }
 }

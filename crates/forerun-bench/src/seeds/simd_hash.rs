@@ -2,15 +2,15 @@
 
 use super::committed::CommittedResults::ServerIndexes;
 use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::lookup::{Fields, fields};
+use super::figures::{Fields, fields};
 use super::measurement::Measurement;
 use forerun_core::arch;
 
 const CONDITIONS: &str =
     "Skylake, InfiniBand EDR, memcached's multi-get; the abstract counts \"up to\"";
 
-const STUDIES: &str = "five case studies on Skylake and Cascade Lake, of which the abstract gives no \
-                       figure";
+const STUDIES: &str =
+    "five case studies on Skylake and Cascade Lake, of which the abstract gives no figure";
 
 pub(super) fn document(scale: &Scale) -> Document {
     let designs = "--design table,memc3,bucketized2x4,bucketized2x8,cuckoo3 --strategy \

@@ -5,8 +5,8 @@
 //!                                            └ nothing: what stopping itself costs
 //! ```
 
-use super::count_row::Event;
 use super::cpu_counters;
+use super::result_row::Event;
 use crate::btree::{Order, RunEngine, RunStore};
 use crate::engine::{Engine, Store};
 use crate::skew::Skew;

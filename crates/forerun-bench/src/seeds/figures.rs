@@ -56,10 +56,10 @@ mod tests {
 
     #[test]
     fn a_row_is_found_by_all_of_its_fields() {
-        let rows = parse_lines(
-            "{\"batch\":2,\"hit_rate\":1.0,\"rate\":5}\n\n{\"batch\":8,\"hit_rate\":1.0,\"rate\":6}",
-        )
-        .unwrap();
+        let text = "\
+            {\"batch\":2,\"hit_rate\":1.0,\"rate\":5}\n\n\
+            {\"batch\":8,\"hit_rate\":1.0,\"rate\":6}";
+        let rows = parse_lines(text).unwrap();
         let at = |batch: u32| find(&rows, &[&fields! {hit_rate: 1}, &fields! {batch: batch}]);
         assert_eq!(at(8).unwrap().unwrap()["rate"], 6);
         assert_eq!(at(9).unwrap(), None);

@@ -8,17 +8,17 @@
 //! ```
 
 use super::document::{Document, Format, Table};
-use super::seed_row::SeedRow;
+use super::result_row::SeedRow;
 use crate::lookup_page::or_dash;
 use crate::panels::distinct;
 use forerun_measure::report::{Chart, Report, Section, Shape};
 use forerun_measure::text_table::TextTable;
 
 /// The introduction of the page.
-pub(super) const INTRO: &str = "The tables of the five documents in which Forerun's methods began. \
-Columns that begin with \"seed\" are the documents' figures, from their own machines; the others \
-are ours, from this machine, or, marked with a letter, from a committed result. Ratios within a row \
-are comparable, rates of different machines are not.";
+pub(super) const INTRO: &str = "The tables of the five documents in which Forerun's methods \
+began. Columns that begin with \"seed\" are the documents' figures, from their own machines; the \
+others are ours, from this machine, or, marked with a letter, from a committed result. Ratios \
+within a row are comparable, rates of different machines are not.";
 
 /// A document's heading.
 pub(super) fn heading(document: &Document) -> String {
@@ -148,8 +148,8 @@ fn chart(table: &Table, rows: &[SeedRow]) -> Chart {
 #[cfg(test)]
 mod tests {
     use super::super::document::{Column, TableRow};
-    use super::super::lookup::fields;
-    use super::super::seed_row::{OurFigure, TheirFigure};
+    use super::super::figures::fields;
+    use super::super::result_row::{OurFigure, TheirFigure};
     use super::*;
 
     fn table() -> Table {
