@@ -5,8 +5,8 @@ use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
 use super::figures::fields;
 use super::measurement::Measurement;
 
-const CONDITIONS: &str = "H100 NVL, all in device memory, 128 Mi slots in buckets of 128, rows of 8 numbers; billions \
-     of pairs per second";
+const CONDITIONS: &str = "H100 NVL, all in device memory, 128 Mi slots in buckets of 128, \
+rows of 8 numbers; billions of pairs per second";
 
 /// The unit in which HierarchicalKV prints its rates.
 const BINARY_BILLION: f64 = 1.0 / (1u64 << 30) as f64;

@@ -193,7 +193,7 @@ fn figure(
         ..OurFigure::default()
     };
     if let Some((name, fields)) = &column.here {
-        let name = row.measurement.unwrap_or(name);
+        let name = row.measurement.unwrap_or(*name);
         let rows = measured.get(name).map_or(&[][..], Vec::as_slice);
         figure.value = value(figures::find(rows, &[fields, &row.fields])?);
         let used = document.measurements.iter().find(|used| used.name == name);
@@ -318,7 +318,7 @@ mod tests {
                     let len = row.theirs.len();
                     assert!(len == table.theirs.len() || len == 0, "{}", row.name);
                     for (name, _) in table.columns.iter().flat_map(|column| &column.here) {
-                        let name = row.measurement.unwrap_or(name);
+                        let name = row.measurement.unwrap_or(*name);
                         assert!(names.contains(&name), "{}: {name}", table.title);
                     }
                 }

@@ -4,8 +4,8 @@ use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
 use super::figures::{Fields, fields};
 use super::measurement::Measurement;
 
-const CONDITIONS: &str = "YCSB, all reads and all in the cache, Graviton4 with 96 cores, 128 threads, Arm's top-down \
-     and SPE profiles of a replica set of three";
+const CONDITIONS: &str = "YCSB, all reads and all in the cache, Graviton4 with 96 \
+cores, 128 threads, Arm's top-down and SPE profiles of a replica set of three";
 
 /// The page searches and the index, as the bench names them.
 const SEARCHES: [(&str, &str); 5] = [
@@ -45,7 +45,7 @@ pub(super) fn document(scale: &Scale) -> Document {
                 "batches of 64, by page search",
                 64,
                 "While one search waits for a line the others go on, so the time of a batch is \
-                 that of its lines and instructions. A suspension stands for a line that is awaited.",
+                 that of its lines and instructions. A suspension is a wait for lines.",
             ),
         ],
     }

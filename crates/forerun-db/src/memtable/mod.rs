@@ -342,7 +342,7 @@ impl MemTable {
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
         let batch = KeyBatch { keys, read_point };
-        #[cfg(feature = "study")]
+        #[cfg(any(test, feature = "study"))]
         match strategy::chosen_strategy() {
             Strategy::Auto => {}
             chosen => return self.search_by(chosen, &batch, sink),
