@@ -69,7 +69,7 @@ fn engine() -> RunEngine {
 
 impl Lookups {
     fn data(&self) -> Result<Dataset> {
-        Dataset::new(self.keys, 16, 0, 100)
+        Ok(Dataset::new(self.keys, 16, 0, 100)?)
     }
 
     /// A run of all entries.

@@ -72,11 +72,12 @@ mod tests {
     fn each_file_is_where_its_path_says_and_every_line_is_a_row() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for file in CommittedResults::ALL {
-            let text = std::fs::read_to_string(root.join(file.path())).expect(file.path());
-            assert_eq!(text, file.text(), "{}", file.path());
-            let rows = parse_lines(&text).expect(file.path());
+            let path = file.path();
+            let text = std::fs::read_to_string(root.join(path)).expect(path);
+            assert_eq!(text, file.text(), "{path}");
+            let rows = parse_lines(&text).expect(path);
             assert_eq!(rows.len(), text.lines().count());
-            assert!(rows.len() > 5, "{}", file.path());
+            assert!(rows.len() > 5, "{path}");
         }
     }
 }

@@ -74,7 +74,6 @@ fn versions() -> Table {
 }
 
 fn after() -> Table {
-    let none = [f64::NAN, f64::NAN];
     Table {
         title: "after V4",
         conditions: CONDITIONS,
@@ -83,17 +82,17 @@ fn after() -> Table {
         theirs: Vec::new(),
         columns: columns(),
         rows: vec![
-            TableRow::new("V5, lanes shifted to lines", &none, method("v5-r1")),
-            TableRow::new("V5, two rows at once", &none, method("v5-r2")),
-            TableRow::new("V6, bulk copies through shared memory", &none, method("v6")),
-            TableRow::new("default", &none, method("default")),
-            TableRow::new("contiguous copy", &none, method("contiguous")),
+            TableRow::new("V5, lanes shifted to lines", &[], method("v5-r1")),
+            TableRow::new("V5, two rows at once", &[], method("v5-r2")),
+            TableRow::new("V6, bulk copies through shared memory", &[], method("v6")),
+            TableRow::new("default", &[], method("default")),
+            TableRow::new("contiguous copy", &[], method("contiguous")),
             TableRow::new(
                 "gathered by the CPU, then copied",
-                &none,
+                &[],
                 method("cpu-then-copy"),
             ),
-            TableRow::new("cuMemcpyBatchAsync", &none, method("batch")),
+            TableRow::new("cuMemcpyBatchAsync", &[], method("batch")),
         ],
         lacks: "a GPU",
         follows: "Rows that do not begin on a line cost a request more, and shifted lanes save it; \

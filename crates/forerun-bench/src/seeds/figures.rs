@@ -29,17 +29,23 @@ pub(super) fn parse_lines(text: &str) -> Result<Vec<Value>> {
 ///
 /// # Errors
 /// Several rows have them, so the definition of a table is wrong.
-pub(super) fn find<'r>(rows: &'r [Value], fields: &[&Fields]) -> Result<Option<&'r Value>> {
-    let wanted = || fields.iter().copied().flatten();
-    let fits = |row: &&Value| wanted().all(|(name, value)| is_equal(&row[*name], value));
-    let mut found = rows.iter().filter(fits);
+pub(super) fn find<'r>(rows: &'r [Value], fields: [&Fields; 2]) -> Result<Option<&'r Value>> {
+    let mut found = matching(rows, fields);
     let first = found.next();
-    ensure!(
-        found.next().is_none(),
-        "several rows have {:?}",
-        wanted().collect::<Vec<_>>()
-    );
+    let is_only = found.next().is_none();
+    ensure!(is_only, "several rows have {:?}", fields.concat());
     Ok(first)
+}
+
+/// All rows with these fields.
+pub(super) fn matching<'r>(
+    rows: &'r [Value],
+    fields: [&Fields; 2],
+) -> impl Iterator<Item = &'r Value> {
+    rows.iter().filter(move |row| {
+        let mut wanted = fields.into_iter().flatten();
+        wanted.all(|(name, value)| is_equal(&row[*name], value))
+    })
 }
 
 /// Whether a field has a value. Numbers are equal whether they are written as 1 or 1.0.
@@ -60,11 +66,16 @@ mod tests {
             {\"batch\":2,\"hit_rate\":1.0,\"rate\":5}\n\n\
             {\"batch\":8,\"hit_rate\":1.0,\"rate\":6}";
         let rows = parse_lines(text).unwrap();
-        let at = |batch: u32| find(&rows, &[&fields! {hit_rate: 1}, &fields! {batch: batch}]);
+        let at = |batch: u32| find(&rows, [&fields! {hit_rate: 1}, &fields! {batch: batch}]);
         assert_eq!(at(8).unwrap().unwrap()["rate"], 6);
         assert_eq!(at(9).unwrap(), None);
-        assert_eq!(find(&rows, &[&fields! {writers: 1}]).unwrap(), None);
-        let error = find(&rows, &[&fields! {hit_rate: 1}]).unwrap_err();
+        assert_eq!(
+            find(&rows, [&fields! {writers: 1}, &fields! {}]).unwrap(),
+            None
+        );
+        let every = [&fields! {hit_rate: 1}, &fields! {}];
+        assert_eq!(matching(&rows, every).last().unwrap()["batch"], 8);
+        let error = find(&rows, every).unwrap_err();
         assert!(error.to_string().contains("hit_rate"), "{error}");
         assert!(parse_lines("{").is_err());
     }

@@ -18,9 +18,9 @@ pub(super) fn document(_: &Scale) -> Document {
         measurements: vec![
             Measurement::new(
                 "table",
-                "gpu-table --study seed --op find_ptr,find --rounds 7",
+                "gpu-table --study seed --load 0.5,0.75,1 --op find_ptr,find --rounds 7",
             ),
-            Measurement::new("requests", "gpu-table --counts"),
+            Measurement::new("requests", "gpu-table --counts --load 0.5,0.75,1"),
         ],
         tables: vec![rates(), relative(), requests()],
     }

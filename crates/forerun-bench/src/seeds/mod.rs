@@ -195,7 +195,7 @@ fn figure(
     if let Some((name, fields)) = &column.here {
         let name = row.measurement.unwrap_or(*name);
         let rows = measured.get(name).map_or(&[][..], Vec::as_slice);
-        figure.value = value(figures::find(rows, &[fields, &row.fields])?);
+        figure.value = value(figures::find(rows, [fields, &row.fields])?);
         let used = document.measurements.iter().find(|used| used.name == name);
         figure.command = used
             .filter(|_| figure.value.is_some())
@@ -203,8 +203,8 @@ fn figure(
     }
     if let (None, Some((file, fields))) = (figure.value, &column.committed) {
         let rows = file.rows();
-        let found = figures::find(&rows, &[fields, &row.fields])?;
-        figure.value = value(found);
+        // A file may have several runs of one command; the last counts.
+        figure.value = value(figures::matching(&rows, [fields, &row.fields]).last());
         if figure.value.is_some() {
             figure.file = Some(file.path().to_owned());
             figure.device = Some(file.device().to_owned());
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Without any measurement, the committed figures are there, each only once.
+    /// Without any measurement, the committed figures are there, and only those.
     #[test]
     fn committed_results_have_the_figures_that_their_columns_name() {
         let mut files = Vec::new();

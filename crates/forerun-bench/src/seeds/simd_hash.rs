@@ -105,8 +105,8 @@ fn end_to_end() -> Table {
             of("cache", &cache, "server_vs_memc3"),
             of("cache, requests/s", &cache, "rate_vs_memc3"),
             of("cache, p50", &cache, "p50_vs_memc3"),
-            over_ucx("table, UCX", "table/find/avx512", "server_vs_memc3"),
-            over_ucx("cache, UCX, p50", "cache/find/avx512", "p50_vs_memc3"),
+            over_ucx("table, UCX", "table/find_batch/avx512", "server_vs_memc3"),
+            over_ucx("cache, UCX, p50", "cache/find_batch/avx512", "p50_vs_memc3"),
         ],
         rows: rows.collect(),
         lacks: "RDMA: ours is TCP over loopback, and committed results of UCX are over shared \
