@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!   session/   one connection without a socket: bytes in, bytes out          Session::receive
-//!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands; binary requests
+//!   protocol/  its syntax: lines, tokens, numbers, meta commands, binary requests
 //!   resp_session/  the same for a client of RESP                             RespSession::receive
 //!   resp/      the syntax of RESP, the protocol of Redis
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
 //!   shared.rs  state of all sessions of a server
 //!   counters.rs   the counters, listed once            settings.rs what sessions obey, and report
-//!   prefix_counts.rs  counts by key prefix             watch.rs   log lines for clients that watch,
+//!   prefix_counts.rs  counts by key prefix          watch.rs   log lines for clients that watch,
 //!   waiting_values.rs values that wait for readers       which watch_lines.rs composes
 //!   warm_up.rs  which keys clients change while a new server is filled
 //!
