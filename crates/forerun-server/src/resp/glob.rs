@@ -43,7 +43,7 @@ type Piece = Vec<ByteSet>;
 /// A piece that is searched for.
 #[derive(Debug)]
 enum Search {
-    Plain(Finder<'static>),
+    Plain(Box<Finder<'static>>),
     /// For each byte, the places of the piece that it matches, and the last place.
     Sets(Box<[u64; 256]>, u64),
 }
@@ -78,7 +78,8 @@ impl Search {
     fn new(piece: &[ByteSet]) -> Option<Search> {
         let plain: Option<Vec<u8>> = piece.iter().map(|set| set.plain()).collect();
         if let Some(plain) = plain {
-            return Some(Search::Plain(Finder::new(&plain).into_owned()));
+            let finder = Finder::new(&plain).into_owned();
+            return Some(Search::Plain(Box::new(finder)));
         }
         if piece.len() > SEARCHED_MAX {
             return None;
@@ -110,7 +111,7 @@ impl Search {
 
     fn memory_bytes(&self) -> usize {
         match self {
-            Search::Plain(finder) => finder.needle().len(),
+            Search::Plain(finder) => size_of_val(&**finder) + finder.needle().len(),
             Search::Sets(places, _) => size_of_val(&**places),
         }
     }
