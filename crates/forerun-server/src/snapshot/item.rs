@@ -208,8 +208,23 @@ impl Head {
     }
 }
 
-/// Reads a record and stores its item.
+/// Reads a record and stores its item. The file may have an earlier version of it, which a record
+/// that is not stored replaces, too.
 pub(super) fn read_record<R: io::Read>(
+    from: &mut FrameReader<R>,
+    version: u32,
+    cache: &Cache,
+    buffers: &mut Buffers,
+    clocks: Clocks,
+) -> Result<Read, Fault> {
+    let read = read_and_store(from, version, cache, buffers, clocks)?;
+    if matches!(read, Read::Expired | Read::Refused) {
+        let _ = cache.delete(&buffers.key);
+    }
+    Ok(read)
+}
+
+fn read_and_store<R: io::Read>(
     from: &mut FrameReader<R>,
     version: u32,
     cache: &Cache,
