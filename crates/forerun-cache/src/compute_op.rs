@@ -114,9 +114,9 @@ impl<'a> ValuePart<'a> {
     }
 }
 
-/// The result of [`Cache::compute`](crate::Cache::compute). Whatever was not done has changed
-/// nothing: the old item stays.
-#[must_use = "a refused change changes nothing"]
+/// The result of [`Cache::compute`](crate::Cache::compute). What was not done has not changed the
+/// old item, but it may have been evicted, as any item may.
+#[must_use = "a change may be refused"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ComputeResult {
     /// The decision was to keep the item as it is, or to remove or to expire an item that there is

@@ -134,6 +134,8 @@ enum Obstacle {
 struct Attempts {
     /// The queue that a new item joins. The policy is asked once.
     admitted_to: Option<Queue>,
+    /// The frequency of an edited item, before the eviction of others raises it.
+    frequency: Option<u8>,
     /// A large value, and the version it was made from. It is kept between attempts, so that making
     /// room for the item does not cost the memory of its value.
     large: Option<(Option<Version>, Arc<LargeValue>)>,
@@ -149,6 +151,7 @@ impl Cache {
         self.catch_up();
         let hash = self.hasher.hash(key);
         let mut attempts = Attempts::default();
+        let edited = (!D::IS_REPEATABLE).then_some((hash, key));
         loop {
             let attempt = {
                 // A replacement may take memory that an evacuation counts on.
@@ -167,15 +170,16 @@ impl Cache {
                 Obstacle::Changed => {}
                 _ if D::ON_SHORTAGE == OnShortage::GiveUp => return Outcome::OutOfMemory,
                 Obstacle::NoSlot { depth } if self.grow_index(hash, depth) => {}
-                Obstacle::NoMemory(need) if self.reclaim(need) => {}
-                Obstacle::NoBlock { .. } if !attempts.is_full && self.reclaim(Shortage::Block) => {}
+                Obstacle::NoMemory(need) if self.reclaim(need, edited) => {}
+                Obstacle::NoBlock { .. }
+                    if !attempts.is_full && self.reclaim(Shortage::Block, edited) => {}
                 // The item itself may have been evicted in the meantime.
                 Obstacle::NoBlock {
                     bytes,
                     replaced_bytes,
                 } if bytes <= replaced_bytes
                     && (!std::mem::replace(&mut attempts.is_full, true)
-                        || self.reclaim(Shortage::Replacement(bytes))) => {}
+                        || self.reclaim(Shortage::Replacement(bytes), edited)) => {}
                 Obstacle::NoSlot { .. }
                 | Obstacle::NoMemory(_)
                 | Obstacle::NoBlock { .. }
@@ -231,7 +235,16 @@ impl Cache {
         };
         attempts.large = large.as_ref().map(|value| (before, Arc::clone(value)));
         let (queue, frequency) = match live {
-            Some((item, record)) => (self.blocks.class_and_queue(item).1, record.frequency()),
+            Some((item, record)) => {
+                let frequency = match D::IS_REPEATABLE {
+                    true => record.frequency(),
+                    // It was read in order to be edited.
+                    false => *attempts
+                        .frequency
+                        .get_or_insert(record.frequency_after_access()),
+                };
+                (self.blocks.class_and_queue(item).1, frequency)
+            }
             None => {
                 let admit = || self.policy.admit(hash);
                 (*attempts.admitted_to.get_or_insert_with(admit), 0)

@@ -387,6 +387,17 @@ impl<'g> Record<'g> {
         self.tags().frequency() as u8
     }
 
+    /// The frequency with one more access.
+    pub(crate) fn frequency_after_access(self) -> u8 {
+        (self.tags().frequency() + 1).min(FREQUENCY_MAX) as u8
+    }
+
+    /// Makes the item look as if it was read often.
+    pub(crate) fn set_frequency_max(self) {
+        // The other tags never change.
+        self.header().tags.fetch_or(FREQUENCY_MAX, Relaxed);
+    }
+
     pub(crate) fn accessed(self) -> u32 {
         self.header().accessed.load(Relaxed)
     }
