@@ -60,7 +60,8 @@ pub enum ComputeValue<'a> {
     Owned(Vec<u8>),
     /// Pieces of the old value and others, which are stored one after another.
     Parts(Vec<ValuePart<'a>>),
-    /// A large value, which is shared and not copied, unless it comes from another cache.
+    /// A large value. It is shared with one other item of the cache, as when a key is renamed, and
+    /// copied if it belongs to more or comes from another cache.
     Shared(SharedValue),
 }
 

@@ -92,6 +92,8 @@ pub(crate) enum NewBody<'x> {
     Owned(Vec<u8>),
     /// A value already in a page run.
     Large(Arc<LargeValue>),
+    /// Another item's value, to be copied.
+    Copied(Arc<LargeValue>),
 }
 
 /// The outcome of an operation.
@@ -220,6 +222,10 @@ impl Cache {
             }
             NewBody::Owned(bytes) => {
                 owned = [&bytes[..]];
+                &owned
+            }
+            NewBody::Copied(value) => {
+                owned = [value.bytes()];
                 &owned
             }
             NewBody::Large(_) => &[],

@@ -279,12 +279,15 @@ impl<'g> Record<'g> {
         })
     }
 
+    /// The large value, if the value is not small.
+    pub(crate) fn large_value(self) -> Option<&'g LargeValue> {
+        // SAFETY: as in `value`.
+        self.share().map(|share| unsafe { &*share })
+    }
+
     /// Bytes of the large value, or 0 if the value is small.
     pub(crate) fn large_len(self) -> usize {
-        match self.share() {
-            Some(_) => self.value().len(),
-            None => 0,
-        }
+        self.large_value().map_or(0, |value| value.bytes().len())
     }
 
     /// Another share of the large value.
