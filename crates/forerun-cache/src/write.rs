@@ -230,14 +230,15 @@ impl Cache {
             }
             NewBody::Large(_) => &[],
         };
-        let large = match (&new.value, attempts.large.take()) {
+        // The value of another decision gives its memory back before the next one takes memory.
+        let kept = attempts
+            .large
+            .take()
+            .filter(|(by, _)| new.is_unconditional || (D::IS_REPEATABLE && *by == before));
+        let large = match (&new.value, kept) {
             (NewBody::Large(value), _) => Some(Arc::clone(value)),
-            (_, Some((by, value)))
-                if new.is_unconditional || (D::IS_REPEATABLE && by == before) =>
-            {
-                Some(value)
-            }
-            _ => self.large_if_needed(key, parts)?,
+            (_, Some((_, value))) => Some(value),
+            (_, None) => self.large_if_needed(key, parts)?,
         };
         attempts.large = large.as_ref().map(|value| (before, Arc::clone(value)));
         let (queue, frequency) = match live {
