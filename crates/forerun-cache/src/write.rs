@@ -131,6 +131,11 @@ enum Obstacle {
     NoMapping,
 }
 
+/// After so many changes by other threads, an edit locks the item's segment before it looks at the
+/// item, and copies its value under the lock. Otherwise a slow edit of a long value could go on
+/// failing, and each failure leaves dead bytes.
+const CHANGES_MAX: u32 = 8;
+
 /// State that is kept from one attempt to the next.
 #[derive(Default)]
 struct Attempts {
@@ -145,6 +150,8 @@ struct Attempts {
     written_bytes: usize,
     /// Whether there is no memory for an item that is new or longer than the one that it replaces.
     is_full: bool,
+    /// How often another thread has changed the item.
+    changes: u32,
 }
 
 impl Cache {
@@ -169,7 +176,7 @@ impl Cache {
                 Err(obstacle) => obstacle,
             };
             match obstacle {
-                Obstacle::Changed => {}
+                Obstacle::Changed => attempts.changes += 1,
                 _ if D::ON_SHORTAGE == OnShortage::GiveUp => return Outcome::OutOfMemory,
                 Obstacle::NoSlot { depth } if self.grow_index(hash, depth) => {}
                 Obstacle::NoMemory(need) if self.reclaim(need, edited) => {}
@@ -201,6 +208,9 @@ impl Cache {
         operation: &D,
         attempts: &mut Attempts,
     ) -> Result<Outcome<D::Answer>, Obstacle> {
+        // Until the new item is published, nobody else changes the old one.
+        let locks = !D::IS_REPEATABLE && attempts.changes >= CHANGES_MAX;
+        let locked = locks.then(|| self.index.lock(pinned, hash));
         let moment = self.moment();
         let seen = self.find(pinned, hash, key);
         let live = seen.filter(|(_, record)| !record.is_gone(moment));
@@ -209,7 +219,7 @@ impl Cache {
             Decision::Answer(answer) => return Ok(Outcome::Answer(answer)),
             Decision::Write(new) => new,
             Decision::Change(change) => {
-                let answer = self.change_in_place(pinned, hash, before, change)?;
+                let answer = self.change_in_place(pinned, hash, before, change, locked)?;
                 return Ok(Outcome::Answer(answer));
             }
         };
@@ -291,7 +301,7 @@ impl Cache {
         let (item, written) = (allocation.item, self.record(pinned, allocation.item));
 
         let key_buckets = KeyBuckets::new(hash);
-        let mut locked = self.index.lock(pinned, hash);
+        let mut locked = locked.unwrap_or_else(|| self.index.lock(pinned, hash));
         let matches = |item| self.record(pinned, item).key() == key;
         let current = locked.segment().find(key_buckets, matches);
         let now_there = current
@@ -344,15 +354,17 @@ impl Cache {
 
     /// Removes the item that a decision was based on, or changes its deadline.
     #[inline(never)]
-    fn change_in_place<A>(
+    fn change_in_place<'p, A>(
         &self,
-        pinned: &Pinned<'_>,
+        pinned: &'p Pinned<'_>,
         hash: u64,
         before: Option<Version>,
         change: InPlace<A>,
+        locked: Option<LockedSegment<'p>>,
     ) -> Result<A, Obstacle> {
+        debug_assert!(before.is_some(), "only an item that was found changes");
         let before = before.ok_or(Obstacle::Changed)?;
-        let mut locked = self.index.lock(pinned, hash);
+        let mut locked = locked.unwrap_or_else(|| self.index.lock(pinned, hash));
         // The pin keeps the item's address from being reused.
         let matches = |item| item == before.item;
         let found = locked.segment().find(KeyBuckets::new(hash), matches);
