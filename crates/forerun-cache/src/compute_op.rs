@@ -60,7 +60,8 @@ pub enum ComputeValue<'a> {
     Owned(Vec<u8>),
     /// Pieces of the old value and others, which are stored one after another.
     Parts(Vec<ValuePart<'a>>),
-    /// A large value, which is shared and not copied, unless it comes from another cache.
+    /// A large value. It is shared with one other item of the cache, as when a key is renamed, and
+    /// copied if it belongs to more or comes from another cache.
     Shared(SharedValue),
 }
 
@@ -114,9 +115,9 @@ impl<'a> ValuePart<'a> {
     }
 }
 
-/// The result of [`Cache::compute`](crate::Cache::compute). Whatever was not done has changed
-/// nothing: the old item stays.
-#[must_use = "a refused change changes nothing"]
+/// The result of [`Cache::compute`](crate::Cache::compute). What was not done has not changed the
+/// old item, but it may have been evicted, as any item may.
+#[must_use = "a change may be refused"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ComputeResult {
     /// The decision was to keep the item as it is, or to remove or to expire an item that there is

@@ -67,8 +67,8 @@ impl Crawler {
             let Some(cursor) = self.next else {
                 return false;
             };
-            let (mut page, next) = guard.page(cursor, usize::MAX);
-            self.next = (next != 0).then_some(next);
+            let mut page = guard.page(cursor);
+            self.next = (page.next_segment != 0).then_some(page.next_segment);
             page.items.sort_unstable_by_key(|(position, _)| *position);
             let mut last = None;
             for (position, item) in guard.live(&page.items, cache.moment()) {

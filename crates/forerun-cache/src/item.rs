@@ -70,7 +70,9 @@ impl<'g> Item<'g> {
         self.record.deadline().into()
     }
 
-    /// The millisecond of the cache's clock at which the item expires; `None` means never.
+    /// The millisecond of the cache's clock at which the item expires; `None` means never. It may
+    /// have come by [`Cache::now_ms`](crate::Cache::now_ms): until the clock ticks, an item may be
+    /// found after its time. It never ends before.
     ///
     /// ```
     /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};

@@ -45,7 +45,7 @@
 // The modules, in layers. A module uses its own layer and those below;
 // `crates/forerun/tests/layers` checks the exact order.
 //
-//   calls       crawler  scan  guard  operations  clock  memory_limit
+//   calls       crawler  random  scan  guard  operations  clock  memory_limit
 //   writing     write
 //   memory      reclaim  flush
 //   items       evict  sweep  unlink  lookup
@@ -79,6 +79,7 @@ mod ms_clock;
 mod operations;
 mod options;
 mod page_runs;
+mod random;
 mod reclaim;
 mod request;
 mod scan;
@@ -103,6 +104,7 @@ pub use options::{
     CacheOptions, Clock, Error, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX,
     MEMORY_BYTES_MIN, WhenFull,
 };
+pub use random::RandomSearch;
 pub use request::{
     Arithmetic, ArithmeticOp, ArithmeticResult, Delete, DeleteResult, Invalidate, Store, StoreMode,
     StoreResult, StoreValue,

@@ -49,8 +49,9 @@ const PAUSE: Duration = Duration::from_micros(100);
 impl Cache {
     /// Frees the memory that a writer lacks. `false`: there is nothing to reclaim, or the calling
     /// thread holds a guard. Everything removed from now on would wait for that guard, so in that
-    /// case this neither evicts nor waits.
-    pub(crate) fn reclaim(&self, need: Shortage) -> bool {
+    /// case this neither evicts nor waits. The item of the key that is being `edited` is evicted
+    /// only when the eviction of others does not suffice.
+    pub(crate) fn reclaim(&self, need: Shortage, edited: Option<(u64, &[u8])>) -> bool {
         let held = self.epochs.held_by_this_thread();
         let mut checks = 0;
         let mut waiting_since = None;
@@ -81,6 +82,10 @@ impl Cache {
                 if steps_left == steps_max {
                     self.epochs.pin().counters().add(Count::DirectReclaims, 1);
                 }
+                // At each step, because the policy lowers the frequency of what it moves.
+                if let Some((hash, key)) = edited.filter(|_| steps_left > steps_max / 2) {
+                    self.raise_frequency(hash, key);
+                }
                 steps_left -= 1;
                 let mut current = unpoisoned(self.evacuation.lock());
                 let quantum_bytes = self.blocks.len_bytes();
@@ -105,6 +110,14 @@ impl Cache {
             } else {
                 return false;
             }
+        }
+    }
+
+    /// Makes an item look as if it was read often, to the eviction policy.
+    fn raise_frequency(&self, hash: u64, key: &[u8]) {
+        let pinned = self.epochs.pin();
+        if let Some((_, record)) = self.find(&pinned, hash, key) {
+            record.set_frequency_max();
         }
     }
 
@@ -224,7 +237,7 @@ impl Cache {
                 Err(SplitError::Crowded) if self.index.depth(&pinned, hash) > depth => return true,
                 Err(SplitError::NoMemory) if !is_last => {
                     drop(pinned);
-                    if self.reclaim(Shortage::Bytes(bytes)) {
+                    if self.reclaim(Shortage::Bytes(bytes), None) {
                         continue;
                     }
                 }

@@ -11,13 +11,11 @@
 //! are now. Those of a second half are visited again. A page reads the index lines of one segment,
 //! and only the items that it visits.
 
-use crate::blocks::item_layout::Record;
 use crate::generation::Moment;
 use crate::guard::CacheGuard;
-use crate::index::item_bucket::ItemRef;
-use crate::index::key_buckets::POSITION_BITS;
+use crate::index::item_bucket::{ItemRef, SLOTS};
+use crate::index::key_buckets::{BUCKETS, POSITION_BITS};
 use crate::item::Item;
-use forerun_core::sync::random_seed;
 
 /// Where a [`CacheGuard::scan`] continues. It stays valid after its guard is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,10 +23,8 @@ pub struct Cursor(u64);
 
 const POSITIONS: u64 = (1 << POSITION_BITS) - 1;
 
-/// How many slots [`CacheGuard::random`] draws before it takes the next item that it finds.
-const DRAWS: usize = 32;
-
 /// Items of one segment.
+#[derive(Default)]
 pub(crate) struct Page {
     /// The items and their positions, in no particular order.
     pub(crate) items: Vec<(u64, ItemRef)>,
@@ -39,6 +35,24 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// Moves the items of the next `count` positions to index `at`, and returns the index behind
+    /// them. Items of one position are never apart.
+    fn arrange(&mut self, at: usize, count: usize) -> usize {
+        let rest = &mut self.items[at..];
+        if rest.len() <= count {
+            return self.items.len();
+        }
+        let (_, &mut (last, _), _) = rest.select_nth_unstable_by_key(count - 1, |item| item.0);
+        let mut end = count;
+        for later in count..rest.len() {
+            if rest[later].0 == last {
+                rest.swap(end, later);
+                end += 1;
+            }
+        }
+        at + end
+    }
+
     /// The cursor that continues after a position.
     pub(crate) fn after(&self, position: u64) -> u64 {
         match position {
@@ -49,45 +63,27 @@ impl Page {
 }
 
 impl CacheGuard<'_> {
-    /// The `count` items that follow a cursor, or those that are left of its segment, and where to
-    /// continue, or 0 at the end. Items of one position are never apart.
-    pub(crate) fn page(&self, cursor: u64, count: usize) -> (Page, u64) {
+    /// The items of a cursor's segment that follow it.
+    pub(crate) fn page(&self, cursor: u64) -> Page {
         if self.cache.is_forked() {
-            let items = Vec::new();
-            return (
-                Page {
-                    items,
-                    start: 0,
-                    next_segment: 0,
-                },
-                0,
-            );
+            return Page::default();
         }
-        let mut page = {
-            // The entries are read under the lock, because an item that moves from a later bucket
-            // to one already read would be missed. The items themselves are visited without it.
-            let locked = self.cache.index.lock(&self.pinned, cursor);
-            let segment = locked.segment();
-            let from = cursor & POSITIONS;
-            let items = segment
+        let mut items = Vec::with_capacity(BUCKETS * SLOTS);
+        // The entries are read under the lock, because an item that moves from a later bucket to
+        // one already read would be missed. The items themselves are visited without it.
+        let locked = self.cache.index.lock(&self.pinned, cursor);
+        let segment = locked.segment();
+        let from = cursor & POSITIONS;
+        items.extend(
+            segment
                 .positions()
-                .filter(|(position, _)| *position >= from);
-            Page {
-                items: items.collect(),
-                start: segment.first(cursor),
-                next_segment: segment.next_after(cursor).unwrap_or(0),
-            }
-        };
-        let items = &mut page.items;
-        let count = count.max(1);
-        if items.len() <= count {
-            let next = page.next_segment;
-            return (page, next);
+                .filter(|(position, _)| *position >= from),
+        );
+        Page {
+            items,
+            start: segment.first(cursor),
+            next_segment: segment.next_after(cursor).unwrap_or(0),
         }
-        let (_, &mut (last, _), _) = items.select_nth_unstable_by_key(count - 1, |item| item.0);
-        items.retain(|(position, _)| *position <= last);
-        let next = page.after(last);
-        (page, next)
     }
 
     /// The items of these that are there.
@@ -130,8 +126,8 @@ impl CacheGuard<'_> {
     }
 
     /// Visits about `count` items from `cursor` on, and returns the cursor of the next page, or 0
-    /// at the end. Begin with 0. Any number is a valid cursor, at any time and in any thread, and a
-    /// page may be empty.
+    /// at the end. Begin with 0. Any number is a valid cursor, at any time and in any thread. A
+    /// page is empty only if its whole part of the index has no live items.
     ///
     /// An item that is in the cache from the first page to the last is visited at least once, in
     /// some version, whatever else is stored and deleted in the meantime. It may be visited twice
@@ -160,64 +156,63 @@ impl CacheGuard<'_> {
         count: usize,
         mut each: impl FnMut(Item<'g>),
     ) -> u64 {
-        let (page, next) = self.page(cursor, count);
-        for (_, item) in self.live(&page.items, self.cache.moment()) {
-            each(item);
-        }
-        next
-    }
-
-    /// An item drawn at random, each about as likely as any other; `None` if there is none. It
-    /// leaves no trace of a read.
-    ///
-    /// ```
-    /// use forerun_cache::{Cache, CacheOptions};
-    ///
-    /// let cache = Cache::new(CacheOptions::default())?;
-    /// assert!(cache.pin().random().is_none());
-    /// let _ = cache.set("town", "Oslo");
-    /// assert_eq!(cache.pin().random().unwrap().key(), b"town");
-    /// # Ok::<(), forerun_cache::Error>(())
-    /// ```
-    pub fn random(&self) -> Option<Item<'_>> {
-        if self.cache.is_forked() {
-            return None;
-        }
+        let mut page = self.page(cursor);
         let moment = self.cache.moment();
-        let live = |item: ItemRef| -> Option<Record<'_>> {
-            let record = self.cache.record(&self.pinned, item);
-            (!record.is_gone(moment)).then_some(record)
-        };
-        let directory = self.cache.index.directory(&self.pinned);
-        // Slots are drawn until one has an item, so that the neighbours of empty slots are not more
-        // likely than others.
-        let drawn = (0..DRAWS).find_map(|_| {
-            let hash = random_seed();
-            live(directory.segment(hash).item_in_slot(hash)?)
-        });
-        if let Some(record) = drawn {
-            return Some(Item::untouched(record));
-        }
-        // There are few. Every segment once, from a random one on.
-        let from = random_seed();
-        let (mut at, mut wrapped) = (from, false);
+        let mut at = 0;
         loop {
-            let segment = directory.segment(at);
-            let found = segment.entries().find_map(|(_, entry)| live(entry.item));
-            if let Some(record) = found {
-                return Some(Item::untouched(record));
+            let end = page.arrange(at, count.max(1));
+            let chosen = &page.items[at..end];
+            let last = chosen.iter().map(|(position, _)| *position).max();
+            let mut is_empty = true;
+            for (_, item) in self.live(chosen, moment) {
+                is_empty = false;
+                each(item);
             }
-            at = match segment.next_after(at) {
-                Some(next) => next,
-                None if wrapped => return None,
-                None => {
-                    wrapped = true;
-                    0
+            match last {
+                Some(last) if end < page.items.len() => {
+                    // If all of these are dead, the next ones are at hand.
+                    if !is_empty {
+                        return page.after(last);
+                    }
                 }
-            };
-            if wrapped && at > from {
-                return None;
+                _ => return page.next_segment,
             }
+            at = end;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_ends_between_two_positions() {
+        let item = |n: usize| ItemRef::from_offset((n + 1) * ItemRef::UNIT_BYTES);
+        let positions = [7, 2, 9, 2, POSITIONS, 2, 9, 1, POSITIONS];
+        let items = positions.into_iter().enumerate();
+        for count in 1..=positions.len() {
+            let mut page = Page {
+                items: items.clone().map(|(n, at)| (at, item(n))).collect(),
+                start: 1 << 60,
+                next_segment: 2 << 60,
+            };
+            let (mut at, mut last) = (0, None);
+            while at < positions.len() {
+                let end = page.arrange(at, count);
+                let of_page = || page.items[at..end].iter().map(|item| Some(item.0));
+                assert!(end - at >= count.min(positions.len() - at));
+                assert!(of_page().min() > Some(last), "a position is on two pages");
+                last = of_page().max().unwrap();
+                at = end;
+            }
+            page.items
+                .sort_unstable_by_key(|item| item.1.offset_bytes());
+            assert!(page.items.iter().map(|item| item.0).eq(positions));
+            assert_eq!(
+                (page.after(7), page.after(POSITIONS)),
+                (1 << 60 | 8, 2 << 60)
+            );
         }
     }
 }

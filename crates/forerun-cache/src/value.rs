@@ -14,6 +14,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A value in a page run, charged to the memory limit.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct LargeValue {
     start: NonNull<u8>,
     len_bytes: usize,
     runs: Arc<PageRuns>,
+    /// Number of items that it is the value of. Relaxed, as a count that orders nothing.
+    items: AtomicUsize,
 }
 
 // SAFETY: it owns its bytes, as a Box<[u8]> does; they are written only through `bytes_mut`.
@@ -56,12 +59,28 @@ impl LargeValue {
             run: Some(run),
             len_bytes,
             runs: Arc::clone(runs),
+            items: AtomicUsize::new(0),
         }
     }
 
     /// Whether its memory comes from these runs.
     pub(crate) fn is_in(&self, runs: &Arc<PageRuns>) -> bool {
         Arc::ptr_eq(&self.runs, runs)
+    }
+
+    /// Number of items in the index that it is the value of.
+    pub(crate) fn items(&self) -> usize {
+        self.items.load(Relaxed)
+    }
+
+    /// Counts an item that is about to enter the index.
+    pub(crate) fn add_item(&self) {
+        self.items.fetch_add(1, Relaxed);
+    }
+
+    /// Counts an item that has left the index.
+    pub(crate) fn remove_item(&self) {
+        self.items.fetch_sub(1, Relaxed);
     }
 
     /// Charges the pages of the first `end` bytes if the limit allows them.

@@ -92,6 +92,8 @@ pub(crate) enum NewBody<'x> {
     Owned(Vec<u8>),
     /// A value already in a page run.
     Large(Arc<LargeValue>),
+    /// Another item's value, to be copied.
+    Copied(Arc<LargeValue>),
 }
 
 /// The outcome of an operation.
@@ -129,11 +131,18 @@ enum Obstacle {
     NoMapping,
 }
 
+/// After so many changes by other threads, an edit locks the item's segment before it looks at the
+/// item, and copies its value under the lock. Otherwise a slow edit of a long value could go on
+/// failing, and each failure leaves dead bytes.
+const CHANGES_MAX: u32 = 8;
+
 /// State that is kept from one attempt to the next.
 #[derive(Default)]
 struct Attempts {
     /// The queue that a new item joins. The policy is asked once.
     admitted_to: Option<Queue>,
+    /// The frequency of an edited item, before the eviction of others raises it.
+    frequency: Option<u8>,
     /// A large value, and the version it was made from. It is kept between attempts, so that making
     /// room for the item does not cost the memory of its value.
     large: Option<(Option<Version>, Arc<LargeValue>)>,
@@ -141,6 +150,8 @@ struct Attempts {
     written_bytes: usize,
     /// Whether there is no memory for an item that is new or longer than the one that it replaces.
     is_full: bool,
+    /// How often another thread has changed the item.
+    changes: u32,
 }
 
 impl Cache {
@@ -149,6 +160,7 @@ impl Cache {
         self.catch_up();
         let hash = self.hasher.hash(key);
         let mut attempts = Attempts::default();
+        let edited = (!D::IS_REPEATABLE).then_some((hash, key));
         loop {
             let attempt = {
                 // A replacement may take memory that an evacuation counts on.
@@ -164,18 +176,19 @@ impl Cache {
                 Err(obstacle) => obstacle,
             };
             match obstacle {
-                Obstacle::Changed => {}
+                Obstacle::Changed => attempts.changes += 1,
                 _ if D::ON_SHORTAGE == OnShortage::GiveUp => return Outcome::OutOfMemory,
                 Obstacle::NoSlot { depth } if self.grow_index(hash, depth) => {}
-                Obstacle::NoMemory(need) if self.reclaim(need) => {}
-                Obstacle::NoBlock { .. } if !attempts.is_full && self.reclaim(Shortage::Block) => {}
+                Obstacle::NoMemory(need) if self.reclaim(need, edited) => {}
+                Obstacle::NoBlock { .. }
+                    if !attempts.is_full && self.reclaim(Shortage::Block, edited) => {}
                 // The item itself may have been evicted in the meantime.
                 Obstacle::NoBlock {
                     bytes,
                     replaced_bytes,
                 } if bytes <= replaced_bytes
                     && (!std::mem::replace(&mut attempts.is_full, true)
-                        || self.reclaim(Shortage::Replacement(bytes))) => {}
+                        || self.reclaim(Shortage::Replacement(bytes), edited)) => {}
                 Obstacle::NoSlot { .. }
                 | Obstacle::NoMemory(_)
                 | Obstacle::NoBlock { .. }
@@ -195,6 +208,9 @@ impl Cache {
         operation: &D,
         attempts: &mut Attempts,
     ) -> Result<Outcome<D::Answer>, Obstacle> {
+        // Until the new item is published, nobody else changes the old one.
+        let locks = !D::IS_REPEATABLE && attempts.changes >= CHANGES_MAX;
+        let locked = locks.then(|| self.index.lock(pinned, hash));
         let moment = self.moment();
         let seen = self.find(pinned, hash, key);
         let live = seen.filter(|(_, record)| !record.is_gone(moment));
@@ -203,7 +219,7 @@ impl Cache {
             Decision::Answer(answer) => return Ok(Outcome::Answer(answer)),
             Decision::Write(new) => new,
             Decision::Change(change) => {
-                let answer = self.change_in_place(pinned, hash, before, change)?;
+                let answer = self.change_in_place(pinned, hash, before, change, locked)?;
                 return Ok(Outcome::Answer(answer));
             }
         };
@@ -218,20 +234,34 @@ impl Cache {
                 owned = [&bytes[..]];
                 &owned
             }
+            NewBody::Copied(value) => {
+                owned = [value.bytes()];
+                &owned
+            }
             NewBody::Large(_) => &[],
         };
-        let large = match (&new.value, attempts.large.take()) {
+        // The value of another decision gives its memory back before the next one takes memory.
+        let kept = attempts
+            .large
+            .take()
+            .filter(|(by, _)| new.is_unconditional || (D::IS_REPEATABLE && *by == before));
+        let large = match (&new.value, kept) {
             (NewBody::Large(value), _) => Some(Arc::clone(value)),
-            (_, Some((by, value)))
-                if new.is_unconditional || (D::IS_REPEATABLE && by == before) =>
-            {
-                Some(value)
-            }
-            _ => self.large_if_needed(key, parts)?,
+            (_, Some((_, value))) => Some(value),
+            (_, None) => self.large_if_needed(key, parts)?,
         };
         attempts.large = large.as_ref().map(|value| (before, Arc::clone(value)));
         let (queue, frequency) = match live {
-            Some((item, record)) => (self.blocks.class_and_queue(item).1, record.frequency()),
+            Some((item, record)) => {
+                let frequency = match D::IS_REPEATABLE {
+                    true => record.frequency(),
+                    // It was read in order to be edited.
+                    false => *attempts
+                        .frequency
+                        .get_or_insert(record.frequency_after_access()),
+                };
+                (self.blocks.class_and_queue(item).1, frequency)
+            }
             None => {
                 let admit = || self.policy.admit(hash);
                 (*attempts.admitted_to.get_or_insert_with(admit), 0)
@@ -271,7 +301,7 @@ impl Cache {
         let (item, written) = (allocation.item, self.record(pinned, allocation.item));
 
         let key_buckets = KeyBuckets::new(hash);
-        let mut locked = self.index.lock(pinned, hash);
+        let mut locked = locked.unwrap_or_else(|| self.index.lock(pinned, hash));
         let matches = |item| self.record(pinned, item).key() == key;
         let current = locked.segment().find(key_buckets, matches);
         let now_there = current
@@ -324,15 +354,17 @@ impl Cache {
 
     /// Removes the item that a decision was based on, or changes its deadline.
     #[inline(never)]
-    fn change_in_place<A>(
+    fn change_in_place<'p, A>(
         &self,
-        pinned: &Pinned<'_>,
+        pinned: &'p Pinned<'_>,
         hash: u64,
         before: Option<Version>,
         change: InPlace<A>,
+        locked: Option<LockedSegment<'p>>,
     ) -> Result<A, Obstacle> {
+        debug_assert!(before.is_some(), "only an item that was found changes");
         let before = before.ok_or(Obstacle::Changed)?;
-        let mut locked = self.index.lock(pinned, hash);
+        let mut locked = locked.unwrap_or_else(|| self.index.lock(pinned, hash));
         // The pin keeps the item's address from being reused.
         let matches = |item| item == before.item;
         let found = locked.segment().find(KeyBuckets::new(hash), matches);

@@ -202,3 +202,92 @@ fn claims_and_marks_end_with_a_new_value_and_stay_with_a_new_expiry() {
     let _ = cache.compute("k", |_| ComputeOp::Put(ComputePut::new("w")));
     assert!(!is_claimed());
 }
+
+/// The parts of a value with one byte more.
+fn appended(old: Option<&Item<'_>>) -> ComputeOp<'static> {
+    let mut parts = vec![ValuePart::Old(0..usize::MAX)];
+    parts.push(ValuePart::Bytes(match old {
+        Some(_) => b"x",
+        None => &[0; 200_000],
+    }));
+    ComputeOp::Put(ComputePut::new(parts))
+}
+
+#[test]
+fn others_are_evicted_before_the_item_that_is_edited() {
+    let cache = testing::cache(8 << 20);
+    for n in 0..400u32 {
+        let key = (n % 45).to_be_bytes();
+        let is_there = cache.pin().peek(key).is_some();
+        let mut was_there = true;
+        let result = cache.compute(key, |old| {
+            was_there &= old.is_some();
+            appended(old)
+        });
+        assert!(matches!(result, ComputeResult::Stored { .. }), "{result:?}");
+        assert_eq!(was_there, is_there, "round {n}");
+    }
+    assert!(cache.stats().evictions > 20);
+}
+
+#[test]
+fn items_of_one_large_value_do_not_count_as_more_memory_than_there_is() {
+    const LIMIT_BYTES: usize = 64 << 20;
+    let cache = testing::cache(LIMIT_BYTES);
+    testing::set(&cache, b"original", &vec![7; 600 << 10]);
+    let shared = cache.pin().get("original").unwrap().to_shared().unwrap();
+    for n in 0..500u32 {
+        let copied = cache.compute(n.to_be_bytes(), |_| {
+            ComputeOp::Put(ComputePut::new(shared.clone()))
+        });
+        assert!(matches!(copied, ComputeResult::Stored { .. }), "{copied:?}");
+    }
+    let item_bytes = cache.stats().item_bytes;
+    assert!(item_bytes <= LIMIT_BYTES as u64, "{item_bytes}");
+    testing::set(&cache, b"another", &vec![7; 600 << 10]);
+}
+
+/// Appends to an item that another thread changes during each of the first `changes` attempts, and
+/// once more later. Returns the number of attempts.
+fn contended_append(cache: &Cache, changes: u32) -> u32 {
+    let mut calls = 0;
+    std::thread::scope(|scope| {
+        let result = cache.compute("k", |old| {
+            calls += 1;
+            let expiry = Expiry::At(cache.now() + 1000 + calls);
+            let touch = scope.spawn(move || cache.touch("k", expiry));
+            if calls <= changes {
+                assert!(touch.join().unwrap());
+            } else {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            appended(old)
+        });
+        assert!(matches!(result, ComputeResult::Stored { .. }), "{result:?}");
+    });
+    calls
+}
+
+#[test]
+fn an_edit_that_others_interrupt_succeeds_at_last() {
+    let cache = testing::cache(64 << 20);
+    for len in [10, 100_000] {
+        testing::set(&cache, b"k", &vec![7; len]);
+        assert_eq!(contended_append(&cache, 8), 9);
+        assert_eq!(cache.get("k").unwrap().len(), len + 1);
+    }
+}
+
+#[test]
+fn a_failed_attempt_keeps_no_memory_from_the_next_one() {
+    let options = CacheOptions::default()
+        .clock(Clock::Manual)
+        .memory_limit_bytes(16 << 20)
+        .max_item_bytes(8 << 20);
+    let cache = Cache::new(options).unwrap();
+    // Two of these fit, and three do not.
+    testing::set(&cache, b"k", &vec![7; 11 << 19]);
+    (0..1000u32).for_each(|n| _ = testing::set(&cache, &n.to_be_bytes(), b"v"));
+    assert_eq!(contended_append(&cache, 8), 9);
+    assert_eq!(cache.stats().evictions, 0);
+}

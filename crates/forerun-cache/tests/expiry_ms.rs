@@ -150,3 +150,19 @@ fn a_clock_stands_still_or_runs_between_ticks_as_its_option_says() {
     }
     assert_eq!(manual.now_ms(), 70_123);
 }
+
+/// A lookup asks for the precise time only if the item is due in the second of the last tick or in
+/// the next one.
+#[test]
+fn an_item_may_be_found_after_its_time_until_the_clock_ticks() {
+    let cache = Cache::new(CacheOptions::default().clock(Clock::Ticked)).unwrap();
+    let at_ms = cache.now_ms() + 2100;
+    set(&cache, "k", Expiry::AtMs(at_ms));
+    while cache.now_ms() < at_ms {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let expiry_ms = cache.pin().peek("k").map(|item| item.expiry_ms());
+    assert_eq!(expiry_ms, Some(Some(at_ms)));
+    cache.tick();
+    assert!(!is_there(&cache, "k"));
+}

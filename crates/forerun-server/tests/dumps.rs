@@ -4,7 +4,7 @@ mod testing;
 
 use std::collections::BTreeSet;
 
-use forerun_cache::{CacheOptions, ItemKind, Store, StoreResult};
+use forerun_cache::{CacheOptions, Expiry, ItemKind, Store, StoreResult};
 use forerun_server::{SessionState, Settings};
 use testing::{Client, Kept};
 
@@ -74,6 +74,30 @@ fn a_line_has_the_key_uri_encoded_and_times_in_unix_seconds() {
     );
     let other_class = client.send(b"lru_crawler metadump 2\r\n");
     assert_eq!(other_class, b"NOTSTARTED no items to crawl\r\n");
+}
+
+#[test]
+fn a_dump_says_which_items_expire_at_a_millisecond() {
+    let mut client = Client::new();
+    for (key, expiry) in [
+        ("a", Expiry::AtMs(client.cache.now_ms() + 1900)),
+        ("b", Expiry::At(client.cache.now() + 2)),
+    ] {
+        let stored = client.cache.store(Store {
+            expiry,
+            ..Store::set(key, b"v")
+        });
+        assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
+    }
+    let listed = client.send(b"lru_crawler metadump all\r\n");
+    let listed = String::from_utf8(listed).unwrap();
+    for line in listed.lines().filter(|line| line.starts_with("key=")) {
+        assert_eq!(
+            line.contains(" cls=1 unit=ms size="),
+            line.starts_with("key=a "),
+            "{line}"
+        );
+    }
 }
 
 /// Another protocol may store such keys and hashes.

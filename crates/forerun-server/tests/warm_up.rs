@@ -9,7 +9,7 @@ mod warm_up_model;
 #[path = "testing/warm_up_race.rs"]
 mod warm_up_race;
 
-use forerun_cache::{CacheOptions, ItemKind, Store};
+use forerun_cache::{CacheOptions, Expiry, ItemKind, Store};
 use forerun_server::Settings;
 use proptest::prelude::*;
 use testing::{Client, Kept};
@@ -101,6 +101,34 @@ fn a_copy_has_flags_expiry_and_version() {
             stats.contains(&format!("STAT {line}\r\n")),
             "{line}: {stats}"
         );
+    }
+}
+
+/// A program asks for the milliseconds that are left, and sends a millisecond of this clock.
+#[test]
+fn a_copy_expires_at_its_millisecond() {
+    let (mut client, token) = warming();
+    let at_ms = client.cache.now_ms() + 1900;
+    for (key, flag) in [("a", "m"), ("b", "hm"), ("Yw==", "bm"), ("ZA==", "bhm")] {
+        let fill = format!("warm_fill {token} {key} 0 {at_ms} 3 1 {flag}\r\nx\r\n");
+        expect(&mut client, &fill, "FILLED\r\n");
+    }
+    for key in ["a", "b", "c", "d"] {
+        let expiry = client.cache.pin().peek(key).map(|item| item.expiry());
+        assert_eq!(expiry, Some(Expiry::AtMs(at_ms)), "{key}");
+    }
+    expect(&mut client, "mg a t p u\r\n", "HD t2 p1900\r\n");
+    client.cache.advance_ms(at_ms - 1);
+    expect(&mut client, "mg a p u\r\n", "HD p1\r\n");
+    client.cache.advance_ms(at_ms);
+    expect(&mut client, "mg a p u\r\n", "EN\r\n");
+    let fill = format!("warm_fill {token} never 0 0 3 1 m\r\nx\r\n");
+    expect(&mut client, &fill, "FILLED\r\n");
+    expect(&mut client, "mg never p u\r\n", "HD p-1\r\n");
+    for flag in ["mh", "mb", "mm", "bhmx"] {
+        let fill = format!("warm_fill {token} a 0 0 3 1 {flag}\r\nx\r\n");
+        let refused = "CLIENT_ERROR bad command line format\r\n";
+        expect(&mut client, &fill, refused);
     }
 }
 
@@ -247,7 +275,7 @@ fn a_warm_up_begins_only_before_the_first_write_and_only_once() {
     expect(
         &mut client,
         "warm_up status\r\n",
-        "WARM_UP {token} {second} 60\r\n",
+        "WARM_UP {token} {second} 60 {ms}\r\n",
     );
     let end = format!("warm_up end {token}\r\n");
     expect(&mut client, &end, "OK\r\n");

@@ -279,12 +279,15 @@ impl<'g> Record<'g> {
         })
     }
 
+    /// The large value, if the value is not small.
+    pub(crate) fn large_value(self) -> Option<&'g LargeValue> {
+        // SAFETY: as in `value`.
+        self.share().map(|share| unsafe { &*share })
+    }
+
     /// Bytes of the large value, or 0 if the value is small.
     pub(crate) fn large_len(self) -> usize {
-        match self.share() {
-            Some(_) => self.value().len(),
-            None => 0,
-        }
+        self.large_value().map_or(0, |value| value.bytes().len())
     }
 
     /// Another share of the large value.
@@ -387,6 +390,17 @@ impl<'g> Record<'g> {
         self.tags().frequency() as u8
     }
 
+    /// The frequency with one more access.
+    pub(crate) fn frequency_after_access(self) -> u8 {
+        (self.tags().frequency() + 1).min(FREQUENCY_MAX) as u8
+    }
+
+    /// Makes the item look as if it was read often.
+    pub(crate) fn set_frequency_max(self) {
+        // The other tags never change.
+        self.header().tags.fetch_or(FREQUENCY_MAX, Relaxed);
+    }
+
     pub(crate) fn accessed(self) -> u32 {
         self.header().accessed.load(Relaxed)
     }
@@ -442,7 +456,7 @@ impl<'g> Record<'g> {
 fn has_expired(word: ItemWord, now: u32, clock: &MsClock) -> bool {
     let deadline = word.deadline();
     match deadline {
-        // Never, at the end of the clock.
+        // Never. In the clock's last second, the comparison above lets it through.
         Deadline { second: 0, .. } => false,
         Deadline { second, ms: 0 } => second <= now,
         _ => deadline.second < now || deadline.in_ms() <= clock.ms(),
@@ -480,102 +494,4 @@ pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8)
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    fn visibility(deadline: Deadline, generation: Generation, moment: Moment<'_>) -> Visibility {
-        let record = NewRecord {
-            key: b"key",
-            value: NewValue::Parts(&[b"value"]),
-            cas: 1,
-            flags: 0,
-            kind: ItemKind::Hash,
-            deadline,
-            accessed: 1,
-            marks: 0,
-            frequency: 0,
-            generation,
-        };
-        let mut start = vec![0u64; record.size_bytes() / 8];
-        let start = NonNull::from(&mut start[..]).cast();
-        // SAFETY: the buffer has the item's bytes at a multiple of eight and is accessed only
-        // through the record.
-        unsafe {
-            record.write(start);
-            Record::new(start).visibility(moment)
-        }
-    }
-
-    #[test]
-    fn an_item_is_live_before_its_last_second_and_in_its_own_generation_only() {
-        let clock = MsClock::new(false);
-        let moment = |now| Moment {
-            now,
-            flushes: 7,
-            clock: &clock,
-        };
-        let this = moment(1).generation();
-        let at = |second| Deadline { second, ms: 0 };
-        for (second, now, is_live) in [
-            (0, 1, true),
-            (0, u32::MAX, true),
-            (u32::MAX, u32::MAX - 1, true),
-            (u32::MAX, u32::MAX, false),
-            (5, 4, true),
-            (5, 5, false),
-            (1, 1, false),
-        ] {
-            let visibility = visibility(at(second), this, moment(now));
-            assert_eq!(
-                matches!(visibility, Visibility::Live(_)),
-                is_live,
-                "{second} at {now}"
-            );
-            assert_eq!(
-                matches!(visibility, Visibility::Expired),
-                !is_live,
-                "{second} at {now}"
-            );
-        }
-        let other = Generation(this.0 ^ 1);
-        assert!(matches!(
-            visibility(at(0), other, moment(1)),
-            Visibility::Flushed
-        ));
-    }
-
-    #[test]
-    fn an_item_is_live_up_to_its_millisecond_however_late_the_second_is() {
-        for (ms, is_live) in [(4000, true), (5249, true), (5250, false), (7000, false)] {
-            let clock = MsClock::new(false);
-            clock.advance_to_ms(ms);
-            for now in [ms as u32 / 1000 - 1, ms as u32 / 1000] {
-                let moment = Moment {
-                    now,
-                    flushes: 7,
-                    clock: &clock,
-                };
-                let deadline = Deadline { second: 5, ms: 250 };
-                let visibility = visibility(deadline, moment.generation(), moment);
-                let is_found = matches!(visibility, Visibility::Live(_));
-                assert_eq!(is_found, is_live, "{ms} in second {now}");
-            }
-        }
-    }
-
-    #[test]
-    fn an_items_size_is_the_same_before_and_after_writing() {
-        for key_len in (0..=300).chain([65_500, KEY_BYTES_MAX]) {
-            let pointer = size_of::<*const LargeValue>();
-            let bytes = size_bytes(key_len, pointer);
-            assert_eq!(bytes, share_offset(key_len) + pointer, "key of {key_len}");
-            assert!(size_bytes(key_len, 0) >= size_of::<Header>());
-        }
-        for item_bytes in [4 << 10, 64 << 10] {
-            let longest = key_bytes_max(item_bytes);
-            let large = |key_len| size_bytes(key_len, size_of::<*const LargeValue>());
-            assert!(large(longest) <= item_bytes && large(longest + 1) > item_bytes);
-        }
-        assert_eq!(key_bytes_max(128 << 10), KEY_BYTES_MAX);
-    }
-}
+mod tests;

@@ -344,26 +344,30 @@ impl Blocks {
 
     /// Counts the bytes of an item that is about to enter the index as live.
     pub(crate) fn mark_live(&self, item: ItemRef, record: Record<'_>, flushes: u64) {
-        let (meta, large_bytes) = (self.meta_of(item), record.large_len());
+        let meta = self.meta_of(item);
         let last_second = record.deadline().last_second();
         meta.add_live(record.size_bytes(), last_second, flushes);
-        if large_bytes > 0 {
+        if let Some(value) = record.large_value() {
+            value.add_item();
             // Relaxed: a count.
-            self.large_bytes[meta.queue() as usize].fetch_add(large_bytes, Ordering::Relaxed);
+            self.large_bytes[meta.queue() as usize]
+                .fetch_add(value.bytes().len(), Ordering::Relaxed);
         }
     }
 
     /// Counts the bytes of an item that has left the index as dead. The item still has its share of
     /// a large value.
     pub(crate) fn mark_dead(&self, item: ItemRef, record: Record<'_>) {
-        let (meta, large_bytes) = (self.meta_of(item), record.large_len());
+        let meta = self.meta_of(item);
         meta.remove_live(record.size_bytes());
         if meta.is_sealed() && self.is_sparse(meta) {
             self.note_sparse();
         }
-        if large_bytes > 0 {
+        if let Some(value) = record.large_value() {
+            value.remove_item();
             // Relaxed: a count.
-            self.large_bytes[meta.queue() as usize].fetch_sub(large_bytes, Ordering::Relaxed);
+            self.large_bytes[meta.queue() as usize]
+                .fetch_sub(value.bytes().len(), Ordering::Relaxed);
         }
     }
 

@@ -5,18 +5,24 @@ use crate::cache::Cache;
 use crate::compute_op::{ComputeOp, ComputePut, ComputeResult, ComputeValue};
 use crate::expiry::Deadline;
 use crate::item::Item;
+use crate::value::SharedValue;
 use crate::write::{Decision, InPlace, NewBody, NewItem, Operation, Outcome, Touched};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::marker::PhantomData;
+
+/// A value is shared by an item and the one that is about to replace it.
+const ITEMS_PER_VALUE_MAX: usize = 2;
 
 impl Cache {
     /// Reads the item of a key and replaces, removes or keeps it, as `decide` says: one step to all
     /// other threads.
     ///
     /// `decide` is called again if another thread has changed the item in the meantime, or if the
-    /// item was evicted to make room for the new one; the last call counts. It must return soon and
-    /// must not use the cache. It leaves no trace of a read.
+    /// item was evicted in the meantime; the last call counts. Others are evicted first to make room
+    /// for the new item. `decide` must return soon and must not use the cache, because a lock may be
+    /// held. The new item counts as read once more than the old one; otherwise, a computation leaves
+    /// no trace of a read.
     ///
     /// ```
     /// use forerun_cache::{Cache, CacheOptions, ComputeOp, ComputePut, ComputeResult, ValuePart};
@@ -124,16 +130,20 @@ impl<'a, F> ComputeOperation<'_, 'a, F> {
                 let parts = parts.iter().map(|part| part.resolve(old));
                 NewBody::Parts(Cow::Owned(parts.collect()))
             }
-            ComputeValue::Shared(value) if value.0.is_in(&self.cache.runs) => {
-                NewBody::Large(value.0)
+            // Each item counts the value's bytes as its own, so that many items of one value would
+            // count as more than the memory that their eviction frees.
+            ComputeValue::Shared(SharedValue(value))
+                if value.is_in(&self.cache.runs) && value.items() < ITEMS_PER_VALUE_MAX =>
+            {
+                NewBody::Large(value)
             }
-            ComputeValue::Shared(value) => NewBody::Owned(value.to_vec()),
+            ComputeValue::Shared(SharedValue(value)) => NewBody::Copied(value),
         };
         let len = match &value {
             NewBody::Bytes(bytes) => bytes.len(),
             NewBody::Owned(bytes) => bytes.len(),
             NewBody::Parts(parts) => len_of(parts),
-            NewBody::Large(value) => value.bytes().len(),
+            NewBody::Large(value) | NewBody::Copied(value) => value.bytes().len(),
         };
         if self.cache.is_too_large(self.key, len) {
             return Decision::Answer(Done::Nothing(ComputeResult::TooLarge));

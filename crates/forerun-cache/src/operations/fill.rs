@@ -77,7 +77,7 @@ impl ValueBuffer {
             match charged {
                 Ok(()) => return Ok(()),
                 Err(AllocError::System(error)) => return Err(error.into()),
-                Err(AllocError::Limit) if cache.reclaim(Shortage::Bytes(more_bytes)) => {}
+                Err(AllocError::Limit) if cache.reclaim(Shortage::Bytes(more_bytes), None) => {}
                 Err(AllocError::Limit) => {
                     return Err(Error::Full {
                         len_bytes: more_bytes,

@@ -106,7 +106,7 @@ impl Cache {
                 Ok(value) => break Buffered::Large(value),
                 Err(AllocError::System(error)) => return Err(error.into()),
                 Err(AllocError::Limit)
-                    if self.reclaim(Shortage::Bytes(LargeValue::OVERHEAD_BYTES)) => {}
+                    if self.reclaim(Shortage::Bytes(LargeValue::OVERHEAD_BYTES), None) => {}
                 Err(AllocError::Limit) => return Err(Error::Full { len_bytes }),
             }
         };

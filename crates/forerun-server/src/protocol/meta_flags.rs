@@ -32,6 +32,8 @@ const ROWS: &[Row] = &[
     row(b'h', Read::Parsed, Answer::WasFetched),
     row(b'k', Read::Plain, Answer::Key),
     row(b'l', Read::Parsed, Answer::IdleSeconds),
+    // Not in memcached.
+    row(b'p', Read::Parsed, Answer::MillisecondsLeft),
     row(b'q', Read::Plain, Answer::Nothing),
     row(b's', Read::Plain, Answer::Size),
     row(b't', Read::Plain, Answer::SecondsLeft),
@@ -99,6 +101,7 @@ pub(crate) enum Answer {
     /// The value's length.
     Size,
     SecondsLeft,
+    MillisecondsLeft,
     ClientFlags,
     WasFetched,
     /// The seconds since the last access.

@@ -15,7 +15,7 @@
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cursor, Item, ItemKind};
+use forerun_cache::{Cursor, Expiry, Item, ItemKind};
 
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::meta_keys::push_base64;
@@ -125,10 +125,14 @@ fn push_metadump(out: &mut Vec<u8>, item: &Item<'_>, unix_zero_s: u64) {
         ItemKind::Hash => " kind=hash",
         ItemKind::String => "",
     };
+    let unit = match item.expiry() {
+        Expiry::AtMs(_) => " unit=ms",
+        _ => "",
+    };
     push(
         out,
         format_args!(
-            " exp={expires} la={accessed} cas={} fetch={fetched} cls={CLASS}{kind} size={}\n",
+            " exp={expires} la={accessed} cas={} fetch={fetched} cls={CLASS}{kind}{unit} size={}\n",
             item.cas(),
             item.size_bytes()
         ),

@@ -135,6 +135,12 @@ impl<K: Known> Subject<'_, K> {
                 }
                 return;
             }
+            Answer::MillisecondsLeft => {
+                if let Some(expiry) = self.item.expiry() {
+                    push_milliseconds_left(context, expiry);
+                }
+                return;
+            }
             Answer::Cas => self.item.cas(),
             Answer::Size => self.item.size(),
             Answer::ClientFlags => self.item.client_flags(),
@@ -188,4 +194,14 @@ fn push_seconds_left(context: &mut CommandContext<'_>, expiry: Expiry) {
     let seconds_left = context.seconds_left(expiry);
     context.push(b" t");
     context.push(itoa::Buffer::new().format(seconds_left).as_bytes());
+}
+
+/// Appends ` p` and the milliseconds until `expiry`, -1 for never.
+fn push_milliseconds_left(context: &mut CommandContext<'_>, expiry: Expiry) {
+    let now_ms = context.cache.now_ms();
+    context.push(b" p");
+    match expiry.ms(context.cache.now()) {
+        None => context.push(b"-1"),
+        Some(ms) => push_u64(context.out.bytes_mut(), ms.saturating_sub(now_ms)),
+    }
 }

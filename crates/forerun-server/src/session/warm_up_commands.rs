@@ -1,16 +1,17 @@
 //! The commands of a warm-up: `warm_up begin|status|end`, and `warm_fill`, which stores a copy.
 //!
 //! ```text
-//!   warm_up begin 86400                         WARM_UP 9184467440737095516 17 86400
-//!   warm_up status                              WARM_UP token second seconds-left        or NOT_WARMING why
-//!   warm_fill token key flags second cas 5 [b][h]\r\n
+//!   warm_up begin 86400                         WARM_UP 9184467440737095516 17 86400 17201
+//!   warm_up status                              WARM_UP token second seconds-left ms     or NOT_WARMING why
+//!   warm_fill token key flags second cas 5 [b][h][m]\r\n
 //!   hello                                       FILLED, NOT_FILLED: changed here, EXISTS: copied before
 //!   warm_up end token                           OK
 //! ```
 //!
 //! A copy expires at a second of this server's own clock, which `status` returns: a program that
 //! asks before it reads a value from another server knows a second at which the copy expires no
-//! later than the original, without comparing clocks.
+//! later than the original, without comparing clocks. With `m`, it expires at a millisecond, and a
+//! program that asks before it reads knows one at which it expires no earlier.
 
 use std::borrow::Cow;
 
@@ -30,7 +31,7 @@ use super::{Session, Step};
 const SECONDS_MAX: u32 = 30 * 24 * 60 * 60;
 
 impl Session {
-    /// `warm_fill token key flags second cas bytes [b][h]`, whose line took `line_len` bytes.
+    /// `warm_fill token key flags second cas bytes [b][h][m]`, whose line took `line_len` bytes.
     pub(super) fn warm_fill(
         &mut self,
         tokens: &Tokens<'_>,
@@ -57,31 +58,47 @@ fn parse_fill<'a>(
         quiet: false,
         block_len: len,
     };
-    let key = match (tokens.count(), tokens.get(7)) {
-        (7, _) | (8, b"h") => Some(tokens.get(2)),
-        (8, b"b" | b"bh") => decode(tokens.get(2), decoded),
+    let mut letters = match tokens.count() {
+        8 => tokens.get(7),
+        _ => b"",
+    };
+    let mut has = |letter| match letters.split_first() {
+        Some((first, rest)) if *first == letter => {
+            letters = rest;
+            true
+        }
+        _ => false,
+    };
+    let (is_base64, is_hash, is_ms) = (has(b'b'), has(b'h'), has(b'm'));
+    let key = match tokens.count() {
+        7 | 8 if !letters.is_empty() => None,
+        7 | 8 if is_base64 => decode(tokens.get(2), decoded),
+        7 | 8 => Some(tokens.get(2)),
         _ => None,
     };
-    let kind = match tokens.get(7) {
-        b"h" | b"bh" => ItemKind::Hash,
-        _ => ItemKind::String,
+    let kind = match is_hash {
+        true => ItemKind::Hash,
+        false => ItemKind::String,
+    };
+    let expiry = match parse_u64(tokens.get(4)) {
+        Some(0) => Some(Expiry::Never),
+        Some(ms) if is_ms => Some(Expiry::AtMs(ms)),
+        Some(second) => u32::try_from(second).ok().map(Expiry::At),
+        None => None,
     };
     let key = key.filter(|key| key.len() <= KEY_BYTES_MAX);
     let numbers = (
         parse_u64(tokens.get(1)),
         parse_u32(tokens.get(3)),
-        parse_u32(tokens.get(4)),
+        expiry,
         parse_u64(tokens.get(5)),
     );
     match (key, numbers, len) {
-        (Some(key), (Some(token), Some(flags), Some(second), Some(cas)), Some(len)) => {
+        (Some(key), (Some(token), Some(flags), Some(expiry), Some(cas)), Some(len)) => {
             let command = StoreCommand {
                 key: Cow::Borrowed(key),
                 flags,
-                expiry: match second {
-                    0 => Expiry::Never,
-                    second => Expiry::At(second),
-                },
+                expiry,
                 mode: StoreMode::Add,
                 compare_cas: None,
                 new_cas: (cas != 0).then_some(cas),
@@ -137,7 +154,8 @@ fn status(context: &mut CommandContext<'_>) {
     let why = match warm_up.state(now_s) {
         WarmUpState::Warming => {
             let left_s = warm_up.ends_at_s().saturating_sub(now_s);
-            let text = format!("WARM_UP {} {now_s} {left_s}\r\n", warm_up.token());
+            let (token, now_ms) = (warm_up.token(), context.cache.now_ms());
+            let text = format!("WARM_UP {token} {now_s} {left_s} {now_ms}\r\n");
             return context.push(text.as_bytes());
         }
         WarmUpState::Untouched => "untouched",

@@ -42,6 +42,59 @@ fn milliseconds_kinds_and_long_keys_come_back_and_nothing_expires_early() {
     }
 }
 
+/// The thread is descheduled for 50 ms after it has read the wall clock to write, and before it
+/// reads it to load.
+#[test]
+fn a_pause_between_the_clocks_ends_no_item_early() {
+    let before = cache();
+    before.advance_ms(50_123);
+    let _ = before.store(Store {
+        expiry: Expiry::AtMs(50_123 + 700),
+        ..Store::set(b"k", b"v")
+    });
+    let mut bytes = Vec::new();
+    let clock = || {
+        before.advance_ms(50_173);
+        NOW_UNIX_MS
+    };
+    write_to(&before, &mut bytes, clock, |_, _| Ok(())).expect("a write to memory");
+    let after = cache();
+    after.advance_ms(7_000);
+    let clock = || {
+        after.advance_ms(7_050);
+        NOW_UNIX_MS + 150
+    };
+    load_from(&after, bytes.as_slice(), clock, &LoadLimits::default()).expect("a valid file");
+    let guard = after.pin();
+    let expiry_ms = guard.peek(b"k").and_then(|item| item.expiry_ms());
+    let left_ms = expiry_ms.expect("a live item") - 7_050;
+    assert!((550..=600).contains(&left_ms), "{left_ms}");
+}
+
+/// A later record of the file replaces the item of an earlier one even if it has expired.
+#[test]
+fn an_item_does_not_return_when_a_later_record_of_its_key_has_expired() {
+    let before = cache();
+    let set = |expiry, value: &[u8]| {
+        let stored = before.store(Store {
+            expiry,
+            ..Store::set(b"k", value)
+        });
+        assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
+    };
+    set(Expiry::Never, b"v1");
+    let mut bytes = Vec::new();
+    write_to(&before, &mut bytes, || NOW_UNIX_MS, |_, _| Ok(())).expect("a write to memory");
+    set(Expiry::AtMs(before.now_ms() + 50), b"v2");
+    let mut later = Vec::new();
+    write_to(&before, &mut later, || NOW_UNIX_MS, |_, _| Ok(())).expect("a write to memory");
+    let after = cache();
+    for (bytes, now_unix_ms) in [(bytes, NOW_UNIX_MS), (later, NOW_UNIX_MS + 1000)] {
+        read_from(&after, bytes.as_slice(), now_unix_ms).expect("a valid file");
+    }
+    assert!(after.get(b"k").is_none());
+}
+
 /// A file of version 3, byte by byte.
 #[test]
 fn a_file_of_the_version_before_is_read() {

@@ -44,20 +44,23 @@ impl Clocks {
     /// The present moment, for a writer. Reads the wall clock second: if time passes in between,
     /// items expire later on it, not earlier.
     pub(super) fn to_write(cache: &Cache, unix_ms: impl FnOnce() -> u64) -> Clocks {
-        let (cache_s, cache_ms) = (cache.now(), cache.now_ms());
+        let cache_clock = (cache.now(), cache.now_ms());
+        Clocks::new(cache_clock, unix_ms())
+    }
+
+    /// The present moment, for a reader. For the same reason, it reads the cache's clock second.
+    pub(super) fn to_read(cache: &Cache, unix_ms: impl FnOnce() -> u64) -> Clocks {
         let unix_ms = unix_ms();
+        Clocks::new((cache.now(), cache.now_ms()), unix_ms)
+    }
+
+    fn new((cache_s, cache_ms): (u32, u64), unix_ms: u64) -> Clocks {
         Clocks {
             cache_s,
             cache_ms,
             unix_s: unix_ms / 1000,
             unix_ms,
         }
-    }
-
-    /// The present moment, for a reader that has just read the wall clock: for the same reason, it
-    /// reads the cache's clock second.
-    pub(super) fn to_read(cache: &Cache, unix_ms: u64) -> Clocks {
-        Clocks::to_write(cache, || unix_ms)
     }
 
     /// The unit for an item with this expiry, and its time on the wall clock.
@@ -205,8 +208,23 @@ impl Head {
     }
 }
 
-/// Reads a record and stores its item.
+/// Reads a record and stores its item. The file may have an earlier version of it, which a record
+/// that is not stored replaces, too.
 pub(super) fn read_record<R: io::Read>(
+    from: &mut FrameReader<R>,
+    version: u32,
+    cache: &Cache,
+    buffers: &mut Buffers,
+    clocks: Clocks,
+) -> Result<Read, Fault> {
+    let read = read_and_store(from, version, cache, buffers, clocks)?;
+    if matches!(read, Read::Expired | Read::Refused) {
+        let _ = cache.delete(&buffers.key);
+    }
+    Ok(read)
+}
+
+fn read_and_store<R: io::Read>(
     from: &mut FrameReader<R>,
     version: u32,
     cache: &Cache,

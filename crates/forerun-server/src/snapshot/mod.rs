@@ -206,7 +206,7 @@ pub(crate) fn load_from_system(
     };
     system.tick(cache);
     let from = BufReader::with_capacity(1 << 20, file);
-    match load_from(cache, from, unix_ms(system), limits) {
+    match load_from(cache, from, || unix_ms(system), limits) {
         Ok(stats) => Ok(Some(stats)),
         Err(Fault::Io(source)) => Err(failed(source)),
         Err(Fault::NotASnapshot) => Err(SnapshotError::NotASnapshot {
@@ -344,13 +344,13 @@ impl Piece {
 }
 
 fn read_from(cache: &Cache, from: impl Read, now_unix_ms: u64) -> Result<SnapshotStats, Fault> {
-    load_from(cache, from, now_unix_ms, &LoadLimits::default())
+    load_from(cache, from, || now_unix_ms, &LoadLimits::default())
 }
 
 fn load_from(
     cache: &Cache,
     mut from: impl Read,
-    now_unix_ms: u64,
+    now_unix_ms: impl FnOnce() -> u64,
     limits: &LoadLimits<'_>,
 ) -> Result<SnapshotStats, Fault> {
     // Read both clocks at the same moment, so that items expire on time no matter how long reading

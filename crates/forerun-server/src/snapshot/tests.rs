@@ -135,7 +135,7 @@ fn a_file_above_the_maximum_age_is_not_loaded() {
         let loaded = load_from(
             &after,
             bytes.as_slice(),
-            NOW_UNIX_MS + 1000 * later_s,
+            || NOW_UNIX_MS + 1000 * later_s,
             &limits,
         );
         assert_eq!(after.pin().peek(b"k").is_some(), loaded.is_ok());

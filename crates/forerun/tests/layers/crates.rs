@@ -110,6 +110,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "lookup",
             "guard",
             "scan",
+            "random",
             "crawler",
             "unlink",
             "evict",

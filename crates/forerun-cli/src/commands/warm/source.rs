@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   lru_crawler metadump all           key=CH%2FBern exp=-1 la=… cas=7 fetch=yes cls=1 size=71      one connection
-//!                                      … cas=8 … kind=hash size=90
+//!                                      … cas=8 … kind=hash unit=ms size=90
 //!   mg CH/Bern v f t c u q O0 …        VA 12 f0 t-1 c7 O0 …                                  another one
+//!   mg lock v f p c u q O1             VA 2 f0 p1900 c8 O1 …     for an item that expires at a millisecond
 //!   mn                                 MN
 //! ```
 //!
@@ -38,6 +39,16 @@ pub(super) struct ListedKey {
     pub size_bytes: u64,
     /// The version of the item, if its value is a hash.
     pub hash_cas: Option<u64>,
+    /// Whether the item expires at a millisecond.
+    pub is_ms: bool,
+}
+
+/// The time until an item expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ttl {
+    /// Rounded up to a second.
+    Seconds(u32),
+    Milliseconds(u64),
 }
 
 /// An item of an old server.
@@ -48,8 +59,8 @@ pub(super) struct Item {
     /// Whether the value is a hash, and not a string.
     pub is_hash: bool,
     pub flags: u32,
-    /// Seconds until it expires there; `None`: never.
-    pub ttl_s: Option<u32>,
+    /// Until it expires there; `None`: never.
+    pub ttl: Option<Ttl>,
     pub cas: u64,
 }
 
@@ -115,6 +126,7 @@ fn listed(line: &[u8]) -> Option<ListedKey> {
         key,
         size_bytes,
         hash_cas,
+        is_ms: field(b"unit=") == Some(b"ms"),
     })
 }
 
@@ -211,7 +223,8 @@ impl ItemReader {
                 continue;
             };
             self.request.extend_from_slice(flag);
-            let flags = format!(" v f t c u q O{}\r\n", asked.len());
+            let ttl = if listed.is_ms { 'p' } else { 't' };
+            let flags = format!(" v f {ttl} c u q O{}\r\n", asked.len());
             self.request.extend_from_slice(flags.as_bytes());
             asked.push(listed);
         }
@@ -257,20 +270,21 @@ impl ItemReader {
                 read.gone += 1;
                 continue;
             }
-            let ttl_s = match head.ttl_s {
+            let ttl = match head.ttl {
                 ..0 => None,
+                left if listed.is_ms => Some(Ttl::Milliseconds(left.unsigned_abs())),
                 0 | 1 => {
                     read.gone += 1;
                     continue;
                 }
-                seconds => Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
+                seconds => Some(Ttl::Seconds(u32::try_from(seconds).unwrap_or(u32::MAX))),
             };
             read.items.push(Item {
                 key: listed.key.clone(),
                 value,
                 is_hash: listed.hash_cas.is_some(),
                 flags: head.flags,
-                ttl_s,
+                ttl,
                 cas: head.cas,
             });
         }
@@ -282,7 +296,8 @@ struct Head {
     at: usize,
     value_bytes: u64,
     flags: u32,
-    ttl_s: i64,
+    /// In the unit that was asked for; negative: it never expires.
+    ttl: i64,
     cas: u64,
     /// A client is to store a new value. As a plain copy, the old one would count as fresh.
     is_stale: bool,
@@ -292,13 +307,13 @@ impl Head {
     fn read(line: &[u8]) -> Option<Head> {
         let mut words = line.strip_prefix(b"VA ")?.split(|byte| *byte == b' ');
         let value_bytes = number(words.next()?)?;
-        let (mut at, mut flags, mut ttl_s, mut cas) = (None, None, None, None);
+        let (mut at, mut flags, mut ttl, mut cas) = (None, None, None, None);
         let mut is_stale = false;
         for word in words {
             match word.split_first()? {
                 (b'O', text) => at = Some(number(text)?),
                 (b'f', text) => flags = Some(number(text)?),
-                (b't', text) => ttl_s = Some(number(text)?),
+                (b't' | b'p', text) => ttl = Some(number(text)?),
                 (b'c', text) => cas = Some(number(text)?),
                 (b'W' | b'X' | b'Z', []) => is_stale = true,
                 // The flags are repeated by some versions.
@@ -310,7 +325,7 @@ impl Head {
             at: at?,
             value_bytes,
             flags: flags?,
-            ttl_s: ttl_s?,
+            ttl: ttl?,
             cas: cas?,
             is_stale,
         })
@@ -328,6 +343,7 @@ mod tests {
             key,
             size_bytes,
             hash_cas: None,
+            is_ms: false,
         }
     }
 
@@ -388,21 +404,39 @@ mod tests {
         };
         let asked: Vec<&ListedKey> = keys.iter().collect();
         let read = reader.read_answers(&asked).expect("answers");
-        let item = |key: &[u8], value: &[u8], flags, ttl_s, cas| Item {
+        let item = |key: &[u8], value: &[u8], flags, ttl, cas| Item {
             key: key.to_vec(),
             value: value.to_vec(),
             is_hash: false,
             flags,
-            ttl_s,
+            ttl,
             cas,
         };
         let items = [
             item(b"a", b"x\r\n", 7, None, 9),
-            item(b"c", b"", 0, Some(60), 8),
+            item(b"c", b"", 0, Some(Ttl::Seconds(60)), 8),
         ];
         assert_eq!(read.items, items);
         // One is about to expire, and one was not there.
         assert_eq!((read.gone, read.stale), (2, 1));
+    }
+
+    #[test]
+    fn an_item_that_expires_at_a_millisecond_is_copied_up_to_its_last_one() {
+        let lines = "key=a exp=9 la=5 cas=9 fetch=no cls=1 unit=ms size=71\n\
+            key=b exp=9 la=5 cas=8 fetch=no cls=1 kind=hash unit=ms size=71\nEND\r\n";
+        let keys = list(lines).expect("a list");
+        assert!(keys.iter().all(|key| key.is_ms));
+        let answers = "VA 1 f0 p900 c9 O0\r\nx\r\nVA 1 f0 p1 c8 O1\r\nx\r\nMN\r\n";
+        let mut reader = ItemReader {
+            connection: of(answers.as_bytes()),
+            request: Vec::new(),
+        };
+        let asked: Vec<&ListedKey> = keys.iter().collect();
+        let read = reader.read_answers(&asked).expect("answers");
+        let ttls: Vec<_> = read.items.iter().map(|item| item.ttl).collect();
+        let expected = [900, 1].map(|left| Some(Ttl::Milliseconds(left)));
+        assert_eq!((ttls, read.gone), (expected.to_vec(), 0));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use anyhow::{anyhow, bail};
 use forerun_client::{RawConnection, ServerAddress};
 
 use super::connection::{self, number, unexpected};
-use super::source::{Item, push_key};
+use super::source::{Item, Ttl, push_key};
 use crate::login::Login;
 use crate::output::Named;
 
@@ -17,6 +17,9 @@ pub(super) struct Target {
     token: u64,
     /// A second of the server's clock that had come when it last answered.
     second: u32,
+    /// A millisecond of that clock that had come then, but had not when it was `asked`.
+    ms: u64,
+    asked: Instant,
     /// When it last answered.
     answered: Instant,
     request: Vec<u8>,
@@ -49,7 +52,7 @@ impl Target {
         connection.send(format!("warm_up begin {seconds}\r\n").as_bytes())?;
         let line = connection.line()?.to_vec();
         match status(&line) {
-            Some((.., left_s)) => Ok(left_s),
+            Some(status) => Ok(status.left_s),
             None => Err(refused(&connection, &line)),
         }
     }
@@ -57,13 +60,16 @@ impl Target {
     /// Connects to a server that is being warmed up.
     pub(super) fn open(server: &ServerAddress, login: &Login) -> anyhow::Result<Target> {
         let mut connection = connection::open(server, login)?;
+        let asked = Instant::now();
         connection.send(b"warm_up status\r\n")?;
         let line = connection.line()?.to_vec();
         match status(&line) {
-            Some((token, second, _)) => Ok(Target {
+            Some(status) => Ok(Target {
                 connection,
-                token,
-                second,
+                token: status.token,
+                second: status.second,
+                ms: status.ms,
+                asked,
                 answered: Instant::now(),
                 request: Vec::new(),
             }),
@@ -76,12 +82,13 @@ impl Target {
         let mut connection = connection::open(server, login)?;
         connection.send(b"warm_up status\r\n")?;
         let line = connection.line()?;
-        Ok(status(line).is_some_and(|(token, ..)| token == self.token))
+        Ok(status(line).is_some_and(|status| status.token == self.token))
     }
 
     /// A second of the server's clock that has come, and not long ago.
     pub(super) fn second(&mut self) -> anyhow::Result<u32> {
         if self.answered.elapsed() > SECOND_AGE_MAX {
+            self.asked = Instant::now();
             self.connection.send(b"warm_up status\r\n")?;
             self.read_status()?;
         }
@@ -91,19 +98,29 @@ impl Target {
     fn read_status(&mut self) -> anyhow::Result<()> {
         let line = self.connection.line()?.to_vec();
         match status(&line) {
-            Some((token, second, _)) if token == self.token => self.second = second,
+            Some(status) if status.token == self.token => {
+                (self.second, self.ms) = (status.second, status.ms);
+            }
             _ => return Err(refused(&self.connection, &line)),
         }
         self.answered = Instant::now();
         Ok(())
     }
 
+    /// A millisecond of the server's clock that has not come yet, but soon will: it has answered
+    /// after it was asked.
+    fn next_ms(&self) -> u64 {
+        self.ms + self.asked.elapsed().as_millis() as u64 + 2
+    }
+
     /// Offers copies to the server. `second` had come on its clock before the items were read.
     pub(super) fn fill(&mut self, items: &[Item], second: u32) -> anyhow::Result<Filled> {
         self.request.clear();
+        let next_ms = self.next_ms();
         for item in items {
-            self.push_fill(item, second)?;
+            self.push_fill(item, second, next_ms)?;
         }
+        self.asked = Instant::now();
         self.request.extend_from_slice(b"warm_up status\r\n");
         self.connection.send(&self.request)?;
         let mut filled = Filled::default();
@@ -127,25 +144,28 @@ impl Target {
         Ok(filled)
     }
 
-    fn push_fill(&mut self, item: &Item, second: u32) -> anyhow::Result<()> {
-        let expires_at = match item.ttl_s {
+    fn push_fill(&mut self, item: &Item, second: u32, next_ms: u64) -> anyhow::Result<()> {
+        let expires_at = match item.ttl {
             None => 0,
             // The old server's answer is rounded up to a second.
-            Some(ttl_s) => second.saturating_add(ttl_s - 1),
+            Some(Ttl::Seconds(left)) => second.saturating_add(left - 1).into(),
+            // It may be a lock, which must not end early.
+            Some(Ttl::Milliseconds(left)) => next_ms.saturating_add(left),
         };
         let request = &mut self.request;
         request.extend_from_slice(format!("warm_fill {} ", self.token).as_bytes());
         let Some(flag) = push_key(&item.key, request) else {
             bail!("the key {} cannot be sent", Named(&item.key));
         };
-        let flag = match (flag, item.is_hash) {
-            (b"", true) => &b" h"[..],
-            (_, true) => b" bh",
-            (flag, false) => flag,
-        };
         let (flags, cas, bytes) = (item.flags, item.cas, item.value.len());
-        let rest = format!(" {flags} {expires_at} {cas} {bytes}");
-        for part in [rest.as_bytes(), flag, b"\r\n", &item.value, b"\r\n"] {
+        let mut rest = format!(" {flags} {expires_at} {cas} {bytes} ");
+        let is_ms = matches!(item.ttl, Some(Ttl::Milliseconds(_)));
+        for (letter, is_set) in [('b', !flag.is_empty()), ('h', item.is_hash), ('m', is_ms)] {
+            if is_set {
+                rest.push(letter);
+            }
+        }
+        for part in [rest.trim_end().as_bytes(), b"\r\n", &item.value, b"\r\n"] {
             request.extend_from_slice(part);
         }
         Ok(())
@@ -165,14 +185,24 @@ impl Target {
     }
 }
 
-/// The token, the second and the seconds left in the answer of a server that is being warmed up.
-fn status(line: &[u8]) -> Option<(u64, u32, u32)> {
+/// The answer of a server that is being warmed up.
+struct Status {
+    token: u64,
+    /// The second of its clock.
+    second: u32,
+    left_s: u32,
+    /// The millisecond of its clock.
+    ms: u64,
+}
+
+fn status(line: &[u8]) -> Option<Status> {
     let mut words = line.strip_prefix(b"WARM_UP ")?.split(|byte| *byte == b' ');
-    Some((
-        number(words.next()?)?,
-        number(words.next()?)?,
-        number(words.next()?)?,
-    ))
+    Some(Status {
+        token: number(words.next()?)?,
+        second: number(words.next()?)?,
+        left_s: number(words.next()?)?,
+        ms: number(words.next()?)?,
+    })
 }
 
 /// Why the new server does not accept copies.
