@@ -124,7 +124,7 @@ fn without_gpu() -> Table {
             TableRow::new("rows prefetched", &[], method("prefetched")),
             TableRow::new("contiguous", &[], method("contiguous")),
         ],
-        lacks: "measured only where there is no GPU",
+        lacks: "a machine without a GPU",
         follows: "The copy of a machine without a GPU is the same operator. Prefetching rows gains \
                   less the longer they are.",
     }

@@ -70,7 +70,7 @@ fn rates() -> Table {
             ),
             rate(peer("HierarchicalKV find*", "find_ptr")),
             rate(peer("HierarchicalKV find", "find")),
-            rate(Column::here("find_ptr on this CPU", "table", cpu)),
+            Column::here("this CPU, keys/s", "table", cpu),
         ],
         rows: [
             (0.5, [6.977, 6.942, 3.910]),
@@ -82,7 +82,7 @@ fn rates() -> Table {
         })
         .into(),
         lacks: "a GPU. Committed rates of single kernels are of buckets 2x128, of HierarchicalKV \
-                1x128; the CPU's table has 1 Mi slots and one thread",
+                1x128, all by the host's clock; the CPU's table has 1 Mi slots and one thread",
         follows: "A lookup that reads all digests of a bucket in one request does not slow down as \
                   the table fills, as one thread per key does. So find_ptr must be at least as \
                   fast as find at every load.",
@@ -149,7 +149,7 @@ fn requests() -> Table {
             TableRow::new(format!("load {load:.2}"), &theirs, fields! {load: load})
         })
         .into(),
-        lacks: "nothing: the table on the CPU counts what each kernel would request",
+        lacks: "nothing",
         follows: "In a full table one thread per key requests each sector of the digests in turn. \
                   The default requests one sector while the table has room, and the row of digests \
                   afterwards.",

@@ -143,12 +143,12 @@ fn random(scale: &Scale) -> Table {
 
 fn random_on_threads(scale: &Scale) -> Table {
     let rows = vec![
-        TableRow::new("1 thread", &[], cell(64, 1)).note("not in the source"),
-        TableRow::new("2 threads", &[], cell(64, 2))
+        TableRow::new("threads: 1", &[], cell(64, 1)).note("not in the source"),
+        TableRow::new("threads: 2", &[], cell(64, 2))
             .on_cores(2)
             .note("not in the source"),
-        compared("4 threads".into(), [171_356.0, 185_633.0], cell(64, 4), 4),
-        compared("8 threads".into(), [161_478.0, 171_392.0], cell(64, 8), 8),
+        compared("threads: 4".into(), [171_356.0, 185_633.0], cell(64, 4), 4),
+        compared("threads: 8".into(), [161_478.0, 171_392.0], cell(64, 8), 8),
     ];
     let title = "multireadrandom, batches of 64, several threads";
     Table {
@@ -178,8 +178,7 @@ fn small_batches(scale: &Scale) -> Table {
 }
 
 fn of_threads((threads, batch, theirs): (usize, u32, [f64; 2])) -> TableRow {
-    let plural = if threads == 1 { "" } else { "s" };
-    let name = format!("{threads} thread{plural}, batch {batch}");
+    let name = format!("threads: {threads}, batch {batch}");
     compared(name, theirs, cell(batch, threads), threads)
 }
 
@@ -225,7 +224,7 @@ fn writing_small(scale: &Scale) -> Table {
 fn writers(scale: &Scale) -> Table {
     let row = |writers: usize| {
         TableRow::new(
-            format!("{writers} writers"),
+            format!("writers: {writers}"),
             &[],
             fields! {writers: writers},
         )

@@ -81,7 +81,7 @@ fn cells(table: &Table, rows: &[SeedRow]) -> (TextTable, Vec<String>) {
         ours.any(|figure| figure.value.is_none() || figure.file.is_some())
     };
     if rows.iter().any(is_missing) {
-        remarks.push(format!("Not measured here for want of: {}.", table.lacks));
+        remarks.push(format!("What is not measured here needs {}.", table.lacks));
     }
     remarks.push(table.follows.to_owned());
     (cells, remarks)
@@ -210,7 +210,7 @@ mod tests {
             "batch 2 2.00 M +3.6% 4.00 M 2.00x",
             "batch 8 2.00 M +3.6% 5.00 M a -",
             "a: a GPU, docs/results/x.jsonl",
-            "for want of: a GPU",
+            "What is not measured here needs a GPU.",
             "It is faster.",
         ] {
             assert!(squeezed.contains(part), "{part} in {text}");
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_complete_row_of_this_machine_lacks_nothing_and_is_plotted() {
         let rows = ["batch 2", "batch 8"].map(|name| row(name, [Some(4e6), Some(2.0)], None));
-        assert!(!text(&table(), &rows).contains("want of"));
+        assert!(!text(&table(), &rows).contains("not measured"));
         let chart = chart(&table(), &rows);
         let names: Vec<&str> = chart.series.iter().map(|series| &*series.name).collect();
         assert_eq!(names, ["seed: before", "ours"]);

@@ -82,7 +82,7 @@ fn end_to_end() -> Table {
     let rows = [10, 32, 100].into_iter().flat_map(|keys| {
         ["uniform", "zipf:0.99"].map(|access| {
             TableRow::new(
-                format!("{keys} keys, {access}"),
+                format!("multi-get of {keys}, {access}"),
                 &[1.45, 2.04, 0.66],
                 fields! {batch: keys, access: access},
             )
@@ -137,7 +137,7 @@ fn studies(scale: &Scale) -> Table {
             ("256 MiB", large),
         ] {
             add(
-                &format!("1 size: {name}"),
+                &format!("study 1, size: {name}"),
                 "size",
                 fields! {size_bytes: size},
             );
@@ -145,24 +145,24 @@ fn studies(scale: &Scale) -> Table {
         for (load, hit) in [(0.5, 1), (0.5, 0), (0.9, 1), (0.9, 0)] {
             let kind = if hit == 1 { "present" } else { "absent" };
             add(
-                &format!("2 load: {load}, {kind}"),
+                &format!("study 2, load: {load}, {kind}"),
                 "load",
                 fields! {load_factor: load, hit_rate: hit},
             );
         }
         for batch in [1, 8, 1024] {
             add(
-                &format!("4 batch: {batch}"),
+                &format!("study 4, batch: {batch}"),
                 "batch",
                 fields! {batch: batch},
             );
         }
         add(
-            &format!("5 threads: {}", scale.cores.min(2)),
+            &format!("study 5, threads: {}", scale.cores.min(2)),
             "threads",
             fields! {},
         );
-        add("5 updates: 5%", "updates", fields! {});
+        add("study 5, updates: 5%", "updates", fields! {});
     }
     Table {
         title: "the five studies; the third is the rows' uniform and zipf",
@@ -182,7 +182,7 @@ fn studies(scale: &Scale) -> Table {
             },
         ],
         rows,
-        lacks: "designs that cannot be written while they are read have no row of updates",
+        lacks: "a design that can be written while it is read",
         follows: "Beyond the caches a lookup costs the lines that it reads, so batches of one line \
                   per key win under every distribution. Skew brings the hot keys into the caches, \
                   where vector instructions gain.",
