@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::command::{Command, Step, Word};
+use super::command::Step;
 use super::history::{Failure, play};
-use super::peer::Memcached;
+use super::protocol::Protocol;
 
 /// How long shrinking may take.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
-struct Shrinker<'a> {
-    memcached: &'a Memcached,
+struct Shrinker<'a, P> {
+    protocol: &'a P,
     steps: Vec<Step>,
     failure: Failure,
     deadline: Instant,
@@ -20,12 +20,12 @@ struct Shrinker<'a> {
 
 /// Returns the shortest history found that fails, and how it fails.
 pub(super) fn shrink(
-    memcached: &Memcached,
+    protocol: &impl Protocol,
     steps: &[Step],
     failure: Failure,
 ) -> Result<(Vec<Step>, Failure)> {
     let mut shrinker = Shrinker {
-        memcached,
+        protocol,
         steps: steps[..=failure.step].to_vec(),
         failure,
         deadline: Instant::now() + TIMEOUT,
@@ -39,13 +39,13 @@ pub(super) fn shrink(
     Ok((shrinker.steps, shrinker.failure))
 }
 
-impl Shrinker<'_> {
+impl<P: Protocol> Shrinker<'_, P> {
     /// Returns whether `steps` fail. If so, they become the history.
     fn try_steps(&mut self, mut steps: Vec<Step>) -> Result<bool> {
         if steps.is_empty() || Instant::now() > self.deadline {
             return Ok(false);
         }
-        let (_, failure) = play(self.memcached, &steps)?;
+        let (_, failure) = play(self.protocol, &steps)?;
         let Some(failure) = failure else {
             return Ok(false);
         };
@@ -93,8 +93,10 @@ impl Shrinker<'_> {
         )
     }
 
-    /// Removes words that a command does not need: see [`removable`].
+    /// Removes words that a command does not need.
     fn without_words(&mut self) -> Result<()> {
+        let protocol = self.protocol;
+        let removable = |command| protocol.removable(command);
         let words = |step: &Step| step.commands.iter().map(|one| removable(one).len()).sum();
         self.remove_each(words, |step, mut index| {
             for command in &mut step.commands {
@@ -129,21 +131,4 @@ impl Shrinker<'_> {
         }
         Ok(())
     }
-}
-
-/// The words of a command that can be removed without making it another command.
-fn removable(command: &Command) -> std::ops::Range<usize> {
-    let name = match command.words.first() {
-        Some(Word::Text(name)) => &name[..],
-        _ => b"",
-    };
-    let first = match (name, &command.block) {
-        (b"ms", _) => 3,
-        (b"cas", _) => 6,
-        // With fewer words, the command would flush something else.
-        (b"flush_all", _) => usize::MAX,
-        (_, Some(_)) => 5,
-        (_, None) => 2,
-    };
-    first.min(command.words.len())..command.words.len()
 }

@@ -2,7 +2,7 @@
 //!
 //! A history uses few keys, so that commands often touch the same items, and a few connections,
 //! which take turns. Its numbers come from pools of numbers that parsers often get wrong. Commands
-//! whose difference [`known`](super::known) lists as not generated are left out.
+//! whose difference [`known_differences`](super::known_differences) lists as not generated are left out.
 
 mod classic;
 mod expiry;
@@ -14,8 +14,8 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::command::{Command, CompareMode, Step, Word};
 use super::known_differences::{LATER, Version};
+use crate::differential::command::{Command, CompareMode, Step, Word};
 
 /// Steps of a history.
 const STEPS: std::ops::RangeInclusive<usize> = 60..=200;
