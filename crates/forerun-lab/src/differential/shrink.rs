@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::command::Step;
+use super::command::{Command, Step};
 use super::history::{Failure, play};
 use super::protocol::Protocol;
 
@@ -96,7 +96,7 @@ impl<P: Protocol> Shrinker<'_, P> {
     /// Removes words that a command does not need.
     fn without_words(&mut self) -> Result<()> {
         let protocol = self.protocol;
-        let removable = |command| protocol.removable(command);
+        let removable = |command: &Command| protocol.removable(command);
         let words = |step: &Step| step.commands.iter().map(|one| removable(one).len()).sum();
         self.remove_each(words, |step, mut index| {
             for command in &mut step.commands {

@@ -175,7 +175,8 @@ impl Generator {
             _ => b"\r\n",
         };
         let line_end = line_end.to_vec();
-        for word in &mut words.0 {
+        // The comparison knows a command by its first two words.
+        for word in words.0.iter_mut().skip(2) {
             if self.chance(0.2)
                 && let Word::Text(text) = word
             {
