@@ -154,7 +154,8 @@ fn agree(
     }
     match &name[..] {
         b"MULTI" if ours.is_simple(b"OK") => transaction.queued = Some(Vec::new()),
-        b"DISCARD" | b"RESET" => transaction.queued = None,
+        b"DISCARD" if ours.is_simple(b"OK") => transaction.queued = None,
+        b"RESET" if ours.is_simple(b"RESET") => transaction.queued = None,
         b"EXEC" => {
             let rules = transaction.executed();
             return match (ours.items(), theirs.items()) {

@@ -25,9 +25,32 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
         ANY,
         "`COMMAND INFO` describes flags, categories and tips of its version.",
     ),
+    masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
+    not_generated(
+        VALKEY,
+        "`MULTI` and `WATCH` within a transaction abort it. In Redis 7.0 they are errors that leave \
+         it as it is.",
+    ),
+    not_generated(
+        VALKEY,
+        "The two bytes after a value must be a line end. Redis 7.0 skips them.",
+    ),
+    not_generated(
+        VALKEY,
+        "`SCAN` with an unknown `TYPE` is an error. In Redis 7.0 it finds nothing.",
+    ),
+    not_generated(
+        REDIS,
+        "`CLIENT SETINFO` and `CLIENT NO-TOUCH` are unknown, and `READONLY` fails.",
+    ),
+    not_generated(
+        ANY,
+        "Redis and Valkey wait for more after a line with a NUL.",
+    ),
 ];
 
 /// Whether a listed difference explains two different errors.
-pub(super) fn errors_agree(_ours: &[u8], _theirs: &[u8], _kinds: [Kind; 2]) -> bool {
-    false
+pub(super) fn errors_agree(ours: &[u8], theirs: &[u8], kinds: [Kind; 2]) -> bool {
+    let both_start = |start: &[u8]| ours.starts_with(start) && theirs.starts_with(start);
+    kinds.contains(&Kind::Valkey) && both_start(b"NOSCRIPT ")
 }

@@ -180,10 +180,8 @@ fn is_empty(command: &Command) -> bool {
     }
     let mut bytes = Vec::new();
     render(command, 0, &mut bytes);
-    // A line ends at a NUL, too.
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\x0b';
-    let line = bytes[..end].trim_ascii_end();
+    let line = bytes.trim_ascii_end();
     line.iter().all(is_space) || line == b"*0" || (line.starts_with(b"*-") && line.len() > 2)
 }
 

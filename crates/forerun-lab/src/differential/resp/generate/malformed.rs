@@ -4,7 +4,7 @@ use super::{Generator, Words};
 use crate::differential::command::{Command, Word};
 
 /// Requests that end the connection, or are no commands.
-const MALFORMED: [&str; 34] = [
+const MALFORMED: [&str; 33] = [
     "*1\r\n:5\r\n",
     "*1\r\n+PING\r\n",
     "*2\r\n$4\r\nECHO\r\n*1\r\n$1\r\na\r\n",
@@ -38,7 +38,6 @@ const MALFORMED: [&str; 34] = [
     "POST / HTTP/1.1\r\n",
     "Host: localhost\r\n",
     "$4\r\n",
-    "GET\0a\r\n",
 ];
 
 /// Commands with a word too few or too many, and options that do not go together.
@@ -92,8 +91,13 @@ impl Generator {
             0 => {
                 let len = 1 + self.below(60);
                 let mut bytes: Vec<u8> = (0..len).map(|_| self.below(256) as u8).collect();
-                // It is one line, and no array, whose rest the server would wait for.
-                bytes.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b' ');
+                // It is one line, and no array, whose rest the server would wait for. Redis does not
+                // see the end of a line after a NUL.
+                for byte in &mut bytes {
+                    if matches!(byte, b'\n' | b'\0') {
+                        *byte = b' ';
+                    }
+                }
                 if bytes[0] == b'*' {
                     bytes[0] = b'x';
                 }

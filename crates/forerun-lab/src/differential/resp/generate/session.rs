@@ -1,6 +1,6 @@
 //! Generates transactions, and commands about connections and the server.
 
-use super::{Command, Generator, Words};
+use super::{Command, Generator, Kind, Words};
 
 /// Commands about the connection or the server, which change nothing on either.
 const QUESTIONS: [&str; 40] = [
@@ -35,7 +35,7 @@ const QUESTIONS: [&str; 40] = [
     "COMMAND DOCS foo",
     "COMMAND GETKEYS GET a",
     "COMMAND GETKEYS MSET a 1 b 2",
-    "COMMAND GETKEYS PING",
+    "COMMAND GETKEYS PING x",
     "COMMAND FOO",
     "ACL WHOAMI",
     "SLOWLOG LEN",
@@ -74,8 +74,10 @@ impl Generator {
             commands.push(command);
             return;
         }
+        // Within a transaction, Valkey treats them differently.
+        let may_nest = !self.in_transaction[connection] || !self.has(Kind::Valkey);
         match self.below(10) {
-            0..=2 => {
+            0..=2 if may_nest => {
                 let keys = self.several(4, Self::any_key);
                 let command = self.spelled(Words::of("WATCH").add_all(keys));
                 commands.push(command);
@@ -89,10 +91,14 @@ impl Generator {
                 }
                 commands.push(Command::array(Words::of(name).0));
             }
-            _ => {
+            _ if may_nest => {
                 self.in_transaction[connection] = true;
                 let command = self.spelled(Words::of("MULTI"));
                 commands.push(command);
+            }
+            _ => {
+                let words = self.string();
+                commands.push(Command::array(words.0));
             }
         }
     }
