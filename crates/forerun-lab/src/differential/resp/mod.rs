@@ -100,3 +100,61 @@ pub(super) fn histories(seed: u64) -> Vec<Vec<Step>> {
     .map(|kinds| generate::history(seed, kinds))
     .to_vec()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::differential::command::Word;
+    use crate::differential::testing;
+
+    /// Two servers on the PATH. If one is absent, a test is skipped and prints that.
+    fn two(server: &str, peer: &str) -> Option<Resp> {
+        let find = |name: &str| RedisProgram::find(Path::new(name)).expect("it has a version");
+        match (find(server), find(peer)) {
+            (Some(server), Some(peer)) => Some(Resp {
+                server: Some(server),
+                peer,
+            }),
+            _ => {
+                testing::skipped(&format!("no {server} or no {peer} on the PATH"));
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_answers_like_itself() {
+        for name in ["redis", "valkey"] {
+            if let Some(resp) = two(name, name) {
+                testing::fixed_seeds_agree(&resp);
+            }
+        }
+    }
+
+    #[test]
+    fn redis_and_valkey_differ_only_as_listed() {
+        if let Some(resp) = two("redis", "valkey") {
+            testing::fixed_seeds_agree(&resp);
+        }
+    }
+
+    #[test]
+    fn a_difference_is_found_and_its_history_shrunk() {
+        let Some(resp) = two("redis", "valkey") else {
+            return;
+        };
+        let step = |line: &str| {
+            let words = line.split(' ').map(Word::text).collect();
+            Step::new(0, vec![Command::array(words)])
+        };
+        // A listed difference among steps that have none.
+        let steps = ["SET a 1", "MGET a b", "SCAN 0 TYPE foo", "INCR a"].map(step);
+        testing::is_shrunk_to_one_step(&resp, &steps);
+    }
+
+    #[test]
+    fn a_seed_is_the_same_history_every_time() {
+        assert_eq!(histories(7), histories(7));
+        assert_ne!(histories(7), histories(8));
+    }
+}
