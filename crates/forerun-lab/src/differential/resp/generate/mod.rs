@@ -12,6 +12,7 @@
 //!   expiry.rs        times to live, keys that expire
 //!   hashes.rs        hashes
 //!   keyspace.rs      keys of any type, scans
+//!   scripts.rs       scripts of lock libraries
 //!   session.rs       connections, transactions, questions about the server
 //!   malformed.rs     wrong requests, other spellings of right ones
 //! ```
@@ -20,6 +21,7 @@ mod expiry;
 mod hashes;
 mod keyspace;
 mod malformed;
+mod scripts;
 mod session;
 mod strings;
 mod tokens;
@@ -170,7 +172,8 @@ impl Generator {
             0..=27 => self.string(),
             28..=38 => self.counter(),
             39..=52 => self.expiry(),
-            53..=64 => self.keyspace(),
+            53..=62 => self.keyspace(),
+            63..=64 => self.script(),
             65..=82 => self.hash(),
             83..=90 => return self.push_transaction(connection, commands),
             91..=95 => return self.push_session(connection, commands),
