@@ -225,6 +225,8 @@ fn report(
         names[1],
         protocol.options()
     );
+    println!("{}", failure.reason);
+    println!("the shortest history found:");
     let (steps, failure) = shrink::shrink(protocol, steps, failure)?;
     if let Some(file) = &args.save {
         let text = format!("# {}\n{}", failure.reason, history_file::to_text(&steps));

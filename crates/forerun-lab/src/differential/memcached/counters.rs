@@ -99,7 +99,7 @@ fn words(command: &Command) -> Vec<Vec<u8>> {
     let texts = command.words.iter().map(|word| match word {
         Word::Text(text) => &text[..],
         // Neither a name nor a delta.
-        Word::Cas { .. } | Word::TimeOfDay { .. } => b"-",
+        Word::Cas { .. } | Word::TimeOfDay { .. } | Word::MillisOfDay { .. } => b"-",
     });
     texts
         .flat_map(|text| text.split(|&byte| byte == b' '))

@@ -103,10 +103,10 @@ impl Generator {
                 }
                 [&bytes[..], b"\r\n"].concat()
             }
-            // A header or a line that never ends.
+            // A header or a line that does not end before servers give up.
             1 => {
                 let start = self.pick(&["*", "*1\r\n$", "x"]);
-                [start.as_bytes(), &b"1".repeat(70_000)].concat()
+                [start.as_bytes(), &b"1".repeat(200_000)].concat()
             }
             _ => self.pick(&MALFORMED).as_bytes().to_vec(),
         };
