@@ -40,6 +40,15 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
         "`SCAN` with an unknown `TYPE` is an error. In Redis 7.0 it finds nothing.",
     ),
     not_generated(
+        VALKEY,
+        "`SCAN` with a negative cursor is an error. In Redis 7.0 the number wraps around.",
+    ),
+    not_generated(
+        VALKEY,
+        "In a line, a word may go on after its closing quote. In Redis 7.0 the quotes are \
+         unbalanced.",
+    ),
+    not_generated(
         REDIS,
         "`CLIENT SETINFO` and `CLIENT NO-TOUCH` are unknown, and `READONLY` fails.",
     ),

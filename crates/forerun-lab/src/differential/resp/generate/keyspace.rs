@@ -85,7 +85,7 @@ impl Generator {
                 .add(self.pick(&["missing", "a"]))
                 .add("0"),
             _ => {
-                let cursor = self.pick(&["x", "-1", "18446744073709551616", "", "1.5"]);
+                let cursor = self.pick(&["x", "18446744073709551616", "", "1.5"]);
                 Words::of("SCAN").add(cursor)
             }
         }

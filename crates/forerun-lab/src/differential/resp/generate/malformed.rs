@@ -1,10 +1,10 @@
 //! Generates wrong requests, and other spellings of right ones.
 
-use super::{Generator, Words};
+use super::{Generator, Kind, Words};
 use crate::differential::command::{Command, Word};
 
 /// Requests that end the connection, or are no commands.
-const MALFORMED: [&str; 33] = [
+const MALFORMED: [&str; 32] = [
     "*1\r\n:5\r\n",
     "*1\r\n+PING\r\n",
     "*2\r\n$4\r\nECHO\r\n*1\r\n$1\r\na\r\n",
@@ -33,7 +33,6 @@ const MALFORMED: [&str; 33] = [
     "   \r\n",
     "GET \"a\r\n",
     "GET 'a\r\n",
-    "GET \"a\"b\r\n",
     "SET a \"\\x\r\n",
     "POST / HTTP/1.1\r\n",
     "Host: localhost\r\n",
@@ -108,6 +107,7 @@ impl Generator {
                 let start = self.pick(&["*", "*1\r\n$", "x"]);
                 [start.as_bytes(), &b"1".repeat(200_000)].concat()
             }
+            2 if !self.has(Kind::Valkey) => b"GET \"a\"b\r\n".to_vec(),
             _ => self.pick(&MALFORMED).as_bytes().to_vec(),
         };
         raw(bytes)
