@@ -1,6 +1,6 @@
 //! Generates keys, values, numbers and names.
 
-use super::{Generator, Word};
+use super::{Generator, Kind, Word};
 
 /// Numbers that parsers of 64 bits often get wrong.
 const NUMBERS: [&str; 22] = [
@@ -229,8 +229,12 @@ impl Generator {
     /// A time to live, which does not end during a history.
     pub(super) fn time_to_live(&mut self, is_ms: bool) -> String {
         match self.below(12) {
-            0 => self
-                .pick(&[
+            // Forerun's end after 136 years.
+            0 if !self.has(Kind::Forerun) => {
+                self.pick(&["9223372036854775", "99999999999"]).to_owned()
+            }
+            1 => {
+                let edges = [
                     "0",
                     "-1",
                     "x",
@@ -238,12 +242,11 @@ impl Generator {
                     "1.5",
                     "+500",
                     "9223372036854775807",
-                    "9223372036854775",
                     "-9223372036854775808",
                     "9223372036854775808",
-                    "99999999999",
-                ])
-                .to_owned(),
+                ];
+                self.pick(&edges).to_owned()
+            }
             _ if is_ms => (100_000 + self.below(1_000_000)).to_string(),
             _ => (100 + self.below(1000)).to_string(),
         }
