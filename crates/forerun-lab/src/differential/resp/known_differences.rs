@@ -25,6 +25,7 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
         ANY,
         "`COMMAND INFO` describes flags, categories and tips of its version.",
     ),
+    not_generated(ANY, "A time to live ends after at most 136 years."),
     masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
     not_generated(
         VALKEY,
