@@ -66,7 +66,7 @@ def junit(path):
 
 
 def pytest(python, arguments, cwd, environment=(), timeout_s=600):
-    report = WORK / "report.xml"
+    report = WORK / f"report-{os.getpid()}.xml"
     report.unlink(missing_ok=True)
     ran = subprocess.run(
         [

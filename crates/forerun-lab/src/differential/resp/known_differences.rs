@@ -29,8 +29,8 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
     not_generated(
         VALKEY,
-        "`MULTI` and `WATCH` within a transaction abort it. In Redis 7.0 they are errors that leave \
-         it as it is.",
+        "`MULTI` and `WATCH` within a transaction abort it, and `CLIENT REPLY` is refused. In Redis \
+         7.0 the first two are errors that leave it as it is, and the third is queued.",
     ),
     not_generated(
         VALKEY,
@@ -42,7 +42,8 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         VALKEY,
-        "`SCAN` with a negative cursor is an error. In Redis 7.0 the number wraps around.",
+        "`SCAN` with a negative or an empty cursor is an error. In Redis 7.0 the first wraps around, \
+         and the second is 0.",
     ),
     not_generated(
         VALKEY,

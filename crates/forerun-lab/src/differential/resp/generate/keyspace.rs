@@ -1,6 +1,6 @@
 //! Generates commands on keys of any type, and scans.
 
-use super::{CHURN, Generator, Words};
+use super::{CHURN, Generator, Kind, Words};
 use crate::differential::command::{Command, CompareMode, Step};
 
 /// Patterns, some of them malformed.
@@ -85,7 +85,10 @@ impl Generator {
                 .add(self.pick(&["missing", "a"]))
                 .add("0"),
             _ => {
-                let cursor = self.pick(&["x", "18446744073709551616", "", "1.5"]);
+                let cursor = match self.has(Kind::Valkey) {
+                    true => self.pick(&["x", "18446744073709551616", "1.5"]),
+                    false => "",
+                };
                 Words::of("SCAN").add(cursor)
             }
         }

@@ -123,8 +123,8 @@ impl Generator {
             4..=5 => self.push_expiry_steps(steps),
             6..=8 => {
                 let mut commands = self.pipeline(connection);
+                // It may end the connection, and a transaction with it.
                 commands.push(self.malformed());
-                self.in_transaction[connection] = false;
                 let step = self.step(connection, commands);
                 steps.push(step);
             }
