@@ -4,7 +4,7 @@ use super::{Generator, Kind, Words};
 use crate::differential::command::{Command, Word};
 
 /// Requests that end the connection, or are no commands.
-const MALFORMED: [&str; 32] = [
+const MALFORMED: [&str; 30] = [
     "*1\r\n:5\r\n",
     "*1\r\n+PING\r\n",
     "*2\r\n$4\r\nECHO\r\n*1\r\n$1\r\na\r\n",
@@ -34,8 +34,6 @@ const MALFORMED: [&str; 32] = [
     "GET \"a\r\n",
     "GET 'a\r\n",
     "SET a \"\\x\r\n",
-    "POST / HTTP/1.1\r\n",
-    "Host: localhost\r\n",
     "$4\r\n",
 ];
 
@@ -111,6 +109,13 @@ impl Generator {
             _ => self.pick(&MALFORMED).as_bytes().to_vec(),
         };
         raw(bytes)
+    }
+
+    /// A request of HTTP, after which the connection is closed at once: whether earlier commands
+    /// are still answered depends on when they arrived.
+    pub(super) fn of_http(&mut self) -> Command {
+        let line = self.pick(&["POST / HTTP/1.1\r\n", "Host: localhost\r\n", "post\r\n"]);
+        raw(line.as_bytes().to_vec())
     }
 
     /// Almost a command: one with the wrong words, or an unknown one.

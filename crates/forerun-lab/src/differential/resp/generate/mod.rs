@@ -122,8 +122,11 @@ impl Generator {
             }
             4..=5 => self.push_expiry_steps(steps),
             6..=8 => {
-                let mut commands = self.pipeline(connection);
                 // It may end the connection, and a transaction with it.
+                let mut commands = match self.below(10) {
+                    0 => vec![self.of_http()],
+                    _ => self.pipeline(connection),
+                };
                 commands.push(self.malformed());
                 let step = self.step(connection, commands);
                 steps.push(step);
