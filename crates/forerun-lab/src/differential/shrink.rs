@@ -110,7 +110,8 @@ impl<P: Protocol> Shrinker<'_, P> {
         })
     }
 
-    /// Tries to remove each part that `count` counts in a step, the last one first.
+    /// Tries to remove runs of the parts that `count` counts in a step: long runs first, and the
+    /// last ones first.
     fn remove_each(
         &mut self,
         count: impl Fn(&Step) -> usize,
@@ -119,13 +120,22 @@ impl<P: Protocol> Shrinker<'_, P> {
         let mut at = self.steps.len();
         while at > 0 {
             at -= 1;
-            for index in (0..self.steps.get(at).map_or(0, &count)).rev() {
-                let mut steps = self.steps.clone();
-                if at < steps.len() && index < count(&steps[at]) {
-                    remove(&mut steps[at], index);
+            let parts = |steps: &[Step]| steps.get(at).map_or(0, &count);
+            let mut run = parts(&self.steps).div_ceil(2);
+            while run > 0 {
+                let mut end = parts(&self.steps);
+                while end > 0 {
+                    let start = end.saturating_sub(run);
+                    let mut steps = self.steps.clone();
+                    // The higher ones first, so that the lower ones keep their places.
+                    (start..end)
+                        .rev()
+                        .for_each(|index| remove(&mut steps[at], index));
                     steps.retain(|step| !step.commands.is_empty());
                     self.try_steps(steps)?;
+                    end = start.min(parts(&self.steps));
                 }
+                run /= 2;
             }
             at = at.min(self.steps.len());
         }
