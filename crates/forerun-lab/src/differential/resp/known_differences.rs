@@ -41,9 +41,9 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
         "`SCAN` with an unknown `TYPE` is an error. In Redis 7.0 it finds nothing.",
     ),
     not_generated(
-        VALKEY,
-        "`SCAN` with a negative or an empty cursor is an error. In Redis 7.0 the first wraps around, \
-         and the second is 0.",
+        REDIS,
+        "`SCAN` with a negative or an empty cursor finds something, and `GETEX` of a missing key \
+         accepts any number as a time.",
     ),
     not_generated(
         VALKEY,

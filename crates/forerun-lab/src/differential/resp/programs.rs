@@ -1,4 +1,4 @@
-//! Redis and Valkey, and how they are started.
+//! Redis, Valkey and Forerun's command, and how they are started.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,9 @@ use anyhow::{Result, bail};
 use crate::differential::connection::RunningServer;
 use crate::differential::program::output_of;
 
+/// The memory of Forerun's server. It is large enough that it does not evict.
+pub(super) const MEMORY_MIB: usize = 512;
+
 /// Which server it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -17,7 +20,7 @@ pub(super) enum Kind {
     Valkey,
 }
 
-/// A program that speaks RESP on a unix socket and takes Redis's options.
+/// A program that speaks RESP on a unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RedisProgram {
     pub path: PathBuf,
@@ -53,13 +56,23 @@ impl RedisProgram {
                 kind,
                 version,
             })),
-            None => bail!("{path:?} --version printed {text:?}, not the version of a Redis server"),
+            None => bail!("{path:?} --version printed {text:?}, not Redis, Valkey or forerun"),
         }
     }
 
     /// Starts the program. It listens only on `socket`, has one database and saves nothing.
     pub(super) fn start(&self, dir: &Path, socket: PathBuf) -> Result<RunningServer> {
         let mut command = Command::new(&self.path);
+        if self.kind == Kind::Forerun {
+            command
+                .arg("serve")
+                .arg("--unix-socket")
+                .arg(dir.join("memcached.sock"))
+                .arg("--resp")
+                .arg(format!("unix:{}", socket.display()))
+                .args(["--memory-limit", &MEMORY_MIB.to_string()]);
+            return RunningServer::process(command, socket);
+        }
         command
             .arg("--unixsocket")
             .arg(&socket)
@@ -71,8 +84,11 @@ impl RedisProgram {
     }
 }
 
-/// Reads `Redis server v=7.0.15 sha=…` or `Valkey server v=9.1.2 sha=…`.
+/// Reads `Redis server v=7.0.15 sha=…`, `Valkey server v=9.1.2 sha=…` or `forerun 0.1.0`.
 fn version_in(text: &str) -> Option<(Kind, String)> {
+    if let Some(version) = text.strip_prefix("forerun ") {
+        return Some((Kind::Forerun, version.trim().to_owned()));
+    }
     let (name, rest) = text.split_once(" server v=")?;
     let kind = match name.trim() {
         "Redis" => Kind::Redis,
@@ -96,6 +112,10 @@ mod tests {
         assert_eq!(
             version("Valkey server v=9.1.2 sha=00000000:0 bits=64"),
             Some((Kind::Valkey, "9.1.2".to_owned()))
+        );
+        assert_eq!(
+            version("forerun 0.1.0\n"),
+            Some((Kind::Forerun, "0.1.0".to_owned()))
         );
         assert_eq!(version("memcached 1.6.18"), None);
     }

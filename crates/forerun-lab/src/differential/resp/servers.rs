@@ -11,13 +11,17 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use forerun_cache::{Cache, CacheOptions};
+use forerun_server::{Listen, Protocol, Server, ServerOptions};
 
 use super::compare_values::{Transaction, compare};
 use super::generate::CHURN;
-use super::programs::{Kind, RedisProgram};
+use super::programs::{Kind, MEMORY_MIB, RedisProgram};
 use super::reply_value::Value;
 use crate::differential::command::{Command, CompareMode, Step, Word};
 use crate::differential::connection::{Connection, End, Reply, RunningServer};
@@ -52,9 +56,10 @@ impl RespServers {
         peer: &RedisProgram,
         dir: &Path,
     ) -> Result<Self> {
+        let socket = dir.join("server.sock");
         let (kind, ours) = match server {
-            Some(server) => (server.kind, server.start(dir, dir.join("server.sock"))?),
-            None => bail!("this workspace's server has no RESP listener: pass --server"),
+            Some(server) => (server.kind, server.start(dir, socket)?),
+            None => (Kind::Forerun, start_ours(socket)?),
         };
         Ok(Self {
             ours,
@@ -62,6 +67,17 @@ impl RespServers {
             kinds: [kind, peer.kind],
         })
     }
+}
+
+/// Starts this workspace's server.
+fn start_ours(socket: PathBuf) -> Result<RunningServer> {
+    let cache = Cache::new(CacheOptions::default().memory_limit_bytes(MEMORY_MIB << 20))?;
+    let listen = Listen::unix(&socket, 0o700).with_protocol(Protocol::Resp);
+    let mut options = ServerOptions::new(vec![listen]);
+    options.threads = 2;
+    options.drain_timeout = Duration::ZERO;
+    let server = Server::start(options, Arc::new(cache))?;
+    Ok(RunningServer::here(server, socket))
 }
 
 impl Servers for RespServers {

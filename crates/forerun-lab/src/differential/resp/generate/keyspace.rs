@@ -1,6 +1,6 @@
 //! Generates commands on keys of any type, and scans.
 
-use super::{CHURN, Generator, Kind, Words};
+use super::{CHURN, Generator, Words};
 use crate::differential::command::{Command, CompareMode, Step};
 
 /// Patterns, some of them malformed.
@@ -85,10 +85,7 @@ impl Generator {
                 .add(self.pick(&["missing", "a"]))
                 .add("0"),
             _ => {
-                let cursor = match self.has(Kind::Valkey) {
-                    true => self.pick(&["x", "18446744073709551616", "1.5"]),
-                    false => "",
-                };
+                let cursor = self.pick(&["x", "18446744073709551616", "1.5"]);
                 Words::of("SCAN").add(cursor)
             }
         }

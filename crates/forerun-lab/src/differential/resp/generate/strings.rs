@@ -1,6 +1,6 @@
 //! Generates commands on strings and counters.
 
-use super::{Generator, Words};
+use super::{Generator, Kind, Words};
 
 impl Generator {
     pub(super) fn string(&mut self) -> Words {
@@ -27,6 +27,8 @@ impl Generator {
                 match self.below(3) {
                     0 => words,
                     1 => words.add("PERSIST"),
+                    // Redis does not look at the time if the key is missing.
+                    _ if self.has(Kind::Redis) => words.add("PX").add("500000"),
                     _ => self.add_expiry_option(words),
                 }
             }
