@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forerun_server::Address;
 use forerun_server::simulation::{Ready, Wake};
+use forerun_server::{Listen, Protocol};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -101,6 +101,7 @@ struct PollState {
 #[derive(Debug)]
 struct ListenerState {
     tls: bool,
+    resp: bool,
     /// The poll and the token under which it is registered; `None` if no server listens.
     registration: Option<(usize, usize)>,
     /// Connections that wait to be accepted.
@@ -186,10 +187,12 @@ impl Net {
         (poll.clone(), Arc::new(poll))
     }
 
-    pub fn listener(&self, address: Address, tls: bool) -> SimListener {
+    pub fn listener(&self, listen: &Listen) -> SimListener {
+        let (address, tls) = (listen.address.clone(), listen.tls);
         let mut state = self.state();
         state.listeners.push(ListenerState {
             tls,
+            resp: listen.protocol == Protocol::Resp,
             registration: None,
             waiting: VecDeque::new(),
         });
@@ -224,17 +227,20 @@ impl Net {
         poll.woken || !poll.queue.is_empty()
     }
 
-    /// Connects a client to the listener with or without TLS. Returns `None` if no server listens.
+    /// Connects a client to the listener with or without TLS, or to that for RESP. Returns `None` if
+    /// no server listens.
     pub fn connect(
         &self,
         tls: bool,
+        resp: bool,
         capacities: (usize, usize),
         style: ReportStyle,
     ) -> Option<ClientSocket> {
         let mut state = self.state();
         let mut listeners = state.listeners.iter();
-        let number =
-            listeners.position(|bound| bound.tls == tls && bound.registration.is_some())?;
+        let number = listeners.position(|bound| {
+            (bound.tls, bound.resp) == (tls, resp) && bound.registration.is_some()
+        })?;
         let (poll, token) = state.listeners[number].registration?;
         let id = state.conns.len();
         let pipe = |capacity| Pipe {
