@@ -101,7 +101,7 @@ struct PollState {
 #[derive(Debug)]
 struct ListenerState {
     tls: bool,
-    resp: bool,
+    protocol: Protocol,
     /// The poll and the token under which it is registered; `None` if no server listens.
     registration: Option<(usize, usize)>,
     /// Connections that wait to be accepted.
@@ -188,19 +188,20 @@ impl Net {
     }
 
     pub fn listener(&self, listen: &Listen) -> SimListener {
-        let (address, tls) = (listen.address.clone(), listen.tls);
+        let (tls, protocol) = (listen.tls, listen.protocol);
         let mut state = self.state();
         state.listeners.push(ListenerState {
             tls,
-            resp: listen.protocol == Protocol::Resp,
+            protocol,
             registration: None,
             waiting: VecDeque::new(),
         });
         SimListener {
             net: self.clone(),
             number: state.listeners.len() - 1,
-            address,
+            address: listen.address.clone(),
             tls,
+            protocol,
         }
     }
 
@@ -238,8 +239,12 @@ impl Net {
     ) -> Option<ClientSocket> {
         let mut state = self.state();
         let mut listeners = state.listeners.iter();
+        let protocol = match resp {
+            true => Protocol::Resp,
+            false => Protocol::Memcached,
+        };
         let number = listeners.position(|bound| {
-            (bound.tls, bound.resp) == (tls, resp) && bound.registration.is_some()
+            (bound.tls, bound.protocol) == (tls, protocol) && bound.registration.is_some()
         })?;
         let (poll, token) = state.listeners[number].registration?;
         let id = state.conns.len();
