@@ -51,7 +51,7 @@ fn an_item_is_removed_or_expired_only_as_it_was_seen() {
                 let stored = cache.compute("k", |old| {
                     match old {
                         Some(old) => assert_eq!(number(old), last),
-                        None => assert!(last % 2 == 0, "{last} is gone"),
+                        None => assert!(last.is_multiple_of(2), "{last} is gone"),
                     }
                     ComputeOp::Put(ComputePut::new((last + 1).to_be_bytes().to_vec()))
                 });
@@ -62,7 +62,7 @@ fn an_item_is_removed_or_expired_only_as_it_was_seen() {
         let (mut ended, mut expires) = (0, false);
         while !setter.is_finished() {
             let result = cache.compute("k", |old| match old {
-                Some(old) if number(old) % 2 != 0 => ComputeOp::Keep,
+                Some(old) if !number(old).is_multiple_of(2) => ComputeOp::Keep,
                 _ if expires => ComputeOp::Expire(Expiry::AtMs(1)),
                 _ => ComputeOp::Remove,
             });
@@ -144,7 +144,7 @@ fn ranges_beyond_the_old_value_are_empty() {
         ValuePart::Old(8..20),
         ValuePart::Bytes(b"-"),
         ValuePart::Old(20..30),
-        ValuePart::Old(3..2),
+        ValuePart::Old(usize::MAX..usize::MAX),
         ValuePart::Old(0..2),
     ];
     for expected in [&b"89-01"[..], b"-89", b"--8"] {

@@ -13,12 +13,12 @@ pub struct Settings {
     /// The version of Redis that clients of RESP see. Default: 7.4.0, whose commands the server
     /// follows.
     pub redis_version: String,
-    /// Whether `flush_all` is allowed. Default: yes.
+    /// Whether `flush_all` is allowed, and `FLUSHALL` over RESP. Default: yes.
     pub flush_enabled: bool,
     /// Whether `shutdown` is allowed. Default: no.
     pub shutdown_command: bool,
     /// Whether clients may list keys with `lru_crawler metadump`, `lru_crawler mgdump` and `stats
-    /// cachedump`. Default: yes.
+    /// cachedump`, or over RESP with `KEYS`, `SCAN` and `RANDOMKEY`. Default: yes.
     pub dump_enabled: bool,
     /// Whether `lru_crawler` is enabled at the start. The command `lru_crawler enable` enables it
     /// later. Default: yes.

@@ -2,6 +2,8 @@
 
 mod server {
     #[allow(dead_code, reason = "each test uses its part")]
+    pub mod certificates;
+    #[allow(dead_code, reason = "each test uses its part")]
     pub mod test_server;
 }
 
@@ -10,8 +12,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use forerun_server::{Address, Listen, Protocol, Server, ServerOptions};
+use forerun_server::{Address, Listen, Protocol, Server, ServerOptions, VerifyClient};
 
+use server::certificates::Certificates;
 use server::test_server::{self, TIMEOUT, ask, cache, expect, rest, stat, until};
 
 /// Options for a server with a listener for each protocol.
@@ -170,6 +173,25 @@ fn users_log_in() {
         &mut client,
         "-ERR Protocol error: unauthenticated bulk length\r\n",
     );
+}
+
+#[test]
+fn requests_go_through_tls_whatever_their_size() {
+    let certificates = Certificates::new();
+    let mut options = options().tls(certificates.options(VerifyClient::No));
+    options
+        .listen
+        .retain(|listen| listen.protocol == Protocol::Resp);
+    let server = start(options);
+    let mut stream = certificates.client(None, &server);
+    ask(&mut stream, "SET a 1\r\nGET a\r\n", "+OK\r\n$1\r\n1\r\n");
+    let value = "0123456789".repeat(90_000);
+    let set = format!("*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$900000\r\n{value}\r\n");
+    ask(&mut stream, &set, "+OK\r\n");
+    let answer = format!("$900000\r\n{value}\r\n").repeat(3);
+    ask(&mut stream, "GET b\r\nGET b\r\nGET b\r\n", &answer);
+    ask(&mut stream, "QUIT\r\n", "+OK\r\n");
+    assert!(rest(&mut stream).is_empty());
 }
 
 #[test]

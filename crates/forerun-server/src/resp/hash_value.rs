@@ -10,10 +10,13 @@
 //! writes it again. Searches for many fields build an index first, so that their time is not the
 //! product of both numbers.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// With more fields than this, a search builds an index.
 const LINEAR_FIELDS_MAX: usize = 8;
+
+/// The most bytes of a length.
+const LENGTH_BYTES_MAX: usize = 5;
 
 /// A hash, read in place. Bytes that are not those of a hash end it early.
 #[derive(Clone, Copy, Debug)]
@@ -61,42 +64,110 @@ impl<'a> Hash<'a> {
     /// The hash with these fields set. Of a field that is given twice, the last value counts. Also
     /// returns how many fields are new.
     pub(crate) fn with(self, pairs: &[(&[u8], &[u8])]) -> (Vec<u8>, usize) {
-        let mut values = HashMap::with_capacity(pairs.len());
+        // Each field once, with its last value.
+        let mut changes: Vec<(&[u8], &[u8])> = Vec::with_capacity(pairs.len());
+        let mut index = FieldIndex::new(pairs.len());
         for &(field, value) in pairs {
-            values.insert(field, value);
-        }
-        let mut bytes = Vec::with_capacity(
-            self.0.len()
-                + pairs
-                    .iter()
-                    .map(|(field, value)| field.len() + value.len() + 6)
-                    .sum::<usize>(),
-        );
-        for (field, value) in self.iter() {
-            push_pair(&mut bytes, field, values.remove(field).unwrap_or(value));
-        }
-        let new = values.len();
-        for &(field, _) in pairs {
-            if let Some(value) = values.remove(field) {
-                push_pair(&mut bytes, field, value);
+            match index.position(field, &changes) {
+                Some(at) => changes[at].1 = value,
+                None => {
+                    index.add(field, changes.len());
+                    changes.push((field, value));
+                }
             }
         }
-        (bytes, new)
+        let added =
+            |(field, value): &(&[u8], &[u8])| field.len() + value.len() + 2 * LENGTH_BYTES_MAX;
+        let more_bytes: usize = changes.iter().map(added).sum();
+        let mut bytes = Vec::with_capacity(self.0.len() + more_bytes);
+        let mut is_present = vec![false; changes.len()];
+        self.copy(&mut bytes, |field| {
+            let at = index.position(field, &changes)?;
+            is_present[at] = true;
+            Some(Replacement::Value(changes[at].1))
+        });
+        let new = changes
+            .iter()
+            .zip(&is_present)
+            .filter(|(_, is_present)| !**is_present);
+        let mut count = 0;
+        for ((field, value), _) in new {
+            count += 1;
+            push_pair(&mut bytes, field, value);
+        }
+        (bytes, count)
     }
 
     /// The hash without these fields. Also returns how many of them there were.
     pub(crate) fn without(self, fields: &[&[u8]]) -> (Vec<u8>, usize) {
-        let removed_fields: HashSet<&[u8]> = fields.iter().copied().collect();
+        let removed_fields: Vec<(&[u8], &[u8])> =
+            fields.iter().map(|&field| (field, field)).collect();
+        let mut index = FieldIndex::new(fields.len());
+        for (at, field) in fields.iter().enumerate() {
+            index.add(field, at);
+        }
         let mut bytes = Vec::with_capacity(self.0.len());
         let mut removed = 0;
-        for (field, value) in self.iter() {
-            if removed_fields.contains(field) {
-                removed += 1;
-            } else {
-                push_pair(&mut bytes, field, value);
-            }
-        }
+        self.copy(&mut bytes, |field| {
+            index.position(field, &removed_fields)?;
+            removed += 1;
+            Some(Replacement::Nothing)
+        });
         (bytes, removed)
+    }
+
+    /// Copies the fields, in runs between those that `replace` removes or gives another value.
+    fn copy<'v>(
+        self,
+        bytes: &mut Vec<u8>,
+        mut replace: impl FnMut(&[u8]) -> Option<Replacement<'v>>,
+    ) {
+        let mut rest = self.0;
+        // The run of fields that are kept begins here.
+        let mut run = rest;
+        while let Some((field, behind)) = text(rest)
+            && let Some((_, behind)) = text(behind)
+        {
+            if let Some(replacement) = replace(field) {
+                bytes.extend_from_slice(&run[..run.len() - rest.len()]);
+                if let Replacement::Value(value) = replacement {
+                    push_pair(bytes, field, value);
+                }
+                run = behind;
+            }
+            rest = behind;
+        }
+        bytes.extend_from_slice(&run[..run.len() - rest.len()]);
+    }
+}
+
+/// What takes the place of a field.
+enum Replacement<'v> {
+    /// The field with this value.
+    Value(&'v [u8]),
+    Nothing,
+}
+
+/// The positions of fields in a list.
+struct FieldIndex<'a>(Option<HashMap<&'a [u8], usize>>);
+
+impl<'a> FieldIndex<'a> {
+    /// An index of so many fields. A search for few of them compares each.
+    fn new(fields: usize) -> Self {
+        Self((fields > LINEAR_FIELDS_MAX).then(|| HashMap::with_capacity(fields)))
+    }
+
+    fn add(&mut self, field: &'a [u8], at: usize) {
+        if let Some(index) = &mut self.0 {
+            index.insert(field, at);
+        }
+    }
+
+    fn position(&self, field: &[u8], list: &[(&[u8], &[u8])]) -> Option<usize> {
+        match &self.0 {
+            Some(index) => index.get(field).copied(),
+            None => list.iter().position(|(name, _)| *name == field),
+        }
     }
 }
 
@@ -115,7 +186,7 @@ fn push_pair(bytes: &mut Vec<u8>, field: &[u8], value: &[u8]) {
 /// The text at the front, and what follows.
 fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut length = 0_usize;
-    for (index, &byte) in bytes.iter().enumerate().take(5) {
+    for (index, &byte) in bytes.iter().enumerate().take(LENGTH_BYTES_MAX) {
         length |= usize::from(byte & 0x7f) << (7 * index);
         if byte < 0x80 {
             let end = (index + 1).checked_add(length)?;

@@ -22,9 +22,13 @@ pub(crate) enum Answer {
     Field(Command),
     /// The next key and so many fields, by `HMGET`.
     Fields(usize),
-    /// The strings of so many keys, by `MGET`. Those before the first `answered` are answered, so
-    /// they are not among the keys.
-    Strings { count: usize, answered: usize },
+    /// The strings of the next `count` keys, by an `MGET` of `total` keys. The first `answered` of
+    /// them have an answer. If that leaves some, they are a part of another batch.
+    Strings {
+        total: usize,
+        answered: usize,
+        count: usize,
+    },
     /// How many of the next keys exist.
     Count(usize),
     /// A part of the next key's string.

@@ -6,7 +6,7 @@
 //!             └─┬──────────┬──────────┬─────────────────┘
 //!               │          │          └─► any other command, executed or, within MULTI, queued
 //!               │          └─► Partial    a request too large to wait for in the input
-//!               │                └─► Owned    such a request whose answer has filled the output
+//!               │                └─► Owned    such an MGET, one batch after another
 //!               └─► Keys       KEYS, one part of the index after another
 //! ```
 //!
@@ -55,6 +55,7 @@ use std::mem;
 use crate::input::Input;
 use crate::output::Output;
 use crate::resp::arguments::Arguments;
+use crate::resp::command_spec::Command;
 use crate::resp::command_table::find;
 use crate::resp::parse::{Limits, ProtocolError, inline_words};
 use crate::resp::partial::Partial;
@@ -64,7 +65,7 @@ use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionSt
 
 use key_listing::Listing;
 use login::Login;
-use read_answers::{Until, answer, count_requests};
+use read_answers::{Stop, Until, answer, count_requests};
 use read_batch::{Batch, Next};
 use transaction::{Transaction, Watched};
 
@@ -79,7 +80,7 @@ enum State {
     Command,
     /// In a request of which a part has arrived.
     Partial(Box<Partial>),
-    /// In a lookup whose answer filled the output.
+    /// In an `MGET` that has memory of its own.
     Owned(Box<Arguments>),
     /// In a list of all keys.
     Keys(Box<Listing>),
@@ -272,22 +273,14 @@ impl RespSession {
         } else {
             let _turn = worker.turn();
             self.login.meet(self.protocol, context);
-            answer(
-                &batch,
-                self.protocol,
-                Until::Full,
-                &mut self.chunk,
-                context,
-                scratch,
-            )
+            self.answer(&batch, context, scratch)
         };
-        count_requests(&batch, stop, context);
         batch.recycle(scratch);
         let step = match stop {
             Some(stop) => {
                 *at = stop.start;
                 self.answered = stop.answered;
-                Step::Full
+                Step::On
             }
             None => {
                 *at = end;
@@ -385,50 +378,60 @@ impl RespSession {
         context: &mut CommandContext<'_>,
         scratch: &mut RespScratch,
     ) -> Step {
+        let command = owned.get(0).and_then(find).map(|spec| spec.command);
+        if command == Some(Command::Mget) && self.is_plain() && owned.large.is_none() {
+            return self.owned_strings(owned, worker, context, scratch);
+        }
         let large = owned.large.take();
         let mut arguments = recycle(mem::take(&mut scratch.arguments));
         owned.fill(&mut arguments);
-        let Some(&name) = arguments.first() else {
+        if arguments.is_empty() {
             return Step::On;
-        };
+        }
+        let step = self.request(&arguments, large, worker, context, scratch);
+        scratch.arguments = recycle(arguments);
+        step
+    }
+
+    /// Answers a part of an `MGET` that has memory of its own.
+    fn owned_strings(
+        &mut self,
+        owned: Box<Arguments>,
+        worker: &Context,
+        context: &mut CommandContext<'_>,
+        scratch: &mut RespScratch,
+    ) -> Step {
+        let total = owned.len() - 1;
+        if total == 0 {
+            return self.request(&[b"mget"], None, worker, context, scratch);
+        }
         let mut batch = Batch::new(scratch);
-        let is_lookup = large.is_none()
-            && self.is_plain()
-            && find(name).is_some_and(|spec| batch.push(spec, &arguments, 0, self.answered));
-        let stop = if is_lookup {
+        let keys = (1 + self.answered..=total).filter_map(|at| owned.get(at));
+        batch.push_strings(keys, total, self.answered);
+        let stop = {
             let _turn = worker.turn();
             self.login.meet(self.protocol, context);
-            answer(
-                &batch,
-                self.protocol,
-                Until::Full,
-                &mut self.chunk,
-                context,
-                scratch,
-            )
-        } else {
-            None
+            self.answer(&batch, context, scratch)
         };
-        count_requests(&batch, stop, context);
         batch.recycle(scratch);
-        let step = match stop {
-            Some(stop) => {
-                self.answered = stop.answered;
-                Step::Full
-            }
-            None => {
-                self.answered = 0;
-                match is_lookup {
-                    true => Step::On,
-                    false => self.request(&arguments, large, worker, context, scratch),
-                }
-            }
-        };
-        scratch.arguments = recycle(arguments);
+        self.answered = stop.map_or(0, |stop| stop.answered);
         if stop.is_some() {
             self.state = State::Owned(owned);
         }
-        step
+        Step::On
+    }
+
+    /// Answers a batch while no transaction runs elsewhere.
+    fn answer(
+        &mut self,
+        batch: &Batch<'_>,
+        context: &mut CommandContext<'_>,
+        scratch: &mut RespScratch,
+    ) -> Option<Stop> {
+        let (protocol, chunk) = (self.protocol, &mut self.chunk);
+        let stop = answer(batch, protocol, Until::Full, chunk, context, scratch);
+        count_requests(batch, stop, context);
+        stop
     }
 
     fn limits(&self) -> Limits {

@@ -38,7 +38,8 @@ pub(super) enum Until {
     Bytes(usize),
 }
 
-/// Answers a batch. Returns where it stopped, if it did not answer everything.
+/// Answers a batch. Returns where it stopped, if it did not answer everything: the output is full,
+/// or the rest of a long request is a part of the next batch.
 pub(super) fn answer(
     batch: &Batch<'_>,
     protocol: RespVersion,
@@ -104,9 +105,13 @@ pub(super) fn answer(
                 let found = (0..count).filter(|_| look_up(context).is_some()).count();
                 reply::push_integer(context.out.bytes_mut(), found as i64);
             }
-            Answer::Strings { count, answered } => {
+            Answer::Strings {
+                total,
+                answered,
+                count,
+            } => {
                 if answered == 0 {
-                    reply::push_array(context.out.bytes_mut(), count);
+                    reply::push_array(context.out.bytes_mut(), total);
                 }
                 for at in answered..answered + count {
                     // A request makes progress each time, at least by one key.
@@ -120,6 +125,10 @@ pub(super) fn answer(
                         }
                         _ => protocol.push_nil(context.out.bytes_mut()),
                     }
+                }
+                if answered + count < total {
+                    stop = stop_at(answered + count);
+                    break;
                 }
             }
         }

@@ -16,16 +16,20 @@ use crate::resp::parse::{Limits, Parsed, ProtocolError, parse};
 use crate::resp::read_spans::{Answer, RespScratch, Span};
 use crate::session::recycle;
 
-/// A batch of this many keys takes no further request.
-const BATCH_KEYS: usize = 512;
+/// A batch of this many keys takes no further request, and no more of a longer `MGET`.
+pub(super) const BATCH_KEYS: usize = 512;
 /// Neither does one of this many parts, of which some have no key.
 const BATCH_SPANS: usize = 1024;
+/// Vectors that have grown beyond this are not kept.
+const KEPT_KEYS: usize = 16 << 10;
 
 /// Keys to look up, and how to answer them.
 pub(super) struct Batch<'a> {
     pub(super) keys: Vec<&'a [u8]>,
     pub(super) fields: Vec<&'a [u8]>,
     pub(super) spans: Vec<Span>,
+    /// How many keys of an `MGET` are a part of this batch.
+    strings_max: usize,
 }
 
 /// What follows a batch in the input.
@@ -47,12 +51,24 @@ impl<'a> Batch<'a> {
             keys: recycle(mem::take(&mut scratch.keys)),
             fields: recycle(mem::take(&mut scratch.fields)),
             spans: mem::take(&mut scratch.spans),
+            strings_max: BATCH_KEYS,
+        }
+    }
+
+    /// A batch that takes whole requests only.
+    pub(super) fn of_whole_requests(scratch: &mut RespScratch) -> Self {
+        Self {
+            strings_max: usize::MAX,
+            ..Self::new(scratch)
         }
     }
 
     /// Gives the vectors back.
     pub(super) fn recycle(mut self, scratch: &mut RespScratch) {
         self.spans.clear();
+        if self.keys.capacity().max(self.fields.capacity()) > KEPT_KEYS {
+            return;
+        }
         scratch.keys = recycle(self.keys);
         scratch.fields = recycle(self.fields);
         scratch.spans = self.spans;
@@ -114,6 +130,23 @@ impl<'a> Batch<'a> {
         true
     }
 
+    /// Adds a part of an `MGET` of `total` keys, of which the first `answered` have an answer.
+    pub(super) fn push_strings(
+        &mut self,
+        keys: impl Iterator<Item = &'a [u8]>,
+        total: usize,
+        answered: usize,
+    ) {
+        let before = self.keys.len();
+        self.keys.extend(keys.take(self.strings_max));
+        let answer = Answer::Strings {
+            total,
+            answered,
+            count: self.keys.len() - before,
+        };
+        self.spans.push(Span { start: 0, answer });
+    }
+
     #[inline]
     fn answer_to(
         &mut self,
@@ -134,9 +167,15 @@ impl<'a> Batch<'a> {
                 _ => return None,
             },
             Command::Mget => {
-                self.keys.extend_from_slice(arguments.get(1 + answered..)?);
-                let count = arguments.len() - 1 - answered;
-                return Some(Answer::Strings { count, answered });
+                let rest = arguments.get(1 + answered..)?;
+                let count = rest.len().min(self.strings_max);
+                self.keys.extend_from_slice(&rest[..count]);
+                let total = arguments.len() - 1;
+                return Some(Answer::Strings {
+                    total,
+                    answered,
+                    count,
+                });
             }
             Command::Exists | Command::Touch => {
                 self.keys.extend_from_slice(&arguments[1..]);
@@ -209,8 +248,9 @@ mod tests {
         assert_eq!(batch.keys, [b"a", b"b", b"c"]);
         assert_eq!(arguments, [&b"del"[..], b"a"]);
         let strings = Answer::Strings {
-            count: 2,
+            total: 2,
             answered: 0,
+            count: 2,
         };
         assert_eq!(
             batch.spans[1],

@@ -143,7 +143,7 @@ impl RespSession {
 
     /// Executes a command that changes the session, or any other.
     fn execute(&mut self, mut call: Call<'_, '_>, scratch: &mut RespScratch) -> Step {
-        if call.refuse_large() || self.hidden_lookup(&mut call, scratch) {
+        if call.refuse_large() || self.lone_lookup(&mut call, scratch) {
             return Step::On;
         }
         match call.spec.command {
@@ -181,12 +181,16 @@ impl RespSession {
         Step::On
     }
 
-    /// Executes a lookup whose reply is hidden. Others are parts of a batch.
-    fn hidden_lookup(&mut self, call: &mut Call<'_, '_>, scratch: &mut RespScratch) -> bool {
-        let mut batch = Batch::new(scratch);
+    /// Executes a lookup whose reply is hidden, or which is inline or long.
+    fn lone_lookup(&mut self, call: &mut Call<'_, '_>, scratch: &mut RespScratch) -> bool {
+        let mut batch = Batch::of_whole_requests(scratch);
         let is_lookup = batch.push(call.spec, call.arguments, 0, 0);
         if is_lookup {
-            let (until, protocol) = (Until::Bytes(HIDDEN_BYTES_MAX), call.protocol);
+            let bytes_max = match self.replies {
+                Replies::On => usize::MAX,
+                _ => HIDDEN_BYTES_MAX,
+            };
+            let (until, protocol) = (Until::Bytes(bytes_max), call.protocol);
             answer(
                 &batch,
                 protocol,

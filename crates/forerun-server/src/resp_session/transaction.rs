@@ -208,7 +208,7 @@ impl RespSession {
         context: &mut CommandContext<'_>,
         scratch: &mut RespScratch,
     ) -> Option<usize> {
-        let mut batch = Batch::new(scratch);
+        let mut batch = Batch::of_whole_requests(scratch);
         let mut taken = 0;
         let mut slices = Vec::new();
         for arguments in queue.iter().flatten() {

@@ -116,10 +116,11 @@ pub struct Args {
     /// Enable the command `shutdown`
     #[arg(short = 'A', long)]
     enable_shutdown: bool,
-    /// Disable the command `flush_all`
+    /// Disable the command `flush_all`, and FLUSHALL and FLUSHDB of RESP
     #[arg(short = 'F', long)]
     disable_flush_all: bool,
-    /// Disable listing of keys: `lru_crawler metadump`, `stats cachedump`
+    /// Disable listing of keys: `lru_crawler metadump`, `stats cachedump`; KEYS, SCAN and RANDOMKEY
+    /// of RESP
     #[arg(short = 'X', long)]
     disable_dumping: bool,
     /// Character that ends a key's prefix for `stats detail`, which is on from the start then
