@@ -1,5 +1,6 @@
 //! `Cache`: byte strings in bounded memory.
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use forerun::cache::{
@@ -25,6 +26,9 @@ use crate::rows::{Rows, expect_no_found};
 use crate::stats;
 use crate::store_options::{Size, bytes_of};
 use crate::views;
+
+/// The lengths of a key, as in memcached.
+const KEY_BYTES: RangeInclusive<usize> = 1..=250;
 
 /// The default memory limit.
 const DEFAULT_LIMIT: Size = Size(64 << 20);
@@ -73,6 +77,7 @@ impl Cache {
         compare_cas: Option<u64>,
     ) -> PyResult<Option<u64>> {
         let (key, value) = (Bytes::new(entry.0, "key")?, Bytes::new(entry.1, "value")?);
+        check_key(key.as_ref())?;
         let cache = self.open()?;
         let expiry = expiry(&cache, ttl_seconds);
         let stored = py.detach(|| {
@@ -101,6 +106,7 @@ impl Cache {
     }
 
     fn count(&self, py: Python<'_>, arithmetic: Arithmetic<'_>) -> PyResult<Option<u64>> {
+        check_key(arithmetic.key)?;
         let cache = self.open()?;
         let counted = py.detach(|| cache.arithmetic(arithmetic));
         match counted {
@@ -124,10 +130,18 @@ impl Drop for Cache {
     }
 }
 
+fn check_key(key: &[u8]) -> PyResult<()> {
+    match KEY_BYTES.contains(&key.len()) {
+        true => Ok(()),
+        false => Err(invalid_key(key)),
+    }
+}
+
 fn invalid_key(key: &[u8]) -> PyErr {
     invalid(format!(
-        "a key has 1 to {} bytes, and this one has {}",
-        forerun::cache::KEY_BYTES_MAX,
+        "a key has {} to {} bytes, and this one has {}",
+        KEY_BYTES.start(),
+        KEY_BYTES.end(),
         key.len()
     ))
 }
@@ -288,11 +302,14 @@ impl Cache {
         let expiry = expiry(&cache, ttl_seconds);
         let refused = py.detach(|| {
             pairs.iter().position(|(key, value)| {
-                let stored = cache.store(Store {
-                    expiry,
-                    ..Store::set(key, *value)
-                });
-                !matches!(stored, StoreResult::Stored { .. })
+                let is_stored = || {
+                    let stored = cache.store(Store {
+                        expiry,
+                        ..Store::set(key, *value)
+                    });
+                    matches!(stored, StoreResult::Stored { .. })
+                };
+                !(KEY_BYTES.contains(&key.len()) && is_stored())
             })
         });
         match refused {

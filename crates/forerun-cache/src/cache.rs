@@ -13,16 +13,16 @@ use crate::index::Index;
 use crate::index::item_bucket::{ItemRef, SLOTS};
 use crate::index::key_buckets::{BUCKETS, KeyBuckets};
 use crate::limbo::Limbo;
+use crate::ms_clock::MsClock;
 use crate::options::{CacheOptions, Clock, Error, WhenFull};
 use crate::page_runs::PageRuns;
 use crate::stats::{CacheStats, Count, sum, sum_items};
 use crate::ticker::Ticker;
 use crate::value::LargeValue;
-use forerun_core::sync::{Mutex, time};
+use forerun_core::sync::Mutex;
 use forerun_core::{LeakedInFork, Owner};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 /// A block that wastes a larger share of its bytes is worth compacting while the cache may evict.
 const WASTE_SHARE: f64 = 0.25;
@@ -55,7 +55,7 @@ pub struct Cache {
     /// Blocks that are kept free ahead of writers.
     pub(crate) blocks_ahead: usize,
     last_cas: AtomicU64,
-    pub(crate) now: Arc<AtomicU32>,
+    pub(crate) clock: Arc<MsClock>,
     /// The second for which everything that was due is done.
     pub(crate) caught_up: AtomicU32,
     pub(crate) flushes: LeakedInFork<Flushes>,
@@ -64,7 +64,6 @@ pub struct Cache {
     /// For how long the item that was evicted last had not been accessed, in seconds.
     pub(crate) last_evicted_idle_s: AtomicU32,
     pub(crate) eviction_hook: EvictionHook,
-    pub(crate) started: Instant,
     /// Advances the clock. `None`: the caller does.
     _ticker: LeakedInFork<Option<Ticker>>,
 }
@@ -114,11 +113,11 @@ impl Cache {
             return Err(Error::MemoryLimitTooSmall { limit_bytes });
         }
         let runs = PageRuns::new(&budget, max_bytes, LargeValue::OVERHEAD_BYTES);
-        let (now, started) = (Arc::new(AtomicU32::new(1)), time::now());
+        let clock = Arc::new(MsClock::new(options.clock != Clock::Manual));
         let ticker = match options.clock {
-            Clock::Manual => None,
+            Clock::Manual | Clock::Ticked => None,
             Clock::Automatic => {
-                let ticker = Ticker::start(Arc::clone(&now), started);
+                let ticker = Ticker::start(Arc::clone(&clock));
                 Some(ticker.map_err(|error| Error::Thread {
                     reason: error.to_string(),
                 })?)
@@ -139,13 +138,12 @@ impl Cache {
             runs: Arc::new(runs),
             blocks_ahead,
             last_cas: AtomicU64::new(0),
-            now,
+            clock,
             caught_up: AtomicU32::new(1),
             flushes: LeakedInFork::new(Flushes::new()),
             flush_at: AtomicU32::new(0),
             last_evicted_idle_s: AtomicU32::new(0),
             eviction_hook: EvictionHook::default(),
-            started,
             _ticker: LeakedInFork::new(ticker),
         })
     }
@@ -192,14 +190,15 @@ impl Cache {
     /// The current second of the cache's clock.
     #[inline]
     pub fn now(&self) -> u32 {
-        self.now.load(Relaxed)
+        self.clock.second()
     }
 
     /// The current second and flush count.
     #[inline(always)]
-    pub(crate) fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> Moment<'_> {
         Moment {
             now: self.now(),
+            clock: &self.clock,
             flushes: self.flushes.count(),
         }
     }
@@ -207,6 +206,13 @@ impl Cache {
     /// Frees garbage that no reader can hold any more.
     pub(crate) fn collect(&self) {
         self.limbo.collect(&self.epochs, &self.blocks, &self.index);
+    }
+
+    /// Frees garbage, if there is any.
+    pub(crate) fn collect_waiting(&self) {
+        if self.limbo.waiting_bytes() > 0 {
+            self.collect();
+        }
     }
 
     /// Counts and memory use. All are zero in a fork of the process that created the cache.
@@ -252,6 +258,46 @@ impl Cache {
             blocks_reclaimed: of(Count::BlocksReclaimed),
             moved_bytes: of(Count::MovedBytes),
         }
+    }
+
+    /// The number of items: [`CacheStats::items`] without the other statistics.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// assert!(cache.is_empty());
+    /// let _ = cache.set("town", "Oslo");
+    /// assert_eq!(cache.len(), 1);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
+    pub fn len(&self) -> u64 {
+        if self.is_forked() {
+            return 0;
+        }
+        let counters = self.epochs.pins().map(|pin| &pin.counters);
+        sum_items(counters, self.flushes.count()).0
+    }
+
+    /// Whether there are no items.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The longest key of an item, in bytes: [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX), or less if
+    /// the cache was created with a memory limit below 128 MiB, down to 4,060 at 1 MiB.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, KEY_BYTES_MAX};
+    ///
+    /// let cache = Cache::new(CacheOptions::default().memory_limit_bytes(256 << 20))?;
+    /// assert_eq!(cache.key_bytes_max(), KEY_BYTES_MAX);
+    /// let small = Cache::new(CacheOptions::default().memory_limit_bytes(1 << 20))?;
+    /// assert_eq!(small.key_bytes_max(), 4060);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
+    pub fn key_bytes_max(&self) -> usize {
+        self.blocks.key_bytes_max()
     }
 
     /// The last CAS number that the cache has given. Numbers that clients chose do not count.

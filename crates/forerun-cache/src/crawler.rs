@@ -2,13 +2,15 @@
 //! guard in the meantime.
 //!
 //! ```text
-//!   part of the index (about 1,500 items)   │ visited in place, up to the step's bytes │ keys of the others, copied │
+//!   part of the index (about 1,500 items)   │ visited in place, up to the step's bytes │ keys of the next, copied │ later
 //!   later steps                                                                          └▶ looked up again by key
 //! ```
 
 use crate::cache::Cache;
-use crate::guard::Cursor;
 use crate::item::Item;
+
+/// No more keys are copied than fit here, and one of any length.
+const KEYS_BYTES: usize = 256 << 10;
 
 /// Iterates over the items of a cache in bounded steps. It holds no guard between steps.
 ///
@@ -29,9 +31,10 @@ use crate::item::Item;
 /// ```
 #[derive(Debug)]
 pub struct Crawler {
-    /// The next part of the index.
-    next: Option<Cursor>,
-    /// Keys of the current part whose items are still to be visited, each preceded by its length.
+    /// The cursor of the next part of the index.
+    next: Option<u64>,
+    /// Keys of the current part whose items are still to be visited, each preceded by its length in
+    /// two bytes.
     keys: Vec<u8>,
     /// Where the next key begins.
     at: usize,
@@ -40,7 +43,7 @@ pub struct Crawler {
 impl Default for Crawler {
     fn default() -> Crawler {
         Crawler {
-            next: Some(Cursor::default()),
+            next: Some(0),
             keys: Vec::new(),
             at: 0,
         }
@@ -61,19 +64,31 @@ impl Crawler {
         if self.at == self.keys.len() {
             self.keys.clear();
             self.at = 0;
-            let Some(from) = self.next else {
+            let Some(cursor) = self.next else {
                 return false;
             };
-            self.next = guard.scan(from, |item| {
+            let (mut page, next) = guard.page(cursor, usize::MAX);
+            self.next = (next != 0).then_some(next);
+            page.items.sort_unstable_by_key(|(position, _)| *position);
+            let mut last = None;
+            for (position, item) in guard.live(&page.items, cache.moment()) {
+                if let Some(last) = last.filter(|last| *last != position)
+                    && self.keys.len() >= KEYS_BYTES
+                {
+                    self.next = Some(page.after(last));
+                    break;
+                }
+                last = Some(position);
                 if bytes < step_bytes {
                     bytes += item.size_bytes();
                     each(item);
                 } else {
-                    // A key has at most 250 bytes.
-                    self.keys.push(item.key().len() as u8);
+                    // A key has at most 65,535 bytes.
+                    let len = item.key().len() as u16;
+                    self.keys.extend_from_slice(&len.to_le_bytes());
                     self.keys.extend_from_slice(item.key());
                 }
-            });
+            }
         } else {
             while bytes < step_bytes
                 && let Some(key) = self.next_key()
@@ -89,9 +104,9 @@ impl Crawler {
     }
 
     fn next_key(&mut self) -> Option<&[u8]> {
-        let start = self.at + 1;
-        let len = usize::from(*self.keys.get(self.at)?);
-        self.at = start + len;
-        self.keys.get(start..self.at)
+        let (len, rest) = self.keys.get(self.at..)?.split_first_chunk()?;
+        let key = rest.get(..usize::from(u16::from_le_bytes(*len)))?;
+        self.at += len.len() + key.len();
+        Some(key)
     }
 }

@@ -179,7 +179,7 @@ impl Cache {
             },
             Reason::Evicted => self.policy.decision(victim.queue, record.frequency()),
         };
-        let class = self.blocks.ttl_class(record.expiry(), moment.now);
+        let class = self.blocks.ttl_class(record.deadline(), moment.now);
         let moved = match decision {
             EvictionDecision::Evict => None,
             EvictionDecision::Move { queue, frequency } => {

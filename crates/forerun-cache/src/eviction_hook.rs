@@ -1,6 +1,6 @@
 //! What a user of the cache does with items that are evicted.
 
-use crate::request::Expiry;
+use crate::expiry::Expiry;
 use forerun_core::sync::OnceLock;
 use std::fmt;
 

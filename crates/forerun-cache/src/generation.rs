@@ -9,6 +9,7 @@
 //! An item keeps only [`Generation::BITS`] bits, so it must leave before the count returns to the
 //! same bits. [`crate::flush`] ensures that.
 
+use crate::ms_clock::MsClock;
 use crate::sync::{AtomicU64, Ordering};
 use forerun_core::sync::Mutex;
 
@@ -26,14 +27,16 @@ impl Generation {
 
 /// The time of a lookup or a write. It decides which items are visible.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct Moment<'c> {
     /// The second of the cache's clock.
     pub(crate) now: u32,
+    /// That clock, for items that expire within a second.
+    pub(crate) clock: &'c MsClock,
     /// Number of flushes so far.
     pub(crate) flushes: u64,
 }
 
-impl Moment {
+impl Moment<'_> {
     #[inline(always)]
     pub(crate) fn generation(self) -> Generation {
         Generation::of(self.flushes)

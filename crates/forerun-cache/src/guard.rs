@@ -2,10 +2,10 @@
 
 use crate::cache::Cache;
 use crate::epoch::Pinned;
+use crate::expiry::Expiry;
 use crate::item::Item;
 use crate::lookup::{Batch, Counts, GROUP};
 use crate::options::Error;
-use crate::request::Expiry;
 use forerun_core::arch::{self, dispatch};
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,8 +18,8 @@ use std::marker::PhantomData;
 /// ([`StoreResult::OutOfMemory`](crate::StoreResult::OutOfMemory)). A store on another thread waits
 /// for the guard for up to a second before it fails.
 pub struct CacheGuard<'c> {
-    cache: &'c Cache,
-    pinned: Pinned<'c>,
+    pub(crate) cache: &'c Cache,
+    pub(crate) pinned: Pinned<'c>,
     /// A guard counts without a lock, and its pin names its thread, so it stays on one thread.
     not_send: PhantomData<*const ()>,
 }
@@ -29,10 +29,6 @@ impl fmt::Debug for CacheGuard<'_> {
         f.debug_struct("CacheGuard").finish_non_exhaustive()
     }
 }
-
-/// Where a [`CacheGuard::scan`] continues. It stays valid after its guard is dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor(u64);
 
 impl Cache {
     /// Pins the calling thread for reading.
@@ -222,46 +218,5 @@ impl<'c> CacheGuard<'c> {
                 return Some(item);
             }
         }
-    }
-
-    /// Visits all items of one part of the cache, in no particular order, and returns where to
-    /// continue, or `None` after the last part. Start with `Cursor::default()`, and drop the guard
-    /// between parts. An item that is in the cache during the whole scan is visited at least once,
-    /// in some version.
-    ///
-    /// ```
-    /// use forerun_cache::{Cache, CacheOptions, Cursor};
-    ///
-    /// let cache = Cache::new(CacheOptions::default())?;
-    /// let _ = cache.set("CH/Bern", "46.948,7.447");
-    /// let (mut next, mut keys) = (Some(Cursor::default()), Vec::new());
-    /// while let Some(from) = next {
-    ///     next = cache.pin().scan(from, |item| keys.push(item.key().to_vec()));
-    /// }
-    /// assert_eq!(keys, [b"CH/Bern"]);
-    /// # Ok::<(), forerun_cache::Error>(())
-    /// ```
-    pub fn scan<'g>(&'g self, from: Cursor, mut each: impl FnMut(Item<'g>)) -> Option<Cursor> {
-        if self.cache.is_forked() {
-            return None;
-        }
-        let (items, next, moment) = {
-            // The entries are read under the lock, because an item that moves from a later bucket
-            // to one already read would be missed. The items themselves are visited without it.
-            let locked = self.cache.index.lock(&self.pinned, from.0);
-            let segment = locked.segment();
-            let items: Vec<_> = segment.entries().map(|(_, entry)| entry.item).collect();
-            (items, segment.next_after(from.0), self.cache.moment())
-        };
-        items
-            .iter()
-            .for_each(|&item| self.cache.blocks.prefetch(item));
-        for item in items {
-            let record = self.cache.record(&self.pinned, item);
-            if !record.is_gone(moment) {
-                each(Item::untouched(record));
-            }
-        }
-        next.map(Cursor)
     }
 }

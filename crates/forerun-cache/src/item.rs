@@ -1,7 +1,9 @@
 //! The result of a lookup.
 
-use crate::blocks::item_layout::{CLAIMED, FETCHED, Record, STALE, Tags};
-use crate::request::Expiry;
+use crate::blocks::item_layout::{Record, Tags};
+use crate::blocks::item_word::{CLAIMED, FETCHED, STALE};
+use crate::expiry::Expiry;
+use crate::item_kind::ItemKind;
 use crate::value::SharedValue;
 use std::fmt;
 
@@ -23,7 +25,7 @@ impl<'g> Item<'g> {
         Item {
             record,
             last_access: before.accessed,
-            was_fetched: before.marks & FETCHED != 0,
+            was_fetched: before.was_fetched,
         }
     }
 
@@ -32,7 +34,7 @@ impl<'g> Item<'g> {
         Item {
             record,
             last_access: record.accessed(),
-            was_fetched: record.marks() & FETCHED != 0,
+            was_fetched: record.word().has_mark(FETCHED),
         }
     }
 
@@ -58,9 +60,30 @@ impl<'g> Item<'g> {
         self.record.cas()
     }
 
-    /// When the item expires.
+    /// The kind of the value.
+    pub fn kind(&self) -> ItemKind {
+        self.record.kind()
+    }
+
+    /// When the item expires: [`Expiry::Never`], [`Expiry::At`] or [`Expiry::AtMs`].
     pub fn expiry(&self) -> Expiry {
-        Expiry::from_word(self.record.expiry())
+        self.record.deadline().into()
+    }
+
+    /// The millisecond of the cache's clock at which the item expires; `None` means never.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, Expiry, Store};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// let at_ms = cache.now_ms() + 2500;
+    /// let _ = cache.store(Store { expiry: Expiry::AtMs(at_ms), ..Store::set("lock", "Ada") });
+    /// assert_eq!(cache.pin().get("lock").unwrap().expiry_ms(), Some(at_ms));
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
+    pub fn expiry_ms(&self) -> Option<u64> {
+        // Nothing that is stored is relative to a second.
+        self.expiry().ms(0)
     }
 
     /// The second of the last access before this one, or of the store if there was none.
@@ -76,13 +99,13 @@ impl<'g> Item<'g> {
     /// Whether the item is marked as stale ([`Cache::invalidate`](crate::Cache::invalidate), or a
     /// store of an older version).
     pub fn is_stale(&self) -> bool {
-        self.record.marks() & STALE != 0
+        self.record.word().has_mark(STALE)
     }
 
     /// Whether a reader has claimed the item in order to store a new value
     /// ([`Cache::claim`](crate::Cache::claim)).
     pub fn is_claimed(&self) -> bool {
-        self.record.marks() & CLAIMED != 0
+        self.record.word().has_mark(CLAIMED)
     }
 
     /// Bytes of its header, key and value.

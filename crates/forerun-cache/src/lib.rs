@@ -26,9 +26,10 @@
 //! # The types
 //! - [`Cache`] makes guards and does all writing: [`Cache::set`], [`Cache::store`],
 //!   [`Cache::delete`], [`Cache::touch`], [`Cache::touch_item`], [`Cache::arithmetic`],
-//!   [`Cache::invalidate`], [`Cache::flush_all`], [`Cache::set_memory_limit`].
+//!   [`Cache::compute`], [`Cache::invalidate`], [`Cache::flush_all`], [`Cache::set_memory_limit`].
 //! - [`CacheGuard`] reads: [`CacheGuard::multi_get`], [`CacheGuard::get`], [`CacheGuard::peek`],
-//!   [`CacheGuard::get_and_touch`], [`CacheGuard::scan`].
+//!   [`CacheGuard::get_and_touch`], [`CacheGuard::scan`], [`CacheGuard::scan_keys`],
+//!   [`CacheGuard::random`].
 //! - [`Item`] is the result of a lookup, valid while its guard is borrowed. A large value is also
 //!   available as a [`SharedValue`], which outlives the guard.
 //! - [`Crawler`] visits all items in bounded steps.
@@ -36,46 +37,51 @@
 //!
 //! # Time
 //! The clock counts seconds from 1. A thread of the cache advances it, unless
-//! [`CacheOptions::clock`] leaves that to the caller. Expired items are never found and are
-//! reclaimed over time.
+//! [`CacheOptions::clock`] leaves that to the caller. Items may also expire at a millisecond
+//! ([`Expiry::AtMs`]). Expired items are never found and are reclaimed over time.
 
 #![deny(unsafe_code)]
 
 // The modules, in layers. A module uses its own layer and those below;
 // `crates/forerun/tests/layers` checks the exact order.
 //
-//   calls       crawler  guard  operations  clock  memory_limit
+//   calls       crawler  scan  guard  operations  clock  memory_limit
 //   writing     write
 //   memory      reclaim  flush
 //   items       evict  sweep  unlink  lookup
 //   the cache   cache
-//   its parts   limbo  blocks  index  item  request  value  value_buffer  page_runs  epoch  generation
-//               eviction  eviction_hook
-//   basics      budget  hasher  options  stats  sync  ticker
+//   its parts   limbo  blocks  index  item  request  compute_op  value  value_buffer  page_runs
+//               epoch  generation  eviction  eviction_hook
+//   basics      budget  hasher  options  stats  sync  ticker  ms_clock  expiry  item_kind
 
 mod blocks;
 mod budget;
 mod cache;
 mod clock;
+mod compute_op;
 mod crawler;
 mod epoch;
 mod evict;
 mod eviction;
 mod eviction_hook;
+mod expiry;
 mod flush;
 mod generation;
 mod guard;
 mod hasher;
 mod index;
 mod item;
+mod item_kind;
 mod limbo;
 mod lookup;
 mod memory_limit;
+mod ms_clock;
 mod operations;
 mod options;
 mod page_runs;
 mod reclaim;
 mod request;
+mod scan;
 mod stats;
 mod sweep;
 mod sync;
@@ -86,18 +92,22 @@ mod value_buffer;
 mod write;
 
 pub use cache::Cache;
+pub use compute_op::{ComputeOp, ComputePut, ComputeResult, ComputeValue, ValuePart};
 pub use crawler::Crawler;
 pub use eviction_hook::Evicted;
-pub use guard::{CacheGuard, Cursor};
+pub use expiry::Expiry;
+pub use guard::CacheGuard;
 pub use item::Item;
+pub use item_kind::ItemKind;
 pub use options::{
     CacheOptions, Clock, Error, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX,
     MEMORY_BYTES_MIN, WhenFull,
 };
 pub use request::{
-    Arithmetic, ArithmeticOp, ArithmeticResult, Delete, DeleteResult, Expiry, Invalidate, Store,
-    StoreMode, StoreResult, StoreValue,
+    Arithmetic, ArithmeticOp, ArithmeticResult, Delete, DeleteResult, Invalidate, Store, StoreMode,
+    StoreResult, StoreValue,
 };
+pub use scan::Cursor;
 pub use stats::CacheStats;
 pub use value::SharedValue;
 pub use value_buffer::ValueBuffer;

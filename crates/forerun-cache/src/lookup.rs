@@ -46,7 +46,7 @@ pub(crate) struct Counts {
 impl Counts {
     /// Counts the lookup that has found this record. Returns its item, unless it is gone.
     #[inline(always)]
-    pub(crate) fn found<'g>(&mut self, record: Record<'g>, moment: Moment) -> Option<Item<'g>> {
+    pub(crate) fn found<'g>(&mut self, record: Record<'g>, moment: Moment<'_>) -> Option<Item<'g>> {
         match record.visibility(moment) {
             Visibility::Live(tags) => {
                 self.hits += 1;

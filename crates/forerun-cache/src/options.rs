@@ -2,8 +2,13 @@
 
 use forerun_core::{Pages, RegionError};
 
-/// The longest key, in bytes. It is the same as memcached's.
-pub const KEY_BYTES_MAX: usize = 250;
+/// The longest key, in bytes, of a cache of 128 MiB or more:
+/// [`Cache::key_bytes_max`](crate::Cache::key_bytes_max).
+pub const KEY_BYTES_MAX: usize = 65_535;
+
+/// Most keys are not longer. A buffer for a value leaves so many bytes for the key that it does not
+/// know yet.
+pub(crate) const BUFFERED_KEY_BYTES: usize = 250;
 
 /// Bytes that [`CacheOptions::max_item_bytes`] counts for an item in addition to its key and value.
 pub const ITEM_OVERHEAD_BYTES: usize = 32;
@@ -130,8 +135,12 @@ pub enum Clock {
     /// A thread of the cache, every second. It ends when the cache is dropped.
     #[default]
     Automatic,
-    /// The caller: see [`Cache::tick`](crate::Cache::tick) and
-    /// [`Cache::advance`](crate::Cache::advance).
+    /// The caller, about once a second: see [`Cache::tick`](crate::Cache::tick). In between, items
+    /// that expire at a millisecond do so by the system's clock.
+    Ticked,
+    /// The caller: see [`Cache::tick`](crate::Cache::tick),
+    /// [`Cache::advance`](crate::Cache::advance) and
+    /// [`Cache::advance_ms`](crate::Cache::advance_ms). In between, it stands still.
     Manual,
 }
 

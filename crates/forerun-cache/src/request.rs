@@ -1,59 +1,8 @@
 //! The requests of writers, and their results.
 
+use crate::expiry::Expiry;
+use crate::item_kind::ItemKind;
 use crate::value_buffer::ValueBuffer;
-use std::time::Duration;
-
-/// When an item expires.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Expiry {
-    /// Never: the item stays until it is deleted or evicted.
-    #[default]
-    Never,
-    /// At this second of the cache's clock ([`Cache::now`](crate::Cache::now)). If that second has
-    /// already come, the item expires at once.
-    At(u32),
-    /// After this time from now, rounded up to seconds of the cache's clock. The first of them has
-    /// begun already, so an item may expire up to a second earlier. Zero expires at once.
-    In(Duration),
-}
-
-impl Expiry {
-    /// The second of the clock at which an item that is stored in second `now` expires; `None`
-    /// means never.
-    ///
-    /// ```
-    /// use forerun_cache::Expiry;
-    /// use std::time::Duration;
-    ///
-    /// assert_eq!(Expiry::In(Duration::from_millis(1500)).second(10), Some(12));
-    /// assert_eq!(Expiry::Never.second(10), None);
-    /// ```
-    pub fn second(self, now: u32) -> Option<u32> {
-        match self {
-            Expiry::Never => None,
-            Expiry::At(second) => Some(second),
-            Expiry::In(time) => {
-                let has_rest = time.subsec_nanos() > 0;
-                let seconds = time.as_secs().saturating_add(u64::from(has_rest));
-                let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
-                Some(now.saturating_add(seconds))
-            }
-        }
-    }
-
-    /// The word that items store: the second, or 0 for never.
-    pub(crate) fn to_word(self, now: u32) -> u32 {
-        // The clock begins at 1, so second 1 is always past.
-        self.second(now).map_or(0, |second| second.max(1))
-    }
-
-    pub(crate) fn from_word(word: u32) -> Expiry {
-        match word {
-            0 => Expiry::Never,
-            second => Expiry::At(second),
-        }
-    }
-}
 
 /// The condition under which [`Cache::store`](crate::Cache::store) stores, and what happens to the
 /// old value.
@@ -129,12 +78,14 @@ impl From<ValueBuffer> for StoreValue<'_> {
 /// ```
 #[derive(Debug)]
 pub struct Store<'a> {
-    /// The key: 1 to [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) arbitrary bytes.
+    /// The key: up to [`Cache::key_bytes_max`](crate::Cache::key_bytes_max) arbitrary bytes.
     pub key: &'a [u8],
     /// The value, or the bytes to append or prepend.
     pub value: StoreValue<'a>,
     /// The client's flags, kept with the value.
     pub flags: u32,
+    /// The kind of the value.
+    pub kind: ItemKind,
     /// When the item expires.
     pub expiry: Expiry,
     /// When to store, and what happens to the old value. Default: [`StoreMode::Set`].
@@ -176,6 +127,7 @@ impl<'a> Store<'a> {
             key: key.as_ref(),
             value: value.into(),
             flags: 0,
+            kind: ItemKind::String,
             expiry: Expiry::Never,
             mode: StoreMode::Set,
             compare_cas: None,
@@ -202,7 +154,8 @@ pub enum StoreResult {
     Exists,
     /// `compare_cas` was given, but there is no item.
     NotFound,
-    /// The key is empty or longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX). Nothing was done.
+    /// The key is longer than [`Cache::key_bytes_max`](crate::Cache::key_bytes_max). Nothing was
+    /// done.
     InvalidKey,
     /// The item is larger than
     /// [`CacheOptions::max_item_bytes`](crate::CacheOptions::max_item_bytes). The old item stays.
@@ -355,7 +308,8 @@ pub enum ArithmeticResult {
     },
     /// The key has no item, and no initial number was given.
     NotFound,
-    /// The key is empty or longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX). Nothing was done.
+    /// The key is longer than [`Cache::key_bytes_max`](crate::Cache::key_bytes_max). Nothing was
+    /// done.
     InvalidKey,
     /// The value is not a decimal number below 2^64, or it is longer than 512 KiB.
     NotANumber,

@@ -45,7 +45,7 @@ impl Cache {
     }
 
     /// Removes the items for which `should_remove` holds and counts them as expired.
-    fn sweep(&self, should_remove: impl Fn(Record<'_>, Moment) -> bool) -> u64 {
+    fn sweep(&self, should_remove: impl Fn(Record<'_>, Moment<'_>) -> bool) -> u64 {
         let mut removed = 0;
         let mut from = Some(0);
         while let Some(hash) = from {
@@ -62,7 +62,7 @@ impl Cache {
     pub(crate) fn sweep_segment(
         &self,
         hash: u64,
-        should_remove: impl Fn(Record<'_>, Moment) -> bool,
+        should_remove: impl Fn(Record<'_>, Moment<'_>) -> bool,
     ) -> (u64, Option<u64>) {
         let pinned = self.epochs.pin();
         let mut locked = self.index.lock(&pinned, hash);

@@ -1,15 +1,11 @@
 //! A thread that sets a clock at the beginning of each second. It ends with its cache.
 
-use forerun_core::sync::{thread, time};
+use crate::ms_clock::MsClock;
+use forerun_core::sync::thread;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, Instant};
-
-/// The clock that began at 1 at a moment, now.
-pub(crate) fn second_since(started: Instant) -> u32 {
-    u32::try_from(time::elapsed(started).as_secs() + 1).unwrap_or(u32::MAX)
-}
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// The thread.
 #[derive(Debug)]
@@ -20,20 +16,19 @@ pub(crate) struct Ticker {
 }
 
 impl Ticker {
-    /// Starts a thread that sets `now` to the time since `started`.
+    /// Starts a thread that keeps the clock at the time since its beginning.
     ///
     /// # Errors
     /// The system's error if it starts no thread.
-    pub(crate) fn start(now: Arc<AtomicU32>, started: Instant) -> io::Result<Ticker> {
+    pub(crate) fn start(clock: Arc<MsClock>) -> io::Result<Ticker> {
         let is_over = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&is_over);
         let tick = move || {
-            // Relaxed, here and below: each word stands alone, and the end of the thread is joined.
+            // Relaxed, here and below: the flag stands alone, and the end of the thread is joined.
             while !stopped.load(Relaxed) {
                 // A caller may have advanced the clock further.
-                now.fetch_max(second_since(started), Relaxed);
-                let nanos = u64::from(time::elapsed(started).subsec_nanos());
-                thread::park_timeout(Duration::from_nanos(1_000_000_000 - nanos));
+                clock.advance_to_elapsed();
+                thread::park_timeout(Duration::from_nanos(clock.until_next_second_ns()));
             }
         };
         let builder = thread::Builder::new().name("forerun-clock".into());

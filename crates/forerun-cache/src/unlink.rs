@@ -1,14 +1,14 @@
 //! Removes items from the index, and accounts for the consequences: dead bytes, shares of large
 //! values, counts.
 
-use crate::blocks::item_layout::FETCHED;
+use crate::blocks::item_word::FETCHED;
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::eviction_hook::Evicted;
+use crate::expiry::{Deadline, Expiry};
 use crate::index::item_bucket::ItemRef;
 use crate::index::segment::{LockedSegment, SlotRef};
 use crate::limbo::Garbage;
-use crate::request::Expiry;
 use crate::stats::Count;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -44,8 +44,8 @@ impl Cache {
             self.eviction_hook.call(|| Evicted {
                 key: record.key(),
                 value_len: record.value().len(),
-                expiry: Expiry::from_word(record.expiry()),
-                was_fetched: record.marks() & FETCHED != 0,
+                expiry: Expiry::from(record.deadline()),
+                was_fetched: record.word().has_mark(FETCHED),
                 last_access: record.accessed(),
                 now: self.now(),
             });
@@ -63,7 +63,7 @@ impl Cache {
         if record.generation() == moment.generation() {
             counters.remove_item(moment.flushes, item_bytes);
         }
-        let unfetched = u64::from(record.marks() & FETCHED == 0);
+        let unfetched = u64::from(!record.word().has_mark(FETCHED));
         match cause {
             RemovalCause::Removed => {}
             RemovalCause::Expired => {
@@ -73,7 +73,7 @@ impl Cache {
             RemovalCause::Evicted => {
                 counters.add(Count::Evictions, 1);
                 counters.add(Count::EvictedUnfetched, unfetched);
-                let expires = Expiry::from_word(record.expiry()) != Expiry::Never;
+                let expires = record.deadline() != Deadline::NEVER;
                 counters.add(Count::EvictedWithTtl, u64::from(expires));
                 let idle_s = self.now().saturating_sub(record.accessed());
                 // Relaxed: a statistic, which orders nothing.

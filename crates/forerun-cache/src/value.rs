@@ -59,6 +59,11 @@ impl LargeValue {
         }
     }
 
+    /// Whether its memory comes from these runs.
+    pub(crate) fn is_in(&self, runs: &Arc<PageRuns>) -> bool {
+        Arc::ptr_eq(&self.runs, runs)
+    }
+
     /// Charges the pages of the first `end` bytes if the limit allows them.
     pub(crate) fn hold(&mut self, end: usize) -> Result<(), AllocError> {
         match &mut self.run {

@@ -1,7 +1,7 @@
 //! Buffers for values that arrive in pieces.
 
 use crate::budget::{Budget, BufferShare, Charge};
-use crate::value::LargeValue;
+use crate::value::{LargeValue, SharedValue};
 use std::sync::Arc;
 
 /// A buffer for a value that arrives in pieces. It takes memory as the bytes arrive. Fill it, then
@@ -47,10 +47,40 @@ impl ValueBuffer {
     }
 
     /// The bytes that have arrived, and the zeroes after them in a large value.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Buffered::Small(bytes, _) => bytes,
             Buffered::Large(value) => value.bytes(),
+        }
+    }
+
+    /// The value of a full buffer, if it is a large one, for
+    /// [`ComputeValue::Shared`](crate::ComputeValue::Shared). Otherwise the buffer is returned, and
+    /// its [bytes](ValueBuffer::bytes) have to be copied.
+    ///
+    /// ```
+    /// use forerun_cache::{Cache, CacheOptions, ComputeOp, ComputePut};
+    ///
+    /// let cache = Cache::new(CacheOptions::default())?;
+    /// let mut buffer = cache.value_buffer(512 << 10)?;
+    /// buffer.put(&cache, vec![7; 512 << 10])?;
+    /// let value = buffer.into_shared().unwrap();
+    /// let _ = cache.compute("picture", |old| match old {
+    ///     Some(_) => ComputeOp::Keep,
+    ///     None => ComputeOp::Put(ComputePut::new(value.clone())),
+    /// });
+    /// assert_eq!(cache.get("picture").unwrap().len(), 512 << 10);
+    /// # Ok::<(), forerun_cache::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The buffer itself.
+    pub fn into_shared(self) -> Result<SharedValue, ValueBuffer> {
+        match self.bytes {
+            Buffered::Large(value) if self.filled_bytes == self.len_bytes => {
+                Ok(SharedValue(Arc::new(value)))
+            }
+            bytes => Err(ValueBuffer { bytes, ..self }),
         }
     }
 

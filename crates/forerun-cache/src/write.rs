@@ -10,12 +10,16 @@
 //! gives up the attempt, frees memory, and starts again.
 
 use crate::blocks::Requester;
-use crate::blocks::item_layout::{FETCHED, NewRecord, NewValue, Record, len_of, size_bytes};
+use crate::blocks::item_layout::{NewRecord, NewValue, Record, len_of, size_bytes};
+use crate::blocks::item_word::{FETCHED, ItemWord};
 use crate::cache::Cache;
 use crate::epoch::Pinned;
 use crate::eviction::Queue;
+use crate::expiry::Deadline;
 use crate::index::item_bucket::ItemRef;
 use crate::index::key_buckets::KeyBuckets;
+use crate::index::segment::{LockedSegment, SlotRef};
+use crate::item_kind::ItemKind;
 use crate::page_runs::AllocError;
 use crate::reclaim::Shortage;
 use crate::stats::Count;
@@ -31,6 +35,9 @@ pub(crate) trait Operation {
 
     /// The behavior when memory runs out.
     const ON_SHORTAGE: OnShortage = OnShortage::MakeRoom;
+
+    /// Whether it makes the same decision about the same item again.
+    const IS_REPEATABLE: bool = true;
 
     /// Makes a decision about the current item. `None` means that there is no item, or that it has
     /// expired or was flushed.
@@ -52,13 +59,18 @@ pub(crate) enum Decision<'x, A> {
     Answer(A),
     /// Write a new item.
     Write(NewItem<'x>),
+    /// Remove the item that was found, then give this answer.
+    Remove(A),
+    /// Give the item that was found another deadline, then answer.
+    Expire(Deadline, fn(Touched) -> A),
 }
 
 /// An item to be written.
 pub(crate) struct NewItem<'x> {
     pub(crate) value: NewBody<'x>,
     pub(crate) flags: u32,
-    pub(crate) expiry: u32,
+    pub(crate) kind: ItemKind,
+    pub(crate) deadline: Deadline,
     pub(crate) marks: u8,
     /// `None` means a number that no item has had.
     pub(crate) cas: Option<u64>,
@@ -70,6 +82,7 @@ pub(crate) struct NewItem<'x> {
 pub(crate) enum NewBody<'x> {
     /// Several pieces, stored one after another.
     Parts(Cow<'x, [&'x [u8]]>),
+    Bytes(&'x [u8]),
     Owned(Vec<u8>),
     /// A value already in a page run.
     Large(Arc<LargeValue>),
@@ -80,6 +93,15 @@ pub(crate) enum Outcome<A> {
     Answer(A),
     Written { cas: u64 },
     OutOfMemory,
+}
+
+/// An item whose deadline was changed in place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Touched {
+    pub(crate) cas: u64,
+    pub(crate) deadline: Deadline,
+    /// Whether it is in a block of its new TTL class.
+    pub(crate) is_at_home: bool,
 }
 
 /// Why an attempt failed.
@@ -174,10 +196,24 @@ impl Cache {
         let new = match operation.decide(live.map(|(_, record)| record)) {
             Decision::Answer(answer) => return Ok(Outcome::Answer(answer)),
             Decision::Write(new) => new,
+            Decision::Remove(answer) => {
+                let (mut locked, slot_ref, item) = self.lock_unchanged(pinned, hash, before)?;
+                self.unlink(pinned, &mut locked, slot_ref, item, RemovalCause::Removed);
+                return Ok(Outcome::Answer(answer));
+            }
+            Decision::Expire(deadline, answer) => {
+                let (locked, _, item) = self.lock_unchanged(pinned, hash, before)?;
+                let touched = self.set_deadline(pinned, &locked, item, deadline);
+                return Ok(Outcome::Answer(answer(touched)));
+            }
         };
         let owned;
         let parts: &[&[u8]] = match &new.value {
             NewBody::Parts(parts) => parts,
+            NewBody::Bytes(bytes) => {
+                owned = [*bytes];
+                &owned
+            }
             NewBody::Owned(bytes) => {
                 owned = [&bytes[..]];
                 &owned
@@ -186,7 +222,11 @@ impl Cache {
         };
         let large = match (&new.value, attempts.large.take()) {
             (NewBody::Large(value), _) => Some(Arc::clone(value)),
-            (_, Some((by, value))) if new.is_unconditional || by == before => Some(value),
+            (_, Some((by, value)))
+                if new.is_unconditional || (D::IS_REPEATABLE && by == before) =>
+            {
+                Some(value)
+            }
             _ => self.large_if_needed(key, parts)?,
         };
         attempts.large = large.as_ref().map(|value| (before, Arc::clone(value)));
@@ -206,13 +246,14 @@ impl Cache {
                 .map_or(NewValue::Parts(parts), NewValue::Large),
             cas,
             flags: new.flags,
-            expiry: new.expiry,
+            kind: new.kind,
+            deadline: new.deadline,
             accessed: now,
             marks: new.marks,
             frequency,
             generation: moment.generation(),
         };
-        let class = self.blocks.ttl_class(new.expiry, now);
+        let class = self.blocks.ttl_class(new.deadline, now);
         let bytes = record.size_bytes();
         let replaced_bytes = live.map_or(0, |(_, replaced)| replaced.size_bytes());
         let requester = if attempts.is_full && bytes <= replaced_bytes {
@@ -281,6 +322,51 @@ impl Cache {
         Ok(Outcome::Written { cas })
     }
 
+    /// Locks the segment of the item that a decision was based on, and finds its slot.
+    fn lock_unchanged<'p>(
+        &self,
+        pinned: &'p Pinned<'_>,
+        hash: u64,
+        before: Option<Version>,
+    ) -> Result<(LockedSegment<'p>, SlotRef, ItemRef), Obstacle> {
+        let before = before.ok_or(Obstacle::Changed)?;
+        let locked = self.index.lock(pinned, hash);
+        // The pin keeps the item's address from being reused.
+        let matches = |item| item == before.item;
+        let found = locked.segment().find(KeyBuckets::new(hash), matches);
+        let (slot_ref, item) = found.ok_or(Obstacle::Changed)?;
+        let record = self.record(pinned, item);
+        // The moment is read under the lock, so that it is no earlier than that of the item's
+        // writer.
+        if Version::of(item, record) != before || record.is_gone(self.moment()) {
+            return Err(Obstacle::Changed);
+        }
+        Ok((locked, slot_ref, item))
+    }
+
+    /// Changes the deadline of an item in place, in the segment that the caller has locked.
+    pub(crate) fn set_deadline(
+        &self,
+        pinned: &Pinned<'_>,
+        _: &LockedSegment<'_>,
+        item: ItemRef,
+        deadline: Deadline,
+    ) -> Touched {
+        let record = self.record(pinned, item);
+        // First, so that no thread takes the block for expired.
+        self.blocks.extend(item, deadline);
+        record.set_deadline(deadline);
+        let (class, _) = self.blocks.class_and_queue(item);
+        let now = self.now();
+        Touched {
+            cas: record.cas(),
+            deadline,
+            // An item that expires at once may stay anywhere: its memory is reclaimed either way.
+            is_at_home: class == self.blocks.ttl_class(deadline, now)
+                || (1..=now).contains(&deadline.second),
+        }
+    }
+
     /// Copies the value to a page run if it is too large for a block.
     fn large_if_needed(
         &self,
@@ -313,8 +399,8 @@ struct Version {
     /// Nothing is pinned between attempts, so another item of the same key may be at the same
     /// address.
     cas: u64,
-    expiry: u32,
-    marks: u8,
+    /// Whether the item was read makes no difference.
+    unread: ItemWord,
 }
 
 impl Version {
@@ -322,9 +408,7 @@ impl Version {
         Version {
             item,
             cas: record.cas(),
-            expiry: record.expiry(),
-            // Whether the item was read makes no difference.
-            marks: record.marks() & !FETCHED,
+            unread: record.word().without_mark(FETCHED),
         }
     }
 }

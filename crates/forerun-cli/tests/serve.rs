@@ -4,6 +4,7 @@ mod testing;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -181,6 +182,31 @@ fn a_server_that_was_killed_does_not_bring_back_what_was_deleted_or_replaced() {
 }
 
 #[test]
+fn resp_has_a_listener_of_its_own() {
+    let workspace = Workspace::new();
+    let path = workspace.path("resp.sock");
+    let place = format!("unix:{}", path.display());
+    let server = Server::start(&workspace, &["--resp", &place]);
+    server.ask("set town 0 0 4\r\nBern\r\n", "STORED\r\n");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut stream = loop {
+        match UnixStream::connect(&path) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    };
+    stream
+        .write_all(b"GET town\r\nQUIT\r\n")
+        .expect("it is sent");
+    let mut answer = String::new();
+    stream
+        .read_to_string(&mut answer)
+        .expect("it answers and closes");
+    assert_eq!(answer, "$4\r\nBern\r\n+OK\r\n");
+    server.end("-TERM");
+}
+
+#[test]
 fn sighup_rereads_the_user_file_and_stops_nothing() {
     let workspace = Workspace::new();
     workspace.file("users", "alice:old");
@@ -227,6 +253,8 @@ fn a_startup_error_is_one_line() {
     assert!(reported(2, &["serve", "--listen", "nowhere:x"]).contains("nowhere"));
     assert!(reported(2, &["serve", "--unix-socket", "s", "--unix-mask", "9"]).contains("octal"));
     assert!(reported(2, &with(&["--memory-limit", "lots"])).contains("lots"));
+    assert!(reported(2, &with(&["--resp", "ucx:unix:s"])).contains("not for UCX"));
+    assert!(reported(2, &with(&["--resp", "nowhere:x"])).contains("nowhere"));
     assert!(reported(2, &with(&["--enable-ssl"])).contains("ssl-chain-cert"));
     let with_ucx = ["--transport", "tcp,ucx"];
     assert!(reported(2, &with(&with_ucx)).contains("--ucx-listen"));

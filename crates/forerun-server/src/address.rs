@@ -29,6 +29,19 @@ pub struct Listen {
     pub ipv6_only: bool,
     /// How connections over UCX are made, for the addresses of UCX.
     pub ucx: UcxOptions,
+    /// The protocol of its connections.
+    pub protocol: Protocol,
+}
+
+/// What the clients of a listener speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// Memcached's protocol.
+    #[default]
+    Memcached,
+    /// RESP, the protocol of Redis and Valkey.
+    Resp,
 }
 
 /// A listener's address.
@@ -82,6 +95,7 @@ impl Listen {
             tls: true,
             ipv6_only: false,
             ucx: UcxOptions::default(),
+            protocol: Protocol::default(),
         }
     }
 
@@ -95,7 +109,13 @@ impl Listen {
             tls: false,
             ipv6_only: false,
             ucx: UcxOptions::default(),
+            protocol: Protocol::default(),
         }
+    }
+
+    /// The same place for clients of another protocol.
+    pub fn with_protocol(self, protocol: Protocol) -> Listen {
+        Listen { protocol, ..self }
     }
 
     /// The same addresses, so that no two of them accept the same connections.

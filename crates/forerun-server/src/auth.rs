@@ -65,7 +65,8 @@ impl UserFile {
         Ok(())
     }
 
-    fn knows(&self, user: &[u8], password: &[u8]) -> bool {
+    /// Whether this user has this password.
+    pub(crate) fn knows(&self, user: &[u8], password: &[u8]) -> bool {
         let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
         users.knows(user, password)
     }

@@ -119,6 +119,8 @@ session_counters! {
     cmd_meta: commands ["meta"],
     /// Multi-get frames; their keys count as gets.
     cmd_multi_get: commands ["multi_get"],
+    /// Commands of RESP; their keys count as those of memcached's commands.
+    cmd_resp: commands ["resp"],
     /// Lookups that found something.
     get_hits: outcomes ["get", "hit"],
     /// Lookups that found nothing.
@@ -151,6 +153,8 @@ session_counters! {
     store_no_memory: outcomes ["store", "no_memory"],
     /// Multi-get frames that were refused.
     multi_get_errors: outcomes ["multi_get", "refused"],
+    /// Errors that clients of RESP got.
+    resp_errors: outcomes ["resp", "error"],
     /// Values that a warm-up has copied to this server.
     warm_fill_stored: outcomes ["warm_fill", "stored"],
     /// Values that a warm-up did not store: a client had changed the key, or memory was short.

@@ -1,8 +1,11 @@
-//! A cache server that speaks memcached's protocol and looks up pipelined requests in batches.
+//! A cache server that speaks memcached's protocol and RESP, the protocol of Redis, and looks up
+//! pipelined requests in batches.
 //!
 //! ```text
 //!   session/   one connection without a socket: bytes in, bytes out          Session::receive
 //!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands
+//!   resp_session/  the same for a client of RESP                             RespSession::receive
+//!   resp/      the syntax of RESP, the protocol of Redis
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded
 //!   shared.rs  state of all sessions of a server
 //!   counters.rs   the counters, listed once            settings.rs what sessions obey, and report
@@ -37,6 +40,8 @@ mod prefix_counts;
 mod process;
 mod protocol;
 mod regular_file;
+mod resp;
+mod resp_session;
 mod server;
 mod session;
 mod settings;
@@ -52,7 +57,7 @@ mod warm_up;
 mod watch;
 mod watch_lines;
 
-pub use address::{Address, Listen, UNIX_MODE, UcxOptions};
+pub use address::{Address, Listen, Protocol, UNIX_MODE, UcxOptions};
 pub use counters::{Counter, Counters, SessionStats};
 pub use error::Error;
 pub use input::Input;
@@ -66,7 +71,7 @@ pub use snapshot::{SnapshotStats, read_snapshot, write_snapshot};
 pub use snapshot_error::SnapshotError;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
-pub use testing::{fuzz_multi_get, fuzz_session, fuzz_snapshot};
+pub use testing::{fuzz_multi_get, fuzz_resp, fuzz_session, fuzz_snapshot};
 
 /// The protocol and the sockets without a cache behind them, for studies of other indexes.
 #[cfg(feature = "study")]

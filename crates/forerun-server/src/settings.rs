@@ -10,12 +10,15 @@ pub struct Settings {
     /// The answer to `version`. Clients read the first three numbers as memcached's version.
     /// Default: `1.6.18-forerun-` and the version of this crate.
     pub version: String,
-    /// Whether `flush_all` is allowed. Default: yes.
+    /// The version of Redis that clients of RESP see. Default: 7.4.0, whose commands the server
+    /// follows.
+    pub redis_version: String,
+    /// Whether `flush_all` is allowed, and `FLUSHALL` over RESP. Default: yes.
     pub flush_enabled: bool,
     /// Whether `shutdown` is allowed. Default: no.
     pub shutdown_command: bool,
     /// Whether clients may list keys with `lru_crawler metadump`, `lru_crawler mgdump` and `stats
-    /// cachedump`. Default: yes.
+    /// cachedump`, or over RESP with `KEYS`, `SCAN` and `RANDOMKEY`. Default: yes.
     pub dump_enabled: bool,
     /// Whether `lru_crawler` is enabled at the start. The command `lru_crawler enable` enables it
     /// later. Default: yes.
@@ -38,6 +41,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             version: concat!("1.6.18-forerun-", env!("CARGO_PKG_VERSION")).to_owned(),
+            redis_version: "7.4.0".to_owned(),
             flush_enabled: true,
             shutdown_command: false,
             dump_enabled: true,
@@ -62,6 +66,7 @@ forerun_core::setters! {
         verbosity: u32,
     } into {
         version: String,
+        redis_version: String,
     }
 }
 
@@ -76,6 +81,8 @@ pub(crate) struct ReportedOptions {
     pub(crate) listen_backlog: u32,
     /// The TCP port; 0 if there is none.
     pub(crate) tcp_port: u16,
+    /// The TCP port of RESP; 0 if there is none.
+    pub(crate) resp_port: u16,
     /// The listen addresses.
     pub(crate) interfaces: String,
     /// The path of the Unix socket.
@@ -99,6 +106,7 @@ impl Default for ReportedOptions {
             max_connections: 1024,
             listen_backlog: 1024,
             tcp_port: 11211,
+            resp_port: 0,
             interfaces: "127.0.0.1".to_owned(),
             unix_socket: None,
             unix_mode: UNIX_MODE,

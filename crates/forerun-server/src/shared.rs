@@ -13,6 +13,8 @@ use crate::latency::Latencies;
 use crate::os_system::OsSystem;
 use crate::prefix_counts::PrefixCounts;
 use crate::protocol::numbers::Expiration;
+use crate::resp::client_names::ClientNames;
+use crate::resp::script::Scripts;
 use crate::settings::{ReportedOptions, Settings};
 use crate::system::System;
 use crate::warm_up::WarmUp;
@@ -131,17 +133,28 @@ pub struct Shared {
     pub(crate) watchers: Arc<Watchers>,
     /// Which keys clients change while another server's values are copied to this one.
     pub(crate) warm_up: WarmUp,
+    /// What clients of RESP have said.
+    pub(crate) resp: RespState,
     /// Whether `lru_crawler` is enabled.
     crawls: AtomicBool,
     /// The level that `verbosity` set last.
     verbosity: AtomicU32,
     /// The time of day at second 0 of the cache's clock, in seconds since 1970.
     unix_zero_s: u64,
+    /// The same in milliseconds, by clocks that are read at the same moment.
+    unix_zero_ms: i64,
     /// The time of day at the start, in seconds since 1970.
     unix_start_s: u64,
     /// How long requests took since the server started.
     pub(crate) latencies: Latencies,
     counters: Mutex<Registered>,
+}
+
+/// What clients of RESP have said, for all of them.
+#[derive(Debug, Default)]
+pub(crate) struct RespState {
+    pub(crate) clients: Arc<ClientNames>,
+    pub(crate) scripts: Scripts,
 }
 
 /// The counters of all threads, and their sums at the last `stats reset`.
@@ -185,10 +198,13 @@ impl Shared {
         let unix_start_s = system.unix_s();
         Self {
             unix_zero_s: unix_start_s.saturating_sub(cache.now().into()),
+            unix_zero_ms: ((system.unix_us() / 1000) as i64)
+                .saturating_sub_unsigned(cache.now_ms()),
             unix_start_s,
             prefixes: PrefixCounts::new(settings.prefix_delimiter),
             watchers: Arc::default(),
             warm_up: WarmUp::new(),
+            resp: RespState::default(),
             crawls: AtomicBool::new(settings.crawler_enabled),
             verbosity: AtomicU32::new(settings.verbosity),
             settings,
@@ -260,6 +276,22 @@ impl Shared {
     /// The current time of day by the cache's clock, in seconds since 1970.
     pub(crate) fn unix_now_s(&self) -> u64 {
         self.unix_zero_s + u64::from(self.cache.now())
+    }
+
+    /// The current time of day by the cache's clock, in milliseconds since 1970.
+    pub(crate) fn unix_now_ms(&self) -> i64 {
+        self.unix_ms_of(self.cache.now_ms())
+    }
+
+    /// The time of day at this millisecond of the cache's clock.
+    pub(crate) fn unix_ms_of(&self, ms: u64) -> i64 {
+        self.unix_zero_ms.saturating_add_unsigned(ms)
+    }
+
+    /// The expiry at a time of day in milliseconds. One before the cache's clock has passed.
+    pub(crate) fn expiry_at_unix_ms(&self, unix_ms: i64) -> Expiry {
+        let ms = unix_ms.saturating_sub(self.unix_zero_ms);
+        Expiry::AtMs(u64::try_from(ms).unwrap_or(0))
     }
 
     /// Adds counters for a new thread. [`session_stats`](Self::session_stats) includes them.

@@ -3,8 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Version of the format.
-pub(crate) const VERSION: u32 = 3;
+/// Version of the format that is written.
+pub(crate) const VERSION: u32 = 4;
+/// The oldest version that is read.
+pub(crate) const VERSION_3: u32 = 3;
 
 /// Why a snapshot cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +36,8 @@ pub enum SnapshotError {
     },
     /// The file has another version of the format.
     #[error(
-        "snapshot: {} has format version {version}; this program reads version {VERSION}",
+        "snapshot: {} has format version {version}; this program reads versions {VERSION_3} to \
+         {VERSION}",
         path.display()
     )]
     Version {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use forerun_cache::{Cache, SharedValue};
 
-use crate::address::{Address, Listen, Peer};
+use crate::address::{Address, Listen, Peer, Protocol};
 use crate::error::Error;
 
 /// The operating system under a server.
@@ -146,6 +146,11 @@ pub trait Listening: fmt::Debug + Send {
 
     /// Whether its connections use TLS.
     fn speaks_tls(&self) -> bool;
+
+    /// What its clients speak.
+    fn protocol(&self) -> Protocol {
+        Protocol::default()
+    }
 }
 
 /// Reports which sockets are ready. The reports are edge-triggered: each change is reported once.

@@ -164,7 +164,7 @@ impl Meta {
     }
 
     /// Whether the block has items and all of them have expired or were flushed.
-    pub(super) fn is_gone(&self, moment: Moment) -> bool {
+    pub(super) fn is_gone(&self, moment: Moment<'_>) -> bool {
         let expiry_last = self.expiry_last.load(Ordering::Relaxed);
         let flushes_last = self.flushes_last.load(Ordering::Relaxed);
         (1..=moment.now).contains(&expiry_last) || (1..moment.flushes).contains(&flushes_last)

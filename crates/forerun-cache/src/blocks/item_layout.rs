@@ -1,61 +1,60 @@
 //! The layout of an item in a block.
 //!
 //! ```text
-//!   0      8         12         16      20          24     26        27      28        bytes
-//!   | cas  | expiry  | accessed | flags | value len | tags | key len | marks | key | value | 0 … |
-//!                                                                        large: | 0 … | share |
+//!   0      8                                              16         20      24     26        28    bytes
+//!   | cas  | second, ms, marks, kind, value len (item_word) | accessed | flags | tags | key len | key | value | 0 … |
+//!                                                                                         large: | 0 … | share |
 //!
 //!   tags    15..5        4       3..0
 //!         | generation | large | frequency |
 //! ```
 //!
 //! An item begins and ends at a multiple of eight bytes. Once it is published, its bytes do not
-//! change until the block is reused, except four atomic fields: the expiry, the time of the last
-//! access, the marks, and the access frequency. The generation is the flush count at the time of
-//! the store. A large value is stored in a page run, and the item owns a share of that run; `value
-//! len` is then 8.
+//! change until the block is reused, except in three atomic fields: the deadline and the marks, the
+//! time of the last access, and the access frequency. The generation is the flush count at the time
+//! of the store. A large value is stored in a page run, and the item owns a share of that run;
+//! `value len` is then 8.
 
 #![allow(
     unsafe_code,
     reason = "the bytes of blocks are read and written as items"
 )]
 
+use super::item_word::{FETCHED, ItemWord, SharedWord, VALUE_LEN_MAX};
+use super::{BLOCK_BYTES_MAX, ITEM_SHARE};
+use crate::expiry::Deadline;
 use crate::generation::{Generation, Moment};
 use crate::index::item_bucket::ItemRef;
-use crate::options::ITEM_OVERHEAD_BYTES;
+use crate::item_kind::ItemKind;
+use crate::options::{ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::value::LargeValue;
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
 use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
 
 /// The fields before the key.
-#[derive(Default)]
 #[repr(C)]
 struct Header {
     cas: u64,
-    expiry: AtomicU32,
+    word: SharedWord,
     accessed: AtomicU32,
     flags: u32,
-    value_len: u32,
     tags: AtomicU16,
-    key_len: u8,
-    marks: AtomicU8,
+    key_len: u16,
     /// Pads the header to the size of the shortest item, whose key has up to four bytes.
     key: [u8; 4],
 }
 
 const KEY_OFFSET: usize = offset_of!(Header, key);
 const _: () = assert!(size_of::<Header>() == KEY_OFFSET + 4 && KEY_OFFSET <= ITEM_OVERHEAD_BYTES);
-
-/// The item has been read since it was stored.
-pub(crate) const FETCHED: u8 = 1;
-/// The item was invalidated. Readers may use it until it is stored again.
-pub(crate) const STALE: u8 = 2;
-/// A reader has claimed the item in order to store it again.
-pub(crate) const CLAIMED: u8 = 4;
+const _: () = assert!(
+    BLOCK_BYTES_MAX / ITEM_SHARE - KEY_OFFSET <= VALUE_LEN_MAX
+        && KEY_BYTES_MAX == u16::MAX as usize,
+    "the lengths of what a block takes fit their fields"
+);
 
 /// The maximum frequency. It also masks the frequency bits of the tags.
 const FREQUENCY_MAX: u16 = 15;
@@ -103,7 +102,7 @@ pub(crate) enum Visibility {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     pub(crate) accessed: u32,
-    pub(crate) marks: u8,
+    pub(crate) was_fetched: bool,
 }
 
 /// Bytes of an item in its block. A large value counts as a pointer, which may follow a gap of up
@@ -111,6 +110,12 @@ pub(crate) struct Before {
 #[inline(always)]
 pub(crate) fn size_bytes(key_len: usize, value_len: usize) -> usize {
     (KEY_OFFSET + key_len + value_len).next_multiple_of(ItemRef::UNIT_BYTES)
+}
+
+/// The longest key of an item of at most so many bytes, whose value may be a large one.
+pub(crate) fn key_bytes_max(item_bytes: usize) -> usize {
+    let item_bytes = item_bytes / ItemRef::UNIT_BYTES * ItemRef::UNIT_BYTES;
+    (item_bytes - KEY_OFFSET - size_of::<*const LargeValue>()).min(KEY_BYTES_MAX)
 }
 
 const _: () = assert!(
@@ -130,7 +135,8 @@ pub(crate) struct NewRecord<'a> {
     pub(crate) value: NewValue<'a>,
     pub(crate) cas: u64,
     pub(crate) flags: u32,
-    pub(crate) expiry: u32,
+    pub(crate) kind: ItemKind,
+    pub(crate) deadline: Deadline,
     pub(crate) accessed: u32,
     pub(crate) marks: u8,
     pub(crate) frequency: u8,
@@ -168,15 +174,18 @@ impl NewRecord<'_> {
         };
         let header = Header {
             cas: self.cas,
-            expiry: self.expiry.into(),
+            word: SharedWord::new(ItemWord::new(
+                self.deadline,
+                self.marks,
+                self.kind,
+                value_len,
+            )),
             accessed: self.accessed.into(),
             flags: self.flags,
-            value_len: value_len as u32,
             tags: Tags::new(self.generation, is_large, self.frequency)
                 .0
                 .into(),
-            key_len: self.key.len() as u8,
-            marks: self.marks.into(),
+            key_len: self.key.len() as u16,
             key: [0; 4],
         };
         // SAFETY: the caller promises that the item's bytes are writable: a header (no item is
@@ -252,7 +261,7 @@ impl<'g> Record<'g> {
         match self.share() {
             None => {
                 let start = KEY_OFFSET + usize::from(self.header().key_len);
-                self.bytes(start, self.header().value_len as usize)
+                self.bytes(start, self.word().value_len())
             }
             // SAFETY: the share behind the pointer is dropped only after every pin that could find
             // the item.
@@ -310,15 +319,25 @@ impl<'g> Record<'g> {
     // Relaxed, here and below: each field stands alone, and the header as a whole was published
     // with the slot.
 
-    /// The second in which the item expires; 0 means never.
+    /// The deadline, the marks, the kind, and the length of the value in the block.
     #[inline(always)]
-    pub(crate) fn expiry(self) -> u32 {
-        self.header().expiry.load(Relaxed)
+    pub(crate) fn word(self) -> ItemWord {
+        self.header().word.load()
     }
 
-    /// Changes the expiry. The caller has locked the item's segment.
-    pub(crate) fn set_expiry(self, expiry: u32) {
-        self.header().expiry.store(expiry, Relaxed);
+    /// When the item expires.
+    #[inline(always)]
+    pub(crate) fn deadline(self) -> Deadline {
+        self.word().deadline()
+    }
+
+    /// Changes when the item expires. The caller has locked the item's segment.
+    pub(crate) fn set_deadline(self, deadline: Deadline) {
+        self.header().word.set_deadline(deadline);
+    }
+
+    pub(crate) fn kind(self) -> ItemKind {
+        self.word().kind()
     }
 
     #[inline(always)]
@@ -332,9 +351,10 @@ impl<'g> Record<'g> {
 
     /// Whether the item is visible at a moment.
     #[inline(always)]
-    pub(crate) fn visibility(self, moment: Moment) -> Visibility {
-        // 1..=now in one comparison: 0, which is never, wraps to the largest number.
-        if self.expiry().wrapping_sub(1) < moment.now {
+    pub(crate) fn visibility(self, moment: Moment<'_>) -> Visibility {
+        let word = self.word();
+        // 1..=now + 1 in one comparison: 0, which is never, wraps to the largest number.
+        if word.second().wrapping_sub(1) <= moment.now && has_expired(word.deadline(), moment) {
             return Visibility::Expired;
         }
         let tags = self.tags();
@@ -347,17 +367,17 @@ impl<'g> Record<'g> {
 
     /// Whether the item has expired or was flushed.
     #[inline(always)]
-    pub(crate) fn is_gone(self, moment: Moment) -> bool {
+    pub(crate) fn is_gone(self, moment: Moment<'_>) -> bool {
         !matches!(self.visibility(moment), Visibility::Live(_))
     }
 
     pub(crate) fn marks(self) -> u8 {
-        self.header().marks.load(Relaxed)
+        self.word().marks()
     }
 
     /// Sets marks and returns the previous ones.
     pub(crate) fn mark(self, marks: u8) -> u8 {
-        self.header().marks.fetch_or(marks, Relaxed)
+        self.header().word.mark(marks).marks()
     }
 
     pub(crate) fn frequency(self) -> u8 {
@@ -379,13 +399,13 @@ impl<'g> Record<'g> {
         }
         let before = Before {
             accessed: self.accessed(),
-            marks: self.marks(),
+            was_fetched: self.word().has_mark(FETCHED),
         };
         if before.accessed != now {
             header.accessed.store(now, Relaxed);
         }
-        if before.marks & FETCHED == 0 {
-            header.marks.fetch_or(FETCHED, Relaxed);
+        if !before.was_fetched {
+            header.word.mark(FETCHED);
         }
         before
     }
@@ -393,8 +413,7 @@ impl<'g> Record<'g> {
     /// Bytes that the item takes in the block.
     #[inline(always)]
     pub(crate) fn size_bytes(self) -> usize {
-        let header = self.header();
-        size_bytes(header.key_len.into(), header.value_len as usize)
+        size_bytes(self.header().key_len.into(), self.word().value_len())
     }
 
     /// Prefetches the lines after the first two.
@@ -411,6 +430,18 @@ impl<'g> Record<'g> {
     }
 }
 
+/// Whether the deadline of an item has come that is due in this second of the clock or in the next.
+/// The milliseconds may be in a later second already.
+#[cold]
+fn has_expired(deadline: Deadline, moment: Moment<'_>) -> bool {
+    match deadline {
+        // Never, at the end of the clock.
+        Deadline { second: 0, .. } => false,
+        Deadline { second, ms: 0 } => second <= moment.now,
+        _ => deadline.second < moment.now || deadline.in_ms() <= moment.clock.ms(),
+    }
+}
+
 /// Copies an item to another address, with a new frequency.
 ///
 /// # Safety
@@ -420,19 +451,15 @@ impl<'g> Record<'g> {
 pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8) {
     let (header, tags) = (record.header(), record.tags());
     let copy = Header {
-        expiry: record.expiry().into(),
+        cas: header.cas,
+        word: SharedWord::new(record.word()),
         accessed: record.accessed().into(),
-        marks: record.marks().into(),
+        flags: header.flags,
         tags: Tags::new(tags.generation(), tags.is_large(), frequency)
             .0
             .into(),
-        ..Header {
-            cas: header.cas,
-            flags: header.flags,
-            value_len: header.value_len,
-            key_len: header.key_len,
-            ..Header::default()
-        }
+        key_len: header.key_len,
+        key: [0; 4],
     };
     let len = record.size_bytes() - KEY_OFFSET;
     // SAFETY: the record has the item's bytes, the caller promises as many at `start`, and the two
@@ -448,14 +475,16 @@ pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8)
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::ms_clock::MsClock;
 
-    fn visibility(expiry: u32, generation: Generation, moment: Moment) -> Visibility {
+    fn visibility(deadline: Deadline, generation: Generation, moment: Moment<'_>) -> Visibility {
         let record = NewRecord {
             key: b"key",
             value: NewValue::Parts(&[b"value"]),
             cas: 1,
             flags: 0,
-            expiry,
+            kind: ItemKind::Hash,
+            deadline,
             accessed: 1,
             marks: 0,
             frequency: 0,
@@ -473,9 +502,15 @@ mod tests {
 
     #[test]
     fn an_item_is_live_before_its_last_second_and_in_its_own_generation_only() {
-        let moment = |now| Moment { now, flushes: 7 };
+        let clock = MsClock::new(false);
+        let moment = |now| Moment {
+            now,
+            flushes: 7,
+            clock: &clock,
+        };
         let this = moment(1).generation();
-        for (expiry, now, is_live) in [
+        let at = |second| Deadline { second, ms: 0 };
+        for (second, now, is_live) in [
             (0, 1, true),
             (0, u32::MAX, true),
             (u32::MAX, u32::MAX - 1, true),
@@ -484,32 +519,57 @@ mod tests {
             (5, 5, false),
             (1, 1, false),
         ] {
-            let visibility = visibility(expiry, this, moment(now));
+            let visibility = visibility(at(second), this, moment(now));
             assert_eq!(
                 matches!(visibility, Visibility::Live(_)),
                 is_live,
-                "{expiry} at {now}"
+                "{second} at {now}"
             );
             assert_eq!(
                 matches!(visibility, Visibility::Expired),
                 !is_live,
-                "{expiry} at {now}"
+                "{second} at {now}"
             );
         }
         let other = Generation(this.0 ^ 1);
         assert!(matches!(
-            visibility(0, other, moment(1)),
+            visibility(at(0), other, moment(1)),
             Visibility::Flushed
         ));
     }
 
     #[test]
+    fn an_item_is_live_up_to_its_millisecond_however_late_the_second_is() {
+        for (ms, is_live) in [(4000, true), (5249, true), (5250, false), (7000, false)] {
+            let clock = MsClock::new(false);
+            clock.advance_to_ms(ms);
+            for now in [ms as u32 / 1000 - 1, ms as u32 / 1000] {
+                let moment = Moment {
+                    now,
+                    flushes: 7,
+                    clock: &clock,
+                };
+                let deadline = Deadline { second: 5, ms: 250 };
+                let visibility = visibility(deadline, moment.generation(), moment);
+                let is_found = matches!(visibility, Visibility::Live(_));
+                assert_eq!(is_found, is_live, "{ms} in second {now}");
+            }
+        }
+    }
+
+    #[test]
     fn an_items_size_is_the_same_before_and_after_writing() {
-        for key_len in 1..=250 {
+        for key_len in (0..=300).chain([65_500, KEY_BYTES_MAX]) {
             let pointer = size_of::<*const LargeValue>();
             let bytes = size_bytes(key_len, pointer);
             assert_eq!(bytes, share_offset(key_len) + pointer, "key of {key_len}");
             assert!(size_bytes(key_len, 0) >= size_of::<Header>());
         }
+        for item_bytes in [4 << 10, 64 << 10] {
+            let longest = key_bytes_max(item_bytes);
+            let large = |key_len| size_bytes(key_len, size_of::<*const LargeValue>());
+            assert!(large(longest) <= item_bytes && large(longest + 1) > item_bytes);
+        }
+        assert_eq!(key_bytes_max(128 << 10), KEY_BYTES_MAX);
     }
 }

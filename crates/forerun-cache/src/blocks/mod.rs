@@ -21,6 +21,7 @@
 mod block_queue;
 mod block_state;
 pub(crate) mod item_layout;
+pub(crate) mod item_word;
 mod metas;
 mod pool;
 mod ttl_class;
@@ -29,6 +30,7 @@ pub(crate) mod victim;
 use crate::budget::Budget;
 use crate::epoch::Pinned;
 use crate::eviction::Queue;
+use crate::expiry::Deadline;
 use crate::index::item_bucket::ItemRef;
 use crate::sync::unpoisoned;
 use crate::value::LargeValue;
@@ -43,6 +45,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use ttl_class::{TTL_CLASSES_MAX, TtlClasses};
+
+/// The longest block.
+const BLOCK_BYTES_MAX: usize = 1 << 20;
+
+/// The largest item takes one byte in this many of a block.
+const ITEM_SHARE: usize = 8;
 
 /// The entry of `open` when no block is open.
 const NONE: u32 = u32::MAX;
@@ -97,7 +105,7 @@ pub(crate) struct Allocation {
 impl Blocks {
     /// The block length of a cache: the memory holds from a few hundred to a few thousand blocks.
     pub(crate) fn block_bytes(limit_bytes: usize) -> usize {
-        let share_bytes = (limit_bytes / 128).clamp(32 << 10, 1 << 20);
+        let share_bytes = (limit_bytes / 128).clamp(32 << 10, BLOCK_BYTES_MAX);
         1 << share_bytes.ilog2()
     }
 
@@ -153,16 +161,21 @@ impl Blocks {
 
     /// The largest item that a block takes. Larger values are stored in page runs.
     pub(crate) fn item_bytes_max(&self) -> usize {
-        self.block_bytes / 8
+        self.block_bytes / ITEM_SHARE
+    }
+
+    /// The longest key of an item.
+    pub(crate) fn key_bytes_max(&self) -> usize {
+        item_layout::key_bytes_max(self.item_bytes_max())
     }
 
     pub(crate) fn len_bytes(&self) -> usize {
         self.block_bytes
     }
 
-    /// The TTL class of an item that expires at `expiry`.
-    pub(crate) fn ttl_class(&self, expiry: u32, now: u32) -> usize {
-        self.ttl_classes.of(expiry, now)
+    /// The TTL class of an item with this deadline.
+    pub(crate) fn ttl_class(&self, deadline: Deadline, now: u32) -> usize {
+        self.ttl_classes.of(deadline.second, now)
     }
 
     /// The TTL class and the queue of a stored item's block.
@@ -328,7 +341,8 @@ impl Blocks {
     /// Counts the bytes of an item that is about to enter the index as live.
     pub(crate) fn mark_live(&self, item: ItemRef, record: Record<'_>, flushes: u64) {
         let (meta, large_bytes) = (self.meta_of(item), record.large_len());
-        meta.add_live(record.size_bytes(), record.expiry(), flushes);
+        let last_second = record.deadline().last_second();
+        meta.add_live(record.size_bytes(), last_second, flushes);
         if large_bytes > 0 {
             // Relaxed: a count.
             self.large_bytes[meta.queue() as usize].fetch_add(large_bytes, Ordering::Relaxed);
@@ -368,9 +382,9 @@ impl Blocks {
             + self.large_bytes[queue as usize].load(Ordering::Relaxed)
     }
 
-    /// Records that one of the block's items now expires at `expiry`.
-    pub(crate) fn extend(&self, item: ItemRef, expiry: u32) {
-        self.meta_of(item).extend(expiry);
+    /// Records that one of the block's items now has this deadline.
+    pub(crate) fn extend(&self, item: ItemRef, deadline: Deadline) {
+        self.meta_of(item).extend(deadline.last_second());
     }
 
     /// Ends a write: the item is in the index, or abandoned.

@@ -39,8 +39,8 @@ pub(crate) enum Sparse {
 
 /// What a search for a victim accepts.
 #[derive(Clone, Copy, Debug)]
-struct Search {
-    moment: Moment,
+struct Search<'c> {
+    moment: Moment<'c>,
     sparse: Sparse,
 }
 
@@ -94,7 +94,7 @@ impl Blocks {
     /// about to be refused, all are examined, unless nothing has changed since they last were.
     pub(crate) fn choose_victim(
         &self,
-        moment: Moment,
+        moment: Moment<'_>,
         sparse: Sparse,
         policy: Option<&S3Fifo>,
     ) -> Option<Victim> {
@@ -146,7 +146,7 @@ impl Blocks {
     }
 
     /// Whether all blocks were searched like this before, and nothing has changed since.
-    fn is_in_vain(&self, pool: &Pool, search: Search) -> bool {
+    fn is_in_vain(&self, pool: &Pool, search: Search<'_>) -> bool {
         pool.none_gone_at == Some((search.moment.now, search.moment.flushes))
             && match search.sparse {
                 Sparse::None => true,
@@ -156,7 +156,7 @@ impl Blocks {
     }
 
     /// Searches the next blocks.
-    fn search_window(&self, pool: &mut Pool, search: Search) -> Option<(Position, Reason)> {
+    fn search_window(&self, pool: &mut Pool, search: Search<'_>) -> Option<(Position, Reason)> {
         let total = pool.places();
         let from = pool.cursor;
         pool.cursor = (from + WINDOW.min(total)).checked_rem(total).unwrap_or(0);
@@ -267,6 +267,7 @@ impl Blocks {
 mod tests {
     use super::*;
     use crate::budget::Budget;
+    use crate::ms_clock::MsClock;
     use forerun_core::Pages;
     use std::sync::Arc;
 
@@ -289,8 +290,14 @@ mod tests {
         blocks
     }
 
-    fn moment(now: u32) -> Moment {
-        Moment { now, flushes: 1 }
+    fn choose(blocks: &Blocks, now: u32, policy: Option<&S3Fifo>) -> Option<Victim> {
+        let clock = &MsClock::new(false);
+        let moment = Moment {
+            now,
+            flushes: 1,
+            clock,
+        };
+        blocks.choose_victim(moment, Sparse::Wasteful, policy)
     }
 
     #[test]
@@ -304,8 +311,7 @@ mod tests {
         let mut decisions = 0;
         let sparse = loop {
             let before = blocks.pool().cursor;
-            let victim = blocks.choose_victim(moment(decisions), Sparse::Wasteful, Some(&policy));
-            let victim = victim.unwrap();
+            let victim = choose(&blocks, decisions, Some(&policy)).unwrap();
             decisions += 1;
             if victim.reason == Reason::Sparse {
                 break victim.block;
@@ -321,7 +327,7 @@ mod tests {
     #[test]
     fn all_blocks_are_examined_for_a_refused_writer_once_until_something_changes() {
         let blocks = full_blocks(20_000);
-        let choose = |now| blocks.choose_victim(moment(now), Sparse::Wasteful, None);
+        let choose = |now| choose(&blocks, now, None);
         assert!(choose(1).is_none());
         let cursor = blocks.pool().cursor;
         assert!(choose(1).is_none());

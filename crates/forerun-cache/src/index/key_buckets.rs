@@ -20,8 +20,11 @@ pub(crate) const BUCKETS: usize = 2;
 const TAG_BITS: u32 = 16;
 const BUCKET_BITS: u32 = BUCKETS.trailing_zeros();
 
+/// Bits of a [position](KeyBuckets::position).
+pub(crate) const POSITION_BITS: u32 = TAG_BITS + 8;
+
 /// Maximum depth of the directory: the hash has this many bits left for it.
-pub(crate) const DEPTH_MAX: u32 = 64 - TAG_BITS - 8;
+pub(crate) const DEPTH_MAX: u32 = 64 - POSITION_BITS;
 
 /// The tag of a key and its two buckets within a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +41,11 @@ impl KeyBuckets {
             tag: hash as u16,
             home: (hash >> TAG_BITS) as usize % BUCKETS,
         }
+    }
+
+    /// The place of an item in the order of its segment: the low bits of its hash.
+    pub(super) fn position(self) -> u64 {
+        (self.home as u64) << TAG_BITS | u64::from(self.tag)
     }
 
     /// The second bucket.

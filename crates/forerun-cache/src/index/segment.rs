@@ -52,11 +52,19 @@ impl Segment {
         self.depth
     }
 
+    /// The first hash of this segment, given any of its hashes.
+    pub(crate) fn first(&self, hash: u64) -> u64 {
+        match 1u64.checked_shl(64 - self.depth) {
+            Some(width) => hash & !(width - 1),
+            None => 0,
+        }
+    }
+
     /// The first hash of the next segment, given any hash of this one; `None` if this is the last
     /// segment.
     pub(crate) fn next_after(&self, hash: u64) -> Option<u64> {
-        let width = 1u64.checked_shl(64 - self.depth)?;
-        (hash & !(width - 1)).checked_add(width)
+        self.first(hash)
+            .checked_add(1u64.checked_shl(64 - self.depth)?)
     }
 
     #[inline(always)]
@@ -101,6 +109,25 @@ impl Segment {
                 self.buckets[slot_ref.bucket].entry(slot_ref.slot)?,
             ))
         })
+    }
+
+    /// All items with their [positions](KeyBuckets::position).
+    pub(crate) fn positions(&self) -> impl Iterator<Item = (u64, ItemRef)> {
+        self.entries().map(|(SlotRef { bucket, .. }, entry)| {
+            let tag = entry.tag;
+            let home = match entry.is_displaced {
+                true => other(bucket, tag),
+                false => bucket,
+            };
+            (KeyBuckets { tag, home }.position(), entry.item)
+        })
+    }
+
+    /// The item in one of the slots, which a random number selects, if there is one.
+    pub(crate) fn item_in_slot(&self, random: u64) -> Option<ItemRef> {
+        let slot = random as usize % (BUCKETS * SLOTS);
+        let entry = self.buckets[slot / SLOTS].entry(slot % SLOTS)?;
+        Some(entry.item)
     }
 }
 

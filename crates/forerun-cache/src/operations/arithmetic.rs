@@ -1,9 +1,12 @@
 //! Arithmetic on values that are decimal numbers.
 
-use super::{compares_unequal, is_key, rewritten};
-use crate::blocks::item_layout::{FETCHED, Record};
+use super::{compares_unequal, rewritten};
+use crate::blocks::item_layout::Record;
+use crate::blocks::item_word::FETCHED;
 use crate::cache::Cache;
-use crate::request::{Arithmetic, ArithmeticOp, ArithmeticResult, Expiry};
+use crate::expiry::Deadline;
+use crate::item_kind::ItemKind;
+use crate::request::{Arithmetic, ArithmeticOp, ArithmeticResult};
 use crate::write::{Decision, NewBody, NewItem, Operation, Outcome};
 use std::cell::Cell;
 
@@ -30,13 +33,17 @@ impl Cache {
         if self.is_forked() {
             return ArithmeticResult::Forked;
         }
-        if !is_key(arithmetic.key) {
+        if !self.is_key(arithmetic.key) {
             return ArithmeticResult::InvalidKey;
         }
         let request = ArithmeticOperation {
             arithmetic,
             now: self.now(),
-            sum: Cell::default(),
+            sum: Cell::new(Sum {
+                value: 0,
+                deadline: Deadline::NEVER,
+                is_new: false,
+            }),
         };
         match self.update(arithmetic.key, &request) {
             Outcome::Answer(answer) => answer,
@@ -45,7 +52,7 @@ impl Cache {
                 ArithmeticResult::Changed {
                     value: sum.value,
                     cas,
-                    expiry: Expiry::from_word(sum.expiry),
+                    expiry: sum.deadline.into(),
                     is_new: sum.is_new,
                 }
             }
@@ -63,10 +70,10 @@ struct ArithmeticOperation<'a> {
     sum: Cell<Sum>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Sum {
     value: u64,
-    expiry: u32,
+    deadline: Deadline,
     is_new: bool,
 }
 
@@ -87,16 +94,17 @@ impl Operation for ArithmeticOperation<'_> {
             let Some((value, expiry)) = initial else {
                 return Decision::Answer(ArithmeticResult::NotFound);
             };
-            let expiry = expiry.to_word(self.now);
+            let deadline = Deadline::of(expiry, self.now);
             self.sum.set(Sum {
                 value,
-                expiry,
+                deadline,
                 is_new: true,
             });
             return Decision::Write(NewItem {
                 value: NewBody::Owned(value.to_string().into_bytes()),
                 flags: 0,
-                expiry,
+                kind: ItemKind::String,
+                deadline,
                 marks: 0,
                 cas: new_cas,
                 is_unconditional: false,
@@ -129,14 +137,15 @@ impl Operation for ArithmeticOperation<'_> {
         };
         let new = NewItem {
             value: NewBody::Owned(digits),
-            expiry: expiry.map_or(old.expiry(), |expiry| expiry.to_word(self.now)),
+            kind: ItemKind::String,
+            deadline: expiry.map_or(old.deadline(), |expiry| Deadline::of(expiry, self.now)),
             cas: new_cas,
             marks: old.marks() & kept,
             ..rewritten(old)
         };
         self.sum.set(Sum {
             value,
-            expiry: new.expiry,
+            deadline: new.deadline,
             is_new: false,
         });
         Decision::Write(new)

@@ -1,14 +1,16 @@
 //! Deleting, invalidating and claiming items.
 
 use super::{compares_unequal, rewritten};
-use crate::blocks::item_layout::{CLAIMED, FETCHED, Record, STALE};
+use crate::blocks::item_layout::Record;
+use crate::blocks::item_word::{CLAIMED, FETCHED, STALE};
 use crate::cache::Cache;
+use crate::expiry::Deadline;
 use crate::index::key_buckets::KeyBuckets;
 use crate::item::Item;
+use crate::item_kind::ItemKind;
 use crate::request::{Delete, DeleteResult, Invalidate};
 use crate::unlink::RemovalCause;
 use crate::write::{Decision, NewBody, Operation, Outcome};
-use std::borrow::Cow;
 
 impl Cache {
     /// Deletes the item of a key, or carries out a [`Delete`].
@@ -55,9 +57,7 @@ impl Cache {
             self.unlink(&pinned, &mut locked, slot_ref, item, cause);
             !is_gone
         };
-        if self.limbo.waiting_bytes() > 0 {
-            self.collect();
-        }
+        self.collect_waiting();
         if deleted {
             DeleteResult::Deleted
         } else {
@@ -71,8 +71,12 @@ impl Cache {
         if self.is_forked() {
             return DeleteResult::Forked;
         }
-        let expiry = invalidate.expiry.map(|expiry| expiry.to_word(self.now()));
-        let operation = InvalidateOperation { invalidate, expiry };
+        let deadline = invalidate.expiry;
+        let deadline = deadline.map(|expiry| Deadline::of(expiry, self.now()));
+        let operation = InvalidateOperation {
+            invalidate,
+            deadline,
+        };
         match self.update(invalidate.key, &operation) {
             Outcome::Answer(answer) => answer,
             Outcome::Written { .. } => DeleteResult::Deleted,
@@ -117,8 +121,8 @@ impl Cache {
 /// [`Cache::invalidate`].
 struct InvalidateOperation<'a> {
     invalidate: Invalidate<'a>,
-    /// The new expiry, if there is one.
-    expiry: Option<u32>,
+    /// The new deadline, if there is one.
+    deadline: Option<Deadline>,
 }
 
 impl Operation for InvalidateOperation<'_> {
@@ -134,14 +138,15 @@ impl Operation for InvalidateOperation<'_> {
         }
         let mut new = rewritten(old);
         if invalidate.drop_value {
-            new.value = NewBody::Parts(Cow::Borrowed(&[]));
+            new.value = NewBody::Bytes(&[]);
             new.flags = 0;
+            new.kind = ItemKind::String;
         }
         if invalidate.mark_stale {
             // The next reader may claim it.
             new.marks = STALE | old.marks() & FETCHED;
         }
-        new.expiry = self.expiry.unwrap_or(new.expiry);
+        new.deadline = self.deadline.unwrap_or(new.deadline);
         new.cas = invalidate.new_cas;
         Decision::Write(new)
     }

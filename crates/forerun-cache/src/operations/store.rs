@@ -1,10 +1,11 @@
 //! Stores items, and provides the buffers for values that arrive in pieces.
 
-use super::is_key;
-use crate::blocks::item_layout::{CLAIMED, Record, STALE};
+use crate::blocks::item_layout::Record;
+use crate::blocks::item_word::{CLAIMED, STALE};
 use crate::budget::Charge;
 use crate::cache::Cache;
-use crate::options::{Error, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX};
+use crate::expiry::Deadline;
+use crate::options::{BUFFERED_KEY_BYTES, Error, ITEM_OVERHEAD_BYTES};
 use crate::page_runs::AllocError;
 use crate::reclaim::Shortage;
 use crate::request::{Store, StoreMode, StoreResult, StoreValue};
@@ -25,7 +26,7 @@ impl Cache {
     ///
     /// let cache = Cache::new(CacheOptions::default())?;
     /// assert!(matches!(cache.set("CH/Bern", "46.948,7.447"), StoreResult::Stored { .. }));
-    /// assert_eq!(cache.set("", "0,0"), StoreResult::InvalidKey);
+    /// assert_eq!(cache.set(&vec![b'x'; 70_000], "0,0"), StoreResult::InvalidKey);
     /// # Ok::<(), forerun_cache::Error>(())
     /// ```
     pub fn set<'a, K>(&self, key: &'a K, value: impl Into<StoreValue<'a>>) -> StoreResult
@@ -52,10 +53,10 @@ impl Cache {
                     _ => Source::Buffer(buffer),
                 }
             }
-            StoreValue::Bytes(bytes) => Source::Bytes([bytes]),
+            StoreValue::Bytes(bytes) => Source::Bytes(bytes),
             StoreValue::Parts(parts) => Source::Parts(parts),
         };
-        if !is_key(store.key) {
+        if !self.is_key(store.key) {
             return StoreResult::InvalidKey;
         }
         if self.is_too_large(store.key, value.len()) {
@@ -93,9 +94,10 @@ impl Cache {
                 max_item_bytes,
             });
         }
-        // The item must fit into a block with a key of any length.
+        // The item should fit into a block with its key. If a longer key prevents that, the value
+        // is copied.
         let is_small =
-            len_bytes + KEY_BYTES_MAX + ITEM_OVERHEAD_BYTES <= self.blocks.item_bytes_max();
+            len_bytes + BUFFERED_KEY_BYTES + ITEM_OVERHEAD_BYTES <= self.blocks.item_bytes_max();
         let bytes = loop {
             if is_small {
                 break Buffered::Small(Vec::new(), Charge::new(&self.budget));
@@ -117,17 +119,12 @@ impl Cache {
         let one_bytes = self.runs.charge_bytes(self.options().max_item_bytes);
         one_bytes.max(self.budget.limit_bytes() / BUFFERS_SHARE)
     }
-
-    fn is_too_large(&self, key: &[u8], value_bytes: usize) -> bool {
-        let item_bytes = value_bytes.saturating_add(key.len() + ITEM_OVERHEAD_BYTES);
-        item_bytes > self.options().max_item_bytes
-    }
 }
 
 /// The source of a value.
 #[derive(Debug)]
 enum Source<'a> {
-    Bytes([&'a [u8]; 1]),
+    Bytes(&'a [u8]),
     Parts(&'a [&'a [u8]]),
     Buffer(ValueBuffer),
     Large(Arc<LargeValue>),
@@ -136,7 +133,7 @@ enum Source<'a> {
 impl Source<'_> {
     fn len(&self) -> usize {
         match self {
-            Source::Bytes([bytes]) => bytes.len(),
+            Source::Bytes(bytes) => bytes.len(),
             Source::Parts(parts) => parts.iter().map(|part| part.len()).sum(),
             Source::Buffer(buffer) => buffer.len(),
             Source::Large(value) => value.bytes().len(),
@@ -146,9 +143,9 @@ impl Source<'_> {
     /// The value for a new item.
     fn body(&self) -> NewBody<'_> {
         match self {
-            Source::Bytes(bytes) => NewBody::Parts(Cow::Borrowed(bytes)),
+            Source::Bytes(bytes) => NewBody::Bytes(bytes),
             Source::Parts(parts) => NewBody::Parts(Cow::Borrowed(parts)),
-            Source::Buffer(buffer) => NewBody::Parts(Cow::Owned(vec![buffer.bytes()])),
+            Source::Buffer(buffer) => NewBody::Bytes(buffer.bytes()),
             Source::Large(value) => NewBody::Large(Arc::clone(value)),
         }
     }
@@ -156,7 +153,7 @@ impl Source<'_> {
     /// The pieces of the value.
     fn parts(&self) -> Vec<&[u8]> {
         match self {
-            Source::Bytes(bytes) => bytes.to_vec(),
+            Source::Bytes(bytes) => vec![bytes],
             Source::Parts(parts) => parts.to_vec(),
             Source::Buffer(buffer) => vec![buffer.bytes()],
             Source::Large(value) => vec![value.bytes()],
@@ -179,7 +176,8 @@ impl Operation for StoreOperation<'_> {
         let mut new = NewItem {
             value: self.value.body(),
             flags: store.flags,
-            expiry: store.expiry.to_word(self.cache.now()),
+            kind: store.kind,
+            deadline: Deadline::of(store.expiry, self.cache.now()),
             marks: if store.claimed { CLAIMED } else { 0 },
             cas: store.new_cas,
             is_unconditional: store.mode == StoreMode::Set && store.compare_cas.is_none(),
@@ -188,7 +186,7 @@ impl Operation for StoreOperation<'_> {
             return match (store.mode, store.vivify) {
                 // There is no number to compare. Memcached continues as if none were given.
                 (StoreMode::Append | StoreMode::Prepend, Some(expiry)) => {
-                    new.expiry = expiry.to_word(self.cache.now());
+                    new.deadline = Deadline::of(expiry, self.cache.now());
                     Decision::Write(new)
                 }
                 (StoreMode::Append | StoreMode::Prepend, None) => {
@@ -208,7 +206,7 @@ impl Operation for StoreOperation<'_> {
             if !(store.stale_if_older && cas < old.cas()) {
                 return Decision::Answer(StoreResult::Exists);
             }
-            new.expiry = old.expiry();
+            new.deadline = old.deadline();
             new.marks = STALE | old.marks() & CLAIMED;
         }
         if matches!(store.mode, StoreMode::Append | StoreMode::Prepend) {
@@ -223,7 +221,7 @@ impl Operation for StoreOperation<'_> {
             }
             new.value = NewBody::Parts(Cow::Owned(parts));
             new.flags = old.flags();
-            new.expiry = old.expiry();
+            new.deadline = old.deadline();
         }
         Decision::Write(new)
     }

@@ -3,10 +3,10 @@
 use super::{compares_unequal, rewritten};
 use crate::blocks::item_layout::Record;
 use crate::cache::Cache;
+use crate::expiry::{Deadline, Expiry};
 use crate::index::key_buckets::KeyBuckets;
 use crate::item::Item;
-use crate::request::Expiry;
-use crate::write::{Decision, OnShortage, Operation};
+use crate::write::{Decision, OnShortage, Operation, Touched};
 
 impl Cache {
     /// Gives an item a new expiry. Returns whether the item exists.
@@ -54,20 +54,16 @@ impl Cache {
         if self.is_forked() {
             return false;
         }
-        let expiry = expiry.to_word(self.now());
-        let Some(touched) = self.touch_in_place(key, cas, expiry) else {
+        let deadline = Deadline::of(expiry, self.now());
+        let Some(touched) = self.touch_in_place(key, cas, deadline) else {
             return false;
         };
-        if !touched.is_at_home {
-            // If there is no memory for it, the item stays among items that expire at another time.
-            let cas = touched.cas;
-            let _ = self.update(key, &MoveOperation { cas, expiry });
-        }
+        self.finish_touch(key, touched);
         true
     }
 
-    /// Changes the expiry in place. `None`: there is no such item.
-    fn touch_in_place(&self, key: &[u8], cas: Option<u64>, expiry: u32) -> Option<Touched> {
+    /// Changes the deadline in place. `None`: there is no such item.
+    fn touch_in_place(&self, key: &[u8], cas: Option<u64>, deadline: Deadline) -> Option<Touched> {
         let hash = self.hasher.hash(key);
         let pinned = self.epochs.pin();
         // Under the lock, so that no thread copies the item at the same time.
@@ -75,34 +71,23 @@ impl Cache {
         let matches = |item| self.record(&pinned, item).key() == key;
         let (_, item) = locked.segment().find(KeyBuckets::new(hash), matches)?;
         let record = self.record(&pinned, item);
-        let now = self.now();
         if record.is_gone(self.moment()) || compares_unequal(cas, record) {
             return None;
         }
-        self.blocks.extend(item, expiry);
-        record.set_expiry(expiry);
-        let (class, _) = self.blocks.class_and_queue(item);
-        Some(Touched {
-            cas: record.cas(),
-            // An item that expires at once may stay anywhere: its memory is reclaimed either way.
-            is_at_home: class == self.blocks.ttl_class(expiry, now)
-                || (expiry != 0 && expiry <= now),
-        })
+        Some(self.set_deadline(&pinned, &locked, item, deadline))
+    }
+
+    /// Moves an item that was touched to a block of its new TTL class, if it is not in one.
+    pub(super) fn finish_touch(&self, key: &[u8], touched: Touched) {
+        if !touched.is_at_home {
+            // If there is no memory for it, the item stays among items that expire at another time.
+            let _ = self.update(key, &MoveOperation(touched));
+        }
     }
 }
 
-/// An item whose expiry was changed in place.
-struct Touched {
-    cas: u64,
-    /// Whether it is in a block of its new TTL class.
-    is_at_home: bool,
-}
-
 /// Moves an item that was touched to a block of its new TTL class.
-struct MoveOperation {
-    cas: u64,
-    expiry: u32,
-}
+struct MoveOperation(Touched);
 
 /// The item was replaced, touched again or deleted.
 struct Changed;
@@ -114,8 +99,9 @@ impl Operation for MoveOperation {
     const ON_SHORTAGE: OnShortage = OnShortage::GiveUp;
 
     fn decide<'x>(&'x self, found: Option<Record<'x>>) -> Decision<'x, Changed> {
+        let Touched { cas, deadline, .. } = self.0;
         match found {
-            Some(old) if (old.cas(), old.expiry()) == (self.cas, self.expiry) => {
+            Some(old) if (old.cas(), old.deadline()) == (cas, deadline) => {
                 Decision::Write(rewritten(old))
             }
             _ => Decision::Answer(Changed),

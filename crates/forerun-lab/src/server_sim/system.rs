@@ -109,8 +109,13 @@ impl SimSystem {
 
     /// The second to which a cache's clock would be set now.
     pub fn cache_second(&self) -> u32 {
+        (self.cache_ms() / 1000) as u32
+    }
+
+    /// The millisecond to which a cache's clock would be set now.
+    fn cache_ms(&self) -> u64 {
         let state = self.state();
-        (state.now - state.cache_start).as_secs() as u32 + 1
+        (state.now - state.cache_start).as_millis() as u64 + 1000
     }
 
     /// Changes the disk's state from now on; returns the previous one.
@@ -294,8 +299,13 @@ impl System for SimSystem {
         state.unix_s as u64 + state.now.as_secs()
     }
 
+    fn unix_us(&self) -> u64 {
+        let state = self.state();
+        1_000_000 * state.unix_s as u64 + state.now.as_micros() as u64
+    }
+
     fn tick(&self, cache: &Cache) {
-        cache.advance(self.cache_second());
+        cache.advance_ms(self.cache_ms());
     }
 
     fn create(&self, path: &Path) -> io::Result<SimFile> {

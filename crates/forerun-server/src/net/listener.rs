@@ -19,7 +19,7 @@ use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
-use crate::address::{Address, Listen, Peer};
+use crate::address::{Address, Listen, Peer, Protocol};
 use crate::error::Error;
 use crate::log_limit::{LogLimit, log_within};
 use crate::system::{Carrier, Listening};
@@ -34,6 +34,7 @@ pub struct Listener {
     address: Address,
     /// Whether its connections use TLS.
     tls: bool,
+    protocol: Protocol,
     /// What its connections over UCX share.
     ucx: Option<Arc<UcxServer>>,
     /// Limits what is logged about refused users.
@@ -131,6 +132,7 @@ impl Listener {
             socket,
             address,
             tls: listen.tls,
+            protocol: listen.protocol,
             ucx: ucx.map(Arc::new),
             refused_users: LogLimit::default(),
             opened: time::now(),
@@ -183,6 +185,10 @@ impl Listening for Listener {
 
     fn speaks_tls(&self) -> bool {
         self.tls
+    }
+
+    fn protocol(&self) -> Protocol {
+        self.protocol
     }
 }
 

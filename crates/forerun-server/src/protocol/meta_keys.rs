@@ -35,8 +35,8 @@ pub(crate) fn push_key_flag(out: &mut Vec<u8>, key: &[u8], binary: bool) {
 /// Appends the key in base64.
 pub(crate) fn push_base64(out: &mut Vec<u8>, key: &[u8]) {
     let mut buffer = [0; KEY_BYTES_MAX.div_ceil(3) * 4];
-    // A key in the cache has at most KEY_BYTES_MAX bytes, so it always fits. If it did not, this
-    // would append nothing.
+    // The key of a command has at most KEY_BYTES_MAX bytes, and so has one that is listed, so it
+    // always fits. If it did not, this would append nothing.
     if let Ok(count) = STANDARD.encode_slice(key, &mut buffer) {
         out.extend_from_slice(&buffer[..count]);
     }

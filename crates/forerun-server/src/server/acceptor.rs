@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use forerun_cache::Cache;
 use forerun_core::sync::thread::JoinHandle;
 
+use crate::address::Protocol;
 use crate::auth::UserFile;
 use crate::health::Phase;
 use crate::log_limit::log_within;
@@ -45,6 +46,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const ACCEPTS_PER_TURN: usize = 64;
 /// The answer to a connection beyond the limit, in memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+/// The same for RESP, in the words of Redis.
+const TOO_MANY_RESP: &[u8] = b"-ERR max number of clients reached\r\n";
 
 /// The acceptor's state. [`Acceptor::run`] is its thread.
 pub(crate) struct Acceptor<S: System> {
@@ -299,6 +302,7 @@ impl<S: System> Acceptor<S> {
                 }
                 match state.listener.accept() {
                     Ok((mut socket, peer)) => {
+                        let protocol = state.listener.protocol();
                         match self.connections.admit(peer, &state.name, now_s) {
                             Some(ticket) => {
                                 let worker = self.next_worker % self.workers.len();
@@ -308,12 +312,17 @@ impl<S: System> Acceptor<S> {
                                     socket,
                                     ticket,
                                     tls,
+                                    protocol,
                                 });
                             }
                             None => {
                                 // The peer learns the reason only if the socket accepts the text at
                                 // once.
-                                let _ = retry(|| socket.write(TOO_MANY));
+                                let text = match protocol {
+                                    Protocol::Memcached => TOO_MANY,
+                                    Protocol::Resp => TOO_MANY_RESP,
+                                };
+                                let _ = retry(|| socket.write(text));
                                 self.refused.add(socket, self.system.now());
                             }
                         }

@@ -5,6 +5,7 @@
 //!   worker           one thread, one poll, many connections; never blocks on one of them
 //!   worker_handle    the acceptor's side of a worker
 //!   connection       transport, input, session, output
+//!   client_session   its session, in the protocol of its listener
 //!   turn             the phases of a connection, and what it returns after a turn
 //!   authenticate     the first commands of a connection that must authenticate
 //!   queued           what a connection waits for in its worker
@@ -22,6 +23,7 @@
 mod acceptor;
 mod authenticate;
 mod buffers;
+mod client_session;
 mod connection;
 mod connections;
 mod handshakes;
@@ -51,7 +53,7 @@ use std::sync::Arc;
 use forerun_cache::Cache;
 use forerun_core::ProcessBound;
 
-use crate::address::Address;
+use crate::address::{Address, Protocol};
 use crate::error::Error;
 use crate::health::{Health, Phase};
 use crate::metrics::{Endpoint, Exporter};
@@ -90,6 +92,7 @@ use worker_handle::Message;
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
+    protocols: Vec<Protocol>,
     shared: Arc<Shared>,
     handle: ServerHandle,
     metrics: Option<ProcessBound<Endpoint>>,
@@ -214,6 +217,11 @@ impl Server {
         }
         Ok(Server {
             addresses,
+            protocols: options
+                .listen
+                .iter()
+                .map(|listen| listen.protocol)
+                .collect(),
             shared,
             handle,
             metrics: metrics.map(ProcessBound::new),
@@ -224,6 +232,11 @@ impl Server {
     /// The listen addresses in the order of the options, with the ports that the system assigned.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// What the clients of each of these addresses speak, in the same order.
+    pub fn protocols(&self) -> &[Protocol] {
+        &self.protocols
     }
 
     /// The address of the metrics server, with the port that the system assigned.

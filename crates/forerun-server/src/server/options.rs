@@ -28,7 +28,8 @@ use crate::settings::Settings;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// Listen addresses, at least one. [`ServerOptions::new`] sets them.
+    /// Listen addresses, at least one, each for clients of one protocol
+    /// ([`Listen::with_protocol`]). [`ServerOptions::new`] sets them.
     pub listen: Vec<Listen>,
     /// Worker threads, 1 to 1,024. The server assigns connections to them in turn. Default: 1.
     pub threads: usize,

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use forerun_cache::Cache;
 use forerun_core::split_mix64;
 
-use crate::address::{Address, Listen, UNIX_MODE};
+use crate::address::{Address, Listen, Protocol, UNIX_MODE};
 use crate::auth::UserFile;
 use crate::error::Error;
 use crate::health::Health;
 use crate::net::TlsFiles;
+use crate::resp::transaction_locks::TransactionLocks;
 use crate::settings::ReportedOptions;
 use crate::shared::Shared;
 use crate::system::{Listening, Readiness, System};
@@ -164,8 +165,13 @@ impl<S: System> ServerParts<S> {
             registered.map_err(start)?;
         }
         let mut workers = Vec::new();
-        for _ in 0..options.threads {
-            let (worker, handle) = Worker::new(setup.clone()).map_err(start)?;
+        let speaks_resp = |listen: &Listen| listen.protocol == Protocol::Resp;
+        // Only RESP has transactions.
+        let locks = options.listen.iter().any(speaks_resp);
+        let locks = locks.then(|| TransactionLocks::new(options.threads));
+        for number in 0..options.threads {
+            let lock = locks.as_ref().map(|locks| locks.of_worker(number));
+            let (worker, handle) = Worker::new(setup.clone(), lock).map_err(start)?;
             workers.push(worker);
             acceptor.workers.push(handle);
         }
@@ -192,10 +198,14 @@ fn listener_states<L: Listening>(listeners: Vec<L>) -> Vec<ListenerState<L>> {
 }
 
 fn reported_options(options: &ServerOptions, addresses: &[Address]) -> ReportedOptions {
-    let tcp = addresses.iter().find_map(|address| match address {
-        Address::Tcp(address) => Some(address.port()),
-        _ => None,
-    });
+    let tcp_port = |protocol| {
+        let mut listeners = addresses.iter().zip(&options.listen);
+        let port = listeners.find_map(|(address, listen)| match address {
+            Address::Tcp(address) if listen.protocol == protocol => Some(address.port()),
+            _ => None,
+        });
+        port.unwrap_or(0)
+    };
     let unix = addresses.iter().find_map(|address| match address {
         Address::Unix { path, mode } => Some((path.display().to_string(), *mode)),
         _ => None,
@@ -212,7 +222,8 @@ fn reported_options(options: &ServerOptions, addresses: &[Address]) -> ReportedO
         auth_enabled: options.auth_file.is_some(),
         max_connections: u32::try_from(options.connection_limit).unwrap_or(u32::MAX),
         listen_backlog: options.listen_backlog,
-        tcp_port: tcp.unwrap_or(0),
+        tcp_port: tcp_port(Protocol::Memcached),
+        resp_port: tcp_port(Protocol::Resp),
         unix_mode: unix.as_ref().map_or(UNIX_MODE, |(_, mode)| *mode),
         unix_socket: unix.map(|(path, _)| path),
         interfaces: interfaces.join(","),

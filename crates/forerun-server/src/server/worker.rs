@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 use forerun_core::sync::mpsc::{Receiver, channel};
 use slab::Slab;
 
+use crate::address::Protocol;
 use crate::auth::UserFile;
 use crate::latency::Progress;
 use crate::log_limit::log_within;
 use crate::net::{TlsFiles, Transport};
+use crate::resp::transaction_locks::WorkerLock;
 use crate::session::Context;
 use crate::shared::Shared;
 use crate::system::{Readiness, System, WAKE};
@@ -99,11 +101,19 @@ pub(crate) struct Worker<S: System> {
 
 impl<S: System> Worker<S> {
     /// Creates a worker and the acceptor's handle to it.
-    pub(crate) fn new(setup: Setup<S>) -> io::Result<(Worker<S>, WorkerHandle<S::Socket>)> {
+    ///
+    /// # Errors
+    /// The system gives no poll.
+    pub(crate) fn new(
+        setup: Setup<S>,
+        lock: Option<WorkerLock>,
+    ) -> io::Result<(Worker<S>, WorkerHandle<S::Socket>)> {
         let (poll, waker) = setup.system.poll(EVENTS)?;
         let (sender, inbox) = channel();
         let mut context = Context::new(setup.shared.clone());
         context.waker = Some(waker.clone());
+        context.users = setup.users.clone();
+        context.lock = lock;
         let worker = Worker {
             poll,
             inbox,
@@ -428,8 +438,9 @@ impl<S: System> Worker<S> {
                     socket,
                     ticket,
                     tls,
+                    protocol,
                 } => {
-                    if let Err(error) = self.adopt(socket, ticket, tls) {
+                    if let Err(error) = self.adopt(socket, ticket, tls, protocol) {
                         let lost = &self.setup.connections.log_limits.lost;
                         log_within!(warn, lost, self.now_s(), %error, "a new connection was lost");
                     }
@@ -450,7 +461,13 @@ impl<S: System> Worker<S> {
     }
 
     /// Takes over a connection that the acceptor has accepted.
-    fn adopt(&mut self, socket: S::Socket, mut ticket: Ticket, tls: bool) -> io::Result<()> {
+    fn adopt(
+        &mut self,
+        socket: S::Socket,
+        mut ticket: Ticket,
+        tls: bool,
+        protocol: Protocol,
+    ) -> io::Result<()> {
         if self.deadline.is_some() {
             return Ok(());
         }
@@ -467,7 +484,7 @@ impl<S: System> Worker<S> {
         self.poll.register(transport.socket(), key)?;
         let authenticates = self.setup.users.is_some();
         tracing::debug!(peer = %ticket.peer(), tls, "opened a connection");
-        let connection = Connection::new(transport, ticket, authenticates);
+        let connection = Connection::new(transport, ticket, protocol, authenticates);
         if self.setup.handshake_timeout_s > 0 && connection.is_handshaking() {
             self.handshakes
                 .add(key, connection.ticket.number(), opened_s);

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use forerun_core::sync::mpsc::Sender;
 
+use crate::address::Protocol;
 use crate::system::Wake;
 
 use super::connections::Ticket;
@@ -19,6 +20,8 @@ pub(crate) enum Message<K> {
         ticket: Ticket,
         /// Whether it uses TLS.
         tls: bool,
+        /// What its client speaks.
+        protocol: Protocol,
     },
     /// Close connections that hold memory and make no progress, until there is room for others.
     CloseStalled,

@@ -261,7 +261,7 @@ fn worker_with(
         idle_timeout_s: 0,
         handshake_timeout_s: 0,
     };
-    let (mut worker, handle) = Worker::new(setup).expect("a worker needs no resources");
+    let (mut worker, handle) = Worker::new(setup, None).expect("a worker needs no resources");
     let ticket = connections
         .admit(Peer::Unix, &"unix".into(), 0)
         .expect("the limit is not reached");
@@ -269,6 +269,7 @@ fn worker_with(
         socket,
         ticket,
         tls: false,
+        protocol: Protocol::Memcached,
     });
     worker.step().expect("the poll works");
     (worker, handle)
@@ -423,6 +424,7 @@ fn a_reader_that_finds_no_room_takes_the_place_of_one_that_sleeps() {
         socket: asks(b"get b\r\n"),
         ticket,
         tls: false,
+        protocol: Protocol::Memcached,
     });
     for _ in 0..3 {
         worker.step().expect("the poll works");

@@ -20,12 +20,6 @@ use super::lookups::{Lookups, position_of};
 use super::reads::{Batch, KeyLine, Read, Scratch, Span, Within, recycle};
 use super::{Session, SessionError, State, Step, frame_answers, meta_get};
 
-/// Maximum number of keys that are looked up together.
-pub(super) const CHUNK_KEYS_MAX: usize = 128;
-
-/// Minimum number of keys that are looked up together, when large values fill the output quickly.
-const CHUNK_KEYS_MIN: usize = 8;
-
 /// Where a batch's answers stopped because the output was full.
 struct Stop {
     position: usize,
@@ -83,7 +77,7 @@ impl Session {
     ) -> Option<Stop> {
         let guard = context.cache.pin();
         let items = recycle(std::mem::take(&mut scratch.items));
-        let mut lookups = Lookups::new(&guard, &batch.keys, items, self.chunk);
+        let mut lookups = Lookups::new(&guard, &batch.keys, items, self.chunk.keys());
         let mut part = recycle(std::mem::take(&mut scratch.part));
         let mut hits = 0;
         let mut stop = None;
@@ -148,11 +142,7 @@ impl Session {
         }
         let (asked, wasted) = (lookups.asked(), lookups.unused());
         let items = lookups.into_items();
-        self.chunk = if wasted > 0 {
-            (items.len() - wasted).max(CHUNK_KEYS_MIN)
-        } else {
-            (self.chunk * 2).min(CHUNK_KEYS_MAX)
-        };
+        self.chunk.adapt(items.len(), wasted);
         scratch.items = recycle(items);
         scratch.part = recycle(part);
         count(context, asked, hits);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forerun_cache::{ArithmeticOp, ArithmeticResult, Cache, Expiry, Item};
 
+use crate::auth::UserFile;
 use crate::counters::Counters;
 use crate::output::Output;
 use crate::prefix_counts::KeyEvent;
@@ -17,19 +18,21 @@ use super::Context;
 const SHARED_BYTES_MIN: usize = 16 << 10;
 
 /// The server's shared state, and the output for the answer.
-pub(super) struct CommandContext<'a> {
+pub(crate) struct CommandContext<'a> {
     pub shared: &'a Shared,
     pub cache: &'a Cache,
     pub counters: &'a Counters,
     pub out: &'a mut Output,
     /// Wakes this thread for its watchers.
     pub waker: Option<&'a Arc<dyn Wake>>,
+    /// Who may log in, for RESP. Clients of memcached's protocol have done so before.
+    pub users: Option<&'a UserFile>,
     /// The number of this connection, for watchers.
     pub connection: u64,
 }
 
 impl<'a> CommandContext<'a> {
-    pub(super) fn new(context: &'a Context, out: &'a mut Output) -> Self {
+    pub(crate) fn new(context: &'a Context, out: &'a mut Output) -> Self {
         let shared: &Shared = &context.shared;
         Self {
             shared,
@@ -37,6 +40,7 @@ impl<'a> CommandContext<'a> {
             counters: &context.counters,
             out,
             waker: context.waker.as_ref(),
+            users: context.users.as_deref(),
             connection: context.connection,
         }
     }
@@ -45,14 +49,14 @@ impl<'a> CommandContext<'a> {
     /// Call this before the command looks at the item, and not while an item is pinned: a copy that
     /// waits for memory may wait for the pin.
     #[inline]
-    pub(super) fn cache_for_write(&self, key: &[u8]) -> &'a Cache {
+    pub(crate) fn cache_for_write(&self, key: &[u8]) -> &'a Cache {
         self.shared.warm_up.note_write(key, self.cache.now());
         self.cache
     }
 
     /// Tells the watchers, if there are any, about a read.
     #[inline]
-    pub(super) fn log_fetch(&self, key: &[u8], item: Option<&Item<'_>>) {
+    pub(crate) fn log_fetch(&self, key: &[u8], item: Option<&Item<'_>>) {
         let watchers = &self.shared.watchers;
         if watchers.is_watched(WatchKinds::FETCHERS) {
             let len = item.map(|item| item.value().len());
@@ -62,7 +66,7 @@ impl<'a> CommandContext<'a> {
 
     /// Counts a key of a classic command or of a frame by its prefix, if prefixes are counted.
     #[inline]
-    pub(super) fn count_prefix(&self, key: &[u8], is_hit: bool) {
+    pub(crate) fn count_prefix(&self, key: &[u8], is_hit: bool) {
         let event = if is_hit {
             KeyEvent::Hit
         } else {
@@ -73,12 +77,12 @@ impl<'a> CommandContext<'a> {
 
     /// Appends to the answer.
     #[inline]
-    pub(super) fn push(&mut self, reply: &[u8]) {
+    pub(crate) fn push(&mut self, reply: &[u8]) {
         self.out.bytes_mut().extend_from_slice(reply);
     }
 
     /// Appends a reply, unless the client asked for none.
-    pub(super) fn push_unless(&mut self, quiet: bool, reply: &[u8]) {
+    pub(crate) fn push_unless(&mut self, quiet: bool, reply: &[u8]) {
         if !quiet {
             self.push(reply);
         }
@@ -86,14 +90,14 @@ impl<'a> CommandContext<'a> {
 
     /// Appends a value and its line end.
     #[inline]
-    pub(super) fn push_value(&mut self, item: &Item<'_>) {
+    pub(crate) fn push_value(&mut self, item: &Item<'_>) {
         self.push_data(item);
         self.push(b"\r\n");
     }
 
     /// Appends a value. Shares a large one, and copies any other.
     #[inline]
-    pub(super) fn push_data(&mut self, item: &Item<'_>) {
+    pub(crate) fn push_data(&mut self, item: &Item<'_>) {
         let value = item.value();
         if value.len() >= SHARED_BYTES_MIN
             && let Some(shared) = item.to_shared()
@@ -105,7 +109,7 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Counts an increment or a decrement.
-    pub(super) fn count_arithmetic(&self, op: ArithmeticOp, counted: &ArithmeticResult) {
+    pub(crate) fn count_arithmetic(&self, op: ArithmeticOp, counted: &ArithmeticResult) {
         let counters = self.counters;
         match (op, counted) {
             (ArithmeticOp::Increment, ArithmeticResult::Changed { is_new: false, .. }) => {
@@ -121,7 +125,7 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Seconds until `expiry`, as the flag `t` reports them; -1 means never.
-    pub(super) fn seconds_left(&self, expiry: Expiry) -> i64 {
+    pub(crate) fn seconds_left(&self, expiry: Expiry) -> i64 {
         let now = self.cache.now();
         expiry
             .second(now)

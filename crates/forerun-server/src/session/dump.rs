@@ -10,12 +10,14 @@
 //! The first two commands list any number of items. The session stays in the dump until the last
 //! part and composes no part while the output is full. A part is one segment of the index, about
 //! 1,500 items. The dump may miss items that are stored or removed while it runs. It contains every
-//! item that exists the whole time.
+//! item that exists the whole time and whose key memcached could have: one that another protocol
+//! has stored under no bytes or more than 250 is not listed.
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cursor, Item};
+use forerun_cache::{Cursor, Item, ItemKind};
 
+use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::meta_keys::push_base64;
 use crate::protocol::numbers::parse_u32;
 use crate::protocol::replies;
@@ -72,6 +74,7 @@ impl Dump {
         let unix_zero_s = context.shared.unix_zero_s();
         let out = context.out.bytes_mut();
         let next = context.cache.pin().scan(self.from, |item| match self.form {
+            _ if !is_memcached_key(item.key()) => {}
             Form::Metadump => push_metadump(out, &item, unix_zero_s),
             Form::Mgdump => push_mgdump(out, &item),
         });
@@ -117,10 +120,15 @@ fn push_metadump(out: &mut Vec<u8>, item: &Item<'_>, unix_zero_s: u64) {
     };
     let accessed = unix_zero_s + u64::from(item.last_access());
     let fetched = if item.was_fetched() { "yes" } else { "no" };
+    // What memcached does not have is named only where it differs.
+    let kind = match item.kind() {
+        ItemKind::Hash => " kind=hash",
+        ItemKind::String => "",
+    };
     push(
         out,
         format_args!(
-            " exp={expires} la={accessed} cas={} fetch={fetched} cls={CLASS} size={}\n",
+            " exp={expires} la={accessed} cas={} fetch={fetched} cls={CLASS}{kind} size={}\n",
             item.cas(),
             item.size_bytes()
         ),
@@ -136,6 +144,11 @@ fn push_mgdump(out: &mut Vec<u8>, item: &Item<'_>) {
         push_base64(out, item.key());
         out.extend_from_slice(b" b\r\n");
     }
+}
+
+/// Whether a command of this protocol can name the key.
+fn is_memcached_key(key: &[u8]) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&key.len())
 }
 
 /// Whether a line can carry the key unchanged.
@@ -176,7 +189,7 @@ pub(super) fn cachedump(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let mut from = (class == CLASS).then(Cursor::default);
     while let Some(cursor) = from.filter(|_| left > 0) {
         from = context.cache.pin().scan(cursor, |item| {
-            if left == 0 || !is_plain(item.key()) {
+            if left == 0 || !is_plain(item.key()) || !is_memcached_key(item.key()) {
                 return;
             }
             let expires = match item.expiry().second(0) {

@@ -16,13 +16,45 @@ const FETCH_AHEAD: usize = 8;
 /// detects sequential cache lines.
 const FETCH_BYTES_MAX: usize = 512;
 
+/// Maximum number of keys that are looked up together.
+const CHUNK_KEYS_MAX: usize = 128;
+
+/// Minimum number of keys that are looked up together, when large values fill the output quickly.
+const CHUNK_KEYS_MIN: usize = 8;
+
+/// Number of keys to look up together. It shrinks while values are so large that a few fill the
+/// output.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkSize(usize);
+
+impl Default for ChunkSize {
+    fn default() -> Self {
+        Self(CHUNK_KEYS_MAX)
+    }
+}
+
+impl ChunkSize {
+    pub(crate) fn keys(self) -> usize {
+        self.0
+    }
+
+    /// Adapts to a batch, whose last chunk had so many items, of which some were wasted.
+    pub(crate) fn adapt(&mut self, items: usize, wasted: usize) {
+        self.0 = if wasted > 0 {
+            (items - wasted).max(CHUNK_KEYS_MIN)
+        } else {
+            (self.0 * 2).min(CHUNK_KEYS_MAX)
+        };
+    }
+}
+
 /// The position of a key in `bytes`. All keys are slices of `bytes`.
 pub(super) fn position_of(key: &[u8], bytes: &[u8]) -> usize {
     key.as_ptr().addr() - bytes.as_ptr().addr()
 }
 
 /// Iterates over the items of a batch's keys. Looks up one chunk of keys at a time.
-pub(super) struct Lookups<'b, 'g> {
+pub(crate) struct Lookups<'b, 'g> {
     guard: &'g CacheGuard<'g>,
     keys: &'b [&'b [u8]],
     /// The items of the keys from `first` on.
@@ -34,7 +66,7 @@ pub(super) struct Lookups<'b, 'g> {
 
 impl<'b, 'g> Lookups<'b, 'g> {
     /// Looks up `keys` in chunks of this size. `items` is reused memory.
-    pub(super) fn new(
+    pub(crate) fn new(
         guard: &'g CacheGuard<'g>,
         keys: &'b [&'b [u8]],
         items: Vec<Option<Item<'g>>>,
@@ -51,23 +83,23 @@ impl<'b, 'g> Lookups<'b, 'g> {
     }
 
     /// Number of keys that were returned.
-    pub(super) fn asked(&self) -> u64 {
+    pub(crate) fn asked(&self) -> u64 {
         self.next as u64
     }
 
     /// Number of keys that were looked up and not returned.
-    pub(super) fn unused(&self) -> usize {
+    pub(crate) fn unused(&self) -> usize {
         self.first + self.items.len() - self.next
     }
 
     /// The items of the last chunk.
-    pub(super) fn into_items(self) -> Vec<Option<Item<'g>>> {
+    pub(crate) fn into_items(self) -> Vec<Option<Item<'g>>> {
         self.items
     }
 
     /// Returns the next key and its item.
     #[inline]
-    pub(super) fn next(&mut self) -> (&'b [u8], Option<Item<'g>>) {
+    pub(crate) fn next(&mut self) -> (&'b [u8], Option<Item<'g>>) {
         let key = self.keys[self.next];
         if self.next == self.first + self.items.len() {
             self.load();
@@ -103,7 +135,7 @@ impl<'b, 'g> Lookups<'b, 'g> {
     }
 
     /// The position of the next key in `bytes`. All keys are slices of `bytes`.
-    pub(super) fn position(&self, bytes: &[u8]) -> usize {
+    pub(crate) fn position(&self, bytes: &[u8]) -> usize {
         position_of(self.keys[self.next], bytes)
     }
 }

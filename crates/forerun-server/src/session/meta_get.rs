@@ -178,7 +178,10 @@ pub(super) fn meta_get(context: &mut CommandContext<'_>, key: &[u8], flags: &Fla
     for flag in flags.tokens {
         expiry = expiry_after(context, flags, flag[0], expiry, false);
         match (flag[0], flags.recache) {
-            (b'R', Some(below)) => is_wanted = expires_before(expiry, context.shared.expiry(below)),
+            (b'R', Some(below)) => {
+                let limit = context.shared.expiry(below);
+                is_wanted = expires_before(expiry, limit, cache.now());
+            }
             _ => {
                 let item = &Touched {
                     item: &item,
@@ -286,9 +289,9 @@ fn vivify(context: &CommandContext<'_>, key: &[u8], flags: &Flags<'_>) -> Option
     }
 }
 
-fn expires_before(expiry: Expiry, limit: Expiry) -> bool {
-    match (expiry, limit) {
-        (Expiry::At(second), Expiry::At(limit)) => second < limit,
+fn expires_before(expiry: Expiry, limit: Expiry, now_s: u32) -> bool {
+    match (expiry.ms(now_s), limit.ms(now_s)) {
+        (Some(ms), Some(limit_ms)) => ms < limit_ms,
         _ => false,
     }
 }

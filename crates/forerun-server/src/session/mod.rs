@@ -51,9 +51,11 @@ use crate::output::Output;
 use crate::protocol::binary;
 use crate::protocol::tokens::without_return;
 use crate::watch::Watcher;
-use command_context::CommandContext;
+pub(crate) use command_context::CommandContext;
 pub use context::Context;
 use dump::Dump;
+pub(crate) use lookups::{ChunkSize, Lookups};
+pub(crate) use reads::recycle;
 use reads::{Batch, KeyLine, Scratch};
 use storage::Pending;
 
@@ -124,6 +126,8 @@ pub(crate) enum SessionError {
     LongLine,
     /// A multi-get frame breaks the format's rules.
     Frame,
+    /// A request of RESP breaks the protocol's rules.
+    Resp,
 }
 
 /// One connection's state between two reads.
@@ -158,7 +162,7 @@ pub struct Session {
     state: State,
     /// Number of keys to look up together. It shrinks while values are so large that a few fill the
     /// output.
-    chunk: usize,
+    chunk: ChunkSize,
     /// Why the session refused to go on, if it did.
     error: Option<SessionError>,
     /// The number of multi-get frames that were answered, modulo 2^16. `None` until the client
@@ -179,7 +183,7 @@ impl Session {
     pub fn new() -> Self {
         Self {
             state: State::Opening,
-            chunk: answers::CHUNK_KEYS_MAX,
+            chunk: ChunkSize::default(),
             error: None,
             frames: None,
             watcher: None,
@@ -221,6 +225,7 @@ impl Session {
         context: &mut Context,
     ) -> SessionState {
         let mut scratch = mem::take(&mut context.scratch);
+        let turn = context.turn();
         let mut command_context = CommandContext::new(context, output);
         let bytes = input.bytes();
         let mut at = 0;
@@ -242,6 +247,7 @@ impl Session {
             at = bytes.len();
         }
         input.consume(at);
+        drop(turn);
         context.scratch = scratch;
         state
     }

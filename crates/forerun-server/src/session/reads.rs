@@ -78,7 +78,7 @@ pub(crate) struct Scratch {
 }
 
 /// Returns an empty vector of another type that reuses the memory of `vector`.
-pub(super) fn recycle<A, B>(mut vector: Vec<A>) -> Vec<B> {
+pub(crate) fn recycle<A, B>(mut vector: Vec<A>) -> Vec<B> {
     const { assert!(size_of::<A>() == size_of::<B>() && align_of::<A>() == align_of::<B>()) };
     vector.clear();
     // Collecting in place reuses the memory. There are no elements to map.

@@ -12,7 +12,9 @@
 
 use std::borrow::Cow;
 
-use forerun_cache::{Cache, Error, Expiry, Store, StoreMode, StoreResult, StoreValue, ValueBuffer};
+use forerun_cache::{
+    Cache, Error, Expiry, ItemKind, Store, StoreMode, StoreResult, StoreValue, ValueBuffer,
+};
 
 use crate::input::LINE_BYTES_MAX;
 use crate::prefix_counts::KeyEvent;
@@ -52,9 +54,10 @@ pub(super) enum Answer<'a> {
     Classic {
         quiet: bool,
     },
-    /// `warm_fill`, for the warm-up with this token.
+    /// `warm_fill`, for the warm-up with this token. The copy has this kind.
     Fill {
         token: u64,
+        kind: ItemKind,
     },
     Meta {
         letters: Letters,
@@ -217,7 +220,7 @@ impl StoreCommand<'_> {
             key: Cow::Owned(self.key.into_owned()),
             answer: match self.answer {
                 Answer::Classic { quiet } => Answer::Classic { quiet },
-                Answer::Fill { token } => Answer::Fill { token },
+                Answer::Fill { token, kind } => Answer::Fill { token, kind },
                 Answer::Meta { letters, flags } => Answer::Meta {
                     letters,
                     flags: Cow::Owned(flags.into_owned()),
@@ -230,10 +233,15 @@ impl StoreCommand<'_> {
     /// Stores a value and answers the client.
     fn store(&self, context: &mut CommandContext<'_>, value: StoreValue<'_>) {
         let len = value.len();
+        let kind = match self.answer {
+            Answer::Fill { kind, .. } => kind,
+            _ => ItemKind::String,
+        };
         let store = Store {
             key: &self.key,
             value,
             flags: self.flags,
+            kind,
             expiry: self.expiry,
             mode: self.mode,
             compare_cas: self.compare_cas,
@@ -242,7 +250,7 @@ impl StoreCommand<'_> {
             vivify: self.vivify,
             claimed: false,
         };
-        if let Answer::Fill { token } = self.answer {
+        if let Answer::Fill { token, .. } = self.answer {
             return self.fill(context, store, token);
         }
         context.counters.cmd_set.add(1);

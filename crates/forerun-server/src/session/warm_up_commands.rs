@@ -3,7 +3,7 @@
 //! ```text
 //!   warm_up begin 86400                         WARM_UP 9184467440737095516 17 86400
 //!   warm_up status                              WARM_UP token second seconds-left        or NOT_WARMING why
-//!   warm_fill token key flags second cas 5\r\n
+//!   warm_fill token key flags second cas 5 [b][h]\r\n
 //!   hello                                       FILLED, NOT_FILLED: changed here, EXISTS: copied before
 //!   warm_up end token                           OK
 //! ```
@@ -14,7 +14,7 @@
 
 use std::borrow::Cow;
 
-use forerun_cache::{Expiry, StoreMode};
+use forerun_cache::{Expiry, ItemKind, StoreMode};
 
 use crate::protocol::meta_keys::{DecodedKey, decode};
 use crate::protocol::numbers::{parse_length, parse_u32, parse_u64};
@@ -30,7 +30,7 @@ use super::{Session, Step};
 const SECONDS_MAX: u32 = 30 * 24 * 60 * 60;
 
 impl Session {
-    /// `warm_fill token key flags second cas bytes [b]`, whose line took `line_len` bytes.
+    /// `warm_fill token key flags second cas bytes [b][h]`, whose line took `line_len` bytes.
     pub(super) fn warm_fill(
         &mut self,
         tokens: &Tokens<'_>,
@@ -58,9 +58,13 @@ fn parse_fill<'a>(
         block_len: len,
     };
     let key = match (tokens.count(), tokens.get(7)) {
-        (7, _) => Some(tokens.get(2)),
-        (8, b"b") => decode(tokens.get(2), decoded),
+        (7, _) | (8, b"h") => Some(tokens.get(2)),
+        (8, b"b" | b"bh") => decode(tokens.get(2), decoded),
         _ => None,
+    };
+    let kind = match tokens.get(7) {
+        b"h" | b"bh" => ItemKind::Hash,
+        _ => ItemKind::String,
     };
     let key = key.filter(|key| key.len() <= KEY_BYTES_MAX);
     let numbers = (
@@ -83,7 +87,7 @@ fn parse_fill<'a>(
                 new_cas: (cas != 0).then_some(cas),
                 stale_if_older: false,
                 vivify: None,
-                answer: Answer::Fill { token },
+                answer: Answer::Fill { token, kind },
             };
             Ok((command, len))
         }

@@ -1,34 +1,104 @@
 //! The format of one item in a snapshot.
 //!
 //! ```text
-//!   item  ┌─────────┬───────┬────────────┬─────┬───────────┬─────┬───────┐
-//!         │ key_len │ flags │ expires_at │ cas │ value_len │ key │ value │
-//!         │ 1, > 0  │ 4     │ 8          │ 8   │ 4         │     │       │
-//!         └─────────┴───────┴────────────┴─────┴───────────┴─────┴───────┘
-//!   end   ┌─────────┬───────┬──────────┬──────────┐
-//!         │ 0       │ items │ flush_at │ last_cas │      number of items, time of a scheduled flush, last
-//!         │ 1       │ 8     │ 8        │ 8        │      CAS number of the server; nothing follows
-//!         └─────────┴───────┴──────────┴──────────┘
+//!   item  ┌──────┬──────┬─────────┬───────┬────────────┬─────┬───────────┬─────┬───────┐
+//!         │ unit │ kind │ key_len │ flags │ expires_at │ cas │ value_len │ key │ value │      unit of expires_at: 1 second,
+//!         │ 1    │ 1    │ 2       │ 4     │ 8          │ 8   │ 4         │     │       │      2 milliseconds
+//!         └──────┴──────┴─────────┴───────┴────────────┴─────┴───────────┴─────┴───────┘
+//!   end   ┌──────┬───────┬──────────┬──────────┐
+//!         │ 0    │ items │ flush_at │ last_cas │      number of items, time of a scheduled flush, last
+//!         │ 1    │ 8     │ 8        │ 8        │      CAS number of the server; nothing follows
+//!         └──────┴───────┴──────────┴──────────┘
 //! ```
+//!
+//! In version 3, an item begins with the length of its key, 1 to 250, in place of the first three
+//! fields.
 
 use std::io::{self, Write};
 
-use forerun_cache::{Cache, Expiry, Item, KEY_BYTES_MAX, Store, StoreResult, StoreValue};
+use forerun_cache::{Cache, Expiry, Item, ItemKind, Store, StoreResult, StoreValue};
+
+use crate::snapshot_error::VERSION_3;
 
 use super::Fault;
 use super::frames::{FRAME_BYTES, FrameReader};
 
-/// Bytes of a record before its key.
-const HEAD_BYTES: usize = 1 + 4 + 8 + 8 + 4;
+/// The unit of items that expire at a second, or never.
+const SECONDS: u8 = 1;
+/// The unit of items that expire at a millisecond.
+const MILLISECONDS: u8 = 2;
 
-/// Appends a record up to its value. `now_s` (cache clock) and `now_unix_s` (wall clock) are the
-/// same moment.
-pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, now_s: u32, now_unix_s: u64) {
-    let expires_at = item.expiry().second(now_s).map_or(0, |second| {
-        now_unix_s + u64::from(second.saturating_sub(now_s))
-    });
-    // Keys have at most KEY_BYTES_MAX = 250 bytes, values at most 1 GiB.
-    head.push(item.key().len() as u8);
+/// The longest key of version 3.
+const KEY_BYTES_MAX_V3: u8 = 250;
+
+/// The cache's clock and the wall clock at the same moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clocks {
+    pub(super) cache_s: u32,
+    cache_ms: u64,
+    pub(super) unix_s: u64,
+    unix_ms: u64,
+}
+
+impl Clocks {
+    /// The present moment, of which the caller has just read the wall clock.
+    pub(super) fn now(cache: &Cache, unix_ms: u64) -> Clocks {
+        Clocks {
+            cache_s: cache.now(),
+            cache_ms: cache.now_ms(),
+            unix_s: unix_ms / 1000,
+            unix_ms,
+        }
+    }
+
+    /// The unit for an item with this expiry, and its time on the wall clock.
+    fn to_unix(self, expiry: Expiry) -> (u8, u64) {
+        match expiry {
+            // Each clock may have been read at any point of its millisecond, so one more makes sure
+            // that no item expires early.
+            Expiry::AtMs(ms) => {
+                let left_ms = ms.saturating_sub(self.cache_ms);
+                (MILLISECONDS, self.unix_ms + left_ms + 1)
+            }
+            _ => {
+                let second = expiry.second(self.cache_s);
+                let left_s = second.map(|second| second.saturating_sub(self.cache_s));
+                (
+                    SECONDS,
+                    left_s.map_or(0, |left_s| self.unix_s + u64::from(left_s)),
+                )
+            }
+        }
+    }
+
+    /// When an item expires whose time is in this unit; `None` if it has expired.
+    fn to_expiry(self, unit: u8, expires_at: u64) -> Option<Expiry> {
+        if unit == MILLISECONDS {
+            let left_ms = expires_at
+                .checked_sub(self.unix_ms)
+                .filter(|left_ms| *left_ms > 0)?;
+            return Some(Expiry::AtMs(
+                self.cache_ms.saturating_add(left_ms).saturating_add(1),
+            ));
+        }
+        if expires_at == 0 {
+            return Some(Expiry::Never);
+        }
+        let left_s = expires_at
+            .checked_sub(self.unix_s)
+            .filter(|left_s| *left_s > 0)?;
+        // The clock ends after 136 years, so items that would live longer expire then.
+        let left_s = u32::try_from(left_s).unwrap_or(u32::MAX);
+        Some(Expiry::At(self.cache_s.saturating_add(left_s)))
+    }
+}
+
+/// Appends a record up to its value.
+pub(super) fn push_head(head: &mut Vec<u8>, item: &Item<'_>, clocks: Clocks) {
+    let (unit, expires_at) = clocks.to_unix(item.expiry());
+    // Keys have at most 65,535 bytes, values at most 1 GiB.
+    head.extend_from_slice(&[unit, item.kind() as u8]);
+    head.extend_from_slice(&(item.key().len() as u16).to_le_bytes());
     head.extend_from_slice(&item.flags().to_le_bytes());
     head.extend_from_slice(&expires_at.to_le_bytes());
     head.extend_from_slice(&item.cas().to_le_bytes());
@@ -79,43 +149,81 @@ pub(super) enum Read {
     End(End),
 }
 
-/// Reads a record and stores its item. `value` is a buffer to reuse. `now_s` (cache clock) and
-/// `now_unix_s` (wall clock) are the same moment.
+/// Buffers that are reused from record to record.
+#[derive(Default)]
+pub(super) struct Buffers {
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// The beginning of an item's record.
+struct Head {
+    unit: u8,
+    kind: ItemKind,
+    key_len: usize,
+}
+
+impl Head {
+    /// Reads it. `None`: the record is the end.
+    fn read<R: io::Read>(from: &mut FrameReader<R>, version: u32) -> Result<Option<Head>, Fault> {
+        let mut unit = [0];
+        from.take(&mut unit)?;
+        let [unit] = unit;
+        if unit == 0 {
+            return Ok(None);
+        }
+        if version == VERSION_3 {
+            if unit > KEY_BYTES_MAX_V3 {
+                return Err(from.damaged("a key is too long"));
+            }
+            return Ok(Some(Head {
+                unit: SECONDS,
+                kind: ItemKind::String,
+                key_len: unit.into(),
+            }));
+        }
+        let mut rest = [0; 3];
+        from.take(&mut rest)?;
+        let [kind, l0, l1] = rest;
+        match ItemKind::from_number(kind) {
+            Some(kind) if matches!(unit, SECONDS | MILLISECONDS) => Ok(Some(Head {
+                unit,
+                kind,
+                key_len: u16::from_le_bytes([l0, l1]).into(),
+            })),
+            _ => Err(from.damaged("a record is of an unknown type")),
+        }
+    }
+}
+
+/// Reads a record and stores its item.
 pub(super) fn read_record<R: io::Read>(
     from: &mut FrameReader<R>,
+    version: u32,
     cache: &Cache,
-    value: &mut Vec<u8>,
-    now_s: u32,
-    now_unix_s: u64,
+    buffers: &mut Buffers,
+    clocks: Clocks,
 ) -> Result<Read, Fault> {
-    let mut key_len = [0];
-    from.take(&mut key_len)?;
-    let key_len = usize::from(key_len[0]);
-    if key_len == 0 {
+    let Some(Head {
+        unit,
+        kind,
+        key_len,
+    }) = Head::read(from, version)?
+    else {
         return End::read(from).map(Read::End);
-    }
-    if key_len > KEY_BYTES_MAX {
-        return Err(from.damaged("a key is too long"));
-    }
-    let mut head = [0; HEAD_BYTES - 1];
+    };
+    let mut head = [0; 4 + 8 + 8 + 4];
     from.take(&mut head)?;
     let u32_at = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| head[at + byte]));
     let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
     let (flags, expires_at, cas) = (u32_at(0), u64_at(4), u64_at(12));
     let value_len = u32_at(20) as usize;
-    let mut key = [0; KEY_BYTES_MAX];
-    let key = &mut key[..key_len];
+    let Buffers { key, value } = buffers;
+    key.resize(key_len, 0);
     from.take(key)?;
-
-    let left_s = expires_at.saturating_sub(now_unix_s);
-    if expires_at != 0 && left_s == 0 {
+    let Some(expiry) = clocks.to_expiry(unit, expires_at) else {
         skip(from, value_len)?;
         return Ok(Read::Expired);
-    }
-    let expiry = match expires_at {
-        0 => Expiry::Never,
-        // The clock ends after 136 years, so items that would live longer expire then.
-        _ => Expiry::At(now_s.saturating_add(u32::try_from(left_s).unwrap_or(u32::MAX))),
     };
     let value: StoreValue<'_> = if value_len <= FRAME_BYTES {
         value.resize(value_len, 0);
@@ -138,6 +246,7 @@ pub(super) fn read_record<R: io::Read>(
     };
     let stored = cache.store(Store {
         flags,
+        kind,
         expiry,
         new_cas: Some(cas),
         ..Store::set(key, value)

@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 use forerun_cache::{Cache, Crawler, SharedValue};
 
 use crate::os_system::OsSystem;
-use crate::snapshot_error::{SnapshotError, VERSION};
+use crate::snapshot_error::{SnapshotError, VERSION, VERSION_3};
 use crate::system::System;
 
 use frames::{FrameReader, FrameWriter};
-use item::{End, Read as Record, push_head, read_record};
+use item::{Buffers, Clocks, End, Read as Record, push_head, read_record};
 pub(crate) use pace::Pace;
 use pace::Pacer;
 
@@ -80,7 +80,7 @@ pub(crate) fn write_to_system<S: System>(
     // counts from now.
     system.tick(cache);
     let mut pacer = Pacer::new(system, pace);
-    let stats = write_to(cache, &mut file, system.unix_s(), |file, written| {
+    let stats = write_to(cache, &mut file, unix_ms(system), |file, written| {
         pacer.throttle(file, written)
     });
     let stats = stats.map_err(failed("write", &new))?;
@@ -205,7 +205,7 @@ pub(crate) fn load_from_system(
     };
     system.tick(cache);
     let from = BufReader::with_capacity(1 << 20, file);
-    match load_from(cache, from, system.unix_s(), limits) {
+    match load_from(cache, from, unix_ms(system), limits) {
         Ok(stats) => Ok(Some(stats)),
         Err(Fault::Io(source)) => Err(failed(source)),
         Err(Fault::NotASnapshot) => Err(SnapshotError::NotASnapshot {
@@ -238,6 +238,11 @@ pub(crate) fn with_suffix(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
+/// The wall clock, in milliseconds since 1970.
+fn unix_ms(system: &impl System) -> u64 {
+    system.unix_us() / 1000
+}
+
 /// An error in the file's content, without the file's name.
 #[derive(Debug)]
 enum Fault {
@@ -264,15 +269,15 @@ fn header(now_unix_s: u64) -> [u8; HEADER_BYTES] {
 fn write_to<W: Write>(
     cache: &Cache,
     mut to: W,
-    now_unix_s: u64,
+    now_unix_ms: u64,
     mut rest: impl FnMut(&W, u64) -> io::Result<()>,
 ) -> io::Result<SnapshotStats> {
     // Read both clocks at the same moment, so that items expire on time no matter how long writing
     // takes.
-    let now_s = cache.now();
+    let clocks = Clocks::now(cache, now_unix_ms);
     // A flush that becomes due meanwhile does not remove what is written already.
     let scheduled_flush = cache.scheduled_flush();
-    to.write_all(&header(now_unix_s))?;
+    to.write_all(&header(clocks.unix_s))?;
     let mut frames = FrameWriter::new(to);
     let mut items = 0;
     let mut crawler = Crawler::default();
@@ -284,7 +289,7 @@ fn write_to<W: Write>(
                 return;
             }
             items += 1;
-            push_head(&mut piece.bytes, &item, now_s, now_unix_s);
+            push_head(&mut piece.bytes, &item, clocks);
             let is_long = item.value().len() >= SHARED_BYTES_MIN;
             match is_long.then(|| item.to_shared()).flatten() {
                 Some(value) => piece.shared.push((piece.bytes.len(), value)),
@@ -296,7 +301,7 @@ fn write_to<W: Write>(
     }
     let flush_at = match scheduled_flush.or_else(|| cache.scheduled_flush()) {
         None => 0,
-        Some(at) => now_unix_s + u64::from(at.saturating_sub(now_s)),
+        Some(at) => clocks.unix_s + u64::from(at.saturating_sub(clocks.cache_s)),
     };
     // Read after the last item: no item has a number of the server beyond it.
     let last_cas = cache.last_cas();
@@ -337,19 +342,19 @@ impl Piece {
     }
 }
 
-fn read_from(cache: &Cache, from: impl Read, now_unix_s: u64) -> Result<SnapshotStats, Fault> {
-    load_from(cache, from, now_unix_s, &LoadLimits::default())
+fn read_from(cache: &Cache, from: impl Read, now_unix_ms: u64) -> Result<SnapshotStats, Fault> {
+    load_from(cache, from, now_unix_ms, &LoadLimits::default())
 }
 
 fn load_from(
     cache: &Cache,
     mut from: impl Read,
-    now_unix_s: u64,
+    now_unix_ms: u64,
     limits: &LoadLimits<'_>,
 ) -> Result<SnapshotStats, Fault> {
     // Read both clocks at the same moment, so that items expire on time no matter how long reading
     // takes.
-    let now_s = cache.now();
+    let clocks = Clocks::now(cache, now_unix_ms);
     let mut header = [0; HEADER_BYTES];
     match from.read_exact(&mut header) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -361,8 +366,9 @@ fn load_from(
         return Err(Fault::NotASnapshot);
     }
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
-    if word(8) != VERSION {
-        return Err(Fault::Version(word(8)));
+    let version = word(8);
+    if !(VERSION_3..=VERSION).contains(&version) {
+        return Err(Fault::Version(version));
     }
     if word(20) != crc32c::crc32c(&header[..20]) {
         return Err(Fault::Damaged {
@@ -371,13 +377,13 @@ fn load_from(
         });
     }
     let written_at = u64::from(word(12)) | u64::from(word(16)) << 32;
-    let age_s = now_unix_s.saturating_sub(written_at);
+    let age_s = clocks.unix_s.saturating_sub(written_at);
     if let Some(max_age_s) = limits.max_age_s.filter(|max_age_s| age_s > *max_age_s) {
         return Err(Fault::TooOld { age_s, max_age_s });
     }
     let mut frames = FrameReader::new(from, HEADER_BYTES as u64);
     let mut stats = SnapshotStats::default();
-    let mut value = Vec::new();
+    let mut buffers = Buffers::default();
     loop {
         if limits
             .is_interrupted
@@ -385,7 +391,7 @@ fn load_from(
         {
             return Err(Fault::Interrupted);
         }
-        match read_record(&mut frames, cache, &mut value, now_s, now_unix_s)? {
+        match read_record(&mut frames, version, cache, &mut buffers, clocks)? {
             Record::Stored => stats.items += 1,
             Record::Expired => stats.expired += 1,
             Record::Refused => stats.refused += 1,
@@ -403,9 +409,9 @@ fn load_from(
                 cache.advance_cas_past(end.last_cas);
                 if end.flush_at != 0 {
                     // A flush that was due while no server ran happens now.
-                    let left_s = end.flush_at.saturating_sub(now_unix_s);
+                    let left_s = end.flush_at.saturating_sub(clocks.unix_s);
                     let left_s = u32::try_from(left_s).unwrap_or(u32::MAX);
-                    cache.flush_all(now_s.saturating_add(left_s));
+                    cache.flush_all(clocks.cache_s.saturating_add(left_s));
                 }
                 return Ok(stats);
             }
@@ -418,5 +424,7 @@ pub(crate) fn is_readable(cache: &Cache, bytes: &[u8]) -> bool {
     read_from(cache, bytes, 0).is_ok()
 }
 
+#[cfg(test)]
+mod format_tests;
 #[cfg(test)]
 mod tests;

@@ -5,9 +5,10 @@ use forerun_cache::{CacheOptions, Expiry, Store, StoreResult};
 use proptest::prelude::*;
 use std::fs;
 
-const NOW_UNIX_S: u64 = 1_800_000_000;
+pub(super) const NOW_UNIX_S: u64 = 1_800_000_000;
+pub(super) const NOW_UNIX_MS: u64 = 1000 * NOW_UNIX_S;
 
-fn cache() -> Cache {
+pub(super) fn cache() -> Cache {
     Cache::new(
         CacheOptions::default()
             .clock(forerun_cache::Clock::Manual)
@@ -25,13 +26,13 @@ fn set(cache: &Cache, value: &[u8]) {
 fn written(cache: &Cache) -> Vec<u8> {
     let mut bytes = Vec::new();
     let stats =
-        write_to(cache, &mut bytes, NOW_UNIX_S, |_, _| Ok(())).expect("memory can be written");
+        write_to(cache, &mut bytes, NOW_UNIX_MS, |_, _| Ok(())).expect("memory can be written");
     assert_eq!(stats.bytes, bytes.len() as u64);
     bytes
 }
 
 /// An item as it must be restored: value, flags, CAS number, seconds to live.
-fn item(cache: &Cache, key: &[u8]) -> Option<(Vec<u8>, u32, u64, Option<u32>)> {
+pub(super) fn item(cache: &Cache, key: &[u8]) -> Option<(Vec<u8>, u32, u64, Option<u32>)> {
     let guard = cache.pin();
     let item = guard.peek(key)?;
     let now = cache.now();
@@ -64,7 +65,7 @@ proptest! {
         let bytes = written(&before);
         let after = cache();
         after.advance(7);
-        let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s)
+        let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_MS + 1000 * later_s)
             .expect("a valid file");
         prop_assert_eq!(stats.items + stats.expired, items.len() as u64);
         for key in items.keys() {
@@ -86,7 +87,7 @@ proptest! {
         let mut bytes = written(&before);
         let at = at.index(bytes.len());
         bytes[at] ^= mask;
-        prop_assert!(read_from(&cache(), bytes.as_slice(), NOW_UNIX_S).is_err(), "byte {}", at);
+        prop_assert!(read_from(&cache(), bytes.as_slice(), NOW_UNIX_MS).is_err(), "byte {}", at);
     }
 
     #[test]
@@ -95,7 +96,7 @@ proptest! {
     ) {
         let mut snapshot = header(NOW_UNIX_S).to_vec();
         snapshot.extend_from_slice(&bytes);
-        prop_assert!(read_from(&cache(), snapshot.as_slice(), NOW_UNIX_S).is_err());
+        prop_assert!(read_from(&cache(), snapshot.as_slice(), NOW_UNIX_MS).is_err());
     }
 }
 
@@ -109,7 +110,7 @@ fn a_scheduled_flush_happens_at_its_time_or_at_the_load_if_it_was_due_before() {
     for (later_s, is_there) in [(0, true), (9, true), (10, false), (1000, false)] {
         let after = cache();
         after.advance(7);
-        read_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s).expect("a valid file");
+        read_from(&after, bytes.as_slice(), NOW_UNIX_MS + 1000 * later_s).expect("a valid file");
         let found = || after.pin().peek(b"k").is_some();
         assert_eq!(found(), is_there, "{later_s} s later");
         after.advance(7 + 10);
@@ -125,13 +126,18 @@ fn a_file_above_the_maximum_age_is_not_loaded() {
     let before = cache();
     set(&before, b"v");
     let bytes = written(&before);
-    let load = |later_s| {
+    let load = |later_s: u64| {
         let after = cache();
         let limits = LoadLimits {
             max_age_s: Some(60),
             is_interrupted: None,
         };
-        let loaded = load_from(&after, bytes.as_slice(), NOW_UNIX_S + later_s, &limits);
+        let loaded = load_from(
+            &after,
+            bytes.as_slice(),
+            NOW_UNIX_MS + 1000 * later_s,
+            &limits,
+        );
         assert_eq!(after.pin().peek(b"k").is_some(), loaded.is_ok());
         loaded
     };
@@ -187,10 +193,10 @@ fn a_flush_that_becomes_due_while_a_file_is_written_is_in_the_file() {
     before.flush_all(53);
     let mut bytes = Vec::new();
     let to = Slow(&before, &mut bytes);
-    let stats = write_to(&before, to, NOW_UNIX_S, |_, _| Ok(())).expect("a write to memory");
+    let stats = write_to(&before, to, NOW_UNIX_MS, |_, _| Ok(())).expect("a write to memory");
     assert!(before.scheduled_flush().is_none() && stats.items > 0);
     let after = cache();
-    read_from(&after, bytes.as_slice(), NOW_UNIX_S + 3).expect("a valid file");
+    read_from(&after, bytes.as_slice(), NOW_UNIX_MS + 3000).expect("a valid file");
     assert_eq!(after.stats().items, 0);
 }
 
@@ -207,19 +213,16 @@ fn slow_writes_and_reads_do_not_shift_expiry() {
         });
     }
     let mut bytes = Vec::new();
-    write_to(
-        &before,
-        Slow(&before, &mut bytes),
-        NOW_UNIX_S,
-        |_, _| Ok(()),
-    )
+    write_to(&before, Slow(&before, &mut bytes), NOW_UNIX_MS, |_, _| {
+        Ok(())
+    })
     .expect("memory can be written");
     assert!(before.now() > 55, "the clock has moved");
 
     let after = cache();
     after.advance(7);
     let slow = Slow(&after, bytes.as_slice());
-    read_from(&after, slow, NOW_UNIX_S).expect("a valid snapshot");
+    read_from(&after, slow, NOW_UNIX_MS).expect("a valid snapshot");
     assert!(after.now() > 12, "the clock has moved");
     for number in 0..20_u32 {
         let guard = after.pin();
@@ -236,7 +239,7 @@ fn numbers_that_clients_choose_do_not_make_later_runs_reuse_or_skip_numbers() {
         for run in 0..4 {
             let cache = cache();
             if let Some(bytes) = &bytes {
-                read_from(&cache, Vec::as_slice(bytes), NOW_UNIX_S).expect("a valid snapshot");
+                read_from(&cache, Vec::as_slice(bytes), NOW_UNIX_MS).expect("a valid snapshot");
             }
             let chosen = Store {
                 new_cas: Some(number),
@@ -263,7 +266,7 @@ fn the_number_of_a_deleted_item_is_not_assigned_again() {
     let (.., deleted, _) = item(&before, b"k").expect("the item exists");
     let _ = before.delete(forerun_cache::Delete::key(b"k"));
     let after = cache();
-    read_from(&after, written(&before).as_slice(), NOW_UNIX_S).expect("a valid snapshot");
+    read_from(&after, written(&before).as_slice(), NOW_UNIX_MS).expect("a valid snapshot");
     set(&after, b"v");
     let (.., cas, _) = item(&after, b"k").expect("the item exists");
     assert_eq!((deleted, cas), (7001, 7002));
@@ -273,7 +276,7 @@ fn the_number_of_a_deleted_item_is_not_assigned_again() {
 fn a_counter_that_no_server_reaches_is_damage() {
     let before = cache();
     before.advance_cas_past(CAS_MAX + 1);
-    let read = read_from(&cache(), written(&before).as_slice(), NOW_UNIX_S);
+    let read = read_from(&cache(), written(&before).as_slice(), NOW_UNIX_MS);
     assert!(matches!(read, Err(Fault::Damaged { .. })), "{read:?}");
 }
 
@@ -286,13 +289,13 @@ fn every_cut_is_found() {
     let bytes = written(&before);
     for end in 0..bytes.len() {
         assert!(
-            read_from(&cache(), &bytes[..end], NOW_UNIX_S).is_err(),
+            read_from(&cache(), &bytes[..end], NOW_UNIX_MS).is_err(),
             "{end}"
         );
     }
     let mut more = bytes.clone();
     more.push(0);
-    assert!(read_from(&cache(), more.as_slice(), NOW_UNIX_S).is_err());
+    assert!(read_from(&cache(), more.as_slice(), NOW_UNIX_MS).is_err());
 }
 
 #[test]
@@ -303,13 +306,13 @@ fn a_value_of_many_frames_comes_back_and_one_too_large_is_counted() {
     let _ = before.store(Store::set(b"small", b"x"));
     let bytes = written(&before);
     let after = cache();
-    let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_S).expect("a valid snapshot");
+    let stats = read_from(&after, bytes.as_slice(), NOW_UNIX_MS).expect("a valid snapshot");
     assert_eq!(stats.items, 2);
     assert_eq!(item(&after, b"large").expect("the item exists").0, value);
 
     let small =
         Cache::new(CacheOptions::default().clock(forerun_cache::Clock::Manual)).expect("a cache");
-    let stats = read_from(&small, bytes.as_slice(), NOW_UNIX_S).expect("a valid snapshot");
+    let stats = read_from(&small, bytes.as_slice(), NOW_UNIX_MS).expect("a valid snapshot");
     assert_eq!((stats.items, stats.refused), (1, 1));
     assert!(item(&small, b"small").is_some());
 }
@@ -400,7 +403,7 @@ fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
         next: 0,
         refused: 0,
     };
-    write_to(&cache, &mut to, NOW_UNIX_S, |_, _| Ok(())).expect("the write succeeds");
+    write_to(&cache, &mut to, NOW_UNIX_MS, |_, _| Ok(())).expect("the write succeeds");
     assert!(to.next >= 200, "{} sets", to.next);
     assert_eq!(to.refused, 0);
 }

@@ -9,15 +9,16 @@ use clap::ValueEnum;
 use forerun_cache::{CacheOptions, Clock, WhenFull};
 use forerun_core::size::parse_size;
 use forerun_server::{
-    Address, Listen, MinVersion, ServerOptions, Settings, SnapshotOptions, TlsOptions, UNIX_MODE,
-    UcxOptions, VerifyClient,
+    Address, Listen, MinVersion, Protocol, ServerOptions, Settings, SnapshotOptions, TlsOptions,
+    UNIX_MODE, UcxOptions, VerifyClient,
 };
 
 use crate::exit::UsageError;
 
-/// Serve a cache to memcached clients
+/// Serve a cache to memcached and Redis clients
 ///
-/// Speaks memcached's classic text commands and meta commands. All lookups that have arrived on a
+/// Speaks memcached's classic text commands and meta commands and, with --resp, RESP2 and RESP3,
+/// Redis' protocol, over the same cache. All lookups that have arrived on a
 /// connection are executed as one batch, whether they came as one `get` with many keys or as many
 /// commands. By default the server listens on the loopback interface, prints its
 /// addresses on standard output, and logs to standard error.
@@ -33,6 +34,7 @@ Examples:
   forerun serve --port 11212 --threads 2 --memory-limit 1GiB
   forerun serve --listen 127.0.0.1 --listen [::1] --conn-limit 10000 --idle-timeout 600
   forerun serve --unix-socket /run/forerun.sock --unix-mask 770
+  forerun serve --resp 6379                            also for clients of Redis and Valkey
   forerun serve --snapshot cache.snapshot              save at shutdown, reload at startup
   forerun serve --enable-ssl --ssl-chain-cert server.pem --ssl-key server.key
   forerun serve --auth-file users --metrics 127.0.0.1:9150
@@ -48,6 +50,11 @@ pub struct Args {
     /// TLS; may be given several times [default: 127.0.0.1]
     #[arg(short, long, value_name = "ADDRESS", value_delimiter = ',')]
     listen: Vec<String>,
+    /// Also speak RESP, the protocol of Redis and Valkey, at this PORT on the interfaces of
+    /// --listen, at ADDRESS or ADDRESS:PORT (notls: as above), or at unix:FILE; may be given
+    /// several times
+    #[arg(long, value_name = "PORT", value_delimiter = ',')]
+    resp: Vec<String>,
     /// Unix socket to listen on; replaces TCP unless --listen is given
     #[arg(short = 's', long, value_name = "FILE")]
     unix_socket: Option<PathBuf>,
@@ -109,10 +116,11 @@ pub struct Args {
     /// Enable the command `shutdown`
     #[arg(short = 'A', long)]
     enable_shutdown: bool,
-    /// Disable the command `flush_all`
+    /// Disable the command `flush_all`, and FLUSHALL and FLUSHDB of RESP
     #[arg(short = 'F', long)]
     disable_flush_all: bool,
-    /// Disable listing of keys: `lru_crawler metadump`, `stats cachedump`
+    /// Disable listing of keys: `lru_crawler metadump`, `stats cachedump`; KEYS, SCAN and RANDOMKEY
+    /// of RESP
     #[arg(short = 'X', long)]
     disable_dumping: bool,
     /// Character that ends a key's prefix for `stats detail`, which is on from the start then
@@ -289,6 +297,9 @@ fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
         .ok_or_else(|| "it must be at least one byte per second".to_owned())
 }
 
+/// The default port of `--resp`, as in Redis.
+const RESP_PORT: u16 = 6379;
+
 /// The default port of `--ucx-listen`.
 const UCX_PORT: u16 = 11215;
 
@@ -322,7 +333,7 @@ impl Args {
             .memory_limit_max_bytes(self.memory_limit.saturating_mul(RAISE_FACTOR_MAX))
             .max_item_bytes(max_item_bytes)
             // The server advances it.
-            .clock(Clock::Manual)
+            .clock(Clock::Ticked)
             .when_full(if self.disable_evictions {
                 WhenFull::Refuse
             } else {
@@ -380,6 +391,7 @@ impl Args {
         } else {
             Vec::new()
         };
+        places.extend(self.resp_places()?);
         places.extend(self.ucx.places()?);
         Ok(places)
     }
@@ -387,16 +399,7 @@ impl Args {
     fn socket_places(&self) -> anyhow::Result<Vec<Listen>> {
         let mut places = Vec::new();
         if let Some(path) = &self.unix_socket {
-            let mode = u32::from_str_radix(&self.unix_mask, 8)
-                .ok()
-                .filter(|mode| *mode <= 0o777)
-                .ok_or_else(|| {
-                    let text = &self.unix_mask;
-                    UsageError(format!(
-                        "--unix-mask {text} is not an octal number up to 777"
-                    ))
-                })?;
-            places.push(Listen::unix(path, mode));
+            places.push(Listen::unix(path, self.unix_mode()?));
         }
         let loopback = ["127.0.0.1".to_owned()];
         let interfaces: &[String] = match (&self.unix_socket, self.listen.as_slice()) {
@@ -409,18 +412,70 @@ impl Args {
                 let text = "--listen is for sockets; UCX has --transport ucx and --ucx-listen";
                 return Err(UsageError(text.to_owned()).into());
             }
-            let found = Listen::parse(interface, self.port)
-                .map_err(|error| UsageError(error.to_string()))?;
-            // `localhost` may resolve to an address twice.
-            for place in found {
-                let any_port = matches!(place.address, Address::Tcp(at) if at.port() == 0);
-                if any_port || !places.contains(&place) {
-                    places.push(place);
-                }
-            }
+            add_places(&mut places, interface, self.port)?;
         }
         Ok(places)
     }
+
+    /// The listeners of RESP.
+    fn resp_places(&self) -> anyhow::Result<Vec<Listen>> {
+        let mut places = Vec::new();
+        for text in &self.resp {
+            if let Ok(port) = text.parse::<u16>() {
+                let loopback = ["127.0.0.1".to_owned()];
+                let interfaces: &[String] = match self.listen.as_slice() {
+                    [] => &loopback,
+                    given => given,
+                };
+                for interface in interfaces {
+                    let mut found = Vec::new();
+                    add_places(&mut found, interface, port)?;
+                    for place in &mut found {
+                        // An interface of --listen may have the port of memcached's protocol.
+                        if let Address::Tcp(at) = &mut place.address {
+                            at.set_port(port);
+                        }
+                    }
+                    places.extend(found);
+                }
+            } else if text.starts_with("ucx:") {
+                return Err(UsageError("--resp is for sockets, not for UCX".to_owned()).into());
+            } else if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+                places.push(Listen::unix(path, self.unix_mode()?));
+            } else {
+                add_places(&mut places, text, RESP_PORT)?;
+            }
+        }
+        let speaks_resp = |place: Listen| place.with_protocol(Protocol::Resp);
+        Ok(places.into_iter().map(speaks_resp).collect())
+    }
+
+    /// The permission bits of Unix sockets.
+    fn unix_mode(&self) -> Result<u32, UsageError> {
+        let mode = u32::from_str_radix(&self.unix_mask, 8).ok();
+        mode.filter(|mode| *mode <= 0o777).ok_or_else(|| {
+            let text = &self.unix_mask;
+            UsageError(format!(
+                "--unix-mask {text} is not an octal number up to 777"
+            ))
+        })
+    }
+}
+
+/// Adds the listeners of an interface. `localhost` may resolve to an address twice.
+fn add_places(
+    places: &mut Vec<Listen>,
+    interface: &str,
+    default_port: u16,
+) -> Result<(), UsageError> {
+    let found = Listen::parse(interface, default_port);
+    for place in found.map_err(|error| UsageError(error.to_string()))? {
+        let any_port = matches!(place.address, Address::Tcp(at) if at.port() == 0);
+        if any_port || !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    Ok(())
 }
 
 impl UcxArgs {

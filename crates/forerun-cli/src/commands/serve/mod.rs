@@ -10,7 +10,7 @@ use std::thread;
 
 use anyhow::{Context, anyhow};
 use forerun_cache::{Cache, Error as CacheError};
-use forerun_server::{Error as ServerError, Server, ServerHandle, ServerOptions};
+use forerun_server::{Error as ServerError, Protocol, Server, ServerHandle, ServerOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
@@ -90,8 +90,11 @@ fn announce<'a>(
 ) -> anyhow::Result<Option<PidFile<'a>>> {
     let pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     let mut out = Out::stdout();
-    for address in server.addresses() {
-        out.line(format_args!("listening on {address}"))?;
+    for (address, protocol) in server.addresses().iter().zip(server.protocols()) {
+        match protocol {
+            Protocol::Resp => out.line(format_args!("listening on {address} (RESP)"))?,
+            _ => out.line(format_args!("listening on {address}"))?,
+        }
     }
     if let Some(address) = server.metrics_address() {
         out.line(format_args!("metrics at http://{address}/metrics"))?;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   lru_crawler metadump all           key=CH%2FBern exp=-1 la=… cas=7 fetch=yes cls=1 size=71      one connection
+//!                                      … cas=8 … kind=hash size=90
 //!   mg CH/Bern v f t c u q O0 …        VA 12 f0 t-1 c7 O0 …                                  another one
 //!   mn                                 MN
 //! ```
@@ -35,6 +36,8 @@ pub(super) struct ListedKey {
     pub key: Vec<u8>,
     /// What the item takes there.
     pub size_bytes: u64,
+    /// The version of the item, if its value is a hash.
+    pub hash_cas: Option<u64>,
 }
 
 /// An item of an old server.
@@ -42,6 +45,8 @@ pub(super) struct ListedKey {
 pub(super) struct Item {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
+    /// Whether the value is a hash, and not a string.
+    pub is_hash: bool,
     pub flags: u32,
     /// Seconds until it expires there; `None`: never.
     pub ttl_s: Option<u32>,
@@ -99,10 +104,18 @@ impl KeyList {
 fn listed(line: &[u8]) -> Option<ListedKey> {
     let mut words = line.split(|byte| *byte == b' ');
     let key = percent_decoded(words.next()?.strip_prefix(b"key=")?)?;
-    let size = words.find_map(|word| word.strip_prefix(b"size="))?;
-    let size_bytes = number(size)?;
+    let field = |name: &[u8]| words.clone().find_map(|word| word.strip_prefix(name));
+    let size_bytes = number(field(b"size=")?)?;
+    let hash_cas = match field(b"kind=") {
+        Some(b"hash") => Some(number(field(b"cas=")?)?),
+        _ => None,
+    };
     let is_key = (1..=KEY_BYTES_MAX).contains(&key.len()) && size_bytes <= ITEM_BYTES_MAX;
-    is_key.then_some(ListedKey { key, size_bytes })
+    is_key.then_some(ListedKey {
+        key,
+        size_bytes,
+        hash_cas,
+    })
 }
 
 fn percent_decoded(text: &[u8]) -> Option<Vec<u8>> {
@@ -170,7 +183,7 @@ pub(super) struct ItemReader {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ReadItems {
     pub items: Vec<Item>,
-    /// Keys that are not there any more, or expire within a second.
+    /// Keys that are not there any more or expire within a second, and hashes that have changed.
     pub gone: u64,
     /// Items that wait for a new value from a client.
     pub stale: u64,
@@ -239,6 +252,11 @@ impl ItemReader {
                 read.stale += 1;
                 continue;
             }
+            // The answer does not tell the kind, so it must be the item that was listed.
+            if listed.hash_cas.is_some_and(|cas| cas != head.cas) {
+                read.gone += 1;
+                continue;
+            }
             let ttl_s = match head.ttl_s {
                 ..0 => None,
                 0 | 1 => {
@@ -250,6 +268,7 @@ impl ItemReader {
             read.items.push(Item {
                 key: listed.key.clone(),
                 value,
+                is_hash: listed.hash_cas.is_some(),
                 flags: head.flags,
                 ttl_s,
                 cas: head.cas,
@@ -305,7 +324,11 @@ mod tests {
 
     fn listed_key(key: &[u8], size_bytes: u64) -> ListedKey {
         let key = key.to_vec();
-        ListedKey { key, size_bytes }
+        ListedKey {
+            key,
+            size_bytes,
+            hash_cas: None,
+        }
     }
 
     fn list(text: &str) -> anyhow::Result<Vec<ListedKey>> {
@@ -368,6 +391,7 @@ mod tests {
         let item = |key: &[u8], value: &[u8], flags, ttl_s, cas| Item {
             key: key.to_vec(),
             value: value.to_vec(),
+            is_hash: false,
             flags,
             ttl_s,
             cas,
@@ -379,6 +403,28 @@ mod tests {
         assert_eq!(read.items, items);
         // One is about to expire, and one was not there.
         assert_eq!((read.gone, read.stale), (2, 1));
+    }
+
+    #[test]
+    fn a_hash_is_copied_as_one_if_it_has_not_changed_since_it_was_listed() {
+        let lines = "key=a exp=-1 la=5 cas=9 fetch=no cls=1 kind=hash size=71\n\
+            key=b exp=-1 la=5 cas=8 fetch=no cls=1 kind=hash size=71\nEND\r\n";
+        let keys = list(lines).expect("a list");
+        assert_eq!(keys[1].hash_cas, Some(8));
+        let answers = "VA 1 f0 t-1 c9 O0\r\nx\r\nVA 1 f0 t-1 c10 O1\r\nx\r\nMN\r\n";
+        let mut reader = ItemReader {
+            connection: of(answers.as_bytes()),
+            request: Vec::new(),
+        };
+        let asked: Vec<&ListedKey> = keys.iter().collect();
+        let read = reader.read_answers(&asked).expect("answers");
+        let copied: Vec<_> = read
+            .items
+            .iter()
+            .map(|item| (&item.key[..], item.is_hash))
+            .collect();
+        assert_eq!((copied, read.gone), (vec![(&b"a"[..], true)], 1));
+        assert!(list("key=a kind=hash size=71\nEND\r\n").is_err());
     }
 
     #[test]

@@ -138,6 +138,11 @@ impl Target {
         let Some(flag) = push_key(&item.key, request) else {
             bail!("the key {} cannot be sent", Named(&item.key));
         };
+        let flag = match (flag, item.is_hash) {
+            (b"", true) => &b" h"[..],
+            (_, true) => b" bh",
+            (flag, false) => flag,
+        };
         let (flags, cas, bytes) = (item.flags, item.cas, item.value.len());
         let rest = format!(" {flags} {expires_at} {cas} {bytes}");
         for part in [rest.as_bytes(), flag, b"\r\n", &item.value, b"\r\n"] {

@@ -13,16 +13,17 @@ use std::mem::take;
 
 use forerun_cache::SharedValue;
 
+use crate::address::Protocol;
 use crate::auth::Authentication;
 use crate::input::Input;
 use crate::net::{TLS_BUFFER_BYTES, Transport};
 use crate::output::Output;
-use crate::session::Session;
 use crate::system::{Carrier, Ready};
 use crate::watch::Watcher;
 use crate::watch_lines::CloseReason;
 
 use super::buffers::{BufferMemory, PROGRESS_BYTES, Shortage};
+use super::client_session::ClientSession;
 use super::connections::{ConnectionState, Ticket};
 use super::queued::Queued;
 use super::turn::{Phase, TurnContext, TurnResult};
@@ -37,7 +38,7 @@ const DRAIN_TURNS_MAX: u32 = 64;
 pub(crate) struct Connection<K> {
     transport: Transport<K>,
     pub(crate) ticket: Ticket,
-    session: Session,
+    session: ClientSession,
     input: Input,
     output: Output,
     /// The state of authentication, until a client that must authenticate has done so.
@@ -71,15 +72,17 @@ impl<K: Carrier> Connection<K> {
     pub(crate) fn new(
         transport: Transport<K>,
         ticket: Ticket,
+        protocol: Protocol,
         authenticates: bool,
     ) -> Connection<K> {
         Connection {
             transport,
             ticket,
-            session: Session::new(),
+            session: ClientSession::new(protocol, authenticates),
             input: Input::new(),
             output: Output::new(),
-            authentication: authenticates.then(Authentication::default),
+            authentication: (authenticates && protocol == Protocol::Memcached)
+                .then(Authentication::default),
             readable: false,
             read_closed: false,
             writable: true,
@@ -127,7 +130,9 @@ impl<K: Carrier> Connection<K> {
 
     /// Whether the client has yet to complete the handshake of TLS or UCX, or to authenticate.
     pub(crate) fn is_handshaking(&self) -> bool {
-        self.authentication.is_some() || self.transport.is_handshaking()
+        self.authentication.is_some()
+            || self.session.must_log_in()
+            || self.transport.is_handshaking()
     }
 
     /// When it last made progress, in seconds on the server's clock.
@@ -273,7 +278,7 @@ impl<K: Carrier> Connection<K> {
             0
         };
         BufferMemory {
-            input_bytes: self.input.memory_bytes() + received_bytes,
+            input_bytes: self.input.memory_bytes() + self.session.memory_bytes() + received_bytes,
             output_bytes: self.output.memory_bytes() + tls_bytes + unsent_bytes,
         }
     }

@@ -1,0 +1,155 @@
+//! `CONFIG`: settings under the names of Redis.
+
+use forerun_cache::{Cache, WhenFull};
+
+use crate::resp::error_texts as texts;
+use crate::resp::glob;
+use crate::shared::Shared;
+
+use super::call::Call;
+
+/// The policy of eviction.
+pub(super) fn policy(cache: &Cache) -> &'static str {
+    match cache.options().when_full {
+        WhenFull::Refuse => "noeviction",
+        // There is no name for S3-FIFO. It evicts any key, by how often and when it was used.
+        _ => "allkeys-lru",
+    }
+}
+
+/// All settings and their values.
+fn settings(shared: &Shared) -> Vec<(&'static str, String)> {
+    let (reported, cache) = (&shared.reported, &shared.cache);
+    vec![
+        ("maxmemory", cache.memory_limit_bytes().to_string()),
+        ("maxmemory-policy", policy(cache).to_owned()),
+        (
+            "proto-max-bulk-len",
+            cache.options().max_item_bytes.to_string(),
+        ),
+        ("maxclients", reported.max_connections.to_string()),
+        ("timeout", reported.idle_timeout_s.to_string()),
+        ("port", reported.resp_port.to_string()),
+        ("bind", reported.interfaces.clone()),
+        ("tcp-backlog", reported.listen_backlog.to_string()),
+        ("io-threads", reported.threads.to_string()),
+        ("databases", "1".to_owned()),
+        ("save", String::new()),
+        ("appendonly", "no".to_owned()),
+        ("replica-read-only", "yes".to_owned()),
+        ("slave-read-only", "yes".to_owned()),
+        ("cluster-enabled", "no".to_owned()),
+        ("notify-keyspace-events", String::new()),
+        ("slowlog-max-len", "0".to_owned()),
+    ]
+}
+
+impl Call<'_, '_> {
+    pub(super) fn config(&mut self) {
+        match self.subcommand() {
+            None => {}
+            Some("get") => {
+                let patterns = &self.arguments[2..];
+                let mut found = settings(self.context.shared);
+                found.retain(|(name, _)| {
+                    let is_named =
+                        |pattern: &&[u8]| glob::matches_any_case(pattern, name.as_bytes());
+                    patterns.iter().any(is_named)
+                });
+                self.text_map(&found);
+            }
+            Some("set") => self.config_set(),
+            Some("resetstat") => {
+                self.context.shared.reset();
+                self.ok();
+            }
+            Some("rewrite") => self.error("ERR The server is running without a config file"),
+            Some(_) => self.help(),
+        }
+    }
+
+    /// `CONFIG SET name value …`. The memory limit can be changed; any other setting only to what
+    /// it is.
+    fn config_set(&mut self) {
+        let pairs = self.arguments[2..].chunks_exact(2);
+        if !pairs.remainder().is_empty() {
+            return self.error(texts::wrong_count("config|set"));
+        }
+        let present = settings(self.context.shared);
+        let is_limit = |name: &[u8]| name.eq_ignore_ascii_case(b"maxmemory");
+        for pair in pairs.clone() {
+            let value_of = |name: &[u8]| {
+                let mut all = present.iter();
+                all.find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
+            };
+            let is_present =
+                value_of(pair[0]).is_some_and(|(_, value)| value.as_bytes() == pair[1]);
+            if !is_limit(pair[0]) && !is_present {
+                let mut text =
+                    b"ERR Unknown option or number of arguments for CONFIG SET - '".to_vec();
+                text.extend_from_slice(&pair[0][..pair[0].len().min(128)]);
+                text.push(b'\'');
+                return self.error(text);
+            }
+        }
+        for pair in pairs.filter(|pair| is_limit(pair[0])) {
+            let limit =
+                memory_bytes(pair[1]).ok_or_else(|| "argument must be a memory value".to_owned());
+            let set = limit.and_then(|bytes| {
+                let set = self.context.cache.set_memory_limit(bytes);
+                set.map_err(|error| error.to_string())
+            });
+            if let Err(reason) = set {
+                return self.error(format!(
+                    "ERR CONFIG SET failed (possibly related to argument 'maxmemory') - {reason}"
+                ));
+            }
+        }
+        self.ok();
+    }
+}
+
+/// A size with Redis' units: `1k` is 1,000 bytes, `1kb` 1,024.
+fn memory_bytes(text: &[u8]) -> Option<usize> {
+    let end = text
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let factor = match unit.to_ascii_lowercase().as_slice() {
+        b"" | b"b" => 1,
+        b"k" => 1_000,
+        b"kb" => 1 << 10,
+        b"m" => 1_000_000,
+        b"mb" => 1 << 20,
+        b"g" => 1_000_000_000,
+        b"gb" => 1 << 30,
+        _ => return None,
+    };
+    std::str::from_utf8(digits)
+        .ok()?
+        .parse::<usize>()
+        .ok()?
+        .checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_redis_units() {
+        for (text, bytes) in [
+            ("1048576", Some(1 << 20)),
+            ("1k", Some(1_000)),
+            ("2kb", Some(2_048)),
+            ("3MB", Some(3 << 20)),
+            ("1gb", Some(1 << 30)),
+            ("lots", None),
+            ("", None),
+            ("kb", None),
+        ] {
+            assert_eq!(memory_bytes(text.as_bytes()), bytes, "{text}");
+        }
+    }
+}

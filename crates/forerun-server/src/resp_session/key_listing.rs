@@ -1,0 +1,182 @@
+//! Lists of keys: `SCAN`, `KEYS`, `RANDOMKEY` and `DBSIZE`.
+//!
+//! ```text
+//!   KEYS   part of the index ─► part ─► …      one step each, so that other connections have their turns;
+//!          └─ matching keys ─────────► found   counts as memory of the connection, which has a limit
+//! ```
+
+use forerun_cache::{Item, ItemKind};
+
+use crate::resp::error_texts as texts;
+use crate::resp::glob;
+use crate::resp::integers::{parse_cursor, parse_i64};
+use crate::resp::reply;
+use crate::session::CommandContext;
+
+use super::call::{Call, Refusal};
+use super::read_answers::type_name;
+
+/// The size of a page of `SCAN` without `COUNT`.
+const COUNT: usize = 10;
+/// Keys of a step of `KEYS`.
+const STEP_KEYS: usize = 1024;
+/// The most parts of the index that one `SCAN` visits.
+const SCAN_PARTS: usize = 16;
+/// The longest pattern. The time of a comparison grows with its length times that of the key.
+const PATTERN_BYTES_MAX: usize = 1 << 10;
+
+/// `KEYS` between two steps.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pattern: Vec<u8>,
+    cursor: u64,
+    count: usize,
+    /// The keys as they are sent.
+    found: Vec<u8>,
+}
+
+impl Listing {
+    /// `KEYS pattern`. `None`: it was refused.
+    pub(super) fn new(call: &mut Call<'_, '_>) -> Option<Listing> {
+        if let Err(refusal) = may_list(call, call.argument(1)) {
+            call.error(refusal);
+            return None;
+        }
+        Some(Listing {
+            pattern: call.argument(1).to_vec(),
+            cursor: 0,
+            count: 0,
+            found: Vec::new(),
+        })
+    }
+
+    /// Visits one part of the keys. Returns whether it was the last one.
+    pub(super) fn step(&mut self, context: &CommandContext<'_>) -> bool {
+        let Listing {
+            pattern,
+            cursor,
+            count,
+            found,
+        } = self;
+        let guard = context.cache.pin();
+        *cursor = guard.scan_keys(*cursor, STEP_KEYS, |item| {
+            if glob::matches(pattern, item.key()) {
+                *count += 1;
+                reply::push_bulk(found, item.key());
+            }
+        });
+        *cursor == 0
+    }
+
+    /// Appends the reply.
+    pub(super) fn push(self, context: &mut CommandContext<'_>) {
+        let out = context.out.bytes_mut();
+        reply::push_array(out, self.count);
+        out.extend_from_slice(&self.found);
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.pattern.capacity() + self.found.capacity()
+    }
+}
+
+/// Whether clients may list keys.
+fn may_list(call: &Call<'_, '_>, pattern: &[u8]) -> Result<(), Refusal> {
+    match call.context.shared.settings.dump_enabled {
+        true if pattern.len() <= PATTERN_BYTES_MAX => Ok(()),
+        true => Err(texts::PATTERN_TOO_LONG),
+        false => Err(texts::DISABLED),
+    }
+}
+
+/// The options of `SCAN`.
+struct ScanOptions<'a> {
+    pattern: Option<&'a [u8]>,
+    count: usize,
+    /// A type, or `None` for one that does not exist.
+    kind: Option<Option<ItemKind>>,
+}
+
+impl<'a> ScanOptions<'a> {
+    fn parse(mut rest: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
+        let mut options = ScanOptions {
+            pattern: None,
+            count: COUNT,
+            kind: None,
+        };
+        while let [word, value, behind @ ..] = rest {
+            match word.to_ascii_lowercase().as_slice() {
+                b"match" => options.pattern = Some(value),
+                b"count" => {
+                    let count = parse_i64(value).ok_or(texts::NOT_INTEGER)?;
+                    let count = usize::try_from(count).ok().filter(|&count| count > 0);
+                    options.count = count.ok_or(texts::SYNTAX)?;
+                }
+                b"type" => {
+                    let kinds = [ItemKind::String, ItemKind::Hash];
+                    let is_named =
+                        |kind: &ItemKind| value.eq_ignore_ascii_case(type_name(*kind).as_bytes());
+                    options.kind = Some(kinds.into_iter().find(is_named));
+                }
+                _ => return Err(texts::SYNTAX),
+            }
+            rest = behind;
+        }
+        match rest {
+            [] => Ok(options),
+            _ => Err(texts::SYNTAX),
+        }
+    }
+
+    fn is_wanted(&self, item: &Item<'_>) -> bool {
+        self.kind.is_none_or(|kind| kind == Some(item.kind()))
+            && self
+                .pattern
+                .is_none_or(|pattern| glob::matches(pattern, item.key()))
+    }
+}
+
+impl Call<'_, '_> {
+    /// `SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]`.
+    pub(super) fn scan(&mut self) -> Result<(), Refusal> {
+        let cursor = parse_cursor(self.argument(1)).ok_or(texts::INVALID_CURSOR)?;
+        let options = ScanOptions::parse(self.arguments.get(2..).unwrap_or_default())?;
+        may_list(self, options.pattern.unwrap_or_default())?;
+        let (mut keys, mut visited, mut found) = (0, 0, Vec::new());
+        let mut next = cursor;
+        // A page of the cache is at most a part of the index, and many parts may be empty.
+        for _ in 0..SCAN_PARTS {
+            let left = options.count.saturating_sub(visited);
+            next = self.context.cache.pin().scan_keys(next, left, |item| {
+                visited += 1;
+                if options.is_wanted(&item) {
+                    keys += 1;
+                    reply::push_bulk(&mut found, item.key());
+                }
+            });
+            if next == 0 || visited >= options.count {
+                break;
+            }
+        }
+        self.array(2);
+        self.bulk(next.to_string().as_bytes());
+        self.array(keys);
+        self.context.push(&found);
+        Ok(())
+    }
+
+    /// `DBSIZE`.
+    pub(super) fn dbsize(&mut self) {
+        self.number(self.context.cache.stats().items as i64);
+    }
+
+    /// `RANDOMKEY`.
+    pub(super) fn random_key(&mut self) -> Result<(), Refusal> {
+        may_list(self, b"")?;
+        let guard = self.context.cache.pin();
+        let key = guard.random().map(|item| item.key());
+        let protocol = self.protocol;
+        protocol.push_bulk_or_nil(self.out(), key);
+        Ok(())
+    }
+}

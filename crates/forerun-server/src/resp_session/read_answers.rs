@@ -1,0 +1,346 @@
+//! Answers a batch of reads, in the order of its parts.
+//!
+//! ```text
+//!   spans    Key(Get)  Strings(2)  Field(Hget) …
+//!   keys     [a, b, c │ d]            a chunk is looked up just before its first answer
+//!   output   $1 … *2 $1 … $1 …        stops when the output is full, between two keys
+//! ```
+
+use std::mem;
+
+use forerun_cache::{Item, ItemKind};
+
+use crate::resp::command_spec::Command;
+use crate::resp::error_texts as texts;
+use crate::resp::hash_value::Hash;
+use crate::resp::read_spans::{Answer, RespScratch, Span};
+use crate::resp::reply::{self, RespVersion};
+use crate::session::{ChunkSize, CommandContext, Lookups, recycle};
+
+use super::call::{hash_of, push_error, string_of};
+use super::read_batch::Batch;
+
+/// Where answers stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stop {
+    /// Where the first request without a complete answer begins.
+    pub(super) start: usize,
+    /// How many of its keys are answered.
+    pub(super) answered: usize,
+}
+
+/// When to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// The output is full.
+    Full,
+    /// Its buffer has this many bytes. In a transaction, answers cannot wait for the reader.
+    Bytes(usize),
+}
+
+/// Answers a batch. Returns where it stopped, if it did not answer everything: the output is full,
+/// or the rest of a long request is a part of the next batch.
+pub(super) fn answer(
+    batch: &Batch<'_>,
+    protocol: RespVersion,
+    until: Until,
+    chunk: &mut ChunkSize,
+    context: &mut CommandContext<'_>,
+    scratch: &mut RespScratch,
+) -> Option<Stop> {
+    let guard = context.cache.pin();
+    let items = recycle(mem::take(&mut scratch.items));
+    let mut lookups = Lookups::new(&guard, &batch.keys, items, chunk.keys());
+    let mut fields = &batch.fields[..];
+    let (mut hits, mut stop) = (0, None);
+    let is_over = |context: &CommandContext<'_>| match until {
+        Until::Full => context.out.is_full(),
+        Until::Bytes(bytes_max) => context.out.memory_bytes() > bytes_max,
+    };
+    'spans: for span in &batch.spans {
+        let stop_at = |answered| {
+            Some(Stop {
+                start: span.start,
+                answered,
+            })
+        };
+        let mut look_up = |context: &mut CommandContext<'_>| {
+            let (key, item) = lookups.next();
+            context.count_prefix(key, item.is_some());
+            context.log_fetch(key, item.as_ref());
+            hits += u64::from(item.is_some());
+            item
+        };
+        let is_continued = matches!(span.answer, Answer::Strings { answered: 1.., .. });
+        if !is_continued && is_over(context) {
+            stop = stop_at(0);
+            break;
+        }
+        match span.answer {
+            Answer::Pong => context.push(reply::PONG),
+            Answer::Echo => {
+                let text = next_of(&mut fields);
+                reply::push_bulk(context.out.bytes_mut(), text);
+            }
+            Answer::Key(command) => {
+                let item = look_up(context);
+                push_key(command, item, protocol, context);
+            }
+            Answer::Field(command) => {
+                let item = look_up(context);
+                let field = next_of(&mut fields);
+                push_field(command, item, field, protocol, context);
+            }
+            Answer::Fields(count) => {
+                let item = look_up(context);
+                let (here, rest) = fields.split_at(count);
+                fields = rest;
+                push_fields(item, here, protocol, context);
+            }
+            Answer::Range { start, end } => {
+                let item = look_up(context);
+                push_range(item, start, end, context);
+            }
+            Answer::Count(count) => {
+                let found = (0..count).filter(|_| look_up(context).is_some()).count();
+                reply::push_integer(context.out.bytes_mut(), found as i64);
+            }
+            Answer::Strings {
+                total,
+                answered,
+                count,
+            } => {
+                if answered == 0 {
+                    reply::push_array(context.out.bytes_mut(), total);
+                }
+                for at in answered..answered + count {
+                    // A request makes progress each time, at least by one key.
+                    if at > answered && is_over(context) {
+                        stop = stop_at(at);
+                        break 'spans;
+                    }
+                    match look_up(context) {
+                        Some(item) if item.kind() == ItemKind::String => {
+                            push_string(&item, context)
+                        }
+                        _ => protocol.push_nil(context.out.bytes_mut()),
+                    }
+                }
+                if answered + count < total {
+                    stop = stop_at(answered + count);
+                    break;
+                }
+            }
+        }
+    }
+    let (asked, wasted) = (lookups.asked(), lookups.unused());
+    let items = lookups.into_items();
+    chunk.adapt(items.len(), wasted);
+    scratch.items = recycle(items);
+    if asked > 0 {
+        let counters = context.counters;
+        counters.batches.add(1);
+        counters.cmd_get.add(asked);
+        counters.get_hits.add(hits);
+        counters.get_misses.add(asked - hits);
+    }
+    stop
+}
+
+/// Counts the requests of a batch that have a complete answer.
+pub(super) fn count_requests(batch: &Batch<'_>, stop: Option<Stop>, context: &CommandContext<'_>) {
+    let is_answered = |span: &&Span| stop.is_none_or(|stop| span.start < stop.start);
+    let answered = batch.spans.iter().filter(is_answered).count();
+    context.counters.cmd_resp.add(answered as u64);
+}
+
+/// Takes the next field. There is one for each part that needs it.
+fn next_of<'a>(fields: &mut &[&'a [u8]]) -> &'a [u8] {
+    let (first, rest) = fields
+        .split_first()
+        .map_or((&[][..], &[][..]), |(first, rest)| (*first, rest));
+    *fields = rest;
+    first
+}
+
+/// Appends a value. A large one is shared with the cache.
+#[inline]
+fn push_string(item: &Item<'_>, context: &mut CommandContext<'_>) {
+    reply::push_header(context.out.bytes_mut(), b'$', item.value().len());
+    context.push_value(item);
+}
+
+fn push_key(
+    command: Command,
+    item: Option<Item<'_>>,
+    protocol: RespVersion,
+    context: &mut CommandContext<'_>,
+) {
+    match command {
+        Command::Get => match item {
+            None => protocol.push_nil(context.out.bytes_mut()),
+            Some(item) if item.kind() == ItemKind::String => push_string(&item, context),
+            Some(_) => push_error(context, texts::WRONG_TYPE.as_bytes()),
+        },
+        Command::Type => {
+            let name = item.map_or("none", |item| type_name(item.kind()));
+            reply::push_simple(context.out.bytes_mut(), name);
+        }
+        Command::Strlen => match string_of(item.as_ref()) {
+            Ok(value) => {
+                let len = value.map_or(0, <[u8]>::len);
+                reply::push_integer(context.out.bytes_mut(), len as i64);
+            }
+            Err(refusal) => push_error(context, refusal.as_bytes()),
+        },
+        Command::Ttl | Command::Pttl | Command::Expiretime | Command::Pexpiretime => {
+            let number = time_of(command, item, context);
+            reply::push_integer(context.out.bytes_mut(), number);
+        }
+        _ => match hash_of(item.as_ref()) {
+            Ok(bytes) => push_hash(command, bytes, protocol, context.out.bytes_mut()),
+            Err(refusal) => push_error(context, refusal.as_bytes()),
+        },
+    }
+}
+
+/// The name of a type.
+pub(super) fn type_name(kind: ItemKind) -> &'static str {
+    match kind {
+        ItemKind::Hash => "hash",
+        _ => "string",
+    }
+}
+
+/// The time that an item has left, or when it expires, as a command of these reports it.
+fn time_of(command: Command, item: Option<Item<'_>>, context: &CommandContext<'_>) -> i64 {
+    let Some(item) = item else { return -2 };
+    let Some(expires_ms) = item.expiry_ms() else {
+        return -1;
+    };
+    let left_ms = || expires_ms.saturating_sub(context.cache.now_ms()) as i64;
+    let unix_ms = || context.shared.unix_ms_of(expires_ms);
+    // Halves are rounded up, so a key that still exists may have 0 seconds left.
+    match command {
+        Command::Ttl => (left_ms() + 500) / 1000,
+        Command::Pttl => left_ms(),
+        Command::Expiretime => (unix_ms() + 500) / 1000,
+        _ => unix_ms(),
+    }
+}
+
+fn push_hash(command: Command, bytes: Option<&[u8]>, protocol: RespVersion, out: &mut Vec<u8>) {
+    let hash = Hash::new(bytes.unwrap_or_default());
+    match command {
+        Command::Hlen => reply::push_integer(out, hash.len() as i64),
+        Command::Hgetall => {
+            protocol.push_map(out, hash.len());
+            for (field, value) in hash.iter() {
+                reply::push_bulk(out, field);
+                reply::push_bulk(out, value);
+            }
+        }
+        _ => {
+            reply::push_array(out, hash.len());
+            for (field, value) in hash.iter() {
+                reply::push_bulk(
+                    out,
+                    if command == Command::Hkeys {
+                        field
+                    } else {
+                        value
+                    },
+                );
+            }
+        }
+    }
+}
+
+fn push_field(
+    command: Command,
+    item: Option<Item<'_>>,
+    field: &[u8],
+    protocol: RespVersion,
+    context: &mut CommandContext<'_>,
+) {
+    let value = match hash_of(item.as_ref()) {
+        Ok(bytes) => Hash::new(bytes.unwrap_or_default()).get(field),
+        Err(refusal) => return push_error(context, refusal.as_bytes()),
+    };
+    let out = context.out.bytes_mut();
+    match command {
+        Command::Hget => protocol.push_bulk_or_nil(out, value),
+        Command::Hexists => reply::push_integer(out, value.is_some().into()),
+        _ => reply::push_integer(out, value.map_or(0, <[u8]>::len) as i64),
+    }
+}
+
+fn push_fields(
+    item: Option<Item<'_>>,
+    fields: &[&[u8]],
+    protocol: RespVersion,
+    context: &mut CommandContext<'_>,
+) {
+    let bytes = match hash_of(item.as_ref()) {
+        Ok(bytes) => bytes.unwrap_or_default(),
+        Err(refusal) => return push_error(context, refusal.as_bytes()),
+    };
+    let out = context.out.bytes_mut();
+    reply::push_array(out, fields.len());
+    Hash::new(bytes).get_all(fields, |value| protocol.push_bulk_or_nil(out, value));
+}
+
+fn push_range(item: Option<Item<'_>>, start: i64, end: i64, context: &mut CommandContext<'_>) {
+    match string_of(item.as_ref()) {
+        Ok(value) => {
+            let part = range_of(value.unwrap_or_default(), start, end);
+            reply::push_bulk(context.out.bytes_mut(), part);
+        }
+        Err(refusal) => push_error(context, refusal.as_bytes()),
+    }
+}
+
+/// The bytes from `start` to `end`, both included. Negative positions count from the end.
+fn range_of(value: &[u8], start: i64, end: i64) -> &[u8] {
+    let len = value.len() as i64;
+    if start < 0 && end < 0 && start > end {
+        return &[];
+    }
+    let from_end = |at: i64| {
+        if at < 0 {
+            at.saturating_add(len).max(0)
+        } else {
+            at
+        }
+    };
+    let (start, end) = (from_end(start), from_end(end).min(len - 1));
+    if start > end || len == 0 {
+        return &[];
+    }
+    &value[start as usize..=end as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_what_redis_returns() {
+        for (start, end, expected) in [
+            (0, 3, "This"),
+            (-3, -1, "ing"),
+            (0, -1, "This is a string"),
+            (10, 100, "string"),
+            (5, 3, ""),
+            (-1, -3, ""),
+            (100, 200, ""),
+            (-100, 0, "T"),
+            (0, -100, "T"),
+            (i64::MIN, i64::MAX, "This is a string"),
+        ] {
+            let part = range_of(b"This is a string", start, end);
+            assert_eq!(String::from_utf8_lossy(part), expected, "{start} {end}");
+        }
+        assert_eq!(range_of(b"", 0, -1), b"");
+    }
+}

@@ -1,0 +1,244 @@
+//! One request that is not answered as a part of a batch: whether it may run, how, and when.
+//!
+//! ```text
+//!   name ─► count of arguments ─► login ─► queue, within MULTI ─► alone, or with others ─► reply, or none
+//! ```
+
+use std::mem;
+
+use crate::output::Output;
+use crate::resp::arguments::{Arguments, LargeArgument};
+use crate::resp::command_list::SUBCOMMANDS;
+use crate::resp::command_spec::{Command, Flags, Spec};
+use crate::resp::command_table::find;
+use crate::resp::error_texts as texts;
+use crate::resp::parse::{Parsed, parse};
+use crate::resp::read_spans::RespScratch;
+use crate::resp::reply::{self, RespVersion};
+use crate::session::{CommandContext, Context};
+
+use super::call::{Call, push_error, subcommand};
+use super::key_listing::Listing;
+use super::read_answers::{Until, answer};
+use super::read_batch::{Batch, Next};
+use super::{Replies, RespSession, State, Step, script_commands, set_command};
+
+/// A reply that is hidden ends here.
+const HIDDEN_BYTES_MAX: usize = 1 << 20;
+
+impl RespSession {
+    /// Reads the request at `at`, behind what means nothing. Returns where it begins.
+    pub(super) fn next_request<'a>(
+        &self,
+        bytes: &'a [u8],
+        mut at: usize,
+        arguments: &mut Vec<&'a [u8]>,
+    ) -> (usize, Next) {
+        loop {
+            let next = match parse(&bytes[at..], self.limits(), arguments) {
+                Ok(Parsed::Nothing(len)) => {
+                    at += len;
+                    continue;
+                }
+                Ok(Parsed::Request(len)) => Next::Request(len),
+                Ok(Parsed::Inline(len)) => Next::Inline(len),
+                Ok(Parsed::Incomplete) => Next::Incomplete,
+                Err(error) => Next::Error(error),
+            };
+            return (at, next);
+        }
+    }
+
+    /// Executes a request, or queues it.
+    pub(super) fn request(
+        &mut self,
+        arguments: &[&[u8]],
+        large: Option<LargeArgument>,
+        worker: &Context,
+        context: &mut CommandContext<'_>,
+        scratch: &mut RespScratch,
+    ) -> Step {
+        context.counters.cmd_resp.add(1);
+        self.login.meet(self.protocol, context);
+        let hidden = self.begin_request(context);
+        let step = self.checked_request(arguments, large, worker, context, scratch);
+        self.end_request(hidden, context);
+        step
+    }
+
+    /// Begins a request. If its reply must be hidden, returns the output in which the earlier ones
+    /// are.
+    pub(super) fn begin_request(&mut self, context: &mut CommandContext<'_>) -> Option<Output> {
+        if self.replies == Replies::Skip {
+            self.replies = Replies::Skipping;
+        }
+        (self.replies != Replies::On).then(|| mem::take(context.out))
+    }
+
+    /// Ends a request.
+    pub(super) fn end_request(&mut self, hidden: Option<Output>, context: &mut CommandContext<'_>) {
+        if let Some(earlier) = hidden {
+            let mut replies = mem::replace(context.out, earlier);
+            // The command has switched them on.
+            if self.replies == Replies::On {
+                context.push(replies.bytes_mut());
+            }
+        }
+        if self.replies == Replies::Skipping && !matches!(self.state, State::Keys(_)) {
+            self.replies = Replies::On;
+        }
+    }
+
+    fn checked_request(
+        &mut self,
+        arguments: &[&[u8]],
+        large: Option<LargeArgument>,
+        worker: &Context,
+        context: &mut CommandContext<'_>,
+        scratch: &mut RespScratch,
+    ) -> Step {
+        let spec = find(arguments.first().copied().unwrap_or_default());
+        let refusal = match spec {
+            None => Some(texts::unknown_command(arguments)),
+            Some(spec) if !spec.takes(arguments.len()) => Some(texts::wrong_count(spec.name)),
+            Some(spec) if !self.login.is_open() && !spec.flags.has(Flags::NO_AUTH) => {
+                Some(texts::NO_AUTH.as_bytes().to_vec())
+            }
+            // One that is queued is checked as far as possible.
+            Some(spec) if self.transaction.is_some() && has_subcommands(spec, arguments) => {
+                subcommand(spec, arguments).err()
+            }
+            Some(_) => None,
+        };
+        let (Some(spec), None) = (spec, &refusal) else {
+            if let Some(transaction) = &mut self.transaction {
+                transaction.spoil();
+            }
+            push_error(context, &refusal.unwrap_or_default());
+            return Step::On;
+        };
+        if let Some(transaction) = &mut self.transaction
+            && !spec.flags.has(Flags::NO_MULTI)
+        {
+            let mut copy = Arguments::copy_of(arguments);
+            copy.large = large;
+            transaction.queue(copy);
+            context.push(reply::QUEUED);
+            return Step::On;
+        }
+        let call = Call {
+            context,
+            protocol: self.protocol,
+            spec,
+            arguments,
+            large,
+        };
+        // A thread that waits for its turn must hold no guard of the cache.
+        let _turn = match runs_alone(&call) {
+            true => worker.alone(),
+            false => worker.turn(),
+        };
+        self.execute(call, scratch)
+    }
+
+    /// Executes a command that changes the session, or any other.
+    fn execute(&mut self, mut call: Call<'_, '_>, scratch: &mut RespScratch) -> Step {
+        if call.refuse_large() || self.lone_lookup(&mut call, scratch) {
+            return Step::On;
+        }
+        match call.spec.command {
+            Command::Quit => {
+                call.ok();
+                return Step::End;
+            }
+            Command::Reset => {
+                self.transaction = None;
+                self.watched.clear();
+                self.protocol = RespVersion::Resp2;
+                self.replies = Replies::On;
+                self.login.reset();
+                call.context.push(reply::RESET);
+            }
+            Command::Auth => self.login.auth(&mut call),
+            Command::Hello => {
+                if let Some(protocol) = self.login.hello(&mut call) {
+                    self.protocol = protocol;
+                }
+            }
+            Command::Client => self.client_command(&mut call),
+            Command::Acl => self.login.acl(&mut call),
+            Command::Multi
+            | Command::Exec
+            | Command::Discard
+            | Command::Watch
+            | Command::Unwatch => return self.transaction_command(call, scratch),
+            Command::Keys => match Listing::new(&mut call) {
+                Some(listing) => self.state = State::Keys(Box::new(listing)),
+                None => return Step::On,
+            },
+            _ => call.dispatch(),
+        }
+        Step::On
+    }
+
+    /// Executes a lookup whose reply is hidden, or which is inline or long.
+    fn lone_lookup(&mut self, call: &mut Call<'_, '_>, scratch: &mut RespScratch) -> bool {
+        let mut batch = Batch::of_whole_requests(scratch);
+        let is_lookup = batch.push(call.spec, call.arguments, 0, 0);
+        if is_lookup {
+            let bytes_max = match self.replies {
+                Replies::On => usize::MAX,
+                _ => HIDDEN_BYTES_MAX,
+            };
+            let (until, protocol) = (Until::Bytes(bytes_max), call.protocol);
+            answer(
+                &batch,
+                protocol,
+                until,
+                &mut self.chunk,
+                call.context,
+                scratch,
+            );
+        }
+        batch.recycle(scratch);
+        is_lookup
+    }
+
+    /// The session's part of a command within a transaction.
+    pub(super) fn execute_queued(&mut self, mut call: Call<'_, '_>) {
+        if call.refuse_large() {
+            return;
+        }
+        match call.spec.command {
+            Command::Auth => self.login.auth(&mut call),
+            Command::Hello => {
+                if let Some(protocol) = self.login.hello(&mut call) {
+                    self.protocol = protocol;
+                }
+            }
+            Command::Client => self.client_command(&mut call),
+            Command::Acl => self.login.acl(&mut call),
+            Command::Unwatch => call.ok(),
+            Command::Keys => {
+                if let Some(mut listing) = Listing::new(&mut call) {
+                    while !listing.step(call.context) {}
+                    listing.push(call.context);
+                }
+            }
+            _ => call.dispatch(),
+        }
+    }
+}
+
+/// Whether a command has subcommands, and is not one that may be without.
+fn has_subcommands(spec: &Spec, arguments: &[&[u8]]) -> bool {
+    arguments.len() > 1 && SUBCOMMANDS.iter().any(|one| one.of == spec.command)
+}
+
+/// Whether no other worker may execute a command meanwhile.
+fn runs_alone(call: &Call<'_, '_>) -> bool {
+    let spec: &Spec = call.spec;
+    spec.flags.has(Flags::ALONE)
+        || script_commands::runs_alone(call)
+        || set_command::runs_alone(call)
+}

@@ -1,0 +1,273 @@
+//! `MULTI`, `EXEC`, `DISCARD`, `WATCH` and `UNWATCH`.
+//!
+//! ```text
+//!   WATCH a      a ─► CAS number and time, or missing
+//!   MULTI        queue
+//!   SET a 1      queue: SET a 1                       +QUEUED
+//!   EXEC         alone: a as it was? ─┬─ yes: each command of the queue
+//!                                     └─ no: nothing
+//! ```
+//!
+//! `EXEC` runs while no other worker executes a command, of either protocol, so nobody sees a part
+//! of a transaction. An item changes its CAS number with its value, so a comparison tells whether
+//! it was changed, and a missing one was deleted, has expired or was evicted.
+
+use std::collections::HashMap;
+
+use forerun_cache::Cache;
+
+use crate::resp::arguments::Arguments;
+use crate::resp::command_spec::Command;
+use crate::resp::command_table::find;
+use crate::resp::error_texts as texts;
+use crate::resp::read_spans::RespScratch;
+use crate::session::{CommandContext, recycle};
+
+use super::call::{Call, push_error};
+use super::read_answers::{Until, answer};
+use super::read_batch::Batch;
+use super::{RespSession, Step};
+
+/// The answers of a transaction are composed in one piece. A client that asks for more than this,
+/// without the large values that are shared with the cache, is disconnected.
+const EXEC_BYTES_MAX: usize = 64 << 20;
+
+/// The commands of a transaction before its `EXEC`.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    queue: Vec<Arguments>,
+    bytes: usize,
+    /// Whether a command was refused, so that none will be executed.
+    is_spoilt: bool,
+}
+
+impl Transaction {
+    pub(super) fn queue(&mut self, arguments: Arguments) {
+        self.bytes += arguments.memory_bytes();
+        self.queue.push(arguments);
+    }
+
+    pub(super) fn spoil(&mut self) {
+        self.is_spoilt = true;
+        self.queue = Vec::new();
+        self.bytes = 0;
+    }
+
+    /// Whether values in the cache's memory wait for the end of the transaction.
+    pub(super) fn has_values(&self) -> bool {
+        self.queue.iter().any(|arguments| arguments.large.is_some())
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes + self.queue.capacity() * size_of::<Arguments>()
+    }
+}
+
+/// The state of a key when it was watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    cas: u64,
+    expires_ms: Option<u64>,
+}
+
+/// The keys that must not change before the next `EXEC`.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    keys: HashMap<Box<[u8]>, Option<Version>>,
+    bytes: usize,
+}
+
+impl Watched {
+    fn add(&mut self, cache: &Cache, key: &[u8]) {
+        if !self.keys.contains_key(key) {
+            self.bytes += key.len() + size_of::<(Box<[u8]>, Option<Version>)>();
+            self.keys.insert(key.into(), version(cache, key));
+        }
+    }
+
+    fn has_changed(&self, cache: &Cache) -> bool {
+        self.keys
+            .iter()
+            .any(|(key, watched)| version(cache, key) != *watched)
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Watched::default();
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn version(cache: &Cache, key: &[u8]) -> Option<Version> {
+    let guard = cache.pin();
+    guard.peek(key).map(|item| Version {
+        cas: item.cas(),
+        expires_ms: item.expiry_ms(),
+    })
+}
+
+impl RespSession {
+    pub(super) fn transaction_command(
+        &mut self,
+        mut call: Call<'_, '_>,
+        scratch: &mut RespScratch,
+    ) -> Step {
+        match (call.spec.command, self.transaction.take()) {
+            (Command::Multi, None) => {
+                self.transaction = Some(Box::default());
+                call.ok();
+            }
+            (Command::Multi, Some(transaction)) => {
+                self.transaction = Some(transaction);
+                call.error(texts::MULTI_NESTED);
+            }
+            (Command::Watch, Some(transaction)) => {
+                self.transaction = Some(transaction);
+                call.error(texts::WATCH_IN_MULTI);
+            }
+            (Command::Watch, None) => {
+                for key in &call.arguments[1..] {
+                    self.watched.add(call.context.cache, key);
+                }
+                call.ok();
+            }
+            (Command::Discard, Some(_)) | (Command::Unwatch, _) => {
+                self.watched.clear();
+                call.ok();
+            }
+            (Command::Discard, None) => call.error(texts::DISCARD_WITHOUT_MULTI),
+            (_, None) => call.error(texts::EXEC_WITHOUT_MULTI),
+            (_, Some(transaction)) => {
+                let watched = std::mem::take(&mut self.watched);
+                if transaction.is_spoilt {
+                    call.error(texts::EXEC_ABORT);
+                } else if watched.has_changed(call.context.cache) {
+                    let protocol = call.protocol;
+                    protocol.push_nil_array(call.out());
+                } else {
+                    return self.run(transaction.queue, call, scratch);
+                }
+            }
+        }
+        Step::On
+    }
+
+    /// Executes the commands of a transaction. A run of lookups is one batch.
+    fn run(
+        &mut self,
+        queue: Vec<Arguments>,
+        mut call: Call<'_, '_>,
+        scratch: &mut RespScratch,
+    ) -> Step {
+        call.array(queue.len());
+        let context = call.context;
+        // Lookups that wait for the next command of another kind.
+        let mut from = 0;
+        let mut queue: Vec<Option<Arguments>> = queue.into_iter().map(Some).collect();
+        while from < queue.len() {
+            if context.out.memory_bytes() > EXEC_BYTES_MAX {
+                return Step::End;
+            }
+            let taken = self.run_lookups(&queue[from..], context, scratch);
+            match taken {
+                Some(0) => {}
+                Some(taken) => {
+                    from += taken;
+                    continue;
+                }
+                None => return Step::End,
+            }
+            let next = queue[from].take();
+            from += 1;
+            let Some(mut next) = next else { continue };
+            let large = next.large.take();
+            let mut arguments = recycle(std::mem::take(&mut scratch.arguments));
+            next.fill(&mut arguments);
+            match find(arguments.first().copied().unwrap_or_default()) {
+                Some(spec) => self.execute_queued(Call {
+                    context: &mut *context,
+                    protocol: self.protocol,
+                    spec,
+                    arguments: &arguments,
+                    large,
+                }),
+                None => push_error(context, &texts::unknown_command(&arguments)),
+            }
+            scratch.arguments = recycle(arguments);
+        }
+        Step::On
+    }
+
+    /// Answers the lookups at the front of the queue, and returns how many there were. `None`: the
+    /// answers are too large.
+    fn run_lookups(
+        &mut self,
+        queue: &[Option<Arguments>],
+        context: &mut CommandContext<'_>,
+        scratch: &mut RespScratch,
+    ) -> Option<usize> {
+        let mut batch = Batch::of_whole_requests(scratch);
+        let mut taken = 0;
+        let mut slices = Vec::new();
+        for arguments in queue.iter().flatten() {
+            if batch.is_full() || arguments.large.is_some() {
+                break;
+            }
+            arguments.fill(&mut slices);
+            let spec = slices.first().and_then(|name| find(name));
+            if !spec.is_some_and(|spec| batch.push(spec, &slices, 0, 0)) {
+                break;
+            }
+            taken += 1;
+        }
+        let stop = if taken == 0 {
+            None
+        } else {
+            let until = Until::Bytes(EXEC_BYTES_MAX);
+            answer(
+                &batch,
+                self.protocol,
+                until,
+                &mut self.chunk,
+                context,
+                scratch,
+            )
+        };
+        batch.recycle(scratch);
+        stop.is_none().then_some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forerun_cache::{CacheOptions, Clock, Expiry};
+
+    use super::*;
+
+    #[test]
+    fn a_watched_key_changes_by_a_write_a_time_or_its_end() {
+        let options = CacheOptions::default().clock(Clock::Manual);
+        let cache = Cache::new(options).expect("a cache");
+        let changes = |change: &dyn Fn()| {
+            let _ = cache.set("a", "1");
+            cache.delete("missing");
+            let mut watched = Watched::default();
+            watched.add(&cache, b"a");
+            watched.add(&cache, b"missing");
+            assert!(!watched.has_changed(&cache));
+            change();
+            watched.has_changed(&cache)
+        };
+        assert!(!changes(&|| _ = cache.get("a")));
+        assert!(!changes(&|| _ = cache.set("other", "2")));
+        assert!(changes(&|| _ = cache.set("a", "1")));
+        assert!(changes(
+            &|| _ = cache.touch("a", Expiry::At(cache.now() + 9))
+        ));
+        assert!(changes(&|| _ = cache.delete("a")));
+        assert!(changes(&|| _ = cache.set("missing", "2")));
+        assert!(changes(&|| cache.flush_all(cache.now())));
+    }
+}
