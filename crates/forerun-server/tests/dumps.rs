@@ -4,7 +4,7 @@ mod testing;
 
 use std::collections::BTreeSet;
 
-use forerun_cache::{CacheOptions, Store};
+use forerun_cache::{CacheOptions, ItemKind, Store, StoreResult};
 use forerun_server::{SessionState, Settings};
 use testing::{Client, Kept};
 
@@ -74,6 +74,31 @@ fn a_line_has_the_key_uri_encoded_and_times_in_unix_seconds() {
     );
     let other_class = client.send(b"lru_crawler metadump 2\r\n");
     assert_eq!(other_class, b"NOTSTARTED no items to crawl\r\n");
+}
+
+/// Another protocol may store such keys and hashes.
+#[test]
+fn keys_that_memcached_cannot_have_are_not_listed_and_hashes_say_so() {
+    let mut client = Client::new();
+    for (key, kind) in [
+        (vec![], ItemKind::String),
+        (vec![b'k'; 250], ItemKind::Hash),
+        (vec![b'l'; 251], ItemKind::String),
+    ] {
+        let stored = client.cache.store(Store {
+            kind,
+            ..Store::set(&key, b"v")
+        });
+        assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
+    }
+    let listed = client.send(b"lru_crawler metadump all\r\n");
+    let listed = String::from_utf8(listed).unwrap();
+    assert!(listed.starts_with("key=kkk") && listed.contains(" cls=1 kind=hash size="));
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    let keys = client.send(b"lru_crawler mgdump all\r\nstats cachedump 1 0\r\n");
+    let keys = String::from_utf8(keys).unwrap();
+    let lines: Vec<&str> = keys.lines().map(|line| &line[..2]).collect();
+    assert_eq!(lines, ["mg", "EN", "IT", "EN"], "{keys}");
 }
 
 #[test]

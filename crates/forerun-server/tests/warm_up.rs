@@ -9,7 +9,7 @@ mod warm_up_model;
 #[path = "testing/warm_up_race.rs"]
 mod warm_up_race;
 
-use forerun_cache::{CacheOptions, Store};
+use forerun_cache::{CacheOptions, ItemKind, Store};
 use forerun_server::Settings;
 use proptest::prelude::*;
 use testing::{Client, Kept};
@@ -102,6 +102,24 @@ fn a_copy_has_flags_expiry_and_version() {
             "{line}: {stats}"
         );
     }
+}
+
+#[test]
+fn a_copy_of_a_hash_is_a_hash() {
+    let (mut client, token) = warming();
+    for (key, sent, flag, kind) in [
+        ("plain", "plain", "h", ItemKind::Hash),
+        ("\0\x01\x02", "AAEC", "bh", ItemKind::Hash),
+        ("text", "text", "", ItemKind::String),
+    ] {
+        let fill = format!("warm_fill {token} {sent} 0 0 3 1 {flag}\r\nx\r\n");
+        expect(&mut client, &fill, "FILLED\r\n");
+        let guard = client.cache.pin();
+        assert_eq!(guard.peek(key).expect("the copy").kind(), kind, "{key}");
+    }
+    let fill = format!("warm_fill {token} other 0 0 3 1 hb\r\nx\r\n");
+    let refused = "CLIENT_ERROR bad command line format\r\n";
+    expect(&mut client, &fill, refused);
 }
 
 #[test]

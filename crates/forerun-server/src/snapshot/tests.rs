@@ -107,7 +107,7 @@ fn a_scheduled_flush_happens_at_its_time_or_at_the_load_if_it_was_due_before() {
     set(&before, b"v");
     before.flush_all(60);
     let bytes = written(&before);
-    for (later_s, is_there) in [(0, true), (9, true), (10, false), (1000, false)] {
+    for (later_s, is_there) in [(0_u64, true), (9, true), (10, false), (1000, false)] {
         let after = cache();
         after.advance(7);
         read_from(&after, bytes.as_slice(), NOW_UNIX_MS + 1000 * later_s).expect("a valid file");
