@@ -1,9 +1,8 @@
-//! What the test sends: words, commands, and the steps of a history.
+//! Commands of the text protocol.
 //!
 //! ```text
-//!   Step     connection 2, one pipeline, cut into packets
-//!     Command   words joined by spaces, a line end, and a data block if there is one
-//!       Word      text, or a value known only when it is sent: a version, a time of day
+//!   Command   words joined by spaces, a line end, and a data block if there is one
+//!     Word      text, or a value known only when it is sent: a version, a time of day
 //! ```
 
 use std::fmt::Write;
@@ -107,46 +106,6 @@ impl Command {
         text.push_str(&shorten(&self.line_end));
         text.push_str(&shorten(self.block.as_deref().unwrap_or_default()));
         text
-    }
-}
-
-/// How the two answers to a step are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CompareMode {
-    /// They are equal.
-    Whole,
-    /// Memcached sends further errors where this server's answer ends, because it reads the data
-    /// block of a refused line as commands.
-    BlockMayBeRead,
-    /// Lines may be in any order.
-    Unordered,
-}
-
-/// One pipeline on one connection, which is answered before the next is sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    pub connection: usize,
-    pub commands: Vec<Command>,
-    /// Where the bytes are split into packets, in thousandths of their number.
-    pub cuts: Vec<u16>,
-    /// Empty lines after the commands, for a data block that announces more bytes than it has.
-    pub padding: usize,
-    /// How long to wait before it is sent, so that items expire.
-    pub wait_s: u64,
-    pub compare: CompareMode,
-}
-
-impl Step {
-    /// Commands in one packet, whose answers are equal.
-    pub(super) fn new(connection: usize, commands: Vec<Command>) -> Self {
-        Self {
-            connection,
-            commands,
-            cuts: Vec::new(),
-            padding: 0,
-            wait_s: 0,
-            compare: CompareMode::Whole,
-        }
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-use super::command::{CompareMode, Step};
 use super::compare_answers::{Agreement, Versions, compare};
+use super::compare_packets;
 use super::counters::{CounterCommands, key_of_counter};
 use super::peer::{Connection, End, Memcached, Peer, Reply};
+use super::step::{CompareMode, Step};
 
 /// Counts of the comparisons.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,27 +60,21 @@ fn play_in(
         let pair = match &mut pairs[step.connection] {
             Some(pair) => pair,
             none => none.insert(ConnectionPair {
-                ours: ours.connect()?,
-                theirs: theirs.connect()?,
+                ours: ours.connect(step.is_binary())?,
+                theirs: theirs.connect(step.is_binary())?,
             }),
         };
         std::thread::sleep(Duration::from_secs(step.wait_s));
         let now_s = now_s()?;
-        let bytes_of = |mine: fn((u64, u64)) -> u64| {
-            let mut bytes = Vec::new();
-            for command in &step.commands {
-                command.render(&mut bytes, now_s, |back| mine(versions.back(back)));
-            }
-            bytes.extend(b"\r\n".repeat(step.padding));
-            bytes
-        };
+        let bytes_of =
+            |mine: fn((u64, u64)) -> u64| step.render(now_s, |back| mine(versions.back(back)));
         let (to_us, to_them) = (bytes_of(|pair| pair.0), bytes_of(|pair| pair.1));
         let cuts = |len: usize| -> Vec<usize> {
             let offset = |cut: &u16| len * usize::from(*cut) / 1000;
             step.cuts.iter().map(offset).collect()
         };
         let ask = |connection: &mut Connection, bytes: &[u8]| match step.compare {
-            CompareMode::Unordered => connection.ask_list(bytes),
+            CompareMode::Unordered if !step.is_binary() => connection.ask_list(bytes),
             _ => connection.ask(bytes, &cuts(bytes.len())),
         };
         let before = match &step.commands[..] {
@@ -91,14 +86,14 @@ fn play_in(
         let outcome = compare_replies(
             &our_reply,
             &their_reply,
-            step.compare,
+            step,
             &CounterCommands::new(&step.commands, before),
             memcached,
             &mut versions,
         );
         match outcome {
             Ok(agreed) => {
-                played.commands += step.commands.len() as u64;
+                played.commands += (step.commands.len() + step.packets.len()) as u64;
                 played.answers += agreed.answers;
                 if agreed.ends_history {
                     played.ended += 1;
@@ -125,14 +120,20 @@ fn play_in(
 fn compare_replies(
     ours: &Reply,
     theirs: &Reply,
-    how: CompareMode,
+    step: &Step,
     counts: &CounterCommands<'_>,
     memcached: &Memcached,
     versions: &mut Versions,
 ) -> Result<Agreement, String> {
     let (ours_bytes, theirs_bytes) = (&ours.bytes, &theirs.bytes);
     let memcached = memcached.version;
-    let agreed = compare(ours_bytes, theirs_bytes, how, counts, memcached, versions)?;
+    let how = step.compare;
+    let agreed = if step.is_binary() {
+        let packets = &step.packets;
+        compare_packets::compare(ours_bytes, theirs_bytes, how, packets, memcached, versions)?
+    } else {
+        compare(ours_bytes, theirs_bytes, how, counts, memcached, versions)?
+    };
     if ours.end == theirs.end {
         Ok(agreed)
     } else {

@@ -3,10 +3,12 @@
 //!
 //! ```text
 //!   generate/              a seed's history: steps of commands
-//!   command.rs             words, commands, steps
+//!   command.rs, packet.rs  commands of the text protocol, requests of the binary protocol
+//!   step.rs                steps of either
 //!   peer.rs                the two servers and connections to them
 //!   history.rs             plays a history to both
-//!   compare_answers.rs     compares two answers
+//!   compare_answers.rs     compares two answers of the text protocol, and
+//!   compare_packets.rs     two of the binary protocol
 //!   known_differences.rs   the intended differences
 //!   counters.rs            the commands that change numbers
 //!   shrink.rs              shortens a failing history
@@ -15,13 +17,16 @@
 
 mod command;
 mod compare_answers;
+mod compare_packets;
 mod counters;
 mod generate;
 mod history;
 mod history_file;
 mod known_differences;
+mod packet;
 mod peer;
 mod shrink;
+mod step;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,10 +34,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use command::{Step, shorten};
+use command::shorten;
 use history::{Failure, PlayCounts, describe, play};
 use known_differences::{Affected, DIFFERENCES, EARLIER, LATER, Treatment};
 use peer::Memcached;
+use step::Step;
 
 /// Compare this server with memcached: send random commands to both and compare the answers byte by
 /// byte.
@@ -201,6 +207,9 @@ fn report(
         println!("  connection {}{cuts}:", step.connection);
         for command in &step.commands {
             println!("    {}", command.describe());
+        }
+        for packet in &step.packets {
+            println!("    {}", packet.describe());
         }
     }
     for (name, reply) in [("forerun", &failure.ours), ("memcached", &failure.theirs)] {

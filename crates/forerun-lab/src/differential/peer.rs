@@ -31,6 +31,9 @@ const SENT_BLINDLY_BYTES: usize = 16 << 10;
 /// The bytes that end a request.
 const FENCE: &[u8] = b"mn\r\nversion\r\n";
 
+/// The bytes that end requests of the binary protocol: a `noop` whose opaque no other request has.
+const BINARY_FENCE: &[u8; 24] = b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\xfe\xed\xfe\xed\0\0\0\0\0\0\0\0";
+
 /// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
@@ -146,8 +149,8 @@ impl Peer {
         number(guard.peek(key)?.value())
     }
 
-    /// A connection to it.
-    pub(super) fn connect(&self) -> Result<Connection> {
+    /// A connection to it, which will speak the binary or the text protocol.
+    pub(super) fn connect(&self, is_binary: bool) -> Result<Connection> {
         let deadline = Instant::now() + Duration::from_secs(20);
         let stream = loop {
             match UnixStream::connect(&self.socket) {
@@ -160,9 +163,17 @@ impl Peer {
         };
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
+        let (fence, fence_answer) = if is_binary {
+            let mut answer = BINARY_FENCE.to_vec();
+            answer[0] = 0x81;
+            (&BINARY_FENCE[..], answer)
+        } else {
+            (FENCE, [b"MN\r\n", &self.version_line[..]].concat())
+        };
         Ok(Connection {
             stream,
-            fence: [b"MN\r\n", &self.version_line[..]].concat(),
+            fence,
+            fence_answer,
         })
     }
 }
@@ -188,7 +199,8 @@ impl Drop for Peer {
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: UnixStream,
-    fence: Vec<u8>,
+    fence: &'static [u8],
+    fence_answer: Vec<u8>,
 }
 
 impl Connection {
@@ -207,8 +219,8 @@ impl Connection {
     /// Sends `bytes`, cut at `cuts` and followed by a fence, and reads up to the fence's answer.
     pub(super) fn ask(&mut self, bytes: &[u8], cuts: &[usize]) -> Result<Reply> {
         let mut all = bytes.to_vec();
-        all.extend_from_slice(FENCE);
-        let fence = self.fence.clone();
+        all.extend_from_slice(self.fence);
+        let fence = self.fence_answer.clone();
         if all.len() <= SENT_BLINDLY_BYTES {
             send(&self.stream, &all, cuts);
             return self.read(&fence);

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::command::{Command, Step, Word};
+use super::command::{Command, Word};
 use super::history::{Failure, play};
 use super::peer::Memcached;
+use super::step::Step;
 
 /// How long shrinking may take.
 const TIMEOUT: Duration = Duration::from_secs(40);
@@ -86,9 +87,14 @@ impl Shrinker<'_> {
 
     fn without_commands(&mut self) -> Result<()> {
         self.remove_each(
-            |step| step.commands.len(),
+            |step| step.commands.len() + step.packets.len(),
             |step, index| {
-                step.commands.remove(index);
+                // A step has either.
+                if step.is_binary() {
+                    step.packets.remove(index);
+                } else {
+                    step.commands.remove(index);
+                }
             },
         )
     }
@@ -121,7 +127,7 @@ impl Shrinker<'_> {
                 let mut steps = self.steps.clone();
                 if at < steps.len() && index < count(&steps[at]) {
                     remove(&mut steps[at], index);
-                    steps.retain(|step| !step.commands.is_empty());
+                    steps.retain(|step| !step.is_empty());
                     self.try_steps(steps)?;
                 }
             }
