@@ -1,7 +1,9 @@
 //! A single run with all pages in the cache, for measurements.
 
 use forerun_core::size::counted;
+use std::future::poll_fn;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 
 use forerun_core::{Pages, block_on_with, interleave_with};
@@ -138,6 +140,32 @@ impl OneRun {
         }
     }
 
+    /// How often the searches of pages for these keys suspend, all together: each time they wait for
+    /// lines that they have prefetched.
+    ///
+    /// # Errors
+    /// A failed search.
+    pub fn count_suspensions(&self, keys: &[&[u8]], search: PageSearch) -> Result<u64> {
+        let pin = cache::pin();
+        let reads = Reads::new(&self.cache, &pin, ReadBackend::Auto);
+        let runs = [&*self.run];
+        let mut suspensions = 0;
+        for key in keys {
+            let key = SearchKey::new(key, SEQUENCE_MAX);
+            let found = match search {
+                PageSearch::KeyPrefixes => {
+                    count_pending(&reads, find_in(&runs, &key, &reads), &mut suspensions)
+                }
+                search => {
+                    let lookup = find_by(runs[0], &key, search, &reads);
+                    count_pending(&reads, lookup, &mut suspensions)
+                }
+            };
+            found.map_err(|error| *error)?;
+        }
+        Ok(suspensions)
+    }
+
     fn context(&self) -> ReadContext {
         ReadContext {
             cache: Arc::clone(&self.cache),
@@ -210,6 +238,17 @@ impl OneRun {
     }
 }
 
+/// Runs a lookup to its end, and counts how often it is pending.
+fn count_pending<F: Future>(reads: &Reads<'_>, lookup: F, pending: &mut u64) -> F::Output {
+    let mut lookup = pin!(lookup);
+    let counted = poll_fn(|context| {
+        let polled = lookup.as_mut().poll(context);
+        *pending += u64::from(polled.is_pending());
+        polled
+    });
+    block_on_with(reads, counted)
+}
+
 fn copy(found: Result<Found<'_>>, position: usize, values: &mut Values) {
     match found {
         Ok(Found::Value(value)) => values.set_found(position, value),
@@ -264,6 +303,12 @@ mod tests {
                 for search in PageSearch::ALL {
                     check(RunLookup::Pages(search), is_batch);
                 }
+            }
+            // Every search waits for the leaf, and none for more than a few lines of each page.
+            for search in PageSearch::ALL {
+                let suspensions = run.count_suspensions(&keys, search).unwrap();
+                let per_key = suspensions as f64 / keys.len() as f64;
+                assert!((1.0..30.0).contains(&per_key), "{search}: {per_key}");
             }
         }
     }
