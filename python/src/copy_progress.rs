@@ -24,14 +24,14 @@ struct Noted {
 }
 
 /// The argument `progress` of a call, and what it was told.
-pub(crate) struct Watch {
+struct Watch {
     function: Option<Py<PyAny>>,
     noted: Arc<Noted>,
     told: (u64, u64),
 }
 
 impl Watch {
-    pub(crate) fn new(function: Option<Bound<'_, PyAny>>) -> PyResult<Watch> {
+    fn new(function: Option<Bound<'_, PyAny>>) -> PyResult<Watch> {
         if let Some(other) = function.as_ref().filter(|function| !function.is_callable()) {
             return Err(PyTypeError::new_err(format!(
                 "`progress` must be callable with two numbers, not {}",
@@ -46,7 +46,7 @@ impl Watch {
     }
 
     /// Notes the progress, in the thread of the copy.
-    pub(crate) fn note(&self) -> impl Fn(CopyProgress) + Send + Sync + 'static {
+    fn note(&self) -> impl Fn(CopyProgress) + Send + Sync + 'static {
         let noted = Arc::clone(&self.noted);
         move |progress| {
             let CopyProgress {
@@ -60,7 +60,7 @@ impl Watch {
     }
 
     /// Calls the function, if there is something new.
-    pub(crate) fn tell(&mut self, py: Python<'_>) -> PyResult<()> {
+    fn tell(&mut self, py: Python<'_>) -> PyResult<()> {
         let noted = (
             self.noted.done_bytes.load(Ordering::Relaxed),
             self.noted.total_bytes.load(Ordering::Relaxed),
