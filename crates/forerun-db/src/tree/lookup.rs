@@ -7,7 +7,7 @@
 //!             the leaf is in memory, prefetch the record
 //!   stage 3   compare these records: most lookups end here; if the leaf is not in memory, read the
 //!             record alone, if that is possible
-//!   stage 4   the others, one coroutine per key (run/lookup.rs), W in flight, from the newest
+//!   stage 4   the others, one coroutine per key (run/lookup.rs), 48 in flight, from the newest
 //!             candidate to the oldest until one has an answer
 //! ```
 //!
@@ -47,16 +47,6 @@ pub(crate) fn multi_get(
         let found = get(tree, *key, context, |found| on_result(0, Ok(found)));
         return found.unwrap_or_else(|error| on_result(0, Err(error)));
     }
-    multi_get_in_flight::<IN_FLIGHT>(tree, keys, context, on_result);
-}
-
-/// [`multi_get`] with `W` lookups in flight.
-fn multi_get_in_flight<const W: usize>(
-    tree: &Levels,
-    keys: &[SearchKey<'_>],
-    context: &ReadContext,
-    mut on_result: impl FnMut(usize, Result<Found<'_>>),
-) {
     let mut searches = Searches::default();
     for (at, chunk) in keys.chunks(CHUNK_KEYS).enumerate() {
         let first = at * CHUNK_KEYS;
@@ -66,7 +56,7 @@ fn multi_get_in_flight<const W: usize>(
         });
         let mut begun = 0;
         while begun < searches.len() {
-            begun += search::<W>(&searches, begun, chunk, context, |position, found| {
+            begun += search(&searches, begun, chunk, context, |position, found| {
                 on_result(first + position, found);
             });
         }
@@ -207,7 +197,7 @@ fn find_records<'t>(
 
 /// The last stage, from the search `begun` on. Returns how many lookups it has made: it stops early
 /// if the cache is so small that these lookups fill it.
-fn search<const W: usize>(
+fn search(
     searches: &Searches<'_>,
     begun: usize,
     keys: &[SearchKey<'_>],
@@ -227,7 +217,7 @@ fn search<const W: usize>(
         let key = &keys[position as usize];
         Some(find_in(runs, key, &reads))
     });
-    interleave_with::<W, _, _>(&reads, lookups, |at, found| {
+    interleave_with::<IN_FLIGHT, _, _>(&reads, lookups, |at, found| {
         let position = searches.positions[begun + at];
         on_result(position as usize, found.map_err(|error| *error));
     });
