@@ -17,8 +17,8 @@
 use forerun_core::{block_on_with, interleave_with};
 
 use crate::Result;
-use crate::cache;
 use crate::cache::driver::Reads;
+use crate::cache::{self, Pin};
 use crate::run::indexed_record::IndexedRecord;
 use crate::run::lookup::{Found, ReadContext, find_in};
 use crate::run::stored_record::StoredRecord;
@@ -103,8 +103,8 @@ impl<'g> Searches<'g> {
 /// What the index or the filter of a run says of a key. `None`: the run has no version of it that
 /// the lookup sees.
 #[inline(always)]
-fn probe(run: &Run, key: &SearchKey<'_>) -> Option<Probe> {
-    let probe = run.probe(key.hash);
+fn probe(run: &Run, key: &SearchKey<'_>, pin: &Pin) -> Option<Probe> {
+    let probe = run.probe(key.hash, pin);
     (probe != Probe::Absent && run.is_visible(key.sequence)).then_some(probe)
 }
 
@@ -148,7 +148,7 @@ fn find_records<'t>(
         runs.clear();
         for (key, end) in keys.iter().zip(&mut ends) {
             for run in tree.candidates(key.key) {
-                run.prefetch_probe(key.hash);
+                run.prefetch_probe(key.hash, &pin);
                 runs.push(run);
             }
             *end = runs.len();
@@ -162,7 +162,7 @@ fn find_records<'t>(
             (*found, *stored) = (None, None);
             for at in from..*end {
                 let run = runs[at];
-                let Some(probe) = probe(run, key) else {
+                let Some(probe) = probe(run, key, &pin) else {
                     continue;
                 };
                 if kept == begin {
@@ -238,13 +238,13 @@ pub(crate) fn get<T>(
     take: impl FnOnce(Found<'_>) -> T,
 ) -> Result<T> {
     let candidates = tree.candidates(key.key);
-    for run in candidates.clone() {
-        run.prefetch_probe(key.hash);
-    }
     let pin = cache::pin();
+    for run in candidates.clone() {
+        run.prefetch_probe(key.hash, &pin);
+    }
     let reads = context.reads(&pin);
     for run in candidates {
-        let Some(probe) = probe(run, &key) else {
+        let Some(probe) = probe(run, &key, &pin) else {
             continue;
         };
         let record = record(run, probe, &reads);
