@@ -244,12 +244,17 @@ impl Fixture {
     }
 
     pub(crate) fn pick_full(&self, existing: Existing) -> Pick {
+        self.pick_full_without(existing, Vec::new())
+    }
+
+    /// The next step of a full compaction that takes none of these runs. Their numbers ascend.
+    pub(crate) fn pick_full_without(&self, existing: Existing, unreadable: Vec<u64>) -> Pick {
         let none = Ranges::new(self.order.clone());
         let obsolete = Obsolete {
             ranges: &none,
             expired_sequence: 0,
         };
-        let running = self.catalog.running().in_keyspace(0);
+        let running = self.catalog.running().in_keyspace(0).without(unreadable);
         pick_full(self.levels(), &self.options, existing, obsolete, &running)
     }
 

@@ -241,10 +241,11 @@ impl Running<'_> {
         of_level.map(|taken| taken.leaving_bytes).sum()
     }
 
-    /// The first of these compactions that may begin.
+    /// The first of these compactions that may begin. There is nothing to wait for if they need
+    /// runs that cannot be read.
     pub(super) fn first_allowed(&self, compactions: impl Iterator<Item = Compaction>) -> Pick {
         let mut waits = false;
-        for compaction in compactions {
+        for compaction in compactions.filter(|of| !self.takes_unreadable(of)) {
             if self.allows(&compaction) {
                 return Pick::Begins(compaction);
             }
