@@ -419,7 +419,7 @@ impl Inner {
         let edit = std::mem::take(&mut done.edit);
         let edits = self.tree.edits().with(keyspace.id(), edit);
         // A run that only moved is as unreadable as before.
-        let read = compaction.numbers().filter(|_| done.read_bytes > 0);
+        let read = compaction.numbers().filter(|_| !done.is_move());
         keyspace.note_compacted(read, running.begun);
         self.install(guard, edits, MemTableChange::Same)?;
         self.tree.count(|counts| {

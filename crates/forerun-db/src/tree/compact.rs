@@ -26,6 +26,13 @@ pub(crate) struct Compacted {
     pub(crate) dropped_deletions: u64,
 }
 
+impl Compacted {
+    /// Whether a run has only changed its level. Nothing was read.
+    pub(crate) fn is_move(&self) -> bool {
+        self.read_bytes == 0
+    }
+}
+
 /// Merges the runs of a compaction. `older` is of the levels from which it was picked, and `retain`
 /// knows the snapshots that were alive at one moment after that.
 ///
