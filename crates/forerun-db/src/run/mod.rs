@@ -155,7 +155,8 @@ impl RunOptions {
 
     /// Refuses a compression that does not exist.
     pub(crate) fn check(&self) -> Result<()> {
-        self.compression.check("compression")
+        self.compression
+            .check("compression", self.page_limit_bytes())
     }
 
     /// The page limit, clamped to its bounds.
