@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forerun::backup::{CopyProgress, FileCopyOptions};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::background_call::run_watched;
@@ -32,11 +31,8 @@ struct Watch {
 
 impl Watch {
     fn new(function: Option<Bound<'_, PyAny>>) -> PyResult<Watch> {
-        if let Some(other) = function.as_ref().filter(|function| !function.is_callable()) {
-            return Err(PyTypeError::new_err(format!(
-                "`progress` must be callable with two numbers, not {}",
-                other.get_type().name()?
-            )));
+        if let Some(function) = &function {
+            python_calls::check_callable(function, "progress", "two numbers")?;
         }
         Ok(Watch {
             function: function.map(Bound::unbind),
