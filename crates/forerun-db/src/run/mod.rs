@@ -30,6 +30,7 @@
 //!
 //! `docs/internals/format-runs.md` defines the bytes.
 
+mod anchors;
 mod codec;
 mod compression;
 #[cfg(test)]

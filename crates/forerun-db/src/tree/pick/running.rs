@@ -136,6 +136,12 @@ impl RunningCompactions {
         self.taken.iter().filter(is_one).count()
     }
 
+    /// How many compactions the background threads run.
+    pub(crate) fn in_background(&self) -> usize {
+        let in_background = |taken: &&Taken| taken.is_background;
+        self.taken.iter().filter(in_background).count()
+    }
+
     /// How many compactions of levels below level 0 the background threads run.
     pub(crate) fn deeper_in_background(&self) -> usize {
         let deeper = |taken: &&Taken| taken.is_background && taken.from > 0;
