@@ -41,7 +41,7 @@ use crate::io::{Io, OsIo};
 use crate::sealed::Kind;
 use crate::store_dir::{self, Lock, Mark};
 use crate::tree::checkpoint::make_store;
-use crate::tree::file_copy::{self, CopyPages, CopyProgress, FileCopyOptions, Meter};
+use crate::tree::file_copy::{self, CopyPages, FileCopyOptions, Meter};
 use crate::tree::manifest::RunRecord;
 use crate::{Create, Error, Result};
 
