@@ -153,7 +153,7 @@ fn compaction_of(
 
 /// Merges the oldest run of level 0 into `base`, with all runs that overlap it, and as many small
 /// ones as cost little more. It may get in the way of a compaction that runs.
-fn level0_into(
+pub(super) fn level0_into(
     levels: &Levels,
     options: &TreeOptions,
     base: usize,
