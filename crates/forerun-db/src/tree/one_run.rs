@@ -182,11 +182,11 @@ impl OneRun {
         take: impl FnOnce(Found<'_>),
     ) -> Result<()> {
         let run = &*self.run;
-        run.prefetch_probe(key.hash);
         let pin = cache::pin();
+        run.prefetch_probe(key.hash, &pin);
         let reads = Reads::new(&self.cache, &pin, ReadBackend::Auto);
         let found = match search {
-            _ if run.probe(key.hash) == Probe::Absent => Ok(Found::Missing),
+            _ if run.probe(key.hash, &pin) == Probe::Absent => Ok(Found::Missing),
             PageSearch::KeyPrefixes => block_on_with(&reads, find_in(&[run], key, &reads)),
             search => block_on_with(&reads, find_by(run, key, search, &reads)),
         };
@@ -207,21 +207,21 @@ impl OneRun {
         let mut positions = Vec::with_capacity(CHUNK_KEYS);
         for (chunk, chunk_keys) in keys.chunks(CHUNK_KEYS).enumerate() {
             positions.clear();
+            let pin = cache::pin();
             let first = chunk * CHUNK_KEYS;
             for (block, block_keys) in chunk_keys.chunks(BLOCK_KEYS).enumerate() {
                 for key in block_keys {
-                    run.prefetch_probe(key.hash);
+                    run.prefetch_probe(key.hash, &pin);
                 }
                 for (at, key) in block_keys.iter().enumerate() {
                     let position = first + block * BLOCK_KEYS + at;
-                    if run.probe(key.hash) == Probe::Absent {
+                    if run.probe(key.hash, &pin) == Probe::Absent {
                         take(position, Ok(Found::Missing));
                     } else {
                         positions.push(position);
                     }
                 }
             }
-            let pin = cache::pin();
             let reads = Reads::new(&self.cache, &pin, ReadBackend::Auto);
             let wanted = positions.iter().map(|&position| &keys[position]);
             let answer = |at: usize, found: Result<Found<'_>, Box<Error>>| {

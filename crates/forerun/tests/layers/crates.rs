@@ -393,6 +393,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "background_call",
             "store_options",
             "copy_progress",
+            "events",
             "key_range",
             "dlpack",
             "borrows",
