@@ -1,5 +1,5 @@
 from asyncio import Future
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Literal, TypedDict, TypeVar, final, overload
@@ -31,6 +31,7 @@ from forerun._arguments import (
 from forerun._backups import Backup, BackupList, Backups, BackupVerifyReport, RemovedBackups
 from forerun._client import Client, ClientCalls, PendingCall
 from forerun._shards import ShardBatch, buckets, size_bytes
+from forerun.events import DbEvent
 from forerun.stats import CacheStats, DbStats, TableStats
 from forerun.views import ItemsView, KeysView, ValuesView
 
@@ -246,6 +247,7 @@ class Db(Keyspace):
         ttl_seconds: float | None = None,
         read_only: bool = False,
         stats_level: Literal["sampled", "all"] = "sampled",
+        event_listener: Callable[[DbEvent], object] | None = None,
     ) -> Self: ...
     @property
     def path(self) -> Path: ...
@@ -401,6 +403,7 @@ class Table:
         host_capacity: int | None = None,
         host_bytes: _Size | None = None,
         cache_bytes: _Size | None = None,
+        compression: str | None = None,
         device_capacity: int = 0,
         device: Literal["any", "cpu"] | int | None = None,
         evict_strategy: Literal["lru", "lfu", "customized"] = "lfu",

@@ -86,6 +86,15 @@ class DbStats(TypedDict):
     write_p99_ns: int
     write_p999_ns: int
     write_max_ns: int
+    synced_write_calls: int
+    synced_write_sum_ns: int
+    synced_write_min_ns: int
+    synced_write_p50_ns: int
+    synced_write_p90_ns: int
+    synced_write_p95_ns: int
+    synced_write_p99_ns: int
+    synced_write_p999_ns: int
+    synced_write_max_ns: int
     flush_calls: int
     flush_sum_ns: int
     flush_min_ns: int
@@ -316,6 +325,15 @@ class TableStats(TypedDict):
     store_write_p99_ns: int
     store_write_p999_ns: int
     store_write_max_ns: int
+    store_synced_write_calls: int
+    store_synced_write_sum_ns: int
+    store_synced_write_min_ns: int
+    store_synced_write_p50_ns: int
+    store_synced_write_p90_ns: int
+    store_synced_write_p95_ns: int
+    store_synced_write_p99_ns: int
+    store_synced_write_p999_ns: int
+    store_synced_write_max_ns: int
     store_flush_calls: int
     store_flush_sum_ns: int
     store_flush_min_ns: int

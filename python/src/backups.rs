@@ -4,20 +4,21 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forerun::backup::FileCopyOptions;
 use forerun::io::OsIo;
 use forerun::{Db as Store, process::ProcessBound};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::background_call::{run_long, run_watched};
+use crate::background_call::run_long;
 use crate::backup_results::{Backup, BackupList, BackupVerifyReport, RemovedBackups};
-use crate::copy_progress::Watch;
+use crate::copy_progress;
 use crate::db::{self, Db};
 use crate::engine_handle::EngineHandle;
 use crate::errors::{closed, exception, forked, invalid, is_forked, table_exception};
 use crate::numeric_arguments;
-use crate::store_options::{CreateStore, Rate, rate_of};
+use crate::store_options::{CreateStore, Rate};
 use crate::table::Table;
 
 /// The engine's handle, which one call uses at a time.
@@ -113,16 +114,11 @@ impl Backups {
             Backed::Db(db) => Copied::Db(db::open(db)?),
             Backed::Table(table) => Copied::Table(table.get().open()?),
         };
-        let copying = (rate_of(rate_bytes), Watch::new(progress)?);
-        let backup = self.copy(
-            py,
-            "making a backup",
-            copying,
-            move |backups| match &copied {
-                Copied::Db(db) => backups.create(db).map_err(forerun::table::Error::Store),
-                Copied::Table(table) => table.backup(backups),
-            },
-        )?;
+        let create = move |backups: &mut forerun::backup::Backups| match &copied {
+            Copied::Db(db) => backups.create(db).map_err(forerun::table::Error::Store),
+            Copied::Table(table) => table.backup(backups),
+        };
+        let backup = self.copy(py, "making a backup", rate_bytes, progress, create)?;
         backup.map(Backup::from).map_err(table_exception)
     }
 
@@ -141,9 +137,8 @@ impl Backups {
         rate_bytes: Option<Rate>,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<BackupVerifyReport> {
-        let copying = (rate_of(rate_bytes), Watch::new(progress)?);
         let verify = |backups: &mut forerun::backup::Backups| backups.verify();
-        let checked = self.copy(py, "verifying backups", copying, verify)?;
+        let checked = self.copy(py, "verifying backups", rate_bytes, progress, verify)?;
         checked.map(BackupVerifyReport::from).map_err(exception)
     }
 
@@ -159,9 +154,8 @@ impl Backups {
         rate_bytes: Option<Rate>,
         progress: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Backup> {
-        let copying = (rate_of(rate_bytes), Watch::new(progress)?);
         let restore = move |backups: &mut forerun::backup::Backups| backups.restore(number, into);
-        let backup = self.copy(py, "restoring a backup", copying, restore)?;
+        let backup = self.copy(py, "restoring a backup", rate_bytes, progress, restore)?;
         backup.map(Backup::from).map_err(exception)
     }
 
@@ -252,7 +246,7 @@ impl Backups {
         what: &'static str,
         call: impl FnOnce(&mut forerun::backup::Backups) -> T + Send + 'static,
     ) -> PyResult<T> {
-        self.copy(py, what, (None, Watch::new(None)?), call)
+        self.copy(py, what, None, None, call)
     }
 
     /// [`run`](Self::run) at a rate, with progress.
@@ -260,23 +254,20 @@ impl Backups {
         &self,
         py: Python<'_>,
         what: &'static str,
-        (rate_bytes, mut watch): (Option<u64>, Watch),
+        rate_bytes: Option<Rate>,
+        progress: Option<Bound<'_, PyAny>>,
         call: impl FnOnce(&mut forerun::backup::Backups) -> T + Send + 'static,
     ) -> PyResult<T> {
         let handle = Arc::clone(&self.handle);
-        let note = watch.note();
-        let work = move |stop: Arc<AtomicBool>| {
+        let work = move |options: &FileCopyOptions| {
             let mut backups = handle.get()?.lock();
             Ok(backups.as_mut().map(|backups| {
-                // Relaxed: the flag only has to be seen soon.
-                backups.interrupt_if(move || stop.load(Ordering::Relaxed));
-                backups.on_progress(note);
-                backups.set_rate(rate_bytes);
+                backups.set_copy_options(options.clone());
                 call(backups)
             }))
         };
         let result: Result<Option<T>, forerun::process::Forked> =
-            run_watched(py, what, |py| watch.tell(py), work)?;
+            copy_progress::run(py, what, rate_bytes, progress, work)?;
         result
             .map_err(forked)?
             .ok_or_else(|| closed("directory of backups"))

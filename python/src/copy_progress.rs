@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forerun::backup::{CopyProgress, FileCopyOptions};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::background_call::run_watched;
@@ -24,19 +23,16 @@ struct Noted {
 }
 
 /// The argument `progress` of a call, and what it was told.
-pub(crate) struct Watch {
+struct Watch {
     function: Option<Py<PyAny>>,
     noted: Arc<Noted>,
     told: (u64, u64),
 }
 
 impl Watch {
-    pub(crate) fn new(function: Option<Bound<'_, PyAny>>) -> PyResult<Watch> {
-        if let Some(other) = function.as_ref().filter(|function| !function.is_callable()) {
-            return Err(PyTypeError::new_err(format!(
-                "`progress` must be callable with two numbers, not {}",
-                other.get_type().name()?
-            )));
+    fn new(function: Option<Bound<'_, PyAny>>) -> PyResult<Watch> {
+        if let Some(function) = &function {
+            python_calls::check_callable(function, "progress", "two numbers")?;
         }
         Ok(Watch {
             function: function.map(Bound::unbind),
@@ -46,7 +42,7 @@ impl Watch {
     }
 
     /// Notes the progress, in the thread of the copy.
-    pub(crate) fn note(&self) -> impl Fn(CopyProgress) + Send + Sync + 'static {
+    fn note(&self) -> impl Fn(CopyProgress) + Send + Sync + 'static {
         let noted = Arc::clone(&self.noted);
         move |progress| {
             let CopyProgress {
@@ -60,7 +56,7 @@ impl Watch {
     }
 
     /// Calls the function, if there is something new.
-    pub(crate) fn tell(&mut self, py: Python<'_>) -> PyResult<()> {
+    fn tell(&mut self, py: Python<'_>) -> PyResult<()> {
         let noted = (
             self.noted.done_bytes.load(Ordering::Relaxed),
             self.noted.total_bytes.load(Ordering::Relaxed),

@@ -1,6 +1,7 @@
 //! `Db`: a store, which is also its own default keyspace.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forerun::backup::FileCopyOptions;
@@ -13,6 +14,7 @@ use crate::background_call::run_long;
 use crate::batch::WriteBatch;
 use crate::copy_progress;
 use crate::errors::{exception, invalid, is_forked, unknown};
+use crate::events::Events;
 use crate::keyspace::{Keyspace, durability_of};
 use crate::numeric_arguments;
 use crate::read_source::ReadSource;
@@ -37,12 +39,18 @@ use crate::store_options::{CreateStore, Rate, Size, bytes_of};
 /// this time, in whole seconds; by default they never expire. `read_only`: changes nothing in the
 /// directory, which may be on a read-only file system; every write raises an error. `stats_level`:
 /// "sampled" times one in 1,024 lookups and buffered writes for `stats`, "all" every one.
+/// `event_listener`: called with a dict, a `forerun.events.DbEvent`, for each flush, compaction,
+/// wait of a write and failure in the background, by a thread of its own and one at a time. What it
+/// raises is reported and changes nothing. If it is slow, events are dropped and counted. `close`
+/// returns after the last call.
 ///
 /// A size is a number of bytes, or a text such as "2GiB", "512MB" or "25%" of the memory that the
 /// process may use. An argument that is `None` takes the engine's default.
 #[pyclass(extends = Keyspace, frozen, module = "forerun")]
 pub(crate) struct Db {
     path: PathBuf,
+    /// What calls the listener, if there is one.
+    events: Option<Arc<Events>>,
 }
 
 #[pymethods]
@@ -53,12 +61,13 @@ impl Db {
             path, *, create=CreateStore::DEFAULT, durability="buffered", wal=true,
             memory_limit_bytes=None,
             memtable_bytes=None, cache_bytes=None, background_threads=None, compression=None,
-            bottommost_compression=None, ttl_seconds=None, read_only=false, stats_level="sampled"
+            bottommost_compression=None, ttl_seconds=None, read_only=false, stats_level="sampled",
+            event_listener=None
         ),
         text_signature = "(path, *, create='if_missing', durability='buffered', wal=True, \
             memory_limit_bytes=None, memtable_bytes=None, cache_bytes=None, \
             background_threads=None, compression=None, bottommost_compression=None, \
-            ttl_seconds=None, read_only=False, stats_level='sampled')"
+            ttl_seconds=None, read_only=False, stats_level='sampled', event_listener=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -78,6 +87,7 @@ impl Db {
         #[pyo3(from_py_with = numeric_arguments::store_ttl_seconds)] ttl_seconds: Option<f64>,
         read_only: bool,
         stats_level: &str,
+        event_listener: Option<Bound<'_, PyAny>>,
     ) -> PyResult<PyClassInitializer<Db>> {
         let (default, durability) = (Options::default(), durability_of(durability)?);
         let (mut run, mut tree) = (default.run, default.tree);
@@ -87,7 +97,7 @@ impl Db {
         if let Some(compression) = bottommost_compression {
             tree = tree.bottommost_compression(compression.parse().map_err(exception)?);
         }
-        let options = Options::default()
+        let mut options = Options::default()
             .run(run)
             .tree(tree)
             .create(create.0)
@@ -104,11 +114,16 @@ impl Db {
             } else {
                 Access::ReadWrite
             });
+        let mut events = None;
+        if let Some(listener) = event_listener {
+            let (listening, listener) = Events::listen(&listener)?;
+            (events, options) = (Some(listening), options.event_listener(listener));
+        }
         let open =
             move || options.in_stored_order(|options| forerun::Db::open(&path, options.clone()));
         let db = run_long(py, "opening a store", open)?.map_err(exception)?;
         let (own, path) = (db.default_keyspace(), db.path().to_owned());
-        Ok(Keyspace::layers("store", db, own, durability).add_subclass(Db { path }))
+        Ok(Keyspace::layers("store", db, own, durability).add_subclass(Db { path, events }))
     }
 
     /// The directory, as an absolute path.
@@ -224,7 +239,16 @@ impl Db {
     fn close(slf: &Bound<'_, Db>) -> PyResult<()> {
         match slf.as_super().as_super().get().take() {
             Some(ReadSource::Keyspace(db, _)) => {
-                run_long(slf.py(), "closing a store", move || db.close())?.map_err(exception)
+                let events = slf.get().events.clone();
+                let is_listener = events.as_ref().is_some_and(|events| events.is_listener());
+                let close = move || {
+                    let closed = db.close();
+                    if let Some(events) = events {
+                        events.end(is_listener);
+                    }
+                    closed
+                };
+                run_long(slf.py(), "closing a store", close)?.map_err(exception)
             }
             _ => Ok(()),
         }

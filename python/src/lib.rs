@@ -34,6 +34,7 @@ mod db;
 mod dlpack;
 mod engine_handle;
 mod errors;
+mod events;
 mod export;
 mod gather;
 mod interrupt;

@@ -6,6 +6,7 @@
 //! thread instead wherever PyO3 itself takes the lock. Called code takes it too, so it is called
 //! from here, where the thread stops as it does in Python 3.14.
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyString, PyTuple};
@@ -55,6 +56,21 @@ where
     fn into_tuple(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.into_pyobject(py).map_err(Into::into)
     }
+}
+
+/// Refuses what cannot be called. `with` are the arguments.
+pub(crate) fn check_callable(
+    object: &Bound<'_, PyAny>,
+    argument: &str,
+    with: &str,
+) -> PyResult<()> {
+    if object.is_callable() {
+        return Ok(());
+    }
+    Err(PyTypeError::new_err(format!(
+        "`{argument}` must be callable with {with}, not {}",
+        object.get_type().name()?
+    )))
 }
 
 /// Calls an object.

@@ -247,6 +247,24 @@ def test_runs_are_compressed_as_the_store_is_told(tmp_path):
             forerun.Db(tmp_path / "other", compression=name)
 
 
+def test_the_runs_of_a_table_are_compressed_as_it_is_told(tmp_path):
+    stored = {}
+    for name in ("none", "lz4", "zstd:6", None):
+        path = tmp_path / str(name)
+        with forerun.Table(32, path=path, memory="64MiB", compression=name) as table:
+            table.import_rows(np.arange(5000), np.ones((5000, 32), np.float32))
+            table.flush()
+            stats = table.stats()
+            stored[name] = [stats[f"store_levels_{of}_runs"] > 0 for of in ("lz4", "zstd")]
+            assert table.find([7])[0].sum() == 32
+    assert stored["none"] == [False, False] and stored["zstd:6"] == [False, True]
+    assert stored["lz4"] == stored[None] == [True, False]
+    with pytest.raises(errors.InvalidArgumentError, match="zip"):
+        forerun.Table(4, path=tmp_path / "other", compression="zip")
+    with pytest.raises(errors.InvalidArgumentError, match="path"):
+        forerun.Table(4, compression="lz4")
+
+
 def test_a_store_a_keyspace_and_a_snapshot_read_like_a_mapping(tmp_path):
     with forerun.Db(tmp_path / "store") as db:
         model = {b"%d" % i: b"value %d" % i for i in range(10)}

@@ -9,6 +9,7 @@ from pathlib import Path
 import forerun
 import numpy as np
 from forerun import aio
+from forerun.events import DbEvent
 from forerun.stats import DbStats
 from numpy.typing import NDArray
 from typing_extensions import assert_type
@@ -48,6 +49,17 @@ def stores(path: Path) -> None:
         changed: MutableMapping[bytes, bytes] = users
         changed.clear()
         assert_type(db.path, Path)
+
+
+def events(path: Path) -> None:
+    def listen(event: DbEvent) -> None:
+        if event["event"] == "compaction_ended":
+            assert_type(event["written_bytes"], int)
+            assert_type(event["error"], Exception | None)
+        elif event["event"] == "background_error":
+            raise event["error"]
+
+    forerun.Db(path, event_listener=listen).close()
 
 
 def backups(db: forerun.Db, table: forerun.Table) -> list[str]:

@@ -3,6 +3,7 @@
 //! - `memtable`: the bare memtable beside RocksDB, memtable only, with its default options, with
 //!   its finger search (`memtable_batch_lookup_optimization`, its pull request 14428), with its
 //!   options for point lookups, and with its hash tables.
+//! - `seeds`: the tables of RocksDB's pull request 14428, with RocksDB measured along.
 //! - `btree`: a bare run beside LMDB, and RocksDB with all entries in one sorted run in memory:
 //!   blocks in its cache, with its default options or those for point lookups, or a PlainTable.
 //! - `ycsb`: RocksDB, LMDB, redb and fjall, on disk, as programs use them.
@@ -49,13 +50,13 @@ mod rows;
 use clap::Parser;
 use forerun_bench::engine::Engine;
 use forerun_bench::hash::contender::GET;
-#[cfg(feature = "rocksdb")]
-use forerun_bench::memtable;
 #[cfg(feature = "lmdb")]
 use forerun_bench::scan;
 #[cfg(any(feature = "rocksdb", feature = "lmdb"))]
 use forerun_bench::table;
 use forerun_bench::{btree, hash, workloads, ycsb};
+#[cfg(feature = "rocksdb")]
+use forerun_bench::{memtable, output::Output, seeds};
 
 /// Forerun's benches, with its peers
 #[derive(Parser)]
@@ -63,13 +64,20 @@ use forerun_bench::{btree, hash, workloads, ycsb};
 enum Command {
     /// The bare memtable, compared with RocksDB, which has everything in its memtable
     ///
-    /// Forerun's memtable is called directly, and RocksDB through its whole engine. Each --peer is
-    /// RocksDB with other options, and is measured with Get and MultiGet. The column of ratios to a
-    /// peer compares with MultiGet of the first --peer. Peers whose
-    /// arena uses huge pages take reserved ones (sysctl vm.nr_hugepages), and fall back to normal
-    /// pages if too few are free; the results say which they got.
+    /// Forerun's memtable is called directly, with --in-store also through its whole engine, as
+    /// RocksDB is. Each --peer is RocksDB with other options, and is measured with Get and MultiGet.
+    /// The column of ratios to a peer compares with MultiGet of the first --peer. Peers whose arena
+    /// uses huge pages take reserved ones (sysctl vm.nr_hugepages), and fall back to normal pages if
+    /// too few are free; the results say which they got.
     #[cfg(feature = "rocksdb")]
     Memtable(Box<Memtable>),
+
+    /// The tables of RocksDB's pull request 14428 (seed 004) beside Forerun's memtable and RocksDB
+    ///
+    /// RocksDB is measured with its defaults and with its finger search, and both stores through
+    /// their whole engines too. `forerun-bench seeds` has the other seeds.
+    #[cfg(feature = "rocksdb")]
+    Seeds(Box<Seeds>),
 
     /// One bare run of Forerun's, compared with LMDB and RocksDB if they are built in
     ///
@@ -140,6 +148,17 @@ struct Memtable {
     bench: memtable::Args,
 }
 
+#[cfg(feature = "rocksdb")]
+#[derive(clap::Args)]
+struct Seeds {
+    /// The kind of pages for RocksDB's memory
+    #[arg(long, default_value = "huge")]
+    peer_pages: pages::Peers,
+
+    #[command(flatten)]
+    output: Output,
+}
+
 #[derive(clap::Args)]
 struct Btree {
     /// Stores to compare with Forerun's run [default: rocksdb,lmdb, as far as built in]
@@ -199,6 +218,17 @@ fn main() -> anyhow::Result<()> {
             let batched = engines.first().map(|first| (first.name(), first.batched()));
             let peer = batched.as_ref().map(|(name, batched)| (*name, &**batched));
             memtable::run_with(&args.bench, &engines, peer)
+        }
+        #[cfg(feature = "rocksdb")]
+        Command::Seeds(args) => {
+            args.peer_pages.apply()?;
+            let peers = rocks::RocksMemtable::DEFAULT.iter();
+            let engines: Vec<&dyn Engine> = peers.map(|peer| peer as _).collect();
+            let args = seeds::Args {
+                seed: vec![seeds::Seed::FingerSearch],
+                output: args.output,
+            };
+            seeds::run_with(&args, &engines)
         }
         Command::Btree(args) => {
             args.peer_pages.apply()?;

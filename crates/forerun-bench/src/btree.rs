@@ -81,6 +81,7 @@ impl Args {
             data: args.datasets([10_000_000, 5000])?,
             workloads: vec![Workload::MultiReadRandom],
             batches: args.batches(),
+            writers: vec![1],
             write_batches: vec![1],
             hit_rates: args.hit_rates(),
             skews: or(&self.access, &[Skew::Uniform]),
@@ -180,6 +181,13 @@ impl Engine for RunEngine {
     }
 
     fn open_loaded(&self, data: &Dataset) -> Result<Option<Box<dyn Store>>> {
+        Ok(Some(Box::new(self.build(data)?)))
+    }
+}
+
+impl RunEngine {
+    /// A run of all entries, with all of its pages in the cache.
+    pub(crate) fn build(&self, data: &Dataset) -> Result<RunStore> {
         let dir = tempfile::tempdir_in(&self.dir)
             .with_context(|| format!("creating a directory in {}", self.dir.display()))?;
         let (comparator, reverse): (Arc<dyn Comparator>, _) = match self.order {
@@ -204,13 +212,26 @@ impl Engine for RunEngine {
             }
             Ok(())
         })?;
-        Ok(Some(Box::new(RunStore { run, _dir: dir })))
+        Ok(RunStore { run, _dir: dir })
     }
 }
 
-struct RunStore {
+/// A run in its directory.
+pub(crate) struct RunStore {
     run: OneRun,
     _dir: tempfile::TempDir,
+}
+
+impl RunStore {
+    /// How often the lookups of these keys suspend, all together; `None` for those by the index,
+    /// which wait in stages.
+    pub(crate) fn count_suspensions(&self, keys: &[&[u8]], strategy: &str) -> Result<Option<u64>> {
+        if strategy == INDEX {
+            return Ok(None);
+        }
+        let search = strategy.strip_prefix(BATCHED).unwrap_or(strategy);
+        Ok(Some(self.run.count_suspensions(keys, search.parse()?)?))
+    }
 }
 
 impl Store for RunStore {

@@ -3,7 +3,9 @@
 //!
 //! ```text
 //!   roofline, memtable, btree, ycsb/, scan/, workloads/, hash/, gather/, gpu_table/,
-//!   gpu_roofline, server/, client/, cache/, table/     the benches: Args and run()
+//!   gpu_roofline, server/, client/, cache/, table/,
+//!   count_lookups/              the benches: Args and run()
+//!   seeds/                      runs them for the tables of Forerun's sources
 //!   lookup_args                 the options that memtable and btree share
 //!   lookup_workloads            lookups and inserts over any engine
 //!   loaded_engine               its store between the turns
@@ -44,6 +46,7 @@
 pub mod btree;
 pub mod cache;
 pub mod client;
+pub mod count_lookups;
 pub mod engine;
 pub mod gather;
 pub mod gpu_roofline;
@@ -63,6 +66,7 @@ mod panels;
 pub mod process_usage;
 pub mod roofline;
 pub mod scan;
+pub mod seeds;
 pub mod server;
 pub mod skew;
 pub mod store_engine;

@@ -18,6 +18,8 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell {
     pub(crate) threads: usize,
+    /// Threads that overwrite entries meanwhile.
+    pub(crate) writers: usize,
     pub(crate) batch: usize,
     /// `None` if nothing is looked up.
     pub(crate) hit_rate: Option<f64>,
@@ -128,54 +130,48 @@ impl<'a> LoadedEngine<'a> {
     }
 
     /// A turn of the reading workloads.
-    pub(crate) fn read(
-        &self,
-        strategy: &str,
-        cell: &Cell,
-        written: bool,
-        turn: &Turn,
-    ) -> Result<Sample> {
+    pub(crate) fn read(&self, strategy: &str, cell: &Cell, turn: &Turn) -> Result<Sample> {
+        let written = cell.writers > 0;
         self.ready(written)?;
         let mut loaded = self.loaded.borrow_mut();
         let loaded = loaded.as_mut().context("the store is loaded")?;
         let (store, data) = (&*loaded.store, self.data);
         let readers = cell.threads;
         let reading = AtomicUsize::new(readers);
-        let outcomes = self
-            .cores
-            .run(readers + usize::from(written), |thread, ready| {
-                if thread == readers {
-                    return write_concurrently(store, &data, turn, &reading, ready);
+        let outcomes = self.cores.run(readers + cell.writers, |thread, ready| {
+            if thread >= readers {
+                let seed = !turn.seed ^ ((thread - readers) as u64) << 48;
+                return write_concurrently(store, &data, seed, &reading, ready);
+            }
+            // However this thread ends, it must notify the writer.
+            let _done = DoneOnDrop(&reading);
+            let mut reader = store.reader(strategy)?;
+            let seed = turn.seed ^ (thread as u64 + 1) << 48;
+            let hit_rate = cell.hit_rate.unwrap_or(1.0);
+            let queries = Queries::sized(&data, hit_rate, cell.skew, cell.batch, seed);
+            let keys = queries.keys();
+            ready.wait();
+            let mut stream = keys.chunks_exact(cell.batch).cycle();
+            let (mut asked, mut found) = (0u64, 0u64);
+            // Reading the clock costs as much as a lookup in the cache, so it is read every few
+            // hundred keys.
+            let batches = 256usize.div_ceil(cell.batch);
+            let sample = Sample::repeat(turn, || {
+                for batch in stream.by_ref().take(batches) {
+                    found += reader.read(batch)? as u64;
                 }
-                // However this thread ends, it must notify the writer.
-                let _done = DoneOnDrop(&reading);
-                let mut reader = store.reader(strategy)?;
-                let seed = turn.seed ^ (thread as u64 + 1) << 48;
-                let hit_rate = cell.hit_rate.unwrap_or(1.0);
-                let queries = Queries::sized(&data, hit_rate, cell.skew, cell.batch, seed);
-                let keys = queries.keys();
-                ready.wait();
-                let mut stream = keys.chunks_exact(cell.batch).cycle();
-                let (mut asked, mut found) = (0u64, 0u64);
-                // Reading the clock costs as much as a lookup in the cache, so it is read every few
-                // hundred keys.
-                let batches = 256usize.div_ceil(cell.batch);
-                let sample = Sample::repeat(turn, || {
-                    for batch in stream.by_ref().take(batches) {
-                        found += reader.read(batch)? as u64;
-                    }
-                    let step = (batches * cell.batch) as u64;
-                    asked += step;
-                    Ok(step)
-                })?;
-                let expected = queries.hits_among(asked);
-                ensure!(
-                    found == expected,
-                    "{found} of {asked} keys were found instead of {expected}"
-                );
-                Ok(sample.per_second)
+                let step = (batches * cell.batch) as u64;
+                asked += step;
+                Ok(step)
             })?;
-        let beside_per_second = written.then(|| outcomes[readers]);
+            let expected = queries.hits_among(asked);
+            ensure!(
+                found == expected,
+                "{found} of {asked} keys were found instead of {expected}"
+            );
+            Ok(sample.per_second)
+        })?;
+        let beside_per_second = written.then(|| outcomes[readers..].iter().sum::<f64>());
         let turn_seconds = (turn.warm_up + turn.duration).as_secs_f64();
         // Rounded up, because a single write makes the store unfit for a workload that needs it
         // unchanged.
@@ -191,12 +187,12 @@ impl<'a> LoadedEngine<'a> {
 fn write_concurrently(
     store: &dyn Store,
     data: &Dataset,
-    turn: &Turn,
+    seed: u64,
     reading: &AtomicUsize,
     ready: Ready<'_>,
 ) -> Result<f64> {
     let mut writer = store.writer()?;
-    let mut rng = SmallRng::seed_from_u64(!turn.seed);
+    let mut rng = SmallRng::seed_from_u64(seed);
     let mut entry = EntryBuffer::default();
     ready.wait();
     let start = Instant::now();

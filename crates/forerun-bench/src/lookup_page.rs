@@ -23,6 +23,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
         "hit rate",
     ];
     headings.extend(access.then_some("access"));
+    headings.extend(inserts.then_some("writers"));
     headings.extend([
         "batch",
         "strategy",
@@ -49,6 +50,7 @@ pub fn table(rows: &[Row]) -> (Vec<(String, String)>, TextTable) {
             or_dash(row.hit_rate, |rate| rate.to_string()),
         ];
         cells.extend(access.then(|| row.access.clone().unwrap_or_else(|| "-".to_owned())));
+        cells.extend(inserts.then(|| or_dash(row.writers.map(|n| n as f64), |n| n.to_string())));
         cells.extend([
             row.batch.to_string(),
             row.label(),
@@ -90,7 +92,7 @@ pub fn legend(rows: &[Row]) -> String {
         text.push_str("\nfillrandom: entries written per second, one per write, without a log.");
     }
     if rows.iter().any(|row| row.inserts_per_second.is_some()) {
-        text.push_str("\ninserts/s: entries that an additional thread overwrote concurrently.");
+        text.push_str("\ninserts/s: entries that the writers overwrote concurrently.");
     }
     text
 }
@@ -185,6 +187,11 @@ fn panel(row: &Row) -> String {
         count(row.keys),
         row.threads
     );
+    match row.writers {
+        None => {}
+        Some(1) => text.push_str(", one writer"),
+        Some(writers) => text.push_str(&format!(", {writers} writers")),
+    }
     if let Some(rate) = row.hit_rate {
         text.push_str(&format!(", hit rate {rate}"));
     }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! - `multireadrandom`: threads look up batches; nothing is written.
-//! - `multireadwhilewriting`: the same, while an additional thread overwrites random entries as
-//!   fast as it can.
+//! - `multireadwhilewriting`: the same, while additional threads overwrite random entries as fast
+//!   as they can.
 //! - `fillrandom`: threads write all entries into an empty store, in random order, without a log.
 //!   The batch is the number of entries per write. Strategy and hit rate do not apply.
 
@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 pub enum Workload {
     /// Batches of lookups.
     MultiReadRandom,
-    /// Batches of lookups while an additional thread overwrites entries.
+    /// Batches of lookups while additional threads overwrite entries.
     MultiReadWhileWriting,
     /// All entries written in random order into an empty store.
     FillRandom,
@@ -59,6 +59,8 @@ pub struct Lookups {
     pub workloads: Vec<Workload>,
     /// Keys per batch, each at least one.
     pub batches: Vec<usize>,
+    /// Numbers of threads that write in `multireadwhilewriting`, each at least one.
+    pub writers: Vec<usize>,
     /// Entries per write of `fillrandom`, each at least one.
     pub write_batches: Vec<usize>,
     /// Numbers of lookup threads, each at least one.
@@ -118,7 +120,8 @@ impl Lookups {
     /// entries per second from one thread.
     fn spare_entries(&self) -> u64 {
         let turn = self.plan.duration + self.plan.warm_up;
-        (4e6 * turn.as_secs_f64().max(0.05)) as u64 + 1_000_000
+        let writers = self.writers.iter().copied().max().unwrap_or(1);
+        (4e6 * writers as f64 * turn.as_secs_f64().max(0.05)) as u64 + 1_000_000
     }
 
     /// The strategies of each engine, by the engine's position, the baseline first.
@@ -129,6 +132,7 @@ impl Lookups {
             ("batch size", self.batches.is_empty()),
             ("batch size of writes", self.write_batches.is_empty()),
             ("number of threads", self.threads.is_empty()),
+            ("number of writers", self.writers.is_empty()),
             ("hit rate", self.hit_rates.is_empty()),
             ("skew", self.skews.is_empty()),
             ("engine", engines.is_empty()),
@@ -141,6 +145,7 @@ impl Lookups {
             "a batch needs at least one key"
         );
         check_threads(&self.threads)?;
+        check_threads(&self.writers)?;
         let mut known = Vec::new();
         let mut chosen = Vec::new();
         for (at, engine) in engines.iter().enumerate() {
@@ -188,8 +193,9 @@ impl Lookups {
                 headings.push(head);
                 cases.push(Case::new(group, name, move |turn| match workload {
                     Workload::FillRandom => loaded.fill(cell.threads, cell.batch),
-                    Workload::MultiReadRandom => loaded.read(strategy, &cell, false, turn),
-                    Workload::MultiReadWhileWriting => loaded.read(strategy, &cell, true, turn),
+                    Workload::MultiReadRandom | Workload::MultiReadWhileWriting => {
+                        loaded.read(strategy, &cell, turn)
+                    }
                 }));
             }
         }
@@ -203,24 +209,32 @@ impl Lookups {
 
     fn cells(&self, workload: Workload) -> Vec<Cell> {
         let mut cells = Vec::new();
+        let writers = match workload {
+            Workload::MultiReadWhileWriting => &self.writers[..],
+            Workload::MultiReadRandom | Workload::FillRandom => &[0],
+        };
         for &threads in &self.threads {
             if workload == Workload::FillRandom {
                 cells.extend(self.write_batches.iter().map(|&batch| Cell {
                     threads,
+                    writers: 0,
                     batch,
                     hit_rate: None,
                     skew: Skew::Uniform,
                 }));
                 continue;
             }
-            for &skew in &self.skews {
-                for &hit_rate in &self.hit_rates {
-                    cells.extend(self.batches.iter().map(|&batch| Cell {
-                        threads,
-                        batch,
-                        hit_rate: Some(hit_rate),
-                        skew,
-                    }));
+            for &writers in writers {
+                for &skew in &self.skews {
+                    for &hit_rate in &self.hit_rates {
+                        cells.extend(self.batches.iter().map(|&batch| Cell {
+                            threads,
+                            writers,
+                            batch,
+                            hit_rate: Some(hit_rate),
+                            skew,
+                        }));
+                    }
                 }
             }
         }
@@ -237,6 +251,7 @@ impl Lookups {
             value_bytes: data.value_bytes() as u64,
             batch: cell.batch as u64,
             threads: cell.threads as u64,
+            writers: (cell.writers > 0).then_some(cell.writers as u64),
             hit_rate: cell.hit_rate,
             access: cell.hit_rate.map(|_| cell.skew.to_string()),
             pages: self.pages.to_string(),
@@ -314,6 +329,7 @@ mod tests {
                 Workload::FillRandom,
             ],
             batches: vec![1, 8],
+            writers: vec![1, 2],
             write_batches: vec![1, 7],
             threads: vec![1, 2],
             hit_rates: vec![1.0, 0.0],
@@ -338,9 +354,9 @@ mod tests {
     #[test]
     fn every_cell_has_one_row_per_strategy_with_ratios() {
         let rows = measure(&lookups()).unwrap();
-        // Two strategies (the baseline is added) in 8 cells of two workloads, and one fill for each
-        // number of threads and size of a write.
-        assert_eq!(rows.len(), 2 * 8 * 2 + 2 * 2);
+        // Two strategies (the baseline is added) in 8 cells of one workload and 16 of the other, and
+        // one fill for each number of threads and size of a write.
+        assert_eq!(rows.len(), 2 * (8 + 16) + 2 * 2);
         for row in &rows {
             assert!(row.keys_per_second > 0.0 && row.keys_per_second.is_finite());
             let reads = row.case != "fillrandom";
@@ -352,6 +368,7 @@ mod tests {
                 row.inserts_per_second.is_some(),
                 row.case == "multireadwhilewriting"
             );
+            assert_eq!(row.writers.is_some(), row.inserts_per_second.is_some());
             if row.strategy == "single" {
                 assert_eq!(row.speedup_vs_single, Some(1.0));
             }
@@ -385,6 +402,7 @@ mod tests {
         );
         assert!(error_of(&|l| l.batches = vec![0]).contains("batch"));
         assert!(error_of(&|l| l.threads = vec![0]).contains("thread"));
+        assert!(error_of(&|l| l.writers = vec![0]).contains("thread"));
         assert!(error_of(&|l| l.hit_rates.clear()).contains("hit rate"));
     }
 }

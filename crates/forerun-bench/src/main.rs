@@ -4,7 +4,8 @@
 //! main ┬─ registry   the benches, one name each
 //!      ├─ stress     random work, kills and racing clients, checked against what the store or the server must hold
 //!      ├─ serve      the server that the benches of servers start: `forerun serve`
-//!      └─ index-server   the server of the study of indexes
+//!      ├─ index-server   the server of the study of indexes
+//!      └─ traced-lookups the process that count-lookups traces
 //! ```
 
 #![forbid(unsafe_code)]
@@ -15,7 +16,7 @@ mod stress;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use forerun_bench::server;
+use forerun_bench::{count_lookups, server};
 use forerun_cli::exit::{self, Outcome};
 use forerun_cli::serve;
 
@@ -41,6 +42,7 @@ Examples:
   forerun-bench server --value-bytes 64 --keys 1,10,100    compared with memcached
   forerun-bench client --servers 1,4 --keys 100            a client of several servers
   forerun-bench table --rows 10M --budget 1,0.1
+  forerun-bench seeds --report seeds.html                  tables of Forerun's sources beside ours
   forerun-bench stress --crash --cycles 200                kills a store's process and checks the \
   store
 
@@ -60,6 +62,8 @@ enum Command {
     Serve(Box<serve::Args>),
     #[command(hide = true)]
     IndexServer(Box<server::ServeArgs>),
+    #[command(hide = true)]
+    TracedLookups(Box<count_lookups::TracedArgs>),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +82,7 @@ fn run(command: &Command) -> anyhow::Result<Outcome> {
         Command::Stress(args) => stress::run(args),
         Command::Serve(args) => serve::run(args),
         Command::IndexServer(args) => server::serve(args).map(|()| Outcome::Done),
+        Command::TracedLookups(args) => count_lookups::run_traced(args).map(|()| Outcome::Done),
     }
 }
 

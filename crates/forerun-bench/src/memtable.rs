@@ -1,7 +1,8 @@
 //! `forerun-bench memtable`: lookups and inserts on [`forerun_db::memtable::MemTable`], without log
 //! or files.
 //!
-//! The bench can also measure peers: see [`run_with`].
+//! The bench can also measure the same memtable in a store (`--in-store`), and peers: see
+//! [`run_with`].
 
 use crate::engine::{Engine, Reader, Store, StoreRequirements, Writer};
 use crate::lookup_args::LookupArgs;
@@ -10,12 +11,13 @@ use crate::lookup_workloads::{Lookups, Workload};
 use crate::output::{on_stdout, or};
 use crate::roofline::{PagesArg, lines_per_second};
 use crate::skew::Skew;
+use crate::store_engine::MemTableInStore;
 use crate::workload::EntryBuffer;
 use anyhow::{Result, anyhow};
 use forerun_core::Pages;
 use forerun_core::size::parse_size;
 use forerun_db::memtable::{MemTable, MemTableConfig, Strategy};
-use forerun_db::{Op, Values};
+use forerun_db::{MemoryChecks, Op, Values};
 use forerun_measure::progress::Progress;
 use forerun_measure::size::{count, short};
 use std::io::Write;
@@ -46,9 +48,22 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub write_batch: Vec<usize>,
 
+    /// Threads that overwrite entries in multireadwhilewriting [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub writers: Vec<usize>,
+
     /// Also measure a memtable without a hash index, and compare with it
     #[arg(long)]
     pub without_index: bool,
+
+    /// Also measure a memtable that verifies every entry it visits; it has no hash index
+    #[arg(long)]
+    pub paranoid: bool,
+
+    /// Also measure a store whose memtable holds all entries, by its own strategies: single and
+    /// multiget
+    #[arg(long)]
+    pub in_store: bool,
 
     /// The kind of memory pages for the table [default: huge]
     #[arg(long)]
@@ -75,6 +90,7 @@ impl Args {
             data: args.datasets([2_000_000, 2000])?,
             workloads: or(&self.workload, if quick { &all } else { &all[..1] }),
             batches: args.batches(),
+            writers: or(&self.writers, &[1]),
             write_batches: or(&self.write_batch, &[1]),
             hit_rates: args.hit_rates(),
             skews: vec![Skew::Uniform],
@@ -119,18 +135,19 @@ pub fn run_to(
 ) -> Result<()> {
     let mut lookups = args.lookups(progress)?;
     let pages = args.pages();
-    let memtable = MemTableEngine {
-        index: Index::Hash,
-        pages,
-    };
-    let without_index = MemTableEngine {
-        index: Index::None,
-        pages,
-    };
+    let [memtable, without_index, paranoid] = [Form::Indexed, Form::WithoutIndex, Form::Paranoid]
+        .map(|form| MemTableEngine { form, pages });
+    let in_store = MemTableInStore { pages };
     let mut engines: Vec<&dyn Engine> = vec![&memtable];
     if args.without_index {
         engines.push(&without_index);
         lookups.peer = Some((without_index.name().to_owned(), Strategy::Auto.to_string()));
+    }
+    if args.paranoid {
+        engines.push(&paranoid);
+    }
+    if args.in_store {
+        engines.push(&in_store);
     }
     if let Some((engine, strategy)) = peer {
         lookups.peer = Some((engine.to_owned(), strategy.to_owned()));
@@ -147,30 +164,33 @@ pub fn run_to(
     )
 }
 
-/// What a memtable has beside the list.
+/// The kinds of memtables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Index {
-    /// The hash index.
+pub enum Form {
+    /// With a hash index, as in a store by default.
     #[default]
-    Hash,
-    /// Nothing.
-    None,
+    Indexed,
+    /// The list alone.
+    WithoutIndex,
+    /// The list alone, each of whose entries is verified when it is visited.
+    Paranoid,
 }
 
 /// The memtable as an engine to measure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemTableEngine {
-    /// What its tables have beside the list.
-    pub index: Index,
+    /// The kind of its tables.
+    pub form: Form,
     /// The kind of pages for its tables.
     pub pages: Pages,
 }
 
 impl Engine for MemTableEngine {
     fn name(&self) -> &str {
-        match self.index {
-            Index::Hash => "forerun",
-            Index::None => "without-index",
+        match self.form {
+            Form::Indexed => "forerun",
+            Form::WithoutIndex => "without-index",
+            Form::Paranoid => "paranoid",
         }
     }
 
@@ -194,11 +214,15 @@ impl Engine for MemTableEngine {
         let table = MemTable::new(
             MemTableConfig::default()
                 .limit_bytes(limit_bytes)
-                .hash_index(self.index == Index::Hash)
+                .hash_index(self.form == Form::Indexed)
+                .checks(match self.form {
+                    Form::Paranoid => MemoryChecks::Paranoid,
+                    Form::Indexed | Form::WithoutIndex => MemoryChecks::Off,
+                })
                 .pages(self.pages),
         )?;
         Ok(Box::new(TableStore {
-            index: self.index,
+            form: self.form,
             table,
             next_sequence: AtomicU64::new(1),
         }))
@@ -206,7 +230,7 @@ impl Engine for MemTableEngine {
 }
 
 struct TableStore {
-    index: Index,
+    form: Form,
     table: MemTable,
     next_sequence: AtomicU64,
 }
@@ -235,9 +259,10 @@ impl Store for TableStore {
             stats.height,
             stats.backing
         );
-        let name = match self.index {
-            Index::Hash => "forerun memtable",
-            Index::None => "without index",
+        let name = match self.form {
+            Form::Indexed => "forerun memtable",
+            Form::WithoutIndex => "without index",
+            Form::Paranoid => "paranoid",
         };
         vec![(name.to_owned(), text)]
     }

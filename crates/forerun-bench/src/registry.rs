@@ -5,8 +5,8 @@
 use anyhow::Result;
 use clap::Subcommand;
 use forerun_bench::{
-    btree, cache, client, gather, gpu_roofline, gpu_table, hash, memtable, roofline, scan, server,
-    table, workloads, ycsb,
+    btree, cache, client, count_lookups, gather, gpu_roofline, gpu_table, hash, memtable, roofline,
+    scan, seeds, server, table, workloads, ycsb,
 };
 
 macro_rules! benches {
@@ -36,6 +36,7 @@ benches! {
     roofline,
     memtable,
     btree,
+    count_lookups,
     ycsb,
     scan,
     workloads,
@@ -47,4 +48,5 @@ benches! {
     client,
     cache,
     table,
+    seeds,
 }

@@ -13,8 +13,11 @@ use crate::engine::{
 };
 use crate::workload::EntryBuffer;
 use anyhow::{Result, bail};
-use forerun_db::{Create, Db, Durability, Keyspace, KeyspaceOptions, Options, Values, WriteBatch};
-use forerun_measure::size::{digits, short};
+use forerun_core::Pages;
+use forerun_db::{
+    Create, Db, Durability, Keyspace, KeyspaceOptions, Options, Values, WalMode, WriteBatch,
+};
+use forerun_measure::size::{count, digits, short};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -28,6 +31,67 @@ const SINGLE: &str = "single";
 
 /// The strategy that looks up a batch per call.
 const MULTIGET: &str = "multiget";
+
+/// A store whose memtable holds everything, for the bench of memtables: the memtable as programs
+/// reach it, beside the bare one. Nothing is logged or flushed, as with the peers there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemTableInStore {
+    /// The kind of pages for its memory.
+    pub pages: Pages,
+}
+
+impl Engine for MemTableInStore {
+    fn name(&self) -> &str {
+        "store"
+    }
+
+    fn strategies(&self) -> Vec<String> {
+        DbEngine.strategies()
+    }
+
+    fn open(&self, requirements: &StoreRequirements) -> Result<Box<dyn Store>> {
+        // The bench of memtables allows an entry as much. Another half is for the next memtable,
+        // which is never needed.
+        let memtable_bytes = requirements.total_bytes(128).saturating_add(1 << 20);
+        let directory = requirements.directory()?;
+        let options = Options::default()
+            .create(Create::MustBeNew)
+            .wal(WalMode::Off)
+            .pages(self.pages)
+            .memtable_bytes(memtable_bytes)
+            .memory_limit_bytes(memtable_bytes.saturating_mul(2));
+        let db = Db::open(directory.path().join("db"), options)?;
+        let store = MemTableStore(DbStore {
+            keyspace: db.default_keyspace(),
+            opened: Arc::new(OpenDb { db, directory }),
+        });
+        Ok(Box::new(store))
+    }
+}
+
+/// A store that is never flushed.
+struct MemTableStore(DbStore);
+
+impl Store for MemTableStore {
+    fn reader(&self, strategy: &str) -> Result<Box<dyn Reader + '_>> {
+        self.0.reader(strategy)
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        self.0.writer()
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        let stats = self.0.opened.db.stats();
+        let text = format!(
+            "{} entries and {}B in its memtable, {} flushes; called through Db",
+            count(stats.memtable.entries as u64),
+            short(stats.memtable.used_bytes as f64),
+            stats.tree.flushes
+        );
+        vec![("forerun store".to_owned(), text)]
+    }
+}
 
 impl Engine for DbEngine {
     fn name(&self) -> &str {

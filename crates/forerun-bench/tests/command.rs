@@ -2,6 +2,9 @@
 
 mod testing;
 
+use forerun_bench::count_lookups::CountRow;
+use forerun_bench::seeds::SeedRow;
+use std::collections::BTreeSet;
 use testing::Workspace;
 
 #[test]
@@ -277,5 +280,98 @@ fn the_study_of_indexes_measures_each_index_and_its_phases() {
     ] {
         let ran = workspace.run(&[&quick[..4], &wrong].concat());
         assert!(ran.code != 0 && ran.stderr.contains(reason), "{ran:?}");
+    }
+}
+
+#[test]
+fn every_row_of_the_seeds_has_a_figure_of_ours_or_says_why_not() {
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&["seeds", "--quick", "--json", "--rounds", "1"]);
+    let rows: Vec<SeedRow> = reported
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a row"))
+        .collect();
+    let seeds: BTreeSet<&str> = rows.iter().map(|row| row.seed.as_str()).collect();
+    assert_eq!(seeds, BTreeSet::from(["000", "001", "002", "003", "004"]));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for row in &rows {
+        assert_eq!(row.bench, "seeds");
+        let here = row.ours.iter().filter(|ours| ours.command.is_some());
+        let committed = row.ours.iter().filter(|ours| ours.file.is_some());
+        let is_measured = here.count() + committed.count() > 0;
+        // The profile of 002 needs counters that many machines lack, and its rows say what.
+        let is_profile = row.table == "the profile of a search of one key" || row.seed == "002";
+        let is_known = is_measured || !row.note.is_empty() || is_profile;
+        // A copy on the CPU is not measured where there is a GPU.
+        let is_other = row.table.contains("copied by this CPU");
+        assert!(is_known || is_other, "{row:?}");
+        for ours in &row.ours {
+            assert!(ours.value.is_none_or(f64::is_finite), "{row:?}");
+            assert_eq!(
+                ours.value.is_some(),
+                ours.command.is_some() != ours.file.is_some(),
+                "{row:?}"
+            );
+        }
+    }
+    // What any machine measures, is measured: all of seed 004 that it has cores for.
+    let of_004 = rows.iter().filter(|row| row.seed == "004");
+    let measured = of_004.filter(|row| row.ours[0].command.is_some()).count();
+    assert!(measured >= if cores >= 2 { 12 } else { 9 }, "{measured}");
+    let suspensions = |row: &&SeedRow| row.seed == "002" && row.row == "suspensions";
+    let suspensions: Vec<&SeedRow> = rows.iter().filter(suspensions).collect();
+    assert_eq!(suspensions.len(), 2);
+    assert!(suspensions.iter().all(|row| row.ours[0].value > Some(0.9)));
+}
+
+#[test]
+fn a_seed_is_shown_as_tables_and_on_a_page() {
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&[
+        "seeds",
+        "--quick",
+        "--seed",
+        "000,001",
+        "--rounds",
+        "1",
+        "--report",
+        "page.html",
+    ]);
+    for part in [
+        "Seed 000: HierarchicalKV",
+        "load 1.00",
+        "V4, at most 16 multiprocessors",
+        "docs/results/2026-11-26-nvidia-h200/gather-seed.jsonl",
+        "seed: throughput",
+    ] {
+        assert!(reported.contains(part), "{part} in {reported}");
+    }
+    let page = std::fs::read_to_string(workspace.path("page.html")).expect("the page is there");
+    forerun_measure::report::check_html(&page).expect("it is well formed");
+    assert!(page.contains("<svg"));
+}
+
+#[test]
+fn lookups_are_counted_as_far_as_the_system_allows() {
+    let workspace = Workspace::new();
+    let reported = workspace.succeeds(&["count-lookups", "--quick", "--json", "--batch", "1,4"]);
+    let rows: Vec<CountRow> = reported
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a row"))
+        .collect();
+    assert_eq!(rows.len(), 10);
+    for row in &rows {
+        assert_eq!(row.suspensions_per_key.is_none(), row.strategy == "index");
+        assert_eq!(
+            row.instructions_per_key.is_some(),
+            row.lines_per_key.is_some()
+        );
+        if let Some(instructions) = row.instructions_per_key {
+            assert!((50.0..1e6).contains(&instructions), "{row:?}");
+            assert!(
+                row.lines_per_key.is_some_and(|lines| lines > 0.9),
+                "{row:?}"
+            );
+        }
     }
 }

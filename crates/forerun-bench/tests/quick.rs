@@ -111,6 +111,24 @@ fn the_memtable_bench_takes_lists_of_shapes_and_adds_the_baseline() {
 }
 
 #[test]
+fn the_memtable_is_measured_in_every_form_beside_several_writers() {
+    let rows = rows(
+        "memtable --quick --json --batch 8 --hit-rate 1 --without-index --paranoid --in-store \
+         --workload multireadrandom,multireadwhilewriting --writers 1,3 --rounds 1 --strategy \
+         single,finger,auto,multiget",
+    );
+    let forms = ["forerun", "without-index", "paranoid", "store"];
+    let strategies = 3 * 3 + 2;
+    assert_eq!(rows.len(), strategies * 3);
+    for form in forms {
+        let of_form = rows.iter().filter(|row| row.engine == form);
+        let writers: BTreeSet<Option<u64>> = of_form.map(|row| row.writers).collect();
+        assert_eq!(writers, BTreeSet::from([None, Some(1), Some(3)]), "{form}");
+    }
+    assert!(rows.iter().all(|row| row.keys_per_second > 0.0));
+}
+
+#[test]
 fn the_btree_bench_measures_every_page_search_alone_and_batched_and_the_index() {
     for (shape, order) in [
         ("--key-bytes 9,16", "bytewise"),

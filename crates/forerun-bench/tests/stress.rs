@@ -42,6 +42,38 @@ fn ten_kills_lose_nothing() {
 }
 
 #[test]
+fn kills_lose_nothing_with_requested_checks_strategy_and_index() {
+    let workspace = Workspace::new();
+    for options in [
+        ["paranoid", "partition", "false"],
+        ["off", "finger", "true"],
+    ] {
+        let [checks, strategy, index] = options;
+        let reported = workspace.succeeds(&[
+            "stress",
+            "--crash",
+            "--cycles",
+            "4",
+            "--threads",
+            "2",
+            "--checks",
+            checks,
+            "--strategy",
+            strategy,
+            "--memtable-index",
+            index,
+        ]);
+        assert!(reported.contains("4 kills in "), "{reported}");
+    }
+    let ran = workspace.run(&["stress", "--crash", "--strategy", "guess"]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("interleaved-sorted"),
+        "{ran:?}"
+    );
+    assert_eq!(workspace.run(&["stress", "--checks", "off"]).code, 2);
+}
+
+#[test]
 fn kills_during_ingestions_backups_checkpoints_and_keyspace_drops_lose_nothing() {
     let workspace = Workspace::new();
     let reported = workspace.succeeds(&[

@@ -274,11 +274,11 @@ fn a_build_without_ucx_refuses_it_and_names_the_feature() {
 }
 
 #[test]
-fn a_binary_client_is_logged_and_verbosity_changes_what_is_logged() {
+fn a_refused_binary_client_is_logged_and_verbosity_changes_what_is_logged() {
     let workspace = Workspace::new();
     let log = workspace.path("log");
     let file = std::fs::File::create(&log).expect("a file");
-    let server = Server::start_with_log(&workspace, &[], file.into());
+    let server = Server::start_with_log(&workspace, &["--no-binary"], file.into());
     let logged = |text: &str| {
         let log = std::fs::read_to_string(&log).expect("the log");
         log.matches(text).count()

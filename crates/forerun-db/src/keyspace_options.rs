@@ -88,7 +88,7 @@ impl KeyspaceOptions {
     pub(crate) fn check(&self) -> Result<()> {
         check_ttl(self.ttl)?;
         self.run.check()?;
-        self.tree.check()
+        self.tree.check(&self.run)
     }
 
     /// How the runs of a level are written.

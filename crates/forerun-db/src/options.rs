@@ -372,7 +372,7 @@ impl Options {
     /// Refuses contradictory options.
     pub(crate) fn check(&self) -> Result<()> {
         self.run.check()?;
-        self.tree.check()?;
+        self.tree.check(&self.run)?;
         check_ttl(self.ttl)?;
         check_bytes("memtable_bytes", self.memtable_bytes, MEMTABLE_BYTES_MIN)?;
         // At most half of this limit is one memtable.

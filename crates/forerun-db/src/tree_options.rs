@@ -2,7 +2,7 @@
 
 use forerun_core::setters;
 
-use crate::run::{Compression, DELETE_RATE_BYTES};
+use crate::run::{Compression, DELETE_RATE_BYTES, RunOptions};
 use crate::{Error, Result};
 
 /// The shape of the tree of runs, and how fast it may be rebuilt.
@@ -104,10 +104,10 @@ impl TreeOptions {
     }
 
     /// Refuses limits at which writes would wait for a compaction that never becomes due, and
-    /// compressions that do not exist.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// compressions that do not exist or have dictionaries too small for these runs.
+    pub(crate) fn check(&self, run: &RunOptions) -> Result<()> {
         for compression in self.compression_per_level.iter().flatten() {
-            compression.check("compression_per_level")?;
+            compression.check("compression_per_level", run.page_limit_bytes())?;
         }
         if self.level0_stop_runs > self.level0_runs {
             return Ok(());

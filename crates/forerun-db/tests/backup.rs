@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Background, Backups, Create, Db, Error, KeyspaceOptions, ReverseBytewise, WalMode, WriteBatch,
-    check_with_io,
+    Background, Backups, Create, Db, Error, FileCopyOptions, KeyspaceOptions, ReverseBytewise,
+    WalMode, WriteBatch, check_with_io,
 };
 use testing::{STORE, open, tiny_options};
 
@@ -452,10 +452,11 @@ fn work_reports_its_progress() {
     let mut backups = backups(&io);
     let reported = Arc::new([const { AtomicU64::new(0) }; 2]);
     let watched = Arc::clone(&reported);
-    backups.on_progress(move |progress| {
+    let options = FileCopyOptions::default().on_progress(move |progress| {
         watched[0].store(progress.done_bytes, Ordering::Relaxed);
         watched[1].store(progress.total_bytes, Ordering::Relaxed);
     });
+    backups.set_copy_options(options);
     let last = || [0, 1].map(|at| reported[at].swap(0, Ordering::Relaxed));
     backups.create(&db).unwrap();
     let [done, total] = last();

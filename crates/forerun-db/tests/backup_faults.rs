@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
-use forerun_db::{Backups, Create, Db, Error, Result};
+use forerun_db::{Backups, Create, Db, Error, FileCopyOptions, Result};
 use testing::{STORE, open, tiny_options};
 
 const BACKUPS: &str = "/backups";
@@ -227,7 +227,8 @@ fn an_interrupted_call_leaves_no_new_store_and_no_new_backup() {
             let mut backups = backups(&io).unwrap();
             let asked = Arc::new(AtomicU64::new(0));
             let count = Arc::clone(&asked);
-            backups.interrupt_if(move || count.fetch_add(1, Ordering::Relaxed) == question);
+            let interrupt = move || count.fetch_add(1, Ordering::Relaxed) == question;
+            backups.set_copy_options(FileCopyOptions::default().interrupt_if(interrupt));
             let case = format!("{name}, interrupted at question {question}");
             match call(&io, &mut backups) {
                 Err(Error::Interrupted) => {}
@@ -259,11 +260,12 @@ fn a_users_function_that_panics_ends_the_work_and_leaves_nothing() {
         let case = format!("the function that panics is interrupt_if: {is_interrupt}");
         let (io, then) = backed_up(2);
         let mut backups = backups(&io).unwrap();
-        if is_interrupt {
-            backups.interrupt_if(|| panic!("the user's function"))
+        let options = FileCopyOptions::default();
+        backups.set_copy_options(if is_interrupt {
+            options.interrupt_if(|| panic!("the user's function"))
         } else {
-            backups.on_progress(|_| panic!("the user's function"))
-        }
+            options.on_progress(|_| panic!("the user's function"))
+        });
         let db = open(&io, &tiny_options()).unwrap();
         let assert_panicked = |error: Error| match error {
             Error::Panicked { message, .. } => assert_eq!(message, "the user's function"),

@@ -285,3 +285,31 @@ fn a_bad_page_in_a_deep_level_stops_no_compaction_that_does_not_read_it() {
     assert!(level0(&own) < STOP_RUNS, "{}", level0(&own));
     db.close().unwrap();
 }
+
+#[test]
+fn a_full_compaction_goes_on_without_a_run_that_cannot_be_read() {
+    let options = options();
+    let (io, run) = damaged_below(&options);
+    // Level 0 goes directly into the last level, and nothing is due.
+    let tree = options.tree.level1_bytes(1 << 30);
+    let tree = tree.level0_runs(10).level0_stop_runs(20);
+    let quiet = options.tree(tree).background(Background::Caller);
+    let db = open(&io, &quiet).unwrap();
+    let own = db.default_keyspace();
+    // The older one needs the run that is damaged.
+    for key in [0, DEEP_KEYS - 1] {
+        own.put(key.to_be_bytes(), b"new").unwrap();
+        own.flush().unwrap();
+    }
+    assert_eq!(level0(&own), 2);
+    let error = db.compact().unwrap_err();
+    assert!(matches!(&error, Error::CompactionFailed { .. }), "{error}");
+    let name = run.file_name().unwrap().to_string_lossy();
+    assert!(error.to_string().contains(&*name), "{error}");
+    assert_eq!(level0(&own), 1);
+    assert_eq!(own.get(0_u64.to_be_bytes()).unwrap().unwrap(), b"new");
+    // It is not forgotten, and read again on request.
+    assert!(own.stats().compaction_failure.is_some());
+    assert!(db.compact().is_err());
+    db.close().unwrap();
+}

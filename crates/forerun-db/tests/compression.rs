@@ -29,7 +29,7 @@ fn compression() -> impl Strategy<Value = Option<Compression>> {
         Just(Some(Compression::None)),
         Just(Some(Compression::Lz4)),
         Just(Some(zstd(0))),
-        Just(Some(zstd(256))),
+        Just(Some(zstd(8 << 10))),
     ]
 }
 

@@ -56,7 +56,7 @@ fn copy(db: &Db, io: &FaultIo, is_backup: bool, options: &FileCopyOptions) -> Re
         return db.checkpoint_with(COPY, options);
     }
     let mut backups = backups(io);
-    backups.set_rate(options.rate_bytes);
+    backups.set_copy_options(options.clone());
     backups.create(db).map(drop)
 }
 
@@ -91,11 +91,11 @@ fn copies_keep_to_their_rate_and_to_that_of_the_store() {
     let (io, db) = store();
     let mut backups = backups(&io);
     backups.create(&db).unwrap();
-    backups.set_rate(Some(RATE));
+    backups.set_copy_options(FileCopyOptions::default().rate_bytes(RATE));
     let begun = Instant::now();
     backups.restore(None, COPY).unwrap();
     assert!(begun.elapsed() >= expected, "{:?}", begun.elapsed());
-    backups.set_rate(None);
+    backups.set_copy_options(FileCopyOptions::default());
     let begun = Instant::now();
     backups.verify().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20));
@@ -162,18 +162,7 @@ fn a_copy_that_waits_for_its_rate_ends_at_once_and_leaves_nothing() {
                 .rate_bytes(1)
                 .interrupt_if(move || counted.fetch_add(1, Ordering::Relaxed) > 10 && !is_closed);
             let ended = forerun_core::sync::thread::scope(|scope| {
-                let copying = scope.spawn(|| {
-                    if !is_backup {
-                        return db.checkpoint_with(COPY, &options);
-                    }
-                    let mut backups = backups(&io);
-                    backups.set_rate(Some(1));
-                    let counted = Arc::clone(&asked);
-                    backups.interrupt_if(move || {
-                        counted.fetch_add(1, Ordering::Relaxed) > 10 && !is_closed
-                    });
-                    backups.create(&db).map(drop)
-                });
+                let copying = scope.spawn(|| copy(&db, &io, is_backup, &options));
                 while asked.load(Ordering::Relaxed) < 5 {
                     std::thread::sleep(Duration::from_millis(1));
                 }

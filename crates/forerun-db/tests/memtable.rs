@@ -5,7 +5,7 @@ mod search;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forerun_core::Pages;
 use forerun_db::memtable::{
@@ -540,61 +540,4 @@ fn keys_over_their_limit_are_refused() {
     ));
     table.prepare(put(&key[1..], b"")).unwrap().publish(1);
     assert_eq!(table.get(&key[1..], 1).unwrap(), Lookup::Value(b""));
-}
-
-/// After a thread has published a key, any later batch of any thread that contains the key finds
-/// it, while towers grow and indexes are built. (The reviewers of RocksDB pull request 14428 asked
-/// for this test.)
-#[test]
-fn a_published_key_is_found_by_every_later_batch_of_every_thread() {
-    const THREADS: u64 = 4;
-    const KEYS: u64 = 20_000;
-    let table = indexed(Arc::new(Bytewise));
-    let sequences = AtomicU64::new(1);
-    // The keys published so far, for the other threads to pick from: key number + 1, or 0.
-    let published: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
-    let count = AtomicUsize::new(0);
-    let searches = Search::all();
-    let work = |thread: u64| {
-        let mut values = Values::new();
-        for n in (thread..KEYS).step_by(THREADS as usize) {
-            let sequence = sequences.fetch_add(1, Ordering::Relaxed);
-            let key = mix(n).to_be_bytes();
-            table
-                .prepare(put(&key, &n.to_le_bytes()))
-                .unwrap()
-                .publish(sequence);
-            // Release and Acquire: "later" means that the publication happened before the batch.
-            let slot = count.fetch_add(1, Ordering::AcqRel);
-            published[slot].store(n + 1, Ordering::Release);
-            let mut numbers = vec![n];
-            for pick in 0..15 {
-                let slot = mix(n * 16 + pick) as usize % (slot + 1);
-                numbers.extend(published[slot].load(Ordering::Acquire).checked_sub(1));
-            }
-            let keys: Vec<_> = numbers.iter().map(|&n| mix(n).to_be_bytes()).collect();
-            let search = searches[n as usize % searches.len()];
-            search.multi_get_values(&table, &keys, ALL, &mut values);
-            for (number, value) in numbers.iter().zip(values.iter()) {
-                let expected = Some(&number.to_le_bytes()[..]);
-                assert_eq!(value.unwrap(), expected, "{search}, key {number}");
-            }
-        }
-    };
-    forerun_core::sync::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let work = &work;
-            scope.spawn(move || work(thread));
-        }
-    });
-    assert_eq!(table.stats().entries as u64, KEYS);
-    let mut cursor = table.cursor(ALL);
-    let mut last = None;
-    let mut entries = 0;
-    while let Some(entry) = cursor.next().unwrap() {
-        assert!(last.as_deref() < Some(entry.key));
-        last = Some(entry.key.to_vec());
-        entries += 1;
-    }
-    assert_eq!(entries, KEYS);
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use forerun_db::io::Io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{
-    Access, Background, Compression, Db, Error, Options, Result, RunOptions, TreeOptions, Values,
-    repair_with_io,
+    Access, Background, Compression, Db, Error, Options, Result, RunOptions, StatsLevel,
+    TreeOptions, Values, repair_with_io,
 };
 use testing::watched_io::WatchedIo;
 use testing::{STORE, small_options};
@@ -470,4 +470,33 @@ fn an_index_that_could_not_be_read_is_read_later_though_nothing_is_asked_of_the_
     wait_for(&|| loaded(&db).indexed == loaded(&db).runs);
     check(&db, 0, 5, 2 * ROWS);
     db.close().unwrap();
+}
+
+#[test]
+fn lookups_read_again_what_could_not_be_read_if_the_store_has_no_thread_for_that() {
+    let files = store(2);
+    let index_offset = |path: &PathBuf| offsets(&files.read(path).unwrap())[1] as u64;
+    let index_offsets: Vec<u64> = run_files(&files).iter().map(index_offset).collect();
+    let read_only = options(Background::Threads).access(Access::ReadOnly);
+    for options in [options(Background::Caller), read_only] {
+        let io = WatchedIo::new(&files);
+        io.fail_at(&index_offsets);
+        let db = open(&io, &options.stats_level(StatsLevel::All)).unwrap();
+        let failures = io.seen().failures;
+        assert!(failures > 0 && loaded(&db).indexed == 0);
+        let begun = Instant::now();
+        while io.seen().failures == failures {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            check(&db, 0, 97, 2 * ROWS);
+        }
+        // As soon as that, it was not tried again.
+        assert!(begun.elapsed() > Duration::from_millis(500));
+        io.fail_at(&[]);
+        while loaded(&db).indexed < loaded(&db).runs {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            check(&db, 0, 97, 2 * ROWS);
+        }
+        check(&db, 0, 5, 2 * ROWS);
+        db.close().unwrap();
+    }
 }

@@ -4,13 +4,13 @@
 mod testing;
 
 use std::cmp::Ordering;
-use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use forerun_db::forward_io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{
@@ -451,65 +451,23 @@ struct PanickingFile {
 }
 
 impl Io for PanickingIo {
+    forward_io!(
+        this => this.io, |_name, call| this.call(call);
+        list, create_dir, rename, remove, link, sync_dir, boot_id
+    );
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         let file = self.call(|| self.io.open(path, mode))?;
         let io = self.clone();
         Ok(Box::new(PanickingFile { file, io }))
     }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.call(|| self.io.list(dir))
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.call(|| self.io.create_dir(path))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.call(|| self.io.rename(from, to))
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.call(|| self.io.remove(path))
-    }
-
-    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.call(|| self.io.link(from, to))
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.call(|| self.io.sync_dir(dir))
-    }
-
-    fn boot_id(&self) -> Option<u128> {
-        self.call(|| self.io.boot_id())
-    }
 }
 
 impl IoFile for PanickingFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.io.call(|| self.file.read_at(buffer, offset))
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.io.call(|| self.file.write_at(bytes, offset))
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.io.call(|| self.file.len())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.io.call(|| self.file.set_len(len))
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.io.call(|| self.file.sync())
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        self.io.call(|| self.file.try_lock())
-    }
+    forward_io!(
+        this => this.file, |_name, call| this.io.call(call);
+        read_at, write_at, len, set_len, sync, try_lock
+    );
 }
 
 #[test]

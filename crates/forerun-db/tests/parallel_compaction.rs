@@ -2,11 +2,14 @@
 
 mod testing;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Condvar, Mutex, thread};
+use forerun_db::io::Io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::{Background, Db, Error, KeyspaceOptions, Options, RunOptions, TreeOptions};
 use testing::hook_io::{Change, HookIo};
@@ -306,5 +309,94 @@ fn the_number_of_threads_is_checked() {
             ),
             "{opened:?}"
         );
+    }
+}
+
+/// A file system on which whoever creates a run waits for another thread that does, once `armed`.
+fn two_at_once(io: &FaultIo) -> (Arc<HookIo>, Arc<AtomicBool>) {
+    let armed = Arc::new(AtomicBool::new(false));
+    let is_armed = Arc::clone(&armed);
+    let (creating, another) = (Mutex::new(BTreeSet::new()), Condvar::new());
+    let hook = move |change, path: &Path| {
+        let is_run = path.extension().is_some_and(|of| of == "run");
+        if change == Change::Create && is_run && is_armed.load(SeqCst) {
+            let mut threads = creating.lock().unwrap();
+            threads.insert(format!("{:?}", thread::current().id()));
+            another.notify_all();
+            let is_alone = |threads: &mut BTreeSet<String>| threads.len() < 2;
+            let waited = another.wait_timeout_while(threads, PATIENCE, is_alone);
+            assert!(!waited.unwrap().1.timed_out(), "it does all alone");
+        }
+        Ok(())
+    };
+    (Arc::new(HookIo::new(io, hook)), armed)
+}
+
+#[test]
+fn a_large_compaction_of_level_0_is_done_by_several_threads() {
+    for is_requested in [true, false] {
+        let (io, armed) = two_at_once(&FaultIo::new());
+        let quiet = options(4, quiet_tree());
+        let db = Db::open_with_io(Arc::clone(&io) as Arc<dyn Io>, STORE, quiet).unwrap();
+        for version in 0..2 {
+            // Every run has keys from all over.
+            for number in 0..KEYS {
+                let key = number * 7 % KEYS;
+                db.put(key.to_be_bytes(), value(key, version)).unwrap();
+            }
+            db.flush().unwrap();
+        }
+        db.delete_range(100_u32.to_be_bytes(), 120_u32.to_be_bytes())
+            .unwrap();
+        db.flush().unwrap();
+        db.close().unwrap();
+        armed.store(true, SeqCst);
+        let due = if is_requested { 50 } else { 2 };
+        let options = options(4, quiet_tree().level0_runs(due));
+        let db = Db::open_with_io(io, STORE, options).unwrap();
+        if is_requested {
+            db.compact().unwrap();
+        }
+        db.wait_idle().unwrap();
+        let levels = db.stats().levels;
+        assert!(levels[0].runs < 2 && levels.len() > 1, "{levels:?}");
+        assert!(db.verify().unwrap().problems.is_empty());
+        for key in 0..KEYS {
+            let expected = (!(100..120).contains(&key)).then(|| value(key, 1));
+            assert_eq!(db.get(key.to_be_bytes()).unwrap(), expected, "{key}");
+        }
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn large_memtables_of_several_keyspaces_are_flushed_by_several_threads() {
+    let disk = FaultIo::new();
+    let (io, armed) = two_at_once(&disk);
+    let options = options(4, quiet_tree())
+        .memtable_bytes(16 << 20)
+        .memory_limit_bytes(64 << 20);
+    let db = Db::open_with_io(io, STORE, options.clone()).unwrap();
+    let names = ["a", "b", "c"];
+    let value = |name: &str, number: u8| [name.as_bytes()[0] ^ number; 64 << 10];
+    for name in names {
+        let keyspace = db.keyspace(name).unwrap();
+        for number in 0..60 {
+            keyspace.put([number], value(name, number)).unwrap();
+        }
+    }
+    armed.store(true, SeqCst);
+    db.flush().unwrap();
+    assert_eq!(db.stats().tree.flushes, 1, "one change of the manifest");
+    let io = disk.crash(0);
+    let db = Db::open_with_io(Arc::new(io), STORE, options).unwrap();
+    for name in names {
+        let keyspace = db.keyspace(name).unwrap();
+        for number in 0..60 {
+            assert_eq!(
+                keyspace.get([number]).unwrap().unwrap(),
+                value(name, number)
+            );
+        }
     }
 }

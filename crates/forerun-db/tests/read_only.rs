@@ -2,11 +2,11 @@
 
 mod testing;
 
-use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forerun_db::forward_io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{
@@ -27,14 +27,13 @@ fn refused<T>() -> io::Result<T> {
 }
 
 impl Io for ReadOnlyIo {
+    forward_io!(this => this.0; list, boot_id);
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         match mode {
             OpenMode::Read | OpenMode::ReadImmutable => self.0.open(path, mode),
             _ => refused(),
         }
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.0.list(dir)
     }
     fn create_dir(&self, _: &Path) -> io::Result<()> {
         refused()
@@ -50,9 +49,6 @@ impl Io for ReadOnlyIo {
     }
     fn sync_dir(&self, _: &Path) -> io::Result<()> {
         refused()
-    }
-    fn boot_id(&self) -> Option<u128> {
-        self.0.boot_id()
     }
 }
 

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use forerun_db::forward_io;
 use forerun_db::io::fault::{EIO, Fault, FaultIo};
-use forerun_db::io::{Io, IoFile, OpenMode};
+use forerun_db::io::{Io, OpenMode};
 use forerun_db::{Backups, Comparator, Create, Db, Durability, Error, Iter, Options};
 use testing::{STORE, open, small_options, tiny_options};
 
@@ -141,33 +142,14 @@ struct CreatedMeanwhile {
 }
 
 impl Io for CreatedMeanwhile {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        self.disk.open(path, mode)
-    }
+    forward_io!(this => this.disk; open, create_dir, rename, remove, link, sync_dir, boot_id);
+
     fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
         let names = self.disk.list(dir)?;
         if dir == Path::new(STORE) && names == ["LOCK"] && !self.was_created.swap(true, SeqCst) {
             drop(open(&self.disk, &small_options()).unwrap());
         }
         Ok(names)
-    }
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.create_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.link(from, to)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-    fn boot_id(&self) -> Option<u128> {
-        self.disk.boot_id()
     }
 }
 

@@ -28,6 +28,9 @@ pub struct Row {
     pub batch: u64,
     /// Number of threads that look up (in `fillrandom`, that write).
     pub threads: u64,
+    /// Number of threads that overwrite entries meanwhile, if any do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writers: Option<u64>,
     /// Share of the keys looked up that were present; null if nothing is looked up.
     pub hit_rate: Option<f64>,
     /// The distribution of the present keys that were looked up: `uniform`, `zipf:0.99`.
@@ -62,7 +65,7 @@ pub struct Row {
     /// `keys_per_second` divided by the random cache lines per second that as many threads can read
     /// on this machine. A value of 1 means that a lookup costs exactly one cache line.
     pub roofline_share: Option<f64>,
-    /// Entries per second that the concurrent writer inserted, if there was one.
+    /// Entries per second that the concurrent writers inserted together, if there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inserts_per_second: Option<f64>,
     /// The backing that the buffer got, in `roofline`.

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! [`Authentication`] reads that command before the connection's session sees any input. The
-//! session gets all later bytes.
+//! session gets all later bytes. It also gets all bytes of a client of the binary protocol, which
+//! authenticates with SASL.
 
 use std::fs::File;
 use std::io::Read;
@@ -148,6 +149,8 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 pub(crate) struct Authentication {
     /// Length of the value that comes next, including its line end, once the `set` line is read.
     value_bytes: Option<usize>,
+    /// Whether the client has sent a line, and so speaks the text protocol.
+    is_text: bool,
 }
 
 /// The result of reading the bytes received so far.
@@ -167,7 +170,7 @@ pub(crate) enum Entry {
         /// Whether the client tried to authenticate as a user, for the counters.
         tried: bool,
     },
-    /// The bytes begin a request of the binary protocol, which the session refuses.
+    /// The bytes begin a request of the binary protocol, in which the session authenticates.
     Binary,
     /// No memcached client sends these bytes.
     Close,
@@ -183,9 +186,10 @@ impl Authentication {
             open: false,
             tried: false,
         };
-        if self.value_bytes.is_none() && bytes.first() == Some(&binary::REQUEST) {
+        if !self.is_text && bytes.first() == Some(&binary::REQUEST) {
             return Entry::Binary;
         }
+        self.is_text |= !bytes.is_empty();
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             return match bytes.len() {
                 0..=LINE_BYTES_MAX => Entry::More,

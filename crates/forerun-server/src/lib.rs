@@ -71,7 +71,7 @@ pub use snapshot::{SnapshotStats, read_snapshot, write_snapshot};
 pub use snapshot_error::SnapshotError;
 // Hidden: for the fuzz targets.
 #[doc(hidden)]
-pub use testing::{fuzz_multi_get, fuzz_resp, fuzz_session, fuzz_snapshot};
+pub use testing::{fuzz_binary, fuzz_multi_get, fuzz_resp, fuzz_session, fuzz_snapshot};
 
 /// The protocol and the sockets without a cache behind them, for studies of other indexes.
 #[cfg(feature = "study")]

@@ -30,6 +30,9 @@ pub struct Settings {
     /// from the start. Default: none; a colon then ends a prefix, and `stats detail on` starts
     /// counting.
     pub prefix_delimiter: Option<u8>,
+    /// Whether a connection that begins with the byte 0x80 speaks memcached's binary protocol.
+    /// Otherwise its client is refused. Default: yes.
+    pub binary_protocol: bool,
     /// Whether `debugtime` is allowed, as in memcached's debug builds. Test suites use it. Default:
     /// no.
     pub debug_commands: bool,
@@ -48,6 +51,7 @@ impl Default for Settings {
             crawler_enabled: true,
             watch_enabled: true,
             prefix_delimiter: None,
+            binary_protocol: true,
             debug_commands: false,
             verbosity: 0,
         }
@@ -62,6 +66,7 @@ forerun_core::setters! {
         crawler_enabled: bool,
         watch_enabled: bool,
         prefix_delimiter: Option<u8>,
+        binary_protocol: bool,
         debug_commands: bool,
         verbosity: u32,
     } into {

@@ -23,6 +23,9 @@ use crate::watch::Watchers;
 /// Memcached's clock begins this many seconds before the process.
 const EARLY_S: u64 = 60;
 
+/// Maximum log level, as in memcached.
+const VERBOSITY_MAX: u32 = 4;
+
 /// Connection statistics for `stats`, under memcached's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(
@@ -106,6 +109,12 @@ pub trait ServerControl: Send + Sync {
     /// [`RefreshError`]. In that case nothing has changed.
     fn refresh_certificates(&self) -> Result<(), RefreshError> {
         Err(RefreshError::NoTls)
+    }
+
+    /// Whether the server has a user with this password.
+    fn knows_user(&self, user: &[u8], password: &[u8]) -> bool {
+        let _ = (user, password);
+        false
     }
 
     /// Handles `verbosity` with this level.
@@ -264,6 +273,7 @@ impl Shared {
     }
 
     pub(crate) fn set_verbosity(&self, level: u32) {
+        let level = level.min(VERBOSITY_MAX);
         self.verbosity.store(level, Ordering::Relaxed);
         self.server.set_verbosity(level);
     }

@@ -6,7 +6,7 @@ mod testing;
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use testing::Client;
+use testing::{Client, strtoull};
 
 /// Few keys, so that commands use the same key again.
 const KEYS: u8 = 6;
@@ -533,19 +533,6 @@ fn command() -> impl Strategy<Value = Command> {
         1 => Just(Command::Noop),
         1 => (1..10_u32).prop_map(Command::Wait),
     ]
-}
-
-/// The result of C's `strtoull` for a value, if only white space follows the digits.
-fn strtoull(value: &str) -> Option<u64> {
-    let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b';
-    let value = value.trim_start_matches(is_space);
-    let value = value.strip_prefix('+').unwrap_or(value);
-    let end = value
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(value.len());
-    let (digits, behind) = value.split_at(end);
-    let is_number = behind.is_empty() || behind.starts_with(is_space);
-    is_number.then(|| digits.parse().ok()).flatten()
 }
 
 proptest! {

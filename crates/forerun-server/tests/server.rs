@@ -1,6 +1,11 @@
 //! The server over real sockets. Each test has its own server and a time limit.
 
+#[allow(dead_code, reason = "each test uses its part")]
+#[path = "testing/packets.rs"]
+mod packets;
+
 mod server {
+    mod binary_clients;
     mod certificates;
     mod connections;
     mod ending;

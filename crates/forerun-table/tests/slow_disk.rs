@@ -1,10 +1,10 @@
 //! A disk that does not answer delays those who wait for it, and nobody else.
 
+use forerun_db::forward_io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, IoFile, OpenMode};
 use forerun_db::{Background, Db, Options, ReadBackend};
 use forerun_table::{Dtype, Table, Update, WritePolicy};
-use std::ffi::OsString;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -54,60 +54,20 @@ struct SlowIo(FaultIo, Arc<Reads>);
 struct SlowFile(Box<dyn IoFile>, Arc<Reads>);
 
 impl Io for SlowIo {
+    forward_io!(this => this.0; list, create_dir, rename, remove, sync_dir, boot_id);
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         let file = self.0.open(path, mode)?;
         Ok(Box::new(SlowFile(file, Arc::clone(&self.1))))
     }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.0.list(dir)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.create_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.remove(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.0.sync_dir(dir)
-    }
-
-    fn boot_id(&self) -> Option<u128> {
-        self.0.boot_id()
-    }
 }
 
 impl IoFile for SlowFile {
+    forward_io!(this => this.0; write_at, len, set_len, sync, try_lock);
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.1.read();
         self.0.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.0.write_at(bytes, offset)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        self.0.try_lock()
     }
 }
 

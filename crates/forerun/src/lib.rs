@@ -148,8 +148,8 @@ pub mod events {
 
 /// The file system of a store, which [`Db::open_with_io`] replaces.
 pub mod io {
-    pub use forerun_db::ReadBackend;
     pub use forerun_db::io::{FileId, Io, IoFile, OpenMode, OsIo, UnknownReadBackend};
+    pub use forerun_db::{ReadBackend, forward_io};
 }
 
 /// The limits of keys, values, batches and keyspaces.

@@ -179,6 +179,7 @@ fn prometheus_reads_the_figures_of_a_store() {
         ("get", stats.get),
         ("multi_get", stats.multi_get),
         ("write", stats.write),
+        ("synced_write", stats.synced_write),
         ("flush", stats.flush),
         ("compaction", stats.compaction),
         ("write_stall", stats.write_stall),

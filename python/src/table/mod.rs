@@ -51,7 +51,8 @@ type RowsAndFound<'py> = (Bound<'py, PyAny>, Bound<'py, PyArrayDyn<bool>>);
 /// pages and memtables together. A store exceeds it only by its minimum: a root page for each run,
 /// and 8 bytes for each page of 4 KiB. The parts can also be set one by one. `host_capacity`: the
 /// maximum number of rows in host memory. `host_bytes`: the same limit in bytes, including the
-/// index; give one of the two. `cache_bytes`: the size of the store's page cache.
+/// index; give one of the two. `cache_bytes`: the size of the store's page cache. `compression`: of
+/// what the store writes to runs, as for `Db`.
 /// `device_capacity`: the maximum number of rows on the device, which is not part of `memory`; 0
 /// for no device tier. `device`: "any" (the first GPU, or the CPU without one), "cpu", or the
 /// number of a GPU. `evict_strategy`: which rows a tier evicts first: "lru", "lfu" or "customized"
@@ -84,12 +85,13 @@ impl Table {
     #[pyo3(
         signature = (
             dim, dtype=None, *, path=None, memory=None, host_capacity=None, host_bytes=None,
-            cache_bytes=None, device_capacity=0, device=None, evict_strategy="lfu",
+            cache_bytes=None, compression=None, device_capacity=0, device=None,
+            evict_strategy="lfu",
             admission="second_touch", writes="through", when_full=None,
             create=CreateStore::DEFAULT, read_only=false
         ),
         text_signature = "(dim, dtype='float32', *, path=None, memory=None, host_capacity=None, \
-            host_bytes=None, cache_bytes=None, device_capacity=0, device=None, \
+            host_bytes=None, cache_bytes=None, compression=None, device_capacity=0, device=None, \
             evict_strategy='lfu', admission='second_touch', writes='through', when_full=None, \
             create='if_missing', read_only=False)"
     )]
@@ -103,6 +105,7 @@ impl Table {
         #[pyo3(from_py_with = numeric_arguments::host_capacity)] host_capacity: Option<usize>,
         host_bytes: Option<Size>,
         cache_bytes: Option<Size>,
+        compression: Option<&str>,
         #[pyo3(from_py_with = numeric_arguments::device_capacity)] device_capacity: usize,
         device: Option<Device>,
         evict_strategy: &str,
@@ -126,6 +129,7 @@ impl Table {
         };
         let place = StoreLocation {
             path: path.clone(),
+            compression,
             create,
             access: if read_only {
                 Access::ReadOnly

@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, FromPyObject};
 
-use crate::errors::{accepted, invalid, reworded, unknown};
+use crate::errors::{accepted, exception, invalid, reworded, unknown};
 use crate::numeric_arguments;
 use crate::python_calls::call_numpy;
 use crate::store_options::{CreateStore, Size, bytes_of};
@@ -47,8 +47,9 @@ impl Device {
 }
 
 /// The store below, if there is one.
-pub(super) struct StoreLocation {
+pub(super) struct StoreLocation<'a> {
     pub(super) path: Option<PathBuf>,
+    pub(super) compression: Option<&'a str>,
     pub(super) create: CreateStore,
     pub(super) access: Access,
 }
@@ -102,7 +103,7 @@ fn evict_strategy(name: &str) -> PyResult<EvictStrategy> {
 
 pub(super) fn apply(
     mut builder: Builder,
-    place: StoreLocation,
+    place: StoreLocation<'_>,
     sizes: Sizes,
     policies: Policies<'_>,
 ) -> PyResult<Builder> {
@@ -147,9 +148,17 @@ pub(super) fn apply(
                 "`cache_bytes` is for the store's pages: give the table a `path`",
             ));
         }
+        if place.compression.is_some() {
+            return Err(invalid(
+                "`compression` is for the store's runs: give the table a `path`",
+            ));
+        }
         return resize(builder, &sizes);
     };
-    let options = builder.default_store_options();
+    let mut options = builder.default_store_options();
+    if let Some(compression) = place.compression {
+        options.run.compression = compression.parse().map_err(exception)?;
+    }
     let cache_bytes = bytes_of(sizes.cache_bytes).or(options.cache_bytes);
     let options = options
         .cache_bytes(cache_bytes)

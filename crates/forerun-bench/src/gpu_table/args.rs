@@ -81,6 +81,11 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_lookup)]
     pub lookup: Vec<LookupMode>,
 
+    /// Counts the requests to memory of `find_ptr` by each kernel at each load, on the CPU, instead of
+    /// measuring
+    #[arg(long, conflicts_with_all = ["once", "check", "report"])]
+    pub counts: bool,
+
     /// Programs that measure peers in the published setting and print rows in this bench's format:
     /// see suites/gpu-peers
     #[arg(long, value_name = "PROGRAM")]

@@ -75,6 +75,9 @@ const TESTED: &str = "The tests run every kernel on the CPU, and compare it with
 /// The same as for [`run`].
 pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
+    if args.counts {
+        return count_requests(args, out);
+    }
     let gpu = args.gpu.open(args.output.json, out)?;
     if args.gpu.check {
         return report_check(
@@ -194,8 +197,11 @@ impl Bench<'_> {
                 }
             };
             let cell = RefCell::new(ready);
-            if self.gpu.is_none() && matches!(study, Study::Seed | Study::Buckets) {
-                notes.extend(counted(&mut cell.borrow_mut())?);
+            // With --json, the output is rows only; --counts gives these as rows.
+            let is_shown = self.gpu.is_none() && !self.args.output.json;
+            if is_shown && matches!(study, Study::Seed | Study::Buckets) {
+                let counted = counted(&mut cell.borrow_mut())?;
+                notes.extend(counted.iter().map(describe_counts));
             }
             rows.extend(self.measure(&cell)?);
             *fixture = Some(cell.into_inner());
@@ -429,21 +435,44 @@ fn cost(op: Op, traffic: &Traffic, row_bytes: u64, setting: &Setting) -> (f64, f
     )
 }
 
-/// Describes the requests that each kernel's `find_ptr` would make to a GPU's memory.
-fn counted(fixture: &mut Fixture) -> Result<Vec<String>> {
+/// Counts requests at each load of the published setting.
+fn count_requests(args: &Args, out: &mut dyn Write) -> Result<()> {
+    for setting in Setting::of(Study::Seed, args, false)? {
+        let rows = counted(&mut Fixture::new(None, &setting)?)?;
+        if !args.output.json_rows(&rows, out)? {
+            for row in &rows {
+                writeln!(out, "{}", describe_counts(row))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The requests that each kernel's `find_ptr` would make to a GPU's memory: rows without rates.
+fn counted(fixture: &mut Fixture) -> Result<Vec<GpuTableRow>> {
     let setting = fixture.setting.clone();
-    let (buckets, load) = (setting.buckets, setting.load);
-    let mut lines = Vec::new();
+    let mut rows = Vec::new();
     for variant in variants_of(Study::Seed, &Args::default(), &setting) {
         if variant.op == Op::FindPtr {
             let traffic = fixture.traffic(variant.lookup)?;
             let (requests, bytes) = cost(variant.op, &traffic, 0, &setting);
-            let lookup = variant.lookup.name();
-            lines.push(format!(
-                "counted: {buckets} at load {load:.2}, find_ptr by {lookup}: {requests:.2} \
-                 requests and {bytes:.1} bytes per key"
-            ));
+            rows.push(GpuTableRow {
+                requests_per_lookup: Some(requests),
+                bytes_per_lookup: Some(bytes),
+                ..GpuTableRow::of(&setting, "counted", variant, traffic.lookups)
+            });
         }
     }
-    Ok(lines)
+    Ok(rows)
+}
+
+fn describe_counts(row: &GpuTableRow) -> String {
+    format!(
+        "counted: {} at load {:.2}, find_ptr by {}: {:.2} requests and {:.1} bytes per key",
+        row.buckets,
+        row.load,
+        row.lookup.as_deref().unwrap_or_default(),
+        row.requests_per_lookup.unwrap_or_default(),
+        row.bytes_per_lookup.unwrap_or_default()
+    )
 }

@@ -33,10 +33,12 @@ use forerun_cli::exit::{Outcome, UsageError};
 /// With --crash, a child process writes and acknowledges each finished write. It is killed at a
 /// random time (SIGKILL). Then the store is opened and must hold every acknowledged write (a put, a
 /// deletion, a batch, an ingestion). Each thread's unfinished write must be complete or absent. A
-/// new child continues with the same store. In four cycles of five the child also ingests, backs
-/// up, makes checkpoints or drops keyspaces, and is killed during that: an ingestion must be
-/// complete or absent, a dropped keyspace must stay dropped, and backups and checkpoints must open
-/// and show the store at one moment during their creation.
+/// new child continues with the same store. Each opening has its own checks, index of memtables and
+/// strategy for batches, drawn by the seed, and a child looks up its own keys as it writes. In four
+/// cycles of five the child also ingests, backs up, makes checkpoints or drops keyspaces, and is
+/// killed during that: an ingestion must be complete or absent, a dropped keyspace must stay
+/// dropped, and backups and checkpoints must open and show the store at one moment during their
+/// creation.
 ///
 /// With --server, a cache server is started, and clients of every kind connect to it: busy ones,
 /// slow readers, some that sleep while large values wait for them, half-closed connections, some
@@ -67,6 +69,7 @@ Examples:
   forerun-bench stress --seconds 60 --threads 4
   forerun-bench stress --ops 100000 --seed 7
   forerun-bench stress --crash --cycles 200
+  forerun-bench stress --crash --cycles 200 --checks paranoid --strategy finger
   forerun-bench stress --server --seconds 600 --connections 1000 --memory 512
   forerun-bench stress --server --transport ucx --seconds 600
   forerun-bench stress --gpu-table --seconds 120 --threads 8")]
@@ -94,6 +97,9 @@ pub struct Args {
     /// Number of kills
     #[arg(long, value_name = "N", default_value_t = 10, requires = "crash")]
     cycles: u64,
+    /// How a crash run opens its stores.
+    #[command(flatten)]
+    opening: crash::Requested,
     /// Run clients against a cache server
     #[arg(long, conflicts_with_all = ["ops", "crash", "dir"])]
     server: bool,
@@ -163,7 +169,8 @@ enum Budget {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let seed = args.seed.unwrap_or_else(rand::random);
     if let (Some(from), Some(dir)) = (&args.write_from, &args.dir) {
-        return crash::write(dir, seed, from, args.operation);
+        let opening = crash::Opening::draw(seed, 0, &args.opening);
+        return crash::write(dir, &opening, seed, from, args.operation);
     }
     if args.server {
         let seconds = args.seconds.unwrap_or(10);
@@ -195,7 +202,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let place = WorkDirectory::new(args.dir.as_deref())?;
     if args.crash {
-        crash::run(&place, seed, threads, args.cycles)?;
+        crash::run(&place, seed, threads, args.cycles, &args.opening)?;
     } else {
         mixed::run(&place, seed, threads, budget)?;
     }

@@ -2,15 +2,14 @@
 //! one.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
 use forerun_core::size::parse_count;
 use forerun_db::{Backup, Backups, Create};
-use forerun_measure::progress::Progress;
 use serde_json::json;
 
+use super::checkpoint::with_progress;
 use crate::exit::{self, CheckFailed, Outcome};
 use crate::open_store::StoreOptions;
 use crate::output::{self, Out};
@@ -127,9 +126,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 /// Runs `forerun restore`.
 pub fn restore(args: &RestoreArgs) -> anyhow::Result<Outcome> {
     let mut backups = open(&args.dir)?;
-    backups.set_rate(args.rate);
     let start = Instant::now();
-    let restored = with_progress(&mut backups, "restore", |backups| {
+    let restored = with_progress("restore", args.rate, |options| {
+        backups.set_copy_options(options);
         backups.restore(args.backup, &args.into)
     });
     let backup = restored.context("cannot restore")?;
@@ -162,9 +161,11 @@ fn create(args: &Args, db: &Path, out: &mut Out) -> anyhow::Result<Backups> {
     // Open the store first: if it does not exist, no directory is created.
     let db = args.options.open(db, Create::Never)?;
     let mut backups = Backups::open_or_create(&args.dir).context("cannot open the backups")?;
-    backups.set_rate(args.rate);
     let start = Instant::now();
-    let made = with_progress(&mut backups, "backup", |backups| backups.create(&db));
+    let made = with_progress("backup", args.rate, |options| {
+        backups.set_copy_options(options);
+        backups.create(&db)
+    });
     let made = made.context("cannot create the backup")?;
     db.close().context("cannot close the store")?;
     if args.json {
@@ -213,8 +214,10 @@ fn list(args: &Args) -> anyhow::Result<Outcome> {
 
 fn verify(args: &Args) -> anyhow::Result<Outcome> {
     let mut backups = open(&args.dir)?;
-    backups.set_rate(args.rate);
-    let checked = with_progress(&mut backups, "verify", |backups| backups.verify());
+    let checked = with_progress("verify", args.rate, |options| {
+        backups.set_copy_options(options);
+        backups.verify()
+    });
     let checked = checked.context("cannot verify the backups")?;
     for problem in &checked.problems {
         exit::warn(format_args!("{problem}"));
@@ -260,19 +263,6 @@ fn verify(args: &Args) -> anyhow::Result<Outcome> {
         ))
         .into()),
     }
-}
-
-/// Runs a long task with a progress bar.
-fn with_progress<T>(backups: &mut Backups, what: &str, work: impl FnOnce(&mut Backups) -> T) -> T {
-    let progress = Arc::new(Progress::on_terminal().rate(what, Some(0), "bytes"));
-    let bar = Arc::clone(&progress);
-    backups.on_progress(move |of| {
-        bar.set_total(of.total_bytes);
-        bar.update(of.done_bytes, of.done_bytes);
-    });
-    let done = work(backups);
-    progress.clear();
-    done
 }
 
 fn object(backup: &Backup) -> serde_json::Value {

@@ -43,16 +43,9 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let db = args.store.open_existing()?;
     let start = Instant::now();
-    let progress = Arc::new(Progress::on_terminal().rate("checkpoint", Some(0), "bytes"));
-    let bar = Arc::clone(&progress);
-    let options = FileCopyOptions::default()
-        .rate_bytes(args.rate)
-        .on_progress(move |of| {
-            bar.set_total(of.total_bytes);
-            bar.update(of.done_bytes, of.done_bytes);
-        });
-    let made = db.checkpoint_with(&args.into, &options);
-    progress.clear();
+    let made = with_progress("checkpoint", args.rate, |options| {
+        db.checkpoint_with(&args.into, &options)
+    });
     made.context("cannot create the checkpoint")?;
     db.close().context("cannot close the store")?;
     let took = start.elapsed();
@@ -70,4 +63,21 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     out.finish()?;
     Ok(Outcome::Done)
+}
+
+/// Runs a copy at a rate, with a progress bar.
+pub(super) fn with_progress<T>(
+    what: &str,
+    rate: Option<u64>,
+    copy: impl FnOnce(FileCopyOptions) -> T,
+) -> T {
+    let progress = Arc::new(Progress::on_terminal().rate(what, Some(0), "bytes"));
+    let bar = Arc::clone(&progress);
+    let options = FileCopyOptions::default().rate_bytes(rate);
+    let copied = copy(options.on_progress(move |of| {
+        bar.set_total(of.total_bytes);
+        bar.update(of.done_bytes, of.done_bytes);
+    }));
+    progress.clear();
+    copied
 }

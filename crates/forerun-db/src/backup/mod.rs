@@ -41,7 +41,7 @@ use crate::io::{Io, OsIo};
 use crate::sealed::Kind;
 use crate::store_dir::{self, Lock, Mark};
 use crate::tree::checkpoint::make_store;
-use crate::tree::file_copy::{self, CopyPages, CopyProgress, FileCopyOptions, Meter};
+use crate::tree::file_copy::{self, CopyPages, FileCopyOptions, Meter};
 use crate::tree::manifest::RunRecord;
 use crate::{Create, Error, Result};
 
@@ -92,7 +92,6 @@ const MARK: Mark = Mark {
 pub struct Backups {
     io: Arc<dyn Io>,
     dir: PathBuf,
-    /// How fast long work is, who is told, and who may stop it.
     copying: FileCopyOptions,
     lock: Lock,
 }
@@ -167,46 +166,15 @@ impl Backups {
         &self.dir
     }
 
-    /// Sets a function that is called with the progress of long work, every few hundred kilobytes.
-    /// If it panics, that work ends with [`Error::Panicked`].
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir().unwrap();
-    /// # let path = directory.path().join("backups");
-    /// let mut backups = forerun_db::Backups::open_or_create(path)?;
-    /// backups.on_progress(|progress| {
-    ///     println!("{} of {} bytes", progress.done_bytes, progress.total_bytes);
-    /// });
-    /// # Ok::<(), forerun_db::Error>(())
-    /// ```
-    pub fn on_progress(&mut self, watch: impl Fn(CopyProgress) + Send + Sync + 'static) {
-        self.copying = std::mem::take(&mut self.copying).on_progress(watch);
-    }
-
-    /// Sets how many bytes per second later calls copy, and how many [`verify`](Self::verify)
-    /// reads. `None`, the default, is no limit. A backup also keeps to
+    /// Sets how fast later calls copy, how fast [`verify`](Self::verify) reads, who is told of their
+    /// progress, and who may stop them. A backup also keeps to
     /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes) of the store.
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir().unwrap();
-    /// # let path = directory.path().join("backups");
-    /// let mut backups = forerun_db::Backups::open_or_create(path)?;
-    /// backups.set_rate(Some(50 << 20)); // 50 MiB/s
-    /// # Ok::<(), forerun_db::Error>(())
-    /// ```
-    pub fn set_rate(&mut self, bytes_per_second: Option<u64>) {
-        self.copying.rate_bytes = bytes_per_second;
-    }
-
-    /// Sets a function that long work calls on the calling thread: before each file, every few
-    /// hundred kilobytes, and while it waits for its rate. If it returns `true`, the call ends with
-    /// [`Error::Interrupted`]. A program can use it to cancel a call or to handle a signal.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
     ///
-    /// use forerun_db::{Backups, Create, Db, Error, Options};
+    /// use forerun_db::{Backups, Create, Db, Error, FileCopyOptions, Options};
     ///
     /// # let directory = tempfile::tempdir().unwrap();
     /// # let directory = directory.path();
@@ -215,21 +183,25 @@ impl Backups {
     /// db.put(b"key", b"value")?;
     /// # let backups = directory.join("backups");
     /// let mut backups = Backups::open_or_create(backups)?;
-    /// backups.create(&db)?;
-    ///
     /// let cancelled = Arc::new(AtomicBool::new(false));
     /// let asked = Arc::clone(&cancelled);
-    /// backups.interrupt_if(move || asked.load(Ordering::Relaxed));
-    /// cancelled.store(true, Ordering::Relaxed); // from another thread, or in a signal handler
+    /// backups.set_copy_options(
+    ///     FileCopyOptions::default()
+    ///         .rate_bytes(50 << 20) // 50 MiB/s
+    ///         .on_progress(|of| println!("{} of {} bytes", of.done_bytes, of.total_bytes))
+    ///         .interrupt_if(move || asked.load(Ordering::Relaxed)),
+    /// );
+    /// backups.create(&db)?;
     ///
+    /// cancelled.store(true, Ordering::Relaxed); // from another thread, or in a signal handler
     /// assert!(matches!(backups.restore(None, &restored), Err(Error::Interrupted)));
     /// // No store was made.
     /// let never = Options::default().create(Create::Never);
     /// assert!(matches!(Db::open(&restored, never), Err(Error::NotAStore { .. })));
     /// # Ok::<(), forerun_db::Error>(())
     /// ```
-    pub fn interrupt_if(&mut self, ask: impl Fn() -> bool + Send + Sync + 'static) {
-        self.copying = std::mem::take(&mut self.copying).interrupt_if(ask);
+    pub fn set_copy_options(&mut self, options: FileCopyOptions) {
+        self.copying = options;
     }
 
     /// Lists the backups.

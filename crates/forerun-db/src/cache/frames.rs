@@ -70,6 +70,12 @@ pub(crate) fn reclaim() {
 }
 
 impl Pin {
+    /// The pin as the epoch knows it.
+    #[inline(always)]
+    pub(super) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
     /// Runs `then` once every thread that is pinned now has been unpinned.
     pub(super) fn defer(&self, then: impl FnOnce() + Send + 'static) {
         self.guard.defer(then);

@@ -15,13 +15,14 @@ use std::sync::Arc as StdArc;
 
 use forerun_core::sync::loom_model;
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::frames::FrameNo;
 use super::holders::Holders;
 use super::page_words::{WordState, Words};
+use super::verified_pages::VerifiedPages;
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
     loom_model::check(3, body);
@@ -226,5 +227,86 @@ fn a_concurrent_use_count_does_not_revive_an_evicted_page() {
             reader.join().unwrap();
         }
         assert!(matches!(cache.words.state(0), WordState::Absent(1)));
+    });
+}
+
+#[test]
+fn a_ghost_entry_never_replaces_a_resident_page() {
+    model(|| {
+        let cache = Cache::new();
+        let readers: Vec<_> = (7..9)
+            .map(|ghost| {
+                let cache = cache.clone();
+                thread::spawn(move || {
+                    let Some(seen) = cache.words.ghost(0) else {
+                        return;
+                    };
+                    assert!([0, 7, 8].contains(&seen));
+                    cache.words.set_ghost(0, seen, ghost);
+                })
+            })
+            .collect();
+        assert!(cache.fill(0, 0));
+        // Once it is there, it stays, whatever a reader has seen before.
+        assert!(cache.words.ghost(0).is_none() && cache.read(0));
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        assert!(cache.read(0));
+    });
+}
+
+#[test]
+fn a_late_ghost_entry_does_not_hide_that_of_an_eviction() {
+    model(|| {
+        let cache = Cache::new();
+        let reader = {
+            let cache = cache.clone();
+            thread::spawn(move || {
+                if let Some(seen) = cache.words.ghost(0) {
+                    cache.words.set_ghost(0, seen, 7);
+                    seen
+                } else {
+                    0
+                }
+            })
+        };
+        assert!(cache.fill(0, 0));
+        assert_eq!(cache.evict(0), Some(0));
+        // An entry of a reader that has seen the eviction's may replace it.
+        let seen = reader.join().unwrap();
+        let expected = if seen == 1 { 7 } else { 1 };
+        assert!(matches!(cache.words.state(0), WordState::Absent(ghost) if ghost == expected));
+    });
+}
+
+#[test]
+fn a_page_counts_as_verified_only_for_the_opening_in_which_it_was() {
+    model(|| {
+        let pages = Arc::new(VerifiedPages::new(2));
+        // How often the file was opened.
+        let openings = Arc::new(AtomicU64::new(1));
+        let verifying = {
+            let (pages, openings) = (pages.clone(), openings.clone());
+            thread::spawn(move || {
+                openings.store(2, Ordering::Relaxed);
+                pages.add(1, 2);
+            })
+        };
+        let reading = {
+            let (pages, openings) = (pages.clone(), openings.clone());
+            thread::spawn(move || {
+                if pages.opening_of(1).is_some() {
+                    // It reads the file that was verified, or notices that it does not.
+                    assert_eq!(openings.load(Ordering::Relaxed), 2);
+                }
+                assert_ne!(pages.opening_of(0), Some(2), "verified in the first");
+            })
+        };
+        // A slow reader of the first opening.
+        pages.add(0, 1);
+        verifying.join().unwrap();
+        reading.join().unwrap();
+        assert_eq!((pages.opening_of(0), pages.opening_of(1)), (None, Some(2)));
     });
 }

@@ -31,6 +31,7 @@ mod holders;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod page_words;
+mod pinned_cell;
 mod read_buffer;
 mod s3_fifo;
 mod scratch;
@@ -48,6 +49,7 @@ use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use forerun_core::{CACHE_LINE_BYTES, Pages, metrics};
 
 pub(crate) use frames::{Pin, pin, reclaim};
+pub(crate) use pinned_cell::PinnedCell;
 pub(crate) use scratch::ScratchPage;
 pub(crate) use slots::{HeldPage, HoldPermit, PageSlots};
 pub(crate) use verified_pages::VerifiedPages;

@@ -7,8 +7,9 @@
 //! The file of a run may be closed and opened again by its name. What is found then is verified
 //! again, since it may be another file.
 
-use forerun_core::sync::atomic::{AtomicU64, Ordering};
-use forerun_core::sync::{Mutex, PoisonError};
+use forerun_core::sync::PoisonError;
+use forerun_core::sync::modelled::Mutex;
+use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 
 /// How often lookups verify the checksums of pages. Nothing is added to the cache or compacted
 /// unverified. With [`MemoryChecks::Paranoid`](crate::MemoryChecks::Paranoid), always.
@@ -116,7 +117,7 @@ impl VerifiedPages {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

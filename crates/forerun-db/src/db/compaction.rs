@@ -405,9 +405,9 @@ impl Inner {
             .with_expired(expired_sequence);
         let mut build = self.build(keyspace, compaction.into, run_bytes);
         build.class = IoClass::of_level(compaction.from);
-        let mut done = match compact(compaction, &running.older, retain, &build) {
+        let mut done = match compact(compaction, &running.older, &retain, &build, running.threads) {
             Ok(done) => done,
-            Err(Error::Closed) => return Err(Error::Closed),
+            Err(error @ (Error::Closed | Error::Panicked { .. })) => return Err(error),
             Err(error) => {
                 let run = compaction.unreadable_run(&error);
                 let failed = keyspace.note_compaction_failed(run, error, running.begun);
@@ -419,7 +419,7 @@ impl Inner {
         let edit = std::mem::take(&mut done.edit);
         let edits = self.tree.edits().with(keyspace.id(), edit);
         // A run that only moved is as unreadable as before.
-        let read = compaction.numbers().filter(|_| done.read_bytes > 0);
+        let read = compaction.numbers().filter(|_| !done.is_move());
         keyspace.note_compacted(read, running.begun);
         self.install(guard, edits, MemTableChange::Same)?;
         self.tree.count(|counts| {

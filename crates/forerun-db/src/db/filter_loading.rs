@@ -5,14 +5,15 @@
 //!                                            one run after the other, as far as the budget goes
 //! ```
 //!
-//! Runs are opened without index and filter. The loader is a thread of the store. Without
-//! background threads, the calls that open the store or change its runs do the same before they
-//! return.
+//! Runs are opened without index and filter. The loader is a thread of the store. A store without
+//! one, for lack of background threads or because it is only read, loads in the calls that open it
+//! or change its runs, before they return. What could not be read then is tried again by a lookup:
+//! by one of those that are timed, since they know what time it is.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use forerun_core::sync::atomic::Ordering;
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError, time};
 
 use super::Inner;
@@ -26,6 +27,8 @@ pub(super) struct FilterLoading {
     state: Mutex<State>,
     /// Held while any are loaded.
     loading: Mutex<()>,
+    /// Whether there is a [`State::retry_at`]. Relaxed throughout: a hint.
+    has_retry: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -36,6 +39,8 @@ struct State {
     retries_now: bool,
     /// Whether the loader is at it. It holds a run meanwhile.
     is_running: bool,
+    /// When to try again what could not be read, if anything.
+    retry_at: Option<Instant>,
 }
 
 impl Default for FilterLoading {
@@ -45,8 +50,10 @@ impl Default for FilterLoading {
                 is_due: true,
                 retries_now: false,
                 is_running: false,
+                retry_at: None,
             }),
             loading: Mutex::new(()),
+            has_retry: AtomicBool::new(false),
         }
     }
 }
@@ -83,6 +90,26 @@ impl FilterLoading {
             of: self,
             retries_now: std::mem::take(&mut state.retries_now),
         })
+    }
+
+    /// Notes when to try again what could not be read.
+    fn note_retry(&self, at: Option<Instant>) {
+        let mut state = self.state();
+        state.retry_at = at;
+        self.has_retry.store(at.is_some(), Ordering::Relaxed);
+    }
+
+    /// Whether something is to be tried again now. Only one caller is told so.
+    fn take_retry(&self, now: Instant) -> bool {
+        if !self.has_retry.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut state = self.state();
+        let is_due = state.retry_at.take_if(|at| *at <= now).is_some();
+        if is_due {
+            self.has_retry.store(false, Ordering::Relaxed);
+        }
+        is_due
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -161,6 +188,14 @@ impl Inner {
         }
     }
 
+    /// For a store without a loader: tries again what could not be read some time ago, if it is
+    /// time.
+    pub(super) fn retry_filters(&self, now: Instant) {
+        if !self.has_loader() && self.tree.filters.take_retry(now) {
+            self.load_filters(false);
+        }
+    }
+
     /// Loads what there is space for, and tries again what failed a moment ago. Returns once this
     /// is done, and no other thread is at it.
     pub(super) fn load_filters_and_wait(&self) -> Result<()> {
@@ -196,6 +231,7 @@ impl Inner {
                 retry_at = retry_at.into_iter().chain(at).min();
             }
         }
+        self.tree.filters.note_retry(retry_at);
         retry_at
     }
 }
@@ -231,5 +267,17 @@ mod tests {
         assert!(filters.begin().is_none());
         filters.note_asked();
         assert!(filters.begin().is_some_and(|turn| turn.retries_now));
+    }
+
+    #[test]
+    fn one_lookup_tries_again_once_it_is_time() {
+        let (filters, now) = (FilterLoading::default(), Instant::now());
+        assert!(!filters.take_retry(now));
+        filters.note_retry(Some(now));
+        assert!(!filters.take_retry(now - Duration::from_millis(1)));
+        assert!(filters.take_retry(now) && !filters.take_retry(now));
+        filters.note_retry(Some(now));
+        filters.note_retry(None);
+        assert!(!filters.take_retry(now));
     }
 }

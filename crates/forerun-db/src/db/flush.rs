@@ -3,7 +3,7 @@
 //! ```text
 //!   writer   memtable set full -> memory for another? -> freeze it, add a new one -> write on
 //!                                   │ no: wait
-//!   flush    oldest frozen set -> a run per keyspace in level 0 -> manifest
+//!   flush    oldest frozen set -> a run per keyspace in level 0, by several threads -> manifest
 //!                              -> drop the memtables, remove old log segments
 //! ```
 //!
@@ -12,10 +12,11 @@
 //! while level 0 of its keyspace is so deep that reads would suffer. Before that point, such writes
 //! are slowed down to a rate that compaction can sustain.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forerun_core::sync::time;
+use forerun_core::sync::{SIMULATED, time};
 
 use super::Inner;
 use super::background_work::{FailOn, Task};
@@ -27,12 +28,17 @@ use crate::events::WriteStallReason;
 use crate::ranges::RangeRef;
 use crate::tree::build::write_runs;
 use crate::tree::levels::Edit;
+use crate::tree::parallel::{Threads, in_order};
+use crate::tree::pending_edits::PendingEdits;
 use crate::tree::range_run::{RANGE_RUNS_MAX, write_range_run};
 use crate::tree::retain::Retain;
 use crate::{Background, Error, Result};
 
 /// How long a caller without background threads waits until it looks for work again.
 const OTHERS_WAIT_MAX: Duration = Duration::from_millis(10);
+
+/// Memory of memtables that is worth a thread: it takes tens of milliseconds to write.
+const FLUSH_BYTES_PER_THREAD: usize = 4 << 20;
 
 impl Inner {
     /// Adds a memtable for a keyspace to the active set, unless another thread has done so.
@@ -184,12 +190,7 @@ impl Inner {
         };
         self.tree.catalog().write_again()?;
         self.notify_of_flush(oldest, |oldest, begun| {
-            let mut edits = self.tree.edits();
-            for (keyspace, table) in oldest.memtables.tables() {
-                if !keyspace.version.load().is_dropped {
-                    self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
-                }
-            }
+            let edits = self.write_tables(&oldest.memtables)?;
             let written_bytes = self.install_flush(&guard, edits, &oldest)?;
             // Before it is gone: who waits for that then finds the flush in the statistics.
             self.counters.flush.record(time::elapsed(begun));
@@ -200,6 +201,41 @@ impl Inner {
             Ok(written_bytes)
         })?;
         Ok(true)
+    }
+
+    /// Writes the memtables of a frozen set to runs.
+    fn write_tables(&self, set: &MemTableSet) -> Result<PendingEdits> {
+        let is_there =
+            |(keyspace, _): &&(Arc<KeyspaceData>, Arc<Table>)| !keyspace.version.load().is_dropped;
+        let mut tables: Vec<_> = set.tables().iter().filter(is_there).collect();
+        // The largest first, so that at the end no thread waits long for another one.
+        tables.sort_by_key(|(_, table)| Reverse(table.used_bytes()));
+        let write = |at: usize| {
+            let (keyspace, table) = tables[at];
+            let mut edits = self.tree.edits();
+            self.write_table(keyspace, table, edits.edit_mut(keyspace.id()))?;
+            Ok(edits)
+        };
+        let threads = Threads {
+            count: self.flushing_threads(tables.len(), set.tables_bytes()),
+            name: "forerun-flush",
+            doing: "flushing",
+        };
+        let mut written = Vec::new();
+        in_order(0..tables.len(), threads, write, &mut written)?;
+        let mut edits = self.tree.edits();
+        written.into_iter().for_each(|others| edits.add(others));
+        Ok(edits)
+    }
+
+    /// How many threads write so many memtables of a set.
+    fn flushing_threads(&self, tables: usize, bytes: usize) -> usize {
+        // The same calls in the same order each time.
+        if self.options.background == Background::Caller || SIMULATED {
+            return 1;
+        }
+        let worthwhile = tables.min(bytes / FLUSH_BYTES_PER_THREAD);
+        worthwhile.clamp(1, self.options.background_threads)
     }
 
     /// Writes a frozen memtable to a run and adds it to `edit`. If nothing in it is needed any

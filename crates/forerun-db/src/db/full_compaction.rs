@@ -1,6 +1,7 @@
 //! Compaction of everything, on request, in the thread of the caller.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use forerun_core::sync::time;
 
@@ -48,10 +49,12 @@ impl Inner {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Merges what existed in a keyspace into its last level.
+    /// Merges what existed in a keyspace into its last level. If a run cannot be read, the rest is
+    /// merged all the same.
     fn merge(&self, keyspace: &Arc<KeyspaceData>, existing: Existing) -> Result<()> {
         // It was asked for, so it does not wait after a failure.
-        keyspace.retry_compaction(time::now());
+        let asked = time::now();
+        keyspace.retry_compaction(asked);
         let mut turn = None;
         loop {
             let guard = self.directory.enter()?;
@@ -60,11 +63,16 @@ impl Inner {
             if let Some(due) = self.begin_due_beside(keyspace)? {
                 self.run_due(&guard, due)?;
             }
-            match self.begin_step(keyspace, existing)? {
-                Step::Done => return Ok(()),
+            match self.begin_step(keyspace, existing, asked)? {
+                Step::Done => return keyspace.unreadable_since(asked).map_or(Ok(()), Err),
                 Step::Begun(running) => {
                     turn = None;
-                    self.run_compaction(&guard, running)?;
+                    match self.run_compaction(&guard, running) {
+                        // The next step takes no run that could not be read.
+                        Err(Error::CompactionFailed { .. })
+                            if keyspace.compaction_retry_at().is_none_or(|at| at <= asked) => {}
+                        result => result?,
+                    }
                 }
                 Step::Waits(ids) => {
                     // Closing waits for the guard, and this thread for others.
@@ -76,7 +84,12 @@ impl Inner {
         }
     }
 
-    fn begin_step(&self, keyspace: &Arc<KeyspaceData>, existing: Existing) -> Result<Step<'_>> {
+    fn begin_step(
+        &self,
+        keyspace: &Arc<KeyspaceData>,
+        existing: Existing,
+        asked: Instant,
+    ) -> Result<Step<'_>> {
         let _picking = self.tree.lock_picking();
         let mut catalog = self.tree.catalog();
         let Some(runs) = catalog.runs_of(keyspace.id()) else {
@@ -89,6 +102,7 @@ impl Inner {
             expired_sequence,
         };
         let running = catalog.running().in_keyspace(keyspace.id());
+        let running = running.without(keyspace.unreadable_runs_waiting(asked));
         match pick_full(&runs.levels, &tree, existing, obsolete, &running) {
             Pick::Nothing => Ok(Step::Done),
             Pick::Waits => Ok(Step::Waits(catalog.running().ids_in(keyspace.id()))),

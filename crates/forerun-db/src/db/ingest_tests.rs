@@ -1,13 +1,12 @@
 //! What readers and checkpoints see while an ingestion commits.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::io::Io;
 use crate::io::fault::FaultIo;
-use crate::io::{Io, IoFile, OpenMode};
 use forerun_core::Pages;
 use forerun_core::sync::{
     Mutex,
@@ -49,30 +48,14 @@ impl std::fmt::Debug for HookIo {
 }
 
 impl Io for HookIo {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        self.disk.open(path, mode)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.disk.list(dir)
-    }
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.create_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
+    crate::forward_io!(
+        this => this.disk;
+        open, list, create_dir, rename, sync_dir, boot_id, free_bytes
+    );
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         call(&self.before_removal, path);
         self.disk.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-    fn boot_id(&self) -> Option<u128> {
-        self.disk.boot_id()
-    }
-    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
-        self.disk.free_bytes(dir)
     }
 }
 

@@ -304,9 +304,19 @@ impl KeyspaceData {
         self.compaction().runs()
     }
 
-    /// Those of them that are not to be tried yet.
+    /// Those of them that are not to be tried yet at this moment. If they were then
+    /// [retried](Self::retry_compaction), those that have failed since.
     pub(super) fn unreadable_runs_waiting(&self, now: Instant) -> Vec<u64> {
         self.compaction().runs_waiting(now)
+    }
+
+    /// Why a compaction has failed since that moment, if it was because of a run that could not be
+    /// read.
+    pub(super) fn unreadable_since(&self, asked: Instant) -> Option<Error> {
+        let is_unreadable = !self.unreadable_runs_waiting(asked).is_empty();
+        is_unreadable
+            .then(|| self.compaction_failure_since(asked))
+            .flatten()
     }
 
     /// Whether a compaction has failed and none has succeeded since.

@@ -18,7 +18,9 @@ use crate::comparator::KeyOrder;
 use crate::ranges::RangeRef;
 use crate::tree::merge::Merge;
 use crate::tree::scan_limit::Direction;
-use crate::versions::{BEHIND_ALL, SEQUENCE_MAX, SeekSide, SeekTarget, Version, VersionCursor};
+use crate::versions::{
+    BEHIND_ALL, SEQUENCE_MAX, SeekSide, SeekTarget, SkipDeleted, Version, VersionCursor,
+};
 
 /// The versions that remain after range deletions and expiry, at one moment.
 pub(super) struct LiveVersions<'a> {
@@ -321,6 +323,14 @@ impl VersionCursor for LiveVersions<'_> {
         self.versions.is_limit_passed()
     }
 
+    fn reset(&mut self) {
+        self.versions.reset();
+        self.walk.reset();
+        self.is_undecided = false;
+    }
+}
+
+impl SkipDeleted for LiveVersions<'_> {
     #[inline(always)]
     fn note_deleted(&mut self) -> bool {
         self.walk.step()
@@ -348,11 +358,5 @@ impl VersionCursor for LiveVersions<'_> {
         if self.walk.has_begun() {
             self.end_walk(found, side);
         }
-    }
-
-    fn reset(&mut self) {
-        self.versions.reset();
-        self.walk.reset();
-        self.is_undecided = false;
     }
 }

@@ -109,7 +109,7 @@ impl Inner {
         let begun = time::now();
         let compacted = panics::catch("compacting", compact);
         let duration = time::elapsed(begun);
-        if compacted.is_ok() {
+        if compacted.as_ref().is_ok_and(|done| !done.is_move()) {
             self.counters.compaction.record(duration);
         }
         self.events.send(|| {

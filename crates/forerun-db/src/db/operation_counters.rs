@@ -26,7 +26,9 @@ pub(super) struct Counters {
     shards: [Shard; SHARDS],
     pub(super) get: LatencyHistogram,
     pub(super) multi_get: LatencyHistogram,
+    /// Buffered writes, of which a part is timed. Synced ones, all of them, are apart.
     pub(super) write: LatencyHistogram,
+    pub(super) synced_write: LatencyHistogram,
     pub(super) flush: LatencyHistogram,
     pub(super) compaction: LatencyHistogram,
     pub(super) write_stall: LatencyHistogram,
@@ -76,6 +78,7 @@ impl Counters {
             get: LatencyHistogram::default(),
             multi_get: LatencyHistogram::default(),
             write: LatencyHistogram::default(),
+            synced_write: LatencyHistogram::default(),
             flush: LatencyHistogram::default(),
             compaction: LatencyHistogram::default(),
             write_stall: LatencyHistogram::default(),
@@ -121,9 +124,13 @@ impl Counters {
 
     /// Records the duration of a write that was made.
     #[inline]
-    pub(super) fn end_write(&self, begun: Option<Instant>) {
+    pub(super) fn end_write(&self, begun: Option<Instant>, durability: Durability) {
         if let Some(begun) = begun {
-            self.write.record(time::elapsed(begun));
+            let histogram = match durability {
+                Durability::Buffered => &self.write,
+                Durability::Synced => &self.synced_write,
+            };
+            histogram.record(time::elapsed(begun));
         }
     }
 
@@ -227,7 +234,10 @@ mod tests {
         let counters = Counters::new(StatsLevel::All);
         assert!((0..10_000).all(|_| counters.count_lookup() && counters.count_lookups(2)));
         for _ in 0..10_000 {
-            counters.end_write(counters.begin_write(Durability::Buffered));
+            counters.end_write(
+                counters.begin_write(Durability::Buffered),
+                Durability::Buffered,
+            );
         }
         assert_eq!(counters.write.latency().calls, 10_000);
         let counters = Counters::new(StatsLevel::Sampled);

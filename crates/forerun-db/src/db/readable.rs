@@ -104,6 +104,7 @@ macro_rules! readable {
             /// [`Error::Io`](crate::Error::Io) and
             /// [`Error::CorruptFile`](crate::Error::CorruptFile) if a run cannot be read;
             /// [`Error::CorruptEntry`](crate::Error::CorruptEntry), with paranoid checks only;
+            /// [`Error::Panicked`](crate::Error::Panicked) if a comparator of your own panicked;
             /// [`Error::Forked`](crate::Error::Forked) in a fork.
             #[doc = $errors]
             #[inline]
@@ -179,8 +180,9 @@ macro_rules! readable {
             /// ```
             ///
             /// # Errors
-            /// [`Error::Forked`](crate::Error::Forked) in a fork. An error that concerns one key is
-            /// in `values`, at the position of that key.
+            /// [`Error::Forked`](crate::Error::Forked) in a fork;
+            /// [`Error::Panicked`](crate::Error::Panicked) if a comparator of your own panicked. An
+            /// error that concerns one key is in `values`, at the position of that key.
             #[doc = $errors]
             pub fn multi_get<K: AsRef<[u8]>>(
                 &self,
@@ -209,7 +211,8 @@ macro_rules! readable {
             /// # Ok::<(), forerun_db::Error>(())
             /// ```
             ///
-            /// If the read fails, the iterator returns the error and ends.
+            /// If a read fails, the iterator returns one of the errors of [`get`](Self::get) and
+            /// ends.
             #[doc = $errors]
             pub fn iter(&self) -> $crate::Iter {
                 let all = std::ops::Bound::Unbounded;
@@ -234,7 +237,8 @@ macro_rules! readable {
             /// # Ok::<(), forerun_db::Error>(())
             /// ```
             ///
-            /// If the read fails, the iterator returns the error and ends.
+            /// If a read fails, the iterator returns one of the errors of [`get`](Self::get) and
+            /// ends.
             #[doc = $errors]
             pub fn range<K: AsRef<[u8]>>(
                 &self,

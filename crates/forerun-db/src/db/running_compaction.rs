@@ -7,10 +7,10 @@ use forerun_core::sync::time;
 
 use super::Inner;
 use super::keyspace_data::KeyspaceData;
-use crate::Result;
 use crate::events::CompactionReason;
 use crate::tree::catalog::Catalog;
 use crate::tree::pick::{Compaction, OlderKeys};
+use crate::{Background, Result};
 
 /// A compaction in progress. When this is dropped, others may take its runs.
 pub(super) struct RunningCompaction<'a> {
@@ -20,6 +20,8 @@ pub(super) struct RunningCompaction<'a> {
     pub(super) reason: CompactionReason,
     pub(super) begun: Instant,
     pub(super) older: OlderKeys,
+    /// How many threads may work on it.
+    pub(super) threads: usize,
     compaction: Option<Compaction>,
 }
 
@@ -39,6 +41,16 @@ impl<'a> RunningCompaction<'a> {
         is_background: bool,
     ) -> Option<RunningCompaction<'a>> {
         let begun = time::now();
+        let threads = match inner.options.background {
+            // The same calls in the same order each time.
+            Background::Caller => 1,
+            Background::Threads => {
+                let idle = inner.options.background_threads;
+                let idle = idle.saturating_sub(catalog.running().in_background());
+                // One of them, or the caller's beside them.
+                idle.max(1) + usize::from(!is_background && idle > 0)
+            }
+        };
         let (id, older) = catalog.begin(keyspace.id(), &compaction, is_background, begun)?;
         Some(RunningCompaction {
             inner,
@@ -47,6 +59,7 @@ impl<'a> RunningCompaction<'a> {
             reason,
             begun,
             older,
+            threads,
             compaction: Some(compaction),
         })
     }

@@ -28,19 +28,11 @@ macro_rules! each {
 
 impl InterleavedSeek for SourceCursor<'_> {
     fn seek_by_bounds(&mut self, to: SeekTarget<'_>) -> bool {
-        match self {
-            SourceCursor::Table(cursor) => cursor.seek_empty(),
-            SourceCursor::Run(cursor) => cursor.seek_by_bounds(to),
-            SourceCursor::Level(cursor) => cursor.seek_by_bounds(to),
-        }
+        each!(self, cursor => cursor.seek_by_bounds(to))
     }
 
     fn search(&mut self, to: SeekTarget<'_>) -> Result<()> {
-        match self {
-            SourceCursor::Table(cursor) => to.seek(cursor),
-            SourceCursor::Run(cursor) => cursor.search(to),
-            SourceCursor::Level(cursor) => cursor.search(to),
-        }
+        each!(self, cursor => cursor.search(to))
     }
 
     async fn search_interleaved<'s, 'g>(
@@ -51,70 +43,38 @@ impl InterleavedSeek for SourceCursor<'_> {
     where
         Self: 'g,
     {
-        match self {
-            SourceCursor::Table(cursor) => cursor.seek_interleaved(to).await,
-            SourceCursor::Run(cursor) => cursor.search_interleaved(reads, to).await,
-            SourceCursor::Level(cursor) => cursor.search_interleaved(reads, to).await,
-        }
+        each!(self, cursor => cursor.search_interleaved(reads, to).await)
     }
 
     fn seek_first_unread(&mut self) -> Result<()> {
-        match self {
-            SourceCursor::Table(cursor) => cursor.seek_first(),
-            SourceCursor::Run(cursor) => cursor.seek_first_unread(),
-            SourceCursor::Level(cursor) => cursor.seek_first_unread(),
-        }
+        each!(self, cursor => cursor.seek_first_unread())
     }
 
     fn seek_last_unread(&mut self) -> Result<()> {
-        match self {
-            SourceCursor::Table(cursor) => cursor.seek_last(),
-            SourceCursor::Run(cursor) => cursor.seek_last_unread(),
-            SourceCursor::Level(cursor) => cursor.seek_last_unread(),
-        }
+        each!(self, cursor => cursor.seek_last_unread())
     }
 
     #[inline]
     fn next_unread(&mut self) -> Result<()> {
-        match self {
-            SourceCursor::Table(cursor) => cursor.next(),
-            SourceCursor::Run(cursor) => cursor.next(),
-            SourceCursor::Level(cursor) => cursor.next_unread(),
-        }
+        each!(self, cursor => cursor.next_unread())
     }
 
     #[inline]
     fn prev_unread(&mut self) -> Result<()> {
-        match self {
-            SourceCursor::Table(cursor) => cursor.prev(),
-            SourceCursor::Run(cursor) => cursor.prev(),
-            SourceCursor::Level(cursor) => cursor.prev_unread(),
-        }
+        each!(self, cursor => cursor.prev_unread())
     }
 
     #[inline]
     fn is_unread(&self) -> bool {
-        match self {
-            SourceCursor::Table(_) => false,
-            SourceCursor::Run(cursor) => cursor.is_unread(),
-            SourceCursor::Level(cursor) => cursor.is_unread(),
-        }
+        each!(self, cursor => cursor.is_unread())
     }
 
     fn is_older(&self, to: SeekTarget<'_>, sequence: u64) -> bool {
-        match self {
-            SourceCursor::Table(_) => false,
-            SourceCursor::Run(cursor) => cursor.is_older(to, sequence),
-            SourceCursor::Level(cursor) => cursor.is_older(to, sequence),
-        }
+        each!(self, cursor => cursor.is_older(to, sequence))
     }
 
     fn read(&mut self) -> Result<()> {
-        match self {
-            SourceCursor::Table(_) => Ok(()),
-            SourceCursor::Run(cursor) => cursor.read(),
-            SourceCursor::Level(cursor) => cursor.read(),
-        }
+        each!(self, cursor => cursor.read())
     }
 }
 

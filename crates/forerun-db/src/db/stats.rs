@@ -209,12 +209,13 @@ metrics! {
         group get: Latency,
         /// How long lookups of several keys take, of the calls that are timed.
         group multi_get: Latency,
-        /// How long writes take, of the calls that are timed: all synced ones, and of the buffered
-        /// ones those of [`Options::stats_level`](crate::Options::stats_level).
+        /// How long buffered writes take, of the calls that are timed.
         group write: Latency,
+        /// How long synced writes take.
+        group synced_write: Latency,
         /// How long flushes take.
         group flush: Latency,
-        /// How long compactions take.
+        /// How long compactions take, but for those that only move a run to another level.
         group compaction: Latency,
         /// How long writes wait that have to: the waits that [`WriteStalls::stalls`] counts.
         group write_stall: Latency,
@@ -281,6 +282,7 @@ impl Inner {
             get: self.counters.get.latency(),
             multi_get: self.counters.multi_get.latency(),
             write: self.counters.write.latency(),
+            synced_write: self.counters.synced_write.latency(),
             flush: self.counters.flush.latency(),
             compaction: self.counters.compaction.latency(),
             write_stall: self.counters.write_stall.latency(),
@@ -433,6 +435,7 @@ impl fmt::Display for Stats {
             ("get", &self.get),
             ("multi_get", &self.multi_get),
             ("write", &self.write),
+            ("synced", &self.synced_write),
             ("flush", &self.flush),
             ("compaction", &self.compaction),
             ("stall", &self.write_stall),

@@ -120,6 +120,7 @@ impl<'a> View<'a> {
         let begun = time::now();
         let found = self.find_untimed(key, take);
         self.inner.counters.get.record(time::elapsed(begun));
+        self.inner.retry_filters(begun);
         found
     }
 
@@ -199,6 +200,7 @@ impl<'a> View<'a> {
         values.keep_missing(missing);
         if let Some(begun) = begun {
             self.inner.counters.multi_get.record(time::elapsed(begun));
+            self.inner.retry_filters(begun);
         }
     }
 

@@ -172,7 +172,7 @@ impl Inner {
             active.build_index_if_due(part.keyspace);
             Ok(Attempt::Done(last_sequence))
         })
-        .inspect(|_| self.counters.end_write(begun))
+        .inspect(|_| self.counters.end_write(begun, durability))
     }
 
     /// Applies a batch of several keyspaces.
@@ -229,7 +229,7 @@ impl Inner {
             }
             Ok(Attempt::Done(last_sequence))
         })
-        .inspect(|_| self.counters.end_write(begun))
+        .inspect(|_| self.counters.end_write(begun, durability))
     }
 
     /// Links the entries of operations that are already in the log, and makes them visible.

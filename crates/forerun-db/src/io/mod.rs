@@ -9,6 +9,7 @@
 //! more.
 
 pub mod fault;
+mod forward;
 pub(crate) mod guarded;
 pub(crate) mod locked_dir;
 mod open_dirs;
@@ -57,7 +58,8 @@ pub struct FileId {
     pub number: u64,
 }
 
-/// A file system. Any number of threads may call its methods at once.
+/// A file system. Any number of threads may call its methods at once. One that wraps another can
+/// pass on calls with [`forward_io!`](crate::forward_io).
 pub trait Io: Send + Sync + fmt::Debug {
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>>;

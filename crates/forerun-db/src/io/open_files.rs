@@ -17,17 +17,15 @@
 
 use forerun_core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
-use super::{FileId, Io, IoFile, OpenMode};
+use super::{Io, IoFile, OpenMode};
 
 /// A file system that keeps a bounded number of immutable files open. It opens all other files
 /// directly.
@@ -313,7 +311,14 @@ impl IoFile for ImmutableFile {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Io for OpenFiles {
+    crate::forward_io!(
+        this => this.0.io;
+        list, create_dir, rename, remove, link, sync_dir, boot_id, unix_time_s, monotonic, absolute,
+        free_bytes, file_id, canonicalize, opened_by
+    );
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         if mode != OpenMode::ReadImmutable {
             return self.0.open(path, mode);
@@ -333,65 +338,9 @@ impl Io for OpenFiles {
         Ok(Box::new(file))
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.0.io.list(dir)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.io.create_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.io.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.io.remove(path)
-    }
-
-    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.io.link(from, to)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.0.io.sync_dir(dir)
-    }
-
-    fn boot_id(&self) -> Option<u128> {
-        self.0.io.boot_id()
-    }
-
-    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
-        self.0.io.absolute(path)
-    }
-
     fn open_dir(&self, dir: &Path) -> io::Result<Option<Arc<dyn Io>>> {
         let opened = self.0.io.open_dir(dir)?;
         Ok(opened.map(|io| -> Arc<dyn Io> { Arc::new(OpenFiles::new(io, self.0.limit)) }))
-    }
-
-    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
-        self.0.io.free_bytes(dir)
-    }
-
-    fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
-        self.0.io.file_id(path)
-    }
-
-    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
-        self.0.io.canonicalize(path)
-    }
-
-    fn opened_by(&self, path: &Path) -> Vec<u32> {
-        self.0.io.opened_by(path)
-    }
-
-    fn unix_time_s(&self) -> u64 {
-        self.0.io.unix_time_s()
-    }
-
-    fn monotonic(&self) -> Instant {
-        self.0.io.monotonic()
     }
 }
 

@@ -49,6 +49,8 @@ impl Drop for CountedFile {
 }
 
 impl Io for Counting {
+    crate::forward_io!(this => this.io; list, create_dir, rename, remove, sync_dir, boot_id);
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         if self.open.load(Ordering::SeqCst) >= self.limit {
             return Err(Errno::MFILE.into());
@@ -62,53 +64,16 @@ impl Io for Counting {
             openings: Arc::clone(&self.openings),
         }))
     }
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.io.list(dir)
-    }
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.io.create_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.io.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.io.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.io.sync_dir(dir)
-    }
-    fn boot_id(&self) -> Option<u128> {
-        self.io.boot_id()
-    }
 }
 
 impl IoFile for CountedFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buffer, offset)
-    }
-    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_cached_at(buffer, offset)
-    }
+    crate::forward_io!(
+        this => this.file;
+        read_at, read_cached_at, write_at, len, set_len, sync, try_lock, shared
+    );
+
     fn openings(&self) -> u64 {
         self.openings.load(Ordering::SeqCst) as u64
-    }
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.file.write_at(bytes, offset)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync()
-    }
-    fn try_lock(&self) -> io::Result<bool> {
-        self.file.try_lock()
-    }
-    fn shared(&self) -> Option<Arc<File>> {
-        self.file.shared()
     }
 }
 

@@ -1,79 +1,26 @@
 //! The operating system's file system.
 
-use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
+use super::Io;
 use super::open_dirs::OpenDirs;
-use super::{FileId, Io, IoFile, OpenMode};
 
 /// The operating system's file system (Unix).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsIo;
 
 impl Io for OsIo {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        OpenDirs::NONE.open(path, mode)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        OpenDirs::NONE.list(dir)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        OpenDirs::NONE.create_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        OpenDirs::NONE.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        OpenDirs::NONE.remove(path)
-    }
-
-    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        OpenDirs::NONE.link(from, to)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        OpenDirs::NONE.sync_dir(dir)
-    }
-
-    fn boot_id(&self) -> Option<u128> {
-        OpenDirs::NONE.boot_id()
-    }
-
-    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
-        OpenDirs::NONE.absolute(path)
-    }
-
-    fn open_dir(&self, dir: &Path) -> io::Result<Option<Arc<dyn Io>>> {
-        OpenDirs::NONE.open_dir(dir)
-    }
-
-    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
-        OpenDirs::NONE.free_bytes(dir)
-    }
-
-    fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
-        OpenDirs::NONE.file_id(path)
-    }
-
-    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
-        OpenDirs::NONE.canonicalize(path)
-    }
-
-    fn opened_by(&self, path: &Path) -> Vec<u32> {
-        OpenDirs::NONE.opened_by(path)
-    }
+    crate::forward_io!(
+        _this => OpenDirs::NONE;
+        open, list, create_dir, rename, remove, link, sync_dir, boot_id, absolute, open_dir,
+        free_bytes, file_id, canonicalize, opened_by
+    );
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
-    use crate::io::{link_or_copy, read_all, write_all_at};
+    use crate::io::{OpenMode, link_or_copy, read_all, write_all_at};
 
     #[test]
     fn a_file_is_written_read_cut_and_locked() {

@@ -8,18 +8,15 @@
 //!
 //! What could be removed at any time must not be the reason why a write fails.
 
-use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use forerun_core::sync::OnceLock;
 use forerun_core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{FileId, Io, IoFile, OpenMode};
+use super::{Io, IoFile, OpenMode};
 
 /// Removes what is not needed. Returns whether there was anything.
 type ReclaimFn = Box<dyn Fn() -> bool + Send + Sync>;
@@ -94,7 +91,14 @@ impl fmt::Debug for ReclaimFile {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Io for ReclaimIo {
+    crate::forward_io!(
+        this => this.io;
+        list, sync_dir, boot_id, unix_time_s, monotonic, absolute, free_bytes, file_id,
+        canonicalize, opened_by
+    );
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         let file = self.retry(path, || self.io.open(path, mode))?;
         Ok(match mode {
@@ -104,10 +108,6 @@ impl Io for ReclaimIo {
                 Box::new(ReclaimFile { path, file, io })
             }
         })
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.io.list(dir)
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -128,18 +128,6 @@ impl Io for ReclaimIo {
         self.retry(to, || self.io.link(from, to))
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.io.sync_dir(dir)
-    }
-
-    fn boot_id(&self) -> Option<u128> {
-        self.io.boot_id()
-    }
-
-    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
-        self.io.absolute(path)
-    }
-
     fn open_dir(&self, dir: &Path) -> io::Result<Option<Arc<dyn Io>>> {
         let opened = self.io.open_dir(dir)?;
         Ok(opened.map(|io| -> Arc<dyn Io> {
@@ -152,60 +140,19 @@ impl Io for ReclaimIo {
             })
         }))
     }
-
-    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
-        self.io.free_bytes(dir)
-    }
-
-    fn file_id(&self, path: &Path) -> io::Result<Option<FileId>> {
-        self.io.file_id(path)
-    }
-
-    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
-        self.io.canonicalize(path)
-    }
-
-    fn opened_by(&self, path: &Path) -> Vec<u32> {
-        self.io.opened_by(path)
-    }
-
-    fn unix_time_s(&self) -> u64 {
-        self.io.unix_time_s()
-    }
-
-    fn monotonic(&self) -> Instant {
-        self.io.monotonic()
-    }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl IoFile for ReclaimFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buffer, offset)
-    }
-
-    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_cached_at(buffer, offset)
-    }
-
-    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_once_at(buffer, offset)
-    }
-
-    fn invalidate_cache(&self) -> io::Result<()> {
-        self.file.invalidate_cache()
-    }
-
-    fn openings(&self) -> u64 {
-        self.file.openings()
-    }
+    crate::forward_io!(
+        this => this.file;
+        read_at, read_cached_at, read_once_at, invalidate_cache, openings, len, is_empty, try_lock,
+        try_lock_shared, id, shared
+    );
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         self.io
             .retry(&self.path, || self.file.write_at(bytes, offset))
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -215,22 +162,6 @@ impl IoFile for ReclaimFile {
     // Not repeated: after a failed sync, another one would prove nothing.
     fn sync(&self) -> io::Result<()> {
         self.file.sync()
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        self.file.try_lock()
-    }
-
-    fn try_lock_shared(&self) -> io::Result<bool> {
-        self.file.try_lock_shared()
-    }
-
-    fn id(&self) -> io::Result<Option<FileId>> {
-        self.file.id()
-    }
-
-    fn shared(&self) -> Option<Arc<File>> {
-        self.file.shared()
     }
 }
 

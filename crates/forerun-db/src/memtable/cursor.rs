@@ -9,7 +9,9 @@ use super::memory_checks::{Checked, Paranoid, Trusting};
 use super::node::Node;
 use super::{MemTable, MemoryChecks, corrupt_entry, skip_list_cursor, with_checks};
 use crate::Result;
-use crate::versions::{Entry, SeekTarget, Version, VersionCursor, VisibleEntries};
+use crate::cache::driver::Reads;
+use crate::run::interleaved_seek::InterleavedSeek;
+use crate::versions::{Entry, SeekTarget, SkipDeleted, Version, VersionCursor, VisibleEntries};
 
 /// A cursor over the entries that a snapshot sees. It needs no lock and sees none of the writes
 /// that come after its snapshot. It lends the entry at its position.
@@ -106,20 +108,6 @@ impl<'a> TableVersions<'a> {
         }
     }
 
-    /// Moves away if the table is empty. Returns whether it is.
-    pub(crate) fn seek_empty(&mut self) -> bool {
-        self.at = None;
-        skip_list_cursor::is_empty(&self.table.list)
-    }
-
-    /// A seek as a coroutine that awaits each node before it reads it.
-    pub(crate) async fn seek_interleaved(&mut self, to: SeekTarget<'_>) -> Result<()> {
-        self.at = None;
-        let list = &self.table.list;
-        let found = with_checks!(self.table, V => skip_list_cursor::neighbor::<V>(list, to).await);
-        self.go(found)
-    }
-
     fn go(&mut self, to: Checked<Option<Node<'a>>>) -> Result<()> {
         self.before.clear();
         self.reach = 0;
@@ -128,6 +116,31 @@ impl<'a> TableVersions<'a> {
         Ok(())
     }
 }
+
+impl InterleavedSeek for TableVersions<'_> {
+    /// Of a memtable it is only known whether it is empty.
+    fn seek_by_bounds(&mut self, _to: SeekTarget<'_>) -> bool {
+        self.at = None;
+        skip_list_cursor::is_empty(&self.table.list)
+    }
+
+    /// Awaits each node before it reads it.
+    async fn search_interleaved<'s, 'g>(
+        &'s mut self,
+        _reads: &'s Reads<'g>,
+        to: SeekTarget<'s>,
+    ) -> Result<()>
+    where
+        Self: 'g,
+    {
+        self.at = None;
+        let list = &self.table.list;
+        let found = with_checks!(self.table, V => skip_list_cursor::neighbor::<V>(list, to).await);
+        self.go(found)
+    }
+}
+
+impl SkipDeleted for TableVersions<'_> {}
 
 impl VersionCursor for TableVersions<'_> {
     fn seek_first(&mut self) -> Result<()> {

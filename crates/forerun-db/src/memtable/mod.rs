@@ -83,7 +83,7 @@ pub(crate) use key_batch::CoveredKey;
 pub use memory_checks::MemoryChecks;
 pub use prepared::Prepared;
 #[cfg(any(test, feature = "study"))]
-pub use strategy::{Strategy, UnknownStrategy};
+pub use strategy::{Strategy, UnknownStrategy, choose_strategy};
 
 pub(crate) use self::region_pool::{RegionPool, RegionSource};
 
@@ -342,6 +342,11 @@ impl MemTable {
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
         let batch = KeyBatch { keys, read_point };
+        #[cfg(any(test, feature = "study"))]
+        match strategy::chosen_strategy() {
+            Strategy::Auto => {}
+            chosen => return self.search_by(chosen, &batch, sink),
+        }
         with_checks!(self, V => lookup_batch::find_all::<V, K>(
             &self.list,
             self.hash_index.as_ref(),

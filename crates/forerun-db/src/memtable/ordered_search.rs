@@ -10,7 +10,7 @@
 use forerun_core::sync::SIMULATED;
 use forerun_core::{interleave, prefetch_ahead};
 
-use super::descent::{Descent, Lookup, Trail, find, find_alone};
+use super::descent::{Descent, Lookup, Trail, entries, find, find_alone};
 use super::key_batch::{BatchKey, KeyBatch, Sorted};
 use super::memory_checks::{Checked, Visit};
 use super::node::{HEIGHT_MAX, Node, Seen, Stands, Target};
@@ -97,7 +97,9 @@ pub(super) fn interleaved<'a, V: Visit, K: BatchKey>(
 }
 
 /// Sorts the batch and searches for the keys in order. Each search starts from the path of the one
-/// before: it goes up the path until it does not overshoot, then down.
+/// before: it goes up the path until it does not overshoot, then down. Where the whole path
+/// overshoots, and for the first key, it enters as a search of one key does: through the skip-list
+/// index, or from the top.
 pub(super) fn finger<'a, V: Visit, K: BatchKey>(
     list: &'a SkipList,
     batch: &KeyBatch<'_, K>,
@@ -110,15 +112,26 @@ pub(super) fn finger<'a, V: Visit, K: BatchKey>(
         let target = batch.target(list, position);
         // On every known level `path.before` is before the last key sought. This key does not sort
         // before that one, so `path.before` is before this key as well. (A key that occurs twice
-        // finds its own first version again, since `before` is strictly so.)
-        let height = list.top_level() + 1;
-        let (start, top) =
-            match (0..known).find(|&level| !target_is_past(list, &path, level, &target)) {
-                Some(level) => (path.before[level], level),
-                None => (list.head(), height - 1),
-            };
-        // SAFETY: `start` is before the target, and the path or the head reaches up to `top`.
-        let descent = unsafe { Descent::from(list, target, start, top) };
+        // finds its own first version again, since `before` is strictly so.) A search that entered
+        // through the index leaves the levels above as an earlier one recorded them: before a
+        // smaller key.
+        let level = (0..known).find(|&level| !target_is_past(list, &path, level, &target));
+        let (descent, top) = match level {
+            // SAFETY: the path is before the target, and reaches up to the level.
+            Some(level) => unsafe {
+                let descent = Descent::from(list, target, path.before[level], level);
+                (descent, level)
+            },
+            None => {
+                let [entry] = entries::<V, 1>(list, &[target]);
+                let top = match entry {
+                    Some(_) => list.shape().index_level,
+                    None => list.top_level(),
+                };
+                // SAFETY: the entry was found for this target.
+                (unsafe { Descent::enter(list, target, entry) }, top)
+            }
+        };
         let found = descent
             .land::<V, _>(&mut path)
             .map(|descent| descent.answer());

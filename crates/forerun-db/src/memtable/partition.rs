@@ -7,15 +7,19 @@
 //!     │ lo … cut │ cut … hi         the others   move on to `next`, same level
 //! ```
 //!
+//! At first, keys that enter through the skip-list index at the same node are a group. Without the
+//! index, all keys are one, behind the head.
+//!
 //! A round first prefetches the node that each group must be compared with, then compares them all.
 //! The misses of a round therefore overlap, and a node is visited once however many keys of the
 //! batch pass it.
 
-use super::descent::{Lookup, prefetch_value};
+use super::descent::{Lookup, entries, prefetch_value};
 use super::key_batch::{BatchKey, KeyBatch, Sorted};
 use super::memory_checks::{Checked, Visit};
 use super::node::{Node, Stands, Target};
 use super::skip_list::SkipList;
+use super::skip_list_index::GROUP;
 
 #[derive(Clone, Copy)]
 struct Group<'a> {
@@ -42,13 +46,6 @@ pub(super) fn partition<'a, V: Visit, K: BatchKey>(
     let mut pending = Vec::with_capacity(sorted.len());
     let mut next_round = Vec::with_capacity(sorted.len());
     let mut hits: Vec<(usize, Node<'a>)> = Vec::with_capacity(sorted.len());
-    let first = Group {
-        before: list.head(),
-        behind: None,
-        level: list.top_level(),
-        lo: 0,
-        hi: sorted.len(),
-    };
     let mut landed = |group: Group<'a>,
                       touched: Option<Node<'a>>,
                       sink: &mut dyn FnMut(usize, Checked<Lookup<'a>>)| {
@@ -59,9 +56,11 @@ pub(super) fn partition<'a, V: Visit, K: BatchKey>(
             }
         }
     };
-    sink_down::<V>(first, &sorted, &mut pending, &mut |group, node| {
-        landed(group, node, &mut sink)
-    });
+    for first in first_groups::<V, K>(list, batch, &sorted) {
+        sink_down::<V>(first, &sorted, &mut pending, &mut |group, node| {
+            landed(group, node, &mut sink)
+        });
+    }
     while !pending.is_empty() {
         for (group, next) in pending.drain(..) {
             if let Err(corrupt) = V::visit(list, group.before, next) {
@@ -116,6 +115,44 @@ pub(super) fn partition<'a, V: Visit, K: BatchKey>(
     for (position, node) in hits {
         sink(position, Ok(lookup(position, node)));
     }
+}
+
+/// The groups of a sorted batch before its first round. The nodes behind which they stand are
+/// prefetched.
+fn first_groups<'a, V: Visit, K: BatchKey>(
+    list: &'a SkipList,
+    batch: &KeyBatch<'_, K>,
+    sorted: &[Sorted],
+) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    let mut add = |at: usize, entry: Option<Node<'a>>| {
+        let (before, level) = match entry {
+            Some(node) => (node, list.shape().index_level),
+            None => (list.head(), list.top_level()),
+        };
+        match groups.last_mut() {
+            Some(last) if last.before == before => last.hi = at + 1,
+            _ => groups.push(Group {
+                before,
+                behind: None,
+                level,
+                lo: at,
+                hi: at + 1,
+            }),
+        }
+    };
+    let (whole, rest) = sorted.as_chunks::<GROUP>();
+    for (turn, keys) in whole.iter().enumerate() {
+        let targets = keys.each_ref().map(|key| batch.target(list, key.position));
+        for (i, entry) in entries::<V, GROUP>(list, &targets).into_iter().enumerate() {
+            add(turn * GROUP + i, entry);
+        }
+    }
+    for (i, key) in rest.iter().enumerate() {
+        let [entry] = entries::<V, 1>(list, &[batch.target(list, key.position)]);
+        add(whole.len() * GROUP + i, entry);
+    }
+    groups
 }
 
 /// Takes a group down as far as links and prefixes alone decide. A node that must be compared is

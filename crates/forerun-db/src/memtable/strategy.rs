@@ -1,6 +1,8 @@
 //! The searches of a batch by name, so that tests and measurements can choose one.
 
-use super::key_batch::KeyBatch;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::key_batch::{BatchKey, KeyBatch};
 use super::lookup_batch;
 use super::memory_checks::{Paranoid, Trusting};
 use super::ordered_search::{finger, interleaved, single};
@@ -66,6 +68,31 @@ forerun_core::names! {
     UnknownStrategy
 }
 
+/// The strategy of all batches that name none, as its position in [`Strategy::ALL`].
+static CHOSEN: AtomicUsize = AtomicUsize::new(position(Strategy::Auto));
+
+const fn position(strategy: Strategy) -> usize {
+    let mut at = 0;
+    while Strategy::ALL[at] as usize != strategy as usize {
+        at += 1;
+    }
+    at
+}
+
+/// Chooses how all memtables of this process look up batches from now on, those of stores included,
+/// so that tests of stores reach every search. At first it is [`Strategy::Auto`].
+pub fn choose_strategy(strategy: Strategy) {
+    // Relaxed: all strategies give the same answers, so no batch depends on when it sees this.
+    CHOSEN.store(position(strategy), Ordering::Relaxed);
+}
+
+/// The strategy of batches that name none.
+#[inline]
+pub(super) fn chosen_strategy() -> Strategy {
+    // Relaxed: as for the store.
+    Strategy::ALL[CHOSEN.load(Ordering::Relaxed)]
+}
+
 impl MemTable {
     /// [`multi_get`](Self::multi_get) with a given strategy.
     pub fn multi_get_with<'a, K: AsRef<[u8]>>(
@@ -73,13 +100,20 @@ impl MemTable {
         keys: &[K],
         snapshot: u64,
         strategy: Strategy,
+        sink: impl FnMut(usize, Result<Lookup<'a>>),
+    ) {
+        let read_point = ReadPoint::at(snapshot);
+        self.search_by(strategy, &KeyBatch { keys, read_point }, sink);
+    }
+
+    /// Looks up a batch by a strategy.
+    pub(super) fn search_by<'a, K: BatchKey>(
+        &'a self,
+        strategy: Strategy,
+        batch: &KeyBatch<'_, K>,
         mut sink: impl FnMut(usize, Result<Lookup<'a>>),
     ) {
-        let (list, index) = (&self.list, self.hash_index.as_ref());
-        let batch = &KeyBatch {
-            keys,
-            read_point: ReadPoint::at(snapshot),
-        };
+        let (list, index, len) = (&self.list, self.hash_index.as_ref(), batch.keys.len());
         let sink = |position, lookup: Result<_, _>| sink(position, lookup.map_err(corrupt_entry));
         with_checks!(self, V => match strategy {
             Strategy::Index | Strategy::Auto => {
@@ -89,7 +123,7 @@ impl MemTable {
             Strategy::Finger => finger::<V, K>(list, batch, sink),
             Strategy::Partition => partition::<V, K>(list, batch, sink),
             Strategy::Interleaved => {
-                interleaved::<V, K>(list, batch, keys.len(), |turn| turn, sink);
+                interleaved::<V, K>(list, batch, len, |turn| turn, sink);
             }
             Strategy::InterleavedSorted => {
                 let sorted = batch.sorted(list);

@@ -45,11 +45,12 @@ pub enum Compression {
 pub struct ZstdOptions {
     /// Zstandard's level, from 1 (fastest) to 22 (smallest). Default: 3.
     pub level: i32,
-    /// The maximum size in bytes of a run's dictionary, from 256 to 128 KiB; 0 means none. With
-    /// one, the writer of a run keeps the run's first pages in memory, up to a hundred times this
-    /// size and at most 4 MiB, trains a dictionary from them, and uses it for all pages if that
-    /// saves more than it takes. The dictionary is in the run's file and, while the run is open, in
-    /// memory. Small pages gain most. Default: 0.
+    /// The maximum size in bytes of a run's dictionary: at least 256 bytes and 7% of
+    /// [`RunOptions::page_bytes`](crate::RunOptions::page_bytes), at most 128 KiB; 0 means none.
+    /// With one, the writer of a run keeps the run's first pages in memory, up to a hundred times
+    /// this size and at most 4 MiB, trains a dictionary from them, and uses it for all pages if
+    /// that saves more than it takes. The dictionary is in the run's file and, while the run is
+    /// open, in memory. Small pages gain most. Default: 0.
     pub max_dict_bytes: usize,
 }
 
@@ -74,20 +75,50 @@ impl ZstdOptions {
     /// The trainer makes none that is smaller.
     const DICT_BYTES_MIN: usize = 256;
     pub(super) const DICT_BYTES_MAX: usize = 128 << 10;
+
+    /// Bytes of leaves for each byte of the dictionary: a trainer has to see what repeats.
+    const SAMPLE_FACTOR: usize = 100;
+
+    /// The maximum bytes of leaves that a writer holds.
+    const SAMPLE_BYTES_MAX: usize = 4 << 20;
+
+    /// The trainer refuses fewer leaves: it learns from three quarters of them, at least five, and
+    /// tries the dictionary on the others.
+    pub(super) const LEAVES_MIN: usize = 7;
+
+    /// Bytes of the leaves from which a dictionary is trained, at most.
+    pub(super) fn sample_bytes(&self) -> usize {
+        let bytes = self.max_dict_bytes.saturating_mul(Self::SAMPLE_FACTOR);
+        bytes.min(Self::SAMPLE_BYTES_MAX)
+    }
+
+    /// The smallest dictionary for which there are enough leaves of this size.
+    fn dict_bytes_min(page_bytes: usize) -> usize {
+        let leaves_bytes = Self::LEAVES_MIN.saturating_mul(page_bytes);
+        let enough = leaves_bytes.div_ceil(Self::SAMPLE_FACTOR);
+        enough.max(Self::DICT_BYTES_MIN)
+    }
 }
 
 impl Compression {
-    /// Refuses levels and sizes that do not exist. `option` has the compression.
-    pub(crate) fn check(&self, option: &'static str) -> Result<()> {
+    /// Refuses levels and sizes that do not exist, and dictionaries that could never be trained
+    /// with leaves of so many bytes: 0 if that is not known yet. `option` has the compression.
+    pub(crate) fn check(&self, option: &'static str, page_bytes: usize) -> Result<()> {
         let Compression::Zstd(zstd) = self else {
             return Ok(());
         };
         let (level, dict_bytes) = (zstd.level, zstd.max_dict_bytes);
+        let least = ZstdOptions::dict_bytes_min(page_bytes);
         let sizes = ZstdOptions::DICT_BYTES_MIN..=ZstdOptions::DICT_BYTES_MAX;
         let reason = if !(1..=ZstdOptions::LEVEL_MAX).contains(&level) {
             format!("zstd has no level {level}: levels are 1 to 22")
         } else if dict_bytes != 0 && !sizes.contains(&dict_bytes) {
             format!("max_dict_bytes is {dict_bytes}: allowed are 0 and 256 to 131,072 bytes")
+        } else if dict_bytes != 0 && dict_bytes < least {
+            format!(
+                "max_dict_bytes is {dict_bytes}: with pages of {page_bytes} bytes, a dictionary is \
+                 trained only if it may have {least} bytes or more"
+            )
         } else {
             return Ok(());
         };
@@ -139,7 +170,7 @@ impl FromStr for Compression {
         if parts.next().is_some() {
             return Err(unknown());
         }
-        compression.check("compression")?;
+        compression.check("compression", 0)?;
         Ok(compression)
     }
 }
@@ -197,7 +228,7 @@ mod tests {
                 level,
                 max_dict_bytes,
             };
-            let checked = Compression::Zstd(zstd).check("compression");
+            let checked = Compression::Zstd(zstd).check("compression", 0);
             checked.map_err(|error| error.to_string())
         };
         for (level, max_dict_bytes) in [(1, 0), (22, 256), (3, 128 << 10)] {
@@ -215,6 +246,31 @@ mod tests {
                 "{error}"
             );
         }
-        assert!(Compression::None.check("compression").is_ok());
+        assert!(Compression::None.check("compression", 0).is_ok());
+    }
+
+    #[test]
+    fn a_dictionary_is_large_enough_for_the_pages_or_refused_in_words() {
+        use crate::{KeyspaceOptions, Options, RunOptions, TreeOptions};
+        // The smallest for pages of 4, 16 and 64 KiB, and for those that are clamped to that.
+        for (page_bytes, least) in [(1, 287), (4 << 10, 287), (16 << 10, 1147), (1 << 20, 4588)] {
+            let run = RunOptions::default().page_bytes(page_bytes);
+            for (bytes, is_enough) in [(0, true), (least, true), (least - 1, false)] {
+                let zstd = Compression::Zstd(ZstdOptions::default().max_dict_bytes(bytes));
+                let tree = TreeOptions::default().bottommost_compression(zstd);
+                let of_level = KeyspaceOptions::default().run(run).tree(tree);
+                let of_run = Options::default().run(run.compression(zstd));
+                let checked = [of_level.check(), of_run.check()];
+                for (checked, option) in checked.into_iter().zip(["per_level", "compression"]) {
+                    let Err(error) = checked else {
+                        assert!(is_enough, "{bytes} with pages of {page_bytes}");
+                        continue;
+                    };
+                    let error = error.to_string();
+                    assert!(!is_enough && error.contains(option), "{error}");
+                    assert!(error.contains(&least.to_string()), "{error}");
+                }
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::page_tests::{Entry, entries, orders, sorted};
 use super::reader::Run;
 use super::{Compression, PageSearch, Probe, RunMeta, RunOptions, RunWriter, SearchKey, filter};
 use crate::cache::driver::PageSource;
-use crate::cache::{CacheOptions, PageCache};
+use crate::cache::{CacheOptions, PageCache, pin};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use crate::io::{Io, OpenMode};
@@ -153,7 +153,7 @@ pub(super) fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
         assert!(page.bytes().len() <= limit || page.rows() <= least);
     }
     for (at, entry) in entries.iter().enumerate() {
-        assert_ne!(run.probe(filter::hash(&entry.key)), Probe::Absent);
+        assert_ne!(run.probe(filter::hash(&entry.key), &pin()), Probe::Absent);
         // Only some targets, to save time: this version exactly, an older view, a newer one, and a
         // neighboring key.
         let mut beside = entry.key.clone();
@@ -174,7 +174,7 @@ pub(super) fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
                     "{key:?} @{sequence} by {by}"
                 );
             }
-            if let Probe::At(place) = run.probe(filter::hash(key)) {
+            if let Probe::At(place) = run.probe(filter::hash(key), &pin()) {
                 let leaf = &pages[place.page as usize];
                 let target = SearchKey::new(key, sequence);
                 let found = IndexedRecord::in_leaf(&run, leaf, place).find(&target);
@@ -384,7 +384,7 @@ fn keys_that_are_equal_with_other_bytes_are_found_whatever_the_filter_would_say(
     let pages = pages(&run).unwrap();
     for entry in &entries {
         let key = entry.key.to_ascii_uppercase();
-        assert_eq!(run.probe(filter::hash(&key)), Probe::Anywhere);
+        assert_eq!(run.probe(filter::hash(&key), &pin()), Probe::Anywhere);
         let found = find(&run, &pages, &key, 100, PageSearch::KeyPrefixes);
         assert_eq!(found.as_ref(), Some(entry));
     }
@@ -410,7 +410,7 @@ fn an_index_has_the_newest_version_of_each_key_and_older_ones_are_searched_for()
     assert_eq!(index.keys(), 500);
     let mut found = [0; 2];
     for entry in &entries {
-        let Probe::At(place) = run.probe(filter::hash(&entry.key)) else {
+        let Probe::At(place) = run.probe(filter::hash(&entry.key), &pin()) else {
             panic!("the index misses a key");
         };
         let leaf = &pages[place.page as usize];

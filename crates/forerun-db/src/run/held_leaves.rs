@@ -4,12 +4,6 @@ use super::codec::{Codec, Compressor};
 use super::compression::ZstdOptions;
 use crate::Result;
 
-/// Bytes of leaves for each byte of the dictionary: a trainer has to see what repeats.
-const SAMPLE_FACTOR: usize = 100;
-
-/// The maximum bytes of leaves that a writer holds.
-const SAMPLE_BYTES_MAX: usize = 4 << 20;
-
 /// Leaves that wait for the dictionary. `T` is what belongs to a leaf.
 pub(super) struct HeldLeaves<T> {
     options: ZstdOptions,
@@ -23,10 +17,9 @@ pub(super) struct HeldLeaves<T> {
 impl<T> HeldLeaves<T> {
     /// For the first leaves of a run with these options. Without a dictionary, none fits.
     pub(super) fn new(options: ZstdOptions) -> HeldLeaves<T> {
-        let sample_bytes = options.max_dict_bytes.saturating_mul(SAMPLE_FACTOR);
         HeldLeaves {
             options,
-            limit_bytes: sample_bytes.min(SAMPLE_BYTES_MAX),
+            limit_bytes: options.sample_bytes(),
             bytes: Vec::new(),
             lens: Vec::new(),
             with: Vec::new(),
@@ -90,5 +83,28 @@ impl<T> HeldLeaves<T> {
             };
         }
         Ok(sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::filter::hash;
+
+    #[test]
+    fn the_trainer_refuses_fewer_leaves_than_the_options_provide_for() {
+        let word = |leaf: usize, at: usize| hash(&[(leaf % 2) as u8, (at % 200) as u8]);
+        let leaf = |leaf: usize| (0..512).flat_map(move |at| word(leaf, at).to_le_bytes());
+        for leaves in [ZstdOptions::LEAVES_MIN - 1, ZstdOptions::LEAVES_MIN] {
+            let bytes: Vec<u8> = (0..leaves).flat_map(leaf).collect();
+            let mut dictionary = [0; 2048];
+            let lens = vec![4096; leaves];
+            let trained = zstd_safe::train_from_buffer(&mut dictionary[..], &bytes, &lens);
+            assert_eq!(
+                trained.is_ok(),
+                leaves == ZstdOptions::LEAVES_MIN,
+                "{leaves}"
+            );
+        }
     }
 }

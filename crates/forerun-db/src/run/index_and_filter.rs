@@ -1,8 +1,9 @@
 //! The index and the filter of an open run, in memory once they are loaded.
 //!
 //! ```text
-//!   opened ── neither: lookups search the pages ──> index, or else filter: until the run is closed
-//!                                              ^ read once, if it fits the cache's budget
+//!   opened ── neither: lookups search the pages ──> index: until the run is closed
+//!                                          │     ^ each is read once, if it fits the cache's budget
+//!                                          └──> filter, if the index could not be loaded: until it is
 //! ```
 //!
 //! Lookups use what is in memory and load nothing: the store decides when (`db/filter_loading.rs`).
@@ -19,7 +20,7 @@ use super::meta::Footer;
 use super::reader::Run;
 use super::record_index::{RecordAddress, RecordIndex};
 use super::stored::{TRAILER_BYTES, plain_bytes};
-use crate::cache::{Charge, PageCache};
+use crate::cache::{Charge, PageCache, Pin, PinnedCell, pin};
 use crate::{Error, Result};
 
 /// What an index or a filter says about a key.
@@ -41,8 +42,8 @@ pub(super) struct IndexAndFilter {
     filter_range: Range<u64>,
     /// Set once it is loaded: `None` if it is damaged. Without it, the run may hold any key.
     index: OnceLock<Option<(RecordIndex, Charge)>>,
-    /// The same, if the index is not in memory.
-    filter: OnceLock<Option<(Filter, Charge)>>,
+    /// The same, while the index is not in memory.
+    filter: PinnedCell<Option<(Filter, Charge)>>,
     /// Held while one of them is read.
     loading: Mutex<Option<Failing>>,
 }
@@ -64,18 +65,14 @@ impl IndexAndFilter {
         let index_range = footer.index_offset..footer.meta_offset;
         let filter_range = footer.filter_offset..footer.index_offset;
         let is_empty = plain_len(&index_range) == 0 && plain_len(&filter_range) == 0;
-        // A run with neither has nothing to load.
-        let none = || {
-            cache
-                .try_charge(0)
-                .map(|charge| (Filter::default(), charge))
-        };
+        let filter = PinnedCell::new();
+        if is_empty {
+            // A run with neither has nothing to load.
+            let charge = cache.try_charge(0);
+            filter.set(charge.map(|charge| (Filter::default(), charge)));
+        }
         IndexAndFilter {
-            filter: if is_empty {
-                OnceLock::from(none())
-            } else {
-                OnceLock::new()
-            },
+            filter,
             index: OnceLock::new(),
             index_range,
             filter_range,
@@ -94,8 +91,8 @@ impl IndexAndFilter {
 
     /// The filter, if it is in memory.
     #[inline(always)]
-    fn filter(&self) -> Option<&Filter> {
-        match self.filter.get() {
+    fn filter<'p>(&'p self, pin: &'p Pin) -> Option<&'p Filter> {
+        match self.filter.get(pin) {
             Some(Some((filter, _))) => Some(filter),
             _ => None,
         }
@@ -103,18 +100,18 @@ impl IndexAndFilter {
 
     /// Whether there is nothing to load: one of them is in memory, or both are damaged.
     fn is_settled(&self) -> bool {
-        self.index().is_some() || self.filter.get().is_some()
+        self.index().is_some() || self.filter.is_set()
     }
 }
 
 impl Run {
     /// Whether and where a key with this hash may be in the run, by the index or else the filter.
     #[inline(always)]
-    pub(crate) fn probe(&self, hash: u64) -> Probe {
+    pub(crate) fn probe(&self, hash: u64, pin: &Pin) -> Probe {
         if let Some(index) = self.index() {
             return index.find(hash).map_or(Probe::Absent, Probe::At);
         }
-        match self.index_and_filter().filter() {
+        match self.index_and_filter().filter(pin) {
             Some(filter) if !filter.may_contain(hash) => Probe::Absent,
             _ => Probe::Anywhere,
         }
@@ -122,10 +119,10 @@ impl Run {
 
     /// Prefetches the line that [`probe`](Self::probe) reads.
     #[inline(always)]
-    pub(crate) fn prefetch_probe(&self, hash: u64) {
+    pub(crate) fn prefetch_probe(&self, hash: u64, pin: &Pin) {
         if let Some(index) = self.index() {
             index.prefetch(hash);
-        } else if let Some(filter) = self.index_and_filter().filter() {
+        } else if let Some(filter) = self.index_and_filter().filter(pin) {
             filter.prefetch(hash);
         }
     }
@@ -138,7 +135,7 @@ impl Run {
 
     /// Whether the filter is in memory, or the index, which does the same.
     pub(crate) fn has_filter(&self) -> bool {
-        self.index().is_some() || self.index_and_filter().filter().is_some()
+        self.index().is_some() || self.index_and_filter().filter(&pin()).is_some()
     }
 
     /// Whether [`load_filter_if_due`](Self::load_filter_if_due) has anything to load.
@@ -211,8 +208,7 @@ impl Run {
         if self.index().is_none()
             && let Some(charge) = self.slots().cache().try_charge(filter.bytes())
         {
-            // No other thread has the run yet.
-            let _ = self.index_and_filter().filter.set(Some((filter, charge)));
+            self.index_and_filter().filter.set(Some((filter, charge)));
         }
         Ok(())
     }
@@ -272,8 +268,7 @@ impl Run {
             }
             Err(error) => return Err(error),
         };
-        // No other thread loads it.
-        let _ = self.index_and_filter().filter.set(filter);
+        self.index_and_filter().filter.set(filter);
         Ok(())
     }
 
@@ -295,8 +290,13 @@ impl Run {
             }
             Err(error) => return Err(error),
         };
+        let is_loaded = index.is_some();
         // No other thread loads it.
         let _ = cell.set(index);
+        if is_loaded {
+            // Lookups need it no more.
+            self.index_and_filter().filter.clear();
+        }
         Ok(())
     }
 }
@@ -304,4 +304,55 @@ impl Run {
 /// Bytes of what is stored here, without the trailer.
 fn plain_len(range: &Range<u64>) -> usize {
     ((range.end - range.start) as usize).saturating_sub(TRAILER_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cache::reclaim;
+    use crate::comparator::KeyOrder;
+    use crate::io::fault::FaultIo;
+    use crate::run::RunOptions;
+    use crate::run::file_tests::{PATH, numbered, write};
+    use crate::run::filter::hash;
+    use crate::testing::small_cache::small_cache;
+
+    #[test]
+    fn a_filter_goes_once_its_index_is_loaded() {
+        let (io, order) = (FaultIo::new(), KeyOrder::Bytewise);
+        let entries = numbered(20_000, |_| vec![7; 10]);
+        write(&io, &order, RunOptions::default(), &entries).unwrap();
+        let cache = small_cache();
+        let used_bytes = || cache.stats().used_bytes;
+        let run = Run::open_without_filter(&io, Path::new(PATH), 7, order, &cache).unwrap();
+        let before = used_bytes();
+        // Others have the share of indexes at first.
+        let others = || cache.try_charge_index(1 << 10);
+        let others: Vec<_> = std::iter::from_fn(others).collect();
+        run.load_filter().unwrap();
+        assert!(run.index().is_none() && run.has_filter());
+        assert!(run.filter_bytes() > 20 << 10);
+        drop(others);
+        let reading = pin();
+        let filter = run.index_and_filter().filter(&reading).unwrap();
+        run.load_filter().unwrap();
+        assert!(run.index().is_some() && !run.may_load());
+        // A lookup that has begun goes on with it.
+        assert!(filter.may_contain(hash(&entries[7].key)));
+        drop(reading);
+        let left = before + RecordIndex::memory_bytes(run.index_bytes());
+        let begun = Instant::now();
+        while used_bytes() > left {
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "{}",
+                used_bytes()
+            );
+            // Threads of other tests pin too.
+            reclaim();
+        }
+        assert!(run.has_filter(), "the index does the same");
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use forerun_core::arch::prefetch_read;
 use forerun_core::sync::OnceLock;
-use forerun_core::sync::atomic::{AtomicU64, Ordering};
+use forerun_core::sync::modelled::atomic::{AtomicU64, Ordering};
 
 use super::page::{INLINE_PREFIX_BYTES, Page};
 use super::stored::PageLocation;
@@ -58,6 +58,11 @@ struct Words([AtomicU64; 4]);
 pub(super) struct LeafPlaces(Box<[Words]>);
 
 impl LeafPlaces {
+    /// Without any place.
+    fn new(leaf_pages: u32) -> LeafPlaces {
+        LeafPlaces((0..leaf_pages).map(|_| Words::default()).collect())
+    }
+
     /// The places in `cell`. Without any, makes them if they fit into the cache's budget.
     pub(super) fn made<'c>(
         cell: &'c OnceLock<(LeafPlaces, Charge)>,
@@ -66,7 +71,7 @@ impl LeafPlaces {
     ) -> Option<&'c LeafPlaces> {
         if cell.get().is_none() {
             let charge = cache.try_charge_pinned(leaf_pages as usize * size_of::<Words>())?;
-            let places = LeafPlaces((0..leaf_pages).map(|_| Words::default()).collect());
+            let places = LeafPlaces::new(leaf_pages);
             // Another thread may have made them first.
             let _ = cell.set((places, charge));
         }
@@ -109,5 +114,47 @@ impl LeafPlaces {
         lens.store(packed_lens, Ordering::Relaxed);
         // Release: pairs with the Acquire in `get`.
         offset.store(place.offset + 1, Ordering::Release);
+    }
+}
+
+/// Loom's model of the orderings: `RUSTFLAGS="--cfg loom" cargo test -p forerun-db --release --lib
+/// leaf_places::loom_tests`.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use forerun_core::sync::loom_model;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_complete_or_not_there_whoever_notes_it() {
+        let place = LeafPlace {
+            offset: 0x1234,
+            raw_len: 0x5678,
+            records_start: 0x9a,
+            prefix: 0xbc << 64 | 0xde,
+            prefix_len: 16,
+        };
+        loom_model::check(3, move || {
+            let places = Arc::new(LeafPlaces::new(1));
+            let noting = {
+                let places = Arc::clone(&places);
+                thread::spawn(move || places.note(0, place))
+            };
+            let reading = {
+                let places = Arc::clone(&places);
+                thread::spawn(move || {
+                    let first = places.get(0);
+                    let second = places.get(0);
+                    assert!([None, Some(place)].contains(&first));
+                    assert!(second == Some(place) || second == first);
+                })
+            };
+            places.note(0, place);
+            noting.join().unwrap();
+            reading.join().unwrap();
+            assert_eq!(places.get(0), Some(place));
+        });
     }
 }

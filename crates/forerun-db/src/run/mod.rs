@@ -30,6 +30,7 @@
 //!
 //! `docs/internals/format-runs.md` defines the bytes.
 
+mod anchors;
 mod codec;
 mod compression;
 #[cfg(test)]
@@ -155,7 +156,8 @@ impl RunOptions {
 
     /// Refuses a compression that does not exist.
     pub(crate) fn check(&self) -> Result<()> {
-        self.compression.check("compression")
+        self.compression
+            .check("compression", self.page_limit_bytes())
     }
 
     /// The page limit, clamped to its bounds.

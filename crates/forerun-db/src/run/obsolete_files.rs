@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forerun_core::Owner;
-use forerun_core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use forerun_core::sync::atomic::{AtomicU64, Ordering};
 use forerun_core::sync::{Condvar, Mutex, MutexGuard, PoisonError, time};
 
 use crate::io::Io;
@@ -54,13 +54,9 @@ pub(crate) struct ObsoleteFiles {
     /// Only this process removes files. A forked child that drops a run leaves its file alone.
     owner: Owner,
     io: Arc<dyn Io>,
-    removal: Mutex<Removal>,
+    state: Mutex<State>,
     /// Notified when a file comes into the queue, and when its thread is to end.
     changed: Condvar,
-    /// How many files threads have taken and not removed yet, and how many they have removed.
-    /// Relaxed throughout: both change under the lock.
-    taken: AtomicUsize,
-    removed: AtomicUsize,
     /// Notified when a thread has removed a file that it had taken.
     on_removed: Condvar,
     /// Bytes of the runs that the manifest names. Relaxed throughout: a hint.
@@ -80,6 +76,13 @@ pub(crate) struct ObsoleteFile {
 pub(crate) struct ObsoleteCounts {
     pub(crate) files: usize,
     pub(crate) bytes: u64,
+}
+
+struct State {
+    removal: Removal,
+    /// How many files threads have taken and not removed yet, and how many they have removed.
+    taken: usize,
+    removed: usize,
 }
 
 /// When files are removed.
@@ -158,7 +161,7 @@ pub(crate) struct Hurry<'a>(&'a ObsoleteFiles);
 
 impl Drop for Hurry<'_> {
     fn drop(&mut self) {
-        if let Some(queue) = self.0.lock().queue() {
+        if let Some(queue) = self.0.lock().removal.queue() {
             queue.hurrying = queue.hurrying.saturating_sub(1);
         }
     }
@@ -212,12 +215,14 @@ impl ObsoleteFiles {
         ObsoleteFiles {
             owner: Owner::this_process(),
             io,
-            removal: Mutex::new(Removal::Immediate {
-                found: VecDeque::new(),
+            state: Mutex::new(State {
+                removal: Removal::Immediate {
+                    found: VecDeque::new(),
+                },
+                taken: 0,
+                removed: 0,
             }),
             changed: Condvar::new(),
-            taken: AtomicUsize::new(0),
-            removed: AtomicUsize::new(0),
             on_removed: Condvar::new(),
             live_bytes: AtomicU64::new(0),
         }
@@ -236,8 +241,8 @@ impl ObsoleteFiles {
     /// so many bytes per second; 0 for no pauses. `on_empty` is called when everything is removed.
     pub(crate) fn defer(&self, rate_bytes: u64, on_empty: Notify) {
         // So that the queue counts every file that threads have taken from now on.
-        let mut removal = self.wait_for_taken(self.lock());
-        let found = match &mut *removal {
+        let mut state = self.wait_for_taken(self.lock());
+        let found = match &mut state.removal {
             Removal::Immediate { found } => std::mem::take(found),
             Removal::Deferred(_) | Removal::Closed => VecDeque::new(),
         };
@@ -254,14 +259,14 @@ impl ObsoleteFiles {
             on_empty,
         };
         found.into_iter().for_each(|file| queue.push(file));
-        *removal = Removal::Deferred(queue);
+        state.removal = Removal::Deferred(queue);
     }
 
     /// Takes over a file that an earlier process left. It waits for the background thread; without
     /// one, it stays until space is needed.
     pub(crate) fn add_found(&self, path: PathBuf, bytes: u64) {
         let file = Waiting::new(path, bytes);
-        match &mut *self.lock() {
+        match &mut self.lock().removal {
             Removal::Immediate { found } => found.push_back(file),
             Removal::Deferred(queue) => queue.push(file),
             Removal::Closed => {}
@@ -279,7 +284,7 @@ impl ObsoleteFiles {
             return;
         }
         // This happens under the lock, so that nothing is removed after `close`.
-        match &mut *self.lock() {
+        match &mut self.lock().removal {
             Removal::Immediate { .. } => return self.remove(path),
             Removal::Deferred(queue) => queue.push(Waiting::new(path.to_owned(), bytes)),
             Removal::Closed => return,
@@ -289,32 +294,32 @@ impl ObsoleteFiles {
 
     /// Removes the files in the queue, with a pause after each, until [`stop`](Self::stop).
     pub(crate) fn remove_paced(&self) {
-        let mut removal = self.lock();
-        while let Some(queue) = removal.queue().filter(|queue| !queue.is_stopping) {
+        let mut state = self.lock();
+        while let Some(queue) = state.removal.queue().filter(|queue| !queue.is_stopping) {
             let Some(first) = queue.waiting.front() else {
-                removal = self.wait(removal, None);
+                state = self.wait(state, None);
                 continue;
             };
             let now = time::now();
             let paused_until = queue.pace.paused_until(first.since, queue.cost_bytes, now);
             if let Some(until) = paused_until.filter(|_| queue.hurrying == 0) {
                 let (path, bytes) = (first.path.clone(), queue.counts.bytes);
-                drop(removal);
+                drop(state);
                 let is_urgent = self.is_urgent(&path, bytes);
-                removal = self.lock();
-                let Some(queue) = removal.queue() else {
+                state = self.lock();
+                let Some(queue) = state.removal.queue() else {
                     return;
                 };
                 if is_urgent {
                     queue.pace.last = None;
                 } else if !queue.is_stopping && queue.hurrying == 0 {
                     let pause = until.saturating_duration_since(now);
-                    removal = self.wait(removal, Some(pause.min(SPACE_CHECK_INTERVAL)));
+                    state = self.wait(state, Some(pause.min(SPACE_CHECK_INTERVAL)));
                 }
                 continue;
             }
-            self.remove_first(removal);
-            removal = self.lock();
+            self.remove_first(state);
+            state = self.lock();
         }
     }
 
@@ -324,9 +329,9 @@ impl ObsoleteFiles {
     pub(crate) fn remove_all(&self) -> usize {
         let mut removed = 0;
         loop {
-            let mut removal = self.lock();
-            let is_stopping = removal.queue().is_some_and(|queue| queue.is_stopping);
-            if is_stopping || !self.remove_first(removal) {
+            let mut state = self.lock();
+            let queue = state.removal.queue();
+            if queue.is_some_and(|queue| queue.is_stopping) || !self.remove_first(state) {
                 return removed;
             }
             removed += 1;
@@ -336,25 +341,24 @@ impl ObsoleteFiles {
     /// Makes room for a write: removes one file, or waits until another thread has removed the one
     /// that it has taken. Returns whether one is gone: not if none waits, or the store is closed.
     pub(crate) fn remove_one(&self) -> bool {
-        let removal = self.lock();
-        let removed = || self.removed.load(Ordering::Relaxed);
-        let before = removed();
-        if self.remove_first(removal) {
+        let state = self.lock();
+        let before = state.removed;
+        if self.remove_first(state) {
             return true;
         }
-        let mut removal = self.lock();
-        while self.taken.load(Ordering::Relaxed) > 0
-            && removed() == before
-            && !matches!(*removal, Removal::Closed)
+        let mut state = self.lock();
+        while state.taken > 0
+            && state.removed == before
+            && !matches!(state.removal, Removal::Closed)
         {
-            removal = self.wait_for_removal(removal);
+            state = self.wait_for_removal(state);
         }
-        removed() != before
+        state.removed != before
     }
 
     /// Ends the pauses, also for what comes, until the result is dropped.
     pub(crate) fn hurry(&self) -> Hurry<'_> {
-        if let Some(queue) = self.lock().queue() {
+        if let Some(queue) = self.lock().removal.queue() {
             queue.hurrying += 1;
         }
         self.changed.notify_all();
@@ -363,10 +367,9 @@ impl ObsoleteFiles {
 
     /// What waits to be removed.
     pub(crate) fn counts(&self) -> ObsoleteCounts {
-        let mut removal = self.lock();
-        removal
-            .queue()
-            .map_or_else(Default::default, |of| of.counts)
+        let mut state = self.lock();
+        let queue = state.removal.queue();
+        queue.map_or_else(Default::default, |of| of.counts)
     }
 
     /// Whether every file added so far is removed.
@@ -376,7 +379,7 @@ impl ObsoleteFiles {
 
     /// Ends the thread that removes files.
     pub(crate) fn stop(&self) {
-        if let Some(queue) = self.lock().queue() {
+        if let Some(queue) = self.lock().removal.queue() {
             queue.is_stopping = true;
         }
         self.changed.notify_all();
@@ -386,7 +389,7 @@ impl ObsoleteFiles {
     /// removes the rest. Returns once no thread removes a file, as its name may belong to another
     /// run after the next opening.
     pub(crate) fn close(&self) {
-        let removal = std::mem::replace(&mut *self.lock(), Removal::Closed);
+        let removal = std::mem::replace(&mut self.lock().removal, Removal::Closed);
         self.on_removed.notify_all();
         if let Removal::Deferred(queue) = removal {
             let begun = time::now();
@@ -408,23 +411,23 @@ impl ObsoleteFiles {
     }
 
     /// Removes the file that has waited longest, without the lock. Returns whether there was one.
-    fn remove_first(&self, mut removal: MutexGuard<'_, Removal>) -> bool {
-        let Some(file) = removal.pop() else {
+    fn remove_first(&self, mut state: MutexGuard<'_, State>) -> bool {
+        let Some(file) = state.removal.pop() else {
             return false;
         };
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        drop(removal);
+        state.taken += 1;
+        drop(state);
         self.remove(&file.path);
-        let mut removal = self.lock();
-        self.taken.fetch_sub(1, Ordering::Relaxed);
-        self.removed.fetch_add(1, Ordering::Relaxed);
-        let on_empty = removal.queue().and_then(|queue| {
+        let mut state = self.lock();
+        state.taken -= 1;
+        state.removed += 1;
+        let on_empty = state.removal.queue().and_then(|queue| {
             queue.pace.last = Some((time::now(), file.cost_bytes()));
             queue.counts.files -= 1;
             queue.counts.bytes -= file.bytes;
             (queue.counts.files == 0).then(|| Arc::clone(&queue.on_empty))
         });
-        drop(removal);
+        drop(state);
         self.on_removed.notify_all();
         if let Some(on_empty) = on_empty {
             on_empty();
@@ -442,39 +445,39 @@ impl ObsoleteFiles {
 
     fn wait<'a>(
         &self,
-        removal: MutexGuard<'a, Removal>,
+        state: MutexGuard<'a, State>,
         limit: Option<Duration>,
-    ) -> MutexGuard<'a, Removal> {
+    ) -> MutexGuard<'a, State> {
         match limit {
             Some(limit) => {
-                let woken = self.changed.wait_timeout(removal, limit);
+                let woken = self.changed.wait_timeout(state, limit);
                 woken.unwrap_or_else(PoisonError::into_inner).0
             }
             None => {
-                let woken = self.changed.wait(removal);
+                let woken = self.changed.wait(state);
                 woken.unwrap_or_else(PoisonError::into_inner)
             }
         }
     }
 
     /// Waits until no thread removes a file that it has taken.
-    fn wait_for_taken<'a>(&self, mut removal: MutexGuard<'a, Removal>) -> MutexGuard<'a, Removal> {
+    fn wait_for_taken<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         // A forked child lacks the threads that had taken files.
-        while self.taken.load(Ordering::Relaxed) > 0 && self.owner.is_this_process() {
-            removal = self.wait_for_removal(removal);
+        while state.taken > 0 && self.owner.is_this_process() {
+            state = self.wait_for_removal(state);
         }
-        removal
+        state
     }
 
     /// Waits until a thread has removed a file or the store is closed.
-    fn wait_for_removal<'a>(&self, removal: MutexGuard<'a, Removal>) -> MutexGuard<'a, Removal> {
-        let woken = self.on_removed.wait(removal);
+    fn wait_for_removal<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let woken = self.on_removed.wait(state);
         woken.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Removal> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing that holds the lock panics half-way through a change.
-        self.removal.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,6 +1,5 @@
 //! When obsolete files are removed, and in which thread.
 
-use std::ffi::OsString;
 use std::io;
 use std::time::Instant;
 
@@ -9,7 +8,6 @@ use forerun_core::sync::thread;
 
 use super::*;
 use crate::io::fault::{EIO, Fault, FaultIo};
-use crate::io::{IoFile, OpenMode};
 
 const MIB: u64 = 1 << 20;
 
@@ -91,34 +89,12 @@ impl SlowIo {
 }
 
 impl Io for SlowIo {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        self.io.open(path, mode)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.io.list(dir)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.io.create_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.io.rename(from, to)
-    }
+    crate::forward_io!(this => this.io; open, list, create_dir, rename, sync_dir, boot_id);
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         wait_for(|| self.may_remove.load(Ordering::SeqCst) == 1);
         self.io.remove(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.io.sync_dir(dir)
-    }
-
-    fn boot_id(&self) -> Option<u128> {
-        self.io.boot_id()
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct Fixture {
     pub(crate) readers: Vec<Arc<Levels>>,
     /// The compactions that have begun, oldest first.
     pub(crate) running: Vec<Begun>,
+    /// How many parts a compaction has at most.
+    pub(crate) parts_max: usize,
 }
 
 /// A compaction that has begun, with the snapshots of that moment.
@@ -96,6 +98,7 @@ impl Fixture {
             model: Vec::new(),
             readers: Vec::new(),
             running: Vec::new(),
+            parts_max: 1,
         }
     }
 
@@ -210,7 +213,7 @@ impl Fixture {
         let run_bytes = compaction.run_bytes(&self.options);
         let done = self.with_build(run_bytes, |build| {
             let retain = Retain::new(self.order.clone(), begun.snapshots);
-            compact(&compaction, &begun.older, retain, build)
+            compact(&compaction, &begun.older, &retain, build, self.parts_max)
         });
         drop(compaction);
         let installed = done.and_then(|done| {
@@ -244,12 +247,17 @@ impl Fixture {
     }
 
     pub(crate) fn pick_full(&self, existing: Existing) -> Pick {
+        self.pick_full_without(existing, Vec::new())
+    }
+
+    /// The next step of a full compaction that takes none of these runs. Their numbers ascend.
+    pub(crate) fn pick_full_without(&self, existing: Existing, unreadable: Vec<u64>) -> Pick {
         let none = Ranges::new(self.order.clone());
         let obsolete = Obsolete {
             ranges: &none,
             expired_sequence: 0,
         };
-        let running = self.catalog.running().in_keyspace(0);
+        let running = self.catalog.running().in_keyspace(0).without(unreadable);
         pick_full(self.levels(), &self.options, existing, obsolete, &running)
     }
 

@@ -16,6 +16,7 @@ use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::run::{self, Run, RunOptions, RunWriter};
+use crate::tree::key_bounds::KeySpan;
 use crate::tree::limiter::{self, IoClass, RateLimiter};
 use crate::tree::retain::Retain;
 use crate::versions::VersionCursor;
@@ -82,6 +83,11 @@ impl<'a> NewFiles<'a> {
             files: Vec::new(),
         }
     }
+
+    /// Takes over other files.
+    pub(crate) fn add(&mut self, mut others: NewFiles<'_>) {
+        self.files.append(&mut others.files);
+    }
 }
 
 impl Drop for NewFiles<'_> {
@@ -106,8 +112,7 @@ pub(crate) fn write_runs(
     below: impl FnMut(&[u8]) -> bool,
     build: &Build<'_>,
 ) -> Result<Vec<Arc<Run>>> {
-    let mut written = NewFiles::new(build);
-    write_files(versions, retain, below, build, &mut written.files)?;
+    let written = write_span(&KeySpan::default(), versions, retain, below, build)?;
     open_written(written, build)
 }
 
@@ -127,19 +132,26 @@ pub(crate) fn open_written(mut written: NewFiles<'_>, build: &Build<'_>) -> Resu
     Ok(runs)
 }
 
-/// Writes the files only. `written` lists each one before it is created.
-fn write_files(
+/// [`write_runs`] for some keys, and without opening the runs.
+///
+/// # Errors
+/// As [`write_runs`].
+pub(crate) fn write_span<'a>(
+    keys: &KeySpan,
     versions: &mut dyn VersionCursor,
     retain: &mut Retain,
     mut below: impl FnMut(&[u8]) -> bool,
-    build: &Build<'_>,
-    written: &mut Vec<(u64, PathBuf)>,
-) -> Result<()> {
+    build: &Build<'a>,
+) -> Result<NewFiles<'a>> {
+    let mut written = NewFiles::new(build);
     let mut writer: Option<RunWriter> = None;
     let mut paid_bytes = 0;
     limiter::check(build.stop)?;
-    versions.seek_first()?;
+    keys.seek_first(versions)?;
     while let Some(version) = versions.at() {
+        if keys.ends_before(build.order, version.key) {
+            break;
+        }
         // Checked at every version, since dropped versions do not reach the check below.
         limiter::check(build.stop)?;
         let is_full = |writer: &mut RunWriter| {
@@ -152,7 +164,7 @@ fn write_files(
         if retain.keeps(&version, &mut below) {
             let writer = match &mut writer {
                 Some(writer) => writer,
-                None => writer.insert(begin(build, written)?),
+                None => writer.insert(begin(build, &mut written.files)?),
             };
             writer.add(version)?;
             let due_bytes = writer.written_bytes() - paid_bytes;
@@ -163,10 +175,10 @@ fn write_files(
         }
         versions.next()?;
     }
-    match writer {
-        Some(writer) => finish(writer, retain),
-        None => Ok(()),
+    if let Some(writer) = writer {
+        finish(writer, retain)?;
     }
+    Ok(written)
 }
 
 fn finish(mut writer: RunWriter, retain: &Retain) -> Result<()> {

@@ -1,14 +1,13 @@
 //! Changes that a catalog rejects, and the state on disk after a panic in the middle of a change.
 
-use std::ffi::OsString;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::Error;
+use crate::io::Io;
 use crate::io::fault::FaultIo;
-use crate::io::{Io, IoFile, OpenMode};
 use crate::testing::tree_fixture::{DIR, Fixture, open, open_on};
 use crate::tree::catalog::run_files;
 
@@ -17,32 +16,10 @@ use crate::tree::catalog::run_files;
 struct PanickingIo(FaultIo);
 
 impl Io for PanickingIo {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
-        self.0.open(path, mode)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.0.list(dir)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.create_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.remove(path)
-    }
+    crate::forward_io!(this => this.0; open, list, create_dir, rename, remove, boot_id);
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         panic!("{} is not synced", dir.display());
-    }
-
-    fn boot_id(&self) -> Option<u128> {
-        self.0.boot_id()
     }
 }
 

@@ -1,15 +1,20 @@
-//! Runs a compaction: reads runs, writes runs, and returns the edit that swaps them.
+//! Runs a compaction: reads runs, writes runs, and returns the edit that swaps them. A large one is
+//! done in parts, by several threads.
 
 use std::sync::Arc;
+
+use forerun_core::sync::SIMULATED;
 
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
 use crate::run::{Codec, Run};
-use crate::tree::build::{Build, write_runs};
+use crate::tree::build::{Build, NewFiles, open_written, write_span};
 use crate::tree::levels::Edit;
 use crate::tree::merge::Merge;
+use crate::tree::parallel::{Threads, in_order};
 use crate::tree::pick::{Compaction, OlderKeys};
 use crate::tree::retain::Retain;
+use crate::tree::subcompactions;
 use crate::versions::VersionCursor;
 use crate::{Compression, Result};
 
@@ -26,16 +31,26 @@ pub(crate) struct Compacted {
     pub(crate) dropped_deletions: u64,
 }
 
-/// Merges the runs of a compaction. `older` is of the levels from which it was picked, and `retain`
-/// knows the snapshots that were alive at one moment after that.
+impl Compacted {
+    /// Whether a run has only changed its level. Nothing was read.
+    pub(crate) fn is_move(&self) -> bool {
+        self.read_bytes == 0
+    }
+}
+
+/// Merges the runs of a compaction, in at most so many parts at a time. `older` is of the levels
+/// from which it was picked, and `retain` knows the snapshots that were alive at one moment after
+/// that.
 ///
 /// # Errors
-/// As [`write_runs`]: nothing written is left, and the input runs are unchanged.
+/// As [`write_span`]: nothing written is left, and the input runs are unchanged.
+/// [`Error::Panicked`](crate::Error::Panicked): a comparator did.
 pub(crate) fn compact(
     compaction: &Compaction,
     older: &OlderKeys,
-    mut retain: Retain,
+    retain: &Retain,
     build: &Build<'_>,
+    parts_max: usize,
 ) -> Result<Compacted> {
     // Between zstd and the others, a run that could just move is written again.
     let is_zstd = |run: &Arc<Run>| run.codec() == Codec::Zstd;
@@ -58,18 +73,30 @@ pub(crate) fn compact(
             ..Compacted::default()
         });
     }
-    let mut cursors: Vec<Box<dyn VersionCursor + '_>> = Vec::new();
-    match compaction.from {
-        0 => cursors.extend(compaction.upper.iter().map(|run| run_cursor(run))),
-        _ => cursors.push(level_cursor(&compaction.upper)),
+    let parts = subcompactions::split(compaction, parts_max, build.run_bytes);
+    let write = |part: usize| {
+        let mut merge = Merge::new(build.order.clone(), cursors(compaction));
+        let mut retain = retain.clone();
+        let below = |key: &[u8]| older.may_hold(key);
+        let written = write_span(&parts[part], &mut merge, &mut retain, below, build)?;
+        Ok((written, retain.dropped()))
+    };
+    let threads = Threads {
+        // A simulation does the same calls in the same order each time.
+        count: if SIMULATED { 1 } else { parts.len() },
+        name: "forerun-part",
+        doing: "compacting",
+    };
+    let mut done = Vec::new();
+    in_order(0..parts.len(), threads, write, &mut done)?;
+    let mut written = NewFiles::new(build);
+    let (mut dropped, mut dropped_deletions) = (0, 0);
+    for (files, (of_all, of_deletions)) in done {
+        written.add(files);
+        dropped += of_all;
+        dropped_deletions += of_deletions;
     }
-    if !compaction.lower.is_empty() {
-        cursors.push(level_cursor(&compaction.lower));
-    }
-    let mut merge = Merge::new(build.order.clone(), cursors);
-    let below = |key: &[u8]| older.may_hold(key);
-    let runs = write_runs(&mut merge, &mut retain, below, build)?;
-    let (dropped, dropped_deletions) = retain.dropped();
+    let runs = open_written(written, build)?;
     Ok(Compacted {
         read_bytes: compaction.bytes(),
         written_bytes: runs.iter().map(|run| run.meta().file_bytes).sum(),
@@ -81,6 +108,18 @@ pub(crate) fn compact(
         dropped,
         dropped_deletions,
     })
+}
+
+fn cursors(compaction: &Compaction) -> Vec<Box<dyn VersionCursor + '_>> {
+    let mut cursors = Vec::new();
+    match compaction.from {
+        0 => cursors.extend(compaction.upper.iter().map(|run| run_cursor(run))),
+        _ => cursors.push(level_cursor(&compaction.upper)),
+    }
+    if !compaction.lower.is_empty() {
+        cursors.push(level_cursor(&compaction.lower));
+    }
+    cursors
 }
 
 fn run_cursor(run: &Run) -> Box<dyn VersionCursor + '_> {

@@ -32,7 +32,7 @@ pub struct CopyProgress {
     pub total_bytes: u64,
 }
 
-/// How fast files are copied, who is told, and who may stop it.
+/// How fast files are copied or backups verified, who is told, and who may stop it.
 ///
 /// ```
 /// use forerun_db::{FileCopyOptions, Db, Options};
@@ -49,7 +49,7 @@ pub struct CopyProgress {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct FileCopyOptions {
-    /// The maximum number of bytes to copy per second; 0 for no limit. Default: none, so that only
+    /// The maximum number of bytes to copy, or to verify, per second; 0 for no limit. Default: none, so that only
     /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes) of the store limits
     /// it.
     pub rate_bytes: Option<u64>,

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::Result;
 use crate::comparator::KeyOrder;
 use crate::run::Run;
+use crate::versions::{SEQUENCE_MAX, VersionCursor};
 
 /// The smallest key of a run.
 #[inline]
@@ -44,6 +46,30 @@ pub(crate) fn hull<'a>(
 ) -> Option<KeyRange<'a>> {
     let ranges = runs.into_iter().map(|run| KeyRange::of(run));
     ranges.reduce(|range, other| range.with(order, other))
+}
+
+/// The keys from `from`, which is included, to `to`, which is not. Without one, all keys on that
+/// side.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeySpan {
+    pub(crate) from: Option<Box<[u8]>>,
+    pub(crate) to: Option<Box<[u8]>>,
+}
+
+impl KeySpan {
+    /// Moves a cursor to the first version of these keys.
+    pub(crate) fn seek_first(&self, versions: &mut dyn VersionCursor) -> Result<()> {
+        match &self.from {
+            Some(from) => versions.seek(from, SEQUENCE_MAX),
+            None => versions.seek_first(),
+        }
+    }
+
+    /// Whether the keys end before this one.
+    pub(crate) fn ends_before(&self, order: &KeyOrder, key: &[u8]) -> bool {
+        let to = self.to.as_deref();
+        to.is_some_and(|to| order.compare(to, key).is_le())
+    }
 }
 
 /// A range of keys; both ends are included.

@@ -7,7 +7,7 @@
 //!             the leaf is in memory, prefetch the record
 //!   stage 3   compare these records: most lookups end here; if the leaf is not in memory, read the
 //!             record alone, if that is possible
-//!   stage 4   the others, one coroutine per key (run/lookup.rs), W in flight, from the newest
+//!   stage 4   the others, one coroutine per key (run/lookup.rs), 48 in flight, from the newest
 //!             candidate to the oldest until one has an answer
 //! ```
 //!
@@ -17,8 +17,8 @@
 use forerun_core::{block_on_with, interleave_with};
 
 use crate::Result;
-use crate::cache;
 use crate::cache::driver::Reads;
+use crate::cache::{self, Pin};
 use crate::run::indexed_record::IndexedRecord;
 use crate::run::lookup::{Found, ReadContext, find_in};
 use crate::run::stored_record::StoredRecord;
@@ -47,16 +47,6 @@ pub(crate) fn multi_get(
         let found = get(tree, *key, context, |found| on_result(0, Ok(found)));
         return found.unwrap_or_else(|error| on_result(0, Err(error)));
     }
-    multi_get_in_flight::<IN_FLIGHT>(tree, keys, context, on_result);
-}
-
-/// [`multi_get`] with `W` lookups in flight.
-fn multi_get_in_flight<const W: usize>(
-    tree: &Levels,
-    keys: &[SearchKey<'_>],
-    context: &ReadContext,
-    mut on_result: impl FnMut(usize, Result<Found<'_>>),
-) {
     let mut searches = Searches::default();
     for (at, chunk) in keys.chunks(CHUNK_KEYS).enumerate() {
         let first = at * CHUNK_KEYS;
@@ -66,7 +56,7 @@ fn multi_get_in_flight<const W: usize>(
         });
         let mut begun = 0;
         while begun < searches.len() {
-            begun += search::<W>(&searches, begun, chunk, context, |position, found| {
+            begun += search(&searches, begun, chunk, context, |position, found| {
                 on_result(first + position, found);
             });
         }
@@ -113,8 +103,8 @@ impl<'g> Searches<'g> {
 /// What the index or the filter of a run says of a key. `None`: the run has no version of it that
 /// the lookup sees.
 #[inline(always)]
-fn probe(run: &Run, key: &SearchKey<'_>) -> Option<Probe> {
-    let probe = run.probe(key.hash);
+fn probe(run: &Run, key: &SearchKey<'_>, pin: &Pin) -> Option<Probe> {
+    let probe = run.probe(key.hash, pin);
     (probe != Probe::Absent && run.is_visible(key.sequence)).then_some(probe)
 }
 
@@ -158,7 +148,7 @@ fn find_records<'t>(
         runs.clear();
         for (key, end) in keys.iter().zip(&mut ends) {
             for run in tree.candidates(key.key) {
-                run.prefetch_probe(key.hash);
+                run.prefetch_probe(key.hash, &pin);
                 runs.push(run);
             }
             *end = runs.len();
@@ -172,7 +162,7 @@ fn find_records<'t>(
             (*found, *stored) = (None, None);
             for at in from..*end {
                 let run = runs[at];
-                let Some(probe) = probe(run, key) else {
+                let Some(probe) = probe(run, key, &pin) else {
                     continue;
                 };
                 if kept == begin {
@@ -207,7 +197,7 @@ fn find_records<'t>(
 
 /// The last stage, from the search `begun` on. Returns how many lookups it has made: it stops early
 /// if the cache is so small that these lookups fill it.
-fn search<const W: usize>(
+fn search(
     searches: &Searches<'_>,
     begun: usize,
     keys: &[SearchKey<'_>],
@@ -227,7 +217,7 @@ fn search<const W: usize>(
         let key = &keys[position as usize];
         Some(find_in(runs, key, &reads))
     });
-    interleave_with::<W, _, _>(&reads, lookups, |at, found| {
+    interleave_with::<IN_FLIGHT, _, _>(&reads, lookups, |at, found| {
         let position = searches.positions[begun + at];
         on_result(position as usize, found.map_err(|error| *error));
     });
@@ -248,13 +238,13 @@ pub(crate) fn get<T>(
     take: impl FnOnce(Found<'_>) -> T,
 ) -> Result<T> {
     let candidates = tree.candidates(key.key);
-    for run in candidates.clone() {
-        run.prefetch_probe(key.hash);
-    }
     let pin = cache::pin();
+    for run in candidates.clone() {
+        run.prefetch_probe(key.hash, &pin);
+    }
     let reads = context.reads(&pin);
     for run in candidates {
-        let Some(probe) = probe(run, &key) else {
+        let Some(probe) = probe(run, &key, &pin) else {
             continue;
         };
         let record = record(run, probe, &reads);

@@ -16,7 +16,8 @@
 //!   retain.rs      decides which versions to keep
 //!   build.rs       writes versions to runs; limiter.rs limits how fast
 //!   file_copy.rs   copies files within the same limit
-//!   pick/          picks the next compaction; compact.rs runs it
+//!   pick/          picks the next compaction; compact.rs runs it, a large one in parts
+//!                  (subcompactions.rs) by several threads (parallel.rs)
 //!   place.rs       chooses the levels of ingested runs
 //!   pending_edits.rs  edits to install; removes their files if they are not installed
 //!   range_run.rs   stores range deletions in a run of their own
@@ -48,6 +49,7 @@ mod needed_ranges;
 #[cfg(any(test, feature = "study"))]
 mod one_run;
 pub(crate) mod open_runs;
+pub(crate) mod parallel;
 pub(crate) mod pending_edits;
 pub(crate) mod pick;
 pub(crate) mod place;
@@ -58,6 +60,7 @@ pub(crate) mod retain;
 mod running_tests;
 pub(crate) mod salvage;
 pub(crate) mod scan_limit;
+pub(crate) mod subcompactions;
 pub(crate) mod verify;
 #[cfg(test)]
 mod version_tests;

@@ -63,8 +63,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_reader_finds_what_was_written(steps in steps(), is_reverse in any::<bool>()) {
+    fn every_reader_finds_what_was_written(
+        steps in steps(),
+        is_reverse in any::<bool>(),
+        parts_max in 1_usize..5,
+    ) {
         let mut fixture = Fixture::new(is_reverse);
+        fixture.parts_max = parts_max;
         for step in steps {
             match step {
                 Step::Write(writes) => writes.into_iter()
@@ -399,7 +404,14 @@ fn a_failure_at_any_call_of_a_compaction_loses_nothing() {
         (0..30).for_each(|key| fixture.write(key * 5, (key % 4 > 0).then_some(100)));
         fixture.flush().unwrap();
     }
-    fail_everywhere(|| fixture.fork(), |fixture| fixture.compact().map(drop));
+    for parts_max in [1, 3] {
+        let prepare = || {
+            let mut fork = fixture.fork();
+            fork.parts_max = parts_max;
+            fork
+        };
+        fail_everywhere(prepare, |fixture| fixture.compact().map(drop));
+    }
 }
 
 #[test]

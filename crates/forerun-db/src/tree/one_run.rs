@@ -1,7 +1,9 @@
 //! A single run with all pages in the cache, for measurements.
 
 use forerun_core::size::counted;
+use std::future::poll_fn;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 
 use forerun_core::{Pages, block_on_with, interleave_with};
@@ -138,6 +140,32 @@ impl OneRun {
         }
     }
 
+    /// How often the searches of pages for these keys suspend, all together: each time they wait for
+    /// lines that they have prefetched.
+    ///
+    /// # Errors
+    /// A failed search.
+    pub fn count_suspensions(&self, keys: &[&[u8]], search: PageSearch) -> Result<u64> {
+        let pin = cache::pin();
+        let reads = Reads::new(&self.cache, &pin, ReadBackend::Auto);
+        let runs = [&*self.run];
+        let mut suspensions = 0;
+        for key in keys {
+            let key = SearchKey::new(key, SEQUENCE_MAX);
+            let found = match search {
+                PageSearch::KeyPrefixes => {
+                    count_pending(&reads, find_in(&runs, &key, &reads), &mut suspensions)
+                }
+                search => {
+                    let lookup = find_by(runs[0], &key, search, &reads);
+                    count_pending(&reads, lookup, &mut suspensions)
+                }
+            };
+            found.map_err(|error| *error)?;
+        }
+        Ok(suspensions)
+    }
+
     fn context(&self) -> ReadContext {
         ReadContext {
             cache: Arc::clone(&self.cache),
@@ -154,11 +182,11 @@ impl OneRun {
         take: impl FnOnce(Found<'_>),
     ) -> Result<()> {
         let run = &*self.run;
-        run.prefetch_probe(key.hash);
         let pin = cache::pin();
+        run.prefetch_probe(key.hash, &pin);
         let reads = Reads::new(&self.cache, &pin, ReadBackend::Auto);
         let found = match search {
-            _ if run.probe(key.hash) == Probe::Absent => Ok(Found::Missing),
+            _ if run.probe(key.hash, &pin) == Probe::Absent => Ok(Found::Missing),
             PageSearch::KeyPrefixes => block_on_with(&reads, find_in(&[run], key, &reads)),
             search => block_on_with(&reads, find_by(run, key, search, &reads)),
         };
@@ -179,21 +207,21 @@ impl OneRun {
         let mut positions = Vec::with_capacity(CHUNK_KEYS);
         for (chunk, chunk_keys) in keys.chunks(CHUNK_KEYS).enumerate() {
             positions.clear();
+            let pin = cache::pin();
             let first = chunk * CHUNK_KEYS;
             for (block, block_keys) in chunk_keys.chunks(BLOCK_KEYS).enumerate() {
                 for key in block_keys {
-                    run.prefetch_probe(key.hash);
+                    run.prefetch_probe(key.hash, &pin);
                 }
                 for (at, key) in block_keys.iter().enumerate() {
                     let position = first + block * BLOCK_KEYS + at;
-                    if run.probe(key.hash) == Probe::Absent {
+                    if run.probe(key.hash, &pin) == Probe::Absent {
                         take(position, Ok(Found::Missing));
                     } else {
                         positions.push(position);
                     }
                 }
             }
-            let pin = cache::pin();
             let reads = Reads::new(&self.cache, &pin, ReadBackend::Auto);
             let wanted = positions.iter().map(|&position| &keys[position]);
             let answer = |at: usize, found: Result<Found<'_>, Box<Error>>| {
@@ -208,6 +236,17 @@ impl OneRun {
             }
         }
     }
+}
+
+/// Runs a lookup to its end, and counts how often it is pending.
+fn count_pending<F: Future>(reads: &Reads<'_>, lookup: F, pending: &mut u64) -> F::Output {
+    let mut lookup = pin!(lookup);
+    let counted = poll_fn(|context| {
+        let polled = lookup.as_mut().poll(context);
+        *pending += u64::from(polled.is_pending());
+        polled
+    });
+    block_on_with(reads, counted)
 }
 
 fn copy(found: Result<Found<'_>>, position: usize, values: &mut Values) {
@@ -264,6 +303,12 @@ mod tests {
                 for search in PageSearch::ALL {
                     check(RunLookup::Pages(search), is_batch);
                 }
+            }
+            // Every search waits for the leaf, and none for more than a few lines of each page.
+            for search in PageSearch::ALL {
+                let suspensions = run.count_suspensions(&keys, search).unwrap();
+                let per_key = suspensions as f64 / keys.len() as f64;
+                assert!((1.0..30.0).contains(&per_key), "{search}: {per_key}");
             }
         }
     }

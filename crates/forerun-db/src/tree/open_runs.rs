@@ -9,23 +9,20 @@
 //! Opening reads only both ends of a file, so a thread mostly waits for the storage. It checks that
 //! the file is the run that the manifest names. Indexes and filters are loaded later.
 
-use std::ops::Range;
-use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
-use forerun_core::sync::atomic::{AtomicUsize, Ordering};
-use forerun_core::sync::{SIMULATED, thread};
+use forerun_core::sync::SIMULATED;
 
 use crate::cache::PageCache;
 use crate::comparator::KeyOrder;
 use crate::io::Io;
 use crate::io::open_files;
-use crate::panics;
 use crate::ranges::{RangeTombstone, Ranges};
 use crate::run::{self, Run};
 use crate::tree::levels::{Levels, record};
 use crate::tree::manifest::{self, Keyspace, RunRecord};
+use crate::tree::parallel::{Threads, in_order};
 use crate::tree::range_run::read_range_run;
 use crate::{Background, Error, Options, Result};
 
@@ -35,8 +32,6 @@ const THREADS_MAX: usize = 16;
 
 /// Fewer runs are opened, if the system has them in memory, before another thread has started.
 const RUNS_PER_THREAD: usize = 2;
-
-const DOING: &str = "opening a store";
 
 /// The runs of a keyspace.
 pub(crate) struct OpenedRuns {
@@ -70,7 +65,11 @@ pub(crate) fn open_runs(
         );
     }
     let mut opened = Vec::new();
-    let mut threads = threads(options, named.len());
+    let mut threads = Threads {
+        count: threads(options, named.len()),
+        name: "forerun-open",
+        doing: "opening a store",
+    };
     let open = |at: usize| -> Result<(Arc<Run>, Vec<RangeTombstone>)> {
         let (record, order, holds_ranges) = named[at];
         let run = open_run(io, dir, record, order, cache)?;
@@ -84,7 +83,7 @@ pub(crate) fn open_runs(
     loop {
         match in_order(opened.len()..named.len(), threads, &open, &mut opened) {
             // A file that another thread reads cannot be closed for one. Try again without others.
-            Err(error) if threads > 1 && is_out_of_files(&error) => threads = 1,
+            Err(error) if threads.count > 1 && is_out_of_files(&error) => threads.count = 1,
             Err(error) => return Err(error),
             Ok(()) => break,
         }
@@ -177,64 +176,24 @@ fn is_out_of_files(error: &Error) -> bool {
     matches!(error, Error::Io { cause, .. } if open_files::is_out_of_files(cause))
 }
 
-/// Calls `make` for each number, in this thread and others, and adds the results to `into` in
-/// order. On an error, adds those before the lowest number that has one and returns its error; it
-/// may not call `make` for higher ones.
-fn in_order<T: Send>(
-    numbers: Range<usize>,
-    threads: usize,
-    make: impl Fn(usize) -> Result<T> + Sync,
-    into: &mut Vec<T>,
-) -> Result<()> {
-    let next = AtomicUsize::new(numbers.start);
-    // No number from here on is needed any more.
-    let end = AtomicUsize::new(numbers.end);
-    let work = || {
-        let mut made = Vec::new();
-        loop {
-            // Relaxed, all: the threads share only numbers. Joining them orders the rest. Numbers
-            // are taken in ascending order, so all below one that has failed have been taken.
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= end.load(Ordering::Relaxed) {
-                return made;
-            }
-            let result = panics::catch(DOING, || make(at));
-            if result.is_err() {
-                end.fetch_min(at, Ordering::Relaxed);
-            }
-            made.push((at, result));
-        }
-    };
-    let mut made = thread::scope(|scope| {
-        let start = || {
-            let builder = thread::Builder::new().name("forerun-open".into());
-            builder.spawn_scoped(scope, work)
-        };
-        // If the system has no more threads, fewer do the work.
-        let others: Vec<_> = (1..threads).map_while(|_| start().ok()).collect();
-        let mut made = work();
-        for other in others {
-            // `work` catches panics of `make`. If there are others, nothing is known.
-            made.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        }
-        made
-    });
-    made.sort_unstable_by_key(|(at, _)| *at);
-    let mut made = made.into_iter();
-    for number in numbers {
-        match made.next() {
-            Some((at, result)) if at == number => into.push(result?),
-            _ => {
-                return Err(Error::Panicked {
-                    doing: DOING,
-                    message: format!("number {number} has no result"),
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
-#[path = "open_runs_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_runs_and_few_descriptors_mean_few_threads() {
+        let threads_of = |max_open_files, runs| {
+            let options = Options::default().max_open_files(max_open_files);
+            threads(&options, runs)
+        };
+        if SIMULATED {
+            return;
+        }
+        assert_eq!(threads_of(256, 3), 1);
+        assert_eq!(threads_of(256, 10_000), THREADS_MAX);
+        assert_eq!(threads_of(6, 10_000), 3);
+        assert_eq!(threads_of(1, 10_000), 1);
+        let caller = Options::default().background(Background::Caller);
+        assert_eq!(threads(&caller, 10_000), 1);
+    }
+}

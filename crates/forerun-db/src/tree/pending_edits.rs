@@ -35,6 +35,14 @@ impl PendingEdits {
         self
     }
 
+    /// Adds edits of other keyspaces.
+    pub(crate) fn add(&mut self, mut others: PendingEdits) {
+        for (keyspace, edit) in std::mem::take(&mut others.edits) {
+            let before = self.edits.insert(keyspace, edit);
+            debug_assert!(before.is_none());
+        }
+    }
+
     /// The edit of a keyspace, empty at first.
     pub(crate) fn edit_mut(&mut self, keyspace: u32) -> &mut Edit {
         self.edits.entry(keyspace).or_default()

@@ -17,7 +17,7 @@ use crate::ranges::Ranges;
 use crate::versions::{Kind, Version};
 
 /// Decides which versions to keep, given in order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Retain {
     order: KeyOrder,
     /// Range deletions; none of the sets is empty.

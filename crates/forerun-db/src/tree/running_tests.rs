@@ -2,7 +2,7 @@
 
 use crate::testing::tree_fixture::{Fixture, KEYS, grown};
 use crate::tree::manifest::LEVELS;
-use crate::tree::pick::{Compaction, Targets, level0_begins_without};
+use crate::tree::pick::{Compaction, Pick, Targets, level0_begins_without};
 
 /// Compactions that run at once have no run in common and write to no range of keys in common, and
 /// only one takes from level 0.
@@ -233,4 +233,38 @@ fn a_small_run_beside_a_compaction_is_left_out_if_it_cannot_be_read() {
     assert_eq!(lower(fixture.pick().unwrap()), [beside]);
     let without = fixture.pick_without(vec![beside]).unwrap();
     assert_eq!((without.from, lower(without)), (0, Vec::new()));
+}
+
+#[test]
+fn a_full_compaction_takes_all_but_the_runs_that_cannot_be_read() {
+    let mut fixture = Fixture::new(false);
+    // Small runs of the last level with keys of their own.
+    fixture.options.run_bytes = 1;
+    for key in 0..40 {
+        fixture.write(key, Some(300));
+        fixture.flush().unwrap();
+        fixture.compact_all().unwrap();
+    }
+    let runs = |fixture: &Fixture| fixture.levels().runs().count();
+    assert_eq!(runs(&fixture), 40);
+    fixture.options.run_bytes = 1 << 20;
+    let bad = fixture.levels().runs().nth(20).unwrap().1.number();
+    // Above them, one that overlaps the bad one and one that does not, the older first.
+    for key in [20, 0] {
+        fixture.write(key, Some(10));
+        fixture.flush().unwrap();
+    }
+    let existing = fixture.catalog.existing();
+    let mut next = fixture.pick_full_without(existing, vec![bad]);
+    while let Pick::Begins(compaction) = next {
+        assert!(compaction.numbers().all(|number| number != bad));
+        fixture.run(&compaction).unwrap();
+        drop(compaction);
+        fixture.check();
+        next = fixture.pick_full_without(existing, vec![bad]);
+    }
+    assert!(matches!(next, Pick::Nothing), "it waits for nothing");
+    assert_eq!(fixture.levels().level(0).runs().len(), 1);
+    // The bad one, and one on each side of it.
+    assert_eq!(runs(&fixture), 4);
 }

@@ -149,6 +149,13 @@ pub(crate) trait VersionCursor: Send {
         false
     }
 
+    /// Prepares the cursor for reuse: it has no position and keeps little memory.
+    fn reset(&mut self) {}
+}
+
+/// What [`VisibleEntries`] tells the cursor below it, so that a scan can skip keys that earlier
+/// scans have found deleted. A cursor that knows of none implements nothing.
+pub(crate) trait SkipDeleted: VersionCursor {
     /// Notes that whoever moves the cursor has found a key that is deleted. Returns whether it is
     /// worth calling [`skip_deleted`](Self::skip_deleted).
     #[inline(always)]
@@ -174,9 +181,6 @@ pub(crate) trait VersionCursor: Send {
     /// `None`, at the current version.
     #[inline(always)]
     fn end_search(&mut self, _found: Option<&[u8]>, _side: SeekSide) {}
-
-    /// Prepares the cursor for reuse: it has no position and keeps little memory.
-    fn reset(&mut self) {}
 }
 
 impl<C: VersionCursor + ?Sized> VersionCursor for Box<C> {

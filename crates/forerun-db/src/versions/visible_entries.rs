@@ -11,7 +11,7 @@
 //! the entry, and stops before the entry's key. Most keys have only one version, though. If the
 //! source shows this without a search, the cursor stays on the entry in this direction too.
 
-use super::{BEHIND_ALL, Kind, SEQUENCE_MAX, SeekSide, Version, VersionCursor};
+use super::{BEHIND_ALL, Kind, SEQUENCE_MAX, SeekSide, SkipDeleted, Version};
 use crate::Result;
 use crate::comparator::KeyOrder;
 
@@ -70,7 +70,7 @@ enum Position {
     BeforeKey,
 }
 
-impl<C: VersionCursor> VisibleEntries<C> {
+impl<C: SkipDeleted> VisibleEntries<C> {
     pub(crate) fn new(versions: C, order: KeyOrder, snapshot: u64) -> VisibleEntries<C> {
         VisibleEntries {
             versions,
@@ -389,6 +389,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::versions::VersionCursor;
 
     /// Versions in a sorted vector, as a reference.
     struct Sorted {
@@ -407,6 +408,8 @@ mod tests {
             Ok(())
         }
     }
+
+    impl SkipDeleted for Sorted {}
 
     impl VersionCursor for Sorted {
         fn seek_first(&mut self) -> Result<()> {

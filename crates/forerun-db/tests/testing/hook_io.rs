@@ -1,11 +1,11 @@
 //! A file system that calls the test before every call that may change a file or a directory.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forerun_db::forward_io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, IoFile, OpenMode};
 
@@ -52,6 +52,8 @@ impl fmt::Debug for HookIo {
 }
 
 impl Io for HookIo {
+    forward_io!(this => this.inner; list, boot_id, free_bytes);
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         if matches!(mode, OpenMode::Create | OpenMode::CreateEmpty) {
             (self.hook)(Change::Create, path)?;
@@ -61,10 +63,6 @@ impl Io for HookIo {
             path: path.to_owned(),
             hook: Arc::clone(&self.hook),
         }))
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.inner.list(dir)
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -91,14 +89,6 @@ impl Io for HookIo {
         (self.hook)(Change::SyncDir, dir)?;
         self.inner.sync_dir(dir)
     }
-
-    fn boot_id(&self) -> Option<u128> {
-        self.inner.boot_id()
-    }
-
-    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
-        self.inner.free_bytes(dir)
-    }
 }
 
 struct HookFile {
@@ -114,29 +104,14 @@ impl fmt::Debug for HookFile {
 }
 
 impl IoFile for HookFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buffer, offset)
-    }
-
-    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_cached_at(buffer, offset)
-    }
-
-    fn read_once_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_once_at(buffer, offset)
-    }
-
-    fn invalidate_cache(&self) -> io::Result<()> {
-        self.file.invalidate_cache()
-    }
+    forward_io!(
+        this => this.file;
+        read_at, read_cached_at, read_once_at, invalidate_cache, len, try_lock
+    );
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         (self.hook)(Change::Write, &self.path)?;
         self.file.write_at(bytes, offset)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -147,9 +122,5 @@ impl IoFile for HookFile {
     fn sync(&self) -> io::Result<()> {
         (self.hook)(Change::Sync, &self.path)?;
         self.file.sync()
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        self.file.try_lock()
     }
 }

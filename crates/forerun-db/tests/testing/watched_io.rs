@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use forerun_db::forward_io;
 use forerun_db::io::fault::FaultIo;
 use forerun_db::io::{Io, IoFile, OpenMode};
 
@@ -181,6 +182,8 @@ impl Drop for WatchedFile {
 }
 
 impl Io for WatchedIo {
+    forward_io!(this => this.inner; list, create_dir, rename, remove, sync_dir, boot_id);
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn IoFile>> {
         let name = path.file_name().unwrap_or_default().to_owned();
         self.check(&name)?;
@@ -206,33 +209,11 @@ impl Io for WatchedIo {
             io: self.clone(),
         }))
     }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        self.inner.list(dir)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.inner.create_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.inner.sync_dir(dir)
-    }
-
-    fn boot_id(&self) -> Option<u128> {
-        self.inner.boot_id()
-    }
 }
 
 impl IoFile for WatchedFile {
+    forward_io!(this => this.file; openings, write_at, len, set_len, sync, try_lock);
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.io.before_read(&self.name, buffer.len(), offset)?;
         self.file.read_at(buffer, offset)
@@ -241,29 +222,5 @@ impl IoFile for WatchedFile {
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.io.before_read(&self.name, buffer.len(), offset)?;
         self.file.read_cached_at(buffer, offset)
-    }
-
-    fn openings(&self) -> u64 {
-        self.file.openings()
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.file.write_at(bytes, offset)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync()
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        self.file.try_lock()
     }
 }

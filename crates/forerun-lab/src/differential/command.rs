@@ -1,10 +1,9 @@
-//! What the test sends: words, commands, and the steps of a history.
+//! Commands of the protocols that consist of words.
 //!
 //! ```text
-//!   Step     connection 2, one pipeline, cut into packets
-//!     Command   a line: words joined by spaces, its end, and a data block if there is one;
-//!               or an array of words
-//!       Word      text, or a value known only when it is sent: a version, a time of day
+//!   Command   a line: words joined by spaces, its end, and a data block if there is one;
+//!             or an array of words
+//!     Word      text, or a value known only when it is sent: a version, a time of day
 //! ```
 
 use std::fmt::Write;
@@ -136,55 +135,6 @@ impl Command {
         text.push_str(&shorten(&self.line_end));
         text.push_str(&shorten(self.block.as_deref().unwrap_or_default()));
         text
-    }
-}
-
-/// How the two answers to a step are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CompareMode {
-    /// They are equal.
-    Whole,
-    /// Memcached sends further errors where this server's answer ends, because it reads the data
-    /// block of a refused line as commands.
-    BlockMayBeRead,
-    /// Lines may be in any order.
-    Unordered,
-    /// The first command is repeated with the cursor that it returned, until that is 0, and finds
-    /// the same elements in any order. The others are sent after its first page.
-    Scan,
-}
-
-/// One pipeline on one connection, which is answered before the next is sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    pub connection: usize,
-    pub commands: Vec<Command>,
-    /// Where the bytes are split into packets, in thousandths of their number.
-    pub cuts: Vec<u16>,
-    /// Empty lines after the commands, for a data block that announces more bytes than it has.
-    pub padding: usize,
-    /// How long to wait before it is sent, so that items expire.
-    pub wait_ms: u64,
-    pub compare: CompareMode,
-}
-
-impl Step {
-    /// Commands in one packet, whose answers are equal.
-    pub(super) fn new(connection: usize, commands: Vec<Command>) -> Self {
-        Self {
-            connection,
-            commands,
-            cuts: Vec::new(),
-            padding: 0,
-            wait_ms: 0,
-            compare: CompareMode::Whole,
-        }
-    }
-
-    /// Where a step of so many bytes is cut.
-    pub(super) fn cuts_of(&self, len: usize) -> Vec<usize> {
-        let offset = |cut: &u16| len * usize::from(*cut) / 1000;
-        self.cuts.iter().map(offset).collect()
     }
 }
 

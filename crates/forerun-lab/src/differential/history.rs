@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-use super::command::Step;
 use super::connection::{End, Reply};
 use super::protocol::{Agreement, Protocol, Servers};
+use super::step::Step;
 
 /// Counts of the comparisons.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,13 +43,13 @@ pub(super) fn play(
         }
         let to = match &mut connections[step.connection] {
             Some(to) => to,
-            none => none.insert(servers.connect()?),
+            none => none.insert(servers.connect(step)?),
         };
         std::thread::sleep(Duration::from_millis(step.wait_ms));
         let [ours, theirs] = servers.ask(to, step)?;
         match compare(&mut servers, to, step, &ours, &theirs) {
             Ok(agreed) => {
-                played.commands += step.commands.len() as u64;
+                played.commands += (step.commands.len() + step.packets.len()) as u64;
                 played.answers += agreed.answers;
                 if agreed.ends_history {
                     played.ended += 1;

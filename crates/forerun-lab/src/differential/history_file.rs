@@ -6,6 +6,8 @@
 //!     set a 0 0 5 | \r\n | hello\r\n          words | end of the line | data block, if there is one
 //!     mg a c <cas C 0> <time T 500>           the latest version, a time of day in 500 seconds
 //!     set a hello                             an array
+//!   step connection=8 …
+//!     packet 01 cas=0 extras=\x00… key=a value=hello header=8:0 last=false     of the binary protocol
 //! ```
 //!
 //! A command may have no words; `<empty>` is a word without bytes. Bytes that are not printable,
@@ -15,10 +17,15 @@ use std::fmt::Write;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::command::{Command, CompareMode, Step, Word};
+use super::command::{Command, Word};
+use super::packet::{HEADER_BYTES, Packet, PacketVersion};
+use super::step::{CompareMode, Step};
 
 /// The letters of the flags whose argument is a version or a time of day.
 const LETTERS: [&str; 5] = ["", "C", "E", "T", "N"];
+
+/// The start of a line with a request of the binary protocol.
+const PACKET: &str = "  packet ";
 
 /// How a step is compared, and its name in a file.
 const COMPARE_NAMES: [(CompareMode, &str); 4] = [
@@ -55,6 +62,9 @@ pub(super) fn to_text(steps: &[Step]) -> String {
             }
             text.push('\n');
         }
+        for packet in &step.packets {
+            text.push_str(&packet_to_text(packet));
+        }
     }
     text
 }
@@ -69,13 +79,16 @@ pub(super) fn from_text(text: &str) -> Result<Vec<Step>> {
         let read = match line.strip_prefix("step ") {
             _ if line.is_empty() || line.starts_with('#') => Ok(()),
             Some(fields) => step_from_text(fields).map(|step| steps.push(step)),
-            None => command_from_text(line).and_then(|command| {
-                let step = steps
-                    .last_mut()
-                    .context("a command before the first step")?;
-                step.commands.push(command);
-                Ok(())
-            }),
+            None => steps
+                .last_mut()
+                .context("a command before the first step")
+                .and_then(|step| {
+                    match line.strip_prefix(PACKET) {
+                        Some(fields) => step.packets.push(packet_from_text(fields)?),
+                        None => step.commands.push(command_from_text(line)?),
+                    }
+                    Ok(())
+                }),
         };
         read.with_context(|| format!("line {}: {line}", number + 1))?;
     }
@@ -100,6 +113,58 @@ fn step_from_text(fields: &str) -> Result<Step> {
         }
     }
     Ok(step)
+}
+
+fn packet_to_text(packet: &Packet) -> String {
+    let version = match packet.version {
+        PacketVersion::Number(number) => number.to_string(),
+        PacketVersion::Back(back) => format!("back:{back}"),
+    };
+    let replaced = packet
+        .replaced
+        .iter()
+        .map(|(at, byte)| format!("{at}:{byte}"));
+    format!(
+        "{PACKET}{:02x} cas={version} extras={} key={} value={} header={} last={}\n",
+        packet.opcode,
+        escape(&packet.extras),
+        escape(&packet.key),
+        escape(&packet.value),
+        replaced.collect::<Vec<_>>().join(","),
+        packet.is_last
+    )
+}
+
+fn packet_from_text(fields: &str) -> Result<Packet> {
+    let (opcode, fields) = fields.split_once(' ').context("a field is missing")?;
+    let mut packet = Packet::new(u8::from_str_radix(opcode, 16)?);
+    for field in fields.split(' ') {
+        let (name, value) = field.split_once('=').context("a field is NAME=VALUE")?;
+        match name {
+            "cas" => {
+                packet.version = match value.strip_prefix("back:") {
+                    Some(back) => PacketVersion::Back(back.parse()?),
+                    None => PacketVersion::Number(value.parse()?),
+                }
+            }
+            "extras" => packet.extras = unescape(value)?,
+            "key" => packet.key = unescape(value)?,
+            "value" => packet.value = unescape(value)?,
+            "header" if value.is_empty() => {}
+            "header" => {
+                let pair = |pair: &str| -> Result<(u8, u8)> {
+                    let (at, byte) = pair.split_once(':').context("POSITION:BYTE")?;
+                    let at: u8 = at.parse()?;
+                    ensure!(usize::from(at) < HEADER_BYTES, "beyond the header");
+                    Ok((at, byte.parse()?))
+                };
+                packet.replaced = value.split(',').map(pair).collect::<Result<_>>()?;
+            }
+            "last" => packet.is_last = value.parse()?,
+            _ => bail!("an unknown field"),
+        }
+    }
+    Ok(packet)
 }
 
 fn command_from_text(line: &str) -> Result<Command> {
@@ -229,10 +294,8 @@ mod tests {
     #[test]
     fn a_history_is_read_as_it_was_written() {
         for seed in 0..40 {
-            for steps in memcached::histories(seed)
-                .into_iter()
-                .chain(resp::histories(seed))
-            {
+            let all = [memcached::histories(seed), resp::histories(seed)];
+            for steps in all.concat() {
                 let read = from_text(&to_text(&steps)).expect("it was written as text");
                 for (index, (read, step)) in read.iter().zip(&steps).enumerate() {
                     assert_eq!(read, step, "seed {seed}, step {index}");

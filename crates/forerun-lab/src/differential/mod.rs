@@ -5,7 +5,8 @@
 //!   memcached/         that protocol, compared with memcached
 //!   resp/              RESP, compared with Redis or Valkey
 //!   protocol.rs        what a protocol defines: histories, servers, equal answers
-//!   command.rs         words, commands, steps
+//!   command.rs, packet.rs   commands of words, requests of memcached's binary protocol
+//!   step.rs            steps of either
 //!   program.rs         programs to compare with
 //!   connection.rs      a running server and connections to it
 //!   history.rs         plays a history to both servers
@@ -18,10 +19,12 @@ mod connection;
 mod history;
 mod history_file;
 mod memcached;
+mod packet;
 mod program;
 mod protocol;
 mod resp;
 mod shrink;
+mod step;
 #[cfg(test)]
 mod testing;
 
@@ -31,11 +34,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use command::{Step, shorten};
+use command::shorten;
 use history::{Failure, PlayCounts, play};
 use memcached::Memcached;
 use protocol::{Protocol, Treatment};
 use resp::Resp;
+use step::Step;
 
 /// Compare this server with another one: send random commands to both and compare the answers byte
 /// by byte.
@@ -245,6 +249,9 @@ fn report(
         println!("  connection {}{cuts}{wait}:", step.connection);
         for command in &step.commands {
             println!("    {}", command.describe());
+        }
+        for packet in &step.packets {
+            println!("    {}", packet.describe());
         }
     }
     for (name, reply) in names.iter().zip([&failure.ours, &failure.theirs]) {

@@ -12,8 +12,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::command::{Command, Step};
+use super::command::Command;
 use super::connection::Reply;
+use super::step::Step;
 
 /// How the test treats a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +96,8 @@ pub(super) trait Protocol {
 pub(super) trait Servers {
     type Connections;
 
-    /// A connection to each.
-    fn connect(&self) -> Result<Self::Connections>;
+    /// A connection to each, which speaks as this step does.
+    fn connect(&self, step: &Step) -> Result<Self::Connections>;
 
     /// Sends a step to both and returns their answers, ours first.
     fn ask(&mut self, to: &mut Self::Connections, step: &Step) -> Result<[Reply; 2]>;

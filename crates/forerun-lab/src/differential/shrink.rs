@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::command::{Command, Step};
+use super::command::Command;
 use super::history::{Failure, play};
 use super::protocol::Protocol;
+use super::step::Step;
 
 /// How long shrinking may take.
 const TIMEOUT: Duration = Duration::from_secs(40);
@@ -86,9 +87,14 @@ impl<P: Protocol> Shrinker<'_, P> {
 
     fn without_commands(&mut self) -> Result<()> {
         self.remove_each(
-            |step| step.commands.len(),
+            |step| step.commands.len() + step.packets.len(),
             |step, index| {
-                step.commands.remove(index);
+                // A step has either.
+                if step.is_binary() {
+                    step.packets.remove(index);
+                } else {
+                    step.commands.remove(index);
+                }
             },
         )
     }
@@ -131,7 +137,7 @@ impl<P: Protocol> Shrinker<'_, P> {
                     (start..end)
                         .rev()
                         .for_each(|index| remove(&mut steps[at], index));
-                    steps.retain(|step| !step.commands.is_empty());
+                    steps.retain(|step| !step.is_empty());
                     self.try_steps(steps)?;
                     end = start.min(parts(&self.steps));
                 }

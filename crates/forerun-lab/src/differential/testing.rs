@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::command::Step;
 use super::history::play;
 use super::history_file;
 use super::protocol::Protocol;
 use super::shrink::shrink;
+use super::step::Step;
 
 /// Says that a test is skipped. The test harness hides what `eprintln!` prints in a test that
 /// passes.

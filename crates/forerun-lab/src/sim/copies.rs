@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forerun_db::{Background, Backups, Create, Db, Error};
+use forerun_db::{Background, Backups, Create, Db, Error, FileCopyOptions};
 
 use super::client_thread::{CallStart, ClientThread, PrivateKeyspace, ThreadModel};
 use super::compare::compare;
@@ -85,12 +85,12 @@ impl ClientThread<'_> {
         let mut backups =
             Backups::open_with_io(Arc::new(self.simulation.io()), path, Create::IfMissing)?;
         // A panic is a finding.
-        backups.on_progress(|progress| {
+        backups.set_copy_options(FileCopyOptions::default().on_progress(|progress| {
             assert!(
                 0 < progress.done_bytes && progress.done_bytes <= progress.total_bytes,
                 "{progress:?}"
             );
-        });
+        }));
         Ok(backups)
     }
 

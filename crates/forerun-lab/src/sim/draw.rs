@@ -464,14 +464,15 @@ impl StoreShape {
 fn compression_per_level(shape: &KeyspaceShape) -> [Option<Compression>; TreeOptions::LEVELS] {
     let mut levels = [None; TreeOptions::LEVELS];
     let zstd = |max_dict_bytes| {
-        // The smallest dictionary: runs are small too.
         let zstd = ZstdOptions::default().level(1);
         Some(Compression::Zstd(zstd.max_dict_bytes(max_dict_bytes)))
     };
+    // The smallest dictionary for these pages: runs are small too.
+    let smallest = (7 * shape.run.page_bytes).div_ceil(100);
     let (first, last) = match (shape.tree.level_factor, shape.run.filter_bits_per_key) {
-        (2, 10) => (None, zstd(256)),
+        (2, 10) => (None, zstd(smallest)),
         (2, _) => (Some(Compression::None), zstd(0)),
-        (4, 0) => (zstd(256), zstd(256)),
+        (4, 0) => (zstd(smallest), zstd(smallest)),
         (4, _) => (zstd(0), Some(Compression::Lz4)),
         _ => (None, None),
     };

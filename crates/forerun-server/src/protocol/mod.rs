@@ -7,7 +7,7 @@
 //!   meta_keys.rs   keys, plain and base64
 //!   meta_flags.rs  the lines and flags of meta commands
 //!   replies.rs     fixed answers
-//!   binary.rs      refuses the binary protocol
+//!   binary/        the binary protocol: headers, requests, answers
 //! ```
 //!
 //! The reference is memcached's `doc/protocol.txt`. If that document does not define a reply, the

@@ -17,6 +17,17 @@ pub(crate) enum Expiration {
     AtUnix(u64),
 }
 
+impl Expiration {
+    /// A time as the binary protocol sends it: 32 bits without a sign.
+    pub(crate) fn of_u32(time: u32) -> Self {
+        match time {
+            0 => Self::Never,
+            relative if relative <= RELATIVE_TTL_S_MAX.unsigned_abs() => Self::In(relative),
+            unix => Self::AtUnix(unix.into()),
+        }
+    }
+}
+
 /// Parses a number as C's `strtol` does for memcached: optional white space, a sign, digits, then
 /// the token's end or white space followed by anything. Returns whether the number is negative, and
 /// its digits.
@@ -136,6 +147,18 @@ mod tests {
             Some(Expiration::AtUnix(2_592_001))
         );
         assert_eq!(parse_expiration(b"soon"), None);
+    }
+
+    #[test]
+    fn a_time_of_the_binary_protocol_has_no_sign() {
+        for (sent, expected) in [
+            (0, Expiration::Never),
+            (2_592_000, Expiration::In(2_592_000)),
+            (2_592_001, Expiration::AtUnix(2_592_001)),
+            (u32::MAX, Expiration::AtUnix(4_294_967_295)),
+        ] {
+            assert_eq!(Expiration::of_u32(sent), expected);
+        }
     }
 
     #[test]

@@ -144,8 +144,8 @@ impl RespSession {
         }
     }
 
-    /// Whether the client has yet to log in.
-    pub(crate) fn must_log_in(&self) -> bool {
+    /// Whether the client has yet to authenticate.
+    pub(crate) fn must_authenticate(&self) -> bool {
         !self.login.is_open()
     }
 

@@ -6,22 +6,30 @@ use crate::input::Input;
 use crate::output::Output;
 use crate::session::SessionState;
 
-/// Reads what a client sends to authenticate, and answers it. Returns `None` once the session may
-/// read the rest.
+/// The result of reading what a client sends to authenticate.
+pub(crate) enum Login {
+    /// The client has not authenticated yet.
+    Waits(SessionState),
+    /// The client has authenticated in the text protocol.
+    Done,
+    /// The client speaks the binary protocol. The session, which has not read anything yet,
+    /// authenticates it.
+    Binary,
+}
+
+/// Reads what a client sends to authenticate, and answers it.
 pub(crate) fn authenticate(
     authentication: &mut Authentication,
     users: &UserFile,
     input: &mut Input,
     output: &mut Output,
     counters: &Counters,
-) -> Option<SessionState> {
+) -> Login {
     loop {
         match authentication.read(input.bytes(), users) {
-            Entry::More => return Some(SessionState::NeedsInput),
-            // The session has not read anything yet. It will see the connection's first byte and
-            // close.
-            Entry::Binary => return None,
-            Entry::Close => return Some(SessionState::Closed),
+            Entry::More => return Login::Waits(SessionState::NeedsInput),
+            Entry::Binary => return Login::Binary,
+            Entry::Close => return Login::Waits(SessionState::Closed),
             Entry::Answered {
                 consumed,
                 answer,
@@ -33,10 +41,10 @@ pub(crate) fn authenticate(
                 counters.auth_cmds.add(u64::from(tried));
                 counters.auth_errors.add(u64::from(tried && !open));
                 if open {
-                    return None;
+                    return Login::Done;
                 }
                 if output.is_full() {
-                    return Some(SessionState::OutputFull);
+                    return Login::Waits(SessionState::OutputFull);
                 }
             }
         }

@@ -67,9 +67,12 @@ impl ClientSession {
         }
     }
 
-    /// Whether the session itself waits for the client to log in.
-    pub(crate) fn must_log_in(&self) -> bool {
-        matches!(self, ClientSession::Resp(session) if session.must_log_in())
+    /// Whether the session itself waits for the client to authenticate.
+    pub(crate) fn must_authenticate(&self) -> bool {
+        match self {
+            ClientSession::Memcached(session) => session.must_authenticate(),
+            ClientSession::Resp(session) => session.must_authenticate(),
+        }
     }
 
     /// Memory that the session holds beside the input and the output.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use forerun_cache::Cache;
 
+use crate::auth::UserFile;
 use crate::log_limit::log_within;
 use crate::net::TlsFiles;
 use crate::shared::{ConnectionStats, RefreshError, ServerControl};
@@ -18,6 +19,7 @@ pub(crate) struct RunningServer<S> {
     system: S,
     connections: Arc<Connections>,
     tls: Option<Arc<TlsFiles>>,
+    users: Option<Arc<UserFile>>,
     on_verbosity: Option<OnVerbosity>,
     /// Whether a thread is removing expired items.
     crawling: Arc<AtomicBool>,
@@ -28,12 +30,14 @@ impl<S: System> RunningServer<S> {
         system: S,
         connections: Arc<Connections>,
         tls: Option<Arc<TlsFiles>>,
+        users: Option<Arc<UserFile>>,
         on_verbosity: Option<OnVerbosity>,
     ) -> RunningServer<S> {
         RunningServer {
             system,
             connections,
             tls,
+            users,
             on_verbosity,
             crawling: Arc::default(),
         }
@@ -65,6 +69,11 @@ impl<S: System> ServerControl for RunningServer<S> {
         })?;
         log_within!(info, limit, now_s, "reloaded the certificates");
         Ok(())
+    }
+
+    fn knows_user(&self, user: &[u8], password: &[u8]) -> bool {
+        let users = self.users.as_ref();
+        users.is_some_and(|users| users.knows(user, password))
     }
 
     fn describe_connections(&self, line: &mut dyn FnMut(u64, &str, &str)) {

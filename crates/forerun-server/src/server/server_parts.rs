@@ -104,6 +104,7 @@ impl<S: System> ServerParts<S> {
             system.clone(),
             connections.clone(),
             tls.clone(),
+            users.clone(),
             options.on_verbosity.clone(),
         ));
         let shared = Arc::new(Shared::on(

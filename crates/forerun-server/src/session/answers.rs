@@ -10,9 +10,10 @@
 //! When the output is full, the rest of the input stays. The session reads it again later, from the
 //! first key without an answer. Chunks are then smaller for a while, to waste fewer lookups.
 
-use forerun_cache::{Cache, Expiry, Item};
+use forerun_cache::{Expiry, Item};
 use forerun_wire::multi_get;
 
+use crate::protocol::binary::reply::push_success;
 use crate::protocol::numbers::push_u64;
 
 use super::command_context::CommandContext;
@@ -137,6 +138,26 @@ impl Session {
                         }
                     }
                 }
+                Span::Binary { start, answer } => {
+                    if context.out.is_full() {
+                        stop = Some(Stop {
+                            position: start,
+                            state: State::Command,
+                        });
+                        break;
+                    }
+                    let (key, item) = lookups.next();
+                    context.count_prefix(key, item.is_some());
+                    context.log_fetch(key, item.as_ref());
+                    match item {
+                        Some(item) => {
+                            hits += 1;
+                            answer.push_hit(context, key, &item);
+                        }
+                        None => answer.push_miss(context, key),
+                    }
+                }
+                Span::BinaryNoop(id) => push_success(context.out.bytes_mut(), id, b"", 0),
                 Span::Text(text) => context.push(text),
             }
         }
@@ -171,15 +192,15 @@ fn answer_touching(
                         break 'spans;
                     }
                     asked += 1;
-                    let cache = context.cache_for_write(key);
-                    // The answer includes the item even if its new expiry has already passed.
-                    let is_hit = answer_key(context, cache, key, line.with_cas, expiry);
+                    let is_hit = context.touch(key, expiry, |context, item| {
+                        push_item(context, key, item, line.with_cas);
+                    });
                     context.count_prefix(key, is_hit);
                     hits += u64::from(is_hit);
                 }
             }
             Span::Text(text) => context.push(text),
-            Span::Meta { .. } | Span::Frame { .. } => {
+            _ => {
                 debug_assert!(false, "only a line of keys is in a batch that touches");
             }
         }
@@ -190,26 +211,6 @@ fn answer_touching(
     context.counters.touch_hits.add(hits);
     context.counters.touch_misses.add(asked as u64 - hits);
     stop
-}
-
-/// Answers one key and touches its item, if the cache has one.
-fn answer_key(
-    context: &mut CommandContext<'_>,
-    cache: &Cache,
-    key: &[u8],
-    with_cas: bool,
-    expiry: Expiry,
-) -> bool {
-    let guard = cache.pin();
-    let item = guard.get(key);
-    context.log_fetch(key, item.as_ref());
-    let Some(item) = item else {
-        return false;
-    };
-    push_item(context, key, &item, with_cas);
-    // Another thread may have replaced the item. Its value keeps its own expiry.
-    cache.touch_item(&item, expiry);
-    true
 }
 
 /// Counts a batch's lookups.

@@ -8,14 +8,19 @@ use crate::auth::UserFile;
 use crate::counters::Counters;
 use crate::output::Output;
 use crate::prefix_counts::KeyEvent;
+use crate::protocol::numbers::Expiration;
 use crate::shared::Shared;
 use crate::system::Wake;
 use crate::watch::WatchKinds;
+use crate::watch_lines::StoreEvent;
 
 use super::Context;
 
 /// Smaller values are copied without trying to share them.
 const SHARED_BYTES_MIN: usize = 16 << 10;
+
+/// A second that the cache's clock never reaches.
+const NEVER_S: u32 = u32::MAX;
 
 /// The server's shared state, and the output for the answer.
 pub(crate) struct CommandContext<'a> {
@@ -73,6 +78,69 @@ impl<'a> CommandContext<'a> {
             KeyEvent::Miss
         };
         self.shared.prefixes.count(key, event);
+    }
+
+    /// Answers the item of `key`, if the cache has one, and then sets its expiry. The answer
+    /// includes the item even if its new expiry has already passed. Returns whether there was one.
+    pub(super) fn touch(
+        &mut self,
+        key: &[u8],
+        expiry: Expiry,
+        answer: impl FnOnce(&mut Self, &Item<'_>),
+    ) -> bool {
+        let cache = self.cache_for_write(key);
+        let guard = cache.pin();
+        let item = guard.get(key);
+        self.log_fetch(key, item.as_ref());
+        let Some(item) = item else {
+            return false;
+        };
+        answer(self, &item);
+        // Another thread may have replaced the item. Its value keeps its own expiry.
+        cache.touch_item(&item, expiry);
+        true
+    }
+
+    /// Flushes the cache, at once or after a delay. A time before the start of the server flushes
+    /// nothing, and cancels a flush that is not yet due.
+    pub(super) fn flush(&self, delay: Expiration) {
+        let now = self.cache.now();
+        // As in memcached, the flush happens one second before the delay ends.
+        let at = match delay {
+            Expiration::Never | Expiration::Past => now,
+            Expiration::AtUnix(unix_s) if self.shared.was_before_start(unix_s) => NEVER_S,
+            delay => {
+                let flush = self.shared.expiry(delay);
+                flush.second(now).map_or(now, |second| second - 1)
+            }
+        };
+        self.shared.warm_up.note_flush();
+        self.cache.flush_all(at);
+    }
+
+    /// Tells the watchers, if there are any, about an item that an increment or a decrement has
+    /// created.
+    pub(super) fn log_new_counter(&self, key: &[u8], counted: &ArithmeticResult) {
+        let watchers = &self.shared.watchers;
+        let &ArithmeticResult::Changed {
+            value,
+            expiry,
+            is_new: true,
+            ..
+        } = counted
+        else {
+            return;
+        };
+        if watchers.is_watched(WatchKinds::MUTATIONS) {
+            let event = StoreEvent {
+                key,
+                status: "stored",
+                command: "add",
+                expiry,
+                len: itoa::Buffer::new().format(value).len(),
+            };
+            watchers.log_store(self.connection, self.cache.now(), &event);
+        }
     }
 
     /// Appends to the answer.

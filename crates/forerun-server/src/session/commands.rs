@@ -11,12 +11,6 @@ use crate::protocol::{KEY_BYTES_MAX, replies};
 use super::command_context::CommandContext;
 use super::{Session, SessionError, SessionState, State, Step, admin, stats, warm_up_commands};
 
-/// Maximum level that `verbosity` sets, as in memcached.
-const VERBOSITY_MAX: u32 = 4;
-
-/// A second that the cache's clock never reaches.
-const NEVER_S: u32 = u32::MAX;
-
 impl Session {
     /// Executes the command in `line`, which took `line_len` bytes. If the command has a data
     /// block, the part of it that has arrived is at the front of `rest`.
@@ -224,8 +218,7 @@ fn touch(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     context.push_unless(quiet, reply);
 }
 
-/// `flush_all [delay] [noreply]`. A time before the start of the server flushes nothing, and
-/// cancels a flush that is not yet due.
+/// `flush_all [delay] [noreply]`.
 fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
     context.counters.cmd_flush.add(1);
@@ -237,19 +230,10 @@ fn flush_all(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     } else {
         parse_expiration(tokens.get(1))
     };
-    let now = context.cache.now();
-    // As in memcached, the flush happens one second before the delay ends.
-    let at = match delay {
-        None => return context.push_unless(quiet, replies::BAD_EXPTIME),
-        Some(Expiration::Never | Expiration::Past) => now,
-        Some(Expiration::AtUnix(unix_s)) if context.shared.was_before_start(unix_s) => NEVER_S,
-        Some(delay) => {
-            let flush = context.shared.expiry(delay);
-            flush.second(now).map_or(now, |second| second - 1)
-        }
+    let Some(delay) = delay else {
+        return context.push_unless(quiet, replies::BAD_EXPTIME);
     };
-    context.shared.warm_up.note_flush();
-    context.cache.flush_all(at);
+    context.flush(delay);
     context.push_unless(quiet, replies::OK);
 }
 
@@ -258,7 +242,7 @@ fn verbosity(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let quiet = tokens.has_noreply();
     match parse_u32(tokens.get(1)) {
         Some(level) => {
-            context.shared.set_verbosity(level.min(VERBOSITY_MAX));
+            context.shared.set_verbosity(level);
             context.push_unless(quiet, replies::OK);
         }
         None => context.push_unless(quiet, replies::BAD_FORMAT),

@@ -10,8 +10,6 @@ use crate::protocol::meta_keys::push_base64;
 use crate::protocol::numbers::push_u64;
 use crate::protocol::tokens::Tokens;
 use crate::protocol::{KEY_BYTES_MAX, replies};
-use crate::watch::WatchKinds;
-use crate::watch_lines::StoreEvent;
 
 use super::command_context::CommandContext;
 use super::meta_answer::{Known, Subject, push_repeated};
@@ -113,6 +111,7 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
             .map(|_| (flags.initial, expiry_of_new(context, &flags))),
     });
     context.count_arithmetic(op, &counted);
+    context.log_new_counter(key, &counted);
     let code = match counted {
         ArithmeticResult::Changed {
             value,
@@ -120,20 +119,6 @@ pub(super) fn arithmetic(line: &[u8], tokens: &Tokens<'_>, context: &mut Command
             expiry,
             is_new,
         } => {
-            if is_new && context.shared.watchers.is_watched(WatchKinds::MUTATIONS) {
-                let event = StoreEvent {
-                    key,
-                    status: "stored",
-                    command: "add",
-                    expiry,
-                    len: itoa::Buffer::new().format(value).len(),
-                };
-                let now_s = context.cache.now();
-                context
-                    .shared
-                    .watchers
-                    .log_store(context.connection, now_s, &event);
-            }
             let before = if is_new {
                 Expiry::Never
             } else {

@@ -1,11 +1,11 @@
 //! One connection without a socket: bytes in, bytes out.
 //!
 //! ```text
-//!   Opening ──► the first byte: a binary request is refused once its header is there, anything else is the first command
+//!   Opening ──► the first byte: 0x80 begins a binary request, for binary/, and anything else a text command
 //!             ┌──────────────── Command ◄───────────────┐
 //!   reads.rs: │ get gets bget gat gats mg, mn, frames   │ all there are, then one batch
 //!             └─┬──────────┬──────────┬─────────────────┘
-//!               │          │          │ storage.rs: set add replace append prepend cas ms
+//!               │          │          │ text_storage.rs: set add replace append prepend cas ms
 //!               │          │          ├─► Store    a data block too large to wait for: it fills the cache's own memory
 //!               │          │          └─► Swallow  the data block of a command that was refused
 //!               │          └─► SkipLine  the rest of a long line that was refused
@@ -14,7 +14,9 @@
 //!   dump.rs:  ──► Dump     in a list of all keys, one part after another
 //! ```
 //!
-//! `answers.rs` answers reads, with `lookups.rs`, and with `frame_answers.rs` for frames.
+//! `storage.rs` stores data blocks. `binary/` executes binary requests in the same states, and
+//! `binary_answers.rs` composes their answers. `answers.rs` answers reads, with `lookups.rs`, and
+//! with `frame_answers.rs` for frames.
 //! `commands.rs` has the other classic commands, `admin.rs` the operator commands,
 //! `meta_commands.rs` and `meta_get.rs` the meta commands, whose answers `meta_answer.rs` composes,
 //! `warm_up_commands.rs` the commands of a warm-up, and `stats.rs` the statistics, with
@@ -24,6 +26,8 @@
 
 mod admin;
 mod answers;
+mod binary;
+mod binary_answers;
 mod command_context;
 mod commands;
 mod context;
@@ -40,6 +44,7 @@ mod stats_settings;
 mod storage;
 #[cfg(feature = "study")]
 pub(crate) mod study;
+mod text_storage;
 mod warm_up_commands;
 
 use std::mem;
@@ -48,9 +53,10 @@ use memchr::memchr;
 
 use crate::input::{Input, LINE_BYTES_MAX};
 use crate::output::Output;
-use crate::protocol::binary;
+use crate::protocol::binary::{HEADER_BYTES, REQUEST, refusal};
 use crate::protocol::tokens::without_return;
 use crate::watch::Watcher;
+use binary::Access;
 pub(crate) use command_context::CommandContext;
 pub use context::Context;
 use dump::Dump;
@@ -84,7 +90,7 @@ pub enum SessionState {
 enum State {
     /// Before the first byte, which may belong to another protocol.
     Opening,
-    /// At the start of a line.
+    /// At the start of a line, or of a binary request.
     #[default]
     Command,
     /// In a line of keys, at the start of a key.
@@ -118,8 +124,10 @@ enum Step {
 /// Why a session refuses to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionError {
-    /// The client speaks memcached's binary protocol.
+    /// The client speaks memcached's binary protocol, which is off.
     Binary,
+    /// A binary request is malformed, or needs a user.
+    BinaryRequest,
     /// The client speaks HTTP.
     Http,
     /// A line is longer than [`LINE_BYTES_MAX`].
@@ -160,6 +168,8 @@ pub(crate) enum SessionError {
 #[derive(Debug)]
 pub struct Session {
     state: State,
+    /// Whether the client may use the cache, if it speaks the binary protocol.
+    binary: Option<Access>,
     /// Number of keys to look up together. It shrinks while values are so large that a few fill the
     /// output.
     chunk: ChunkSize,
@@ -183,11 +193,22 @@ impl Session {
     pub fn new() -> Self {
         Self {
             state: State::Opening,
+            binary: None,
             chunk: ChunkSize::default(),
             error: None,
             frames: None,
             watcher: None,
         }
+    }
+
+    /// Decides that the client, which has already sent something, speaks the text protocol.
+    pub(crate) fn begin_text(&mut self) {
+        self.state = State::Command;
+    }
+
+    /// Whether the client must authenticate before it may use the cache.
+    pub(crate) fn must_authenticate(&self) -> bool {
+        self.binary.is_some_and(|access| !access.is_granted())
     }
 
     /// Whether the session has consumed the first part of a command and waits for the rest.
@@ -256,8 +277,8 @@ impl Session {
     /// has an answer. The session then accepts no more input.
     pub fn end(&mut self, input: &mut Input, output: &mut Output) {
         let bytes = input.bytes();
-        if matches!(self.state, State::Opening) && bytes.first() == Some(&binary::REQUEST) {
-            binary::refuse(bytes, output.bytes_mut());
+        if matches!(self.state, State::Opening) && bytes.first() == Some(&REQUEST) {
+            refusal::refuse(bytes, output.bytes_mut());
             self.error = Some(SessionError::Binary);
         }
         self.state = State::Closed;
@@ -275,9 +296,14 @@ impl Session {
         match &mut self.state {
             State::Opening => match bytes.get(*at) {
                 None => Step::More,
-                Some(&binary::REQUEST) if bytes.len() - *at < binary::HEADER_BYTES => Step::More,
-                Some(&binary::REQUEST) => {
-                    binary::refuse(&bytes[*at..], context.out.bytes_mut());
+                Some(&REQUEST) if context.shared.settings.binary_protocol => {
+                    self.binary = Some(Access::of_new(context.shared));
+                    self.state = State::Command;
+                    Step::On
+                }
+                Some(&REQUEST) if bytes.len() - *at < HEADER_BYTES => Step::More,
+                Some(&REQUEST) => {
+                    refusal::refuse(&bytes[*at..], context.out.bytes_mut());
                     self.end_with(SessionError::Binary)
                 }
                 Some(_) => {
@@ -285,7 +311,10 @@ impl Session {
                     Step::On
                 }
             },
-            State::Command => self.command(bytes, at, context, scratch),
+            State::Command => match self.binary {
+                None => self.command(bytes, at, context, scratch),
+                Some(access) => self.binary_command(access, bytes, at, context, scratch),
+            },
             State::Keys(line) => {
                 let line = *line;
                 let mut batch = Batch::new(bytes, self.frames, scratch);

@@ -15,13 +15,16 @@ use forerun_wire::multi_get::{self, BadRequest, Request, RequestHead};
 
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
+use crate::protocol::binary::header::RequestId;
 use crate::protocol::meta_flags::{Letters, OPAQUE_BYTES_MAX, PLAIN, TOKENS_MAX};
 use crate::protocol::numbers::{Expiration, parse_expiration};
 use crate::protocol::replies;
 use crate::protocol::scan::Scan;
 
+use super::binary_answers::ReadAnswer;
+
 /// A batch of this many keys takes no further command.
-const BATCH_KEYS: usize = 512;
+pub(super) const BATCH_KEYS: usize = 512;
 
 // An incomplete frame waits in the input, as an incomplete line does.
 const _: () = assert!(multi_get::REQUEST_BYTES_MAX <= LINE_BYTES_MAX);
@@ -63,6 +66,10 @@ pub(super) enum Span<'a> {
         head: RequestHead,
         first: usize,
     },
+    /// The next key, of the binary request that starts at `start`.
+    Binary { start: usize, answer: ReadAnswer },
+    /// A binary `noop`.
+    BinaryNoop(RequestId),
     /// A fixed text without a lookup.
     Text(&'static [u8]),
 }
@@ -110,7 +117,7 @@ pub(super) enum Within {
 }
 
 impl Read {
-    fn on(end: usize) -> Self {
+    pub(super) fn on(end: usize) -> Self {
         Self {
             end,
             is_other: false,
@@ -119,14 +126,14 @@ impl Read {
         }
     }
 
-    fn other(end: usize) -> Self {
+    pub(super) fn other(end: usize) -> Self {
         Self {
             is_other: true,
             ..Self::on(end)
         }
     }
 
-    fn incomplete(end: usize) -> Self {
+    pub(super) fn incomplete(end: usize) -> Self {
         Self {
             is_incomplete: true,
             ..Self::on(end)

@@ -8,6 +8,7 @@ use forerun_core::Metrics;
 use forerun_core::sync::time;
 
 use crate::process::{ResidentMemory, cpu_time};
+use crate::protocol::binary::header::RequestId;
 use crate::protocol::replies;
 use crate::protocol::tokens::Tokens;
 use crate::shared::Counts;
@@ -20,22 +21,65 @@ use super::stats_settings;
 /// Executes `stats …`.
 pub(super) fn stats(tokens: &Tokens<'_>, context: &mut CommandContext<'_>) {
     let mut lines = Lines::default();
-    match (tokens.get(1), tokens.count()) {
-        (_, 1) => general(&mut lines, context),
-        (b"settings", _) => stats_settings::put(&mut lines, context),
-        (b"items", _) => items(&mut lines, context),
-        (b"slabs", _) => slabs(&mut lines, context),
-        (b"sizes", _) => lines.put("sizes_status", "disabled"),
-        (b"conns", _) => conns(&mut lines, context),
-        (b"reset", _) => {
+    match tokens.get(1) {
+        b"conns" => conns(&mut lines, context),
+        b"reset" => {
             context.shared.reset();
             return context.push(b"RESET\r\n");
         }
-        (b"detail", _) => return detail(tokens, context),
-        (b"cachedump", _) => return dump::cachedump(tokens, context),
+        b"detail" => return detail(tokens, context),
+        b"cachedump" => return dump::cachedump(tokens, context),
+        name if put(name, &mut lines, context) => {}
         _ => return context.push(replies::ERROR),
     }
     lines.end(context);
+}
+
+/// Executes the binary protocol's `stat` with this key. Returns false if there are no such
+/// statistics. As in memcached, what follows some of the names does not matter.
+pub(super) fn binary(id: RequestId, key: &[u8], context: &mut CommandContext<'_>) -> bool {
+    let mut lines = Lines::binary(id);
+    let prefixes = &context.shared.prefixes;
+    if key.starts_with(b"reset") {
+        context.shared.reset();
+    } else if let Some(action) = key.strip_prefix(b"detail") {
+        match action {
+            _ if !context.shared.settings.dump_enabled => return false,
+            [b' ', b'd', b'u', b'm', b'p', ..] => {
+                lines.put_bytes("detailed", |bytes| {
+                    prefixes.push_lines(bytes);
+                    bytes.extend_from_slice(replies::END);
+                });
+            }
+            [b' ', b'o', b'n', ..] => prefixes.set_on(true),
+            [b' ', b'o', b'f', b'f', ..] => prefixes.set_on(false),
+            _ => return false,
+        }
+    } else {
+        let name = if key.starts_with(b"settings") {
+            b"settings"
+        } else {
+            key
+        };
+        if !put(name, &mut lines, context) {
+            return false;
+        }
+    }
+    lines.end(context);
+    true
+}
+
+/// Adds the statistics of this name. Returns false if there are none.
+fn put(name: &[u8], lines: &mut Lines, context: &CommandContext<'_>) -> bool {
+    match name {
+        b"" => general(lines, context),
+        b"settings" => stats_settings::put(lines, context),
+        b"items" => items(lines, context),
+        b"slabs" => slabs(lines, context),
+        b"sizes" => lines.put("sizes_status", "disabled"),
+        _ => return false,
+    }
+    true
 }
 
 /// `stats conns`. The states are those between two turns, except for the client that asks.

@@ -44,9 +44,16 @@ pub(super) fn put(lines: &mut Lines, context: &CommandContext<'_>) {
     lines.put("detail_enabled", yes(shared.prefixes.is_on()));
     lines.put("cas_enabled", "yes");
     lines.put("tcp_backlog", reported.listen_backlog);
-    lines.put("binding_protocol", "ascii");
-    lines.put("auth_enabled_sasl", "no");
-    lines.put("auth_enabled_ascii", yes(reported.auth_enabled));
+    let has_binary = settings.binary_protocol;
+    let protocols = if has_binary {
+        "auto-negotiate"
+    } else {
+        "ascii"
+    };
+    lines.put("binding_protocol", protocols);
+    let has_users = reported.auth_enabled;
+    lines.put("auth_enabled_sasl", yes(has_users && has_binary));
+    lines.put("auth_enabled_ascii", yes(has_users));
     lines.put("item_size_max", cache.max_item_bytes);
     lines.put("maxconns_fast", "yes");
     lines.put("hashpower_init", 0);

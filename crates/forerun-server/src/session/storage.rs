@@ -1,8 +1,8 @@
-//! Classic and meta storage commands, and their data blocks.
+//! Storage commands of all protocols, and their data blocks.
 //!
 //! ```text
 //!   set user:17 0 60 5\r\nhello\r\n
-//!                         └─────┴─ data block and its end
+//!                         └─────┴─ data block and its end; a binary request has none
 //! ```
 //!
 //! If a block has arrived with its line, or fits in the space that the input has anyway, the
@@ -13,25 +13,24 @@
 use std::borrow::Cow;
 
 use forerun_cache::{
-    Cache, Error, Expiry, ItemKind, Store, StoreMode, StoreResult, StoreValue, ValueBuffer,
+    Cache, Error, Expiry, ITEM_OVERHEAD_BYTES, ItemKind, Store, StoreMode, StoreResult, StoreValue,
+    ValueBuffer,
 };
 
 use crate::input::LINE_BYTES_MAX;
 use crate::prefix_counts::KeyEvent;
-use crate::protocol::meta_flags::{Command, Flags, Letters};
-use crate::protocol::meta_keys::DecodedKey;
-use crate::protocol::numbers::{parse_expiration, parse_length, parse_u32, parse_u64};
-use crate::protocol::tokens::Tokens;
-use crate::protocol::{KEY_BYTES_MAX, replies};
+use crate::protocol::meta_flags::Letters;
+use crate::protocol::replies;
 use crate::warm_up::FillError;
 use crate::watch::WatchKinds;
 use crate::watch_lines::StoreEvent;
 
+use super::binary_answers::StoreAnswer;
 use super::command_context::CommandContext;
 use super::meta_answer::{StoredItem, Subject};
 use super::{Session, State, Step};
 
-/// The end of a data block.
+/// The end of a data block in the text protocol.
 const BLOCK_END: &[u8] = b"\r\n";
 
 /// A storage command without its value.
@@ -63,6 +62,14 @@ pub(super) enum Answer<'a> {
         letters: Letters,
         flags: Cow<'a, [u8]>,
     },
+    Binary(StoreAnswer),
+}
+
+/// Why a value cannot be stored, whatever item the cache has.
+#[derive(Clone, Copy, Debug)]
+enum Unstorable {
+    TooLarge,
+    NoMemory,
 }
 
 /// A refused command line. The client still sends the command's data block.
@@ -84,41 +91,7 @@ pub(super) struct Pending {
 }
 
 impl Session {
-    /// Executes a classic storage command whose line took `line_len` bytes. The part of its data
-    /// block that has arrived is at the front of `rest`.
-    pub(super) fn classic_store(
-        &mut self,
-        tokens: &Tokens<'_>,
-        mode: StoreMode,
-        rest: &[u8],
-        context: &mut CommandContext<'_>,
-        at: &mut usize,
-        line_len: usize,
-    ) -> Step {
-        match parse_classic(tokens, mode, context) {
-            Ok((command, len)) => self.store(command, len, rest, context, at, line_len),
-            Err(refused) => self.refuse(refused, context, at, line_len),
-        }
-    }
-
-    /// `ms`.
-    pub(super) fn meta_store(
-        &mut self,
-        line: &[u8],
-        tokens: &Tokens<'_>,
-        rest: &[u8],
-        context: &mut CommandContext<'_>,
-        at: &mut usize,
-        line_len: usize,
-    ) -> Step {
-        context.counters.cmd_meta.add(1);
-        let mut decoded = [0; KEY_BYTES_MAX];
-        match parse_meta(line, tokens, &mut decoded, context) {
-            Ok((command, len)) => self.store(command, len, rest, context, at, line_len),
-            Err(refused) => self.refuse(refused, context, at, line_len),
-        }
-    }
-
+    /// Refuses a command line, and skips its data block.
     pub(super) fn refuse(
         &mut self,
         refused: RejectedCommand,
@@ -144,18 +117,32 @@ impl Session {
         at: &mut usize,
         line_len: usize,
     ) -> Step {
-        let block_len = len + BLOCK_END.len();
+        let block_end = command.answer.block_end();
+        let block_len = len + block_end.len();
+        // Here, and not once the value is there: the answer does not depend on how the input is
+        // split, nor an extension's on the item that the cache has.
+        let max_item_bytes = context.cache.options().max_item_bytes;
+        if len + command.key.len() + ITEM_OVERHEAD_BYTES > max_item_bytes {
+            *at += line_len;
+            let error = Error::ValueTooLarge {
+                len_bytes: len,
+                max_item_bytes,
+            };
+            command.refuse_unstorable(context, &error);
+            self.state = State::Swallow(block_len);
+            return Step::On;
+        }
         if let Some(block) = rest.get(..block_len) {
             *at += line_len + block_len;
             let (value, end) = block.split_at(len);
-            if end == BLOCK_END {
+            if end == block_end {
                 command.store(context, StoreValue::Bytes(value));
             } else {
                 command.refuse_block(context);
             }
             return Step::On;
         }
-        if len < context.cache.options().max_item_bytes && line_len + block_len < LINE_BYTES_MAX {
+        if line_len + block_len < LINE_BYTES_MAX {
             return Step::More;
         }
         *at += line_len;
@@ -182,8 +169,9 @@ impl Pending {
     /// There is no memory for the block. Nothing was consumed.
     pub(super) fn take(&mut self, cache: &Cache, bytes: &[u8]) -> Result<usize, Error> {
         let mut taken = self.buffer.put(cache, bytes)?;
-        while self.buffer.is_full() && self.end_len < BLOCK_END.len() && taken < bytes.len() {
-            self.end_ok &= bytes[taken] == BLOCK_END[self.end_len];
+        let block_end = self.command.answer.block_end();
+        while self.buffer.is_full() && self.end_len < block_end.len() && taken < bytes.len() {
+            self.end_ok &= bytes[taken] == block_end[self.end_len];
             self.end_len += 1;
             taken += 1;
         }
@@ -191,7 +179,7 @@ impl Pending {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.end_len == BLOCK_END.len()
+        self.buffer.is_full() && self.end_len == self.command.answer.block_end().len()
     }
 
     /// Refuses the value after an error of [`Pending::take`]. Returns the state that discards the
@@ -201,7 +189,7 @@ impl Pending {
         let left = self.buffer.len() - self.buffer.filled_bytes();
         drop(self.buffer);
         self.command.refuse_unstorable(context, error);
-        State::Swallow(left + BLOCK_END.len())
+        State::Swallow(left + self.command.answer.block_end().len())
     }
 
     /// Stores the value.
@@ -210,6 +198,16 @@ impl Pending {
             self.command.store(context, StoreValue::Buffer(self.buffer));
         } else {
             self.command.refuse_block(context);
+        }
+    }
+}
+
+impl Answer<'_> {
+    /// The end of the data block.
+    fn block_end(&self) -> &'static [u8] {
+        match self {
+            Answer::Classic { .. } | Answer::Fill { .. } | Answer::Meta { .. } => BLOCK_END,
+            Answer::Binary(_) => b"",
         }
     }
 }
@@ -225,6 +223,7 @@ impl StoreCommand<'_> {
                     letters,
                     flags: Cow::Owned(flags.into_owned()),
                 },
+                Answer::Binary(answer) => Answer::Binary(answer),
             },
             ..self
         }
@@ -270,14 +269,15 @@ impl StoreCommand<'_> {
                 b"NS"
             }
             StoreResult::InvalidKey | StoreResult::TooLarge => {
-                return self.refuse_value(context, replies::TOO_LARGE);
+                return self.refuse_value(context, Unstorable::TooLarge);
             }
             StoreResult::OutOfMemory | StoreResult::Forked => {
-                return self.refuse_value(context, replies::OUT_OF_MEMORY_STORING);
+                return self.refuse_value(context, Unstorable::NoMemory);
             }
         };
         match &self.answer {
             Answer::Fill { .. } => {}
+            Answer::Binary(answer) => answer.push(context, stored),
             Answer::Classic { quiet } => {
                 let reply = match code {
                     b"HD" => replies::STORED,
@@ -406,21 +406,26 @@ impl StoreCommand<'_> {
         }
     }
 
-    /// Refuses a value. A plain `set` and every `ms` also delete the key, so that no client
-    /// mistakes an older value for the new one.
-    fn refuse_value(&self, context: &mut CommandContext<'_>, reply: &[u8]) {
-        let quiet = match self.answer {
-            Answer::Classic { quiet } => quiet,
-            // Meta commands always report errors.
-            Answer::Meta { .. } | Answer::Fill { .. } => false,
+    /// Refuses a value. A plain `set`, a binary one and every `ms` also delete the key, so that no
+    /// client mistakes an older value for the new one.
+    fn refuse_value(&self, context: &mut CommandContext<'_>, why: Unstorable) {
+        let deletes = match &self.answer {
+            Answer::Meta { .. } => true,
+            Answer::Binary(answer) => answer.mode == StoreMode::Set,
+            _ => self.mode == StoreMode::Set && self.compare_cas.is_none(),
         };
-        if matches!(self.answer, Answer::Meta { .. })
-            || (self.mode == StoreMode::Set && self.compare_cas.is_none())
-        {
+        if deletes {
             let cache = context.cache_for_write(&self.key);
             cache.delete(forerun_cache::Delete::key(&self.key));
         }
-        context.push_unless(quiet, reply);
+        match (&self.answer, why) {
+            // Other commands always report errors.
+            (Answer::Classic { quiet: true }, _) => {}
+            (Answer::Binary(answer), Unstorable::TooLarge) => answer.push_too_large(context),
+            (Answer::Binary(answer), Unstorable::NoMemory) => answer.push_no_memory(context),
+            (_, Unstorable::TooLarge) => context.push(replies::TOO_LARGE),
+            (_, Unstorable::NoMemory) => context.push(replies::OUT_OF_MEMORY_STORING),
+        }
     }
 
     /// Refuses a value that does not fit in the cache while its block is still arriving.
@@ -433,12 +438,12 @@ impl StoreCommand<'_> {
             Error::ValueTooLarge { .. } => {
                 self.log(context, StoreResult::TooLarge, 0);
                 context.counters.store_too_large.add(1);
-                self.refuse_value(context, replies::TOO_LARGE);
+                self.refuse_value(context, Unstorable::TooLarge);
             }
             _ => {
                 self.log(context, StoreResult::OutOfMemory, 0);
                 context.counters.store_no_memory.add(1);
-                self.refuse_value(context, replies::OUT_OF_MEMORY_STORING);
+                self.refuse_value(context, Unstorable::NoMemory);
             }
         }
     }
@@ -451,129 +456,10 @@ impl StoreCommand<'_> {
         context.push_unless(quiet, replies::BAD_CHUNK);
     }
 
-    /// Counts a classic command by the prefix of its key, if prefixes are counted.
+    /// Counts a classic or binary command by the prefix of its key, if prefixes are counted.
     fn count_prefix(&self, context: &CommandContext<'_>) {
-        if matches!(self.answer, Answer::Classic { .. }) {
+        if matches!(self.answer, Answer::Classic { .. } | Answer::Binary(_)) {
             context.shared.prefixes.count(&self.key, KeyEvent::Set);
         }
     }
-}
-
-/// Parses `set key flags exptime bytes [noreply]` or `cas key flags exptime bytes cas [noreply]`.
-/// Also returns the length of the block.
-fn parse_classic<'a>(
-    tokens: &Tokens<'a>,
-    mode: StoreMode,
-    context: &CommandContext<'_>,
-) -> Result<(StoreCommand<'a>, usize), RejectedCommand> {
-    let is_cas = tokens.get(0) == b"cas";
-    let quiet = tokens.has_noreply();
-    let len = parse_length(tokens.get(4));
-    let refused = |block_len| RejectedCommand {
-        reply: replies::BAD_FORMAT,
-        quiet,
-        block_len,
-    };
-    let fields = if is_cas { 6 } else { 5 };
-    if !(fields..=fields + 1).contains(&tokens.count()) {
-        return Err(RejectedCommand {
-            reply: replies::ERROR,
-            quiet: false,
-            block_len: len,
-        });
-    }
-    let key = tokens.get(1);
-    let compare_cas = if is_cas {
-        parse_u64(tokens.get(5)).map(Some)
-    } else {
-        Some(None)
-    };
-    match (
-        parse_u32(tokens.get(2)),
-        parse_expiration(tokens.get(3)),
-        len,
-        compare_cas,
-    ) {
-        (Some(flags), Some(expiration), Some(len), Some(compare_cas))
-            if key.len() <= KEY_BYTES_MAX =>
-        {
-            let command = StoreCommand {
-                key: Cow::Borrowed(key),
-                flags,
-                expiry: context.shared.expiry(expiration),
-                mode,
-                compare_cas,
-                new_cas: None,
-                stale_if_older: false,
-                vivify: None,
-                answer: Answer::Classic { quiet },
-            };
-            Ok((command, len))
-        }
-        _ => Err(refused(len)),
-    }
-}
-
-/// Parses `ms key datalen flag…`.
-fn parse_meta<'a>(
-    line: &'a [u8],
-    tokens: &'a Tokens<'a>,
-    decoded: &'a mut DecodedKey,
-    context: &CommandContext<'_>,
-) -> Result<(StoreCommand<'a>, usize), RejectedCommand> {
-    let refused = |reply, block_len| RejectedCommand {
-        reply,
-        quiet: false,
-        block_len,
-    };
-    if tokens.count() < 2 {
-        return Err(refused(replies::ERROR, None));
-    }
-    let Some(len) = parse_length(tokens.get(2)) else {
-        return Err(refused(replies::BAD_FORMAT, None));
-    };
-    let refused = |reply| refused(reply, Some(len));
-    let mut flags = Flags::NONE;
-    let key = flags
-        .parse(Command::Store, line, tokens, decoded)
-        .map_err(refused)?;
-    let mode = match flags.mode {
-        None | Some(b'S') => StoreMode::Set,
-        Some(b'E') => StoreMode::Add,
-        Some(b'A') => StoreMode::Append,
-        Some(b'P') => StoreMode::Prepend,
-        Some(b'R') => StoreMode::Replace,
-        Some(_) => return Err(refused(replies::BAD_MODE_MS)),
-    };
-    let compare_cas = match mode {
-        StoreMode::Add => None,
-        // No item has version 0. If a client asks memcached to extend an item of version 0,
-        // memcached extends an item of any version.
-        StoreMode::Append | StoreMode::Prepend => flags.compare_cas.filter(|&cas| cas != 0),
-        StoreMode::Set | StoreMode::Replace => flags.compare_cas,
-    };
-    let expiry = |expiration| context.shared.expiry(expiration);
-    let command = StoreCommand {
-        key: Cow::Borrowed(key),
-        flags: flags.client_flags,
-        expiry: flags.ttl.map_or(Expiry::Never, expiry),
-        // Compare-and-swap needs no other condition.
-        mode: if compare_cas.is_some() && mode == StoreMode::Replace {
-            StoreMode::Set
-        } else {
-            mode
-        },
-        compare_cas,
-        new_cas: flags.new_cas,
-        // No item has version 0, so `C0` never marks an item as stale.
-        stale_if_older: flags.has(b'I')
-            && compare_cas != Some(0)
-            && matches!(mode, StoreMode::Set | StoreMode::Replace),
-        vivify: flags.vivify.map(expiry),
-        answer: Answer::Meta {
-            letters: flags.letters,
-            flags: Cow::Borrowed(flags.text),
-        },
-    };
-    Ok((command, len))
 }

@@ -54,7 +54,7 @@ impl GetParser {
         let is_get = |span: &Span<'_>| match span {
             Span::Keys { line, .. } => !line.with_cas && line.touch.is_none(),
             Span::Text(_) => true,
-            Span::Meta { .. } | Span::Frame { .. } => false,
+            _ => false,
         };
         let is_study = matches!(read.within, Within::Command) && batch.spans.iter().all(is_get);
         is_study.then_some(Gets { batch, read })
@@ -78,8 +78,8 @@ impl<'a> Gets<'a> {
         self.batch.spans.iter().filter_map(|span| match *span {
             Span::Keys { count, .. } => Some(Part::Items(count)),
             Span::Text(text) => Some(Part::Text(text)),
-            // `read` returns no batch that has these.
-            Span::Meta { .. } | Span::Frame { .. } => None,
+            // `read` returns no batch that has others.
+            _ => None,
         })
     }
 

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use forerun_server::{Listen, ServerOptions};
+use forerun_server::{Listen, ServerOptions, Settings};
 
 use super::test_server::{TIMEOUT, ask, connect, expect, options, rest, start, stat, until};
 
@@ -303,12 +303,13 @@ fn an_address_that_cannot_be_bound_is_named() {
 }
 
 #[test]
-fn a_binary_client_is_answered_and_closed() {
+fn a_binary_client_is_answered_and_closed_if_the_protocol_is_off() {
     let dir = tempfile::tempdir().expect("a directory");
     let users = dir.path().join("users");
     std::fs::write(&users, "alice:s3cret\n").expect("a file");
     for auth_file in [None, Some(users)] {
-        let server = start(options().auth_file(auth_file));
+        let settings = Settings::default().binary_protocol(false);
+        let server = start(options().auth_file(auth_file).settings(settings));
         let mut stream = connect(&server);
         let mut request = [0; 24];
         request[..2].copy_from_slice(&[0x80, 0x0b]);

@@ -16,6 +16,7 @@
 #![allow(dead_code, reason = "each test uses some of this")]
 
 pub mod memcached;
+pub mod packets;
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -236,6 +237,19 @@ impl Client {
     pub fn input(&mut self) -> &mut Input {
         &mut self.input
     }
+}
+
+/// The result of C's `strtoull` for a value, if only white space follows the digits.
+pub fn strtoull(value: &str) -> Option<u64> {
+    let is_space = |c: char| c.is_ascii_whitespace() || c == '\x0b';
+    let value = value.trim_start_matches(is_space);
+    let value = value.strip_prefix('+').unwrap_or(value);
+    let end = value
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(value.len());
+    let (digits, behind) = value.split_at(end);
+    let is_number = behind.is_empty() || behind.starts_with(is_space);
+    is_number.then(|| digits.parse().ok()).flatten()
 }
 
 /// All files of conversations.

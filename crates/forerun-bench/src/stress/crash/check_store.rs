@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use anyhow::Context;
-use forerun::{Db, Values};
+use forerun::{Create, Db, Values};
 
 use super::super::script::{self, Model};
+use super::opening::Opening;
 use super::operation::Operation;
-use super::{ChildReport, Counters, OperationCounts, options};
+use super::{ChildReport, Counters, OperationCounts};
 use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::Named;
 
@@ -24,13 +25,14 @@ pub struct Expected {
 /// expected ones.
 pub fn check(
     path: &Path,
+    opening: &Opening,
     seed: u64,
     expected: &mut [Expected],
     acknowledged: &[u64],
     operated: &[OperationCounts],
     counters: &mut Counters,
 ) -> anyhow::Result<()> {
-    let db = Db::open(path, options()).map_err(|error| {
+    let db = opening.open(path, Create::IfMissing).map_err(|error| {
         anyhow::Error::new(CheckFailed(format!(
             "the store does not open after a kill: {error}"
         )))
@@ -83,6 +85,7 @@ pub fn check(
 /// started.
 pub fn check_copies(
     path: &Path,
+    opening: &Opening,
     seed: u64,
     operation: Operation,
     expected: &[Expected],
@@ -90,7 +93,7 @@ pub fn check_copies(
 ) -> anyhow::Result<()> {
     let number = |of: &Option<super::OperationBegin>| of.as_ref().map(|mark| mark.number);
     let (begun, done) = (number(&report.begun), number(&report.done));
-    operation.check_copies(path, begun, done, |copy, is_done| {
+    operation.check_copies(path, opening, begun, done, |copy, is_done| {
         let mark = if is_done { &report.done } else { &report.begun };
         let Some(mark) = mark else {
             return Ok(());
@@ -130,7 +133,7 @@ pub fn check_copies(
 }
 
 /// Looks up all keys of a thread as one batch, including the removed ones.
-fn check_lookups(db: &Db, thread: usize, model: &Model) -> anyhow::Result<()> {
+pub fn check_lookups(db: &Db, thread: usize, model: &Model) -> anyhow::Result<()> {
     let keys: Vec<Vec<u8>> = (0..script::KEYS)
         .map(|number| script::key(thread, number))
         .collect();
@@ -139,7 +142,7 @@ fn check_lookups(db: &Db, thread: usize, model: &Model) -> anyhow::Result<()> {
     for (at, key) in keys.iter().enumerate() {
         if values.get(at)? != model.get(key).map(Vec::as_slice) {
             return Err(CheckFailed(format!(
-                "a batch of lookups and a scan disagree about key {}",
+                "a batch of lookups gives a wrong answer for key {}",
                 Named(key)
             ))
             .into());
@@ -165,6 +168,7 @@ fn difference(thread: usize, acknowledged: u64, found: &Model, expected: &Model)
 
 #[cfg(test)]
 mod tests {
+    use super::super::Requested;
     use super::*;
     use forerun::WriteBatch;
 
@@ -173,10 +177,12 @@ mod tests {
     #[test]
     fn lost_partial_and_resurrected_writes_are_detected() {
         const SEED: u64 = 3;
+        let opening = Opening::draw(SEED, 0, &Requested::default());
         let writes: Vec<_> = (0..400).map(|n| script::write(SEED, 0, n)).collect();
         let verdict = |acknowledged: u64, change: &dyn Fn(&Db)| {
             let dir = tempfile::tempdir().unwrap();
-            let db = Db::open(dir.path().join("store"), options()).unwrap();
+            let path = dir.path().join("store");
+            let db = opening.open(&path, Create::IfMissing).unwrap();
             let mut batch = WriteBatch::new();
             for write in &writes[..300] {
                 write.fill(&mut batch).unwrap();
@@ -186,7 +192,8 @@ mod tests {
             db.close().unwrap();
             let mut expected = [Expected::default()];
             check(
-                &dir.path().join("store"),
+                &path,
+                &opening,
                 SEED,
                 &mut expected,
                 &[acknowledged],

@@ -18,6 +18,7 @@
 //! power, with a file system in memory.)
 
 mod check_store;
+mod opening;
 mod operation;
 mod writer;
 
@@ -29,8 +30,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use forerun::{Options, TreeOptions};
-use forerun_core::sync::random_seed;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -41,32 +40,15 @@ use forerun_cli::exit::CheckFailed;
 use forerun_cli::output::{self, Out};
 use forerun_measure::progress::Progress;
 
+pub use self::opening::{Opening, Requested};
 pub use self::operation::{Operation, remove_beside};
 pub use self::writer::write;
 
-/// Short segments, so that kills also hit the switch from one to the next.
-const SEGMENT_BYTES: u64 = 256 << 10;
 /// A store whose files are larger than this is replaced by a new one, because each cycle reads the
 /// whole log again.
 const STORE_BYTES_MAX: u64 = 24 << 20;
 /// How long a child may take to open its store before that counts as a fault.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(60);
-
-/// Small memtables, runs and levels, so that kills also hit flushes and compactions at every depth.
-/// Half of the openings have indexes of memtables: the files do not depend on them.
-fn options() -> Options {
-    Options::default()
-        .wal_segment_bytes(SEGMENT_BYTES)
-        .memtable_bytes(192 << 10)
-        .memtable_index(random_seed().is_multiple_of(2))
-        .cache_bytes(1 << 20)
-        .tree(
-            TreeOptions::default()
-                .level1_bytes(1 << 20)
-                .level_factor(4)
-                .run_bytes(128 << 10),
-        )
-}
 
 /// The assumed duration of an operation before one has completed.
 const OPERATION_TIME: Duration = Duration::from_millis(3);
@@ -162,7 +144,13 @@ pub fn parse_operation(text: &str) -> Result<(Operation, u64), String> {
 }
 
 /// Runs the parent: this many cycles of start, kill and compare.
-pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> anyhow::Result<()> {
+pub fn run(
+    place: &WorkDirectory,
+    seed: u64,
+    threads: usize,
+    cycles: u64,
+    requested: &Requested,
+) -> anyhow::Result<()> {
     let mut out = Out::stdout();
     out.line(format_args!(
         "crash: seed {seed}, {threads} threads, {cycles} cycles"
@@ -185,9 +173,12 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
         let meanwhile = operated.get(place_of);
         // A different seed for each store, so that its writes differ.
         let store_seed = seed.wrapping_add(counters.stores);
+        let [by_child, by_check] =
+            [0, 1].map(|turn| Opening::draw(seed, 2 * cycle + turn, requested));
         let child = ChildOptions {
             path: &path,
             seed: store_seed,
+            opening: by_child,
             meanwhile,
         };
         let report = child.run(&expected, &mut rng, &mut counters);
@@ -195,11 +186,12 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
             if let Some(operated) = operated.get_mut(place_of) {
                 operated.note(&report);
                 let operation = operated.operation;
-                check_copies(&path, store_seed, operation, &expected, &report)?;
+                check_copies(&path, &by_check, store_seed, operation, &expected, &report)?;
             }
             let acknowledged = &report.next;
             check(
                 &path,
+                &by_check,
                 store_seed,
                 &mut expected,
                 acknowledged,
@@ -209,7 +201,8 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
         });
         checked.with_context(|| {
             format!(
-                "crash cycle {cycle} of the run with seed {seed}; the store is left in {}",
+                "crash cycle {cycle} of the run with seed {seed}, written with {by_child}, checked \
+                 with {by_check}; the store is left in {}",
                 path.display()
             )
         })?;
@@ -249,6 +242,7 @@ pub fn run(place: &WorkDirectory, seed: u64, threads: usize, cycles: u64) -> any
 struct ChildOptions<'a> {
     path: &'a Path,
     seed: u64,
+    opening: Opening,
     /// The operation that it repeats besides its writes.
     meanwhile: Option<&'a OperationCounts>,
 }
@@ -316,6 +310,7 @@ impl ChildOptions<'_> {
                 "--write-from",
                 &from.join(","),
             ])
+            .args(self.opening.arguments())
             .args(operation)
             .arg("--dir")
             .arg(self.path)

@@ -19,7 +19,7 @@ use std::str::FromStr;
 use anyhow::Context;
 use forerun::{Create, Db, WriteBatch, backup::Backups};
 
-use super::options;
+use super::opening::Opening;
 use forerun_cli::exit::CheckFailed;
 
 /// An operation that kills should hit.
@@ -130,19 +130,20 @@ impl Operation {
     pub fn check_copies(
         self,
         store: &Path,
+        opening: &Opening,
         begun: Option<u64>,
         done: Option<u64>,
         mut check: impl FnMut(&Db, bool) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         match self {
             Operation::Ingestion | Operation::KeyspaceDrop => Ok(()),
-            Operation::Backup => check_backups(store, done, &mut check),
+            Operation::Backup => check_backups(store, opening, done, &mut check),
             Operation::Checkpoint => {
                 for n in [done, begun.filter(|begun| done != Some(*begun))] {
                     let Some(n) = n else { continue };
                     let path = checkpoint_path(store, n);
                     let is_done = done == Some(n);
-                    match open_copy(&path) {
+                    match opening.open(&path, Create::Never) {
                         Ok(db) => check(&db, is_done)?,
                         // Without its last file it is not a store, and the error says so.
                         Err(forerun::DbError::NotAStore { .. }) if !is_done => {}
@@ -201,11 +202,6 @@ fn backups_path(store: &Path) -> PathBuf {
 
 fn checkpoint_path(store: &Path, n: u64) -> PathBuf {
     name_beside(store, &format!("checkpoint-{n}"))
-}
-
-fn open_copy(path: &Path) -> Result<Db, forerun::DbError> {
-    let options = options().create(Create::Never);
-    Db::open(path, options)
 }
 
 fn remove_dir(path: &Path) -> anyhow::Result<()> {
@@ -274,6 +270,7 @@ fn check_dropped(db: &Db, begun: Option<u64>, done: Option<u64>) -> anyhow::Resu
 
 fn check_backups(
     store: &Path,
+    opening: &Opening,
     done: Option<u64>,
     check: &mut impl FnMut(&Db, bool) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
@@ -298,7 +295,7 @@ fn check_backups(
     if let Some(newest) = list.last() {
         remove_dir(&into)?;
         backups.restore(Some(newest.number), &into)?;
-        check(&open_copy(&into)?, done.is_some())?;
+        check(&opening.open(&into, Create::Never)?, done.is_some())?;
         remove_dir(&into)?;
     }
     drop(backups);
@@ -327,13 +324,18 @@ impl FromStr for Operation {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Requested;
     use super::*;
+
+    fn opening() -> Opening {
+        Opening::draw(1, 0, &Requested::default())
+    }
 
     /// A store, and a directory next to it.
     fn with_store(check: impl FnOnce(&Db, &Path)) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let db = Db::open(&path, options()).unwrap();
+        let db = opening().open(&path, Create::IfMissing).unwrap();
         check(&db, &path);
         drop(db);
         remove_beside(&path).unwrap();
@@ -399,7 +401,7 @@ mod tests {
                 db.put(b"key", b"value").unwrap();
                 let mut copies = Vec::new();
                 let mut look = |begun, done| {
-                    operation.check_copies(path, begun, done, |copy, is_done| {
+                    operation.check_copies(path, &opening(), begun, done, |copy, is_done| {
                         copies.push((copy.iter().count(), is_done));
                         Ok(())
                     })
@@ -425,7 +427,8 @@ mod tests {
                         std::fs::write(file, b"").unwrap();
                     }
                 }
-                let found = operation.check_copies(path, Some(3), Some(2), |_, _| Ok(()));
+                let found =
+                    operation.check_copies(path, &opening(), Some(3), Some(2), |_, _| Ok(()));
                 found.unwrap_err();
                 // For the next operation.
                 remove_beside(path).unwrap();

@@ -1,5 +1,6 @@
 //! The child: it writes until it is killed, and acknowledges each finished write. An additional
-//! thread may repeat an operation concurrently.
+//! thread may repeat an operation concurrently. Now and then a thread looks up all of its keys as a
+//! batch: what it has just written must be there.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,22 +8,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, anyhow};
-use forerun::{Db, WriteBatch};
+use forerun::{Create, Db, WriteBatch};
 
-use super::super::script;
+use super::super::script::{self, Model};
+use super::check_store::check_lookups;
+use super::opening::Opening;
 use super::operation::Operation;
-use super::options;
 use forerun_cli::exit::Outcome;
+
+/// A thread looks up its keys after one write in so many.
+const CHECKED_WRITES: u64 = 8;
 
 /// Runs the child: writes from the given numbers on, and repeats an operation from its number on,
 /// until it is killed.
 pub fn write(
     dir: &Path,
+    opening: &Opening,
     seed: u64,
     from: &[u64],
     operation: Option<(Operation, u64)>,
 ) -> anyhow::Result<Outcome> {
-    let db = Db::open(dir, options()).context("cannot open the store")?;
+    let db = opening
+        .open(dir, Create::IfMissing)
+        .context("cannot open the store")?;
     acknowledge("open")?;
     let stopped = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -63,12 +71,21 @@ fn write_on(
     stopped: &AtomicBool,
 ) -> anyhow::Result<()> {
     let mut batch = WriteBatch::new();
+    let mut model = Model::new();
+    for n in 0..first {
+        script::write(seed, thread, n).apply(&mut model);
+    }
     for n in first.. {
         if stopped.load(Ordering::Relaxed) {
             break;
         }
-        script::write(seed, thread, n).perform(db, &mut batch)?;
+        let write = script::write(seed, thread, n);
+        write.perform(db, &mut batch)?;
         acknowledge(&format!("{thread} {n}"))?;
+        write.apply(&mut model);
+        if n % CHECKED_WRITES == 0 {
+            check_lookups(db, thread, &model)?;
+        }
     }
     Ok(())
 }

@@ -42,8 +42,8 @@ const LICENSE: &str = "forerun: Apache License 2.0, https://www.apache.org/licen
 /// is started under the name memcached, for example through a symbolic link.
 ///
 /// Options about memcached's internals (slabs, LRUs, the hash table, -k, -L, -C, -R and others)
-/// and UDP are ignored with a warning that names them. SASL, the binary protocol, external storage
-/// and the proxy do not exist; these options are errors.
+/// and UDP are ignored with a warning that names them. SASL's own users, external storage and the
+/// proxy do not exist; these options are errors.
 ///
 /// Defaults are memcached's: all interfaces, 4 threads.
 #[derive(Debug, clap::Args)]
@@ -187,11 +187,11 @@ const HELP: &str = "\
 -D <char>                 delimiter between key prefixes and IDs; turns stats detail on
 -t, --threads=<num>       number of threads to use (default: 4)
 -b, --listen-backlog=<num> set the backlog queue limit (default: 1024)
--B, --protocol=<name>     only ascii or auto
+-B, --protocol=<name>     auto (default) or ascii; binary is like auto
 -I, --max-item-size=<num> adjusts max item size (default: 1m, min: 1k, max: 1024m)
 -F, --disable-flush-all   disable flush_all command
 -X, --disable-dumping     disable stats cachedump and lru_crawler metadump
--Y, --auth-file=<file>    users and passwords, one user:pass a line
+-Y, --auth-file=<file>    users and passwords, one user:pass a line, also for SASL PLAIN
 -e, --memory-file=<file>  keep the cache in this file while the server is down
 -Z, --enable-ssl          enable TLS/SSL
 -o, --extended            comma separated list of extended options
@@ -204,7 +204,7 @@ const HELP: &str = "\
    - ssl_ca_cert:         PEM format file of acceptable client CA's
    - ssl_min_version:     2 (tlsv1.2) or 3 (tlsv1.3)
 Ignored: -U -k -f -n -L -R -C -N, and -o options about slabs, LRUs, the hash table and logs.
-Not supported: -S, -B binary, -o ext_*, -o proxy_*.
+Not supported: -S, -o ext_*, -o proxy_*.
 ";
 
 /// The address that stands for all interfaces: that of IPv6 if its sockets also accept IPv4.

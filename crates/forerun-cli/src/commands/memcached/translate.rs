@@ -1,8 +1,8 @@
 //! Memcached's options as options of `forerun serve`.
 //!
 //! An option is passed on, ignored with a warning, or refused. Refused are options without which
-//! clients would get another service than was asked for: SASL, the binary protocol, external
-//! storage, the proxy. UDP is only ignored: clients use it next to TCP, and old configurations
+//! clients would get another service than was asked for: SASL's own users, external storage, the
+//! proxy. UDP is only ignored: clients use it next to TCP, and old configurations
 //! enable it although nobody uses it.
 
 use crate::exit::UsageError;
@@ -120,9 +120,13 @@ pub(super) fn translate(given: &[Given], every_interface: &str) -> Result<Transl
                 Ok(port) => to.ignored.push(format!("-U {port} (there is no UDP)")),
                 Err(_) => return Err(UsageError(format!("-U {value}: not a port"))),
             },
-            'S' => return Err(refused("-S", "SASL; --auth-file has users and passwords")),
-            'B' if value == "ascii" || value == "auto" => {}
-            'B' => return Err(refused("-B", "only the ascii protocol is supported")),
+            'S' => return Err(refused("-S", "SASL's own users; -Y has users for SASL, too")),
+            'B' if value == "ascii" => to.serve.push("--no-binary".to_owned()),
+            'B' if value == "auto" => {}
+            'B' if value == "binary" => {
+                to.ignored.push("-B binary (text clients are served, too)".to_owned());
+            }
+            'B' => return Err(refused("-B", "protocols are ascii, binary and auto")),
             // Internals of memcached's memory, hash table, event loop and logs.
             _ if value.is_empty() => to.ignored.push(format!("-{letter}")),
             _ => to.ignored.push(format!("-{letter} {value}")),
@@ -318,7 +322,7 @@ mod tests {
         for (line, word) in [
             ("-U udp", "-U udp"),
             ("-S", "SASL"),
-            ("-B binary", "ascii"),
+            ("-B nothing", "ascii"),
             ("-o ext_path=/x:1G", "external storage"),
             ("-o proxy_config=/x", "proxy"),
             ("-o nothing", "nothing"),
@@ -330,7 +334,12 @@ mod tests {
         }
         let to = of("-D / -W").unwrap();
         assert_eq!(to.serve[..2], ["--prefix-delimiter=/", "--disable-watch"]);
-        assert!(of("-U 0 -B ascii").unwrap().ignored.is_empty());
+        let to = of("-U 0 -B ascii").unwrap();
+        assert!(to.ignored.is_empty() && to.serve.contains(&"--no-binary".to_owned()));
+        let to = of("-B auto").unwrap();
+        assert!(to.ignored.is_empty() && !to.serve.contains(&"--no-binary".to_owned()));
+        let to = of("-B binary").unwrap();
+        assert_eq!(to.ignored, ["-B binary (text clients are served, too)"]);
         assert_eq!(
             of("-U 11211").unwrap().ignored,
             ["-U 11211 (there is no UDP)"]

@@ -17,8 +17,8 @@ use crate::exit::UsageError;
 
 /// Serve a cache to memcached and Redis clients
 ///
-/// Speaks memcached's classic text commands and meta commands and, with --resp, RESP2 and RESP3,
-/// Redis' protocol, over the same cache. All lookups that have arrived on a
+/// Speaks memcached's classic text commands, meta commands and binary protocol and, with --resp,
+/// RESP2 and RESP3, Redis' protocol, over the same cache. All lookups that have arrived on a
 /// connection are executed as one batch, whether they came as one `get` with many keys or as many
 /// commands. By default the server listens on the loopback interface, prints its
 /// addresses on standard output, and logs to standard error.
@@ -129,6 +129,9 @@ pub struct Args {
     /// Disable the command `watch`
     #[arg(short = 'W', long)]
     disable_watch: bool,
+    /// Refuse clients of memcached's binary protocol
+    #[arg(long)]
+    no_binary: bool,
     /// Disable `lru_crawler crawl` and `metadump` until the command `lru_crawler enable`
     #[arg(long)]
     no_lru_crawler: bool,
@@ -379,6 +382,7 @@ impl Args {
                     .dump_enabled(!self.disable_dumping)
                     .watch_enabled(!self.disable_watch)
                     .prefix_delimiter(self.prefix_delimiter)
+                    .binary_protocol(!self.no_binary)
                     .crawler_enabled(!self.no_lru_crawler)
                     .debug_commands(self.debug_commands)
                     .verbosity(self.verbose.into()),

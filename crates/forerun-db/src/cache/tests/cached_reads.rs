@@ -222,29 +222,13 @@ struct Reopened {
 }
 
 impl IoFile for Reopened {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
-        self.file.read_at(buffer, offset)
-    }
-    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
-        self.file.read_cached_at(buffer, offset)
-    }
+    crate::forward_io!(
+        this => this.file;
+        read_at, read_cached_at, write_at, len, set_len, sync, try_lock
+    );
+
     fn openings(&self) -> u64 {
         self.openings.load(Ordering::Relaxed) as u64
-    }
-    fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<usize> {
-        self.file.write_at(bytes, offset)
-    }
-    fn len(&self) -> std::io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> std::io::Result<()> {
-        self.file.set_len(len)
-    }
-    fn sync(&self) -> std::io::Result<()> {
-        self.file.sync()
-    }
-    fn try_lock(&self) -> std::io::Result<bool> {
-        self.file.try_lock()
     }
     fn shared(&self) -> Option<Arc<File>> {
         None

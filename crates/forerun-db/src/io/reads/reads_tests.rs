@@ -225,6 +225,8 @@ fn files_of_the_system_and_of_a_model_are_read_in_one_batch_and_a_failure_is_one
 struct Trickle(Box<dyn IoFile>, AtomicU64);
 
 impl IoFile for Trickle {
+    crate::forward_io!(this => this.0; write_at, len, set_len, sync, try_lock);
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let call = self.1.fetch_add(1, Ordering::Relaxed);
         if call.is_multiple_of(3) {
@@ -232,21 +234,6 @@ impl IoFile for Trickle {
         }
         let some = buffer.len().min(1 + call as usize % 50);
         self.0.read_at(&mut buffer[..some], offset)
-    }
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        self.0.write_at(bytes, offset)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
-    fn try_lock(&self) -> io::Result<bool> {
-        self.0.try_lock()
     }
 }
 

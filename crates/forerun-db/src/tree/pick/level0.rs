@@ -92,6 +92,26 @@ pub(crate) fn level0_begins_without(
     Err(blocking.map(|run| run.number()))
 }
 
+/// The next compaction into `base` that takes a wanted run of level 0.
+pub(super) fn all_level0_into(
+    levels: &Levels,
+    options: &TreeOptions,
+    base: usize,
+    running: &Running<'_>,
+    is_wanted: impl Fn(&Run) -> bool,
+) -> Pick {
+    if !levels.level(0).runs().iter().any(|run| is_wanted(run)) {
+        return Pick::Nothing;
+    }
+    match level0_into(levels, options, base, running) {
+        Some(down) if running.takes_unreadable(&down) => {
+            let others = beside_unreadable(levels, options, base, running);
+            running.first_allowed(others.filter(|of| of.upper.iter().any(|run| is_wanted(run))))
+        }
+        down => running.first_allowed(down.into_iter()),
+    }
+}
+
 /// What can be merged into `base` although the oldest run of level 0 cannot, the oldest first: runs
 /// that overlap neither that one nor any other run that could not be read.
 fn beside_unreadable(

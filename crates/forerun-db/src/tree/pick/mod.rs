@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub(crate) use level0::level0_begins_without;
-use level0::{keep_for_level0, level0_into, pick_level0};
+use level0::{all_level0_into, keep_for_level0, pick_level0};
 pub(crate) use older_keys::OlderKeys;
 pub(crate) use range_compaction::pick_for_ranges;
 pub(crate) use running::{Pick, Running, RunningCompactions};
@@ -341,7 +341,8 @@ pub(crate) struct Obsolete<'a> {
 }
 
 /// The next step of moving everything that existed to the last level, without deletions,
-/// overwritten versions and what else is obsolete, except where a snapshot needs it.
+/// overwritten versions and what else is obsolete, except where a snapshot needs it. What needs a
+/// run that cannot be read stays.
 pub(crate) fn pick_full(
     levels: &Levels,
     options: &TreeOptions,
@@ -350,9 +351,10 @@ pub(crate) fn pick_full(
     running: &Running<'_>,
 ) -> Pick {
     let targets = Targets::new(levels, options);
-    if levels.level(0).runs().iter().any(|run| existing.is_in(run)) {
-        let down = level0_into(levels, options, targets.base, running);
-        return running.first_allowed(down.into_iter());
+    let is_in = |run: &Run| existing.is_in(run);
+    match all_level0_into(levels, options, targets.base, running, is_in) {
+        Pick::Nothing => {}
+        pick => return pick,
     }
     let is_level0_due = score(levels, options, &targets, 0, running) >= 1.0;
     if is_level0_due && let Pick::Waits = pick_level0(levels, options, targets.base, running) {
@@ -371,7 +373,7 @@ pub(crate) fn pick_full(
     let above_last = (1..LAST).fold(Pick::Nothing, |pick, level| pick.or(|| in_level(level)));
     above_last
         .or(|| in_last(&mut obsolete_in_last(levels, existing, obsolete)))
-        .or(|| in_last(&mut small_in_last(levels, options, existing).into_iter()))
+        .or(|| in_last(&mut small_in_last(levels, options, existing, running).into_iter()))
 }
 
 /// The runs of the last level with something obsolete.
@@ -396,9 +398,12 @@ fn small_in_last(
     levels: &Levels,
     options: &TreeOptions,
     existing: Existing,
+    running: &Running<'_>,
 ) -> Option<Vec<Arc<Run>>> {
     let runs = levels.level(LAST).runs();
-    let is_small = |run: &Arc<Run>| is_small(run, options) && run.number() < existing.next_run;
+    let is_small = |run: &Arc<Run>| {
+        is_small(run, options) && run.number() < existing.next_run && !running.is_unreadable(run)
+    };
     let is_first = |pair: &[Arc<Run>]| pair.iter().all(is_small);
     let first = runs.windows(2).position(is_first)?;
     let mut taken_bytes = 0;

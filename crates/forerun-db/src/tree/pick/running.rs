@@ -136,6 +136,12 @@ impl RunningCompactions {
         self.taken.iter().filter(is_one).count()
     }
 
+    /// How many compactions the background threads run.
+    pub(crate) fn in_background(&self) -> usize {
+        let in_background = |taken: &&Taken| taken.is_background;
+        self.taken.iter().filter(in_background).count()
+    }
+
     /// How many compactions of levels below level 0 the background threads run.
     pub(crate) fn deeper_in_background(&self) -> usize {
         let deeper = |taken: &&Taken| taken.is_background && taken.from > 0;
@@ -241,10 +247,11 @@ impl Running<'_> {
         of_level.map(|taken| taken.leaving_bytes).sum()
     }
 
-    /// The first of these compactions that may begin.
+    /// The first of these compactions that may begin. There is nothing to wait for if they need
+    /// runs that cannot be read.
     pub(super) fn first_allowed(&self, compactions: impl Iterator<Item = Compaction>) -> Pick {
         let mut waits = false;
-        for compaction in compactions {
+        for compaction in compactions.filter(|of| !self.takes_unreadable(of)) {
             if self.allows(&compaction) {
                 return Pick::Begins(compaction);
             }

@@ -14,8 +14,9 @@ use std::collections::HashMap;
 
 use super::counters::CounterCommands;
 use super::known_differences::{self, Version};
-use crate::differential::command::{CompareMode, shorten};
+use crate::differential::command::shorten;
 use crate::differential::protocol::Agreement;
+use crate::differential::step::CompareMode;
 
 /// The maximum difference of two clocks in whole seconds that are read in succession on a busy
 /// machine.
@@ -40,7 +41,7 @@ impl Versions {
     }
 
     /// Records that the two appear in the same place, and returns whether that is allowed.
-    fn agree(&mut self, ours: u64, theirs: u64) -> bool {
+    pub(super) fn agree(&mut self, ours: u64, theirs: u64) -> bool {
         // 0 is not a version.
         if ours == 0 || theirs == 0 {
             return ours == theirs;

@@ -16,7 +16,7 @@ pub(super) struct CounterCommands<'a> {
 
 /// A counting command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CounterChange {
+pub(super) enum CounterChange {
     Up(u64),
     Down(u64),
 }
@@ -76,7 +76,7 @@ impl CounterChange {
     }
 
     /// Whether the change may have started at 2^63 or more and ended at `number`.
-    fn may_start_high(self, number: u64) -> bool {
+    pub(super) fn may_start_high(self, number: u64) -> bool {
         match self {
             CounterChange::Up(delta) => number.wrapping_sub(delta) >= HIGH,
             // A decrement stops at 0.

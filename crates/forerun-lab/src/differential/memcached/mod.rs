@@ -3,12 +3,14 @@
 //! ```text
 //!   generate/              a seed's history
 //!   servers.rs             the two servers and their fences
-//!   compare_answers.rs     compares two answers
+//!   compare_answers.rs     compares two answers of the text protocol, and
+//!   compare_packets.rs     two of the binary protocol
 //!   known_differences.rs   the intended differences
 //!   counters.rs            the commands that change numbers
 //! ```
 
 mod compare_answers;
+mod compare_packets;
 mod counters;
 mod generate;
 mod known_differences;
@@ -19,9 +21,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::command::{Command, Step, Word};
+use super::command::{Command, Word};
 use super::program::output_of;
 use super::protocol::Protocol;
+use super::step::Step;
 pub(super) use known_differences::DIFFERENCES;
 use known_differences::{EARLIER, LATER, Version};
 use servers::MemcachedServers;

@@ -10,12 +10,13 @@ use forerun_cache::{Cache, CacheOptions, Clock};
 use forerun_server::{Listen, Server, ServerOptions};
 
 use super::compare_answers::{Versions, compare};
+use super::compare_packets;
 use super::counters::{CounterCommands, key_of_counter, number};
 use super::known_differences::Version;
-use crate::differential::command::{CompareMode, Step};
 use crate::differential::connection::{Connection, Reply, RunningServer};
 use crate::differential::history::now_ms;
 use crate::differential::protocol::{Agreement, Servers};
+use crate::differential::step::{CompareMode, Step};
 
 /// The memory of each server. It is large enough that neither evicts.
 const MEMORY_MIB: usize = 512;
@@ -23,20 +24,48 @@ const MEMORY_MIB: usize = 512;
 /// The bytes that end a request: two commands whose answers follow each other nowhere else.
 const FENCE: &[u8] = b"mn\r\nversion\r\n";
 
+/// The bytes that end requests of the binary protocol: a `noop` whose opaque no other request has.
+const BINARY_FENCE: &[u8; 24] = b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\xfe\xed\xfe\xed\0\0\0\0\0\0\0\0";
+
 /// The end of a list, which has no fence.
 const LIST_END: &[u8] = b"END\r\n";
 
-/// A server, and its answer to the fence.
+/// A server, and its answer to the fence of the text protocol.
 struct FencedServer {
     server: RunningServer,
-    fence: Vec<u8>,
+    text_answer: Vec<u8>,
 }
 
 impl FencedServer {
     fn new(server: RunningServer, version: &str) -> Self {
-        let fence = format!("MN\r\nVERSION {version}\r\n").into_bytes();
-        Self { server, fence }
+        Self {
+            server,
+            text_answer: format!("MN\r\nVERSION {version}\r\n").into_bytes(),
+        }
     }
+
+    /// A connection that will speak the binary or the text protocol.
+    fn connect(&self, is_binary: bool) -> Result<FencedConnection> {
+        let (fence, answer) = if is_binary {
+            let mut answer = BINARY_FENCE.to_vec();
+            answer[0] = 0x81;
+            (&BINARY_FENCE[..], answer)
+        } else {
+            (FENCE, self.text_answer.clone())
+        };
+        Ok(FencedConnection {
+            connection: self.server.connect()?,
+            fence,
+            answer,
+        })
+    }
+}
+
+/// A connection, its fence, and the answer to that.
+struct FencedConnection {
+    connection: Connection,
+    fence: &'static [u8],
+    answer: Vec<u8>,
 }
 
 /// The two servers of a history.
@@ -53,8 +82,8 @@ pub(in crate::differential) struct MemcachedServers {
 
 /// A connection to each server.
 pub(in crate::differential) struct ConnectionPair {
-    ours: Connection,
-    theirs: Connection,
+    ours: FencedConnection,
+    theirs: FencedConnection,
 }
 
 impl MemcachedServers {
@@ -112,10 +141,10 @@ fn start_memcached(program: &Path, socket: PathBuf) -> Result<RunningServer> {
 impl Servers for MemcachedServers {
     type Connections = ConnectionPair;
 
-    fn connect(&self) -> Result<ConnectionPair> {
+    fn connect(&self, step: &Step) -> Result<ConnectionPair> {
         Ok(ConnectionPair {
-            ours: self.ours.server.connect()?,
-            theirs: self.theirs.server.connect()?,
+            ours: self.ours.connect(step.is_binary())?,
+            theirs: self.theirs.connect(step.is_binary())?,
         })
     }
 
@@ -123,8 +152,12 @@ impl Servers for MemcachedServers {
         let now_ms = now_ms()?;
         let bytes_of = |mine: fn((u64, u64)) -> u64| {
             let mut bytes = Vec::new();
+            let version = |back| mine(self.versions.back(back));
             for command in &step.commands {
-                command.render_line(&mut bytes, now_ms, &|back| mine(self.versions.back(back)));
+                command.render_line(&mut bytes, now_ms, &version);
+            }
+            for (packet, opaque) in step.packets.iter().zip(0..) {
+                packet.render(&mut bytes, opaque, version);
             }
             bytes.extend(b"\r\n".repeat(step.padding));
             bytes
@@ -135,8 +168,8 @@ impl Servers for MemcachedServers {
             _ => None,
         };
         Ok([
-            ask(&mut to.ours, to_us, step, &self.ours.fence)?,
-            ask(&mut to.theirs, to_them, step, &self.theirs.fence)?,
+            ask(&mut to.ours, to_us, step)?,
+            ask(&mut to.theirs, to_them, step)?,
         ])
     }
 
@@ -147,6 +180,16 @@ impl Servers for MemcachedServers {
         ours: &Reply,
         theirs: &Reply,
     ) -> Result<Agreement, String> {
+        if step.is_binary() {
+            return compare_packets::compare(
+                &ours.bytes,
+                &theirs.bytes,
+                step.compare,
+                &step.packets,
+                self.memcached,
+                &mut self.versions,
+            );
+        }
         compare(
             &ours.bytes,
             &theirs.bytes,
@@ -160,18 +203,13 @@ impl Servers for MemcachedServers {
 
 /// Sends a step's bytes and returns the answer. A command whose answer ends with `END` is sent
 /// alone: while memcached lists its keys, it accepts no commands from the connection.
-fn ask(
-    connection: &mut Connection,
-    mut bytes: Vec<u8>,
-    step: &Step,
-    fence: &[u8],
-) -> Result<Reply> {
-    if step.compare == CompareMode::Unordered {
+fn ask(to: &mut FencedConnection, mut bytes: Vec<u8>, step: &Step) -> Result<Reply> {
+    if step.compare == CompareMode::Unordered && !step.is_binary() {
         let len = |received: &[u8]| received.ends_with(LIST_END).then_some(received.len());
-        return connection.ask(&bytes, &[], &mut { len });
+        return to.connection.ask(&bytes, &[], &mut { len });
     }
     let cuts = step.cuts_of(bytes.len());
-    bytes.extend_from_slice(FENCE);
-    let len = |received: &[u8]| Some(received.strip_suffix(fence)?.len());
-    connection.ask(&bytes, &cuts, &mut { len })
+    bytes.extend_from_slice(to.fence);
+    let len = |received: &[u8]| Some(received.strip_suffix(&to.answer[..])?.len());
+    to.connection.ask(&bytes, &cuts, &mut { len })
 }

@@ -22,8 +22,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::command::{Command, Step};
+use super::command::Command;
 use super::protocol::Protocol;
+use super::step::Step;
 pub(super) use known_differences::DIFFERENCES;
 use programs::{Kind, RedisProgram};
 use servers::RespServers;

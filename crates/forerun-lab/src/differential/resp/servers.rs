@@ -23,10 +23,11 @@ use super::compare_values::{Transaction, compare};
 use super::generate::CHURN;
 use super::programs::{Kind, MEMORY_MIB, RedisProgram};
 use super::reply_value::Value;
-use crate::differential::command::{Command, CompareMode, Step, Word};
+use crate::differential::command::{Command, Word};
 use crate::differential::connection::{Connection, End, Reply, RunningServer};
 use crate::differential::history::now_ms;
 use crate::differential::protocol::{Agreement, Servers};
+use crate::differential::step::{CompareMode, Step};
 
 /// The request that ends a step, and its answer outside of transactions.
 const FENCE: &[u8] = b"*2\r\n$4\r\nECHO\r\n$10\r\nfence-5d0f\r\n";
@@ -83,7 +84,7 @@ fn start_ours(socket: PathBuf) -> Result<RunningServer> {
 impl Servers for RespServers {
     type Connections = ConnectionPair;
 
-    fn connect(&self) -> Result<ConnectionPair> {
+    fn connect(&self, _: &Step) -> Result<ConnectionPair> {
         Ok(ConnectionPair {
             ours: self.ours.connect()?,
             theirs: self.theirs.connect()?,

@@ -131,7 +131,7 @@ impl<K: Carrier> Connection<K> {
     /// Whether the client has yet to complete the handshake of TLS or UCX, or to authenticate.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.authentication.is_some()
-            || self.session.must_log_in()
+            || self.session.must_authenticate()
             || self.transport.is_handshaking()
     }
 

@@ -6,7 +6,7 @@ use crate::log_limit::log_within;
 use crate::session::{SessionError, SessionState};
 use crate::system::Carrier;
 
-use super::super::authenticate::authenticate;
+use super::super::authenticate::{Login, authenticate};
 use super::super::linger::Linger;
 use super::super::turn::{Arrived, Phase, TurnContext, TurnResult};
 use super::Connection;
@@ -246,9 +246,13 @@ impl<K: Carrier> Connection<K> {
         if let (Some(authentication), Some(users)) = (&mut self.authentication, turn.users) {
             let (input, output) = (&mut self.input, &mut self.output);
             let counters = turn.context.counters();
-            if let Some(next) = authenticate(authentication, users, input, output, counters) {
-                self.has_failed |= next == SessionState::Closed;
-                return next;
+            match authenticate(authentication, users, input, output, counters) {
+                Login::Waits(next) => {
+                    self.has_failed |= next == SessionState::Closed;
+                    return next;
+                }
+                Login::Done => self.session.begin_text(),
+                Login::Binary => {}
             }
             self.authentication = None;
         }
@@ -262,7 +266,7 @@ impl<K: Carrier> Connection<K> {
         next
     }
 
-    /// Logs that the client was refused, if it speaks the binary protocol.
+    /// Logs that the client was refused, if it speaks the binary protocol and that is off.
     fn log_binary(&self, now_s: u64) {
         if self.session.error() == Some(SessionError::Binary) {
             log_within!(
@@ -270,7 +274,7 @@ impl<K: Carrier> Connection<K> {
                 self.ticket.connections().log_limits.binary,
                 now_s,
                 peer = %self.ticket.peer(),
-                "closed a connection that speaks the binary protocol, which is not supported"
+                "closed a connection that speaks the binary protocol, which is off"
             );
         }
     }

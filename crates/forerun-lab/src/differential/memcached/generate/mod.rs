@@ -2,8 +2,10 @@
 //!
 //! A history uses few keys, so that commands often touch the same items, and a few connections,
 //! which take turns. Its numbers come from pools of numbers that parsers often get wrong. Commands
-//! whose difference [`known_differences`](super::known_differences) lists as not generated are left out.
+//! whose difference [`known_differences`](super::known_differences) lists as not generated are left
+//! out.
 
+mod binary;
 mod classic;
 mod expiry;
 mod garbage;
@@ -15,7 +17,8 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::known_differences::{LATER, Version};
-use crate::differential::command::{Command, CompareMode, Step, Word};
+use crate::differential::command::{Command, Word};
+use crate::differential::step::{CompareMode, Step};
 
 /// Steps of a history.
 const STEPS: std::ops::RangeInclusive<usize> = 60..=200;
@@ -26,6 +29,9 @@ const PIPELINE_MAX: usize = 25;
 /// The share of histories in which time passes. Each takes seconds.
 const EXPIRY_SHARE: f64 = 0.03;
 
+/// The share of steps in the binary protocol, in half of the histories.
+const BINARY_SHARE: f64 = 0.4;
+
 /// Generates a history.
 pub(super) struct Generator {
     random: SmallRng,
@@ -35,6 +41,8 @@ pub(super) struct Generator {
     base64_keys: Vec<Vec<u8>>,
     /// Keys of numbers that may grow.
     counter_keys: Vec<Vec<u8>>,
+    /// The share of steps in the binary protocol.
+    binary_share: f64,
     /// Whether everything was flushed before.
     was_flushed: bool,
     /// Numbers the values, so that each one is unique.
@@ -70,11 +78,15 @@ pub(super) fn history(seed: u64, memcached: Version) -> Vec<Step> {
         keys,
         base64_keys,
         counter_keys: vec![b"n".to_vec(), b"n:2".to_vec()],
+        binary_share: 0.0,
         was_flushed: false,
         values: 0,
     };
     if generator.chance(EXPIRY_SHARE) {
         return generator.expiry_history();
+    }
+    if generator.chance(0.5) {
+        generator.binary_share = BINARY_SHARE;
     }
     let connections = generator.random.random_range(1..=4);
     let steps = generator.random.random_range(STEPS);
@@ -102,6 +114,9 @@ impl Generator {
     }
 
     fn step(&mut self, connections: usize) -> Step {
+        if self.binary_share > 0.0 && self.chance(self.binary_share) {
+            return self.binary_step();
+        }
         let connection = self.below(connections);
         if self.chance(0.04) {
             return self.solo(connection);
@@ -140,15 +155,23 @@ impl Generator {
         if !self.is_later() && commands.len() > 1 {
             commands.iter_mut().for_each(answer_the_number);
         }
-        let mut step = Step::new(connection, commands);
-        if self.chance(0.3) {
-            let cuts = 1 + self.below(5);
-            step.cuts = (0..cuts)
-                .map(|_| self.random.random_range(0..1000))
-                .collect();
-            step.cuts.sort_unstable();
+        Step {
+            cuts: self.cuts(),
+            ..Step::new(connection, commands)
         }
-        step
+    }
+
+    /// Where a pipeline is split into packets of the network, if it is.
+    fn cuts(&mut self) -> Vec<u16> {
+        if !self.chance(0.3) {
+            return Vec::new();
+        }
+        let count = 1 + self.below(5);
+        let mut cuts: Vec<u16> = (0..count)
+            .map(|_| self.random.random_range(0..1000))
+            .collect();
+        cuts.sort_unstable();
+        cuts
     }
 
     /// A step of one command that is compared in its own way.

@@ -9,7 +9,8 @@
 //! written at the end of a step, and the next one waits long enough.
 
 use super::{EXPIRY_CONNECTION, Generator, Words};
-use crate::differential::command::{Command, Step};
+use crate::differential::command::Command;
+use crate::differential::step::Step;
 
 /// The longest time to live of a key that expires, in milliseconds.
 const SHORT_MS: usize = 20;

@@ -1,7 +1,8 @@
 //! Generates commands on keys of any type, and scans.
 
 use super::{CHURN, Generator, Words};
-use crate::differential::command::{Command, CompareMode, Step};
+use crate::differential::command::Command;
+use crate::differential::step::{CompareMode, Step};
 
 /// Patterns, some of them malformed.
 const PATTERNS: [&str; 32] = [

@@ -31,7 +31,8 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::programs::Kind;
-use crate::differential::command::{Command, Step, Word};
+use crate::differential::command::{Command, Word};
+use crate::differential::step::Step;
 
 /// What the keys begin with that change during a scan.
 pub(super) const CHURN: &[u8] = b"churn:";

@@ -1,17 +1,27 @@
 //! Work is shared by threads, and comes out in order.
 
+use std::path::Path;
+
 use forerun_core::sync::Mutex;
 
 use super::*;
 
+fn threads(count: usize) -> Threads {
+    Threads {
+        count,
+        name: "test",
+        doing: "testing",
+    }
+}
+
 /// The results for all numbers below `count`.
 fn all_of<T: Send>(
     count: usize,
-    threads: usize,
+    of_threads: usize,
     make: impl Fn(usize) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let mut made = Vec::new();
-    in_order(0..count, threads, make, &mut made).map(|()| made)
+    in_order(0..count, threads(of_threads), make, &mut made).map(|()| made)
 }
 
 fn failure(at: usize) -> Error {
@@ -85,26 +95,9 @@ fn what_came_before_a_failure_is_kept_and_the_rest_can_follow() {
             Ok(at)
         }
     };
-    assert!(in_order(3..200, 5, make, &mut made).is_err());
+    assert!(in_order(3..200, threads(5), make, &mut made).is_err());
     assert!(made.iter().copied().eq(0..50));
     fails.store(usize::MAX, Ordering::Relaxed);
-    in_order(50..200, 1, make, &mut made).unwrap();
+    in_order(50..200, threads(1), make, &mut made).unwrap();
     assert!(made.into_iter().eq(0..200));
-}
-
-#[test]
-fn few_runs_and_few_descriptors_mean_few_threads() {
-    let threads_of = |max_open_files, runs| {
-        let options = Options::default().max_open_files(max_open_files);
-        threads(&options, runs)
-    };
-    if SIMULATED {
-        return;
-    }
-    assert_eq!(threads_of(256, 3), 1);
-    assert_eq!(threads_of(256, 10_000), THREADS_MAX);
-    assert_eq!(threads_of(6, 10_000), 3);
-    assert_eq!(threads_of(1, 10_000), 1);
-    let caller = Options::default().background(Background::Caller);
-    assert_eq!(threads(&caller, 10_000), 1);
 }
