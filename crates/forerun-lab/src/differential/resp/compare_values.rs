@@ -198,7 +198,7 @@ fn values_agree(rule: Rule, ours: &Value<'_>, theirs: &Value<'_>, kinds: [Kind; 
     let items = || Some((ours.items()?, theirs.items()?));
     match rule {
         Rule::Equal => false,
-        Rule::SameType => true,
+        Rule::SameType | Rule::Nothing => true,
         Rule::Unordered => items().is_some_and(|(a, b)| sorted(a, 1) == sorted(b, 1)),
         Rule::UnorderedPairs => items().is_some_and(|(a, b)| sorted(a, 2) == sorted(b, 2)),
         Rule::Page { words } => {
