@@ -1,4 +1,4 @@
-"""What the runners of test suites share: downloads, reports of pytest, lists of expected outcomes."""
+"""What the runners of test suites share: downloads, pytest's reports, lists of outcomes."""
 
 import os
 import subprocess
@@ -133,8 +133,8 @@ def compare(suite, outcomes, known):
 
 
 def report(suite, list_name, outcomes, record, is_listed):
-    """Prints the outcomes of a suite. If they are listed, compares them with the list, or writes it;
-    returns the number of differences."""
+    """Prints the outcomes of a suite. If they are listed, compares them with the list, or writes
+    it; returns the number of differences."""
     counts = {}
     for outcome, _ in outcomes.values():
         word = outcome.split()[0]

@@ -38,9 +38,10 @@ alternately; while one is measured, the other is idle. The forms of reading alte
 
 Forms: get is one classic get of all keys; mg is a quiet meta get per key, sent together and \
 followed by mn; multi_get is one binary multi-get frame of all keys, which memcached does not \
-have; set is a classic set per key, sent together. In RESP, resp_get is a GET per key, sent together \
-(a pipeline of so many), resp_mget one MGET of all keys, and resp_set a SET per key; the programs of \
---peer are measured beside this server, and ratios are to the first of them. Each connection has --depth requests in \
+have; set is a classic set per key, sent together. In RESP, resp_get is a GET per key, sent \
+together (a pipeline of so many), resp_mget one MGET of all keys, and resp_set a SET per key; the \
+programs of --peer are measured beside this server, and ratios are to the first of them. Each \
+connection has --depth requests in \
 flight. Requests are composed before timing starts. Replies are recognised by their lengths and \
 last bytes, and one in 32 is compared byte by byte. The column `client` shows what share of its \
 core the load generator used: near 100%, it is the bottleneck, not the server.

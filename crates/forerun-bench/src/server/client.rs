@@ -7,8 +7,8 @@
 //!                └─ connection 0: answered; the clock stopped when its last byte was read
 //! ```
 //!
-//! A full reply is recognised by its length and its last bytes, or in RESP the lengths in it; one in
-//! `SAMPLE` is compared byte by byte with the expected one. A shorter reply is read line by line
+//! A full reply is recognised by its length and its last bytes, or in RESP the lengths in it; one
+//! in `SAMPLE` is compared byte by byte with the expected one. A shorter reply is read line by line
 //! ([`super::reply`]). So the client costs little besides the system's calls, and it reports how
 //! much of its core it used.
 

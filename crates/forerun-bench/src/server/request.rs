@@ -7,8 +7,8 @@
 //!  set    set key:…1 0 0 64\r\n<value>\r\n set …       STORED\r\n STORED\r\n
 //! ```
 //!
-//! `multi_get_form.rs` has the requests and replies of the form `multi_get`, and `resp_form.rs` those
-//! in RESP.
+//! `multi_get_form.rs` has the requests and replies of the form `multi_get`, and `resp_form.rs`
+//! those in RESP.
 //!
 //! A miss leaves out its line and value, in both `get` and `mg`. Keys and values have fixed
 //! lengths, so the length of the reply to a request whose keys are all found is known in advance.

@@ -7,8 +7,8 @@
 //!  resp_set    *3\r\n$3\r\nSET\r\n$16\r\nkey:…1\r\n$64\r\n<value>\r\n *3\r\n…   +OK\r\n +OK\r\n
 //! ```
 //!
-//! The reply has no end of its own, and a missing key is answered with `$-1\r\n`. So a full reply is
-//! recognised by the length at the place of each value.
+//! The reply has no end of its own, and a missing key is answered with `$-1\r\n`. So a full reply
+//! is recognised by the length at the place of each value.
 
 use super::data::{Items, KEY_BYTES};
 use super::form::Form;

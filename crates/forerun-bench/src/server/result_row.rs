@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 /// One cell of the table.
 ///
 /// In the common fields, `case` is the form of a request (`get`, `mg`, `multi_get`, `set`,
-/// `resp_get`, `resp_mget`, `resp_set`);
-/// `engine` the server; `keys` the items it holds; `batch` the keys per request; `threads` the
-/// server's; `hit_rate` the share of the requested keys that were found; `speedup_vs_single`
-/// compares with the same server and form at the fewest keys per request; `speedup_vs_peer`
-/// compares with the peer: memcached, whose `get` stands for `multi_get`, or in RESP the first peer.
+/// `resp_get`, `resp_mget`, `resp_set`); `engine` the server; `keys` the items it holds; `batch` the
+/// keys per request; `threads` the server's; `hit_rate` the share of the requested keys that were
+/// found; `speedup_vs_single` compares with the same server and form at the fewest keys per
+/// request; `speedup_vs_peer` compares with the peer: memcached, whose `get` stands for
+/// `multi_get`, or in RESP the first peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerRow {
     /// The fields that every bench's rows have.
@@ -42,7 +42,7 @@ pub struct ServerRow {
     /// `p99_us` over the peer's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_vs_peer: Option<f64>,
-    /// The speed over that of the same server's `get` or `resp_get`, for the other forms of reading.
+    /// The speed over that of the same server's `get` or `resp_get`, for other forms of reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vs_get: Option<f64>,
     /// The speed over that of the same server, form and wait over TCP, for other transports.

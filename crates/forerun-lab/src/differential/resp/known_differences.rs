@@ -29,8 +29,8 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
     not_generated(
         VALKEY,
-        "`MULTI` and `WATCH` within a transaction abort it, and `CLIENT REPLY` is refused. In Redis \
-         7.0 the first two are errors that leave it as it is, and the third is queued.",
+        "`MULTI` and `WATCH` within a transaction abort it, and `CLIENT REPLY` is refused there. \
+         In Redis 7.0 the first two are errors that leave it as it is, and the third is queued.",
     ),
     not_generated(
         VALKEY,

@@ -93,7 +93,7 @@ impl Request {
         Ok(Parsed::Whole(rest))
     }
 
-    /// Reads a value, whose line ends at `rest`, and returns its bytes; `None` if a part is missing.
+    /// Reads a value, whose line ends at `rest`. Returns its bytes, or `None` if a part is missing.
     fn parse_value(
         &mut self,
         client: usize,

@@ -228,8 +228,8 @@ impl Net {
         poll.woken || !poll.queue.is_empty()
     }
 
-    /// Connects a client to the listener with or without TLS, or to that for RESP. Returns `None` if
-    /// no server listens.
+    /// Connects a client to the listener with or without TLS, or to that for RESP. Returns `None`
+    /// if no server listens.
     pub fn connect(
         &self,
         tls: bool,

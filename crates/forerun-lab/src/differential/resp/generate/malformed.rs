@@ -88,8 +88,8 @@ impl Generator {
             0 => {
                 let len = 1 + self.below(60);
                 let mut bytes: Vec<u8> = (0..len).map(|_| self.below(256) as u8).collect();
-                // It is one line, and no array, whose rest the server would wait for. Redis does not
-                // see the end of a line after a NUL.
+                // It is one line, and no array, whose rest the server would wait for. Redis does
+                // not see the end of a line after a NUL.
                 for byte in &mut bytes {
                     if matches!(byte, b'\n' | b'\0') {
                         *byte = b' ';

@@ -11,15 +11,18 @@ const NUMBER: &str = "lock:n";
 /// Scripts in one spelling, and their SHA-1.
 const LOADED: [(&str, &str); 3] = [
     (
-        r#"if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end"#,
+        "if redis.call(\"get\", KEYS[1]) == ARGV[1] then return redis.call(\"del\", KEYS[1]) \
+         else return 0 end",
         "cf0e94b2e9ffc7e04395cf88f7583fc309985910",
     ),
     (
-        r#"if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("pexpire", KEYS[1], ARGV[2]) else return 0 end"#,
+        "if redis.call(\"get\", KEYS[1]) == ARGV[1] then \
+         return redis.call(\"pexpire\", KEYS[1], ARGV[2]) else return 0 end",
         "a7aba3bc5d6e99b3003da8b9d80a63b9f4092ecf",
     ),
     (
-        r#"if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("expire", KEYS[1], ARGV[2]) else return 0 end"#,
+        "if redis.call(\"get\", KEYS[1]) == ARGV[1] then \
+         return redis.call(\"expire\", KEYS[1], ARGV[2]) else return 0 end",
         "a2c2e4c111924caec00216d4881ed37a644435ce",
     ),
 ];
