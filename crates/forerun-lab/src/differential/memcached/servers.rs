@@ -1,7 +1,7 @@
 //! memcached and this workspace's server.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,7 +134,9 @@ fn start_memcached(program: &Path, socket: PathBuf) -> Result<RunningServer> {
         .args(["-u", "root", "-t", "1", "-I", "4m", "-m"])
         .arg(MEMORY_MIB.to_string())
         .arg("-s")
-        .arg(&socket);
+        .arg(&socket)
+        // It reports each malformed binary request there.
+        .stderr(Stdio::null());
     RunningServer::process(command, socket)
 }
 
