@@ -10,6 +10,8 @@ pub(crate) const DB_INDEX: &str = "ERR DB index is out of range";
 pub(crate) const DECR_OVERFLOW: &str = "ERR decrement would overflow";
 pub(crate) const DISCARD_WITHOUT_MULTI: &str = "ERR DISCARD without MULTI";
 pub(crate) const EXEC_ABORT: &str = "EXECABORT Transaction discarded because of previous errors.";
+pub(crate) const EXEC_COUNT: &str =
+    "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
 pub(crate) const EXEC_WITHOUT_MULTI: &str = "ERR EXEC without MULTI";
 pub(crate) const EXPIRE_GT_LT: &str = "ERR GT and LT options at the same time are not compatible";
 pub(crate) const EXPIRE_NX: &str =
@@ -45,6 +47,7 @@ pub(crate) const SAME_KEY: &str = "ERR source and destination objects are the sa
 pub(crate) const SCRIPT_ARGUMENTS: &str = "ERR the script needs more keys or arguments";
 pub(crate) const SCRIPT_UNKNOWN: &str =
     "ERR this server runs only the scripts of lock libraries that it knows, and not this one";
+pub(crate) const SLOWLOG_COUNT: &str = "ERR count should be greater than or equal to -1";
 pub(crate) const STRING_TOO_LARGE: &str =
     "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 pub(crate) const SYNTAX: &str = "ERR syntax error";
@@ -56,11 +59,17 @@ pub(crate) const WRONG_TYPE: &str =
 /// The most bytes of a name that an error repeats, and the most of the list of arguments.
 const SHOWN_BYTES_MAX: usize = 128;
 
+/// The part of a text that an error repeats: at most so many bytes, and nothing from a zero on.
+fn shown_part(text: &[u8], bytes_max: usize) -> &[u8] {
+    let end = memchr::memchr(0, text).unwrap_or(text.len());
+    &text[..end.min(bytes_max)]
+}
+
 /// Refuses a command that does not exist. Clients read this text.
 pub(crate) fn unknown_command(arguments: &[&[u8]]) -> Vec<u8> {
     let mut text = b"ERR unknown command '".to_vec();
     let name = arguments.first().copied().unwrap_or_default();
-    text.extend_from_slice(&name[..name.len().min(SHOWN_BYTES_MAX)]);
+    text.extend_from_slice(shown_part(name, SHOWN_BYTES_MAX));
     text.extend_from_slice(b"', with args beginning with: ");
     let mut shown = Vec::new();
     for argument in arguments.iter().skip(1) {
@@ -69,7 +78,7 @@ pub(crate) fn unknown_command(arguments: &[&[u8]]) -> Vec<u8> {
         }
         let room = SHOWN_BYTES_MAX - shown.len();
         shown.push(b'\'');
-        shown.extend_from_slice(&argument[..argument.len().min(room)]);
+        shown.extend_from_slice(shown_part(argument, room));
         shown.extend_from_slice(b"' ");
     }
     text.extend_from_slice(&shown);
@@ -78,7 +87,7 @@ pub(crate) fn unknown_command(arguments: &[&[u8]]) -> Vec<u8> {
 
 /// Refuses a subcommand that does not exist.
 pub(crate) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Vec<u8> {
-    let shown = &subcommand[..subcommand.len().min(SHOWN_BYTES_MAX)];
+    let shown = shown_part(subcommand, SHOWN_BYTES_MAX);
     let mut text = b"ERR unknown subcommand '".to_vec();
     text.extend_from_slice(shown);
     text.extend_from_slice(format!("'. Try {} HELP.", command.to_ascii_uppercase()).as_bytes());
@@ -114,6 +123,10 @@ mod tests {
         assert_eq!(
             shown(&[b"FOO", b"a", b"b\r\nc"]),
             "-ERR unknown command 'FOO', with args beginning with: 'a' 'b  c' \r\n"
+        );
+        assert_eq!(
+            shown(&[b"FO\0O", b"a\0b", b"c"]),
+            "-ERR unknown command 'FO', with args beginning with: 'a' 'c' \r\n"
         );
         assert_eq!(
             shown(&[b"FOO"]),

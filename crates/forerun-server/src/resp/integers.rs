@@ -25,8 +25,9 @@ pub(crate) fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Parses a cursor as C's `strtoull` does, which also accepts leading zeros.
+/// Parses a cursor as C's `strtoull` does, which also accepts leading zeros and a plus sign.
 pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let text = text.strip_prefix(b"+").unwrap_or(text);
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -85,7 +86,7 @@ mod tests {
         }
         assert_eq!(parse_cursor(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_cursor(b"007"), Some(7));
-        for text in ["", "-1", "a", "1 ", "18446744073709551616"] {
+        for text in ["", "+", "-1", "a", "1 ", "18446744073709551616"] {
             assert_eq!(parse_cursor(text.as_bytes()), None, "{text:?}");
         }
     }

@@ -216,7 +216,9 @@ fn without_return(line: &[u8]) -> &[u8] {
 /// follows one that is.
 pub(crate) fn inline_words(line: &[u8]) -> Result<Arguments, ProtocolError> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
-    let mut rest = without_return(line);
+    // A zero ends the line, as in Redis.
+    let end = memchr(0, line).unwrap_or(line.len());
+    let mut rest = without_return(&line[..end]);
     let mut words = Arguments::default();
     let mut word = Vec::new();
     loop {
@@ -226,7 +228,7 @@ pub(crate) fn inline_words(line: &[u8]) -> Result<Arguments, ProtocolError> {
         word.clear();
         while let Some((&byte, behind)) = rest.split_first() {
             rest = match byte {
-                byte if is_space(byte) => break,
+                b' ' | b'\t' | b'\n' | b'\r' => break,
                 b'"' => closed(double_quoted(behind, &mut word))?,
                 b'\'' => closed(single_quoted(behind, &mut word))?,
                 _ => {
@@ -246,7 +248,7 @@ pub(crate) fn inline_words(line: &[u8]) -> Result<Arguments, ProtocolError> {
 }
 
 fn is_space(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | 0)
+    matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
 
 /// What follows a quote must be a space or the end.
@@ -395,6 +397,7 @@ mod tests {
             ])
         );
         assert_eq!(words(b"\"\"\n"), Ok(vec![Vec::new()]));
+        assert_eq!(words(b"\x0ba\x0bb\0c\n"), Ok(vec![b"a\x0bb".to_vec()]));
         for unbalanced in [&b"\"a"[..], b"'a", b"\"a\"b", b"'a'b", b"\"a\\"] {
             assert_eq!(words(unbalanced), Err(ProtocolError::UnbalancedQuotes));
         }

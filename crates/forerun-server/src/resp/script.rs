@@ -35,6 +35,8 @@ pub(crate) enum Script {
     Add,
     /// django-redis' `incr`: adds `ARGV[1]` to `KEYS[1]` if it exists.
     IncrementExisting,
+    /// The same, without the condition.
+    Increment,
     /// .NET's distributed cache: sets the fields `absexp`, `sldexp` and `data` to `ARGV[1]`,
     /// `ARGV[2]` and `ARGV[4]`, and a time to live of `ARGV[3]` seconds unless that is -1.
     SetExpiringHash,
@@ -44,7 +46,7 @@ impl Script {
     /// The numbers of keys and of other arguments that it needs at least.
     pub(crate) fn needs(self) -> (usize, usize) {
         match self {
-            Script::CompareDelete { .. } | Script::IncrementExisting => (1, 1),
+            Script::CompareDelete { .. } | Script::IncrementExisting | Script::Increment => (1, 1),
             Script::CompareExpire { .. } | Script::Add => (1, 2),
             Script::LockExtend => (1, 3),
             Script::SetExpiringHash => (1, 4),
@@ -115,6 +117,10 @@ fn templates() -> Vec<(String, Script)> {
              return redis.call('incrby', KEYS[1], ARGV[1]) else return false end"
                 .to_owned(),
             Script::IncrementExisting,
+        ),
+        (
+            "return redis.call('incrby', KEYS[1], ARGV[1])".to_owned(),
+            Script::Increment,
         ),
     ];
     for set in ["hset", "hmset"] {

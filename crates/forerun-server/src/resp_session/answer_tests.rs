@@ -23,6 +23,12 @@ fn strings() {
             ("SET a 1 EX 5 PX 5", "-ERR syntax error"),
             ("SET a 1 EX 5 KEEPTTL", "-ERR syntax error"),
             ("SET a 1 FOO", "-ERR syntax error"),
+            ("SET x 1 EX 100 NX NX EX 200", "+OK"),
+            ("TTL x", ":200"),
+            ("GETEX x PERSIST PERSIST", "$1|1"),
+            ("GETEX x EX 100 EX 300", "$1|1"),
+            ("GETEX x EX 100 PERSIST", "-ERR syntax error"),
+            ("TTL x", ":300"),
             ("SET a 1 EX 0", "-ERR invalid expire time in 'set' command"),
             (
                 "SET a 1 EX 9223372036854775807",

@@ -55,7 +55,7 @@ impl Call<'_, '_> {
         for spec in specs {
             match spec {
                 Some(spec) => push_entry(spec, protocol, out),
-                None => protocol.push_nil_array(out),
+                None => protocol.push_nil(out),
             }
         }
     }

@@ -202,14 +202,29 @@ impl Call<'_, '_> {
 
     /// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`.
     pub(super) fn getex(&mut self) -> Result<(), Refusal> {
-        let expiry = match self.arguments.get(2..).unwrap_or_default() {
-            [] => Ok(None),
-            [word] if word.eq_ignore_ascii_case(b"persist") => Ok(Some(Expiry::Never)),
-            [word, number] => {
-                let unit = TimeUnit::of_option(word).ok_or(texts::SYNTAX)?;
-                positive_time(self, unit, number).map(Some)
-            }
-            _ => return Err(texts::SYNTAX),
+        let (mut time, mut persists): (Option<(TimeUnit, &[u8])>, _) = (None, false);
+        let mut rest = self.arguments.get(2..).unwrap_or_default();
+        while let [word, behind @ ..] = rest {
+            rest = match behind {
+                behind if word.eq_ignore_ascii_case(b"persist") && time.is_none() => {
+                    persists = true;
+                    behind
+                }
+                [number, behind @ ..] if !persists => {
+                    let unit = TimeUnit::of_option(word).ok_or(texts::SYNTAX)?;
+                    // The same option may be repeated. The last number counts.
+                    if time.is_some_and(|(earlier, _)| earlier != unit) {
+                        return Err(texts::SYNTAX);
+                    }
+                    time = Some((unit, *number));
+                    behind
+                }
+                _ => return Err(texts::SYNTAX),
+            };
+        }
+        let expiry = match time {
+            Some((unit, number)) => positive_time(self, unit, number).map(Some),
+            None => Ok(persists.then_some(Expiry::Never)),
         };
         let key = self.argument(1);
         let now_ms = self.context.cache.now_ms();

@@ -32,8 +32,10 @@ impl Lines {
             self.0 += "\r\n";
         }
         let (first, rest) = name.split_at(1);
+        let first = first.to_ascii_uppercase();
+        let rest = if name == "cpu" { "PU" } else { rest };
         // Writing to a string cannot fail.
-        let _ = write!(self.0, "# {}{rest}\r\n", first.to_ascii_uppercase());
+        let _ = write!(self.0, "# {first}{rest}\r\n");
     }
 
     fn put(&mut self, name: &str, value: impl Display) {

@@ -10,7 +10,7 @@
 //!               └─► Keys       KEYS, one part of the index after another
 //! ```
 //!
-//! - `read_batch.rs`, `read_answers.rs` lookups; `request.rs` one request, from login to reply
+//! - `read_batch.rs`, `read_answers.rs` lookups; `lone_request.rs` any other request
 //! - `call.rs` a command that is being executed, `dispatch.rs` finds its function in
 //!   `set_command.rs`, `string_commands.rs`, `number_commands.rs`, `expiry_commands.rs`,
 //!   `key_commands.rs`, `key_listing.rs`, `hash_commands.rs`, `server_commands.rs`,
@@ -34,12 +34,12 @@ mod info;
 mod key_commands;
 mod key_listing;
 mod login;
+mod lone_request;
 #[cfg(test)]
 mod model_tests;
 mod number_commands;
 mod read_answers;
 mod read_batch;
-mod request;
 mod script_commands;
 mod server_commands;
 #[cfg(test)]

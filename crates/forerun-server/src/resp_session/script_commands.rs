@@ -104,9 +104,10 @@ impl<'a> Call<'a, '_> {
                     false => self.nil(),
                 }
             }
-            Script::IncrementExisting => {
+            Script::IncrementExisting | Script::Increment => {
+                let only_existing = script == Script::IncrementExisting;
                 let delta = parse_i64(arguments[0]).ok_or(texts::NOT_INTEGER)?;
-                match self.add_to(keys[0], delta, true)? {
+                match self.add_to(keys[0], delta, only_existing)? {
                     Some(number) => self.number(number),
                     None => self.nil(),
                 }

@@ -27,10 +27,11 @@ impl Call<'_, '_> {
     pub(super) fn slowlog(&mut self) {
         match self.subcommand() {
             None => {}
-            Some("get") => match self.arguments.get(2).map(|count| parse_i64(count)) {
-                _ if self.arguments.len() > 3 => self.error(texts::SYNTAX),
-                Some(None) => self.error(texts::NOT_INTEGER),
-                _ => self.array(0),
+            Some("get") => match self.arguments {
+                [_, _] => self.array(0),
+                [_, _, count] if parse_i64(count).is_some_and(|count| count >= -1) => self.array(0),
+                [_, _, _] => self.error(texts::SLOWLOG_COUNT),
+                _ => self.error(texts::wrong_count("slowlog|get")),
             },
             Some("len") => self.number(0),
             Some("reset") => self.ok(),

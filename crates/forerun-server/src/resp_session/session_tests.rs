@@ -90,6 +90,10 @@ fn the_handshakes_of_clients() {
             ("CONFIG RESETSTAT", "+OK"),
             ("COMMAND GETKEYS MSET a 1 b 2", "*2|$1|a|$1|b"),
             ("COMMAND INFO foo", "*1|_"),
+            (
+                "SLOWLOG GET -5",
+                "-ERR count should be greater than or equal to -1",
+            ),
             ("RESET", "+RESET"),
             ("CLIENT GETNAME", "$-1"),
             ("GET missing", "$-1"),
@@ -160,6 +164,22 @@ fn transactions() {
             ),
             ("MULTI", "+OK"),
             ("EXEC", "*0"),
+            ("MULTI", "+OK"),
+            (
+                "EXEC x",
+                "-EXECABORT Transaction discarded because of: \
+                 wrong number of arguments for 'exec' command",
+            ),
+            ("EXEC", "-ERR EXEC without MULTI"),
+            ("MULTI", "+OK"),
+            (
+                "CONFIG FOO",
+                "-ERR unknown subcommand 'FOO'. Try CONFIG HELP.",
+            ),
+            (
+                "EXEC",
+                "-EXECABORT Transaction discarded because of previous errors.",
+            ),
             ("MULTI", "+OK"),
             ("SET a 9", "+QUEUED"),
             (

@@ -102,37 +102,42 @@ fn options<'a>(call: &Call<'a, '_>) -> Result<SetOptions<'a>, Refusal> {
         expiry: NewExpiry::At(Expiry::Never),
         returns_old: false,
     };
-    let (mut has_condition, mut time) = (false, None);
+    let mut time: Option<(TimeUnit, &[u8])> = None;
     let mut rest = call.arguments.get(3..).unwrap_or_default();
     while let [word, behind @ ..] = rest {
         rest = behind;
-        let word = *word;
-        let lower = word.to_ascii_lowercase();
-        let mut condition = |condition| {
-            options.condition = condition;
-            match std::mem::replace(&mut has_condition, true) {
-                true => Err(texts::SYNTAX),
-                false => Ok(()),
-            }
-        };
-        match (lower.as_slice(), behind) {
-            (b"nx", _) => condition(Condition::Missing)?,
-            (b"xx", _) => condition(Condition::Present)?,
+        let is_kept = options.expiry == NewExpiry::Kept;
+        let condition = match (word.to_ascii_lowercase().as_slice(), behind) {
+            (b"nx", _) => Condition::Missing,
+            (b"xx", _) => Condition::Present,
             (b"ifeq", [value, behind @ ..]) => {
-                condition(Condition::Equal(value))?;
                 rest = behind;
+                Condition::Equal(value)
             }
-            (b"get", _) => options.returns_old = true,
-            (b"keepttl", _) if time.is_none() && options.expiry != NewExpiry::Kept => {
+            (b"get", _) => {
+                options.returns_old = true;
+                continue;
+            }
+            (b"keepttl", _) if time.is_none() => {
                 options.expiry = NewExpiry::Kept;
+                continue;
             }
-            (_, [number, behind @ ..]) if options.expiry != NewExpiry::Kept && time.is_none() => {
+            (_, [number, behind @ ..]) if !is_kept => {
                 let unit = TimeUnit::of_option(word).ok_or(texts::SYNTAX)?;
+                // The same option may be repeated. The last number counts.
+                if time.is_some_and(|(earlier, _)| earlier != unit) {
+                    return Err(texts::SYNTAX);
+                }
                 time = Some((unit, *number));
                 rest = behind;
+                continue;
             }
             _ => return Err(texts::SYNTAX),
+        };
+        if options.condition != Condition::Always && options.condition != condition {
+            return Err(texts::SYNTAX);
         }
+        options.condition = condition;
     }
     if let Some((unit, number)) = time {
         options.expiry = NewExpiry::At(positive_time(call, unit, number)?);

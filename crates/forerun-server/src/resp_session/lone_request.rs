@@ -100,6 +100,11 @@ impl RespSession {
         let spec = find(arguments.first().copied().unwrap_or_default());
         let refusal = match spec {
             None => Some(texts::unknown_command(arguments)),
+            Some(spec) if spec.command == Command::Exec && arguments.len() > 1 => {
+                self.transaction = None;
+                self.watched.clear();
+                Some(texts::EXEC_COUNT.as_bytes().to_vec())
+            }
             Some(spec) if !spec.takes(arguments.len()) => Some(texts::wrong_count(spec.name)),
             Some(spec) if !self.login.is_open() && !spec.flags.has(Flags::NO_AUTH) => {
                 Some(texts::NO_AUTH.as_bytes().to_vec())
