@@ -89,10 +89,11 @@ impl Deadline {
     pub(crate) const NEVER: Deadline = Deadline { second: 0, ms: 0 };
 
     /// The deadline of an item that is stored in second `now`.
+    #[inline]
     pub(crate) fn of(expiry: Expiry, now: u32) -> Deadline {
         match expiry {
             // The clock begins at 1000 ms, so second 1 is always past.
-            Expiry::AtMs(..=1000) => Deadline { second: 1, ms: 0 },
+            Expiry::AtMs(..=1000) => Deadline::at_second(1),
             Expiry::AtMs(ms) => {
                 let before = (ms - 1).min(1000 * (u64::from(u32::MAX) + 1) - 1);
                 Deadline {
@@ -100,10 +101,16 @@ impl Deadline {
                     ms: (before % 1000) as u16 + 1,
                 }
             }
-            _ => Deadline {
-                second: expiry.second(now).map_or(0, |second| second.max(1)),
-                ms: 0,
-            },
+            Expiry::Never => Deadline::NEVER,
+            Expiry::At(second) => Deadline::at_second(second),
+            Expiry::In(_) => Deadline::at_second(expiry.second(now).unwrap_or(u32::MAX)),
+        }
+    }
+
+    fn at_second(second: u32) -> Deadline {
+        Deadline {
+            second: second.max(1),
+            ms: 0,
         }
     }
 

@@ -152,6 +152,7 @@ impl Cache {
 
     /// Empties a part of a block if free blocks run low. Called by a writer after it has written
     /// `written_bytes`, without a pin.
+    #[inline(always)]
     pub(crate) fn reclaim_ahead(&self, written_bytes: usize) {
         let ahead_bytes = self.blocks_ahead * self.blocks.len_bytes();
         let available_bytes = self.blocks.available() * self.blocks.len_bytes();
@@ -160,6 +161,10 @@ impl Cache {
         {
             return;
         }
+        self.reclaim_until(ahead_bytes, available_bytes, written_bytes);
+    }
+
+    fn reclaim_until(&self, ahead_bytes: usize, available_bytes: usize, written_bytes: usize) {
         if available_bytes + self.limbo.waiting_bytes() < ahead_bytes {
             let quantum_bytes =
                 (WORK_FACTOR * written_bytes).clamp(*QUANTUM_BYTES.start(), *QUANTUM_BYTES.end());

@@ -18,7 +18,7 @@ use crate::eviction::Queue;
 use crate::expiry::Deadline;
 use crate::index::item_bucket::ItemRef;
 use crate::index::key_buckets::KeyBuckets;
-use crate::index::segment::{LockedSegment, SlotRef};
+use crate::index::segment::LockedSegment;
 use crate::item_kind::ItemKind;
 use crate::page_runs::AllocError;
 use crate::reclaim::Shortage;
@@ -59,9 +59,15 @@ pub(crate) enum Decision<'x, A> {
     Answer(A),
     /// Write a new item.
     Write(NewItem<'x>),
-    /// Remove the item that was found, then give this answer.
+    /// Change the item that was found without writing.
+    Change(InPlace<A>),
+}
+
+/// A change of an item that writes no new one.
+pub(crate) enum InPlace<A> {
+    /// Removes it, then gives this answer.
     Remove(A),
-    /// Give the item that was found another deadline, then answer.
+    /// Gives it another deadline, then answers.
     Expire(Deadline, fn(Touched) -> A),
 }
 
@@ -196,15 +202,9 @@ impl Cache {
         let new = match operation.decide(live.map(|(_, record)| record)) {
             Decision::Answer(answer) => return Ok(Outcome::Answer(answer)),
             Decision::Write(new) => new,
-            Decision::Remove(answer) => {
-                let (mut locked, slot_ref, item) = self.lock_unchanged(pinned, hash, before)?;
-                self.unlink(pinned, &mut locked, slot_ref, item, RemovalCause::Removed);
+            Decision::Change(change) => {
+                let answer = self.change_in_place(pinned, hash, before, change)?;
                 return Ok(Outcome::Answer(answer));
-            }
-            Decision::Expire(deadline, answer) => {
-                let (locked, _, item) = self.lock_unchanged(pinned, hash, before)?;
-                let touched = self.set_deadline(pinned, &locked, item, deadline);
-                return Ok(Outcome::Answer(answer(touched)));
             }
         };
         let owned;
@@ -322,15 +322,17 @@ impl Cache {
         Ok(Outcome::Written { cas })
     }
 
-    /// Locks the segment of the item that a decision was based on, and finds its slot.
-    fn lock_unchanged<'p>(
+    /// Removes the item that a decision was based on, or changes its deadline.
+    #[inline(never)]
+    fn change_in_place<A>(
         &self,
-        pinned: &'p Pinned<'_>,
+        pinned: &Pinned<'_>,
         hash: u64,
         before: Option<Version>,
-    ) -> Result<(LockedSegment<'p>, SlotRef, ItemRef), Obstacle> {
+        change: InPlace<A>,
+    ) -> Result<A, Obstacle> {
         let before = before.ok_or(Obstacle::Changed)?;
-        let locked = self.index.lock(pinned, hash);
+        let mut locked = self.index.lock(pinned, hash);
         // The pin keeps the item's address from being reused.
         let matches = |item| item == before.item;
         let found = locked.segment().find(KeyBuckets::new(hash), matches);
@@ -341,7 +343,15 @@ impl Cache {
         if Version::of(item, record) != before || record.is_gone(self.moment()) {
             return Err(Obstacle::Changed);
         }
-        Ok((locked, slot_ref, item))
+        match change {
+            InPlace::Remove(answer) => {
+                self.unlink(pinned, &mut locked, slot_ref, item, RemovalCause::Removed);
+                Ok(answer)
+            }
+            InPlace::Expire(deadline, answer) => {
+                Ok(answer(self.set_deadline(pinned, &locked, item, deadline)))
+            }
+        }
     }
 
     /// Changes the deadline of an item in place, in the segment that the caller has locked.
@@ -368,6 +378,7 @@ impl Cache {
     }
 
     /// Copies the value to a page run if it is too large for a block.
+    #[inline(always)]
     fn large_if_needed(
         &self,
         key: &[u8],
@@ -377,6 +388,11 @@ impl Cache {
         if size_bytes(key.len(), len_bytes) <= self.blocks.item_bytes_max() {
             return Ok(None);
         }
+        self.large_of(parts, len_bytes).map(Some)
+    }
+
+    /// Copies a value to a page run.
+    fn large_of(&self, parts: &[&[u8]], len_bytes: usize) -> Result<Arc<LargeValue>, Obstacle> {
         let mut large =
             LargeValue::zeroed(&self.runs, len_bytes).map_err(|refused| match refused {
                 AllocError::Limit => Obstacle::NoMemory(Shortage::Large(len_bytes)),
@@ -388,7 +404,7 @@ impl Cache {
             here.copy_from_slice(part);
             remaining = after;
         }
-        Ok(Some(Arc::new(large)))
+        Ok(Arc::new(large))
     }
 }
 

@@ -26,6 +26,7 @@ use crate::expiry::Deadline;
 use crate::generation::{Generation, Moment};
 use crate::index::item_bucket::ItemRef;
 use crate::item_kind::ItemKind;
+use crate::ms_clock::MsClock;
 use crate::options::{ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::value::LargeValue;
 use forerun_core::arch::{CACHE_LINE_BYTES, prefetch_read};
@@ -354,7 +355,9 @@ impl<'g> Record<'g> {
     pub(crate) fn visibility(self, moment: Moment<'_>) -> Visibility {
         let word = self.word();
         // 1..=now + 1 in one comparison: 0, which is never, wraps to the largest number.
-        if word.second().wrapping_sub(1) <= moment.now && has_expired(word.deadline(), moment) {
+        if word.second().wrapping_sub(1) <= moment.now
+            && has_expired(word, moment.now, moment.clock)
+        {
             return Visibility::Expired;
         }
         let tags = self.tags();
@@ -432,13 +435,17 @@ impl<'g> Record<'g> {
 
 /// Whether the deadline of an item has come that is due in this second of the clock or in the next.
 /// The milliseconds may be in a later second already.
+///
+/// All that it takes fits into registers: a lookup that does not call it copies nothing for it.
 #[cold]
-fn has_expired(deadline: Deadline, moment: Moment<'_>) -> bool {
+#[inline(never)]
+fn has_expired(word: ItemWord, now: u32, clock: &MsClock) -> bool {
+    let deadline = word.deadline();
     match deadline {
         // Never, at the end of the clock.
         Deadline { second: 0, .. } => false,
-        Deadline { second, ms: 0 } => second <= moment.now,
-        _ => deadline.second < moment.now || deadline.in_ms() <= moment.clock.ms(),
+        Deadline { second, ms: 0 } => second <= now,
+        _ => deadline.second < now || deadline.in_ms() <= clock.ms(),
     }
 }
 
@@ -475,7 +482,6 @@ pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8)
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::ms_clock::MsClock;
 
     fn visibility(deadline: Deadline, generation: Generation, moment: Moment<'_>) -> Visibility {
         let record = NewRecord {

@@ -63,6 +63,8 @@ const RESERVE_MIN: usize = 2;
 pub(crate) struct Blocks {
     region: Region,
     block_bytes: usize,
+    /// The longest key of an item.
+    key_bytes_max: usize,
     metas: Metas,
     ttl_classes: TtlClasses,
     open: [Box<[AtomicU32]>; 2],
@@ -125,6 +127,7 @@ impl Blocks {
         let blocks = Blocks {
             region: Region::new(len * block_bytes, pages)?,
             block_bytes,
+            key_bytes_max: item_layout::key_bytes_max(block_bytes / ITEM_SHARE),
             metas: Metas::new(len)?,
             ttl_classes: TtlClasses::for_blocks((budget.limit_bytes() / block_bytes).min(reach)),
             open: Queue::ALL.map(|_| (0..TTL_CLASSES_MAX).map(|_| AtomicU32::new(NONE)).collect()),
@@ -166,7 +169,7 @@ impl Blocks {
 
     /// The longest key of an item.
     pub(crate) fn key_bytes_max(&self) -> usize {
-        item_layout::key_bytes_max(self.item_bytes_max())
+        self.key_bytes_max
     }
 
     pub(crate) fn len_bytes(&self) -> usize {
@@ -222,6 +225,7 @@ impl Blocks {
     /// Allocates memory for an item and writes the item there. `None`: no block is available.
     ///
     /// The caller is pinned and stays pinned until it finishes the write.
+    #[inline(always)]
     pub(crate) fn write(
         &self,
         queue: Queue,

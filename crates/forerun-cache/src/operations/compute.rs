@@ -5,7 +5,7 @@ use crate::cache::Cache;
 use crate::compute_op::{ComputeOp, ComputePut, ComputeResult, ComputeValue};
 use crate::expiry::Deadline;
 use crate::item::Item;
-use crate::write::{Decision, NewBody, NewItem, Operation, Outcome, Touched};
+use crate::write::{Decision, InPlace, NewBody, NewItem, Operation, Outcome, Touched};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -105,9 +105,10 @@ where
             (ComputeOp::Keep, _) | (_, None) => {
                 Decision::Answer(Done::Nothing(ComputeResult::Kept))
             }
-            (ComputeOp::Remove, Some(_)) => Decision::Remove(Done::Removed),
+            (ComputeOp::Remove, Some(_)) => Decision::Change(InPlace::Remove(Done::Removed)),
             (ComputeOp::Expire(expiry), Some(_)) => {
-                Decision::Expire(Deadline::of(expiry, self.cache.now()), Done::Touched)
+                let deadline = Deadline::of(expiry, self.cache.now());
+                Decision::Change(InPlace::Expire(deadline, Done::Touched))
             }
         }
     }

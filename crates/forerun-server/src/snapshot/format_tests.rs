@@ -20,7 +20,7 @@ fn milliseconds_kinds_and_long_keys_come_back_and_nothing_expires_early() {
         assert!(matches!(stored, StoreResult::Stored { .. }), "{stored:?}");
     }
     let mut bytes = Vec::new();
-    write_to(&before, &mut bytes, NOW_UNIX_MS + 999, |_, _| Ok(())).expect("a write to memory");
+    write_to(&before, &mut bytes, || NOW_UNIX_MS + 999, |_, _| Ok(())).expect("a write to memory");
     for later_ms in [0, 1, 2, 699, 702, 3000, 90_000, 90_003] {
         let after = cache();
         after.advance_ms(7_007);

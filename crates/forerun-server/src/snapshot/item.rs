@@ -41,14 +41,23 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    /// The present moment, of which the caller has just read the wall clock.
-    pub(super) fn now(cache: &Cache, unix_ms: u64) -> Clocks {
+    /// The present moment, for a writer. Reads the wall clock second: if time passes in between,
+    /// items expire later on it, not earlier.
+    pub(super) fn to_write(cache: &Cache, unix_ms: impl FnOnce() -> u64) -> Clocks {
+        let (cache_s, cache_ms) = (cache.now(), cache.now_ms());
+        let unix_ms = unix_ms();
         Clocks {
-            cache_s: cache.now(),
-            cache_ms: cache.now_ms(),
+            cache_s,
+            cache_ms,
             unix_s: unix_ms / 1000,
             unix_ms,
         }
+    }
+
+    /// The present moment, for a reader that has just read the wall clock: for the same reason, it
+    /// reads the cache's clock second.
+    pub(super) fn to_read(cache: &Cache, unix_ms: u64) -> Clocks {
+        Clocks::to_write(cache, || unix_ms)
     }
 
     /// The unit for an item with this expiry, and its time on the wall clock.

@@ -80,7 +80,8 @@ pub(crate) fn write_to_system<S: System>(
     // counts from now.
     system.tick(cache);
     let mut pacer = Pacer::new(system, pace);
-    let stats = write_to(cache, &mut file, unix_ms(system), |file, written| {
+    let now_unix_ms = || unix_ms(system);
+    let stats = write_to(cache, &mut file, now_unix_ms, |file, written| {
         pacer.throttle(file, written)
     });
     let stats = stats.map_err(failed("write", &new))?;
@@ -269,12 +270,12 @@ fn header(now_unix_s: u64) -> [u8; HEADER_BYTES] {
 fn write_to<W: Write>(
     cache: &Cache,
     mut to: W,
-    now_unix_ms: u64,
+    now_unix_ms: impl FnOnce() -> u64,
     mut rest: impl FnMut(&W, u64) -> io::Result<()>,
 ) -> io::Result<SnapshotStats> {
     // Read both clocks at the same moment, so that items expire on time no matter how long writing
     // takes.
-    let clocks = Clocks::now(cache, now_unix_ms);
+    let clocks = Clocks::to_write(cache, now_unix_ms);
     // A flush that becomes due meanwhile does not remove what is written already.
     let scheduled_flush = cache.scheduled_flush();
     to.write_all(&header(clocks.unix_s))?;
@@ -354,7 +355,7 @@ fn load_from(
 ) -> Result<SnapshotStats, Fault> {
     // Read both clocks at the same moment, so that items expire on time no matter how long reading
     // takes.
-    let clocks = Clocks::now(cache, now_unix_ms);
+    let clocks = Clocks::to_read(cache, now_unix_ms);
     let mut header = [0; HEADER_BYTES];
     match from.read_exact(&mut header) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {

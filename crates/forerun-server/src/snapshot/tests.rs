@@ -26,7 +26,7 @@ fn set(cache: &Cache, value: &[u8]) {
 fn written(cache: &Cache) -> Vec<u8> {
     let mut bytes = Vec::new();
     let stats =
-        write_to(cache, &mut bytes, NOW_UNIX_MS, |_, _| Ok(())).expect("memory can be written");
+        write_to(cache, &mut bytes, || NOW_UNIX_MS, |_, _| Ok(())).expect("memory can be written");
     assert_eq!(stats.bytes, bytes.len() as u64);
     bytes
 }
@@ -193,7 +193,7 @@ fn a_flush_that_becomes_due_while_a_file_is_written_is_in_the_file() {
     before.flush_all(53);
     let mut bytes = Vec::new();
     let to = Slow(&before, &mut bytes);
-    let stats = write_to(&before, to, NOW_UNIX_MS, |_, _| Ok(())).expect("a write to memory");
+    let stats = write_to(&before, to, || NOW_UNIX_MS, |_, _| Ok(())).expect("a write to memory");
     assert!(before.scheduled_flush().is_none() && stats.items > 0);
     let after = cache();
     read_from(&after, bytes.as_slice(), NOW_UNIX_MS + 3000).expect("a valid file");
@@ -213,9 +213,12 @@ fn slow_writes_and_reads_do_not_shift_expiry() {
         });
     }
     let mut bytes = Vec::new();
-    write_to(&before, Slow(&before, &mut bytes), NOW_UNIX_MS, |_, _| {
-        Ok(())
-    })
+    write_to(
+        &before,
+        Slow(&before, &mut bytes),
+        || NOW_UNIX_MS,
+        |_, _| Ok(()),
+    )
     .expect("memory can be written");
     assert!(before.now() > 55, "the clock has moved");
 
@@ -403,7 +406,7 @@ fn no_set_is_refused_while_a_snapshot_waits_for_its_disk() {
         next: 0,
         refused: 0,
     };
-    write_to(&cache, &mut to, NOW_UNIX_MS, |_, _| Ok(())).expect("the write succeeds");
+    write_to(&cache, &mut to, || NOW_UNIX_MS, |_, _| Ok(())).expect("the write succeeds");
     assert!(to.next >= 200, "{} sets", to.next);
     assert_eq!(to.refused, 0);
 }
