@@ -4,7 +4,8 @@
 //! out those that are `NotGenerated`.
 
 use super::programs::Kind;
-use crate::differential::protocol::{Difference, masked, not_generated};
+use super::reply_value::Value;
+use crate::differential::protocol::{Difference, ends, masked, not_generated};
 
 const REDIS: &str = "Redis 7.0";
 const VALKEY: &str = "Valkey 9.1";
@@ -24,6 +25,11 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     masked(
         ANY,
         "`COMMAND INFO` describes flags, categories and tips of its version.",
+    ),
+    ends(
+        ANY,
+        "A key that was missing when it was watched, and is missing again, does not abort a \
+         transaction.",
     ),
     not_generated(ANY, "A time to live ends after at most 136 years."),
     masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
@@ -62,6 +68,15 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
         "Redis and Valkey wait for more after a line with a NUL.",
     ),
 ];
+
+/// Whether this server executed a transaction that the other one aborted.
+pub(super) fn ends_a_history(ours: &Value<'_>, theirs: &Value<'_>, kinds: [Kind; 2]) -> bool {
+    let is_null = matches!(
+        theirs,
+        Value::Null { .. } | Value::Line { marker: b'_', .. }
+    );
+    kinds[0] == Kind::Forerun && ours.items().is_some() && is_null
+}
 
 /// Whether a listed difference explains that only one server refuses a cursor.
 pub(super) fn is_cursor_of_redis(error: &[u8], kinds: [Kind; 2]) -> bool {
