@@ -127,6 +127,11 @@ mod tests {
     }
 
     #[test]
+    fn histories_that_failed_once_get_identical_answers() {
+        testing::kept_histories_agree("resp", servers(None, "redis").as_ref());
+    }
+
+    #[test]
     fn fixed_seeds_get_identical_answers() {
         for peer in ["redis", "valkey"] {
             if let Some(resp) = servers(None, peer) {
