@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   session/   one connection without a socket: bytes in, bytes out          Session::receive
-//!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands
+//!   protocol/  the lines of the protocol: tokens, numbers, classic and meta commands; binary requests
 //!   resp_session/  the same for a client of RESP                             RespSession::receive
 //!   resp/      the syntax of RESP, the protocol of Redis
 //!   input.rs   bytes received, not yet consumed        output.rs   bytes to be sent, bounded

@@ -33,7 +33,11 @@ pub(super) fn find<'r>(rows: &'r [Value], fields: [&Fields; 2]) -> Result<Option
     let mut found = matching(rows, fields);
     let first = found.next();
     let is_only = found.next().is_none();
-    ensure!(is_only, "several rows have {:?}", fields.concat());
+    let [first_fields, more_fields] = fields;
+    ensure!(
+        is_only,
+        "several rows have {first_fields:?} and {more_fields:?}"
+    );
     Ok(first)
 }
 

@@ -166,7 +166,7 @@ impl Backups {
         &self.dir
     }
 
-    /// Sets how fast later calls copy, how fast [`verify`](Self::verify) reads, who is told of their
+    /// Sets how fast later calls copy and [`verify`](Self::verify) reads, who is told of their
     /// progress, and who may stop them. A backup also keeps to
     /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes) of the store.
     ///

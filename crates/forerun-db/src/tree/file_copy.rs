@@ -49,9 +49,9 @@ pub struct CopyProgress {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct FileCopyOptions {
-    /// The maximum number of bytes to copy, or to verify, per second; 0 for no limit. Default: none, so that only
-    /// [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes) of the store limits
-    /// it.
+    /// The maximum number of bytes to copy, or to verify, per second; 0 for no limit. Default:
+    /// none, so that only [`TreeOptions::write_rate_bytes`](crate::TreeOptions::write_rate_bytes)
+    /// of the store limits it.
     pub rate_bytes: Option<u64>,
     on_progress: Option<Arc<dyn Fn(CopyProgress) + Send + Sync>>,
     interrupt: Option<Arc<dyn Fn() -> bool + Send + Sync>>,

@@ -248,6 +248,8 @@ fn a_full_compaction_takes_all_but_the_runs_that_cannot_be_read() {
     let runs = |fixture: &Fixture| fixture.levels().runs().count();
     assert_eq!(runs(&fixture), 40);
     fixture.options.run_bytes = 1 << 20;
+    // Level 0 goes directly into the last level.
+    fixture.options.level1_bytes = 1 << 20;
     let bad = fixture.levels().runs().nth(20).unwrap().1.number();
     // Above them, one that overlaps the bad one and one that does not, the older first.
     for key in [20, 0] {

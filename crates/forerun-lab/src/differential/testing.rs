@@ -48,11 +48,12 @@ pub(super) fn fixed_seeds_agree(protocol: &impl Protocol) {
     }
 }
 
-/// Plays steps of which one alone gets different answers, and finds that one.
-pub(super) fn is_shrunk_to_one_step(protocol: &impl Protocol, steps: &[Step]) {
+/// Plays steps of which one alone gets different answers, and returns what is left of that one.
+pub(super) fn shrunk_to_one_step(protocol: &impl Protocol, steps: &[Step]) -> Step {
     let (_, failure) = play(protocol, steps).expect("both servers run");
     let failure = failure.expect("the answers differ");
     let (short, failure) = shrink(protocol, steps, failure).expect("they run");
     assert_eq!(short.len(), 1, "{short:?}");
     assert_ne!(failure.ours, failure.theirs);
+    short[0].clone()
 }

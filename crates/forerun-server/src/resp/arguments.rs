@@ -73,9 +73,10 @@ impl Arguments {
         slices.extend(self.iter());
     }
 
-    /// Memory that the arguments take, without that of a large value, which is the cache's.
+    /// Memory that the arguments take, with the slices of them while they are executed, and without
+    /// a large value, whose memory is the cache's.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
+        self.bytes.capacity() + self.ends.capacity() * (size_of::<usize>() + size_of::<&[u8]>())
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) const EXPIRE_GT_LT: &str = "ERR GT and LT options at the same time ar
 pub(crate) const EXPIRE_NX: &str =
     "ERR NX and XX, GT or LT options at the same time are not compatible";
 pub(crate) const DISABLED: &str = "ERR this command is disabled by the server's options";
+pub(crate) const FIELDS_TOO_LARGE: &str =
+    "ERR the answer repeats fields and is larger than this server allows";
 pub(crate) const FREQ_NOT_TRACKED: &str = "ERR An LFU maxmemory policy is not selected, \
     access frequency not tracked. Please note that when switching between policies at \
     runtime LRU and LFU data will take some time to adjust.";
@@ -36,6 +38,7 @@ pub(crate) const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL
 pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
 pub(crate) const NOT_FLOAT: &str = "ERR value is not a valid float";
 pub(crate) const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
+pub(crate) const NOT_IN_MULTI: &str = "ERR Command not allowed inside a transaction";
 pub(crate) const NUMKEYS_NEGATIVE: &str = "ERR Number of keys can't be negative";
 pub(crate) const NUMKEYS_TOO_MANY: &str = "ERR Number of keys can't be greater than number of args";
 pub(crate) const OFFSET_RANGE: &str = "ERR offset is out of range";

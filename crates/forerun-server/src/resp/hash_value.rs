@@ -7,13 +7,16 @@
 //! ```
 //!
 //! A hash has as many bytes as an item may have, so a search reads it from the front. A change
-//! writes it again. Searches for many fields build an index first, so that their time is not the
-//! product of both numbers.
+//! writes it again. Both read it once: if they are about many fields, they index these first, so
+//! that the time is not the product of both numbers.
 
 use std::collections::HashMap;
 
 /// With more fields than this, a search builds an index.
 const LINEAR_FIELDS_MAX: usize = 8;
+
+/// The least bytes of a field and its value beside their own.
+pub(crate) const PAIR_OVERHEAD_BYTES: usize = 2;
 
 /// The most bytes of a length.
 const LENGTH_BYTES_MAX: usize = 5;
@@ -49,16 +52,33 @@ impl<'a> Hash<'a> {
         self.iter().count()
     }
 
-    /// Calls `each` with the value of each of `fields`, in their order.
-    pub(crate) fn get_all(self, fields: &[&[u8]], mut each: impl FnMut(Option<&'a [u8]>)) {
-        if fields.len() <= LINEAR_FIELDS_MAX {
-            fields.iter().for_each(|field| each(self.get(field)));
-            return;
+    /// The value of each of `fields`, in their order. Reads the hash once, up to the last of them.
+    pub(crate) fn get_all(self, fields: &[&[u8]]) -> Vec<Option<&'a [u8]>> {
+        // Each field once, and which of them is asked for each time.
+        let mut wanted: Vec<(&[u8], &[u8])> = Vec::with_capacity(fields.len());
+        let mut index = FieldIndex::new(fields.len());
+        let mut asked = Vec::with_capacity(fields.len());
+        for &field in fields {
+            let at = index.position(field, &wanted).unwrap_or_else(|| {
+                index.add(field, wanted.len());
+                wanted.push((field, field));
+                wanted.len() - 1
+            });
+            asked.push(at);
         }
-        let index: HashMap<&[u8], &[u8]> = self.iter().collect();
-        fields
-            .iter()
-            .for_each(|field| each(index.get(field).copied()));
+        let (mut values, mut left) = (vec![None; wanted.len()], wanted.len());
+        for (field, value) in self.iter() {
+            if left == 0 {
+                break;
+            }
+            if let Some(at) = index.position(field, &wanted)
+                && values[at].is_none()
+            {
+                values[at] = Some(value);
+                left -= 1;
+            }
+        }
+        asked.into_iter().map(|at| values[at]).collect()
     }
 
     /// The hash with these fields set. Of a field that is given twice, the last value counts. Also
@@ -152,9 +172,10 @@ enum Replacement<'v> {
 struct FieldIndex<'a>(Option<HashMap<&'a [u8], usize>>);
 
 impl<'a> FieldIndex<'a> {
-    /// An index of so many fields. A search for few of them compares each.
+    /// An index of up to so many fields. A search for few of them compares each. Fields that repeat
+    /// take no memory.
     fn new(fields: usize) -> Self {
-        Self((fields > LINEAR_FIELDS_MAX).then(|| HashMap::with_capacity(fields)))
+        Self((fields > LINEAR_FIELDS_MAX).then(HashMap::new))
     }
 
     fn add(&mut self, field: &'a [u8], at: usize) {
@@ -240,8 +261,7 @@ mod tests {
                 prop_assert!(Hash::new(&bytes).iter().eq(slices(&model)));
             }
             let fields: Vec<&[u8]> = removed.iter().map(Vec::as_slice).collect();
-            let mut got = Vec::new();
-            Hash::new(&bytes).get_all(&fields, |value| got.push(value));
+            let got = Hash::new(&bytes).get_all(&fields);
             let value_of = |field: &[u8]| {
                 model.iter().find(|(name, _)| name == field).map(|(_, value)| &value[..])
             };

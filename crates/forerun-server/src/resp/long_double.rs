@@ -10,10 +10,15 @@
 
 use std::cmp::Ordering;
 
+use super::natural_number::Natural;
+
 /// The longest text of a number.
 const TEXT_BYTES_MAX: usize = 5 << 10;
-/// Decimal exponents beyond this are infinity or 0.
-const EXPONENT_MAX: i64 = 5_000;
+/// Numbers of 10 to this power or more are too large, and those below 10 to its negative too small.
+const EXPONENT_MAX: i64 = 4_960;
+/// Digits that are multiplied at a time, so that their power fits in a word.
+const DECIMAL_PIECE: i64 = 9;
+const HEXADECIMAL_PIECE: i64 = 7;
 /// The exponent of the largest mantissa: larger numbers are infinite.
 const BINARY_EXPONENT_MAX: i64 = 16_383 - 63;
 /// Decimals of a number that is written.
@@ -124,7 +129,7 @@ impl LongDouble {
     /// Writes a finite number without an exponent.
     pub(crate) fn to_text(self) -> String {
         let digits = if self.exponent >= 0 {
-            let mut number = Big::from(self.mantissa);
+            let mut number = Natural::from(self.mantissa);
             number.shift_left(self.exponent as usize);
             number.to_decimal()
         } else {
@@ -188,17 +193,32 @@ fn rounded(value: u128, exponent: i64) -> LongDouble {
     }
 }
 
-/// The digits of a number around its point, as a number, how many were behind the point, and what
-/// follows them.
-fn mantissa(text: &[u8], radix: u32) -> Option<(Big, i64, &[u8])> {
-    let mut number = Big::default();
+/// The digits of a number around its point.
+struct Digits<'a> {
+    number: Natural,
+    /// How many there are behind the point.
+    decimals: i64,
+    /// How many there are without zeros at the front.
+    width: i64,
+    rest: &'a [u8],
+}
+
+fn mantissa(text: &[u8], radix: u32, piece: i64) -> Option<Digits<'_>> {
+    let (mut number, mut width) = (Natural::default(), 0);
     let (mut digits, mut decimals, mut has_point) = (0, 0, false);
+    // Digits that are not a part of the number yet, and the power of the radix above them.
+    let (mut pending, mut power) = (0, 1);
     let mut rest = text;
     while let [byte, behind @ ..] = rest {
         match char::from(*byte).to_digit(radix) {
             Some(digit) => {
-                number.multiply_add(radix, digit);
+                (pending, power) = (pending * radix + digit, power * radix);
                 digits += 1;
+                if digits % piece == 0 {
+                    number.multiply_add(power, pending);
+                    (pending, power) = (0, 1);
+                }
+                width += i64::from(width > 0 || digit > 0);
                 decimals += i64::from(has_point);
             }
             None if *byte == b'.' && !has_point => has_point = true,
@@ -206,7 +226,13 @@ fn mantissa(text: &[u8], radix: u32) -> Option<(Big, i64, &[u8])> {
         }
         rest = behind;
     }
-    (digits > 0).then_some((number, decimals, rest))
+    number.multiply_add(power, pending);
+    (digits > 0).then_some(Digits {
+        number,
+        decimals,
+        width,
+        rest,
+    })
 }
 
 /// The exponent behind one of these letters; 0 without one.
@@ -235,33 +261,45 @@ fn exponent(text: &[u8], letter: u8) -> Option<i64> {
 }
 
 fn decimal(text: &[u8]) -> Option<LongDouble> {
-    let (mut number, decimals, rest) = mantissa(text, 10)?;
+    let Digits {
+        mut number,
+        decimals,
+        width,
+        rest,
+    } = mantissa(text, 10, DECIMAL_PIECE)?;
     let power = exponent(rest, b'e')? - decimals;
     if number.is_zero() {
         return Some(ZERO);
     }
-    if power.abs() > EXPONENT_MAX + TEXT_BYTES_MAX as i64 {
+    // The number is less than 10 to this power, and at least a tenth of that.
+    if (width + power).abs() > EXPONENT_MAX {
         return None;
     }
-    let mut divisor = Big::from(1);
+    let mut divisor = Natural::from(1);
     let scale = if power >= 0 {
         &mut number
     } else {
         &mut divisor
     };
-    for _ in 0..power.abs() {
-        scale.multiply_add(10, 0);
+    for _ in 0..power.abs() / DECIMAL_PIECE {
+        scale.multiply_add(10_u32.pow(DECIMAL_PIECE as u32), 0);
     }
+    scale.multiply_add(10_u32.pow((power.abs() % DECIMAL_PIECE) as u32), 0);
     in_range(quotient(number, &divisor))
 }
 
 fn hexadecimal(text: &[u8]) -> Option<LongDouble> {
-    let (number, decimals, rest) = mantissa(text, 16)?;
+    let Digits {
+        number,
+        decimals,
+        rest,
+        ..
+    } = mantissa(text, 16, HEXADECIMAL_PIECE)?;
     let power = exponent(rest, b'p')? - 4 * decimals;
     if number.is_zero() {
         return Some(ZERO);
     }
-    let mut value = quotient(number, &Big::from(1));
+    let mut value = quotient(number, &Natural::from(1));
     value.exponent += power;
     value.is_infinite |= value.exponent > BINARY_EXPONENT_MAX;
     in_range(value)
@@ -273,7 +311,7 @@ fn in_range(value: LongDouble) -> Option<LongDouble> {
 }
 
 /// The number nearest to the quotient of two numbers other than 0.
-fn quotient(mut number: Big, divisor: &Big) -> LongDouble {
+fn quotient(mut number: Natural, divisor: &Natural) -> LongDouble {
     // Shift the number so that the quotient has 66 or 67 bits.
     let shift = 66 + divisor.bits() as i64 - number.bits() as i64;
     let mut divisor = divisor.clone();
@@ -297,98 +335,10 @@ fn quotient(mut number: Big, divisor: &Big) -> LongDouble {
     rounded(value << 1 | u128::from(has_more), -shift - 1)
 }
 
-/// A large natural number, its lowest word first, without zeros at the end.
-#[derive(Clone, Debug, Default)]
-struct Big(Vec<u32>);
-
-impl From<u64> for Big {
-    fn from(number: u64) -> Big {
-        let mut big = Big(vec![number as u32, (number >> 32) as u32]);
-        big.trim();
-        big
-    }
-}
-
-impl Big {
-    fn trim(&mut self) {
-        while self.0.last() == Some(&0) {
-            self.0.pop();
-        }
-    }
-
-    fn is_zero(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn bits(&self) -> usize {
-        let top = self
-            .0
-            .last()
-            .map_or(0, |top| 32 - top.leading_zeros() as usize);
-        self.0.len().saturating_sub(1) * 32 + top
-    }
-
-    fn multiply_add(&mut self, factor: u32, summand: u32) {
-        let mut carry = u64::from(summand);
-        for word in &mut self.0 {
-            let product = u64::from(*word) * u64::from(factor) + carry;
-            *word = product as u32;
-            carry = product >> 32;
-        }
-        if carry > 0 {
-            self.0.push(carry as u32);
-        }
-    }
-
-    fn shift_left(&mut self, bits: usize) {
-        let (words, bits) = (bits / 32, bits % 32);
-        if self.is_zero() {
-            return;
-        }
-        self.multiply_add(1 << bits, 0);
-        self.0.splice(0..0, std::iter::repeat_n(0, words));
-    }
-
-    /// Subtracts `other` unless it is larger. Returns whether it did.
-    fn subtract_if_not_less(&mut self, other: &Big) -> bool {
-        let by_words = self.0.len().cmp(&other.0.len());
-        let order = by_words.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()));
-        if order == Ordering::Less {
-            return false;
-        }
-        let mut borrow = 0;
-        for (index, word) in self.0.iter_mut().enumerate() {
-            let less = u64::from(other.0.get(index).copied().unwrap_or(0)) + borrow;
-            borrow = u64::from(u64::from(*word) < less);
-            *word = ((borrow << 32) + u64::from(*word) - less) as u32;
-        }
-        self.trim();
-        true
-    }
-
-    fn to_decimal(&self) -> String {
-        const PIECE: u64 = 1_000_000_000;
-        let (mut number, mut pieces) = (self.clone(), Vec::new());
-        while !number.is_zero() {
-            let mut rest = 0;
-            for word in number.0.iter_mut().rev() {
-                let part = rest << 32 | u64::from(*word);
-                *word = (part / PIECE) as u32;
-                rest = part % PIECE;
-            }
-            number.trim();
-            pieces.push(rest);
-        }
-        let mut text = pieces.pop().unwrap_or(0).to_string();
-        for piece in pieces.iter().rev() {
-            text += &format!("{piece:09}");
-        }
-        text
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use proptest::prelude::*;
 
     use super::*;
@@ -467,6 +417,23 @@ mod tests {
         let largest = number("1e4932").expect("it is just within the range");
         assert!(!largest.add(largest).expect("it is infinite").is_finite());
         assert_eq!(largest.to_text().len(), 4933);
+    }
+
+    #[test]
+    fn a_number_far_out_of_range_takes_little_time() {
+        let start = Instant::now();
+        for _ in 0..2_000 {
+            for text in ["1e10000", "1e-10000", "0.001e9000", "1e99999999999"] {
+                assert_eq!(number(text), None, "{text}");
+            }
+        }
+        assert!(start.elapsed() < Duration::from_secs(2));
+        // What counts is where the digits are, not how many zeros surround them.
+        let wide = format!("0.{}1e4001", "0".repeat(4_000));
+        assert_eq!(sum(&wide, "0"), "1");
+        let wide = format!("1{}e-4000", "0".repeat(4_000));
+        assert_eq!(sum(&wide, "0"), "1");
+        assert_eq!(sum("0x123456789abcdefp-4", "0"), "5124095576030430.9375");
     }
 
     proptest! {

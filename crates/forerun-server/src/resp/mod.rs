@@ -9,7 +9,8 @@
 //! - `arguments.rs` arguments in memory of their own
 //! - `reply.rs` writes replies, `error_texts.rs` has the fixed ones that refuse
 //! - `command_table.rs` finds a command, `command_list.rs` has their rows, `command_spec.rs` types
-//! - `integers.rs`, `long_double.rs` numbers as Redis reads and writes them
+//! - `integers.rs`, `long_double.rs` numbers as Redis reads and writes them; `natural_number.rs`
+//!   those of any size
 //! - `glob.rs` patterns of keys
 //! - `hash_value.rs` the bytes of a hash
 //! - `script.rs` the Lua scripts that the server knows, `script_tokens.rs` how it recognises them
@@ -30,6 +31,7 @@ pub(crate) mod glob;
 pub(crate) mod hash_value;
 pub(crate) mod integers;
 pub(crate) mod long_double;
+mod natural_number;
 pub(crate) mod parse;
 pub(crate) mod partial;
 pub(crate) mod read_spans;

@@ -86,7 +86,8 @@ impl Partial {
                 Part::Inline(line) => {
                     let end = memchr(b'\n', rest);
                     let count = end.map_or(rest.len(), |end| end + 1);
-                    if line.len() + count > LINE_BYTES_MAX {
+                    let len = line.len() + count;
+                    if len > LINE_BYTES_MAX || (len == LINE_BYTES_MAX && end.is_none()) {
                         return Err(ProtocolError::LongInline);
                     }
                     line.extend_from_slice(&rest[..count]);

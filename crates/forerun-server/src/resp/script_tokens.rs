@@ -61,18 +61,18 @@ pub(crate) fn plain_form(script: &[u8]) -> Option<String> {
     Some(without_parentheses(&tokens).join(" "))
 }
 
-/// What follows a comment, given without its two dashes.
+/// What follows a comment, given without its two dashes. `None`: it has no end, or is one of the
+/// long ones with equals signs.
 fn after_comment(comment: &[u8]) -> Option<&[u8]> {
-    let end: &[u8] = if comment.starts_with(b"[[") {
-        b"]]"
-    } else {
-        b"\n"
-    };
-    match memchr::memmem::find(comment, end) {
-        Some(at) => Some(&comment[at + end.len()..]),
-        None if end == b"\n" => Some(&[]),
-        None => None,
+    if let Some(text) = comment.strip_prefix(b"[[") {
+        let end = memchr::memmem::find(text, b"]]")?;
+        return Some(&text[end + 2..]);
     }
+    if comment.starts_with(b"[=") {
+        return None;
+    }
+    let end = memchr::memchr2(b'\r', b'\n', comment);
+    Some(&comment[end.unwrap_or(comment.len())..])
 }
 
 /// The text up to its closing quote, and what follows. Escapes other than those of quotes and
@@ -166,10 +166,14 @@ mod tests {
         ] {
             assert_ne!(plain_form(first), plain_form(other));
         }
+        // Lua ends a line at either of its bytes.
+        assert_eq!(plain_form(b"--[ a\rreturn 1"), plain_form(b"return 1"));
+        assert_eq!(plain_form(b"--\nreturn 1--"), plain_form(b"return 1"));
         for bad in [
             &b"return 'a"[..],
             b"return \"\\n\"",
             b"--[[ a",
+            b"--[=[\nreturn 1\n]=]",
             &[b' '; SCRIPT_BYTES_MAX + 1],
         ] {
             assert_eq!(plain_form(bad), None);

@@ -1,5 +1,7 @@
 //! `CLIENT`: names and describes connections.
 
+use std::collections::HashSet;
+
 use crate::resp::client_names::{ClientName, is_name};
 use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
@@ -75,13 +77,13 @@ impl RespSession {
 
     /// `CLIENT LIST [TYPE type] [ID id…]`.
     fn client_list(&mut self, call: &mut Call<'_, '_>) {
-        let mut wanted: Option<Vec<u64>> = None;
+        let mut wanted: Option<HashSet<u64>> = None;
         match call.arguments.get(2..).unwrap_or_default() {
             [] => {}
             [word, kind] if word.eq_ignore_ascii_case(b"type") => {
                 match kind.to_ascii_lowercase().as_slice() {
                     b"normal" => {}
-                    b"master" | b"replica" | b"slave" | b"pubsub" => wanted = Some(Vec::new()),
+                    b"master" | b"replica" | b"slave" | b"pubsub" => wanted = Some(HashSet::new()),
                     _ => {
                         let mut text = b"ERR Unknown client type '".to_vec();
                         text.extend_from_slice(&kind[..kind.len().min(128)]);

@@ -4,7 +4,7 @@ use crate::resp::command_list::{COMMANDS, SUBCOMMANDS};
 use crate::resp::command_spec::{Flags, Keys, Spec};
 use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
-use crate::resp::glob;
+use crate::resp::glob::Pattern;
 use crate::resp::reply::{self, RespVersion};
 
 use super::call::Call;
@@ -21,6 +21,9 @@ impl Call<'_, '_> {
         match self.subcommand() {
             None => {}
             Some("count") => self.count(COMMANDS.len()),
+            Some("info" | "docs") if self.repeats_names() => {
+                self.error("ERR more names than there are commands");
+            }
             Some("info") => self.command_info(&self.arguments[2..]),
             Some("docs") => {
                 let names = &self.arguments[2..];
@@ -41,6 +44,12 @@ impl Call<'_, '_> {
             Some("getkeys") => self.command_getkeys(),
             Some(_) => self.help(),
         }
+    }
+
+    /// Whether names of commands repeat, so that the answer would be much larger than the request.
+    fn repeats_names(&self) -> bool {
+        let known = self.arguments[2..].iter().filter_map(|name| find(name));
+        known.count() > COMMANDS.len()
     }
 
     /// Entries of these commands, or of all. An unknown name has none.
@@ -73,7 +82,11 @@ impl Call<'_, '_> {
                         categories(spec).iter().any(is_named)
                     }),
                     b"pattern" => {
-                        Box::new(move |spec| glob::matches_any_case(value, spec.name.as_bytes()))
+                        let pattern = Pattern::of_any_case(value);
+                        Box::new(move |spec| {
+                            let pattern = pattern.as_ref();
+                            pattern.is_some_and(|pattern| pattern.matches(spec.name.as_bytes()))
+                        })
                     }
                     _ => return self.error(texts::SYNTAX),
                 }

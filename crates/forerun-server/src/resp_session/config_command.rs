@@ -3,7 +3,7 @@
 use forerun_cache::{Cache, WhenFull};
 
 use crate::resp::error_texts as texts;
-use crate::resp::glob;
+use crate::resp::glob::Pattern;
 use crate::shared::Shared;
 
 use super::call::Call;
@@ -49,13 +49,20 @@ impl Call<'_, '_> {
         match self.subcommand() {
             None => {}
             Some("get") => {
-                let patterns = &self.arguments[2..];
-                let mut found = settings(self.context.shared);
-                found.retain(|(name, _)| {
-                    let is_named =
-                        |pattern: &&[u8]| glob::matches_any_case(pattern, name.as_bytes());
-                    patterns.iter().any(is_named)
-                });
+                let all = settings(self.context.shared);
+                let mut is_named = vec![false; all.len()];
+                for pattern in &self.arguments[2..] {
+                    // No name matches one that is too long.
+                    let Some(pattern) = Pattern::of_any_case(pattern) else {
+                        continue;
+                    };
+                    for ((name, _), is_named) in all.iter().zip(&mut is_named) {
+                        *is_named |= pattern.matches(name.as_bytes());
+                    }
+                }
+                let named = all.into_iter().zip(is_named);
+                let named = named.filter(|(_, is_named)| *is_named);
+                let found: Vec<_> = named.map(|(setting, _)| setting).collect();
                 self.text_map(&found);
             }
             Some("set") => self.config_set(),

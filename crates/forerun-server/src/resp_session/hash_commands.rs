@@ -4,13 +4,13 @@ use forerun_cache::{ComputeOp, ComputePut, Item, ItemKind};
 
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
-use crate::resp::glob;
-use crate::resp::hash_value::Hash;
+use crate::resp::hash_value::{Hash, PAIR_OVERHEAD_BYTES};
 use crate::resp::integers::{parse_cursor, parse_i64};
 use crate::resp::long_double::LongDouble;
 use crate::resp::reply;
 
 use super::call::{Call, Refusal, hash_of};
+use super::key_listing;
 use super::number_commands::float_sum;
 use super::string_commands::in_place_of;
 
@@ -40,6 +40,11 @@ impl Call<'_, '_> {
                 Command::Hmset => "ERR wrong number of arguments for 'hmset' command",
                 _ => "ERR wrong number of arguments for 'hset' command",
             });
+        }
+        let bytes = |pair: &[&[u8]]| pair[0].len() + pair[1].len() + PAIR_OVERHEAD_BYTES;
+        if pairs.clone().map(bytes).sum::<usize>() > self.context.cache.options().max_item_bytes {
+            self.context.counters.store_too_large.add(1);
+            return Err(texts::STRING_TOO_LARGE);
         }
         let pairs: Vec<(&[u8], &[u8])> = pairs.map(|pair| (pair[0], pair[1])).collect();
         self.context.counters.cmd_set.add(1);
@@ -138,7 +143,7 @@ impl Call<'_, '_> {
         while let [word, behind @ ..] = rest {
             rest = match (word.to_ascii_lowercase().as_slice(), behind) {
                 (b"match", [given, behind @ ..]) => {
-                    pattern = Some(*given);
+                    pattern = Some(key_listing::pattern(given)?);
                     behind
                 }
                 (b"count", [count, behind @ ..]) => match parse_i64(count) {
@@ -153,7 +158,8 @@ impl Call<'_, '_> {
                 _ => return Err(texts::SYNTAX),
             };
         }
-        let is_wanted = |field: &[u8]| pattern.is_none_or(|pattern| glob::matches(pattern, field));
+        let pattern = pattern.as_ref();
+        let is_wanted = |field: &[u8]| pattern.is_none_or(|pattern| pattern.matches(field));
         let pairs: Vec<_> = hash.iter().filter(|(field, _)| is_wanted(field)).collect();
         self.array(2);
         self.bulk(b"0");

@@ -8,7 +8,7 @@
 use forerun_cache::{Item, ItemKind};
 
 use crate::resp::error_texts as texts;
-use crate::resp::glob;
+use crate::resp::glob::Pattern;
 use crate::resp::integers::{parse_cursor, parse_i64};
 use crate::resp::reply;
 use crate::session::CommandContext;
@@ -20,15 +20,17 @@ use super::read_answers::type_name;
 const COUNT: usize = 10;
 /// Keys of a step of `KEYS`.
 const STEP_KEYS: usize = 1024;
-/// The most parts of the index that one `SCAN` visits.
-const SCAN_PARTS: usize = 16;
-/// The longest pattern. The time of a comparison grows with its length times that of the key.
-const PATTERN_BYTES_MAX: usize = 1 << 10;
+/// `SCAN` visits at most so many keys at once, of one part of the index.
+const SCAN_STEP_KEYS: usize = 128;
+/// The most such steps of one `SCAN`.
+const SCAN_STEPS: usize = 128;
+/// A page of `SCAN` ends once it has visited keys of so many bytes.
+const SCAN_BYTES: usize = 1 << 20;
 
 /// `KEYS` between two steps.
 #[derive(Debug)]
 pub(super) struct Listing {
-    pattern: Vec<u8>,
+    pattern: Pattern,
     cursor: u64,
     count: usize,
     /// The keys as they are sent.
@@ -38,16 +40,18 @@ pub(super) struct Listing {
 impl Listing {
     /// `KEYS pattern`. `None`: it was refused.
     pub(super) fn new(call: &mut Call<'_, '_>) -> Option<Listing> {
-        if let Err(refusal) = may_list(call, call.argument(1)) {
-            call.error(refusal);
-            return None;
+        match may_list(call).and_then(|()| pattern(call.argument(1))) {
+            Ok(pattern) => Some(Listing {
+                pattern,
+                cursor: 0,
+                count: 0,
+                found: Vec::new(),
+            }),
+            Err(refusal) => {
+                call.error(refusal);
+                None
+            }
         }
-        Some(Listing {
-            pattern: call.argument(1).to_vec(),
-            cursor: 0,
-            count: 0,
-            found: Vec::new(),
-        })
     }
 
     /// Visits one part of the keys. Returns whether it was the last one.
@@ -60,7 +64,7 @@ impl Listing {
         } = self;
         let guard = context.cache.pin();
         *cursor = guard.scan_keys(*cursor, STEP_KEYS, |item| {
-            if glob::matches(pattern, item.key()) {
+            if pattern.matches(item.key()) {
                 *count += 1;
                 reply::push_bulk(found, item.key());
             }
@@ -76,29 +80,37 @@ impl Listing {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.pattern.capacity() + self.found.capacity()
+        self.pattern.memory_bytes() + self.found.capacity()
     }
 }
 
 /// Whether clients may list keys.
-fn may_list(call: &Call<'_, '_>, pattern: &[u8]) -> Result<(), Refusal> {
+fn may_list(call: &Call<'_, '_>) -> Result<(), Refusal> {
     match call.context.shared.settings.dump_enabled {
-        true if pattern.len() <= PATTERN_BYTES_MAX => Ok(()),
-        true => Err(texts::PATTERN_TOO_LONG),
+        true => Ok(()),
         false => Err(texts::DISABLED),
     }
 }
 
+/// Reads a pattern of keys or fields.
+///
+/// # Errors
+/// It is too long.
+pub(super) fn pattern(text: &[u8]) -> Result<Pattern, Refusal> {
+    Pattern::new(text).ok_or(texts::PATTERN_TOO_LONG)
+}
+
 /// The options of `SCAN`.
-struct ScanOptions<'a> {
-    pattern: Option<&'a [u8]>,
+struct ScanOptions {
+    pattern: Option<Pattern>,
     count: usize,
     /// A type, or `None` for one that does not exist.
     kind: Option<Option<ItemKind>>,
 }
 
-impl<'a> ScanOptions<'a> {
-    fn parse(mut rest: &[&'a [u8]]) -> Result<ScanOptions<'a>, Refusal> {
+impl ScanOptions {
+    fn parse(mut rest: &[&[u8]]) -> Result<ScanOptions, Refusal> {
+        let mut matched = None;
         let mut options = ScanOptions {
             pattern: None,
             count: COUNT,
@@ -106,7 +118,7 @@ impl<'a> ScanOptions<'a> {
         };
         while let [word, value, behind @ ..] = rest {
             match word.to_ascii_lowercase().as_slice() {
-                b"match" => options.pattern = Some(value),
+                b"match" => matched = Some(*value),
                 b"count" => {
                     let count = parse_i64(value).ok_or(texts::NOT_INTEGER)?;
                     let count = usize::try_from(count).ok().filter(|&count| count > 0);
@@ -122,17 +134,19 @@ impl<'a> ScanOptions<'a> {
             }
             rest = behind;
         }
-        match rest {
-            [] => Ok(options),
-            _ => Err(texts::SYNTAX),
+        if !rest.is_empty() {
+            return Err(texts::SYNTAX);
         }
+        options.pattern = matched.map(pattern).transpose()?;
+        Ok(options)
     }
 
     fn is_wanted(&self, item: &Item<'_>) -> bool {
         self.kind.is_none_or(|kind| kind == Some(item.kind()))
             && self
                 .pattern
-                .is_none_or(|pattern| glob::matches(pattern, item.key()))
+                .as_ref()
+                .is_none_or(|pattern| pattern.matches(item.key()))
     }
 }
 
@@ -141,20 +155,21 @@ impl Call<'_, '_> {
     pub(super) fn scan(&mut self) -> Result<(), Refusal> {
         let cursor = parse_cursor(self.argument(1)).ok_or(texts::INVALID_CURSOR)?;
         let options = ScanOptions::parse(self.arguments.get(2..).unwrap_or_default())?;
-        may_list(self, options.pattern.unwrap_or_default())?;
-        let (mut keys, mut visited, mut found) = (0, 0, Vec::new());
+        may_list(self)?;
+        let (mut keys, mut visited, mut bytes, mut found) = (0, 0, 0, Vec::new());
         let mut next = cursor;
         // A page of the cache is at most a part of the index, and many parts may be empty.
-        for _ in 0..SCAN_PARTS {
-            let left = options.count.saturating_sub(visited);
+        for _ in 0..SCAN_STEPS {
+            let left = options.count.saturating_sub(visited).min(SCAN_STEP_KEYS);
             next = self.context.cache.pin().scan_keys(next, left, |item| {
                 visited += 1;
+                bytes += item.key().len();
                 if options.is_wanted(&item) {
                     keys += 1;
                     reply::push_bulk(&mut found, item.key());
                 }
             });
-            if next == 0 || visited >= options.count {
+            if next == 0 || visited >= options.count || bytes >= SCAN_BYTES {
                 break;
             }
         }
@@ -172,7 +187,7 @@ impl Call<'_, '_> {
 
     /// `RANDOMKEY`.
     pub(super) fn random_key(&mut self) -> Result<(), Refusal> {
-        may_list(self, b"")?;
+        may_list(self)?;
         let guard = self.context.cache.pin();
         let key = guard.random().map(|item| item.key());
         let protocol = self.protocol;

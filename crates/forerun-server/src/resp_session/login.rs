@@ -1,5 +1,7 @@
 //! Who the client is: its login, its name, and the version of the protocol that it asks for.
 
+use std::mem;
+
 use crate::resp::client_names::{ClientName, NamedClient, is_name};
 use crate::resp::error_texts as texts;
 use crate::resp::integers::parse_i64;
@@ -49,14 +51,15 @@ impl Login {
         }
     }
 
-    /// Makes the connection like a new one.
+    /// Makes the connection like a new one, of the same library.
     pub(super) fn reset(&mut self) {
         self.user = None;
         self.change(|client| {
             *client = ClientName {
                 protocol: RespVersion::Resp2.number(),
                 user: DEFAULT_USER.to_vec(),
-                ..ClientName::default()
+                name: Vec::new(),
+                ..mem::take(client)
             };
         });
     }
@@ -143,6 +146,10 @@ impl Login {
                     behind
                 }
                 [given, behind @ ..] if option.eq_ignore_ascii_case(b"setname") => {
+                    if !is_name(given) {
+                        call.error(texts::CLIENT_NAME);
+                        return None;
+                    }
                     name = Some(*given);
                     behind
                 }
@@ -166,10 +173,6 @@ impl Login {
             return None;
         }
         if let Some(name) = name {
-            if !is_name(name) {
-                call.error(texts::CLIENT_NAME);
-                return None;
-            }
             self.change(|client| client.name = name.to_vec());
         }
         self.change(|client| client.protocol = protocol.number());

@@ -109,6 +109,10 @@ impl RespSession {
             Some(spec) if !self.login.is_open() && !spec.flags.has(Flags::NO_AUTH) => {
                 Some(texts::NO_AUTH.as_bytes().to_vec())
             }
+            // It goes over all keys, and nobody else has a turn during a transaction.
+            Some(spec) if self.transaction.is_some() && spec.command == Command::Keys => {
+                Some(texts::NOT_IN_MULTI.as_bytes().to_vec())
+            }
             // One that is queued is checked as far as possible.
             Some(spec) if self.transaction.is_some() && has_subcommands(spec, arguments) => {
                 subcommand(spec, arguments).err()
@@ -224,12 +228,6 @@ impl RespSession {
             Command::Client => self.client_command(&mut call),
             Command::Acl => self.login.acl(&mut call),
             Command::Unwatch => call.ok(),
-            Command::Keys => {
-                if let Some(mut listing) = Listing::new(&mut call) {
-                    while !listing.step(call.context) {}
-                    listing.push(call.context);
-                }
-            }
             _ => call.dispatch(),
         }
     }

@@ -33,6 +33,8 @@ mod hash_commands;
 mod info;
 mod key_commands;
 mod key_listing;
+#[cfg(test)]
+mod limit_tests;
 mod login;
 mod lone_request;
 #[cfg(test)]
@@ -66,7 +68,7 @@ use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionSt
 use key_listing::Listing;
 use login::Login;
 use read_answers::{Stop, Until, answer, count_requests};
-use read_batch::{Batch, Next};
+use read_batch::{Batch, Next, keep};
 use transaction::{Transaction, Watched};
 
 /// A request of which this much has arrived leaves the input.
@@ -144,7 +146,7 @@ impl RespSession {
         }
     }
 
-    /// Whether the client has yet to authenticate.
+    /// Whether the client has yet to log in.
     pub(crate) fn must_authenticate(&self) -> bool {
         !self.login.is_open()
     }
@@ -280,7 +282,10 @@ impl RespSession {
             Some(stop) => {
                 *at = stop.start;
                 self.answered = stop.answered;
-                Step::On
+                match stop.yields {
+                    true => Step::Full,
+                    false => Step::On,
+                }
             }
             None => {
                 *at = end;
@@ -288,7 +293,7 @@ impl RespSession {
                 self.next(next, bytes, at, &arguments, worker, context, scratch)
             }
         };
-        scratch.arguments = recycle(arguments);
+        scratch.arguments = keep(arguments);
         step
     }
 
@@ -389,7 +394,7 @@ impl RespSession {
             return Step::On;
         }
         let step = self.request(&arguments, large, worker, context, scratch);
-        scratch.arguments = recycle(arguments);
+        scratch.arguments = keep(arguments);
         step
     }
 

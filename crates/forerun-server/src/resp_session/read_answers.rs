@@ -3,8 +3,10 @@
 //! ```text
 //!   spans    Key(Get)  Strings(2)  Field(Hget) …
 //!   keys     [a, b, c │ d]            a chunk is looked up just before its first answer
-//!   output   $1 … *2 $1 … $1 …        stops when the output is full, between two keys
+//!   output   $1 … *2 $1 … $1 …        stops when the output is full, or after much work
 //! ```
+//!
+//! The keys of an `MGET` are answered from one moment as far as [`Until`] allows.
 
 use std::mem;
 
@@ -18,7 +20,18 @@ use crate::resp::reply::{self, RespVersion};
 use crate::session::{ChunkSize, CommandContext, Lookups, recycle};
 
 use super::call::{hash_of, push_error, string_of};
-use super::read_batch::Batch;
+use super::read_batch::{Batch, keep};
+
+/// An `MGET` whose answer has this many bytes is interrupted if the output is full. A shorter one
+/// is answered from one moment.
+const STRINGS_BYTES: usize = 1 << 20;
+
+/// A batch that has read this many bytes of hashes ends.
+const HASH_BYTES: usize = 4 << 20;
+
+/// The values of an `HMGET` have at most this many bytes, or those of the hash. More are in an
+/// answer only if it repeats fields.
+const FIELDS_BYTES_MAX: usize = 1 << 20;
 
 /// Where answers stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +40,8 @@ pub(super) struct Stop {
     pub(super) start: usize,
     /// How many of its keys are answered.
     pub(super) answered: usize,
+    /// Whether other connections must have a turn before it continues.
+    pub(super) yields: bool,
 }
 
 /// When to stop.
@@ -52,16 +67,17 @@ pub(super) fn answer(
     let items = recycle(mem::take(&mut scratch.items));
     let mut lookups = Lookups::new(&guard, &batch.keys, items, chunk.keys());
     let mut fields = &batch.fields[..];
-    let (mut hits, mut stop) = (0, None);
+    let (mut hits, mut hash_bytes, mut stop) = (0, 0, None);
     let is_over = |context: &CommandContext<'_>| match until {
         Until::Full => context.out.is_full(),
         Until::Bytes(bytes_max) => context.out.memory_bytes() > bytes_max,
     };
     'spans: for span in &batch.spans {
-        let stop_at = |answered| {
+        let stop_at = |answered, yields| {
             Some(Stop {
                 start: span.start,
                 answered,
+                yields,
             })
         };
         let mut look_up = |context: &mut CommandContext<'_>| {
@@ -73,7 +89,11 @@ pub(super) fn answer(
         };
         let is_continued = matches!(span.answer, Answer::Strings { answered: 1.., .. });
         if !is_continued && is_over(context) {
-            stop = stop_at(0);
+            stop = stop_at(0, false);
+            break;
+        }
+        if hash_bytes >= HASH_BYTES && until == Until::Full {
+            stop = stop_at(0, true);
             break;
         }
         match span.answer {
@@ -84,15 +104,18 @@ pub(super) fn answer(
             }
             Answer::Key(command) => {
                 let item = look_up(context);
+                hash_bytes += hash_len(item.as_ref());
                 push_key(command, item, protocol, context);
             }
             Answer::Field(command) => {
                 let item = look_up(context);
+                hash_bytes += hash_len(item.as_ref());
                 let field = next_of(&mut fields);
                 push_field(command, item, field, protocol, context);
             }
             Answer::Fields(count) => {
                 let item = look_up(context);
+                hash_bytes += hash_len(item.as_ref());
                 let (here, rest) = fields.split_at(count);
                 fields = rest;
                 push_fields(item, here, protocol, context);
@@ -113,10 +136,12 @@ pub(super) fn answer(
                 if answered == 0 {
                     reply::push_array(context.out.bytes_mut(), total);
                 }
+                let before = context.out.len();
                 for at in answered..answered + count {
-                    // A request makes progress each time, at least by one key.
-                    if at > answered && is_over(context) {
-                        stop = stop_at(at);
+                    // A request makes progress each time.
+                    let len = context.out.len() - before;
+                    if len >= STRINGS_BYTES && is_over(context) {
+                        stop = stop_at(at, false);
                         break 'spans;
                     }
                     match look_up(context) {
@@ -127,7 +152,7 @@ pub(super) fn answer(
                     }
                 }
                 if answered + count < total {
-                    stop = stop_at(answered + count);
+                    stop = stop_at(answered + count, false);
                     break;
                 }
             }
@@ -136,7 +161,7 @@ pub(super) fn answer(
     let (asked, wasted) = (lookups.asked(), lookups.unused());
     let items = lookups.into_items();
     chunk.adapt(items.len(), wasted);
-    scratch.items = recycle(items);
+    scratch.items = keep(items);
     if asked > 0 {
         let counters = context.counters;
         counters.batches.add(1);
@@ -145,6 +170,12 @@ pub(super) fn answer(
         counters.get_misses.add(asked - hits);
     }
     stop
+}
+
+/// The bytes of a hash.
+fn hash_len(item: Option<&Item<'_>>) -> usize {
+    let hash = item.filter(|item| item.kind() == ItemKind::Hash);
+    hash.map_or(0, |item| item.value().len())
 }
 
 /// Counts the requests of a batch that have a complete answer.
@@ -285,9 +316,16 @@ fn push_fields(
         Ok(bytes) => bytes.unwrap_or_default(),
         Err(refusal) => return push_error(context, refusal.as_bytes()),
     };
+    let values = Hash::new(bytes).get_all(fields);
+    let values_bytes: usize = values.iter().flatten().map(|value| value.len()).sum();
+    if values_bytes > bytes.len().max(FIELDS_BYTES_MAX) {
+        return push_error(context, texts::FIELDS_TOO_LARGE.as_bytes());
+    }
     let out = context.out.bytes_mut();
-    reply::push_array(out, fields.len());
-    Hash::new(bytes).get_all(fields, |value| protocol.push_bulk_or_nil(out, value));
+    reply::push_array(out, values.len());
+    values
+        .into_iter()
+        .for_each(|value| protocol.push_bulk_or_nil(out, value));
 }
 
 fn push_range(item: Option<Item<'_>>, start: i64, end: i64, context: &mut CommandContext<'_>) {

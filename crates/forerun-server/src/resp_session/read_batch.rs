@@ -23,6 +23,14 @@ const BATCH_SPANS: usize = 1024;
 /// Vectors that have grown beyond this are not kept.
 const KEPT_KEYS: usize = 16 << 10;
 
+/// Empties a vector for later requests. Frees a large one.
+pub(super) fn keep<A, B>(vector: Vec<A>) -> Vec<B> {
+    if vector.capacity() > KEPT_KEYS {
+        return Vec::new();
+    }
+    recycle(vector)
+}
+
 /// Keys to look up, and how to answer them.
 pub(super) struct Batch<'a> {
     pub(super) keys: Vec<&'a [u8]>,
@@ -66,11 +74,8 @@ impl<'a> Batch<'a> {
     /// Gives the vectors back.
     pub(super) fn recycle(mut self, scratch: &mut RespScratch) {
         self.spans.clear();
-        if self.keys.capacity().max(self.fields.capacity()) > KEPT_KEYS {
-            return;
-        }
-        scratch.keys = recycle(self.keys);
-        scratch.fields = recycle(self.fields);
+        scratch.keys = keep(self.keys);
+        scratch.fields = keep(self.fields);
         scratch.spans = self.spans;
     }
 

@@ -113,9 +113,11 @@ impl<'a> Call<'a, '_> {
                 }
             }
             Script::SetExpiringHash => {
-                let expiry = match arguments[2] {
-                    b"-1" => None,
-                    seconds => Some(positive_time(self, TimeUnit::SECONDS, seconds)?),
+                let expiry = match parse_i64(arguments[2]) {
+                    Some(-1) => None,
+                    // As with EXPIRE, the key goes.
+                    Some(..=0) => Some(Expiry::AtMs(0)),
+                    _ => Some(positive_time(self, TimeUnit::SECONDS, arguments[2])?),
                 };
                 let pairs = [
                     (&b"absexp"[..], arguments[0]),

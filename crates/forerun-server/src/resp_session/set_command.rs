@@ -9,7 +9,8 @@
 //! its command runs alone if it needs the old item.
 
 use forerun_cache::{
-    Cache, ComputeOp, ComputePut, Expiry, Item, ItemKind, Store, StoreMode, StoreValue, ValueBuffer,
+    Cache, ComputeOp, ComputePut, Expiry, ITEM_OVERHEAD_BYTES, Item, ItemKind, Store, StoreMode,
+    StoreValue, ValueBuffer,
 };
 
 use crate::resp::arguments::LargeArgument;
@@ -205,19 +206,36 @@ impl<'a> Call<'a, '_> {
             let guard = self.context.cache.pin();
             pairs.clone().any(|pair| guard.peek(pair[0]).is_some())
         };
-        if !exists {
-            self.store_pairs()?;
+        if !exists && let Err(refusal) = self.store_pairs() {
+            // None of them existed, so none stays.
+            pairs.for_each(|pair| _ = self.context.cache.delete(pair[0]));
+            return Err(refusal);
         }
         self.number((!exists).into());
         Ok(())
     }
 
+    /// Refuses pairs of which one would be refused, unless it is for lack of memory.
     fn check_pairs(&mut self) -> Result<(), Refusal> {
         match (self.arguments.len() % 2, self.spec.command) {
-            (1, _) => Ok(()),
-            (_, Command::Msetnx) => Err("ERR wrong number of arguments for 'msetnx' command"),
-            _ => Err("ERR wrong number of arguments for 'mset' command"),
+            (1, _) => {}
+            (_, Command::Msetnx) => {
+                return Err("ERR wrong number of arguments for 'msetnx' command");
+            }
+            _ => return Err("ERR wrong number of arguments for 'mset' command"),
         }
+        let cache = self.context.cache;
+        let item_bytes_max = cache.options().max_item_bytes;
+        for pair in self.arguments[1..].chunks_exact(2) {
+            if pair[0].len() > cache.key_bytes_max() {
+                return Err(texts::KEY_TOO_LONG);
+            }
+            if pair[0].len() + pair[1].len() + ITEM_OVERHEAD_BYTES > item_bytes_max {
+                self.context.counters.store_too_large.add(1);
+                return Err(texts::STRING_TOO_LARGE);
+            }
+        }
+        Ok(())
     }
 
     fn store_pairs(&mut self) -> Result<(), Refusal> {

@@ -74,6 +74,17 @@ impl TestClient {
         answer
     }
 
+    /// Sends bytes and returns the answers of the connection's first turn.
+    pub(super) fn first_answers(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut answer = Vec::new();
+        self.input.extend(bytes);
+        let _ = self
+            .session
+            .receive(&mut self.input, &mut self.output, &mut self.context);
+        self.read(&mut answer, usize::MAX);
+        answer
+    }
+
     /// Sends bytes in pieces that fit in the input.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.send_in_pieces(bytes, 16 << 10, usize::MAX)

@@ -13,11 +13,13 @@
 //! it was changed, and a missing one was deleted, has expired or was evicted.
 
 use std::collections::HashMap;
+use std::mem;
 
 use forerun_cache::Cache;
 
+use crate::output::Output;
 use crate::resp::arguments::Arguments;
-use crate::resp::command_spec::Command;
+use crate::resp::command_spec::{Command, Flags};
 use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
 use crate::resp::read_spans::RespScratch;
@@ -25,11 +27,12 @@ use crate::session::{CommandContext, recycle};
 
 use super::call::{Call, push_error};
 use super::read_answers::{Until, answer};
-use super::read_batch::Batch;
+use super::read_batch::{Batch, keep};
 use super::{RespSession, Step};
 
-/// The answers of a transaction are composed in one piece. A client that asks for more than this,
-/// without the large values that are shared with the cache, is disconnected.
+/// The answers of a transaction are composed in one piece. If they have more bytes than this,
+/// without the large values that are shared with the cache, the commands that are left are still
+/// executed, for all or none of them must be, but the client is disconnected instead of answered.
 const EXEC_BYTES_MAX: usize = 64 << 20;
 
 /// The commands of a transaction before its `EXEC`.
@@ -37,6 +40,8 @@ const EXEC_BYTES_MAX: usize = 64 << 20;
 pub(super) struct Transaction {
     queue: Vec<Arguments>,
     bytes: usize,
+    /// Whether values in the cache's memory wait for the end of the transaction.
+    has_values: bool,
     /// Whether a command was refused, so that none will be executed.
     is_spoilt: bool,
 }
@@ -44,18 +49,19 @@ pub(super) struct Transaction {
 impl Transaction {
     pub(super) fn queue(&mut self, arguments: Arguments) {
         self.bytes += arguments.memory_bytes();
+        self.has_values |= arguments.large.is_some();
         self.queue.push(arguments);
     }
 
     pub(super) fn spoil(&mut self) {
-        self.is_spoilt = true;
-        self.queue = Vec::new();
-        self.bytes = 0;
+        *self = Transaction {
+            is_spoilt: true,
+            ..Transaction::default()
+        };
     }
 
-    /// Whether values in the cache's memory wait for the end of the transaction.
     pub(super) fn has_values(&self) -> bool {
-        self.queue.iter().any(|arguments| arguments.large.is_some())
+        self.has_values
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -140,7 +146,7 @@ impl RespSession {
             (Command::Discard, None) => call.error(texts::DISCARD_WITHOUT_MULTI),
             (_, None) => call.error(texts::EXEC_WITHOUT_MULTI),
             (_, Some(transaction)) => {
-                let watched = std::mem::take(&mut self.watched);
+                let watched = mem::take(&mut self.watched);
                 if transaction.is_spoilt {
                     call.error(texts::EXEC_ABORT);
                 } else if watched.has_changed(call.context.cache) {
@@ -163,29 +169,35 @@ impl RespSession {
     ) -> Step {
         call.array(queue.len());
         let context = call.context;
+        // The answers so far, once they are too large.
+        let mut cut: Option<Output> = None;
         // Lookups that wait for the next command of another kind.
         let mut from = 0;
         let mut queue: Vec<Option<Arguments>> = queue.into_iter().map(Some).collect();
         while from < queue.len() {
-            if context.out.memory_bytes() > EXEC_BYTES_MAX {
-                return Step::End;
-            }
-            let taken = self.run_lookups(&queue[from..], context, scratch);
-            match taken {
-                Some(0) => {}
-                Some(taken) => {
-                    from += taken;
-                    continue;
+            if cut.is_some() {
+                // Nobody will read the last answer.
+                *context.out = Output::new();
+            } else if context.out.memory_bytes() > EXEC_BYTES_MAX {
+                cut = Some(mem::take(context.out));
+            } else {
+                match self.run_lookups(&queue[from..], context, scratch) {
+                    Some(0) => {}
+                    Some(taken) => {
+                        from += taken;
+                        continue;
+                    }
+                    None => cut = Some(mem::take(context.out)),
                 }
-                None => return Step::End,
             }
             let next = queue[from].take();
             from += 1;
             let Some(mut next) = next else { continue };
             let large = next.large.take();
-            let mut arguments = recycle(std::mem::take(&mut scratch.arguments));
+            let mut arguments = recycle(mem::take(&mut scratch.arguments));
             next.fill(&mut arguments);
             match find(arguments.first().copied().unwrap_or_default()) {
+                Some(spec) if cut.is_some() && spec.flags.has(Flags::LOOKUP) => {}
                 Some(spec) => self.execute_queued(Call {
                     context: &mut *context,
                     protocol: self.protocol,
@@ -195,9 +207,15 @@ impl RespSession {
                 }),
                 None => push_error(context, &texts::unknown_command(&arguments)),
             }
-            scratch.arguments = recycle(arguments);
+            scratch.arguments = keep(arguments);
         }
-        Step::On
+        match cut {
+            None => Step::On,
+            Some(answers) => {
+                *context.out = answers;
+                Step::End
+            }
+        }
     }
 
     /// Answers the lookups at the front of the queue, and returns how many there were. `None`: the

@@ -24,13 +24,6 @@ impl ClientSession {
         }
     }
 
-    /// See [`Session::begin_text`]. Clients of RESP log in by commands.
-    pub(crate) fn begin_text(&mut self) {
-        if let ClientSession::Memcached(session) = self {
-            session.begin_text();
-        }
-    }
-
     /// See [`Session::receive`].
     #[inline]
     pub(crate) fn receive(
@@ -74,7 +67,7 @@ impl ClientSession {
         }
     }
 
-    /// Whether the session itself waits for the client to authenticate.
+    /// Whether the session itself waits for the client to log in.
     pub(crate) fn must_authenticate(&self) -> bool {
         match self {
             ClientSession::Memcached(session) => session.must_authenticate(),

@@ -431,7 +431,8 @@ impl Args {
                     [] => &loopback,
                     given => given,
                 };
-                for interface in interfaces {
+                // Those of UCX have no RESP.
+                for interface in interfaces.iter().filter(|one| !one.starts_with("ucx:")) {
                     let mut found = Vec::new();
                     add_places(&mut found, interface, port)?;
                     for place in &mut found {

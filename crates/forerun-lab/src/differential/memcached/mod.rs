@@ -113,6 +113,7 @@ pub(super) fn histories(seed: u64) -> Vec<Vec<Step>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::differential::packet::Packet;
     use crate::differential::testing;
 
     /// The memcached on the PATH. If there is none, or if its differences are not listed, a test is
@@ -167,6 +168,25 @@ mod tests {
         if memcached.version >= LATER {
             steps.push(step("bget a"));
         }
-        testing::is_shrunk_to_one_step(&memcached, &steps);
+        testing::shrunk_to_one_step(&memcached, &steps);
+    }
+
+    #[test]
+    fn a_difference_of_the_binary_protocol_is_found_and_its_history_shrunk() {
+        let Some(memcached) = memcached() else { return };
+        let noop = Packet::new(0x0a);
+        let get = Packet {
+            key: b"a".to_vec(),
+            ..Packet::new(0x00)
+        };
+        // A listed difference among requests that have none.
+        let verbosity = Packet {
+            extras: vec![0; 4],
+            ..Packet::new(0x1b)
+        };
+        let packets = vec![noop, get.clone(), verbosity.clone(), get];
+        let steps = [step("mn"), Step::of_packets(8, packets)];
+        let shortest = testing::shrunk_to_one_step(&memcached, &steps);
+        assert_eq!(shortest.packets, [verbosity]);
     }
 }

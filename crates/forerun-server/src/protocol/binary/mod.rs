@@ -5,7 +5,7 @@
 //!   answer    81 opcode key_len(2) extras_len 0 status(2)   body_len(4) opaque(4) cas(8) │ extras key value
 //!             └──────────────────────── header: 24 bytes, big endian ──────────────────┘   └── body ──────┘
 //!
-//!   header.rs    headers of requests         request.rs   opcodes, and which parts their bodies have
+//!   header.rs    headers of requests         parsed_request.rs   opcodes, and the parts of their bodies
 //!   reply.rs     answers and status codes    refusal.rs   the only answer of a server without the protocol
 //!   sasl.rs      the message of PLAIN
 //! ```
@@ -15,9 +15,9 @@
 //! `protocol-binary` for what only that describes.
 
 pub(crate) mod header;
+pub(crate) mod parsed_request;
 pub(crate) mod refusal;
 pub(crate) mod reply;
-pub(crate) mod request;
 pub(crate) mod sasl;
 
 /// The first byte of a request.

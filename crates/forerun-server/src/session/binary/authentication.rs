@@ -11,8 +11,8 @@
 //! Other commands need a success, and without one they end the session. A server without users
 //! knows no command of SASL.
 
+use crate::protocol::binary::parsed_request::{Command, Request};
 use crate::protocol::binary::reply::{BodyLengths, Status, push_error, push_header, push_success};
-use crate::protocol::binary::request::{Command, Request};
 use crate::protocol::binary::sasl;
 use crate::session::command_context::CommandContext;
 use crate::session::{Session, Step};

@@ -1,10 +1,10 @@
 //! Sessions of the binary protocol.
 //!
 //! ```text
-//!   get getq getk getkq noop          all there are, then one batch           reads.rs
-//!   set add replace append prepend    the text protocol's State::Store        storage.rs
-//!   delete incr decr touch gat …      one after another                       commands.rs
-//!   SASL                              before anything else, if there are users   authentication.rs
+//!   get getq getk getkq noop          all there are, then one batch      lookup_requests.rs
+//!   set add replace append prepend    the text protocol's State::Store   storage_requests.rs
+//!   delete incr decr touch gat …      one after another                  other_requests.rs
+//!   SASL                              first, if there are users          authentication.rs
 //!   an unknown opcode                 an error; State::Swallow skips the body
 //!   lengths that contradict           an error, then the session ends
 //! ```
@@ -13,16 +13,16 @@
 //! [`HEAD_BYTES_MAX`]. Only the value may be longer.
 
 mod authentication;
-mod commands;
-mod reads;
-mod storage;
+mod lookup_requests;
+mod other_requests;
+mod storage_requests;
 
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::binary::HEADER_BYTES;
 use crate::protocol::binary::header::{Header, HeaderError, RequestId};
+use crate::protocol::binary::parsed_request::{Command, Parsed, Request};
 use crate::protocol::binary::reply::{Status, push_error, push_success};
-use crate::protocol::binary::request::{Command, Parsed, Request};
 use crate::protocol::binary::sasl;
 
 use super::command_context::CommandContext;
@@ -120,13 +120,13 @@ impl Session {
             Command::Get { .. } | Command::Noop => {
                 debug_assert!(false, "the batch takes every read");
             }
-            Command::Delete => commands::delete(request, context),
-            Command::Arithmetic(op) => commands::arithmetic(request, op, context),
-            Command::Touch => commands::touch(request, None, context),
-            Command::GetAndTouch { keyed } => commands::touch(request, Some(keyed), context),
-            Command::Flush => commands::flush(request, context),
-            Command::Verbosity => commands::verbosity(request, context),
-            Command::Stat => commands::stat(request, context),
+            Command::Delete => other_requests::delete(request, context),
+            Command::Arithmetic(op) => other_requests::arithmetic(request, op, context),
+            Command::Touch => other_requests::touch(request, None, context),
+            Command::GetAndTouch { keyed } => other_requests::touch(request, Some(keyed), context),
+            Command::Flush => other_requests::flush(request, context),
+            Command::Verbosity => other_requests::verbosity(request, context),
+            Command::Stat => other_requests::stat(request, context),
             Command::Version => {
                 let version = context.shared.settings.version.as_bytes();
                 push_success(context.out.bytes_mut(), id, version, 0);

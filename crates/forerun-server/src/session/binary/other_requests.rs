@@ -3,8 +3,8 @@
 use forerun_cache::{Arithmetic, ArithmeticOp, ArithmeticResult, Delete, DeleteResult};
 
 use crate::prefix_counts::KeyEvent;
+use crate::protocol::binary::parsed_request::Request;
 use crate::protocol::binary::reply::{Status, push_error, push_error_text, push_success};
-use crate::protocol::binary::request::Request;
 use crate::protocol::numbers::Expiration;
 use crate::session::binary_answers::ReadAnswer;
 use crate::session::command_context::CommandContext;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use forerun_cache::StoreMode;
 
-use crate::protocol::binary::request::Request;
+use crate::protocol::binary::parsed_request::Request;
 use crate::protocol::numbers::Expiration;
 use crate::session::binary_answers::StoreAnswer;
 use crate::session::command_context::CommandContext;

@@ -1,7 +1,7 @@
 //! Reads the lookups of the binary protocol into a batch.
 
 use crate::protocol::binary::header::Header;
-use crate::protocol::binary::request::{Command, Parsed, Request};
+use crate::protocol::binary::parsed_request::{Command, Parsed, Request};
 use crate::session::binary_answers::ReadAnswer;
 use crate::session::reads::{BATCH_KEYS, Batch, Read, Span};
 

@@ -1,0 +1,191 @@
+//! What a request may cost: memory, time, and other connections' turns.
+
+use forerun_cache::{CacheOptions, WhenFull};
+
+use crate::settings::Settings;
+
+use super::test_client::{TestClient, converse, request};
+
+#[test]
+fn fields_that_repeat_do_not_multiply_a_large_value() {
+    let mut client = TestClient::new();
+    let value = vec![b'v'; 600_000];
+    client.ask_words(&[b"HSET", b"h", b"f", &value, b"g", b"1"]);
+    let refused = "-ERR the answer repeats fields and is larger than this server allows";
+    let many = [&[&b"HMGET"[..], b"h"][..], &[&b"f"[..]; 2_000]].concat();
+    assert_eq!(client.ask_words(&many), refused);
+    assert_eq!(client.ask("HMGET h f f"), refused);
+    assert_eq!(client.ask("HMGET h f x g").len(), 4 + 600_011 + 5 + 5);
+    assert_eq!(client.ask("HMGET h g g"), "*2\r\n$1\r\n1\r\n$1\r\n1");
+    // Not even if nobody reads it.
+    client.ask("CLIENT REPLY SKIP");
+    assert_eq!(client.ask_words(&many), "");
+    client.ask("MULTI");
+    client.ask_words(&many);
+    assert_eq!(client.ask("EXEC"), format!("*1\r\n{refused}"));
+}
+
+#[test]
+fn names_of_commands_that_repeat_do_not_multiply_their_entries() {
+    let mut client = TestClient::new();
+    for subcommand in [&b"INFO"[..], b"DOCS"] {
+        let mut ask = |names: usize| {
+            let words = [
+                &[&b"COMMAND"[..], subcommand][..],
+                &vec![&b"client"[..]; names],
+            ]
+            .concat();
+            client.ask_words(&words)
+        };
+        assert!(ask(2).len() > 100);
+        assert_eq!(ask(1_000), "-ERR more names than there are commands");
+    }
+    let unknown = [&[&b"COMMAND"[..], b"INFO"][..], &[&b"foo"[..]; 1_000]].concat();
+    assert_eq!(client.ask_words(&unknown).len(), 7 + 1_000 * 5 - 2);
+}
+
+#[test]
+fn a_page_of_scan_ends_after_keys_of_many_bytes() {
+    let options = CacheOptions::default().memory_limit_bytes(256 << 20);
+    let mut client = TestClient::with(options, Settings::default());
+    let keys = 300_u32;
+    for number in 0..keys {
+        let key = [number.to_string().as_bytes(), &[b'k'; 60_000]].concat();
+        client.ask_words(&[b"SET", &key, b"1"]);
+    }
+    let (mut cursor, mut pages, mut found) = ("0".to_owned(), 0, 0);
+    loop {
+        let page = client.ask(&format!("SCAN {cursor} COUNT 1000000"));
+        assert!(page.len() < 9 << 20);
+        found += page.matches("$6000").count();
+        pages += 1;
+        cursor = page.split("\r\n").nth(2).expect("a cursor").to_owned();
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert!(found >= keys as usize && pages > 1, "{found} {pages}");
+}
+
+#[test]
+fn patterns_that_are_too_long_are_refused() {
+    let mut client = TestClient::new();
+    client.ask("HSET h f 1");
+    let long = [b"*", &[b'a'; 2_000][..], b"*"].concat();
+    let refused = "-ERR the pattern is longer than this server allows";
+    for front in [vec![&b"KEYS"[..]], vec![&b"SCAN"[..], b"0", b"MATCH"]] {
+        assert_eq!(
+            client.ask_words(&[front, vec![&long[..]]].concat()),
+            refused
+        );
+    }
+    assert_eq!(
+        client.ask_words(&[b"HSCAN", b"h", b"0", b"MATCH", &long]),
+        refused
+    );
+    assert_eq!(client.ask_words(&[b"CONFIG", b"GET", &long]), "*0");
+}
+
+#[test]
+fn keys_is_refused_in_a_transaction() {
+    let mut client = TestClient::new();
+    converse(
+        &mut client,
+        &[
+            ("MULTI", "+OK"),
+            ("SET a 1", "+QUEUED"),
+            ("KEYS *", "-ERR Command not allowed inside a transaction"),
+            (
+                "EXEC",
+                "-EXECABORT Transaction discarded because of previous errors.",
+            ),
+            ("EXISTS a", ":0"),
+        ],
+    );
+}
+
+#[test]
+fn a_transaction_whose_answers_are_too_large_is_executed_as_a_whole() {
+    let mut client = TestClient::new();
+    let mut other = client.another();
+    let value = vec![b'v'; 1_000_000];
+    client.ask_words(&[b"HSET", b"h", b"f", &value]);
+    client.ask("MULTI");
+    client.ask("SET a 1");
+    for _ in 0..80 {
+        client.ask("HGETALL h");
+    }
+    client.ask("SET b 1");
+    client.ask("GET b");
+    client.ask("HSET h g 1");
+    let answer = client.send(&request(&[b"EXEC"]));
+    assert!(client.is_closed && answer.len() < 70 << 20);
+    assert_eq!(other.ask("MGET a b"), "*2\r\n$1\r\n1\r\n$1\r\n1");
+    assert_eq!(other.ask("HLEN h"), ":2");
+}
+
+#[test]
+fn an_mget_is_answered_from_one_moment() {
+    let mut client = TestClient::new();
+    client.ask_words(&[b"SET", b"a", &[b'a'; 100_000]]);
+    client.ask("SET b 2");
+    // The value of `a` fills the output, and between two turns others may write.
+    let answer = client.first_answers(&request(&[b"MGET", b"a", b"b"]));
+    assert_eq!(answer.len(), 4 + 100_011 + 7);
+    assert!(answer.ends_with(b"\r\n$1\r\n2\r\n"));
+}
+
+#[test]
+fn large_hashes_leave_others_their_turns() {
+    let mut client = TestClient::new();
+    client.ask_words(&[b"HSET", b"h", b"f", &[b'v'; 900_000]]);
+    let bytes = request(&[b"HLEN", b"h"]).repeat(20);
+    let first = client.first_answers(&bytes);
+    assert_eq!(first, b":1\r\n".repeat(5));
+    assert_eq!(client.send(b""), b"");
+    assert_eq!(client.send(b"\r\n"), b":1\r\n".repeat(15));
+}
+
+#[test]
+fn pairs_are_all_set_or_none() {
+    let mut client = TestClient::new();
+    let (long, large) = ([b'k'; 70_000], vec![b'v'; (1 << 20) - 30]);
+    for command in [&b"MSET"[..], b"MSETNX"] {
+        for (key, value) in [(&long[..], &b"2"[..]), (&b"b"[..], &large[..])] {
+            let answer = client.ask_words(&[command, b"a", b"1", key, value]);
+            assert!(answer.starts_with("-ERR "), "{answer}");
+            assert_eq!(client.ask("EXISTS a b"), ":0");
+        }
+    }
+    let options = CacheOptions::default()
+        .memory_limit_bytes(2 << 20)
+        .when_full(WhenFull::Refuse);
+    let mut client = TestClient::with(options, Settings::default());
+    let value = [b'v'; 10_000];
+    let mut words = vec![&b"MSETNX"[..]];
+    let keys: Vec<String> = (0..500).map(|number| format!("key:{number}")).collect();
+    keys.iter()
+        .for_each(|key| words.extend([key.as_bytes(), &value]));
+    assert_eq!(
+        client.ask_words(&words),
+        "-OOM command not allowed when used memory > 'maxmemory'."
+    );
+    assert_eq!(client.ask("DBSIZE"), ":0");
+}
+
+#[test]
+fn many_small_arguments_leave_no_memory_behind() {
+    let mut client = TestClient::new();
+    let mut words = vec![&b"HSET"[..], b"h"];
+    words.resize(1_200_000, b"");
+    assert_eq!(
+        client.ask_words(&words),
+        "-ERR string exceeds maximum allowed size (proto-max-bulk-len)"
+    );
+    words[0] = b"DEL";
+    assert_eq!(client.ask_words(&words), ":0");
+    let scratch = &client.context.resp_scratch;
+    let kept = [&scratch.arguments, &scratch.keys, &scratch.fields].map(|kept| kept.capacity());
+    assert!(kept.iter().all(|&kept| kept <= 16 << 10), "{kept:?}");
+    assert!(scratch.items.capacity() <= 16 << 10);
+}
