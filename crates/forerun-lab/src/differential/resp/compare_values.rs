@@ -27,7 +27,7 @@ pub(super) enum Rule {
     },
     /// Values of the same type.
     SameType,
-    /// Nothing: Redis shows the memory of a key that has expired.
+    /// Only that neither is an error: Redis shows the memory of a key that has expired.
     Nothing,
     /// The same fields, with equal values except for what identifies a server.
     Hello,
@@ -202,7 +202,7 @@ fn values_agree(rule: Rule, ours: &Value<'_>, theirs: &Value<'_>, kinds: [Kind; 
         _ => {}
     }
     if rule == Rule::Nothing {
-        return true;
+        return ours.error().is_none() && theirs.error().is_none();
     }
     if ours.marker() != theirs.marker() {
         return false;
