@@ -20,6 +20,10 @@ def is_memcached(command):
     return os.path.basename(command[0]).startswith("memcached")
 
 
+def is_redis(command):
+    return os.path.basename(command[0]).startswith(("redis", "valkey"))
+
+
 class Server:
     """A server that runs from `with` to its end. `command` takes memcached's long options."""
 
@@ -29,7 +33,8 @@ class Server:
         self.memory_mib = memory_mib
         self.threads = threads
 
-    def __enter__(self):
+    def line(self):
+        """The command with its options, for a port that is chosen here."""
         self.port = free_port()
         line = self.command + [
             "--listen", "127.0.0.1",
@@ -40,6 +45,10 @@ class Server:
         ]
         if is_memcached(self.command) and os.geteuid() == 0:
             line += ["--user", "root"]
+        return line
+
+    def __enter__(self):
+        line = self.line()
         self.said = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said
@@ -86,3 +95,28 @@ class Server:
 
     def __exit__(self, *_):
         self.end()
+
+
+class RespServer(Server):
+    """A server that speaks RESP on `port`. `command` is Redis or Valkey, or takes memcached's long
+    options and --resp."""
+
+    def __init__(self, command, *options, port=None, **resources):
+        super().__init__(command, *options, **resources)
+        self.wanted_port = port
+
+    def line(self):
+        resp = self.wanted_port or free_port()
+        if is_redis(self.command):
+            line = self.command + [
+                "--bind", "127.0.0.1",
+                "--port", str(resp),
+                "--save", "",
+                "--appendonly", "no",
+                "--databases", "1",
+                *self.options,
+            ]
+        else:
+            line = super().line() + ["--resp", f"127.0.0.1:{resp}"]
+        self.port = resp
+        return line

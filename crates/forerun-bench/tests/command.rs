@@ -33,7 +33,26 @@ fn benches_print_one_object_per_line() {
             "find",
         ],
         &["workloads", "--quick", "--json", "--shape", "queue"],
-        &["server", "--quick", "--json", "--alone", "--keys", "1,10"],
+        &[
+            "server",
+            "--quick",
+            "--json",
+            "--alone",
+            "--protocol",
+            "memcached,resp",
+            "--keys",
+            "1,10",
+        ],
+        &[
+            "server",
+            "--study",
+            "memory",
+            "--quick",
+            "--json",
+            "--alone",
+            "--protocol",
+            "memcached,resp",
+        ],
         &[
             "client",
             "--quick",
@@ -212,6 +231,18 @@ fn the_bench_of_servers_runs_with_and_without_memcached() {
     );
     let page = std::fs::read_to_string(workspace.path("page.html")).expect("the page is there");
     forerun_measure::report::check_html(&page).expect("it is well formed");
+    let reported = workspace.succeeds(&[
+        "server",
+        "--quick",
+        "--protocol",
+        "resp",
+        "--peer",
+        "there-is-none",
+    ]);
+    assert!(
+        reported.contains("not measured: there is no there-is-none"),
+        "{reported}"
+    );
     let reported = workspace.succeeds(&["server", "--quick", "--memcached", "there-is-none"]);
     assert!(
         reported.contains("not measured: there is no there-is-none"),

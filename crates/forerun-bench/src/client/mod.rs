@@ -19,7 +19,8 @@ pub use result_row::ClientRow;
 
 use crate::output::{on_stdout, write_facts};
 use crate::server::data::{Items, KEY_BYTES};
-use crate::server::server_process::{Process, Program, Share, Split, pin};
+use crate::server::program::{Program, Share};
+use crate::server::server_process::{Process, Split, pin};
 use crate::skew::Skew;
 use anyhow::{Context, Result, ensure};
 use args::Plan;

@@ -1,13 +1,13 @@
 //! The command line of the bench `server`.
 
 use super::data::{Items, KEY_BYTES};
-use super::form::Form;
+use super::form::{Form, Protocol};
 use super::index_study::IndexName;
 use super::link::{ClientWait, LinkKind, Transport};
 use super::multi_get_form::{DEPTH_MAX, KEYS_MAX};
 use crate::output::{Output, Timing, or};
 use crate::skew::Skew;
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use forerun_core::size::{parse_count, parse_size};
 use std::fmt;
 use std::path::PathBuf;
@@ -27,6 +27,7 @@ Examples:
   forerun-bench server --items 2M --value-bytes 64 --keys 1,10,100 --form get --access uniform \
   --duration-ms 1000
   forerun-bench server --threads 4 --clients 4 --report server.html
+  forerun-bench server --protocol memcached,resp --peer redis,valkey --value-bytes 64 --depth 10
   forerun-bench server --transport tcp,ucx --client-wait sleep,poll --keys 1,10,100 \
   --connections 1 --alone --json
 
@@ -37,7 +38,10 @@ alternately; while one is measured, the other is idle. The forms of reading alte
 
 Forms: get is one classic get of all keys; mg is a quiet meta get per key, sent together and \
 followed by mn; multi_get is one binary multi-get frame of all keys, which memcached does not \
-have; set is a classic set per key, sent together. Each connection has --depth requests in \
+have; set is a classic set per key, sent together. In RESP, resp_get is a GET per key, sent \
+together (a pipeline of so many), resp_mget one MGET of all keys, and resp_set a SET per key; the \
+programs of --peer are measured beside this server, and ratios are to the first of them. Each \
+connection has --depth requests in \
 flight. Requests are composed before timing starts. Replies are recognised by their lengths and \
 last bytes, and one in 32 is compared byte by byte. The column `client` shows what share of its \
 core the load generator used: near 100%, it is the bottleneck, not the server.
@@ -70,6 +74,11 @@ one transport:
   forerun-bench server --study index --transport tcp,ucx --client-wait poll --connections 1 --json
   forerun-bench server --study index --index bucketized2x4/find/avx2,table --alone
 
+--study memory loads a new server at a time with --items (10M) and reports its memory per item, \
+in each protocol:
+
+  forerun-bench server --study memory --protocol memcached,resp --items 10M --value-bytes 64
+
 --quick shows that everything runs: 2000 items of 64 bytes.")]
 pub struct Args {
     /// Items to load, or fewer if they do not fit in 60% of the memory [default: 2M, and 3.5M with
@@ -82,7 +91,11 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub value_bytes: Vec<usize>,
 
-    /// Forms of requests [default: get,mg,multi_get,set]
+    /// Protocols [default: memcached]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub protocol: Vec<Protocol>,
+
+    /// Forms of requests [default: all of the protocols]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub form: Vec<Form>,
 
@@ -150,7 +163,12 @@ pub struct Args {
     #[arg(long, value_name = "PROGRAM", default_value = "memcached")]
     pub memcached: PathBuf,
 
-    /// Leave memcached out
+    /// Servers to compare with in RESP: programs, or redis or valkey for redis-server or
+    /// valkey-server [default: those of the two that are on the PATH]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub peer: Vec<PathBuf>,
+
+    /// Leave the other servers out
     #[arg(long)]
     pub alone: bool,
 
@@ -196,6 +214,8 @@ pub enum Study {
     Tail,
     /// What the index contributes to a server's speed and latency.
     Index,
+    /// How much memory an item takes.
+    Memory,
 }
 
 /// A disturbance that runs along with the sets of `--study tail`.
@@ -248,6 +268,7 @@ impl fmt::Display for Disturbance {
 /// The lists, with defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
+    pub protocols: Vec<Protocol>,
     pub loads: Vec<Items>,
     pub forms: Vec<Form>,
     pub keys: Vec<usize>,
@@ -264,17 +285,19 @@ impl Args {
     pub(super) fn plan(&self) -> Result<Plan> {
         let quick = self.output.quick;
         let is_index = self.study == Some(Study::Index);
-        let items = self.items.unwrap_or(match (quick, is_index) {
+        let items = self.items.unwrap_or(match (quick, self.study) {
             (true, _) => 2000,
             // Fills 83% of the slots of MemC3's index, whose number is a power of two.
-            (false, true) => 3_500_000,
-            (false, false) => 2_000_000,
+            (false, Some(Study::Index)) => 3_500_000,
+            (false, Some(Study::Memory)) => 10_000_000,
+            (false, Some(Study::Tail) | None) => 2_000_000,
         });
         let memory = self.memory.unwrap_or(match (quick, self.study) {
             (true, Some(Study::Tail)) => 16 << 20,
             (true, _) => 64 << 20,
             (false, Some(Study::Tail)) => 256 << 20,
-            (false, _) => 1 << 30,
+            (false, Some(Study::Memory)) => 4 << 30,
+            (false, Some(Study::Index) | None) => 1 << 30,
         });
         ensure!(items > 0, "--items must be at least 1");
         ensure!(memory >= 8 << 20, "--memory must be at least 8 MiB");
@@ -290,8 +313,19 @@ impl Args {
             keys.iter().all(|keys| (1..=10_000).contains(keys)),
             "--keys must be from 1 to 10000 per request"
         );
-        let all = [Form::Get, Form::Mg, Form::MultiGet, Form::Set];
-        let forms = or(&self.form, &all);
+        let protocols = or(&self.protocol, &[Protocol::Memcached]);
+        ensure!(
+            protocols == [Protocol::Memcached] || matches!(self.study, None | Some(Study::Memory)),
+            "--protocol: this study is of memcached's"
+        );
+        let all: Vec<&[Form]> = protocols.iter().map(|one| Form::all_of(*one)).collect();
+        let forms = or(&self.form, &all.concat());
+        if let Some(form) = forms
+            .iter()
+            .find(|form| !protocols.contains(&form.protocol()))
+        {
+            bail!("--form: {form} is of a protocol that --protocol does not list");
+        }
         if forms.contains(&Form::MultiGet) && !is_index {
             ensure!(
                 keys.iter().all(|keys| *keys <= KEYS_MAX),
@@ -304,7 +338,7 @@ impl Args {
         }
         let sizes: &[usize] = match (quick, self.study) {
             (_, Some(Study::Tail)) => &[1024],
-            (true, _) | (_, Some(Study::Index)) => &[64],
+            (true, _) | (_, Some(Study::Index | Study::Memory)) => &[64],
             (false, None) => &[64, 1024, 4096],
         };
         let sizes = or(&self.value_bytes, sizes);
@@ -324,14 +358,25 @@ impl Args {
         let mut links = Vec::new();
         for wait in or(&self.client_wait, &[ClientWait::Sleep]) {
             for transport in or(&self.transport, &[Transport::Tcp]) {
-                links.push(LinkKind { transport, wait });
+                for &protocol in &protocols {
+                    // This server speaks RESP over sockets only.
+                    if protocol == Protocol::Memcached || transport == Transport::Tcp {
+                        links.push(LinkKind {
+                            protocol,
+                            transport,
+                            wait,
+                        });
+                    }
+                }
             }
         }
+        ensure!(!links.is_empty(), "--transport: RESP is measured over tcp");
         ensure!(
             self.server.is_none() || links.iter().all(|link| link.transport == Transport::Tcp),
             "--transport: another program than this one's server is measured over tcp"
         );
         Ok(Plan {
+            protocols,
             links,
             loads: loads.collect(),
             forms,
@@ -369,6 +414,23 @@ mod tests {
     }
 
     #[test]
+    fn the_forms_of_the_listed_protocols_are_measured() {
+        let forms = |protocol: &[Protocol]| {
+            let args = Args {
+                protocol: protocol.to_vec(),
+                ..args()
+            };
+            let plan = args.plan().unwrap();
+            assert_eq!(plan.links.len(), plan.protocols.len());
+            plan.forms
+        };
+        assert_eq!(forms(&[]), Form::all_of(Protocol::Memcached));
+        assert_eq!(forms(&[Protocol::Resp]), Form::all_of(Protocol::Resp));
+        let both = forms(&[Protocol::Memcached, Protocol::Resp]);
+        assert_eq!(both.len(), 7);
+    }
+
+    #[test]
     fn invalid_lists_are_refused_by_name() {
         let error_of = |args: Args| args.plan().unwrap_err().to_string();
         assert!(
@@ -384,6 +446,21 @@ mod tests {
                 ..args()
             })
             .contains("--memory")
+        );
+        assert!(
+            error_of(Args {
+                form: vec![Form::RespGet],
+                ..args()
+            })
+            .contains("--form")
+        );
+        assert!(
+            error_of(Args {
+                protocol: vec![Protocol::Resp],
+                study: Some(Study::Tail),
+                ..args()
+            })
+            .contains("--protocol")
         );
         assert!(
             error_of(Args {

@@ -7,15 +7,17 @@
 //!                └─ connection 0: answered; the clock stopped when its last byte was read
 //! ```
 //!
-//! A full reply is recognised by its length and its last bytes; one in `SAMPLE` is compared byte by
-//! byte with the expected one. A shorter reply is read line by line ([`super::reply`]). So the
-//! client costs little besides the system's calls, and it reports how much of its core it used.
+//! A full reply is recognised by its length and its last bytes, or in RESP the lengths in it; one
+//! in `SAMPLE` is compared byte by byte with the expected one. A shorter reply is read line by line
+//! ([`super::reply`]). So the client costs little besides the system's calls, and it reports how
+//! much of its core it used.
 
-use super::form::Form;
+use super::form::{Form, Protocol};
 use super::link::{ClientWait, Link, LinkPoll, Place, TIMEOUT};
 use super::multi_get_form;
 use super::reply::{Reply, scan};
 use super::request::Requests;
+use super::resp_form;
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
@@ -303,13 +305,9 @@ fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> 
         return whole(multi_get_form::scan(received));
     }
     let full = requests.reply_bytes();
-    let tail = match form.tail() {
-        b"" => b"STORED\r\n",
-        tail => tail,
-    };
     if received
         .get(..full)
-        .is_some_and(|reply| reply.ends_with(tail))
+        .is_some_and(|reply| requests.is_full_reply(reply))
     {
         return Ok(Some((full, keys)));
     }
@@ -318,7 +316,10 @@ fn take(requests: &Requests, received: &[u8]) -> Result<Option<(usize, usize)>> 
     if received.len() < full && !received.ends_with(b"\r\n") {
         return Ok(None);
     }
-    whole(scan(form, keys, received))
+    whole(match form.protocol() {
+        Protocol::Memcached => scan(form, keys, received),
+        Protocol::Resp => resp_form::scan(form, keys, received),
+    })
 }
 
 fn whole(reply: Reply) -> Result<Option<(usize, usize)>> {

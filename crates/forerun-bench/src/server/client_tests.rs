@@ -1,4 +1,4 @@
-//! Tests the client against a minimal server: a map behind the protocol's three forms.
+//! Tests the client against a minimal server: a map behind the text forms of both protocols.
 
 use super::client::{Answered, Client, Until, latencies};
 use super::data::Items;
@@ -35,6 +35,9 @@ fn converse(stream: TcpStream, map: &Map, spoil: fn(&mut Vec<u8>)) -> std::io::R
     let mut output = BufWriter::new(stream);
     let mut line = String::new();
     while input.read_line(&mut line)? > 0 {
+        if let Some(count) = line.strip_prefix('*') {
+            line = bulk_strings(&mut input, count)?;
+        }
         let words: Vec<&str> = line.split_whitespace().collect();
         let found = |key: &str| {
             let mut value = map.lock().unwrap().get(key).cloned()?;
@@ -67,6 +70,26 @@ fn converse(stream: TcpStream, map: &Map, spoil: fn(&mut Vec<u8>)) -> std::io::R
                 map.lock().unwrap().insert(key.to_owned(), value);
                 output.write_all(b"STORED\r\n")?;
             }
+            ["GET" | "MGET", ..] => {
+                if words[0] == "MGET" {
+                    write!(output, "*{}\r\n", words.len() - 1)?;
+                }
+                for key in &words[1..] {
+                    match found(key) {
+                        Some(value) => {
+                            write!(output, "${}\r\n", value.len())?;
+                            output.write_all(&value)?;
+                            output.write_all(b"\r\n")?;
+                        }
+                        None => output.write_all(b"$-1\r\n")?,
+                    }
+                }
+            }
+            ["SET", key, value] => {
+                let value = value.as_bytes().to_vec();
+                map.lock().unwrap().insert(key.to_owned(), value);
+                output.write_all(b"+OK\r\n")?;
+            }
             _ => output.write_all(b"ERROR\r\n")?,
         }
         line.clear();
@@ -75,6 +98,19 @@ fn converse(stream: TcpStream, map: &Map, spoil: fn(&mut Vec<u8>)) -> std::io::R
         }
     }
     Ok(())
+}
+
+/// Reads an array of so many strings, which have no spaces, and joins them.
+fn bulk_strings(input: &mut BufReader<TcpStream>, count: &str) -> std::io::Result<String> {
+    let mut words = Vec::new();
+    for _ in 0..count.trim().parse::<usize>().unwrap() {
+        let (mut length, mut word) = (String::new(), String::new());
+        input.read_line(&mut length)?;
+        input.read_line(&mut word)?;
+        assert_eq!(length.trim(), format!("${}", word.len() - 2));
+        words.push(word.trim().to_owned());
+    }
+    Ok(words.join(" "))
 }
 
 fn sound(_: &mut Vec<u8>) {}
@@ -98,6 +134,11 @@ fn every_request_is_answered_in_every_form_and_depth() {
             (Form::Get, 100),
             (Form::Mg, 1),
             (Form::Mg, 100),
+            (Form::RespSet, 10),
+            (Form::RespGet, 1),
+            (Form::RespGet, 100),
+            (Form::RespMget, 1),
+            (Form::RespMget, 100),
         ] {
             let answered = once(&mut client, &requests(form, keys, 500)).unwrap();
             let expected = (500 / keys as u64, 500);
@@ -111,7 +152,7 @@ fn missing_keys_are_distinguished_from_found_ones() {
     let address = serve(Map::default(), sound);
     let mut client = Client::connect(address, 2, 3).unwrap();
     once(&mut client, &requests(Form::Set, 1, 30)).unwrap();
-    for form in [Form::Get, Form::Mg] {
+    for form in [Form::Get, Form::Mg, Form::RespGet, Form::RespMget] {
         for keys in [1, 20] {
             let answered = once(&mut client, &requests(form, keys, 100)).unwrap();
             let expected = (100 / keys as u64, 30);

@@ -6,6 +6,7 @@
 //!   poll     epoll without waiting, again      poll UCX again
 //! ```
 
+use super::form::Protocol;
 use super::ucx_link::{UcxLink, UcxLinks};
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
@@ -46,6 +47,8 @@ pub enum ClientWait {
 /// How a client reaches a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkKind {
+    /// The protocol of its requests.
+    pub protocol: Protocol,
     /// What carries the connections.
     pub transport: Transport,
     /// What the client does while it has no reply.

@@ -1,8 +1,10 @@
-//! `forerun-bench server`: the cache server over the network, compared with memcached.
+//! `forerun-bench server`: the cache server over the network, compared with memcached, Redis and
+//! Valkey.
 //!
 //! ```text
 //!  args.rs            the command line
 //!  data.rs            items: keys, values, their choice
+//!  program.rs         the programs of servers and their options
 //!  server_process.rs  a server's process, its cores
 //!  form.rs            the forms of requests
 //!  request.rs         requests, composed in advance, and their replies
@@ -11,15 +13,18 @@
 //!  ucx_link.rs        those over UCX (ucx_link_none.rs: in a build without UCX)
 //!  reply.rs           replies that are not the expected ones
 //!  multi_get_form.rs  multi-get frames and their replies
+//!  resp_form.rs       requests and replies in RESP
+//!  compare_rows.rs    ratios of a result to others
 //!  result_row.rs      a result
 //!  show.rs            tables, the page
 //!  blocking_connection.rs   commands that are not part of the load
 //!  tail/              a study: sets into a full cache under disturbances
 //!  index_study/       a study: the server's index exchanged
+//!  memory_study.rs    a study: the memory of an item
 //!
 //!  for each value size                        the servers started and loaded
 //!    for each access x keys per request       (harness)
-//!      round after round                      each form of reading on this server and on memcached: a turn each
+//!      round after round                      each form of reading on this server and its peers: a turn each
 //!                                             while the others are idle; then the sets in the same way
 //! ```
 
@@ -28,13 +33,17 @@ mod blocking_connection;
 pub mod client;
 #[cfg(test)]
 mod client_tests;
+mod compare_rows;
 pub mod data;
 pub mod form;
 mod index_study;
 pub mod link;
+mod memory_study;
 pub mod multi_get_form;
+pub mod program;
 pub mod reply;
 pub mod request;
+pub mod resp_form;
 mod result_row;
 pub mod server_process;
 mod show;
@@ -49,24 +58,27 @@ pub use args::{Args, Study};
 pub use index_study::{IndexName, IndexRow, PhaseTimes, ServeArgs, serve};
 pub use result_row::ServerRow;
 
-use crate::output::{on_stdout, write_facts};
+use crate::output::{on_stdout, or, write_facts};
 use crate::skew::Skew;
 use anyhow::{Context, Result, anyhow, ensure};
 use args::Plan;
 use client::{Answered, Client, Until};
+use compare_rows::compared;
 use data::{Items, KEY_BYTES};
 use forerun_measure::harness::{self, Case, Outcome, Sample, Turn};
 use forerun_measure::machine;
 use forerun_measure::progress::{Bar, Progress};
 use forerun_measure::report::Report;
 use forerun_measure::result_row::Row;
-use form::Form;
+use form::{Form, Protocol};
 use hdrhistogram::Histogram;
 use link::{LinkKind, Transport};
+use program::{OptionStyle, Program, Share};
 use request::Requests;
-use server_process::{Process, Program, Share, Split};
+use server_process::{Process, Split};
 use std::cell::RefCell;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -74,7 +86,7 @@ use std::time::{Duration, Instant};
 const DRAWN_MAX: usize = 2 << 20;
 const REQUEST_BYTES_MAX: usize = 64 << 20;
 
-/// The name of the server that the others are compared with.
+/// The name of the server that the others are compared with in memcached's protocol.
 const PEER: &str = "memcached";
 
 /// Measures and prints to the standard output.
@@ -93,31 +105,13 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
     let plan = args.plan()?;
-    let mut programs = vec![match &args.server {
-        None => Program::forerun()?,
-        Some(path) => Program {
-            name: path
-                .file_name()
-                .map_or_else(|| "server".into(), |name| name.to_string_lossy().into()),
-            path: path.clone(),
-            args: Vec::new(),
-        },
-    }];
     let mut facts = machine::facts();
     let bench = Bench {
         args,
         plan: &plan,
         split: Split::of(usize::from(args.threads)),
     };
-    if !args.alone {
-        match Program::memcached(&args.memcached) {
-            Some(program) => programs.push(program),
-            None => {
-                let totals = format!("not measured: there is no {}", args.memcached.display());
-                facts.push((PEER.to_owned(), totals));
-            }
-        }
-    }
+    let programs = bench.programs(&mut facts)?;
     facts.push(("cores".to_owned(), bench.cores()));
     match args.study {
         Some(Study::Tail) => {
@@ -125,18 +119,22 @@ pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<(
             return tail::run(args, &plan, programs, own_first, facts, progress, out);
         }
         Some(Study::Index) => return index_study::run(&bench, &programs, facts, progress, out),
+        Some(Study::Memory) => return memory_study::run(&bench, &programs, &facts, progress, out),
         None => {}
     }
     if !args.output.json {
         write_facts(out, &facts)?;
     }
     let cells = plan.loads.len() * plan.access.len() * plan.keys.len();
-    let cases = plan.forms.iter().flat_map(|form| {
-        let can_answer = |program: &&Program| has_form(&program.name, *form);
-        let programs = programs.iter().filter(can_answer);
-        programs.flat_map(|program| bench.links(program))
+    let cases = programs.iter().map(|program| {
+        let links = bench.links(program);
+        let forms = |link: &LinkKind| {
+            let has = |form: &&Form| has_form(&program.name, *link, **form);
+            plan.forms.iter().filter(has).count()
+        };
+        links.iter().map(forms).sum::<usize>()
     });
-    let turns = cells * cases.count() * args.output.plan(&args.timing).rounds;
+    let turns = cells * cases.sum::<usize>() * args.output.plan(&args.timing).rounds;
     let bar = progress.steps("measuring", turns as u64);
     let mut all: Vec<ServerRow> = Vec::new();
     for &items in &plan.loads {
@@ -203,6 +201,45 @@ impl TurnTotals {
 }
 
 impl Bench<'_> {
+    /// The servers to measure: this one first. Those that are not there are named in `facts`.
+    fn programs(&self, facts: &mut Vec<(String, String)>) -> Result<Vec<Program>> {
+        let args = self.args;
+        let mut programs = vec![match &args.server {
+            None => Program::forerun()?,
+            Some(path) => Program {
+                name: path
+                    .file_name()
+                    .map_or_else(|| "server".into(), |name| name.to_string_lossy().into()),
+                path: path.clone(),
+                args: Vec::new(),
+                options: OptionStyle::Memcached,
+            },
+        }];
+        if args.alone {
+            return Ok(programs);
+        }
+        let mut absent = |name: &str, path: &Path| {
+            let text = format!("not measured: there is no {}", path.display());
+            facts.push((name.to_owned(), text));
+        };
+        if self.plan.protocols.contains(&Protocol::Memcached) {
+            match Program::memcached(&args.memcached) {
+                Some(program) => programs.push(program),
+                None => absent(PEER, &args.memcached),
+            }
+        }
+        if self.plan.protocols.contains(&Protocol::Resp) {
+            let default = ["redis", "valkey"].map(PathBuf::from);
+            for name in or(&args.peer, &default) {
+                match Program::redis(&name)? {
+                    Some(program) => programs.push(program),
+                    None => absent("peer", &name),
+                }
+            }
+        }
+        Ok(programs)
+    }
+
     fn cores(&self) -> String {
         if self.split.is_apart() {
             format!(
@@ -223,7 +260,7 @@ impl Bench<'_> {
             }
             let started = self.connect(program, &links);
             let loaded = started.and_then(|mut targets| {
-                load(&mut targets[0].clients[0], items).context("while loading")?;
+                load(&mut targets[0], items).context("while loading")?;
                 Ok(targets)
             });
             let loaded = loaded.with_context(|| program.name.clone())?;
@@ -234,7 +271,7 @@ impl Bench<'_> {
             // The forms of reading alternate, so that they can be compared with each other. Sets
             // change the servers' memory, so they come afterwards.
             let (reads, writes): (Vec<Form>, Vec<Form>) =
-                self.plan.forms.iter().partition(|form| **form != Form::Set);
+                self.plan.forms.iter().partition(|form| !form.is_set());
             for forms in [reads, writes] {
                 if forms.is_empty() {
                     continue;
@@ -243,7 +280,11 @@ impl Bench<'_> {
                 for &keys in &self.plan.keys {
                     by_keys.push(self.cells(access, &forms, keys, items, &targets, bar)?);
                 }
-                rows.extend(compared(&by_keys, &forms));
+                let peer = programs
+                    .iter()
+                    .find(|program| program.options == OptionStyle::Redis);
+                let peer = peer.map(|program| &program.name[..]);
+                rows.extend(compared(&by_keys, &forms, peer));
             }
         }
         Ok(rows)
@@ -260,14 +301,12 @@ impl Bench<'_> {
             connections: links.len() * self.plan.clients * self.plan.connections + inherited + 16,
             cores: self.split.server.clone(),
         };
-        let over_ucx = links.iter().any(|link| link.transport == Transport::Ucx);
-        let process = Rc::new(RefCell::new(Process::start_with(
-            program, &share, over_ucx,
-        )?));
+        let process = Process::start_for(program, &share, links)?;
+        let process = Rc::new(RefCell::new(process));
         let depth = usize::from(self.args.depth);
         let mut targets = Vec::new();
         for &link in links {
-            let place = process.borrow().place(link.transport)?;
+            let place = process.borrow().place(link)?;
             let connections = self.plan.connections;
             let connect = || Client::connect_to(&place, link.wait, connections, depth);
             let clients = (0..self.plan.clients).map(|_| connect());
@@ -284,7 +323,10 @@ impl Bench<'_> {
     /// The kinds of links to a server.
     fn links(&self, program: &Program) -> Vec<LinkKind> {
         let links = self.plan.links.iter().copied();
-        let can = |link: &LinkKind| program.name != PEER || link.transport == Transport::Tcp;
+        let is_own = program.name != PEER && program.options == OptionStyle::Memcached;
+        let can = |link: &LinkKind| {
+            program.speaks(link.protocol) && (is_own || link.transport == Transport::Tcp)
+        };
         links.filter(can).collect()
     }
 
@@ -303,7 +345,7 @@ impl Bench<'_> {
             let cell = Cell { access, form, keys };
             let requests = Rc::new(self.compose(cell, items));
             for target in targets {
-                if has_form(&target.borrow().name, form) {
+                if has_form(&target.borrow().name, target.borrow().link, form) {
                     let totals = RefCell::new(TurnTotals::new()?);
                     cases.push((cell, requests.clone(), target, totals));
                 }
@@ -440,6 +482,7 @@ impl Bench<'_> {
                 Form::Mg => "meta".into(),
                 Form::MultiGet => "multi_get".into(),
                 Form::Get | Form::Set => "classic".into(),
+                Form::RespGet | Form::RespMget | Form::RespSet => "resp".into(),
             },
             keys: items.count,
             key_bytes: KEY_BYTES as u64,
@@ -487,11 +530,13 @@ impl Bench<'_> {
 }
 
 /// Stores every item, once.
-fn load(client: &mut Client, items: Items) -> Result<()> {
+fn load(target: &mut Target, items: Items) -> Result<()> {
     const BATCH: u64 = 32;
     const STEP_BYTES: usize = 16 << 20;
     let step = (STEP_BYTES / (items.value_bytes + 64)) as u64 / BATCH * BATCH;
     let step = step.max(BATCH);
+    let form = Form::set_of(target.link.protocol);
+    let client = &mut target.clients[0];
     let mut first = 0;
     while first < items.count {
         let numbers: Vec<u64> = (first..items.count.min(first + step)).collect();
@@ -499,7 +544,7 @@ fn load(client: &mut Client, items: Items) -> Result<()> {
         let whole = numbers.len() / BATCH as usize * BATCH as usize;
         for (numbers, batch) in [(&numbers[..whole], BATCH as usize), (&numbers[whole..], 1)] {
             if !numbers.is_empty() {
-                let requests = Requests::compose(Form::Set, items, batch, numbers.to_vec());
+                let requests = Requests::compose(form, items, batch, numbers.to_vec());
                 client.drive(&requests, Until::Once, &mut client::latencies()?)?;
             }
         }
@@ -507,52 +552,7 @@ fn load(client: &mut Client, items: Items) -> Result<()> {
     Ok(())
 }
 
-/// Whether a server answers requests of this form.
-fn has_form(server: &str, form: Form) -> bool {
-    form != Form::MultiGet || server != PEER
-}
-
-/// Adds the ratios: to the same server and form at the fewest keys per request; to the same
-/// server's `get` and to the peer at the same number of keys. A form that the peer does not have is
-/// compared with the peer's `get`. Each element of `by_keys` has the same servers and forms in the
-/// same order.
-fn compared(by_keys: &[Vec<(ServerRow, Outcome)>], forms: &[Form]) -> Vec<ServerRow> {
-    let mut rows = Vec::new();
-    for form in forms.iter().map(Form::to_string) {
-        for cell in by_keys {
-            let find = |server: &str, form: &str, transport: &str, wait: &str| {
-                let is_it = |(row, _): &&(ServerRow, Outcome)| {
-                    row.common.engine == server
-                        && row.common.case == form
-                        && row.transport == transport
-                        && row.client_wait == wait
-                };
-                cell.iter().find(is_it)
-            };
-            let (get, tcp) = (Form::Get.to_string(), Transport::Tcp.to_string());
-            let of_form = cell.iter().enumerate();
-            for (at, (row, outcome)) in of_form.filter(|(_, (row, _))| row.common.case == form) {
-                let mut row = row.clone();
-                let fewest = by_keys.iter().min_by_key(|cell| cell[at].0.common.batch);
-                row.common.speedup_vs_single = fewest.map(|cell| outcome.ratio_to(&cell[at].1));
-                let (server, transport, wait) =
-                    (&row.common.engine, &row.transport, &row.client_wait);
-                let ratio = |(_, measured): &(ServerRow, Outcome)| outcome.ratio_to(measured);
-                let vs_get = find(server, &get, transport, wait).map(ratio);
-                let vs_tcp = find(server, &form, &tcp, wait).map(ratio);
-                let peer = find(PEER, &form, &tcp, wait).or_else(|| find(PEER, &get, &tcp, wait));
-                let is_tcp = *transport == tcp;
-                row.vs_get = vs_get.filter(|_| form != get);
-                row.vs_tcp = vs_tcp.filter(|_| !is_tcp);
-                if let Some((theirs, measured)) = peer {
-                    row.common.speedup_vs_peer = Some(outcome.ratio_to(measured));
-                    row.p99_vs_peer = Some(row.p99_us / theirs.p99_us);
-                    let core_ns = theirs.core_ns_per_key.zip(row.core_ns_per_key);
-                    row.core_vs_peer = core_ns.map(|(theirs, ours)| theirs / ours);
-                }
-                rows.push(row);
-            }
-        }
-    }
-    rows
+/// Whether a server answers requests of this form over this kind of link.
+fn has_form(server: &str, link: LinkKind, form: Form) -> bool {
+    link.protocol == form.protocol() && (form != Form::MultiGet || server != PEER)
 }

@@ -7,14 +7,16 @@
 //!  set    set key:…1 0 0 64\r\n<value>\r\n set …       STORED\r\n STORED\r\n
 //! ```
 //!
-//! `multi_get_form.rs` has the requests and replies of the form `multi_get`.
+//! `multi_get_form.rs` has the requests and replies of the form `multi_get`, and `resp_form.rs`
+//! those in RESP.
 //!
 //! A miss leaves out its line and value, in both `get` and `mg`. Keys and values have fixed
 //! lengths, so the length of the reply to a request whose keys are all found is known in advance.
 
 use super::data::{Items, KEY_BYTES};
-use super::form::Form;
+use super::form::{Form, Protocol};
 use super::multi_get_form;
+use super::resp_form;
 use std::io::Write;
 use std::ops::Range;
 
@@ -39,6 +41,9 @@ impl Form {
                 out.extend_from_slice(b"mn\r\n");
             }
             Form::MultiGet => multi_get_form::push_request(items, numbers, out),
+            Form::RespGet | Form::RespMget | Form::RespSet => {
+                resp_form::push_request(self, items, numbers, out);
+            }
             Form::Set => {
                 for number in numbers {
                     out.extend_from_slice(b"set ");
@@ -54,8 +59,12 @@ impl Form {
 
     /// Appends the reply to a request for `numbers`, all of which are found.
     pub fn push_reply(self, items: &Items, numbers: &[u64], out: &mut Vec<u8>) {
-        if self == Form::MultiGet {
-            return multi_get_form::push_reply(items, numbers, out);
+        match self.protocol() {
+            Protocol::Memcached if self == Form::MultiGet => {
+                return multi_get_form::push_reply(items, numbers, out);
+            }
+            Protocol::Memcached => {}
+            Protocol::Resp => return resp_form::push_reply(self, items, numbers, out),
         }
         for number in numbers {
             match self {
@@ -69,7 +78,7 @@ impl Form {
                     items.push_key(*number, out);
                     out.extend_from_slice(b"\r\n");
                 }
-                Form::MultiGet | Form::Set => {
+                _ => {
                     out.extend_from_slice(b"STORED\r\n");
                     continue;
                 }
@@ -87,6 +96,9 @@ impl Form {
             Form::Get => "VALUE  0 \r\n\r\n".len() + KEY_BYTES + digits + items.value_bytes,
             Form::Mg => "VA  k\r\n\r\n".len() + KEY_BYTES + digits + items.value_bytes,
             Form::MultiGet => return multi_get_form::reply_bytes(items, keys),
+            Form::RespGet | Form::RespMget | Form::RespSet => {
+                return resp_form::reply_bytes(self, items, keys);
+            }
             Form::Set => "STORED\r\n".len(),
         };
         hit * keys + self.tail().len()
@@ -103,6 +115,8 @@ pub struct Requests {
     bytes: Vec<u8>,
     /// Where each request begins, and where the last ends.
     bounds: Vec<usize>,
+    /// What each found key's part of a reply in RESP begins with.
+    part_start: Vec<u8>,
 }
 
 impl Requests {
@@ -124,6 +138,7 @@ impl Requests {
             numbers,
             bytes,
             bounds,
+            part_start: resp_form::part_start(form, &items),
         }
     }
 
@@ -155,6 +170,18 @@ impl Requests {
     /// Bytes of the reply to a request whose keys are all found.
     pub fn reply_bytes(&self) -> usize {
         self.form.reply_bytes(&self.items, self.keys)
+    }
+
+    /// Whether bytes of that length are the reply to a request whose keys are all found, as far as
+    /// its end and its lengths show.
+    pub fn is_full_reply(&self, reply: &[u8]) -> bool {
+        match self.form {
+            Form::RespGet | Form::RespMget | Form::RespSet => {
+                resp_form::is_full(self.form, &self.items, self.keys, &self.part_start, reply)
+            }
+            Form::Set => reply.ends_with(b"STORED\r\n"),
+            form => reply.ends_with(form.tail()),
+        }
     }
 
     /// Overwrites `out` with the reply to `request` if all its keys are found.
@@ -224,7 +251,7 @@ mod tests {
                 count: 10,
                 value_bytes,
             };
-            for form in [Form::Get, Form::Mg, Form::MultiGet, Form::Set] {
+            for &form in Form::all_of(Protocol::Memcached) {
                 for keys in [1, 7] {
                     let numbers: Vec<u64> = (0..keys as u64).collect();
                     let mut reply = Vec::new();

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 /// One cell of the table.
 ///
-/// In the common fields, `case` is the form of a request (`get`, `mg`, `multi_get`, `set`);
-/// `engine` the server; `keys` the items it holds; `batch` the keys per request; `threads` the
-/// server's; `hit_rate` the share of the requested keys that were found; `speedup_vs_single`
-/// compares with the same server and form at the fewest keys per request; `speedup_vs_peer`
-/// compares with memcached, whose `get` stands for `multi_get`.
+/// In the common fields, `case` is the form of a request (`get`, `mg`, `multi_get`, `set`,
+/// `resp_get`, `resp_mget`, `resp_set`); `engine` the server; `keys` the items it holds; `batch` the
+/// keys per request; `threads` the server's; `hit_rate` the share of the requested keys that were
+/// found; `speedup_vs_single` compares with the same server and form at the fewest keys per
+/// request; `speedup_vs_peer` compares with the peer: memcached, whose `get` stands for
+/// `multi_get`, or in RESP the first peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerRow {
     /// The fields that every bench's rows have.
@@ -38,10 +39,10 @@ pub struct ServerRow {
     pub p99_us: f64,
     /// The 99.9th percentile in microseconds.
     pub p999_us: f64,
-    /// `p99_us` over memcached's.
+    /// `p99_us` over the peer's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_vs_peer: Option<f64>,
-    /// The speed over that of the same server's `get`, for the other forms of reading.
+    /// The speed over that of the same server's `get` or `resp_get`, for other forms of reading.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vs_get: Option<f64>,
     /// The speed over that of the same server, form and wait over TCP, for other transports.
@@ -55,7 +56,7 @@ pub struct ServerRow {
     /// rate, it does not depend on how fast the client is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_ns_per_key: Option<f64>,
-    /// Memcached's `core_ns_per_key` over this one.
+    /// The peer's `core_ns_per_key` over this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_vs_peer: Option<f64>,
 }

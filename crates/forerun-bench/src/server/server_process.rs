@@ -1,15 +1,16 @@
 //! A server in its own process, on a free port and its own cores. It ends when its handle is
 //! dropped, or when a signal ends this process.
 
-use super::link::{Place, Transport};
+use super::form::Protocol;
+use super::link::{LinkKind, Place, Transport};
+use super::program::{Addresses, Program, Share};
 use anyhow::{Context, Result, anyhow, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,72 +19,10 @@ use tempfile::TempDir;
 /// How long a server may take until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How to start a server: a program that takes memcached's long options.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
-    /// The name for its rows.
-    pub name: String,
-    /// The program.
-    pub path: PathBuf,
-    /// Arguments before the options.
-    pub args: Vec<OsString>,
-}
-
-impl Program {
-    /// Forerun's own server: this executable, run as `forerun-bench serve`, which is `forerun
-    /// serve`.
-    ///
-    /// # Errors
-    /// The system does not report the path of this executable.
-    pub fn forerun() -> Result<Program> {
-        Ok(Program {
-            name: "forerun".to_owned(),
-            path: std::env::current_exe().context("cannot find this program's own executable")?,
-            args: vec!["serve".into()],
-        })
-    }
-
-    /// memcached at this path or in a directory of `PATH`, if it exists.
-    pub fn memcached(name: &Path) -> Option<Program> {
-        let folders = std::env::var_os("PATH").unwrap_or_default();
-        let mut places: Vec<PathBuf> = std::env::split_paths(&folders)
-            .map(|folder| folder.join(name))
-            .collect();
-        if name.components().count() > 1 {
-            places = vec![name.to_owned()];
-        }
-        let path = places.into_iter().find(|path| path.is_file())?;
-        let mut args = Vec::new();
-        // It refuses to run as root without an explicit option.
-        #[cfg(target_os = "linux")]
-        if rustix::process::geteuid().is_root() {
-            args = vec!["--user".into(), "root".into()];
-        }
-        Some(Program {
-            name: "memcached".to_owned(),
-            path,
-            args,
-        })
-    }
-}
-
-/// The resources of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// Its threads.
-    pub threads: usize,
-    /// Its memory.
-    pub memory_mib: u64,
-    /// Maximum connections.
-    pub connections: usize,
-    /// The cores it may run on; all if the list is empty.
-    pub cores: Vec<usize>,
-}
-
 /// A running server. Dropping it kills the process and waits for it.
 pub struct Process {
     child: Child,
-    address: SocketAddr,
+    addresses: Addresses,
     /// The Unix socket for UCX, if it listens there, in a directory of its own.
     ucx: Option<(PathBuf, TempDir)>,
     name: String,
@@ -99,33 +38,33 @@ impl Process {
     /// A program that cannot be started, that ends at once (with its output), or that does not
     /// listen.
     pub fn start(program: &Program, share: &Share) -> Result<Process> {
-        Process::start_with(program, share, false)
+        Process::start_for(program, share, &[LinkKind::default()])
     }
 
-    /// Like [`start`](Process::start). With `ucx`, Forerun's server also listens over UCX.
+    /// Like [`start`](Process::start). Forerun's server also listens over UCX and for RESP if some
+    /// of these links need it.
     ///
     /// # Errors
     /// As [`start`](Process::start).
-    pub fn start_with(program: &Program, share: &Share, ucx: bool) -> Result<Process> {
-        let ucx = if ucx {
+    pub fn start_for(program: &Program, share: &Share, links: &[LinkKind]) -> Result<Process> {
+        let over_ucx = links.iter().any(|link| link.transport == Transport::Ucx);
+        let ucx = if over_ucx {
             let directory = tempfile::tempdir().context("cannot make a directory")?;
             Some((directory.path().join("ucx"), directory))
         } else {
             None
         };
-        let port = free_port()?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let free = || Ok::<_, anyhow::Error>(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)));
+        let with_resp = links.iter().any(|link| link.protocol == Protocol::Resp);
+        let addresses = Addresses {
+            memcached: free()?,
+            resp: if with_resp { Some(free()?) } else { None },
+        };
         // A file and not a pipe: no thread reads it during the run, and a full pipe would block the
         // server.
         let said = tempfile::tempfile().context("cannot make a temporary file")?;
-        let mut command = Command::new(&program.path);
+        let mut command = program.command(share, &addresses);
         command
-            .args(&program.args)
-            .args(["--listen", "127.0.0.1"])
-            .args(["--port", &port.to_string()])
-            .args(["--threads", &share.threads.to_string()])
-            .args(["--memory-limit", &share.memory_mib.to_string()])
-            .args(["--conn-limit", &share.connections.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(said.try_clone()?);
@@ -138,7 +77,7 @@ impl Process {
         running()?.push(child.id());
         let mut process = Process {
             child,
-            address,
+            addresses,
             ucx,
             name: program.name.clone(),
             said,
@@ -147,20 +86,25 @@ impl Process {
         Ok(process)
     }
 
-    /// The address where it listens.
+    /// The address where it listens for memcached's protocol.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.addresses.memcached
     }
 
-    /// Where it accepts connections over this transport.
+    /// Where it accepts connections of this kind.
     ///
     /// # Errors
     /// It was not started for it.
-    pub fn place(&self, transport: Transport) -> Result<Place> {
-        match (transport, &self.ucx) {
-            (Transport::Tcp, _) => Ok(Place::Tcp(self.address)),
-            (Transport::Ucx, Some((path, _))) => Ok(Place::Ucx(path.clone())),
-            (Transport::Ucx, None) => bail!("{} does not listen over UCX", self.name),
+    pub fn place(&self, link: LinkKind) -> Result<Place> {
+        match (link.protocol, link.transport, &self.ucx) {
+            (Protocol::Memcached, Transport::Tcp, _) => Ok(Place::Tcp(self.address())),
+            (Protocol::Memcached, Transport::Ucx, Some((path, _))) => Ok(Place::Ucx(path.clone())),
+            (Protocol::Resp, Transport::Tcp, _) => {
+                let address = self.addresses.resp;
+                let address = address.with_context(|| format!("{} has no RESP", self.name))?;
+                Ok(Place::Tcp(address))
+            }
+            (_, Transport::Ucx, _) => bail!("{} does not listen over UCX", self.name),
         }
     }
 
@@ -245,12 +189,13 @@ impl Process {
         loop {
             self.check()?;
             let has_ucx = self.ucx.as_ref().is_none_or(|(path, _)| path.exists());
-            if has_ucx && TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok()
-            {
+            // The last address that a server opens, if it has two.
+            let address = self.addresses.resp.unwrap_or(self.addresses.memcached);
+            if has_ucx && TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
                 return Ok(());
             }
             if start.elapsed() > START_TIMEOUT {
-                bail!("{} does not listen on {}", self.name, self.address);
+                bail!("{} does not listen on {address}", self.name);
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -385,6 +330,7 @@ impl Split {
 
 #[cfg(test)]
 mod tests {
+    use super::super::program::OptionStyle;
     use super::*;
 
     fn share() -> Share {
@@ -401,6 +347,7 @@ mod tests {
             name: "shell".to_owned(),
             path: "/bin/sh".into(),
             args: ["-c", script, "sh"].map(Into::into).to_vec(),
+            options: OptionStyle::Memcached,
         }
     }
 
@@ -444,7 +391,10 @@ mod tests {
         let child = spawn_on(command, &[]).unwrap();
         let process = Process {
             child,
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+            addresses: Addresses {
+                memcached: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
+                resp: None,
+            },
             ucx: None,
             name: "sleep".to_owned(),
             said: tempfile::tempfile().unwrap(),

@@ -1,5 +1,6 @@
 //! The rows of the server bench as tables and plots.
 
+use super::form::{Form, Protocol};
 use super::result_row::ServerRow;
 use crate::lookup_page::{or_dash, percent, times};
 use crate::panels::{batches, panels, push_legend, push_series, push_table};
@@ -26,7 +27,7 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "client",
         "server core",
         "core ns/key",
-        "vs memcached",
+        "vs peer",
     ];
     let mut table = TextTable::new([
         "items",
@@ -39,17 +40,17 @@ pub(super) fn table(rows: &[ServerRow]) -> (Vec<(String, String)>, TextTable) {
         "server",
         "keys/s",
         "slowest-fastest",
-        "vs memcached",
+        "vs peer",
         "vs get",
         "vs tcp",
         "p50 us",
         "p99 us",
         "p99.9 us",
-        "p99 vs memcached",
+        "p99 vs peer",
         "client",
         "server core",
         "core ns/key",
-        "core vs memcached",
+        "core vs peer",
         "found",
     ]);
     for row in rows {
@@ -87,14 +88,14 @@ pub(super) fn legend(rows: &[ServerRow]) -> String {
     let rounds = rows.iter().map(|row| row.common.rounds).max().unwrap_or(0);
     format!(
         "keys/s: medians of {rounds} alternating rounds; ratios are medians of the rounds' \
-         ratios. vs memcached: multi_get, which memcached does not have, is compared with its \
-         get.\nvs get: over the same server's get.\nvs tcp: over the same server and form over \
-         TCP, with clients that wait in the same way.\np50, p99, p99.9: percentiles over the \
+         ratios. The peer is memcached in its protocol, whose get stands for multi_get, and in \
+         RESP the first of --peer.\nvs get: over the same server's get.\nvs tcp: over the same \
+         server and form over TCP, with clients that wait in the same way.\np50, p99, p99.9: percentiles over the \
          requests of all rounds, from sending a request until its last byte arrived.\nclient: \
          the share of its core that the load generator used; below 100%, it is not the \
          bottleneck.\nserver core: the share of the cores for its threads that the server \
          used.\ncore ns/key: core time that the server used per key, however fast the client was. \
-         core vs memcached: memcached's over this server's.\nfound: the share of the requested \
+         core vs peer: the peer's over this server's.\nfound: the share of the requested \
          keys that the server still had."
     )
 }
@@ -140,11 +141,14 @@ fn plot(name: &str, rows: &[&ServerRow]) -> Chart {
 /// The headline figure: the median over the requests with about 64 keys, in each form.
 fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
     let mut tiles: Vec<Tile> = Vec::new();
-    for form in ["get", "mg", "multi_get", "set"] {
+    let forms = [Protocol::Memcached, Protocol::Resp]
+        .map(Form::all_of)
+        .concat();
+    for form in forms.iter().map(Form::to_string) {
         let of_form = rows.iter().filter(|row| row.common.case == form);
         let compared = of_form.filter_map(|row| Some((row, row.common.speedup_vs_peer?)));
-        // The peer's own row is the base of the ratio.
-        let ours = compared.filter(|(row, _)| row.common.engine != "memcached");
+        // The first rows are this server's.
+        let ours = compared.filter(|(row, _)| row.common.engine == rows[0].common.engine);
         let ours: Vec<_> = ours.collect();
         let found = typical(
             &ours,
@@ -155,7 +159,7 @@ fn tiles(rows: &[ServerRow]) -> Vec<Tile> {
             let common = &row.common;
             tiles.push(Tile::new(
                 format!(
-                    "memcached's keys/s, {form}, {} keys per request",
+                    "the peer's keys/s, {form}, {} keys per request",
                     common.batch
                 ),
                 times(ratio),

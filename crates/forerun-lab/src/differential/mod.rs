@@ -1,71 +1,80 @@
-//! The differential test of the server: memcached and this workspace's server must give the same
+//! The differential test of the server: another server and this workspace's must give the same
 //! answers to random commands.
 //!
 //! ```text
-//!   generate/              a seed's history: steps of commands
-//!   command.rs, packet.rs  commands of the text protocol, requests of the binary protocol
-//!   step.rs                steps of either
-//!   peer.rs                the two servers and connections to them
-//!   history.rs             plays a history to both
-//!   compare_answers.rs     compares two answers of the text protocol, and
-//!   compare_packets.rs     two of the binary protocol
-//!   known_differences.rs   the intended differences
-//!   counters.rs            the commands that change numbers
-//!   shrink.rs              shortens a failing history
-//!   history_file.rs        histories as text, to be played again
+//!   memcached/         that protocol, compared with memcached
+//!   resp/              RESP, compared with Redis or Valkey
+//!   protocol.rs        what a protocol defines: histories, servers, equal answers
+//!   command.rs, packet.rs   commands of words, requests of memcached's binary protocol
+//!   step.rs            steps of either
+//!   program.rs         programs to compare with
+//!   connection.rs      a running server and connections to it
+//!   history.rs         plays a history to both servers
+//!   shrink.rs          shortens a failing history
+//!   history_file.rs    histories as text, to be played again
 //! ```
 
 mod command;
-mod compare_answers;
-mod compare_packets;
-mod counters;
-mod generate;
+mod connection;
 mod history;
 mod history_file;
-mod known_differences;
+mod memcached;
 mod packet;
-mod peer;
+mod program;
+mod protocol;
+mod resp;
 mod shrink;
 mod step;
+#[cfg(test)]
+mod testing;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use command::shorten;
-use history::{Failure, PlayCounts, describe, play};
-use known_differences::{Affected, DIFFERENCES, EARLIER, LATER, Treatment};
-use peer::Memcached;
+use history::{Failure, PlayCounts, play};
+use memcached::Memcached;
+use protocol::{Protocol, Treatment};
+use resp::Resp;
 use step::Step;
 
-/// Compare this server with memcached: send random commands to both and compare the answers byte by
-/// byte.
+/// Compare this server with another one: send random commands to both and compare the answers byte
+/// by byte.
 ///
 /// A failing seed prints a line that repeats it and a shortened history.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  forerun-lab differential --seconds 60                                    new seeds for a minute
-  forerun-lab differential --seed 4711                                     one seed
-  forerun-lab differential --seconds 60 --memcached /usr/bin/memcached     another memcached
-  forerun-lab differential --replay FILE                                   a history that was kept
-  forerun-lab differential --list                                          the accepted differences
+  forerun-lab differential --seconds 60                            memcached, new seeds for a minute
+  forerun-lab differential --protocol resp --peer valkey           Valkey
+  forerun-lab differential --seed 4711                             one seed
+  forerun-lab differential --seconds 60 --peer /usr/bin/memcached  another memcached
+  forerun-lab differential --replay FILE                           a history that was kept
+  forerun-lab differential --protocol resp --list                  the accepted differences
+  forerun-lab differential --protocol resp --server redis --peer valkey   two others
 
-Exit codes: 0 all answers agree, or no memcached is installed; 1 an answer differs; \
+Exit codes: 0 all answers agree, or the other server is not installed; 1 an answer differs; \
 2 usage error.")]
 pub struct Args {
+    /// What is spoken.
+    #[arg(long, value_enum, default_value_t = Spoken::Memcached)]
+    protocol: Spoken,
+    /// The server to compare with: a program, or redis or valkey for redis-server or
+    /// valkey-server [default: memcached or redis on the PATH; without it, nothing is compared]
+    #[arg(long, value_name = "PROGRAM")]
+    peer: Option<PathBuf>,
+    /// Compare the peer with this program, and not with this workspace's server; RESP only.
+    #[arg(long, value_name = "PROGRAM")]
+    server: Option<PathBuf>,
     /// Play only this seed.
     #[arg(long)]
     seed: Option<u64>,
     /// Play seeds for this many seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The memcached to compare with [default: the one on the PATH; without one, nothing is
-    /// compared]
-    #[arg(long, value_name = "FILE")]
-    memcached: Option<PathBuf>,
     /// The first seed of a run of `--seconds` [default: taken from the clock]
     #[arg(long)]
     from: Option<u64>,
@@ -80,6 +89,15 @@ pub struct Args {
     list: bool,
 }
 
+/// The protocol of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Spoken {
+    /// memcached's text protocol
+    Memcached,
+    /// The protocol of Redis and Valkey
+    Resp,
+}
+
 /// Runs the test. It fails if an answer differs.
 pub fn command(args: &Args) -> Result<ExitCode> {
     Ok(if run(args)? {
@@ -92,32 +110,51 @@ pub fn command(args: &Args) -> Result<ExitCode> {
 /// Plays seeds; returns false if an answer differs.
 fn run(args: &Args) -> Result<bool> {
     if args.list {
-        list();
+        list(args.protocol);
         return Ok(true);
     }
-    let path = args.memcached.clone().unwrap_or_else(|| "memcached".into());
-    let Some(memcached) = Memcached::find(&path)? else {
-        if args.memcached.is_some() {
-            bail!("there is no {}", path.display());
+    let peer = |default: &str| args.peer.clone().unwrap_or_else(|| default.into());
+    match args.protocol {
+        Spoken::Memcached => {
+            ensure!(args.server.is_none(), "--server needs --protocol resp");
+            let path = peer("memcached");
+            let Some(memcached) = Memcached::find(&path)? else {
+                return absent(args, &path);
+            };
+            if let Some(warning) = memcached.unlisted() {
+                eprintln!("{warning}");
+            }
+            compare(&memcached, args)
         }
-        println!("skipped: there is no {}", path.display());
-        return Ok(true);
-    };
-    if !memcached.version.is_listed() {
-        eprintln!(
-            "the differences from memcached {} are not listed, only those from {EARLIER} and from \
-             {LATER} and later: answers may differ because of the version",
-            memcached.version
-        );
+        Spoken::Resp => {
+            let path = peer("redis");
+            match Resp::find(args.server.as_deref(), &path)? {
+                Some(resp) => compare(&resp, args),
+                None => absent(args, &path),
+            }
+        }
     }
+}
+
+/// The result without the server to compare with. Only one that was asked for must be there.
+fn absent(args: &Args, path: &Path) -> Result<bool> {
+    if args.peer.is_some() {
+        bail!("there is no {}", path.display());
+    }
+    println!("skipped: there is no {}", path.display());
+    Ok(true)
+}
+
+/// Plays seeds, or a history; returns false if an answer differs.
+fn compare(protocol: &impl Protocol, args: &Args) -> Result<bool> {
     if let Some(file) = &args.replay {
         let text = std::fs::read_to_string(file).with_context(|| format!("read {file:?}"))?;
         let steps = history_file::from_text(&text).with_context(|| format!("read {file:?}"))?;
-        let (played, failure) = play(&memcached, &steps)?;
+        let (played, failure) = play(protocol, &steps)?;
         return match failure {
             Some(failure) => {
                 let repeat = format!("--replay {}", file.display());
-                report(&memcached, &repeat, &steps, failure, args)?;
+                report(protocol, &repeat, &steps, failure, args)?;
                 Ok(false)
             }
             None => {
@@ -134,41 +171,41 @@ fn run(args: &Args) -> Result<bool> {
     let mut total = PlayCounts::default();
     let mut seeds = 0;
     for seed in first.. {
-        let steps = generate::history(seed, memcached.version);
-        let (played, failure) = play(&memcached, &steps)?;
+        let steps = protocol.history(seed);
+        let (played, failure) = play(protocol, &steps)?;
         total.commands += played.commands;
         total.answers += played.answers;
         total.ended += played.ended;
         seeds += 1;
         if let Some(failure) = failure {
-            report(&memcached, &format!("--seed {seed}"), &steps, failure, args)?;
+            report(protocol, &format!("--seed {seed}"), &steps, failure, args)?;
             return Ok(false);
         }
         if args.seed.is_some() || Instant::now() >= until {
             break;
         }
     }
+    let [ours, theirs] = protocol.names();
     println!(
-        "differential: {seeds} seeds, {} commands, {} answers compared with memcached {}, {} \
-         histories ended by a listed difference: only listed differences",
-        total.commands, total.answers, memcached.version, total.ended
+        "differential: {seeds} seeds, {} commands, {} answers of {ours} compared with {theirs}, \
+         {} histories ended by a listed difference: only listed differences",
+        total.commands, total.answers, total.ended
     );
     Ok(true)
 }
 
-fn list() {
-    for difference in DIFFERENCES {
-        let from = match difference.affected {
-            Affected::Earlier => "1.6.18",
-            Affected::Later => "1.6.45",
-            Affected::Any => "all versions",
-        };
+fn list(protocol: Spoken) {
+    let differences = match protocol {
+        Spoken::Memcached => memcached::DIFFERENCES,
+        Spoken::Resp => resp::DIFFERENCES,
+    };
+    for difference in differences {
         let treatment = match difference.treatment {
             Treatment::Masked => "masked",
             Treatment::NotGenerated => "not generated",
             Treatment::Ends => "ends a history",
         };
-        println!("{from}, {treatment}: {}", difference.text);
+        println!("{}, {treatment}: {}", difference.versions, difference.text);
     }
 }
 
@@ -179,21 +216,22 @@ fn now_low_bits() -> u32 {
 
 /// Prints how to repeat a failure, and the shortest history found that fails.
 fn report(
-    memcached: &Memcached,
+    protocol: &impl Protocol,
     repeat: &str,
     steps: &[Step],
     failure: Failure,
     args: &Args,
 ) -> Result<()> {
-    let program = match &args.memcached {
-        Some(program) => format!(" --memcached {}", program.display()),
-        None => String::new(),
-    };
+    let names = protocol.names();
     println!(
-        "differs from memcached {}; repeat with: forerun-lab differential {repeat}{program}",
-        memcached.version
+        "{} differs from {}; repeat with: forerun-lab differential{} {repeat}",
+        names[0],
+        names[1],
+        protocol.options()
     );
-    let (steps, failure) = shrink::shrink(memcached, steps, failure)?;
+    println!("{}", failure.reason);
+    println!("the shortest history found:");
+    let (steps, failure) = shrink::shrink(protocol, steps, failure)?;
     if let Some(file) = &args.save {
         let text = format!("# {}\n{}", failure.reason, history_file::to_text(&steps));
         std::fs::write(file, text).with_context(|| format!("write {file:?}"))?;
@@ -204,7 +242,11 @@ fn report(
             0 => String::new(),
             count => format!(" in {} packets", count + 1),
         };
-        println!("  connection {}{cuts}:", step.connection);
+        let wait = match step.wait_ms {
+            0 => String::new(),
+            wait_ms => format!(" after {wait_ms} ms"),
+        };
+        println!("  connection {}{cuts}{wait}:", step.connection);
         for command in &step.commands {
             println!("    {}", command.describe());
         }
@@ -212,128 +254,12 @@ fn report(
             println!("    {}", packet.describe());
         }
     }
-    for (name, reply) in [("forerun", &failure.ours), ("memcached", &failure.theirs)] {
+    for (name, reply) in names.iter().zip([&failure.ours, &failure.theirs]) {
         println!(
-            "  {name:10} {} ({})",
+            "  {name:16} {} ({})",
             shorten(&reply.bytes),
-            describe(reply.end)
+            reply.end.describe()
         );
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::path::Path;
-
-    use super::command::{Command, Word};
-    use super::packet::Packet;
-    use super::*;
-
-    /// The memcached on the PATH. If there is none, or if its differences are not listed, a test is
-    /// skipped and prints that.
-    fn memcached() -> Option<Memcached> {
-        let found = Memcached::find(Path::new("memcached")).expect("it reports its version");
-        let reason = match &found {
-            None => "no memcached on the PATH".to_owned(),
-            Some(memcached) if !memcached.version.is_listed() => format!(
-                "memcached {} on the PATH, and only {EARLIER} and {LATER} or later are compared",
-                memcached.version
-            ),
-            Some(_) => return found,
-        };
-        // The test harness hides what eprintln! prints in a test that passes.
-        let _ = writeln!(std::io::stderr(), "skipped: {reason}");
-        None
-    }
-
-    fn step(line: &str) -> Step {
-        let words = line.split(' ').map(Word::text).collect();
-        Step::new(0, vec![Command::line(words)])
-    }
-
-    #[test]
-    fn histories_that_failed_once_get_identical_answers() {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/differential");
-        let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
-            .expect("the directory of histories")
-            .map(|entry| entry.expect("an entry").path())
-            .collect();
-        files.sort();
-        assert!(files.len() >= 3, "only {files:?}");
-        let memcached = memcached();
-        for file in files {
-            let text = std::fs::read_to_string(&file).expect("a text");
-            let steps = history_file::from_text(&text).expect("a history");
-            let Some(memcached) = &memcached else {
-                continue;
-            };
-            let (played, failure) = play(memcached, &steps).expect("both servers run");
-            assert!(failure.is_none(), "{}: {failure:?}", file.display());
-            assert!(played.answers > 0, "{}", file.display());
-        }
-    }
-
-    #[test]
-    fn fixed_seeds_get_identical_answers() {
-        let Some(memcached) = memcached() else { return };
-        for seed in 1..=8 {
-            let steps = generate::history(seed, memcached.version);
-            let (played, failure) = play(&memcached, &steps).expect("both servers run");
-            assert!(failure.is_none(), "seed {seed}: {failure:?}");
-            assert!(played.answers > 50, "seed {seed} has answers");
-        }
-    }
-
-    #[test]
-    fn a_seed_is_the_same_history_every_time() {
-        for version in [EARLIER, LATER] {
-            assert_eq!(generate::history(7, version), generate::history(7, version));
-        }
-        assert_ne!(generate::history(7, LATER), generate::history(8, LATER));
-    }
-
-    #[test]
-    fn a_difference_is_found_and_its_history_shrunk() {
-        let Some(memcached) = memcached() else { return };
-        // A listed difference among steps that have none.
-        let mut steps: Vec<Step> = ["mn", "get a b", "incr n 1", "mg a v"].map(step).to_vec();
-        let difference = if memcached.version < LATER {
-            "mg a E5 q k"
-        } else {
-            "incr +5 +5"
-        };
-        steps.push(step(difference));
-        if memcached.version >= LATER {
-            steps.push(step("bget a"));
-        }
-        let (_, failure) = play(&memcached, &steps).expect("both servers run");
-        let failure = failure.expect("the answers differ");
-        let (short, failure) = shrink::shrink(&memcached, &steps, failure).expect("they run");
-        assert_eq!(short.len(), 1, "{short:?}");
-        assert_ne!(failure.ours, failure.theirs);
-    }
-
-    #[test]
-    fn a_difference_of_the_binary_protocol_is_found_and_its_history_shrunk() {
-        let Some(memcached) = memcached() else { return };
-        let noop = Packet::new(0x0a);
-        let get = Packet {
-            key: b"a".to_vec(),
-            ..Packet::new(0x00)
-        };
-        // A listed difference among requests that have none.
-        let verbosity = Packet {
-            extras: vec![0; 4],
-            ..Packet::new(0x1b)
-        };
-        let packets = vec![noop, get.clone(), verbosity.clone(), get];
-        let steps = [step("mn"), Step::of_packets(8, packets)];
-        let (_, failure) = play(&memcached, &steps).expect("both servers run");
-        let failure = failure.expect("the answers differ");
-        let (short, _) = shrink::shrink(&memcached, &steps, failure).expect("they run");
-        assert_eq!(short.len(), 1, "{short:?}");
-        assert_eq!(short[0].packets, [verbosity]);
-    }
 }

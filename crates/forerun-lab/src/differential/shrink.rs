@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::command::{Command, Word};
+use super::command::Command;
 use super::history::{Failure, play};
-use super::peer::Memcached;
+use super::protocol::Protocol;
 use super::step::Step;
 
 /// How long shrinking may take.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
-struct Shrinker<'a> {
-    memcached: &'a Memcached,
+struct Shrinker<'a, P> {
+    protocol: &'a P,
     steps: Vec<Step>,
     failure: Failure,
     deadline: Instant,
@@ -21,12 +21,12 @@ struct Shrinker<'a> {
 
 /// Returns the shortest history found that fails, and how it fails.
 pub(super) fn shrink(
-    memcached: &Memcached,
+    protocol: &impl Protocol,
     steps: &[Step],
     failure: Failure,
 ) -> Result<(Vec<Step>, Failure)> {
     let mut shrinker = Shrinker {
-        memcached,
+        protocol,
         steps: steps[..=failure.step].to_vec(),
         failure,
         deadline: Instant::now() + TIMEOUT,
@@ -40,13 +40,13 @@ pub(super) fn shrink(
     Ok((shrinker.steps, shrinker.failure))
 }
 
-impl Shrinker<'_> {
+impl<P: Protocol> Shrinker<'_, P> {
     /// Returns whether `steps` fail. If so, they become the history.
     fn try_steps(&mut self, mut steps: Vec<Step>) -> Result<bool> {
         if steps.is_empty() || Instant::now() > self.deadline {
             return Ok(false);
         }
-        let (_, failure) = play(self.memcached, &steps)?;
+        let (_, failure) = play(self.protocol, &steps)?;
         let Some(failure) = failure else {
             return Ok(false);
         };
@@ -99,8 +99,10 @@ impl Shrinker<'_> {
         )
     }
 
-    /// Removes words that a command does not need: see [`removable`].
+    /// Removes words that a command does not need.
     fn without_words(&mut self) -> Result<()> {
+        let protocol = self.protocol;
+        let removable = |command: &Command| protocol.removable(command);
         let words = |step: &Step| step.commands.iter().map(|one| removable(one).len()).sum();
         self.remove_each(words, |step, mut index| {
             for command in &mut step.commands {
@@ -114,7 +116,8 @@ impl Shrinker<'_> {
         })
     }
 
-    /// Tries to remove each part that `count` counts in a step, the last one first.
+    /// Tries to remove runs of the parts that `count` counts in a step: long runs first, and the
+    /// last ones first.
     fn remove_each(
         &mut self,
         count: impl Fn(&Step) -> usize,
@@ -123,33 +126,25 @@ impl Shrinker<'_> {
         let mut at = self.steps.len();
         while at > 0 {
             at -= 1;
-            for index in (0..self.steps.get(at).map_or(0, &count)).rev() {
-                let mut steps = self.steps.clone();
-                if at < steps.len() && index < count(&steps[at]) {
-                    remove(&mut steps[at], index);
+            let parts = |steps: &[Step]| steps.get(at).map_or(0, &count);
+            let mut run = parts(&self.steps).div_ceil(2);
+            while run > 0 {
+                let mut end = parts(&self.steps);
+                while end > 0 {
+                    let start = end.saturating_sub(run);
+                    let mut steps = self.steps.clone();
+                    // The higher ones first, so that the lower ones keep their places.
+                    (start..end)
+                        .rev()
+                        .for_each(|index| remove(&mut steps[at], index));
                     steps.retain(|step| !step.is_empty());
                     self.try_steps(steps)?;
+                    end = start.min(parts(&self.steps));
                 }
+                run /= 2;
             }
             at = at.min(self.steps.len());
         }
         Ok(())
     }
-}
-
-/// The words of a command that can be removed without making it another command.
-fn removable(command: &Command) -> std::ops::Range<usize> {
-    let name = match command.words.first() {
-        Some(Word::Text(name)) => &name[..],
-        _ => b"",
-    };
-    let first = match (name, &command.block) {
-        (b"ms", _) => 3,
-        (b"cas", _) => 6,
-        // With fewer words, the command would flush something else.
-        (b"flush_all", _) => usize::MAX,
-        (_, Some(_)) => 5,
-        (_, None) => 2,
-    };
-    first.min(command.words.len())..command.words.len()
 }

@@ -1,9 +1,9 @@
-//! The steps of a history: pipelines of either protocol.
+//! The steps of a history.
 //!
 //! ```text
 //!   Step     connection 2, one pipeline, cut into packets of the network
-//!     Command   of the text protocol, or
-//!     Packet    of the binary protocol
+//!     Command   of memcached's text protocol or RESP, or
+//!     Packet    of memcached's binary protocol
 //! ```
 
 use super::command::Command;
@@ -19,6 +19,9 @@ pub(super) enum CompareMode {
     BlockMayBeRead,
     /// Lines may be in any order.
     Unordered,
+    /// The first command is repeated with the cursor that it returned, until that is 0, and finds
+    /// the same elements in any order. The others are sent after its first page.
+    Scan,
 }
 
 /// One pipeline on one connection, which is answered before the next is sent.
@@ -33,7 +36,7 @@ pub(super) struct Step {
     /// Empty lines after the commands, for a data block that announces more bytes than it has.
     pub padding: usize,
     /// How long to wait before it is sent, so that items expire.
-    pub wait_s: u64,
+    pub wait_ms: u64,
     pub compare: CompareMode,
 }
 
@@ -46,10 +49,11 @@ impl Step {
             packets: Vec::new(),
             cuts: Vec::new(),
             padding: 0,
-            wait_s: 0,
+            wait_ms: 0,
             compare: CompareMode::Whole,
         }
     }
+
     /// Requests in one packet of the network, whose answers are equal.
     pub(super) fn of_packets(connection: usize, packets: Vec<Packet>) -> Self {
         Self {
@@ -68,16 +72,9 @@ impl Step {
         self.commands.is_empty() && self.packets.is_empty()
     }
 
-    /// The bytes for the server whose versions `version` returns.
-    pub(super) fn render(&self, now_s: i64, version: impl Fn(usize) -> u64) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for command in &self.commands {
-            command.render(&mut bytes, now_s, &version);
-        }
-        for (packet, opaque) in self.packets.iter().zip(0..) {
-            packet.render(&mut bytes, opaque, &version);
-        }
-        bytes.extend(b"\r\n".repeat(self.padding));
-        bytes
+    /// Where a step of so many bytes is cut.
+    pub(super) fn cuts_of(&self, len: usize) -> Vec<usize> {
+        let offset = |cut: &u16| len * usize::from(*cut) / 1000;
+        self.cuts.iter().map(offset).collect()
     }
 }

@@ -27,8 +27,13 @@ const BAD_RECORD: &[u8] = b"\x17\x03\x03\x00\x20this is not what TLS would make 
 /// Bytes that are not a record: the length exceeds any record's.
 const NO_RECORD: &[u8] = b"\x17\x03\x03\xff\xff and so on";
 
-/// The answer to a connection beyond the limit.
+/// The answer to a connection beyond the limit, and that in RESP.
 const LIMIT_REACHED_ANSWER: &[u8] = b"ERROR Too many open connections\r\n";
+const LIMIT_REACHED_RESP: &[u8] = b"-ERR max number of clients reached\r\n";
+
+/// The first part of a request, and that in RESP.
+const TRUNCATED: &[u8] = b"set truncated 0 0 9000\r\nhalf a va";
+const TRUNCATED_RESP: &[u8] = b"*3\r\n$3\r\nSET\r\n$9\r\ntruncated\r\n$9000\r\nhalf a va";
 
 /// The environment that a client sees in its turn.
 #[derive(Clone, Copy, Debug)]
@@ -274,6 +279,7 @@ impl<T: Read + Write + CloseSocket> Client<T> {
             version: self.version,
             frames_received: self.frames_received,
             has_frames: self.has_frames,
+            is_resp: self.plan.resp,
         };
         self.has_frames |= op.is_frame();
         let (mut pending, bytes) = Request::new(sender, op, env.moment, env.unix_s, model);
@@ -299,7 +305,8 @@ impl<T: Read + Write + CloseSocket> Client<T> {
             End::Quit => wire.queue(b"quit\r\n"),
             // The form is checked before the credits.
             End::BadFrame => self.queue(Op::BadFrame { form: BAD_FORM }, env, model),
-            End::Truncate => wire.queue(b"set truncated 0 0 9000\r\nhalf a va"),
+            End::Truncate if self.plan.resp => wire.queue(TRUNCATED_RESP),
+            End::Truncate => wire.queue(TRUNCATED),
             End::HalfClose if wire.queued() == 0 => wire.close_notify(),
             End::BadRecord if is_sent => wire.send_raw(BAD_RECORD),
             End::NoRecord if is_sent => wire.send_raw(NO_RECORD),
@@ -350,9 +357,13 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         let id = self.plan.id;
         while at < self.input.len() {
             let rest = &self.input[at..];
-            let refusal = LIMIT_REACHED_ANSWER.len().min(rest.len());
-            if self.answered == 0 && rest[..refusal] == LIMIT_REACHED_ANSWER[..refusal] {
-                if refusal < LIMIT_REACHED_ANSWER.len() {
+            let limit_reached = match self.plan.resp {
+                true => LIMIT_REACHED_RESP,
+                false => LIMIT_REACHED_ANSWER,
+            };
+            let refusal = limit_reached.len().min(rest.len());
+            if self.answered == 0 && rest[..refusal] == limit_reached[..refusal] {
+                if refusal < limit_reached.len() {
                     break;
                 }
                 self.finish(ConnectionEnd::LimitReached, model);

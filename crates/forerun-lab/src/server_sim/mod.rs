@@ -4,7 +4,7 @@
 //!   seed ──> plan/: a plan ──> simulation/: acceptor, workers, clients, disk, one step at a time ──> checks
 //!                               │ net/       sockets in memory, an edge-triggered poll
 //!                               │ system.rs  clocks, a disk in memory, threads that take turns
-//!                               │ client.rs  a client: wire.rs (plain or TLS), answers.rs, frames.rs
+//!                               │ client.rs  a client: wire.rs (plain or TLS), answers/, frames.rs
 //!                               └ model.rs, checks.rs, copies.rs  what must hold
 //!   failing plan ──> shrink.rs: a smaller one that fails in the same way
 //! ```

@@ -56,12 +56,13 @@ fn describe(plan: &Plan) -> Vec<String> {
     }
     for client in &plan.clients {
         lines.push(format!(
-            "client {} (server {}{}{}) from {:?}, pipes {:?}, {:?}, sends {} bytes / {:?}, reads \
+            "client {} (server {}{}{}{}) from {:?}, pipes {:?}, {:?}, sends {} bytes / {:?}, reads \
              {} bytes / {:?}, window {}, ends: {:?}",
             client.id,
             client.incarnation + 1,
             if client.tls { ", TLS" } else { "" },
             if client.tls12 { " 1.2" } else { "" },
+            if client.resp { ", RESP" } else { "" },
             client.start,
             client.capacities,
             client.style,

@@ -282,7 +282,7 @@ impl System for SimSystem {
     type File = SimFile;
 
     fn bind(&self, listen: &Listen, _: u32) -> Result<SimListener, Error> {
-        Ok(self.net.listener(listen.address.clone(), listen.tls))
+        Ok(self.net.listener(listen))
     }
 
     fn poll(&self, _: usize) -> io::Result<(SimPoll, Arc<dyn Wake>)> {

@@ -24,7 +24,7 @@ impl ClientSession {
         }
     }
 
-    /// See [`Session::begin_text`].
+    /// See [`Session::begin_text`]. Clients of RESP log in by commands.
     pub(crate) fn begin_text(&mut self) {
         if let ClientSession::Memcached(session) = self {
             session.begin_text();

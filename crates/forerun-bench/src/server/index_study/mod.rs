@@ -28,8 +28,8 @@ use super::blocking_connection::BlockingConnection;
 use super::data::{Items, KEY_BYTES};
 use super::form::Form;
 use super::link::Transport;
+use super::program::Program;
 use super::request::Requests;
-use super::server_process::Program;
 use super::{Bench, Cell, Target, TurnTotals, load};
 use crate::output::write_facts;
 use anyhow::{Context, Result, ensure};
@@ -118,7 +118,7 @@ pub(super) fn run(
                 continue;
             }
             let mut targets = bench.connect(program, &links)?;
-            load(&mut targets[0].clients[0], items).context("while loading")?;
+            load(&mut targets[0], items).context("while loading")?;
             contenders.extend(targets.into_iter().map(|target| Contender {
                 index: None,
                 target,

@@ -34,8 +34,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use forerun_bench::server::link::{Place, Transport};
-use forerun_bench::server::server_process::{Process, Program, Share, Split, free_port, pin};
+use forerun_bench::server::link::{LinkKind, Place, Transport};
+use forerun_bench::server::program::{Program, Share};
+use forerun_bench::server::server_process::{Process, Split, free_port, pin};
 
 use certificates::Certificates;
 use client::{Client, ValueLimits};
@@ -125,9 +126,12 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     if !plan.evicts {
         program.args.push("--disable-evictions".into());
     }
-    let over_ucx = plan.transport == Transport::Ucx;
-    let mut server = Process::start_with(&program, &share, over_ucx)?;
-    let (clients, ucx) = match server.place(plan.transport)? {
+    let link = LinkKind {
+        transport: plan.transport,
+        ..LinkKind::default()
+    };
+    let mut server = Process::start_for(&program, &share, &[link])?;
+    let (clients, ucx) = match server.place(link)? {
         Place::Tcp(_) => (Target::Plain(plain), Allowance::default()),
         Place::Ucx(path) => {
             let hubs = UcxHubs::new(path, plan.connections as usize, TIMEOUT)?;

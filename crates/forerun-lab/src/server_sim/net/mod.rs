@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forerun_server::Address;
 use forerun_server::simulation::{Ready, Wake};
+use forerun_server::{Listen, Protocol};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -101,6 +101,7 @@ struct PollState {
 #[derive(Debug)]
 struct ListenerState {
     tls: bool,
+    protocol: Protocol,
     /// The poll and the token under which it is registered; `None` if no server listens.
     registration: Option<(usize, usize)>,
     /// Connections that wait to be accepted.
@@ -186,18 +187,21 @@ impl Net {
         (poll.clone(), Arc::new(poll))
     }
 
-    pub fn listener(&self, address: Address, tls: bool) -> SimListener {
+    pub fn listener(&self, listen: &Listen) -> SimListener {
+        let (tls, protocol) = (listen.tls, listen.protocol);
         let mut state = self.state();
         state.listeners.push(ListenerState {
             tls,
+            protocol,
             registration: None,
             waiting: VecDeque::new(),
         });
         SimListener {
             net: self.clone(),
             number: state.listeners.len() - 1,
-            address,
+            address: listen.address.clone(),
             tls,
+            protocol,
         }
     }
 
@@ -224,17 +228,24 @@ impl Net {
         poll.woken || !poll.queue.is_empty()
     }
 
-    /// Connects a client to the listener with or without TLS. Returns `None` if no server listens.
+    /// Connects a client to the listener with or without TLS, or to that for RESP. Returns `None`
+    /// if no server listens.
     pub fn connect(
         &self,
         tls: bool,
+        resp: bool,
         capacities: (usize, usize),
         style: ReportStyle,
     ) -> Option<ClientSocket> {
         let mut state = self.state();
         let mut listeners = state.listeners.iter();
-        let number =
-            listeners.position(|bound| bound.tls == tls && bound.registration.is_some())?;
+        let protocol = match resp {
+            true => Protocol::Resp,
+            false => Protocol::Memcached,
+        };
+        let number = listeners.position(|bound| {
+            (bound.tls, bound.protocol) == (tls, protocol) && bound.registration.is_some()
+        })?;
         let (poll, token) = state.listeners[number].registration?;
         let id = state.conns.len();
         let pipe = |capacity| Pipe {

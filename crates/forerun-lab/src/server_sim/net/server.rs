@@ -3,8 +3,8 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::time::Duration;
 
-use forerun_server::Address;
 use forerun_server::simulation::{Carrier, Listening, Peer, Readiness, Ready, WAKE, Wake};
+use forerun_server::{Address, Protocol};
 
 use super::{Conn, NOTHING, Net, ReportStyle, Source};
 
@@ -114,6 +114,7 @@ pub struct SimListener {
     pub(super) number: usize,
     pub(super) address: Address,
     pub(super) tls: bool,
+    pub(super) protocol: Protocol,
 }
 
 impl Listening for SimListener {
@@ -146,6 +147,10 @@ impl Listening for SimListener {
 
     fn speaks_tls(&self) -> bool {
         self.tls
+    }
+
+    fn protocol(&self) -> Protocol {
+        self.protocol
     }
 }
 

@@ -234,6 +234,7 @@ impl ClientPlan {
             id,
             incarnation: 0,
             tls,
+            resp: false,
             start: match kind {
                 Workload::ManyClients => Duration::from_micros(rng.random_range(0..300)),
                 _ => Duration::from_millis(rng.random_range(0..500)),

@@ -33,6 +33,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether a client needs a listener for RESP.
+    pub fn has_resp(&self) -> bool {
+        self.clients.iter().any(|client| client.resp)
+    }
+
     /// The highest memory limit that a client sets, or the first one.
     pub fn memory_max_mib(&self) -> usize {
         let ops = self.clients.iter().flat_map(|client| &client.ops);
@@ -113,6 +118,8 @@ pub struct ClientPlan {
     pub incarnation: usize,
     /// Whether it connects to the listener with TLS.
     pub tls: bool,
+    /// Whether it connects to the listener for RESP, which has no TLS.
+    pub resp: bool,
     pub start: Duration,
     /// Capacities of the pipes to the server and back.
     pub capacities: (usize, usize),

@@ -22,6 +22,7 @@ const CLOCK_SALT: u64 = 0x434c_4f43;
 const MEMORY_SALT: u64 = 0x4d45_4d4f;
 const FRAMES_SALT: u64 = 0x4652_414d;
 const SILENCE_SALT: u64 = 0x5349_4c45;
+const RESP_SALT: u64 = 0x5245_5350;
 
 /// The smallest capacity of a connection with TLS: a kernel's buffers hold at least one record.
 pub(super) const TLS_CAPACITY_MIN: usize = 300;
@@ -44,6 +45,30 @@ impl Plan {
         }
         self.vary_frames(&mut rng(FRAMES_SALT));
         self.vary_silence(&mut rng(SILENCE_SALT));
+        self.vary_resp(&mut rng(RESP_SALT));
+    }
+
+    /// Makes some clients speak RESP. Their values never expire: times to live in milliseconds
+    /// follow the system's clock, which is not simulated.
+    fn vary_resp(&mut self, rng: &mut SmallRng) {
+        if !rng.random_bool(0.3) {
+            return;
+        }
+        for client in &mut self.clients {
+            if client.end.needs_tls() || !rng.random_bool(0.5) {
+                continue;
+            }
+            (client.resp, client.tls, client.tls12) = (true, false, false);
+            if matches!(client.end, End::Quit | End::BadFrame) {
+                client.end = End::HalfClose;
+            }
+            client
+                .ops
+                .retain(|op| !matches!(op, Op::Get { keys, .. } if keys.is_empty()));
+            for op in &mut client.ops {
+                op.becomes_resp();
+            }
+        }
     }
 
     /// Makes clients fall silent in the middle of their requests, and the server drain meanwhile.
@@ -256,6 +281,7 @@ impl Plan {
                 ops: ops.collect(),
                 end: End::HalfClose,
                 tls: self.listeners == Listeners::Tls,
+                resp: false,
                 tls12: false,
             });
         }
@@ -266,6 +292,30 @@ impl Plan {
         });
         self.events.extend([(at, disk), (at, Event::Snapshot)]);
         self.events.sort_by_key(|(at, _)| *at);
+    }
+}
+
+impl Op {
+    /// Turns it into one of those that clients of RESP send.
+    fn becomes_resp(&mut self) {
+        match self {
+            Op::Set { expiry, .. } => *expiry = Expiry::Never,
+            Op::Get { touch, .. } => *touch = None,
+            Op::Frame { keys, .. } => {
+                *self = Op::Get {
+                    keys: std::mem::take(keys),
+                    touch: None,
+                }
+            }
+            Op::Ttl { key } | Op::Touch { key, .. } => {
+                *self = Op::Get {
+                    keys: vec![*key],
+                    touch: None,
+                }
+            }
+            Op::BadFrame { .. } | Op::MemoryLimit { .. } => *self = Op::Noop,
+            Op::Delete { .. } | Op::Flush | Op::Noop => {}
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use forerun_cache::{Cache, CacheOptions, Clock};
 use forerun_server::simulation::SteppedServer;
-use forerun_server::{Listen, ServerOptions, SnapshotOptions};
+use forerun_server::{Listen, Protocol, ServerOptions, SnapshotOptions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -184,6 +184,8 @@ impl<'p> Simulation<'p> {
             listen.tls = tls;
             listen
         });
+        let resp = Listen::unix("/resp", 0o700).with_protocol(Protocol::Resp);
+        let listen = listen.chain(self.plan.has_resp().then_some(resp));
         let mut options = ServerOptions::new(listen.collect());
         options.threads = self.plan.threads;
         options.connection_limit = self.plan.connection_limit;
@@ -442,9 +444,9 @@ impl<'p> Simulation<'p> {
         let id = client.plan.id;
         let failed = |message| Failure::new("answer", format!("client {id}: {message}"));
         if client.stage == ClientStage::Before {
-            let tls = client.plan.tls;
-            let net = &self.sim.net;
-            let socket = net.connect(tls, client.plan.capacities, client.plan.style);
+            let (plan, net) = (&client.plan, &self.sim.net);
+            let tls = plan.tls;
+            let socket = net.connect(tls, plan.resp, plan.capacities, plan.style);
             match socket {
                 Some(socket) => {
                     let config = if client.plan.tls12 {

@@ -1,7 +1,7 @@
 //! Tracks the numbers that counting commands (`incr`, `decr`, `ma`) change, and tells whether such
 //! a number was so large that memcached 1.6.18 may refuse it.
 
-use super::command::{Command, Word};
+use crate::differential::command::{Command, Word};
 
 /// Numbers from here on look negative to a signed parser, which then searches for a minus sign.
 const HIGH: u64 = 1 << 63;
@@ -99,7 +99,7 @@ fn words(command: &Command) -> Vec<Vec<u8>> {
     let texts = command.words.iter().map(|word| match word {
         Word::Text(text) => &text[..],
         // Neither a name nor a delta.
-        Word::Cas { .. } | Word::TimeOfDay { .. } => b"-",
+        Word::Cas { .. } | Word::TimeOfDay { .. } | Word::MillisOfDay { .. } => b"-",
     });
     texts
         .flat_map(|text| text.split(|&byte| byte == b' '))

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::differential::protocol::{Difference, ends, masked, not_generated};
+
 /// A version of memcached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(pub u32, pub u32, pub u32);
@@ -41,237 +43,185 @@ pub(super) const EARLIER: Version = Version(1, 6, 18);
 /// lines differently.
 pub(super) const LATER: Version = Version(1, 6, 40);
 
-/// Which memcached differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Affected {
-    /// 1.6.18; later versions behave like this server.
-    Earlier,
-    /// 1.6.45; this server behaves like 1.6.18.
-    Later,
-    Any,
-}
-
-/// How the test treats a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Treatment {
-    /// Answers that differ only in this way count as equal.
-    Masked,
-    /// Histories do not contain it: after it, the servers would hold different items, and
-    /// everything that follows would differ.
-    NotGenerated,
-    /// It ends a history, for the same reason: its cause cannot be avoided.
-    Ends,
-}
-
-/// An intended difference.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Difference {
-    pub affected: Affected,
-    pub treatment: Treatment,
-    /// What differs and why, in the words of docs/operate/protocol.md.
-    pub text: &'static str,
-}
-
-const fn masked(affected: Affected, text: &'static str) -> Difference {
-    Difference {
-        affected,
-        treatment: Treatment::Masked,
-        text,
-    }
-}
-
-const fn not_generated(affected: Affected, text: &'static str) -> Difference {
-    Difference {
-        affected,
-        treatment: Treatment::NotGenerated,
-        text,
-    }
-}
-
-const fn ends(affected: Affected, text: &'static str) -> Difference {
-    Difference {
-        affected,
-        treatment: Treatment::Ends,
-        text,
-    }
-}
+/// The versions that differ: 1.6.18, where later versions behave like this server; 1.6.45, where
+/// this server behaves like 1.6.18; or both.
+const ONLY_EARLIER: &str = "1.6.18";
+const ONLY_LATER: &str = "1.6.45";
+const ANY: &str = "all versions";
 
 /// All differences, in the order of docs/operate/protocol.md.
-pub(super) const DIFFERENCES: &[Difference] = &[
+pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     not_generated(
-        Affected::Earlier,
+        ONLY_EARLIER,
         "The meta flags `E`, `x` (`md`), `s` (`ms`), `C` (`mg`) and `N` of an append or prepend \
          work. 1.6.18 refuses or ignores them.",
     ),
     masked(
-        Affected::Earlier,
+        ONLY_EARLIER,
         "If a storage command is refused because of its key, flags, time, version or number of \
          words, its data block is skipped if the line gives its length. 1.6.18 reads the block as \
          commands, so anyone who can choose a key can inject commands.",
     ),
     not_generated(
-        Affected::Earlier,
+        ONLY_EARLIER,
         "A quiet `ma` that creates a counter sends no answer. 1.6.18 answers `HD`.",
     ),
     masked(
-        Affected::Earlier,
+        ONLY_EARLIER,
         "`exp` of `me` is the time left. 1.6.18 returns its negative.",
     ),
     ends(
-        Affected::Earlier,
+        ONLY_EARLIER,
         "A number of 2^63 or more can be incremented and decremented. 1.6.18 may answer that it is \
          not a number, depending on what an earlier item left in the memory after it.",
     ),
     not_generated(
-        Affected::Earlier,
+        ONLY_EARLIER,
         "A binary request above 1 GiB is refused. 1.6.18 takes its length for a negative number.",
     ),
     masked(
-        Affected::Later,
+        ONLY_LATER,
         "1.6.45 uses different error texts, and some of its errors begin with `SERVER_ERROR`.",
     ),
     not_generated(
-        Affected::Later,
+        ONLY_LATER,
         "1.6.45 refuses numbers with a plus sign or white space, times beyond 32 bits, lines that \
          end in a newline alone, `bget`, and `gat` without a key; it ignores extra words, and \
          takes a key named `noreply` for the option.",
     ),
     masked(
-        Affected::Later,
+        ONLY_LATER,
         "1.6.45 begins a metadump with `OK` and adds `flags=` to its lines.",
     ),
     not_generated(
-        Affected::Later,
+        ONLY_LATER,
         "1.6.45 does not decode the key of `me key b`, and sends an empty line after the error if \
          a key in a `get` is too long.",
     ),
     not_generated(
-        Affected::Later,
+        ONLY_LATER,
         "If the data block of an `ms` ends wrongly, 1.6.45 gives its version to the next item that \
          the connection stores.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "`multi_get`, `warm_up` and `warm_fill` exist. Memcached answers `ERROR`.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "`verbosity` exists in the binary protocol, and SASL excludes no text clients.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "A binary `touch`, `gat` or `stat` with a value is refused. Memcached reads the value as a \
          request. It skips an unknown request's key and extras twice, and drops unsent answers at \
          a request that does not begin with 0x80.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "Client flags, lengths and settings of more than 32 bits are refused. Memcached truncates \
          them.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "Negative numbers are refused where only positive ones are valid. Memcached accepts those \
          below -2^63, which wrap around.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "`flush_all` with a future time does not undo an earlier flush, and keeps items that are \
          stored after it takes effect. Memcached brings back the items of an earlier flush, and \
          also removes items that are stored later in the same second.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "A meta command with an opaque token that is too long changes nothing. Memcached executes \
          some of them before it answers with the error.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "An incremented number that gets longer keeps its claim and its stale mark, and gets the \
          time of `ma`'s `T` and the version of its `E`. Memcached creates an item without these \
          marks, and gives the time and the version to the old item.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "`incr`, `decr` and `ma` pad a value with spaces and never shorten it. Memcached shortens \
          it if a waiting answer or its LRU thread holds the item.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "A value of white space is not a number. Memcached reads beyond its end.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "`ma` with `C` compares versions first. Memcached first answers that a value of more than \
          half a MiB is not a number.",
     ),
     masked(
-        Affected::Any,
+        ANY,
         "The time left of an expired item is 0. Memcached returns a number near 2^32.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "`md x` keeps the item's time and marks, and gives it a new version. In memcached, the \
          item keeps its version and never expires unless `T` is given.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "`k` returns the key in base64 if the command has `b`. Memcached does so only if `ms` \
          stored the item with `b` and nothing was appended to it.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "Base64 keys that are not well formed are refused. Memcached skips characters that are not \
          base64.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "If a key in a line is too long, the answers to the lines before it are still sent, and, \
          if the line is longer than 16 KiB, to the keys before it. Memcached drops all answers \
          that it has not sent yet.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "A line other than `get` and `gets` may have up to 16 KiB, and a list of keys any length. \
          Memcached closes the connection above 2 KiB unless the rest has already arrived.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "A dump of keys may be anywhere in the pipeline. Memcached refuses one that follows other \
          commands, and loses commands that it receives before the dump is over. 1.6.18 has no \
          `mgdump`.",
     ),
+    not_generated(ANY, "`slabs` and `lru` change nothing. `extstore` is off."),
     not_generated(
-        Affected::Any,
-        "`slabs` and `lru` change nothing. `extstore` is off.",
-    ),
-    not_generated(
-        Affected::Any,
+        ANY,
         "A watcher of fetchers sees only reads; memcached also shows the lookups that writes make. \
          `watch` may follow other commands in the pipeline; memcached refuses that.",
     ),
     not_generated(
-        Affected::Any,
+        ANY,
         "The largest value is `--max-item-size` minus the key and 32 bytes. Memcached's overhead \
          is different.",
     ),
     masked(
-        Affected::Any,
+        ANY,
         "`version` returns the memcached version that the server follows, then its own version.",
     ),
     masked(
-        Affected::Any,
+        ANY,
         "`cls` and `size` of `me` and of dumps depend on how a server stores items.",
     ),
     masked(
-        Affected::Any,
+        ANY,
         "In `stats`, `cmd_meta` counts all meta commands; memcached counts only `me`. \
          `total_items` counts every version that was written, `touch` included. `get_flushed` is \
          0. `curr_items` and `get_expired` depend on when items are reclaimed. Statistics of the \
          process, its memory, threads and connections differ.",
     ),
     masked(
-        Affected::Any,
+        ANY,
         "`stats` has no `libevent` and `reserved_fds`, `stats items` no `age`, and `stats \
          settings` no `oldest`, `reqs_per_event`, `growth_factor`, `chunk_size`, `slab_chunk_max` \
          and `ext_*`.",
@@ -396,36 +346,13 @@ pub(super) fn is_storage_specific(name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The list entries in a section of docs/operate/protocol.md, each as one line.
-    fn entries() -> Vec<String> {
-        let text = include_str!("../../../../docs/operate/protocol.md");
-        let (_, part) = text
-            .split_once("\n## Differences from memcached\n")
-            .expect("the document has this part");
-        let part = part.split("\n## ").next().unwrap_or_default();
-        let mut entries: Vec<String> = Vec::new();
-        let mut is_entry = false;
-        for line in part.lines() {
-            if let Some(entry) = line.strip_prefix("- ") {
-                entries.push(entry.to_owned());
-                is_entry = true;
-            } else if let (true, Some(entry), true) =
-                (line.starts_with("  "), entries.last_mut(), is_entry)
-            {
-                entry.push(' ');
-                entry.push_str(line.trim());
-            } else {
-                is_entry = false;
-            }
-        }
-        entries
-    }
+    use crate::differential::protocol::listed_in;
 
     #[test]
     fn the_document_lists_the_same_differences() {
+        let document = include_str!("../../../../../docs/operate/protocol.md");
         let listed: Vec<&str> = DIFFERENCES.iter().map(|one| one.text).collect();
-        assert_eq!(entries(), listed);
+        assert_eq!(listed_in(document, "## Differences from memcached"), listed);
     }
 
     #[test]

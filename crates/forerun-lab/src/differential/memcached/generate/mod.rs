@@ -2,7 +2,8 @@
 //!
 //! A history uses few keys, so that commands often touch the same items, and a few connections,
 //! which take turns. Its numbers come from pools of numbers that parsers often get wrong. Commands
-//! whose difference [`known`](super::known) lists as not generated are left out.
+//! whose difference [`known_differences`](super::known_differences) lists as not generated are left
+//! out.
 
 mod binary;
 mod classic;
@@ -15,9 +16,9 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::command::{Command, Word};
 use super::known_differences::{LATER, Version};
-use super::step::{CompareMode, Step};
+use crate::differential::command::{Command, Word};
+use crate::differential::step::{CompareMode, Step};
 
 /// Steps of a history.
 const STEPS: std::ops::RangeInclusive<usize> = 60..=200;

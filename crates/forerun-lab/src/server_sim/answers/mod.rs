@@ -1,5 +1,7 @@
 //! Requests, and the comparison of their answers with the model.
 
+mod resp;
+
 use super::frames::{self, ENABLE, ENABLED, Expected};
 use super::model::{
     Entry, Interval, KeyState, LookupResult, Model, Moment, Reader, read_value, value,
@@ -20,6 +22,9 @@ pub struct Request {
     answered: Vec<LookupResult>,
     /// Whether the answer to the line that switches frames on comes first.
     enables: bool,
+    /// Whether the answer is in RESP, and whether the head of its array was read.
+    is_resp: bool,
+    has_head: bool,
 }
 
 /// What a client's requests depend on besides its plan.
@@ -32,6 +37,8 @@ pub struct Sender {
     pub frames_received: u16,
     /// Whether frames are switched on.
     pub has_frames: bool,
+    /// Whether it speaks RESP.
+    pub is_resp: bool,
 }
 
 /// The result of parsing the first bytes of an answer.
@@ -103,7 +110,9 @@ impl Request {
             Op::Noop => b"mn".to_vec(),
         };
         let enables = op.is_frame() && !sender.has_frames;
-        if op.is_frame() {
+        if sender.is_resp {
+            bytes = resp::request(client, version, &op);
+        } else if op.is_frame() {
             push_frame(sender, &op, &mut bytes);
         } else {
             bytes.extend_from_slice(b"\r\n");
@@ -122,6 +131,8 @@ impl Request {
             unix_s: unix,
             answered: Vec::new(),
             enables,
+            is_resp: sender.is_resp,
+            has_head: false,
         };
         (pending, bytes)
     }
@@ -194,6 +205,9 @@ impl Request {
         acked: Moment,
         model: &mut Model,
     ) -> Result<Parsed, String> {
+        if self.is_resp {
+            return self.parse_resp(client, input, acked, model);
+        }
         if self.op.is_frame() {
             return self.parse_frame(client, input, acked, model);
         }
@@ -275,10 +289,7 @@ impl Request {
                 self.found(client, *key, &[], None, None, interval, model)?;
             }
             (Op::Set { key, len, expiry }, b"STORED") => {
-                if matches!(key, Key::Own(_)) {
-                    let entry = self.entry(*len, *expiry, interval, model);
-                    model.change(&name(client, *key), Some(entry), interval);
-                }
+                self.stored(client, *key, *len, *expiry, interval, model);
             }
             (Op::Touch { key, expiry }, b"TOUCHED") => {
                 self.present(client, *key, interval, model)?;
@@ -287,35 +298,66 @@ impl Request {
                     model.touch(&name(client, *key), span);
                 }
             }
-            (Op::Delete { key }, b"DELETED") => {
-                self.present(client, *key, interval, model)?;
-                if matches!(key, Key::Own(_)) {
-                    model.change(&name(client, *key), None, interval);
-                }
-            }
+            (Op::Delete { key }, b"DELETED") => self.deleted(client, *key, interval, model)?,
             (Op::Touch { key, .. } | Op::Delete { key }, b"NOT_FOUND") => {
                 self.found(client, *key, &[], None, None, interval, model)?;
             }
-            (Op::Flush, b"OK") => {
-                let sent = self.sent.step;
-                let flush = model
-                    .flushes
-                    .iter_mut()
-                    .find(|(turn, acked)| *turn == sent && acked.is_none());
-                if let Some((_, ended)) = flush {
-                    *ended = Some(acked.step);
-                }
-            }
+            (Op::Flush, b"OK") => self.flushed(acked, model),
             (Op::MemoryLimit { .. }, b"OK") => {}
             // The index cannot shrink.
             (Op::MemoryLimit { mib }, b"MEMLIMIT_ADJUST_FAILED") if *mib < model.memory_mib => {}
             (Op::Noop, b"MN") => {}
             _ => return Err(unexpected(&op, line)),
         }
+        self.end(client, model);
+        Ok(Parsed::Whole(whole))
+    }
+
+    /// Records that the whole answer was read.
+    fn end(&self, client: usize, model: &mut Model) {
         for name in changed(client, &self.op) {
             model.changes(&name, false);
         }
-        Ok(Parsed::Whole(whole))
+    }
+
+    fn stored(
+        &self,
+        client: usize,
+        key: Key,
+        len: usize,
+        expiry: Expiry,
+        interval: Interval,
+        model: &mut Model,
+    ) {
+        if matches!(key, Key::Own(_)) {
+            let entry = self.entry(len, expiry, interval, model);
+            model.change(&name(client, key), Some(entry), interval);
+        }
+    }
+
+    fn deleted(
+        &self,
+        client: usize,
+        key: Key,
+        interval: Interval,
+        model: &mut Model,
+    ) -> Result<(), String> {
+        self.present(client, key, interval, model)?;
+        if matches!(key, Key::Own(_)) {
+            model.change(&name(client, key), None, interval);
+        }
+        Ok(())
+    }
+
+    fn flushed(&self, acked: Moment, model: &mut Model) {
+        let sent = self.sent.step;
+        let flush = model
+            .flushes
+            .iter_mut()
+            .find(|(turn, acked)| *turn == sent && acked.is_none());
+        if let Some((_, ended)) = flush {
+            *ended = Some(acked.step);
+        }
     }
 
     /// Records that the connection ended without the answer.

@@ -37,7 +37,7 @@ impl Generator {
             reads.push(self.read_once(&key));
         }
         let mut wait = Step::new(0, reads);
-        wait.wait_s = WAIT_S as u64;
+        wait.wait_ms = 1000 * WAIT_S as u64;
         vec![Step::new(0, stores), Step::new(0, changes), wait]
     }
 

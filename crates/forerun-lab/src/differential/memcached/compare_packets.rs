@@ -5,12 +5,13 @@
 //!   body     compared byte by byte, except the text of `version`
 //! ```
 
-use super::command::shorten;
-use super::compare_answers::{Agreement, Versions};
+use super::compare_answers::Versions;
 use super::counters::CounterChange;
 use super::known_differences::{self, Version};
-use super::packet::{HEADER_BYTES, Packet};
-use super::step::CompareMode;
+use crate::differential::command::shorten;
+use crate::differential::packet::{HEADER_BYTES, Packet};
+use crate::differential::protocol::Agreement;
+use crate::differential::step::CompareMode;
 
 /// An answer, or the bytes that are left if they are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,11 @@
 
 use std::collections::HashMap;
 
-use super::command::shorten;
 use super::counters::CounterCommands;
 use super::known_differences::{self, Version};
-use super::step::CompareMode;
+use crate::differential::command::shorten;
+use crate::differential::protocol::Agreement;
+use crate::differential::step::CompareMode;
 
 /// The maximum difference of two clocks in whole seconds that are read in succession on a busy
 /// machine.
@@ -112,15 +113,6 @@ fn value_len(line: &[u8]) -> Option<usize> {
 
 fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-/// Two matching answers to the same request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Agreement {
-    /// The number of equal lines.
-    pub answers: u64,
-    /// The servers hold different items from here on, because of a listed difference.
-    pub ends_history: bool,
 }
 
 /// Compares two answers to the same request. If they differ, returns why.
@@ -320,9 +312,9 @@ fn both(ours: &[u8], theirs: &[u8], agree: impl FnOnce(i64, i64) -> bool) -> boo
 
 #[cfg(test)]
 mod tests {
-    use super::super::command::{Command, Word};
     use super::super::known_differences::EARLIER;
     use super::*;
+    use crate::differential::command::{Command, Word};
 
     const NEW: Version = Version(1, 6, 45);
 

@@ -1,0 +1,63 @@
+//! Generates commands on hashes.
+
+use super::{Generator, Words};
+
+/// The maximum number of fields of a command: enough for Redis to store the hash as a table.
+const FIELDS_MAX: usize = 200;
+
+impl Generator {
+    pub(super) fn hash(&mut self) -> Words {
+        let key = self.hash_key();
+        let of = |name: &str| Words::of(name).add(&key);
+        match self.below(40) {
+            0..=7 => {
+                let words = of(self.pick(&["HSET", "HSET", "HSET", "HMSET"]));
+                let fields = self.several(FIELDS_MAX, Self::any_field);
+                fields.into_iter().fold(words, |words, field| {
+                    words.add(field).add(self.hash_value())
+                })
+            }
+            8..=11 => of("HGET").add(self.field()),
+            12..=15 => {
+                let fields = self.several(40, Self::any_field);
+                of("HMGET").add_all(fields)
+            }
+            16..=18 => of("HGETALL"),
+            19..=22 => {
+                let fields = self.several(FIELDS_MAX, Self::any_field);
+                of("HDEL").add_all(fields)
+            }
+            23..=25 => of("HINCRBY").add(self.field()).add(self.number()),
+            26 => of("HINCRBYFLOAT").add(self.field()).add(self.float()),
+            27..=28 => of("HLEN"),
+            29..=30 => of("HEXISTS").add(self.field()),
+            31 => of("HKEYS"),
+            32 => of("HVALS"),
+            33..=34 => of("HSETNX").add(self.field()).add(self.hash_value()),
+            35 => of("HSTRLEN").add(self.field()),
+            36 => of("HMGET"),
+            37 => of("HGETALL").add("x"),
+            _ => of("HSET").add(self.field()),
+        }
+    }
+
+    /// Mostly a field of few, sometimes one of many.
+    fn any_field(&mut self) -> Vec<u8> {
+        match self.below(4) {
+            0 => format!("field:{}", self.below(2 * FIELDS_MAX)).into_bytes(),
+            _ => self.field(),
+        }
+    }
+
+    fn hash_value(&mut self) -> Vec<u8> {
+        match self.below(3) {
+            0 => self.number().into_bytes(),
+            1 => {
+                let mut value = self.value();
+                value.truncate(200);
+                value
+            }
+            _ => self.below(100).to_string().into_bytes(),
+        }
+    }
+}
