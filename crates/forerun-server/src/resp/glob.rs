@@ -351,10 +351,9 @@ mod tests {
 
         #[test]
         fn any_pattern_ends(pattern in any::<Vec<u8>>(), text in any::<Vec<u8>>()) {
-            for pattern in [Pattern::new(&pattern), Pattern::of_any_case(&pattern)] {
-                if let Some(pattern) = pattern {
-                    pattern.matches(&text);
-                }
+            let patterns = [Pattern::new(&pattern), Pattern::of_any_case(&pattern)];
+            for pattern in patterns.into_iter().flatten() {
+                pattern.matches(&text);
             }
         }
     }
