@@ -65,10 +65,10 @@ enum Command {
     /// The bare memtable, compared with RocksDB, which has everything in its memtable
     ///
     /// Forerun's memtable is called directly, with --in-store also through its whole engine, as
-    /// RocksDB is. Each --peer is RocksDB with other options, and is measured with Get and MultiGet.
-    /// The column of ratios to a peer compares with MultiGet of the first --peer. Peers whose arena
-    /// uses huge pages take reserved ones (sysctl vm.nr_hugepages), and fall back to normal pages if
-    /// too few are free; the results say which they got.
+    /// RocksDB is. Each --peer is RocksDB with other options, measured with Get and MultiGet. The
+    /// column of ratios to a peer compares with MultiGet of the first --peer. Peers whose arena
+    /// uses huge pages take reserved ones (sysctl vm.nr_hugepages), and fall back to normal pages
+    /// if too few are free; the results say which they got.
     #[cfg(feature = "rocksdb")]
     Memtable(Box<Memtable>),
 

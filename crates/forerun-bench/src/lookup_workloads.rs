@@ -354,8 +354,8 @@ mod tests {
     #[test]
     fn every_cell_has_one_row_per_strategy_with_ratios() {
         let rows = measure(&lookups()).unwrap();
-        // Two strategies (the baseline is added) in 8 cells of one workload and 16 of the other, and
-        // one fill for each number of threads and size of a write.
+        // Two strategies (the baseline is added) in 8 cells of one workload and 16 of the other,
+        // and one fill for each number of threads and size of a write.
         assert_eq!(rows.len(), 2 * (8 + 16) + 2 * 2);
         for row in &rows {
             assert!(row.keys_per_second > 0.0 && row.keys_per_second.is_finite());

@@ -81,8 +81,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_lookup)]
     pub lookup: Vec<LookupMode>,
 
-    /// Counts the requests to memory of `find_ptr` by each kernel at each load, on the CPU, instead of
-    /// measuring
+    /// Counts the requests to memory of `find_ptr` by each kernel at each load, on the CPU, instead
+    /// of measuring
     #[arg(long, conflicts_with_all = ["once", "check", "report"])]
     pub counts: bool,
 

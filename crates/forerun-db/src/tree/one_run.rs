@@ -140,8 +140,8 @@ impl OneRun {
         }
     }
 
-    /// How often the searches of pages for these keys suspend, all together: each time they wait for
-    /// lines that they have prefetched.
+    /// How often the searches of pages for these keys suspend, all together: each time they wait
+    /// for lines that they have prefetched.
     ///
     /// # Errors
     /// A failed search.
