@@ -5,7 +5,7 @@
 //!          └─ matching keys ─────────► found   counts as memory of the connection, which has a limit
 //! ```
 
-use forerun_cache::{Item, ItemKind};
+use forerun_cache::{Item, ItemKind, RandomSearch};
 
 use crate::resp::error_texts as texts;
 use crate::resp::glob::Pattern;
@@ -24,6 +24,9 @@ const STEP_KEYS: usize = 1024;
 const SCAN_STEP_KEYS: usize = 128;
 /// The most such steps of one `SCAN`.
 const SCAN_STEPS: usize = 128;
+/// The most steps of one `RANDOMKEY`. Without a key by then, there are hardly any, among the many
+/// dead items of a flush.
+const RANDOM_STEPS: usize = 128;
 /// A page of `SCAN` ends once it has visited keys of so many bytes.
 const SCAN_BYTES: usize = 1 << 20;
 
@@ -188,10 +191,19 @@ impl Call<'_, '_> {
     /// `RANDOMKEY`.
     pub(super) fn random_key(&mut self) -> Result<(), Refusal> {
         may_list(self)?;
-        let guard = self.context.cache.pin();
-        let key = guard.random().map(|item| item.key());
-        let protocol = self.protocol;
-        protocol.push_bulk_or_nil(self.out(), key);
+        let (cache, protocol) = (self.context.cache, self.protocol);
+        let mut search = RandomSearch::default();
+        for _ in 0..RANDOM_STEPS {
+            let guard = cache.pin();
+            if let Some(item) = guard.random(&mut search) {
+                protocol.push_bulk_or_nil(self.out(), Some(item.key()));
+                return Ok(());
+            }
+            if search.is_over() {
+                break;
+            }
+        }
+        protocol.push_bulk_or_nil(self.out(), None);
         Ok(())
     }
 }
