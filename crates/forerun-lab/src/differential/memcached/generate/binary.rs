@@ -137,10 +137,10 @@ impl Generator {
 
     fn binary_store(&mut self) -> Packet {
         let opcode = [0x01, 0x01, 0x01, 0x02, 0x03, 0x0e, 0x0f][self.below(7)];
-        let (key, value) = match self.below(60) {
+        let (key, value) = match self.below(240) {
             // Too large.
             0 => (b"large".to_vec(), self.long_value((4 << 20) + 100)),
-            1 => {
+            1..=4 => {
                 let len = 600_000 + self.below(100_000);
                 (b"large".to_vec(), self.long_value(len))
             }
