@@ -416,7 +416,7 @@ fn is_on(client: &Client<ClientSocket>, worker: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use forerun_server::Address;
+    use forerun_server::Listen;
     use forerun_server::simulation::{Listening, Readiness};
 
     use super::super::client::ClientView;
@@ -437,16 +437,12 @@ mod tests {
         let net = Net::new(0, 0);
         let (acceptor, _) = net.poll();
         let (worker, _) = net.poll();
-        let address = Address::Unix {
-            path: "/plain".into(),
-            mode: 0o700,
-        };
-        let mut listener = net.listener(address, false);
+        let mut listener = net.listener(&Listen::unix("/plain", 0o700));
         acceptor
             .register_listener(&mut listener, 0)
             .expect("it is simulated");
         let socket = net
-            .connect(false, client.capacities, client.style)
+            .connect(false, false, client.capacities, client.style)
             .expect("a listener");
         let (mut accepted, _) = listener.accept().expect("a client waits");
         worker.register(&mut accepted, 0).expect("it is simulated");
