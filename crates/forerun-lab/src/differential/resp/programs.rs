@@ -104,19 +104,18 @@ mod tests {
 
     #[test]
     fn versions_are_read() {
-        let version = |text| version_in(text).map(|(kind, version)| (kind, version));
         assert_eq!(
-            version("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64\n"),
+            version_in("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64\n"),
             Some((Kind::Redis, "7.0.15".to_owned()))
         );
         assert_eq!(
-            version("Valkey server v=9.1.2 sha=00000000:0 bits=64"),
+            version_in("Valkey server v=9.1.2 sha=00000000:0 bits=64"),
             Some((Kind::Valkey, "9.1.2".to_owned()))
         );
         assert_eq!(
-            version("forerun 0.1.0\n"),
+            version_in("forerun 0.1.0\n"),
             Some((Kind::Forerun, "0.1.0".to_owned()))
         );
-        assert_eq!(version("memcached 1.6.18"), None);
+        assert_eq!(version_in("memcached 1.6.18"), None);
     }
 }
