@@ -364,8 +364,8 @@ pub enum Error {
     /// The store was closed through another handle.
     #[error("the store is closed")]
     Closed,
-    /// The function set with [`Backups::interrupt_if`](crate::Backups::interrupt_if), or given to
-    /// [`Db::count_while`](crate::Db::count_while), ended the call.
+    /// The function given to [`FileCopyOptions::interrupt_if`](crate::FileCopyOptions::interrupt_if)
+    /// or [`Db::count_while`](crate::Db::count_while) ended the call.
     #[error("the call was interrupted")]
     Interrupted,
     /// A durable write was requested, but the log is off.

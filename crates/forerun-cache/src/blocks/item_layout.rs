@@ -494,4 +494,5 @@ pub(super) unsafe fn copy(record: Record<'_>, start: NonNull<u8>, frequency: u8)
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "item_layout_tests.rs"]
 mod tests;

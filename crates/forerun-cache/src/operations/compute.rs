@@ -19,10 +19,10 @@ impl Cache {
     /// other threads.
     ///
     /// `decide` is called again if another thread has changed the item in the meantime, or if the
-    /// item was evicted in the meantime; the last call counts. Others are evicted first to make room
-    /// for the new item. `decide` must return soon and must not use the cache, because a lock may be
-    /// held. The new item counts as read once more than the old one; otherwise, a computation leaves
-    /// no trace of a read.
+    /// item was evicted in the meantime; the last call counts. Others are evicted first to make
+    /// room for the new item. `decide` must return soon and must not use the cache, because a lock
+    /// may be held. The new item counts as read once more than the old one; otherwise, a
+    /// computation leaves no trace of a read.
     ///
     /// ```
     /// use forerun_cache::{Cache, CacheOptions, ComputeOp, ComputePut, ComputeResult, ValuePart};
