@@ -120,11 +120,17 @@ pub(super) fn translate(given: &[Given], every_interface: &str) -> Result<Transl
                 Ok(port) => to.ignored.push(format!("-U {port} (there is no UDP)")),
                 Err(_) => return Err(UsageError(format!("-U {value}: not a port"))),
             },
-            'S' => return Err(refused("-S", "SASL's own users; -Y has users for SASL, too")),
+            'S' => {
+                return Err(refused(
+                    "-S",
+                    "SASL's own users; -Y has users for SASL, too",
+                ));
+            }
             'B' if value == "ascii" => to.serve.push("--no-binary".to_owned()),
             'B' if value == "auto" => {}
             'B' if value == "binary" => {
-                to.ignored.push("-B binary (text clients are served, too)".to_owned());
+                to.ignored
+                    .push("-B binary (text clients are served, too)".to_owned());
             }
             'B' => return Err(refused("-B", "protocols are ascii, binary and auto")),
             // Internals of memcached's memory, hash table, event loop and logs.
