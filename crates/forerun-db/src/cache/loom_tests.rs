@@ -231,56 +231,6 @@ fn a_concurrent_use_count_does_not_revive_an_evicted_page() {
 }
 
 #[test]
-fn a_ghost_entry_never_replaces_a_resident_page() {
-    model(|| {
-        let cache = Cache::new();
-        let readers: Vec<_> = (7..9)
-            .map(|ghost| {
-                let cache = cache.clone();
-                thread::spawn(move || {
-                    let Some(seen) = cache.words.ghost(0) else {
-                        return;
-                    };
-                    assert!([0, 7, 8].contains(&seen));
-                    cache.words.set_ghost(0, seen, ghost);
-                })
-            })
-            .collect();
-        assert!(cache.fill(0, 0));
-        // Once it is there, it stays, whatever a reader has seen before.
-        assert!(cache.words.ghost(0).is_none() && cache.read(0));
-        for reader in readers {
-            reader.join().unwrap();
-        }
-        assert!(cache.read(0));
-    });
-}
-
-#[test]
-fn a_late_ghost_entry_does_not_hide_that_of_an_eviction() {
-    model(|| {
-        let cache = Cache::new();
-        let reader = {
-            let cache = cache.clone();
-            thread::spawn(move || {
-                if let Some(seen) = cache.words.ghost(0) {
-                    cache.words.set_ghost(0, seen, 7);
-                    seen
-                } else {
-                    0
-                }
-            })
-        };
-        assert!(cache.fill(0, 0));
-        assert_eq!(cache.evict(0), Some(0));
-        // An entry of a reader that has seen the eviction's may replace it.
-        let seen = reader.join().unwrap();
-        let expected = if seen == 1 { 7 } else { 1 };
-        assert!(matches!(cache.words.state(0), WordState::Absent(ghost) if ghost == expected));
-    });
-}
-
-#[test]
 fn a_page_counts_as_verified_only_for_the_opening_in_which_it_was() {
     model(|| {
         let pages = Arc::new(VerifiedPages::new(2));
