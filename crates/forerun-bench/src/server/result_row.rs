@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// One cell of the table.
 ///
 /// In the common fields, `case` is the form of a request (`get`, `mg`, `multi_get`, `set`,
-/// `resp_get`, `resp_mget`, `resp_set`); `engine` the server; `keys` the items it holds; `batch` the
-/// keys per request; `threads` the server's; `hit_rate` the share of the requested keys that were
+/// `resp_get`, `resp_mget`, `resp_set`); `engine` the server; `keys` its items; `batch` the keys
+/// per request; `threads` the server's; `hit_rate` the share of the requested keys that were
 /// found; `speedup_vs_single` compares with the same server and form at the fewest keys per
 /// request; `speedup_vs_peer` compares with the peer: memcached, whose `get` stands for
 /// `multi_get`, or in RESP the first peer.

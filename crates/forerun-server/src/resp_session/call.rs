@@ -195,9 +195,10 @@ impl<'a, 'c> Call<'a, 'c> {
         mut decide: impl FnMut(Option<&Item<'_>>) -> Result<(ComputeOp<'v>, R), Refusal>,
     ) -> Result<R, Refusal> {
         let mut decided = Err(texts::OUT_OF_MEMORY);
-        let computed = self
-            .cache_for_write(key)
-            .compute(key, |old| match decide(old) {
+        let mut read_bytes = 0;
+        let computed = self.cache_for_write(key).compute(key, |old| {
+            read_bytes += old.map_or(0, |old| old.value().len());
+            match decide(old) {
                 Ok((op, result)) => {
                     decided = Ok(result);
                     op
@@ -206,7 +207,9 @@ impl<'a, 'c> Call<'a, 'c> {
                     decided = Err(refusal);
                     ComputeOp::Keep
                 }
-            });
+            }
+        });
+        self.context.work_bytes += read_bytes;
         let status = match computed {
             ComputeResult::Kept | ComputeResult::Removed | ComputeResult::Touched => None,
             ComputeResult::Stored { .. } => Some("stored"),

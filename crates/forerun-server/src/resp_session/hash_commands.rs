@@ -131,6 +131,7 @@ impl Call<'_, '_> {
         let guard = self.context.cache.pin();
         let item = guard.get(self.argument(1));
         let hash = fields_of(item.as_ref())?;
+        self.context.work_bytes += item.map_or(0, |item| item.value().len());
         if item.is_none() {
             // As in Redis, the options of a missing key are not read.
             self.array(2);

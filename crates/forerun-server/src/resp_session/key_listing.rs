@@ -24,9 +24,13 @@ const STEP_KEYS: usize = 1024;
 const SCAN_STEP_KEYS: usize = 128;
 /// The most such steps of one `SCAN`.
 const SCAN_STEPS: usize = 128;
+/// What a visited key counts as work.
+const KEY_WORK_BYTES: usize = 64;
 /// The most steps of one `RANDOMKEY`. Without a key by then, there are hardly any, among the many
 /// dead items of a flush.
-const RANDOM_STEPS: usize = 128;
+const RANDOM_STEPS: usize = 16;
+/// About how many dead items a step goes over that finds none.
+const RANDOM_STEP_KEYS: usize = 25_000;
 /// A page of `SCAN` ends once it has visited keys of so many bytes.
 const SCAN_BYTES: usize = 1 << 20;
 
@@ -176,6 +180,7 @@ impl Call<'_, '_> {
                 break;
             }
         }
+        self.context.work_bytes += bytes + visited * KEY_WORK_BYTES;
         self.array(2);
         self.bulk(next.to_string().as_bytes());
         self.array(keys);
@@ -202,6 +207,7 @@ impl Call<'_, '_> {
             if search.is_over() {
                 break;
             }
+            self.context.work_bytes += RANDOM_STEP_KEYS * KEY_WORK_BYTES;
         }
         protocol.push_bulk_or_nil(self.out(), None);
         Ok(())

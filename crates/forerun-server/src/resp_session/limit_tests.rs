@@ -87,21 +87,23 @@ fn patterns_that_are_too_long_are_refused() {
 }
 
 #[test]
-fn keys_is_refused_in_a_transaction() {
-    let mut client = TestClient::new();
-    converse(
-        &mut client,
-        &[
-            ("MULTI", "+OK"),
-            ("SET a 1", "+QUEUED"),
-            ("KEYS *", "-ERR Command not allowed inside a transaction"),
-            (
-                "EXEC",
-                "-EXECABORT Transaction discarded because of previous errors.",
-            ),
-            ("EXISTS a", ":0"),
-        ],
-    );
+fn searches_are_refused_in_a_transaction() {
+    for search in ["KEYS *", "SCAN 0", "HSCAN h 0", "RANDOMKEY"] {
+        let mut client = TestClient::new();
+        converse(
+            &mut client,
+            &[
+                ("MULTI", "+OK"),
+                ("SET a 1", "+QUEUED"),
+                (search, "-ERR Command not allowed inside a transaction"),
+                (
+                    "EXEC",
+                    "-EXECABORT Transaction discarded because of previous errors.",
+                ),
+                ("EXISTS a", ":0"),
+            ],
+        );
+    }
 }
 
 #[test]
@@ -144,6 +146,24 @@ fn large_hashes_leave_others_their_turns() {
     assert_eq!(first, b":1\r\n".repeat(5));
     assert_eq!(client.send(b""), b"");
     assert_eq!(client.send(b"\r\n"), b":1\r\n".repeat(15));
+}
+
+#[test]
+fn changes_of_and_searches_in_large_hashes_leave_others_their_turns() {
+    let mut client = TestClient::new();
+    client.ask_words(&[b"HSET", b"h", b"f", &[b'v'; 900_000]]);
+    let change = request(&[b"HSET", b"h", b"g", b"1"]);
+    let first = client.first_answers(&[change.repeat(20), request(&[b"PING"])].concat());
+    assert_eq!(first, [&b":1\r\n"[..], &b":0\r\n".repeat(4)].concat());
+    assert_eq!(client.send(b""), b"");
+    assert_eq!(
+        client.send(b"\r\n"),
+        [b":0\r\n".repeat(15), b"+PONG\r\n".to_vec()].concat()
+    );
+    let search = request(&[b"HSCAN", b"h", b"0", b"MATCH", b"x"]);
+    let answer = b"*2\r\n$1\r\n0\r\n*0\r\n";
+    let first = client.first_answers(&search.repeat(7));
+    assert_eq!(first, answer.repeat(5));
 }
 
 #[test]

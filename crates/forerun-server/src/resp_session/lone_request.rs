@@ -26,6 +26,14 @@ use super::{Replies, RespSession, State, Step, script_commands, set_command};
 /// A reply that is hidden ends here.
 const HIDDEN_BYTES_MAX: usize = 1 << 20;
 
+/// Whether a command may go over many keys or fields.
+fn is_search(command: Command) -> bool {
+    matches!(
+        command,
+        Command::Keys | Command::Scan | Command::Hscan | Command::Randomkey
+    )
+}
+
 impl RespSession {
     /// Reads the request at `at`, behind what means nothing. Returns where it begins.
     pub(super) fn next_request<'a>(
@@ -109,8 +117,8 @@ impl RespSession {
             Some(spec) if !self.login.is_open() && !spec.flags.has(Flags::NO_AUTH) => {
                 Some(texts::NO_AUTH.as_bytes().to_vec())
             }
-            // It goes over all keys, and nobody else has a turn during a transaction.
-            Some(spec) if self.transaction.is_some() && spec.command == Command::Keys => {
+            // They go over many keys or fields, and nobody else has a turn during a transaction.
+            Some(spec) if self.transaction.is_some() && is_search(spec.command) => {
                 Some(texts::NOT_IN_MULTI.as_bytes().to_vec())
             }
             // One that is queued is checked as far as possible.

@@ -74,6 +74,9 @@ use transaction::{Transaction, Watched};
 /// A request of which this much has arrived leaves the input.
 const PARTIAL_BYTES_MIN: usize = 4 << 10;
 
+/// After this much work, other connections have a turn.
+const WORK_BYTES: usize = 4 << 20;
+
 /// The state of a session between two bytes.
 #[derive(Debug, Default)]
 enum State {
@@ -196,7 +199,8 @@ impl RespSession {
         let bytes = input.bytes();
         let mut at = 0;
         let state = loop {
-            if command_context.out.is_full() {
+            // After long work, too, other connections have their turns.
+            if command_context.out.is_full() || command_context.work_bytes >= WORK_BYTES {
                 break SessionState::OutputFull;
             }
             match self.step(bytes, &mut at, context, &mut command_context, &mut scratch) {

@@ -34,6 +34,8 @@ pub(crate) struct CommandContext<'a> {
     pub users: Option<&'a UserFile>,
     /// The number of this connection, for watchers.
     pub connection: u64,
+    /// About how many bytes commands have read and written that do not show in the output.
+    pub work_bytes: usize,
 }
 
 impl<'a> CommandContext<'a> {
@@ -47,6 +49,7 @@ impl<'a> CommandContext<'a> {
             waker: context.waker.as_ref(),
             users: context.users.as_deref(),
             connection: context.connection,
+            work_bytes: 0,
         }
     }
 

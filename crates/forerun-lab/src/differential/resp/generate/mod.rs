@@ -9,7 +9,7 @@
 //!   mod.rs           steps
 //!   tokens.rs        keys, values, numbers, names
 //!   strings.rs       strings and counters
-//!   expiry.rs        times to live, keys that expire
+//!   times_to_live.rs times to live, keys that expire
 //!   hashes.rs        hashes
 //!   keyspace.rs      keys of any type, scans
 //!   scripts.rs       scripts of lock libraries
@@ -17,13 +17,13 @@
 //!   malformed.rs     wrong requests, other spellings of right ones
 //! ```
 
-mod expiry;
 mod hashes;
 mod keyspace;
 mod malformed;
 mod scripts;
 mod session;
 mod strings;
+mod times_to_live;
 mod tokens;
 
 use rand::rngs::SmallRng;
