@@ -4,7 +4,7 @@
 //!   name of up to 16 bytes ── as a number, in lower case ──► SLOTS[hash] ──► COMMANDS[index]
 //! ```
 
-use std::sync::OnceLock;
+use forerun_core::sync::OnceLock;
 
 use super::command_list::{COMMANDS, SUBCOMMANDS};
 use super::command_spec::{Command, Spec, Subcommand};

@@ -7,9 +7,8 @@
 //! ```
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 
-use forerun_core::sync::{Mutex, MutexGuard, PoisonError};
+use forerun_core::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 use super::script_tokens::plain_form;
