@@ -113,6 +113,8 @@ impl Session {
             }
             Command::Get { .. } | Command::Noop => {
                 debug_assert!(false, "the batch takes every read");
+                // Without an answer, the client would take the next one for this request's.
+                return self.refuse_request(id, Status::Invalid, context);
             }
             Command::Delete => other_requests::delete(request, context),
             Command::Arithmetic(op) => other_requests::arithmetic(request, op, context),
