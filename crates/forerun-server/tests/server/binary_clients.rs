@@ -281,3 +281,19 @@ fn a_server_with_users_and_without_the_protocol_refuses_it() {
     let answers = Packet::read_all(&rest(&mut stream));
     assert_eq!((answers.len(), answers[0].status), (1, 0x81));
 }
+
+#[test]
+fn the_first_byte_of_a_refused_protocol_is_no_way_to_stay_connected() {
+    let (_dir, options) = with_users();
+    let limit = Duration::from_secs(2);
+    let settings = Settings::default().binary_protocol(false);
+    let server = start(options.settings(settings).handshake_timeout(limit));
+    let begun = Instant::now();
+    let mut late = connect(&server);
+    late.write_all(&[0x80]).expect("it is sent");
+    assert_eq!(rest(&mut late), b"");
+    assert!(begun.elapsed() + Duration::from_secs(1) >= limit);
+    let mut text = connect(&server);
+    ask(&mut text, "set x 0 0 12\r\nalice s3cret\r\n", "STORED\r\n");
+    assert_eq!(stat(&mut text, "handshake_timeouts"), "1");
+}
