@@ -1,5 +1,5 @@
 //! A session gives the same answers to requests of memcached's binary protocol however they are
-//! split and read, whatever they contain, and its answers are whole.
+//! split and read, whatever they contain. Its answers are whole, and without a login only errors.
 
 #![no_main]
 

@@ -31,6 +31,14 @@ impl ClientSession {
         }
     }
 
+    /// See [`Session::has_begun`]. Clients of RESP have only one protocol.
+    pub(crate) fn has_begun(&self) -> bool {
+        match self {
+            ClientSession::Memcached(session) => session.has_begun(),
+            ClientSession::Resp(_) => true,
+        }
+    }
+
     /// See [`Session::receive`].
     #[inline]
     pub(crate) fn receive(

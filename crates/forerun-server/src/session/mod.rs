@@ -206,6 +206,11 @@ impl Session {
         self.state = State::Command;
     }
 
+    /// Whether the client's first bytes have determined its protocol.
+    pub(crate) fn has_begun(&self) -> bool {
+        !matches!(self.state, State::Opening)
+    }
+
     /// Whether the client must authenticate before it may use the cache.
     pub(crate) fn must_authenticate(&self) -> bool {
         self.binary.is_some_and(|access| !access.is_granted())

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use forerun_cache::{Cache, CacheOptions, Store};
 
 use crate::input::Input;
+use crate::os_system::OsSystem;
 use crate::output::Output;
 use crate::session::{Context, Session, SessionState};
-use crate::settings::Settings;
-use crate::shared::{NoServer, Shared};
+use crate::settings::{ReportedOptions, Settings};
+use crate::shared::{NoServer, ServerControl, Shared};
 
 /// Maximum size of an output: the limit at which it is full, plus the largest item that is copied.
 /// The preloaded items have up to 300,000 bytes, and items that a client stores have at most the
@@ -20,6 +21,26 @@ const OUTPUT_BYTES_MAX: usize = 512 << 10;
 /// Maximum length of the expanded commands.
 pub(super) const STREAM_BYTES_MAX: usize = 1 << 20;
 
+/// The message of SASL with which the only user logs in.
+pub(super) const LOGIN: &[u8] = b"\0alice\0s3cret";
+
+/// A server with one user.
+struct OneUser;
+
+impl ServerControl for OneUser {
+    fn knows_user(&self, user: &[u8], password: &[u8]) -> bool {
+        [b"\0", user, b"\0", password].concat() == LOGIN
+    }
+}
+
+/// Who may use a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clients {
+    All,
+    /// Those that authenticate with [`LOGIN`].
+    OneUser,
+}
+
 /// Sends `bytes` to a session, once as a whole and once in pieces, with a fast and a slow reader,
 /// and compares the answers. `cuts` determines the lengths of the pieces. A byte 0xfe in `bytes`
 /// takes two operands, a count and a byte: it repeats that byte a hundred times the count.
@@ -27,11 +48,11 @@ pub(super) const STREAM_BYTES_MAX: usize = 1 << 20;
 /// # Panics
 /// If the answers differ, or if a buffer takes too much memory.
 pub fn fuzz_session(cuts: &[u8], bytes: &[u8]) {
-    compare(cuts, &expand(bytes));
+    compare(Clients::All, cuts, &expand(bytes));
 }
 
 /// Sends `stream` to a session in these ways, and compares the answers.
-pub(super) fn compare(cuts: &[u8], stream: &[u8]) {
+pub(super) fn compare(clients: Clients, cuts: &[u8], stream: &[u8]) {
     // Statistics depend on time and on the number of batches. The second is a binary `stat`.
     let statistics = [&b"stats"[..], b"\x80\x10"];
     if statistics
@@ -40,15 +61,16 @@ pub(super) fn compare(cuts: &[u8], stream: &[u8]) {
     {
         return;
     }
-    let whole = play(stream, &[], usize::MAX);
-    let cut = play(stream, cuts, usize::MAX);
+    let play = |cuts, step| play_on(&server(clients), stream, cuts, step);
+    let whole = play(&[], usize::MAX);
+    let cut = play(cuts, usize::MAX);
     assert!(
         whole == cut,
         "cut: {}\nwhole: {}",
         cut.escape_ascii(),
         whole.escape_ascii()
     );
-    let slow = play(stream, cuts, 997);
+    let slow = play(cuts, 997);
     assert!(
         whole == slow,
         "slow: {}\nwhole: {}",
@@ -75,18 +97,14 @@ fn expand(bytes: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// Returns the answers to `stream`. The stream arrives in pieces whose lengths are those in `cuts`,
-/// repeated; without cuts it is one piece. The client reads `step` bytes at a time.
-pub(super) fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
+/// A server whose cache has a few items.
+pub(super) fn server(clients: Clients) -> Arc<Shared> {
     let options = CacheOptions::default()
         .clock(forerun_cache::Clock::Manual)
         .memory_limit_bytes(8 << 20)
         .max_item_bytes(400_000)
         .seed(1);
-    let Ok(cache) = Cache::new(options) else {
-        return Vec::new();
-    };
-    let cache = Arc::new(cache);
+    let cache = Arc::new(Cache::new(options).expect("the options are valid"));
     for (key, len) in [
         (&b"a"[..], 1),
         (b"b", 100),
@@ -95,8 +113,27 @@ pub(super) fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     ] {
         let _ = cache.store(Store::set(key, vec![b'1'; len].as_slice()));
     }
-    let shared = Shared::new(Settings::default(), cache, Box::new(NoServer));
-    let mut context = Context::new(Arc::new(shared));
+    let control: Box<dyn ServerControl> = match clients {
+        Clients::All => Box::new(NoServer),
+        Clients::OneUser => Box::new(OneUser),
+    };
+    let reported = ReportedOptions {
+        auth_enabled: clients == Clients::OneUser,
+        ..ReportedOptions::default()
+    };
+    let settings = Settings::default();
+    Arc::new(Shared::on(&OsSystem, settings, reported, cache, control))
+}
+
+/// Returns the answers to `stream` of a server that all clients may use, as [`play_on`].
+pub(super) fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
+    play_on(&server(Clients::All), stream, cuts, step)
+}
+
+/// Returns the answers to `stream`. The stream arrives in pieces whose lengths are those in `cuts`,
+/// repeated; without cuts it is one piece. The client reads `step` bytes at a time.
+pub(super) fn play_on(shared: &Arc<Shared>, stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
+    let mut context = Context::new(Arc::clone(shared));
     let (mut session, mut input, mut output) = (Session::new(), Input::new(), Output::new());
     let mut answers = Vec::new();
     let mut rest = stream;

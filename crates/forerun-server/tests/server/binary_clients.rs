@@ -182,22 +182,33 @@ fn a_binary_client_authenticates_with_sasl() {
 fn what_needs_a_user_ends_the_connection_without_one() {
     let (_dir, options) = with_users();
     let server = start(options);
-    let requests = [
+    let refused = [
         Packet::new(GET).key(b"a"),
         Packet::new(GETQ).key(b"a"),
+        Packet::new(GET).key(&[b'k'; 251]),
         Packet::new(NOOP),
+        Packet::new(NOOP).value(b"x"),
         Packet::new(STAT),
         Packet::new(QUIT),
         Packet::store(SETQ, b"a", 0, 0, b"x"),
         Packet::new(0x99),
     ];
-    for request in requests {
+    // What needs no user is refused only because it is malformed.
+    let malformed = [
+        Packet::new(VERSION).value(b"x"),
+        Packet::new(SASL_MECHANISMS).value(b"x"),
+        Packet::new(SASL_AUTH),
+        Packet::new(SASL_AUTH).key(&[b'P'; 251]),
+    ];
+    let refused = refused.into_iter().map(|request| (request, 0x20));
+    let malformed = malformed.into_iter().map(|request| (request, 0x04));
+    for (request, status) in refused.chain(malformed) {
         let mut stream = connect(&server);
         let sent = [request.clone(), Packet::new(VERSION)];
         stream.write_all(&pipeline(&sent)).expect("it is sent");
         let answers = Packet::read_all(&rest(&mut stream));
         let outline: Vec<_> = answers.iter().map(|one| (one.opcode, one.status)).collect();
-        assert_eq!(outline, [(request.opcode, 0x20)]);
+        assert_eq!(outline, [(request.opcode, status)]);
     }
     // A failed attempt takes back an earlier success.
     let mut stream = connect(&server);
@@ -269,4 +280,20 @@ fn a_server_with_users_and_without_the_protocol_refuses_it() {
         .expect("it is sent");
     let answers = Packet::read_all(&rest(&mut stream));
     assert_eq!((answers.len(), answers[0].status), (1, 0x81));
+}
+
+#[test]
+fn the_first_byte_of_a_refused_protocol_is_no_way_to_stay_connected() {
+    let (_dir, options) = with_users();
+    let limit = Duration::from_secs(2);
+    let settings = Settings::default().binary_protocol(false);
+    let server = start(options.settings(settings).handshake_timeout(limit));
+    let begun = Instant::now();
+    let mut late = connect(&server);
+    late.write_all(&[0x80]).expect("it is sent");
+    assert_eq!(rest(&mut late), b"");
+    assert!(begun.elapsed() + Duration::from_secs(1) >= limit);
+    let mut text = connect(&server);
+    ask(&mut text, "set x 0 0 12\r\nalice s3cret\r\n", "STORED\r\n");
+    assert_eq!(stat(&mut text, "handshake_timeouts"), "1");
 }

@@ -20,8 +20,8 @@ use crate::exit::UsageError;
 /// Speaks memcached's classic text commands, meta commands and binary protocol and, with --resp,
 /// RESP2 and RESP3, Redis' protocol, over the same cache. All lookups that have arrived on a
 /// connection are executed as one batch, whether they came as one `get` with many keys or as many
-/// commands. By default the server listens on the loopback interface, prints its
-/// addresses on standard output, and logs to standard error.
+/// commands. By default the server listens on the loopback interface, prints its addresses on
+/// standard output, and logs to standard error.
 ///
 /// SIGTERM and SIGINT shut it down gracefully: it answers the requests it has received and writes
 /// the snapshot. SIGUSR1 does the same, as in memcached. SIGUSR2 writes a copy of the cache to

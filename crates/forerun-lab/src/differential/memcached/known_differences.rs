@@ -109,7 +109,8 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
     ),
     not_generated(
         ANY,
-        "`verbosity` exists in the binary protocol, and SASL excludes no text clients.",
+        "`verbosity` exists in the binary protocol. `-Y` excludes no binary clients, SASL no text \
+         clients, and listing its mechanisms does not end a login.",
     ),
     not_generated(
         ANY,

@@ -254,12 +254,16 @@ impl<K: Carrier> Connection<K> {
                 Login::Done => self.session.begin_text(),
                 Login::Binary => {}
             }
-            self.authentication = None;
         }
         turn.context.connection = self.ticket.number();
         let next = self
             .session
             .receive(&mut self.input, &mut self.output, turn.context);
+        // While a session that refuses the binary protocol waits for the rest of the first header,
+        // the time limit of authentication still applies.
+        if self.authentication.is_some() && self.session.has_begun() {
+            self.authentication = None;
+        }
         if next == SessionState::Closed {
             self.log_binary(turn.now_s);
         }

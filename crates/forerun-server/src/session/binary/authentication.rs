@@ -8,8 +8,8 @@
 //! ```
 //!
 //! As in memcached, a failed attempt does not end the session, and takes back an earlier success.
-//! Other commands need a success, and without one they end the session. A server without users
-//! knows no command of SASL.
+//! Unlike in memcached, listing the mechanisms does not. Other commands need a success, and without
+//! one they end the session. A server without users knows no command of SASL.
 
 use crate::protocol::binary::parsed_request::{Command, Request};
 use crate::protocol::binary::reply::{BodyLengths, Status, push_error, push_header, push_success};

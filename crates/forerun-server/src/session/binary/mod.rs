@@ -21,7 +21,7 @@ use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::binary::HEADER_BYTES;
 use crate::protocol::binary::header::{Header, HeaderError, RequestId};
-use crate::protocol::binary::parsed_request::{Command, Parsed, Request};
+use crate::protocol::binary::parsed_request::{Command, Parsed, Request, is_public};
 use crate::protocol::binary::reply::{Status, push_error, push_success};
 use crate::protocol::binary::sasl;
 
@@ -73,16 +73,10 @@ impl Session {
                 return self.refuse_request(id, Status::Invalid, context);
             }
         };
-        let parsed = Request::parse(&header, rest);
-        let is_public = match &parsed {
-            Parsed::Request(request) => request.command.is_public(),
-            Parsed::Incomplete | Parsed::Unknown | Parsed::Malformed => false,
-        };
-        match parsed {
+        let needs_user = !access.is_granted() && !is_public(header.id.opcode);
+        match Request::parse(&header, rest) {
             Parsed::Incomplete => Step::More,
-            _ if !access.is_granted() && !is_public => {
-                self.refuse_request(header.id, Status::AuthError, context)
-            }
+            _ if needs_user => self.refuse_request(header.id, Status::AuthError, context),
             Parsed::Request(request) => {
                 self.execute(&request, rest, at, context, header.head_len())
             }
@@ -119,6 +113,8 @@ impl Session {
             }
             Command::Get { .. } | Command::Noop => {
                 debug_assert!(false, "the batch takes every read");
+                // Without an answer, the client would take the next one for this request's.
+                return self.refuse_request(id, Status::Invalid, context);
             }
             Command::Delete => other_requests::delete(request, context),
             Command::Arithmetic(op) => other_requests::arithmetic(request, op, context),
