@@ -45,7 +45,8 @@ impl Gate {
     fn pass(&self, change: Change, path: &Path) {
         let is_run = path.extension().is_some_and(|of| of == "run");
         let thread = thread::current();
-        let compacts = thread.name() == Some("forerun-compact");
+        // Its helpers are held too, or they would do the part of one that is held.
+        let compacts = matches!(thread.name(), Some("forerun-compact" | "forerun-part"));
         if change != Change::Create || !is_run || !compacts {
             return;
         }
