@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use forerun::DbError;
 use forerun::events::{BackgroundTask, CompactionReason, DbEvent, EventListener, WriteStallReason};
+use forerun::process::ProcessBound;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -32,8 +33,11 @@ enum Message {
     End,
 }
 
-/// The thread that calls a listener.
-pub(crate) struct Events {
+/// The thread that calls a listener. A fork does not have it: a handle there must neither wait for
+/// it nor let go of it.
+pub(crate) struct Events(ProcessBound<Listening>);
+
+struct Listening {
     sender: SyncSender<Message>,
     /// `None` once it is joined.
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -70,31 +74,36 @@ impl Events {
                 lost.fetch_add(1, Ordering::Relaxed);
             }
         };
-        let events = Events {
+        let listening = Listening {
             sender,
             thread: Mutex::new(Some(thread)),
         };
+        let events = Events(ProcessBound::new(listening));
         Ok((Arc::new(events), Arc::new(note)))
     }
 
     /// Returns once the function has been called with all events so far; no more follow. Does not
-    /// wait for the function if `is_listener`: then it is what calls this.
+    /// wait for the function if `is_listener`: then it is what calls this. In a fork, does nothing.
     pub(crate) fn end(&self, is_listener: bool) {
-        let thread = self.thread.lock();
-        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
+        let Ok(Listening { sender, thread }) = self.0.get() else {
+            return;
+        };
+        let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if is_listener {
             // If there is no room, the thread ends when the store's handles are gone.
-            drop(self.sender.try_send(Message::End));
+            drop(sender.try_send(Message::End));
         } else if let Some(thread) = thread {
             // If it has panicked, it has said so.
-            drop((self.sender.send(Message::End), thread.join()));
+            drop((sender.send(Message::End), thread.join()));
         }
     }
 
     /// Whether this thread is the one that calls the function.
     pub(crate) fn is_listener(&self) -> bool {
-        let thread = self.thread.lock();
-        let thread = thread.unwrap_or_else(PoisonError::into_inner);
+        let Ok(Listening { thread, .. }) = self.0.get() else {
+            return false;
+        };
+        let thread = thread.lock().unwrap_or_else(PoisonError::into_inner);
         let id = thread.as_ref().map(|thread| thread.thread().id());
         id == Some(std::thread::current().id())
     }
@@ -117,7 +126,7 @@ impl Listener {
                     });
                 if let Err(error) = told {
                     // As what a callback of Python's own raises that nobody waits for.
-                    error.write_unraisable(py, Some(function));
+                    python_calls::write_unraisable(error, function);
                 }
             });
             if told.is_none() {

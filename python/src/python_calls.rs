@@ -20,6 +20,7 @@ unsafe extern "C-unwind" {
     ) -> *mut PyObject;
     fn PyObject_GetIter(object: *mut PyObject) -> *mut PyObject;
     fn PyIter_Next(iterator: *mut PyObject) -> *mut PyObject;
+    fn PyErr_WriteUnraisable(object: *mut PyObject);
 }
 
 /// Stops the thread if its stack is unwound past this. Its frame owns nothing else that is dropped
@@ -87,6 +88,14 @@ pub(crate) fn call<'py>(
     });
     // SAFETY: the call returned a new reference, or null and an exception.
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
+}
+
+/// Reports what a callable has raised that nobody waits for: Python's `sys.unraisablehook` may be
+/// code of the program.
+pub(crate) fn write_unraisable(error: PyErr, callable: &Bound<'_, PyAny>) {
+    error.restore(callable.py());
+    // SAFETY: the object outlives the call, and an exception is set.
+    stopping_at_exit(|| unsafe { PyErr_WriteUnraisable(callable.as_ptr()) });
 }
 
 /// Calls a method.

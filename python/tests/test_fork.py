@@ -240,6 +240,34 @@ def test_every_call_on_every_handle_is_refused_in_a_child(tmp_path):
         assert handle.closed
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_child_does_not_wait_for_the_thread_of_a_listener(tmp_path, is_full):
+    told, go_on = [], threading.Event()
+
+    def listener(event):
+        told.append(event["event"])
+        go_on.wait(60)
+
+    held = {"db": forerun.Db(tmp_path / "db", event_listener=listener)}
+    if is_full:
+        # More events than may wait: each flush has two.
+        for number in range(600):
+            held["db"][f"{number}"] = b"value"
+            held["db"].flush()
+
+    def work():
+        with pytest.raises(ForkedError):
+            held["db"].close()
+        held.clear()
+
+    Child(work, exits=True).wait()
+    go_on.set()
+    held["db"]["key"] = b"value"
+    held["db"].flush()
+    held["db"].close()
+    assert "flush_begun" in told and ("events_lost" in told) == is_full
+
+
 def test_a_child_that_drops_a_client_leaves_the_connections_to_its_parent():
     with started(2, any_kind()) as servers:
         held = {"client": forerun.Client([server.address for server in servers])}

@@ -183,7 +183,9 @@ pub struct Options {
     pub background: Background,
     /// How many background threads compact runs, from 1 to 64. They compact several keyspaces, or
     /// parts of one, at once. All but one may be busy with long compactions: one is left for level
-    /// 0, for which writers may wait. Default: half of the cores, from 2 to 4.
+    /// 0, for which writers may wait. A large compaction of level 0 has as many threads as are idle
+    /// when it begins; those that begin beside it have one each. Default: half of the cores, from 2
+    /// to 4.
     pub background_threads: usize,
     /// How durable `put` and `delete` are. Default: [`Durability::Buffered`].
     pub durability: Durability,

@@ -3,9 +3,10 @@
 mod testing;
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use forerun_core::sync::{Condvar, Mutex, thread};
@@ -45,7 +46,8 @@ impl Gate {
     fn pass(&self, change: Change, path: &Path) {
         let is_run = path.extension().is_some_and(|of| of == "run");
         let thread = thread::current();
-        let compacts = thread.name() == Some("forerun-compact");
+        // Its helpers are held too, or they would do the part of one that is held.
+        let compacts = matches!(thread.name(), Some("forerun-compact" | "forerun-part"));
         if change != Change::Create || !is_run || !compacts {
             return;
         }
@@ -367,6 +369,57 @@ fn a_large_compaction_of_level_0_is_done_by_several_threads() {
         }
         db.close().unwrap();
     }
+}
+
+#[test]
+fn when_a_part_fails_the_others_end_and_its_error_is_returned() {
+    let disk = FaultIo::new();
+    let (armed, created) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let (is_armed, counted) = (Arc::clone(&armed), Arc::clone(&created));
+    let hook = move |change, path: &Path| {
+        let is_run = path.extension().is_some_and(|of| of == "run");
+        if change == Change::Create && is_run {
+            let before = counted.fetch_add(1, SeqCst);
+            match is_armed.load(SeqCst) {
+                true if before == 1 => return Err(ErrorKind::StorageFull.into()),
+                // Time for the other one to fail.
+                true => thread::sleep(Duration::from_millis(50)),
+                false => {}
+            }
+        }
+        Ok(())
+    };
+    let io = Arc::new(HookIo::new(&disk, hook));
+    let db = Db::open_with_io(io, STORE, options(4, quiet_tree())).unwrap();
+    for version in 0..2 {
+        for number in 0..KEYS {
+            let key = number * 7 % KEYS;
+            db.put(key.to_be_bytes(), value(key, version)).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    armed.store(true, SeqCst);
+    created.store(0, SeqCst);
+    let error = db.compact().unwrap_err();
+    let is_full = error.io_kind() == Some(ErrorKind::StorageFull);
+    assert!(
+        matches!(&error, Error::CompactionFailed { .. }) && is_full,
+        "{error}"
+    );
+    let created_until_failure = created.load(SeqCst);
+    check_files(&db, &disk);
+    armed.store(false, SeqCst);
+    created.store(0, SeqCst);
+    db.compact().unwrap();
+    let all = created.load(SeqCst);
+    assert!(
+        created_until_failure <= 10 && all >= 20,
+        "{created_until_failure} of {all}"
+    );
+    check(&db);
 }
 
 #[test]

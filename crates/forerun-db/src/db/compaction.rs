@@ -176,7 +176,9 @@ impl Inner {
     /// Runs a compaction that was due. A failure that concerns its keyspace only is not the
     /// caller's.
     pub(super) fn run_due(&self, guard: &DirGuard<'_>, due: RunningCompaction<'_>) -> Result<()> {
-        match self.run_compaction(guard, due) {
+        let result = self.run_compaction(guard, &due);
+        drop(due);
+        match result {
             // The failure concerns this keyspace only; others may have work.
             Err(error @ Error::CompactionFailed { .. }) => {
                 self.notify_of_error(BackgroundTask::Compaction, &error);
@@ -377,14 +379,14 @@ impl Inner {
     pub(super) fn run_compaction(
         &self,
         guard: &DirGuard<'_>,
-        running: RunningCompaction<'_>,
+        running: &RunningCompaction<'_>,
     ) -> Result<()> {
         let keyspace = &running.keyspace;
         let Some(compaction) = running.compaction() else {
             return Ok(());
         };
         self.notify_of_compaction(keyspace, running.reason, compaction, || {
-            self.merge_runs(guard, &running, compaction)
+            self.merge_runs(guard, running, compaction)
         })
     }
 

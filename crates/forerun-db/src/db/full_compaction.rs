@@ -14,10 +14,30 @@ use crate::{Error, Result};
 
 /// The next step of a full compaction.
 enum Step<'a> {
-    Done,
+    /// Also why a background thread's compaction has failed meanwhile, if its runs were left out.
+    Done(Option<Error>),
     /// It gets in the way of one of these, which run.
     Waits(Vec<u64>),
     Begun(RunningCompaction<'a>),
+}
+
+/// The runs that a full compaction could not read and leaves out. The keyspace's own record is not
+/// enough: between two steps a background thread may find nothing due, and forget the failure.
+#[derive(Default)]
+struct LeftOut {
+    /// Numbers of the runs.
+    runs: Vec<u64>,
+    /// The first failure.
+    error: Option<Error>,
+}
+
+impl LeftOut {
+    /// The numbers of these runs and others, ascending.
+    fn and(&self, mut others: Vec<u64>) -> Vec<u64> {
+        others.extend(&self.runs);
+        others.sort_unstable();
+        others
+    }
 }
 
 impl Inner {
@@ -56,6 +76,7 @@ impl Inner {
         let asked = time::now();
         keyspace.retry_compaction(asked);
         let mut turn = None;
+        let mut left_out = LeftOut::default();
         loop {
             let guard = self.directory.enter()?;
             // Level 0 must not wait for the last step, and background threads may never be first to
@@ -63,15 +84,29 @@ impl Inner {
             if let Some(due) = self.begin_due_beside(keyspace)? {
                 self.run_due(&guard, due)?;
             }
-            match self.begin_step(keyspace, existing, asked)? {
-                Step::Done => return keyspace.unreadable_since(asked).map_or(Ok(()), Err),
+            match self.begin_step(keyspace, existing, asked, &left_out)? {
+                Step::Done(error) => return left_out.error.or(error).map_or(Ok(()), Err),
                 Step::Begun(running) => {
                     turn = None;
-                    match self.run_compaction(&guard, running) {
-                        // The next step takes no run that could not be read.
-                        Err(Error::CompactionFailed { .. })
-                            if keyspace.compaction_retry_at().is_none_or(|at| at <= asked) => {}
-                        result => result?,
+                    let result = self.run_compaction(&guard, &running);
+                    let unreadable = match &result {
+                        // If the system cannot read two, all fails.
+                        Err(Error::CompactionFailed { cause, .. })
+                            if keyspace.compaction_retry_at().is_none_or(|at| at <= asked) =>
+                        {
+                            let compaction = running.compaction();
+                            compaction.and_then(|of| of.unreadable_run(cause))
+                        }
+                        _ => None,
+                    };
+                    drop(running);
+                    match (result, unreadable) {
+                        // The next step does not take it.
+                        (Err(error), Some(run)) => {
+                            left_out.runs.push(run);
+                            left_out.error.get_or_insert(error);
+                        }
+                        (result, _) => result?,
                     }
                 }
                 Step::Waits(ids) => {
@@ -89,11 +124,12 @@ impl Inner {
         keyspace: &Arc<KeyspaceData>,
         existing: Existing,
         asked: Instant,
+        left_out: &LeftOut,
     ) -> Result<Step<'_>> {
         let _picking = self.tree.lock_picking();
         let mut catalog = self.tree.catalog();
         let Some(runs) = catalog.runs_of(keyspace.id()) else {
-            return Ok(Step::Done);
+            return Ok(Step::Done(None));
         };
         let tree = keyspace.options.load().tree;
         let (_, expired_sequence) = self.list_readers(keyspace);
@@ -102,15 +138,16 @@ impl Inner {
             expired_sequence,
         };
         let running = catalog.running().in_keyspace(keyspace.id());
-        let running = running.without(keyspace.unreadable_runs_waiting(asked));
+        let running = running.without(left_out.and(keyspace.unreadable_runs_waiting(asked)));
         match pick_full(&runs.levels, &tree, existing, obsolete, &running) {
-            Pick::Nothing => Ok(Step::Done),
+            // Nothing is forgotten under the lock for picking.
+            Pick::Nothing => Ok(Step::Done(keyspace.unreadable_since(asked))),
             Pick::Waits => Ok(Step::Waits(catalog.running().ids_in(keyspace.id()))),
             Pick::Begins(compaction) => {
                 catalog.write_again()?;
                 let picked = (compaction, CompactionReason::Requested);
                 let begun = RunningCompaction::begin(self, &mut catalog, keyspace, picked, false);
-                Ok(begun.map_or(Step::Done, Step::Begun))
+                Ok(begun.map_or(Step::Done(None), Step::Begun))
             }
         }
     }

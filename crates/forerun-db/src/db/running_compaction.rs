@@ -10,6 +10,7 @@ use super::keyspace_data::KeyspaceData;
 use crate::events::CompactionReason;
 use crate::tree::catalog::Catalog;
 use crate::tree::pick::{Compaction, OlderKeys};
+use crate::tree::subcompactions;
 use crate::{Background, Result};
 
 /// A compaction in progress. When this is dropped, others may take its runs.
@@ -41,17 +42,26 @@ impl<'a> RunningCompaction<'a> {
         is_background: bool,
     ) -> Option<RunningCompaction<'a>> {
         let begun = time::now();
+        let callers = usize::from(!is_background);
         let threads = match inner.options.background {
             // The same calls in the same order each time.
             Background::Caller => 1,
             Background::Threads => {
-                let idle = inner.options.background_threads;
-                let idle = idle.saturating_sub(catalog.running().in_background());
-                // One of them, or the caller's beside them.
-                idle.max(1) + usize::from(!is_background && idle > 0)
+                let all = inner.options.background_threads;
+                // The caller's and the idle ones. A background thread begins one also if none is
+                // left, as a long compaction may have all and level 0 must not wait for it.
+                let most = callers + all.saturating_sub(catalog.running().threads());
+                let run_bytes = compaction.run_bytes(&keyspace.options.load().tree);
+                subcompactions::threads_max(&compaction, run_bytes).min(most.max(1))
             }
         };
-        let (id, older) = catalog.begin(keyspace.id(), &compaction, is_background, begun)?;
+        let (id, older) = catalog.begin(
+            keyspace.id(),
+            &compaction,
+            is_background,
+            threads - callers,
+            begun,
+        )?;
         Some(RunningCompaction {
             inner,
             id,

@@ -196,7 +196,7 @@ impl Fixture {
     pub(crate) fn begin(&mut self, compaction: Compaction) {
         let (id, older) = self
             .catalog
-            .begin(0, &compaction, true, time::now())
+            .begin(0, &compaction, true, 1, time::now())
             .unwrap();
         self.running.push(Begun {
             id,

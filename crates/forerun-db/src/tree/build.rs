@@ -112,7 +112,8 @@ pub(crate) fn write_runs(
     below: impl FnMut(&[u8]) -> bool,
     build: &Build<'_>,
 ) -> Result<Vec<Arc<Run>>> {
-    let written = write_span(&KeySpan::default(), versions, retain, below, build)?;
+    let check = || limiter::check(build.stop);
+    let written = write_span(&KeySpan::default(), versions, retain, below, check, build)?;
     open_written(written, build)
 }
 
@@ -132,28 +133,29 @@ pub(crate) fn open_written(mut written: NewFiles<'_>, build: &Build<'_>) -> Resu
     Ok(runs)
 }
 
-/// [`write_runs`] for some keys, and without opening the runs.
+/// [`write_runs`] for some keys, and without opening the runs. Asks `check` often whether to go on.
 ///
 /// # Errors
-/// As [`write_runs`].
+/// As [`write_runs`], and those of `check`.
 pub(crate) fn write_span<'a>(
     keys: &KeySpan,
     versions: &mut dyn VersionCursor,
     retain: &mut Retain,
     mut below: impl FnMut(&[u8]) -> bool,
+    check: impl Fn() -> Result<()>,
     build: &Build<'a>,
 ) -> Result<NewFiles<'a>> {
     let mut written = NewFiles::new(build);
     let mut writer: Option<RunWriter> = None;
     let mut paid_bytes = 0;
-    limiter::check(build.stop)?;
+    check()?;
     keys.seek_first(versions)?;
     while let Some(version) = versions.at() {
         if keys.ends_before(build.order, version.key) {
             break;
         }
         // Checked at every version, since dropped versions do not reach the check below.
-        limiter::check(build.stop)?;
+        check()?;
         let is_full = |writer: &mut RunWriter| {
             writer.written_bytes() >= build.run_bytes && !retain.is_of_last_key(version.key)
         };
@@ -170,7 +172,8 @@ pub(crate) fn write_span<'a>(
             let due_bytes = writer.written_bytes() - paid_bytes;
             if due_bytes >= PIECE_BYTES {
                 paid_bytes += due_bytes;
-                build.limiter.take(due_bytes, build.class, build.stop)?;
+                check()?;
+                build.limiter.take_while(due_bytes, build.class, &check)?;
             }
         }
         versions.next()?;

@@ -258,18 +258,20 @@ impl Catalog {
     }
 
     /// Takes the runs of a compaction that was picked under the same lock. Returns its number and
-    /// what it must know of the other runs; `None` if the keyspace does not exist any more.
+    /// what it must know of the other runs; `None` if the keyspace does not exist any more. The
+    /// other arguments are those of [`RunningCompactions::begin`].
     pub(crate) fn begin(
         &mut self,
         keyspace: u32,
         compaction: &Compaction,
         is_background: bool,
+        threads: usize,
         begun: Instant,
     ) -> Option<(u64, OlderKeys)> {
         let older = compaction.older_keys(&self.runs_of(keyspace)?.levels);
         let id = self
             .running
-            .begin(keyspace, compaction, is_background, begun);
+            .begin(keyspace, compaction, is_background, threads, begun);
         Some((id, older))
     }
 

@@ -4,19 +4,24 @@
 use std::sync::Arc;
 
 use forerun_core::sync::SIMULATED;
+use forerun_core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::run::cursor::RunCursor;
 use crate::run::level_cursor::LevelCursor;
 use crate::run::{Codec, Run};
 use crate::tree::build::{Build, NewFiles, open_written, write_span};
 use crate::tree::levels::Edit;
+use crate::tree::limiter;
 use crate::tree::merge::Merge;
 use crate::tree::parallel::{Threads, in_order};
 use crate::tree::pick::{Compaction, OlderKeys};
 use crate::tree::retain::Retain;
 use crate::tree::subcompactions;
 use crate::versions::VersionCursor;
-use crate::{Compression, Result};
+use crate::{Compression, Error, Result, panics};
+
+/// What a thread was doing when a comparator panicked.
+const COMPACTING: &str = "compacting";
 
 /// The result of a compaction.
 #[derive(Clone, Debug, Default)]
@@ -74,24 +79,38 @@ pub(crate) fn compact(
         });
     }
     let parts = subcompactions::split(compaction, parts_max, build.run_bytes);
+    // Set once a part has failed: all that the others write would be thrown away.
+    let has_failed = AtomicBool::new(false);
+    // Relaxed, both: no other data depends on the flag.
+    let check = || match has_failed.load(Ordering::Relaxed) {
+        true => Err(Error::Closed),
+        false => limiter::check(build.stop),
+    };
     let write = |part: usize| {
-        let mut merge = Merge::new(build.order.clone(), cursors(compaction));
-        let mut retain = retain.clone();
-        let below = |key: &[u8]| older.may_hold(key);
-        let written = write_span(&parts[part], &mut merge, &mut retain, below, build)?;
-        Ok((written, retain.dropped()))
+        let written = panics::catch(COMPACTING, || {
+            let mut merge = Merge::new(build.order.clone(), cursors(compaction));
+            let mut retain = retain.clone();
+            let below = |key: &[u8]| older.may_hold(key);
+            let written = write_span(&parts[part], &mut merge, &mut retain, below, check, build)?;
+            Ok((written, retain.dropped()))
+        });
+        match written {
+            // It only gave up. The error is that of the part which has failed.
+            Err(error) if has_failed.swap(true, Ordering::Relaxed) && is_closed(&error) => Ok(None),
+            written => written.map(Some),
+        }
     };
     let threads = Threads {
         // A simulation does the same calls in the same order each time.
         count: if SIMULATED { 1 } else { parts.len() },
         name: "forerun-part",
-        doing: "compacting",
+        doing: COMPACTING,
     };
     let mut done = Vec::new();
     in_order(0..parts.len(), threads, write, &mut done)?;
     let mut written = NewFiles::new(build);
     let (mut dropped, mut dropped_deletions) = (0, 0);
-    for (files, (of_all, of_deletions)) in done {
+    for (files, (of_all, of_deletions)) in done.into_iter().flatten() {
         written.add(files);
         dropped += of_all;
         dropped_deletions += of_deletions;
@@ -108,6 +127,10 @@ pub(crate) fn compact(
         dropped,
         dropped_deletions,
     })
+}
+
+fn is_closed(error: &Error) -> bool {
+    matches!(error, Error::Closed)
 }
 
 fn cursors(compaction: &Compaction) -> Vec<Box<dyn VersionCursor + '_>> {

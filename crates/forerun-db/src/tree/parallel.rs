@@ -2,9 +2,11 @@
 //!
 //! ```text
 //!   threads   each takes the next number; once one has failed, none after it
-//!   result    all, in the order of the numbers; or the error of the first that has failed
+//!   result    all, in the order of the numbers; or the error of the first that has failed, or of
+//!             another one that has panicked
 //! ```
 
+use std::iter;
 use std::ops::Range;
 use std::panic::resume_unwind;
 
@@ -25,11 +27,12 @@ pub(crate) struct Threads {
 }
 
 /// Calls `make` for each number, in this thread and others, and adds the results to `into` in
-/// order. On an error, adds those before the lowest number that has one and returns its error; it
-/// may not call `make` for higher ones.
+/// order. On an error, adds those before the lowest number that has one; it may not call `make` for
+/// higher ones.
 ///
 /// # Errors
-/// That of `make`; [`Error::Panicked`] if it panicked.
+/// Those of `make`; [`Error::Panicked`] if it panicked. Of several, a panic, after which nothing is
+/// known, then [`Error::Closed`], then that of the lowest number.
 pub(crate) fn in_order<T: Send>(
     numbers: Range<usize>,
     threads: Threads,
@@ -74,7 +77,13 @@ pub(crate) fn in_order<T: Send>(
     let mut made = made.into_iter();
     for number in numbers {
         match made.next() {
-            Some((at, result)) if at == number => into.push(result?),
+            Some((at, Ok(result))) if at == number => into.push(result),
+            Some((at, Err(error))) if at == number => {
+                let others = made.filter_map(|(_, result)| result.err());
+                // Of equals, the first.
+                let worst = iter::once(error).chain(others).min_by_key(rank);
+                return worst.map_or(Ok(()), Err);
+            }
             _ => {
                 return Err(Error::Panicked {
                     doing,
@@ -84,6 +93,15 @@ pub(crate) fn in_order<T: Send>(
         }
     }
     Ok(())
+}
+
+/// Of several errors, the lowest is returned.
+fn rank(error: &Error) -> u8 {
+    match error {
+        Error::Panicked { .. } => 0,
+        Error::Closed => 1,
+        _ => 2,
+    }
 }
 
 #[cfg(test)]

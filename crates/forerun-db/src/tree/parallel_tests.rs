@@ -101,3 +101,24 @@ fn what_came_before_a_failure_is_kept_and_the_rest_can_follow() {
     in_order(50..200, threads(1), make, &mut made).unwrap();
     assert!(made.into_iter().eq(0..200));
 }
+
+#[test]
+fn no_error_hides_a_panic_or_that_the_store_closes() {
+    let both = std::sync::Barrier::new(2);
+    for panics in [true, false] {
+        let result: Result<Vec<()>> = all_of(2, 2, |at| {
+            // Both have begun before one fails.
+            both.wait();
+            match at {
+                0 => Err(failure(at)),
+                _ if panics => panic!("number {at}"),
+                _ => Err(Error::Closed),
+            }
+        });
+        match result {
+            Err(Error::Panicked { message, .. }) if panics => assert_eq!(message, "number 1"),
+            Err(Error::Closed) if !panics => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -102,7 +102,7 @@ mod tests {
         let compaction = pick(&levels, &due, 5, &none).unwrap();
         assert_eq!((compaction.from, compaction.into), (0, 5));
         let mut running = RunningCompactions::default();
-        running.begin(0, &compaction, true, time::now());
+        running.begin(0, &compaction, true, 1, time::now());
         let running = running.in_keyspace(0);
         assert_eq!(
             place(&ingested, &levels, &running),

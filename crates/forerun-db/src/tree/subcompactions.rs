@@ -14,19 +14,28 @@
 use crate::tree::key_bounds::KeySpan;
 use crate::tree::pick::Compaction;
 
-/// Divides a compaction of level 0 into at most so many parts of about the same size, each of at
-/// least so many bytes. Any other one is a single part.
+/// How many threads can work on a compaction of which each part has at least so many bytes: more
+/// than one only on one of level 0.
+pub(crate) fn threads_max(compaction: &Compaction, part_bytes_min: u64) -> usize {
+    if compaction.from > 0 {
+        return 1;
+    }
+    let parts = compaction.bytes() / part_bytes_min.max(1);
+    usize::try_from(parts).unwrap_or(usize::MAX).max(1)
+}
+
+/// Divides a compaction into at most so many parts of about the same size: one for each thread that
+/// [can work on it](threads_max).
 pub(crate) fn split(
     compaction: &Compaction,
     parts_max: usize,
     part_bytes_min: u64,
 ) -> Vec<KeySpan> {
-    let parts = compaction.bytes() / part_bytes_min.max(1);
-    let parts = parts.min(parts_max as u64) as usize;
+    let parts = threads_max(compaction, part_bytes_min).min(parts_max);
     let Some(first) = compaction.upper.first() else {
         return vec![KeySpan::default()];
     };
-    if compaction.from > 0 || parts < 2 {
+    if parts < 2 {
         return vec![KeySpan::default()];
     }
     let (order, runs) = (

@@ -34,6 +34,8 @@ struct Taken {
     id: u64,
     keyspace: u32,
     is_background: bool,
+    /// How many background threads it takes, or threads in their place.
+    threads: usize,
     begun: Instant,
     from: usize,
     into: usize,
@@ -75,12 +77,14 @@ pub(crate) enum Pick {
 
 impl RunningCompactions {
     /// Takes the runs of a compaction, which [`Running::allows`]. Returns its number.
-    /// `is_background` says whether a background thread runs it.
+    /// `is_background` says whether a background thread runs it, and `threads` how many of them it
+    /// takes, or others in their place.
     pub(crate) fn begin(
         &mut self,
         keyspace: u32,
         compaction: &Compaction,
         is_background: bool,
+        threads: usize,
         begun: Instant,
     ) -> u64 {
         debug_assert!(self.in_keyspace(keyspace).allows(compaction));
@@ -92,6 +96,7 @@ impl RunningCompactions {
             id: self.last_id,
             keyspace,
             is_background,
+            threads,
             begun,
             from: compaction.from,
             into: compaction.into,
@@ -136,10 +141,9 @@ impl RunningCompactions {
         self.taken.iter().filter(is_one).count()
     }
 
-    /// How many compactions the background threads run.
-    pub(crate) fn in_background(&self) -> usize {
-        let in_background = |taken: &&Taken| taken.is_background;
-        self.taken.iter().filter(in_background).count()
+    /// How many background threads the compactions take, or others in their place.
+    pub(crate) fn threads(&self) -> usize {
+        self.taken.iter().map(|taken| taken.threads).sum()
     }
 
     /// How many compactions of levels below level 0 the background threads run.
