@@ -50,10 +50,7 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
         REDIS,
         "`SCAN` with a negative or an empty cursor, or one with a plus sign, is no error.",
     ),
-    not_generated(
-        REDIS,
-        "`GETEX` of a missing key accepts any number as a time.",
-    ),
+    not_generated(VALKEY, "`GETEX` of a missing key refuses a wrong time."),
     not_generated(
         VALKEY,
         "In a line, a word may go on after its closing quote. In Redis 7.0 the quotes are \
