@@ -32,6 +32,7 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
          transaction.",
     ),
     not_generated(ANY, "A time to live ends after at most 136 years."),
+    not_generated(ANY, "`KEYS` is refused in a transaction."),
     masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
     not_generated(
         VALKEY,
@@ -56,6 +57,7 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
         "In a line, a word may go on after its closing quote. In Redis 7.0 the quotes are \
          unbalanced.",
     ),
+    not_generated(VALKEY, "A line loses its bytes of the value 255."),
     not_generated(
         REDIS,
         "`CLIENT SETINFO` and `CLIENT NO-TOUCH` are unknown, and `READONLY` fails.",
