@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use forerun_cache::Cache;
+use forerun_server::Protocol;
 
 use super::client::{Client, ClientStage, ConnectionEnd};
 use super::net::ClientSocket;
@@ -16,6 +17,8 @@ use super::system::SimSystem;
 const TURNS_MAX: u32 = 12;
 /// Memory of a connection's buffers: its input, and a full output plus the largest copied item.
 const BUFFER_BYTES_MAX: usize = 640 << 10;
+/// An `MGET` passes the mark of a full output by so many bytes, and by the value that it ends with.
+const MGET_BYTES: usize = 1 << 20;
 /// Reads of a connection in one turn, and their size.
 const TURN_READS: usize = 8;
 const READ_BYTES: usize = 64 << 10;
@@ -92,6 +95,7 @@ pub struct Checks {
     idle_timeout: Duration,
     drain_timeout: Duration,
     turn_bytes_max: u64,
+    resp_buffer_bytes_max: usize,
     connection_limit: usize,
     over_limit_since: Option<Duration>,
 }
@@ -104,6 +108,9 @@ impl Checks {
         // need 2% more.
         let turn = TURN_READS * (READ_BYTES + output) + output;
         let with_tls = turn + turn / 50 + 2 * TLS_BUFFER_BYTES;
+        // As many sent bytes as a full output has may still be in front of it. All of it is in one
+        // vector, which doubles as it grows.
+        let resp_output = 2 * (READ_BYTES + output + MGET_BYTES);
         Checks {
             ids: plan.clients.iter().map(|client| client.id).collect(),
             connections: vec![ConnectionState::default(); plan.clients.len()],
@@ -114,6 +121,7 @@ impl Checks {
             } else {
                 turn
             } as u64,
+            resp_buffer_bytes_max: READ_BYTES + resp_output,
             connection_limit: plan.connection_limit,
             over_limit_since: None,
         }
@@ -178,7 +186,7 @@ impl Checks {
         &mut self,
         number: usize,
         clients: &[Client<ClientSocket>],
-        buffers: &[usize],
+        buffers: &[(Protocol, usize)],
         now: Duration,
         drains: bool,
     ) -> Result<(), Failure> {
@@ -212,11 +220,15 @@ impl Checks {
                 return Err(Failure::new("turn", message));
             }
         }
-        if let Some(max_bytes) = buffers.iter().max()
-            && *max_bytes > BUFFER_BYTES_MAX
-        {
-            let message = format!("a connection's buffers take {max_bytes} bytes");
-            return Err(Failure::new("buffers", message));
+        for &(protocol, bytes) in buffers {
+            let bytes_max = match protocol {
+                Protocol::Resp => self.resp_buffer_bytes_max,
+                _ => BUFFER_BYTES_MAX,
+            };
+            if bytes > bytes_max {
+                let message = format!("a connection's buffers take {bytes} of {bytes_max} bytes");
+                return Err(Failure::new("buffers", message));
+            }
         }
         Ok(())
     }
@@ -489,6 +501,25 @@ mod tests {
             if !read {
                 break;
             }
+        }
+    }
+
+    #[test]
+    fn the_buffers_of_a_client_of_resp_may_hold_an_mget_more() {
+        let plan = Plan::draw(0);
+        let mut checks = Checks::new(&plan);
+        let mut check = |protocol, bytes| {
+            let after = checks.after_worker(0, &[], &[(protocol, bytes)], Duration::ZERO, false);
+            after.map_err(|failure| failure.kind)
+        };
+        // The input; then twice what was sent, what waits, the answer, its last value and heads.
+        let resp_max = (64 << 10) + 2 * ((128 << 10) + (1 << 20) + plan.max_item_bytes + 1024);
+        for (protocol, bytes_max) in [
+            (Protocol::Memcached, BUFFER_BYTES_MAX),
+            (Protocol::Resp, resp_max),
+        ] {
+            assert_eq!(check(protocol, bytes_max), Ok(()));
+            assert_eq!(check(protocol, bytes_max + 1), Err("buffers"));
         }
     }
 

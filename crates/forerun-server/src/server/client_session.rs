@@ -90,6 +90,15 @@ impl ClientSession {
         }
     }
 
+    /// What its client speaks.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn protocol(&self) -> Protocol {
+        match self {
+            ClientSession::Memcached(_) => Protocol::Memcached,
+            ClientSession::Resp(_) => Protocol::Resp,
+        }
+    }
+
     /// Memory that the session holds beside the input and the output.
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {

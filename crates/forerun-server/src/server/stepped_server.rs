@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forerun_cache::Cache;
 
+use crate::address::Protocol;
 use crate::error::Error;
 use crate::health::{Health, Phase};
 use crate::shared::Shared;
@@ -129,8 +130,8 @@ impl<S: System> SteppedServer<S> {
         worker.is_some_and(Worker::is_draining)
     }
 
-    /// The memory of each connection's buffers in a worker.
-    pub fn buffer_bytes(&self, number: usize) -> Vec<usize> {
+    /// What each client of a worker speaks, and the memory of its connection's buffers in bytes.
+    pub fn buffer_bytes(&self, number: usize) -> Vec<(Protocol, usize)> {
         let worker = self.workers[number].as_ref();
         worker.map_or(Vec::new(), |worker| worker.buffer_bytes().collect())
     }

@@ -497,9 +497,9 @@ impl<S: System> Worker<S> {
         Ok(())
     }
 
-    /// Memory of the connections' own buffers, and the number of connections.
+    /// What each client speaks, and the memory of its connection's own buffers.
     #[cfg(feature = "simulation")]
-    pub(crate) fn buffer_bytes(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn buffer_bytes(&self) -> impl Iterator<Item = (Protocol, usize)> {
         self.connections
             .iter()
             .map(|(_, connection)| connection.buffer_bytes())

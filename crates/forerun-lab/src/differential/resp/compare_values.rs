@@ -4,6 +4,8 @@
 //! hash's fields, times, numbers of connections. The elements of `EXEC`'s reply follow the rules of
 //! the commands that it executes, so a connection remembers the rules of those that are queued.
 
+use std::borrow::Cow;
+
 use super::known_differences;
 use super::programs::Kind;
 use super::reply_value::Value;
@@ -39,7 +41,8 @@ pub(super) enum Rule {
     Page {
         words: usize,
     },
-    /// Ours has the fields that monitoring reads.
+    /// Ours has the fields that monitoring reads, and those that tell of a single server without
+    /// replicas or saved data are equal.
     Info,
 }
 
@@ -243,7 +246,10 @@ fn values_agree(rule: Rule, ours: &Value<'_>, theirs: &Value<'_>, kinds: [Kind; 
         Rule::CommandInfo => items().is_some_and(|(a, b)| {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| command_infos_agree(a, b))
         }),
-        Rule::Info => has_info_fields(ours),
+        Rule::Info => {
+            let is_whole = kinds[0] != Kind::Forerun || has_info_fields(ours);
+            is_whole && infos_agree(ours, theirs)
+        }
     }
 }
 
@@ -294,7 +300,6 @@ const INFO_FIELDS: [(&str, &[&str]); 7] = [
         &[
             "used_memory",
             "used_memory_rss",
-            "used_memory_peak",
             "maxmemory",
             "mem_fragmentation_ratio",
         ],
@@ -318,13 +323,48 @@ const INFO_FIELDS: [(&str, &[&str]); 7] = [
     ("# Cluster", &["cluster_enabled"]),
 ];
 
-/// Whether an answer to `INFO` has all fields of the sections that it has.
-fn has_info_fields(info: &Value<'_>) -> bool {
-    let Some(bytes) = info.bulk() else {
+/// The fields of `INFO` that have the same value in each server, if both have them.
+const INFO_EQUAL: [&str; 9] = [
+    "redis_mode",
+    "arch_bits",
+    "blocked_clients",
+    "loading",
+    "rdb_bgsave_in_progress",
+    "aof_enabled",
+    "role",
+    "connected_slaves",
+    "cluster_enabled",
+];
+
+/// The text of an answer to `INFO`.
+fn info_text<'a>(info: &Value<'a>) -> Option<Cow<'a, str>> {
+    let bytes = info.bulk()?;
+    Some(String::from_utf8_lossy(
+        bytes.strip_prefix(b"txt:").unwrap_or(bytes),
+    ))
+}
+
+/// Whether two answers to `INFO` agree in the fields of [`INFO_EQUAL`].
+fn infos_agree(ours: &Value<'_>, theirs: &Value<'_>) -> bool {
+    let (Some(ours), Some(theirs)) = (info_text(ours), info_text(theirs)) else {
         return false;
     };
-    let text = String::from_utf8_lossy(bytes);
-    let text = text.strip_prefix("txt:").unwrap_or(&text);
+    let value = |text: &str, field: &str| {
+        let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
+        let found = pairs.find(|(name, _)| *name == field);
+        found.map(|(_, value)| value.to_owned())
+    };
+    INFO_EQUAL.iter().all(|field| {
+        let values = (value(&ours, field), value(&theirs, field));
+        !matches!(values, (Some(ours), Some(theirs)) if ours != theirs)
+    })
+}
+
+/// Whether an answer to `INFO` has all fields of the sections that it has.
+fn has_info_fields(info: &Value<'_>) -> bool {
+    let Some(text) = info_text(info) else {
+        return false;
+    };
     let has = |field: &&str| {
         text.lines()
             .any(|line| line.starts_with(&format!("{field}:")))
@@ -339,7 +379,7 @@ fn has_info_fields(info: &Value<'_>) -> bool {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 2] = [Kind::Redis, Kind::Redis];
+    const KINDS: [Kind; 2] = [Kind::Forerun, Kind::Redis];
 
     fn array(line: &str) -> Command {
         Command::array(line.split(' ').map(Word::text).collect())
@@ -432,5 +472,7 @@ mod tests {
             &info("# Replication\r\nrole:master\r\n"),
             &info(whole)
         ));
+        let replica = "# Replication\r\nrole:slave\r\nconnected_slaves:0\r\n";
+        assert!(!agrees("INFO", &info(whole), &info(replica)));
     }
 }

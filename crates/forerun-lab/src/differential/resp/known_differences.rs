@@ -32,6 +32,7 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
          transaction.",
     ),
     not_generated(ANY, "A time to live ends after at most 136 years."),
+    not_generated(ANY, "`KEYS` is refused in a transaction."),
     masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
     not_generated(
         VALKEY,
@@ -50,15 +51,13 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
         REDIS,
         "`SCAN` with a negative or an empty cursor, or one with a plus sign, is no error.",
     ),
-    not_generated(
-        REDIS,
-        "`GETEX` of a missing key accepts any number as a time.",
-    ),
+    not_generated(VALKEY, "`GETEX` of a missing key refuses a wrong time."),
     not_generated(
         VALKEY,
         "In a line, a word may go on after its closing quote. In Redis 7.0 the quotes are \
          unbalanced.",
     ),
+    not_generated(VALKEY, "A line loses its bytes of the value 255."),
     not_generated(
         REDIS,
         "`CLIENT SETINFO` and `CLIENT NO-TOUCH` are unknown, and `READONLY` fails.",

@@ -159,10 +159,11 @@ impl<K: Carrier> Connection<K> {
         }
     }
 
-    /// Memory of the connection's own buffers.
+    /// What the client speaks, and the memory of the connection's own buffers.
     #[cfg(feature = "simulation")]
-    pub(crate) fn buffer_bytes(&self) -> usize {
-        self.input.memory_bytes() + self.output.memory_bytes()
+    pub(crate) fn buffer_bytes(&self) -> (Protocol, usize) {
+        let bytes = self.input.memory_bytes() + self.output.memory_bytes();
+        (self.session.protocol(), bytes)
     }
 
     /// Records what the poll reported. Returns false if the report changes nothing for the

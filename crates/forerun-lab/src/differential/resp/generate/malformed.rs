@@ -89,9 +89,10 @@ impl Generator {
                 let len = 1 + self.below(60);
                 let mut bytes: Vec<u8> = (0..len).map(|_| self.below(256) as u8).collect();
                 // It is one line, and no array, whose rest the server would wait for. Redis does
-                // not see the end of a line after a NUL.
+                // not see the end of a line after a NUL, and Valkey drops the bytes 255.
+                let has_valkey = self.has(Kind::Valkey);
                 for byte in &mut bytes {
-                    if matches!(byte, b'\n' | b'\0') {
+                    if matches!(byte, b'\n' | b'\0') || (has_valkey && *byte == 255) {
                         *byte = b' ';
                     }
                 }

@@ -172,7 +172,7 @@ impl Generator {
 
     /// Appends a command, or a few that belong together.
     fn push_command(&mut self, connection: usize, commands: &mut Vec<Command>) {
-        let words = match self.below(100) {
+        let mut words = match self.below(100) {
             0..=27 => self.string(),
             28..=38 => self.counter(),
             39..=52 => self.expiry(),
@@ -183,6 +183,10 @@ impl Generator {
             91..=95 => return self.push_session(connection, commands),
             _ => self.almost(),
         };
+        let is_keys = matches!(words.0.first(), Some(Word::Text(name)) if name == b"KEYS");
+        if is_keys && self.in_transaction[connection] && self.has(Kind::Forerun) {
+            words = Words::of("PING");
+        }
         let command = self.spelled(words);
         commands.push(command);
     }

@@ -27,8 +27,8 @@ impl Generator {
                 match self.below(3) {
                     0 => words,
                     1 => words.add("PERSIST"),
-                    // Redis does not look at the time if the key is missing.
-                    _ if self.has(Kind::Redis) => words.add("PX").add("500000"),
+                    // Valkey reads the time even if the key is missing.
+                    _ if self.has(Kind::Valkey) => words.add("PX").add("500000"),
                     _ => self.add_expiry_option(words),
                 }
             }
