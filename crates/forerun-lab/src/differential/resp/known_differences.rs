@@ -33,7 +33,10 @@ pub(in crate::differential) const DIFFERENCES: &[Difference] = &[
          transaction.",
     ),
     not_generated(ANY, "A time to live ends after at most 136 years."),
-    not_generated(ANY, "`KEYS` is refused in a transaction."),
+    not_generated(
+        ANY,
+        "`KEYS`, `SCAN`, `HSCAN` and `RANDOMKEY` are refused in a transaction.",
+    ),
     masked(VALKEY, "The error `NOSCRIPT` does not tell to use `EVAL`."),
     not_generated(
         VALKEY,

@@ -183,8 +183,10 @@ impl Generator {
             91..=95 => return self.push_session(connection, commands),
             _ => self.almost(),
         };
-        let is_keys = matches!(words.0.first(), Some(Word::Text(name)) if name == b"KEYS");
-        if is_keys && self.in_transaction[connection] && self.has(Kind::Forerun) {
+        let searches: [&[u8]; 4] = [b"KEYS", b"SCAN", b"HSCAN", b"RANDOMKEY"];
+        let is_search =
+            matches!(words.0.first(), Some(Word::Text(name)) if searches.contains(&&name[..]));
+        if is_search && self.in_transaction[connection] && self.has(Kind::Forerun) {
             words = Words::of("PING");
         }
         let command = self.spelled(words);
