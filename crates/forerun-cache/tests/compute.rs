@@ -6,7 +6,11 @@ use forerun_cache::{
     Cache, CacheOptions, Clock, ComputeOp, ComputePut, ComputeResult, ComputeValue, Expiry, Item,
     Store, ValuePart, WhenFull,
 };
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How long a thread waits for another.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn no_count_of_several_threads_is_lost() {
@@ -43,11 +47,14 @@ fn no_count_of_several_threads_is_lost() {
 fn an_item_is_removed_or_expired_only_as_it_was_seen() {
     let cache = testing::cache(64 << 20);
     let number = |item: &Item<'_>| u32::from_be_bytes(item.value().try_into().unwrap());
+    let ended = AtomicU32::new(0);
     std::thread::scope(|scope| {
-        let cache = &cache;
+        let (cache, ended) = (&cache, &ended);
         let setter = scope.spawn(move || {
-            let mut last = 0u32;
-            while last < 30_000 {
+            let (mut last, begun) = (0u32, Instant::now());
+            // On a busy machine, the other thread may begin late.
+            let is_met = || ended.load(Relaxed) > 0 || begun.elapsed() > PATIENCE;
+            while last < 30_000 || !is_met() {
                 let stored = cache.compute("k", |old| {
                     match old {
                         Some(old) => assert_eq!(number(old), last),
@@ -59,17 +66,17 @@ fn an_item_is_removed_or_expired_only_as_it_was_seen() {
                 last += 1;
             }
         });
-        let (mut ended, mut expires) = (0, false);
+        let mut expires = false;
         while !setter.is_finished() {
             let result = cache.compute("k", |old| match old {
                 Some(old) if !number(old).is_multiple_of(2) => ComputeOp::Keep,
                 _ if expires => ComputeOp::Expire(Expiry::AtMs(1)),
                 _ => ComputeOp::Remove,
             });
-            ended += u32::from(result != ComputeResult::Kept);
+            ended.fetch_add(u32::from(result != ComputeResult::Kept), Relaxed);
             expires = !expires;
         }
-        assert!(ended > 0 && setter.join().is_ok());
+        assert!(ended.load(Relaxed) > 0 && setter.join().is_ok());
     });
 }
 

@@ -364,8 +364,9 @@ pub enum Error {
     /// The store was closed through another handle.
     #[error("the store is closed")]
     Closed,
-    /// The function given to [`FileCopyOptions::interrupt_if`](crate::FileCopyOptions::interrupt_if)
-    /// or [`Db::count_while`](crate::Db::count_while) ended the call.
+    /// The function of
+    /// [`FileCopyOptions::interrupt_if`](crate::FileCopyOptions::interrupt_if) or
+    /// [`Db::count_while`](crate::Db::count_while) ended the call.
     #[error("the call was interrupted")]
     Interrupted,
     /// A durable write was requested, but the log is off.

@@ -91,9 +91,9 @@ pub(super) fn legend(rows: &[ServerRow]) -> String {
          ratios. The peer is memcached in its protocol, whose get stands for multi_get, and in \
          RESP the first of --peer.\nvs get: over the same server's get.\nvs tcp: over the same \
          server and form over TCP, with clients that wait in the same way.\np50, p99, p99.9: \
-         percentiles over the requests of all rounds, from sending a request until its last byte arrived.\nclient: \
-         the share of its core that the load generator used; below 100%, it is not the \
-         bottleneck.\nserver core: the share of the cores for its threads that the server \
+         percentiles over the requests of all rounds, from sending a request until its last byte \
+         arrived.\nclient: the share of its core that the load generator used; below 100%, it is \
+         not the bottleneck.\nserver core: the share of the cores for its threads that the server \
          used.\ncore ns/key: core time that the server used per key, however fast the client was. \
          core vs peer: the peer's over this server's.\nfound: the share of the requested \
          keys that the server still had."
