@@ -364,9 +364,8 @@ pub enum Error {
     /// The store was closed through another handle.
     #[error("the store is closed")]
     Closed,
-    /// The function of
-    /// [`FileCopyOptions::interrupt_if`](crate::FileCopyOptions::interrupt_if) or
-    /// [`Db::count_while`](crate::Db::count_while) ended the call.
+    /// A function that can end a call, such as that of [`FileCopyOptions`](crate::FileCopyOptions)
+    /// or [`Db::count_while`](crate::Db::count_while), ended it.
     #[error("the call was interrupted")]
     Interrupted,
     /// A durable write was requested, but the log is off.
