@@ -251,9 +251,12 @@ def test_the_runs_of_a_table_are_compressed_as_it_is_told(tmp_path):
     stored = {}
     for name in ("none", "lz4", "zstd:6", None):
         path = tmp_path / str(name)
-        with forerun.Table(32, path=path, memory="64MiB", compression=name) as table:
-            table.import_rows(np.arange(5000), np.ones((5000, 32), np.float32))
-            table.flush()
+        with forerun.Table(32, path=path, memory="8MiB", compression=name) as table:
+            # More than the memtables hold.
+            for first in range(0, 100_000, 20_000):
+                keys = np.arange(first, first + 20_000)
+                table.import_rows(keys, np.ones((20_000, 32), np.float32))
+            table.wait_idle()
             stats = table.stats()
             stored[name] = [stats[f"store_levels_{of}_runs"] > 0 for of in ("lz4", "zstd")]
             assert table.find([7])[0].sum() == 32
