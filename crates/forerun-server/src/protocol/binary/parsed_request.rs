@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(accepted(20, 1, 0), [0x05, 0x06, 0x15, 0x16]);
         assert!(accepted(20, 1, 1).is_empty());
         for extras_len in [1, 2, 3, 5, 6, 7, 9, 12, 16, 19, 21, 255] {
-            assert_eq!(accepted(extras_len, 1, 1), [], "{extras_len}");
+            assert!(accepted(extras_len, 1, 1).is_empty(), "{extras_len}");
         }
     }
 
