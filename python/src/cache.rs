@@ -131,10 +131,8 @@ impl Drop for Cache {
 }
 
 fn check_key(key: &[u8]) -> PyResult<()> {
-    match KEY_BYTES.contains(&key.len()) {
-        true => Ok(()),
-        false => Err(invalid_key(key)),
-    }
+    let is_valid = KEY_BYTES.contains(&key.len());
+    is_valid.then_some(()).ok_or_else(|| invalid_key(key))
 }
 
 fn invalid_key(key: &[u8]) -> PyErr {

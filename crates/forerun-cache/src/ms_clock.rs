@@ -49,9 +49,10 @@ impl MsClock {
             .set_ms
             .load(Relaxed)
             .max(1000 * u64::from(self.second()));
-        match self.runs {
-            true => floor_ms.max(self.elapsed_ms()),
-            false => floor_ms,
+        if self.runs {
+            floor_ms.max(self.elapsed_ms())
+        } else {
+            floor_ms
         }
     }
 

@@ -253,12 +253,13 @@ impl Cache {
         attempts.large = large.as_ref().map(|value| (before, Arc::clone(value)));
         let (queue, frequency) = match live {
             Some((item, record)) => {
-                let frequency = match D::IS_REPEATABLE {
-                    true => record.frequency(),
+                let frequency = if D::IS_REPEATABLE {
+                    record.frequency()
+                } else {
                     // It was read in order to be edited.
-                    false => *attempts
+                    *attempts
                         .frequency
-                        .get_or_insert(record.frequency_after_access()),
+                        .get_or_insert(record.frequency_after_access())
                 };
                 (self.blocks.class_and_queue(item).1, frequency)
             }

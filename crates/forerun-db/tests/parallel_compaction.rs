@@ -392,11 +392,12 @@ fn when_a_part_fails_the_others_end_and_its_error_is_returned() {
         let is_run = path.extension().is_some_and(|of| of == "run");
         if change == Change::Create && is_run {
             let before = counted.fetch_add(1, SeqCst);
-            match is_armed.load(SeqCst) {
-                true if before == 1 => return Err(ErrorKind::StorageFull.into()),
+            if is_armed.load(SeqCst) {
+                if before == 1 {
+                    return Err(ErrorKind::StorageFull.into());
+                }
                 // Time for the other one to fail.
-                true => thread::sleep(Duration::from_millis(50)),
-                false => {}
+                thread::sleep(Duration::from_millis(50));
             }
         }
         Ok(())

@@ -130,7 +130,7 @@ impl<W: Word> SharedWord<W> {
     }
 }
 
-/// An atomic word, the processor's or loom's.
+/// An atomic word, the CPU's or loom's.
 pub(crate) trait Word {
     fn new(word: u64) -> Self;
     fn load(&self) -> u64;

@@ -115,9 +115,10 @@ impl Segment {
     pub(crate) fn positions(&self) -> impl Iterator<Item = (u64, ItemRef)> {
         self.entries().map(|(SlotRef { bucket, .. }, entry)| {
             let tag = entry.tag;
-            let home = match entry.is_displaced {
-                true => other(bucket, tag),
-                false => bucket,
+            let home = if entry.is_displaced {
+                other(bucket, tag)
+            } else {
+                bucket
             };
             (KeyBuckets { tag, home }.position(), entry.item)
         })

@@ -82,9 +82,12 @@ pub(crate) fn compact(
     // Set once a part has failed: all that the others write would be thrown away.
     let has_failed = AtomicBool::new(false);
     // Relaxed, both: no other data depends on the flag.
-    let check = || match has_failed.load(Ordering::Relaxed) {
-        true => Err(Error::Closed),
-        false => limiter::check(build.stop),
+    let check = || {
+        if has_failed.load(Ordering::Relaxed) {
+            Err(Error::Closed)
+        } else {
+            limiter::check(build.stop)
+        }
     };
     let write = |part: usize| {
         let written = panics::catch(COMPACTING, || {

@@ -71,6 +71,22 @@ pub(super) struct Agreement {
     pub ends_history: bool,
 }
 
+impl Agreement {
+    /// After all parts that both servers have were found equal.
+    ///
+    /// # Errors
+    /// One has more than the other.
+    pub fn of_all(ours: usize, theirs: usize) -> Result<Agreement, String> {
+        if ours != theirs {
+            return Err(format!("there are {ours} and {theirs} answers"));
+        }
+        Ok(Agreement {
+            answers: ours as u64,
+            ends_history: false,
+        })
+    }
+}
+
 /// A protocol, and the programs that are compared in it.
 pub(super) trait Protocol {
     type Servers: Servers;

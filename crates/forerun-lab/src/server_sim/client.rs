@@ -357,9 +357,10 @@ impl<T: Read + Write + CloseSocket> Client<T> {
         let id = self.plan.id;
         while at < self.input.len() {
             let rest = &self.input[at..];
-            let limit_reached = match self.plan.resp {
-                true => LIMIT_REACHED_RESP,
-                false => LIMIT_REACHED_ANSWER,
+            let limit_reached = if self.plan.resp {
+                LIMIT_REACHED_RESP
+            } else {
+                LIMIT_REACHED_ANSWER
             };
             let refusal = limit_reached.len().min(rest.len());
             if self.answered == 0 && rest[..refusal] == limit_reached[..refusal] {

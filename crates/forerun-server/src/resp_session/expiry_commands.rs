@@ -175,9 +175,10 @@ impl Call<'_, '_> {
         let (new_ms, now_ms) = (expiry.ms(0).unwrap_or(0), self.context.cache.now_ms());
         let is_set = self.update(self.argument(1), |old| match old {
             Some(old) if condition.holds(old.expiry_ms(), new_ms) => {
-                let op = match new_ms <= now_ms {
-                    true => ComputeOp::Remove,
-                    false => ComputeOp::Expire(expiry),
+                let op = if new_ms <= now_ms {
+                    ComputeOp::Remove
+                } else {
+                    ComputeOp::Expire(expiry)
                 };
                 Ok((op, true))
             }
@@ -251,9 +252,10 @@ impl Call<'_, '_> {
     pub(super) fn count_touch(&self, is_hit: bool) {
         let counters = self.context.counters;
         counters.cmd_touch.add(1);
-        match is_hit {
-            true => counters.touch_hits.add(1),
-            false => counters.touch_misses.add(1),
+        if is_hit {
+            counters.touch_hits.add(1)
+        } else {
+            counters.touch_misses.add(1)
         }
     }
 }

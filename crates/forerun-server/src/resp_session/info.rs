@@ -86,7 +86,7 @@ impl Call<'_, '_> {
             }
             "cluster" => lines.put("cluster_enabled", 0),
             _ => {
-                let items = self.context.cache.stats().items;
+                let items = self.context.cache.len();
                 if items > 0 {
                     lines.put("db0", format_args!("keys={items},expires=0,avg_ttl=0"));
                 }

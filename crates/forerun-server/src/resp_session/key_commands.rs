@@ -61,9 +61,10 @@ impl Call<'_, '_> {
             }
             is_stored
         };
-        match is_new_only {
-            true => self.number(is_done.into()),
-            false => self.ok(),
+        if is_new_only {
+            self.number(is_done.into())
+        } else {
+            self.ok()
         }
         Ok(())
     }

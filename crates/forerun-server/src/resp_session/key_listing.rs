@@ -93,9 +93,10 @@ impl Listing {
 
 /// Whether clients may list keys.
 fn may_list(call: &Call<'_, '_>) -> Result<(), Refusal> {
-    match call.context.shared.settings.dump_enabled {
-        true => Ok(()),
-        false => Err(texts::DISABLED),
+    if call.context.shared.settings.dump_enabled {
+        Ok(())
+    } else {
+        Err(texts::DISABLED)
     }
 }
 
@@ -190,7 +191,7 @@ impl Call<'_, '_> {
 
     /// `DBSIZE`.
     pub(super) fn dbsize(&mut self) {
-        self.number(self.context.cache.stats().items as i64);
+        self.number(self.context.cache.len() as i64);
     }
 
     /// `RANDOMKEY`.

@@ -96,9 +96,10 @@ impl Login {
             [_, user, password] => (*user, *password),
             _ => return call.error(texts::SYNTAX),
         };
-        match self.log_in(user, password, call) {
-            true => call.ok(),
-            false => call.error(texts::WRONG_PASS),
+        if self.log_in(user, password, call) {
+            call.ok()
+        } else {
+            call.error(texts::WRONG_PASS)
         }
     }
 

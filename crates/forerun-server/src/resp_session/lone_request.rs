@@ -151,9 +151,10 @@ impl RespSession {
             large,
         };
         // A thread that waits for its turn must hold no guard of the cache.
-        let _turn = match runs_alone(&call) {
-            true => worker.alone(),
-            false => worker.turn(),
+        let _turn = if runs_alone(&call) {
+            worker.alone()
+        } else {
+            worker.turn()
         };
         self.execute(call, scratch)
     }

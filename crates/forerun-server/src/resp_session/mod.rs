@@ -286,10 +286,7 @@ impl RespSession {
             Some(stop) => {
                 *at = stop.start;
                 self.answered = stop.answered;
-                match stop.yields {
-                    true => Step::Full,
-                    false => Step::On,
-                }
+                if stop.yields { Step::Full } else { Step::On }
             }
             None => {
                 *at = end;
@@ -444,9 +441,10 @@ impl RespSession {
     }
 
     fn limits(&self) -> Limits {
-        match self.login.is_open() {
-            true => Limits::Open,
-            false => Limits::Unauthenticated,
+        if self.login.is_open() {
+            Limits::Open
+        } else {
+            Limits::Unauthenticated
         }
     }
 

@@ -251,9 +251,10 @@ impl Model {
 
     fn set(&mut self, key: &str, value: &str, options: &[&str]) -> Result<String, String> {
         let has = |word: &str| options.contains(&word);
-        let old = match has("GET") {
-            true => Some(self.text(key)?),
-            false => None,
+        let old = if has("GET") {
+            Some(self.text(key)?)
+        } else {
+            None
         };
         let exists = self.get(key).is_some();
         let holds = !(has("NX") && exists || has("XX") && !exists);

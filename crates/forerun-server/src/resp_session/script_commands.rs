@@ -99,9 +99,10 @@ impl<'a> Call<'a, '_> {
             Script::Add => {
                 let expiry = positive_time(self, TimeUnit::SECONDS, arguments[1])?;
                 let value = StoreValue::Bytes(arguments[0]);
-                match self.store(keys[0], value, expiry, StoreMode::Add)? {
-                    true => self.ok(),
-                    false => self.nil(),
+                if self.store(keys[0], value, expiry, StoreMode::Add)? {
+                    self.ok()
+                } else {
+                    self.nil()
                 }
             }
             Script::IncrementExisting | Script::Increment => {

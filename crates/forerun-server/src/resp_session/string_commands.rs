@@ -44,9 +44,10 @@ impl Call<'_, '_> {
             end > BULK_BYTES_MAX || end > self.context.cache.options().max_item_bytes;
         self.context.counters.cmd_set.add(1);
         // Zeros up to the offset, of which those behind the old value are used.
-        let zeros = match is_too_large || value.is_empty() {
-            true => Vec::new(),
-            false => vec![0; offset],
+        let zeros = if is_too_large || value.is_empty() {
+            Vec::new()
+        } else {
+            vec![0; offset]
         };
         let len = self.update(self.argument(1), |old| {
             let old_len = string_of(old)?.map_or(0, <[u8]>::len);
@@ -106,9 +107,10 @@ impl Call<'_, '_> {
 
     pub(super) fn count_deletion(&self, is_hit: bool) {
         let counters = self.context.counters;
-        match is_hit {
-            true => counters.delete_hits.add(1),
-            false => counters.delete_misses.add(1),
+        if is_hit {
+            counters.delete_hits.add(1)
+        } else {
+            counters.delete_misses.add(1)
         }
     }
 }

@@ -76,9 +76,10 @@ fn parse_fill<'a>(
         7 | 8 => Some(tokens.get(2)),
         _ => None,
     };
-    let kind = match is_hash {
-        true => ItemKind::Hash,
-        false => ItemKind::String,
+    let kind = if is_hash {
+        ItemKind::Hash
+    } else {
+        ItemKind::String
     };
     let expiry = match parse_u64(tokens.get(4)) {
         Some(0) => Some(Expiry::Never),

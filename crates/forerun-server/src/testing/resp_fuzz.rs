@@ -1,7 +1,6 @@
 //! The body of the fuzz target for sessions of RESP. The answers must not depend on how the input
 //! is split, and memory must stay bounded.
 
-use std::io::IoSlice;
 use std::sync::Arc;
 
 use forerun_cache::{Cache, CacheOptions, Clock, Store};
@@ -12,6 +11,8 @@ use crate::resp_session::RespSession;
 use crate::session::{Context, SessionState};
 use crate::settings::Settings;
 use crate::shared::{NoServer, Shared};
+
+use super::session_fuzz::read;
 
 /// Maximum size of an output: the limit at which it is full, plus the largest answer that is
 /// composed at once, such as that of a transaction.
@@ -154,18 +155,6 @@ fn play(stream: &[u8], cuts: &[u8], step: usize) -> Vec<u8> {
     session.end(&mut input);
     read(&mut output, &mut answers, usize::MAX);
     answers
-}
-
-fn read(output: &mut Output, answers: &mut Vec<u8>, max: usize) {
-    let mut left = max;
-    while left > 0 && !output.is_empty() {
-        let mut slices = [IoSlice::new(&[])];
-        output.slices(&mut slices);
-        let count = slices[0].len().min(left);
-        answers.extend_from_slice(&slices[0][..count]);
-        output.advance(count);
-        left -= count;
-    }
 }
 
 #[cfg(test)]

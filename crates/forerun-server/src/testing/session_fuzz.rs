@@ -174,7 +174,8 @@ pub(super) fn play_on(shared: &Arc<Shared>, stream: &[u8], cuts: &[u8], step: us
     }
 }
 
-fn read(output: &mut Output, answers: &mut Vec<u8>, max: usize) {
+/// The client reads up to `max` bytes of the answers.
+pub(super) fn read(output: &mut Output, answers: &mut Vec<u8>, max: usize) {
     let mut left = max;
     while left > 0 && !output.is_empty() {
         let mut slices = [IoSlice::new(&[])];

@@ -180,17 +180,7 @@ pub(super) fn compare<'a>(
             ));
         }
     }
-    if ours.len() != theirs.len() {
-        return Err(format!(
-            "the answers have {} and {} parts",
-            ours.len(),
-            theirs.len()
-        ));
-    }
-    Ok(Agreement {
-        answers: ours.len() as u64,
-        ends_history: false,
-    })
+    Agreement::of_all(ours.len(), theirs.len())
 }
 
 /// The number in the answer to a counting command; `Some(None)` if the answer has no number. `None`

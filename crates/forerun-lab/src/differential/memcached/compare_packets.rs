@@ -113,17 +113,7 @@ pub(super) fn compare(
             b.describe()
         ));
     }
-    if ours.len() != theirs.len() {
-        return Err(format!(
-            "there are {} and {} answers",
-            ours.len(),
-            theirs.len()
-        ));
-    }
-    Ok(Agreement {
-        answers: ours.len() as u64,
-        ends_history: false,
-    })
+    Agreement::of_all(ours.len(), theirs.len())
 }
 
 fn agree(

@@ -137,17 +137,7 @@ pub(super) fn compare(
             ));
         }
     }
-    if ours.len() != theirs.len() {
-        return Err(format!(
-            "there are {} and {} answers",
-            ours.len(),
-            theirs.len()
-        ));
-    }
-    Ok(Agreement {
-        answers: ours.len() as u64,
-        ends_history: false,
-    })
+    Agreement::of_all(ours.len(), theirs.len())
 }
 
 /// A command's name, in capitals.

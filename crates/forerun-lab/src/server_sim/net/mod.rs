@@ -239,9 +239,10 @@ impl Net {
     ) -> Option<ClientSocket> {
         let mut state = self.state();
         let mut listeners = state.listeners.iter();
-        let protocol = match resp {
-            true => Protocol::Resp,
-            false => Protocol::Memcached,
+        let protocol = if resp {
+            Protocol::Resp
+        } else {
+            Protocol::Memcached
         };
         let number = listeners.position(|bound| {
             (bound.tls, bound.protocol) == (tls, protocol) && bound.registration.is_some()

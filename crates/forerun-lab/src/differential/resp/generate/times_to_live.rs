@@ -84,9 +84,10 @@ impl Generator {
     /// late.
     fn expiring(&mut self, key: &str) -> (Option<Words>, Words) {
         let is_short = self.chance(0.6);
-        let ms = match is_short {
-            true => 1 + self.below(SHORT_MS),
-            false => 100_000 + self.below(100_000),
+        let ms = if is_short {
+            1 + self.below(SHORT_MS)
+        } else {
+            100_000 + self.below(100_000)
         };
         let value = self.below(100).to_string();
         match self.below(5) {
@@ -111,10 +112,7 @@ impl Generator {
                 Words::of("PEXPIRE")
                     .add(key)
                     .add(ms.to_string())
-                    .add(match is_short {
-                        true => "LT",
-                        false => "XX",
-                    }),
+                    .add(if is_short { "LT" } else { "XX" }),
             ),
             _ => (
                 Some(Words::of("SET").add(key).add(value)),
