@@ -431,6 +431,33 @@ fn a_listener_that_panics_is_called_no_more_and_harms_nothing() {
 }
 
 #[test]
+fn closing_drops_a_listener_that_keeps_the_store() {
+    for background in [Background::Caller, Background::Threads] {
+        let (store, alive) = (Arc::new(Mutex::new(None::<Db>)), Arc::new(()));
+        let left = Arc::downgrade(&alive);
+        let listener = {
+            let store = Arc::clone(&store);
+            move |_: &DbEvent| {
+                let _kept = (&store, &alive);
+            }
+        };
+        let io = FaultIo::new();
+        let options = tiny_options().background(background);
+        let db = open(&io, &options.clone().event_listener(Arc::new(listener))).unwrap();
+        *store.lock().unwrap() = Some(db.clone());
+        drop(store);
+        db.put("key", "value").unwrap();
+        db.flush().unwrap();
+        let reading = db.snapshot();
+        db.close().unwrap();
+        assert!(left.upgrade().is_none(), "it went with the store");
+        assert_eq!(reading.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+        drop(reading);
+        assert_eq!(open(&io, &options).unwrap().count().unwrap(), 1);
+    }
+}
+
+#[test]
 fn a_listener_may_read_the_store() {
     for background in [Background::Caller, Background::Threads] {
         let store = Arc::new(Mutex::new(None::<Db>));

@@ -323,6 +323,25 @@ fn range_deletions_that_take_much_memory_are_applied_to_all_runs_without_being_a
 }
 
 #[test]
+fn no_run_in_which_everything_is_deleted_is_left_once_the_store_is_idle() {
+    for background in [Background::Caller, Background::Threads] {
+        let io = FaultIo::new();
+        let db = open(&io, &options().background(background)).unwrap();
+        put_all(&db, 100);
+        db.flush().unwrap();
+        let snapshot = db.snapshot();
+        db.delete_range([0; 4], [0xff; 4]).unwrap();
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        assert!(runs_in_levels(&db) > 0, "the snapshot sees them");
+        drop(snapshot);
+        db.wait_idle().unwrap();
+        assert_eq!(runs_in_levels(&db), 0, "{background:?}");
+        assert_eq!(db.count().unwrap(), 0);
+    }
+}
+
+#[test]
 fn a_range_deletion_within_newer_ones_is_not_kept() {
     const COUNT: u32 = 3_000;
     let io = FaultIo::new();
