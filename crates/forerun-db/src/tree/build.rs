@@ -44,7 +44,7 @@ pub(crate) struct Build<'a> {
     /// What the limiter takes it for.
     pub(crate) class: IoClass,
     /// Set when the store closes.
-    pub(crate) stop: &'a AtomicBool,
+    pub(crate) stop: &'a Arc<AtomicBool>,
 }
 
 /// Numbers for new runs. Each is used once.
@@ -216,5 +216,6 @@ pub(crate) fn begin(build: &Build<'_>, written: &mut Vec<(u64, PathBuf)>) -> Res
     )?;
     let (id, name) = build.keyspace;
     writer.note_keyspace(id, name);
+    writer.limit_dictionary(build.cache, build.stop);
     Ok(writer)
 }
