@@ -19,6 +19,11 @@ use forerun_db::{
     RunOptions, TreeOptions, WriteBatch,
 };
 
+/// Whether every case is to be tried, as every night: `FORERUN_ALL_CASES` is set.
+pub fn all_cases() -> bool {
+    std::env::var_os("FORERUN_ALL_CASES").is_some()
+}
+
 /// The directory of the tests' stores.
 pub const STORE: &str = "/store";
 
