@@ -9,14 +9,9 @@ use std::sync::Arc;
 use forerun_db::io::fault::{Fault, FaultIo};
 use forerun_db::{Db, Durability, Options};
 use testing::{
-    Outcome, Script, all_cases, batch, is_there, open, small_options, tiny_options,
+    Outcome, Script, all_cases, batch, is_there, open, seeds, small_options, tiny_options,
     with_and_without_index,
 };
-
-/// The seeds of a loss of power at the `n`th place: by default a third of them, in turns.
-fn seeds(n: u64) -> impl Iterator<Item = u64> {
-    (0..12).filter(move |seed| all_cases() || seed % 3 == n % 3)
-}
 
 /// Runs the script until the power is lost at this call; `None` if the script has fewer calls.
 fn run_until(call: u64, options: &Options) -> Option<(FaultIo, Script, String)> {
@@ -60,7 +55,7 @@ fn a_power_loss_at_any_call_loses_nothing_synced() {
 fn lose_power_at_every_call(options: &Options) {
     let (mut tails, mut losses, mut call) = (0, 0, 0);
     while let Some((io, script, case)) = run_until(call, options) {
-        for seed in seeds(call) {
+        for seed in seeds(call, 12) {
             let case = format!("{case}, seed {seed}");
             let after = io.crash(seed);
             let db = open(&after, options).unwrap_or_else(|error| panic!("{case}: {error}"));
@@ -203,7 +198,7 @@ fn lose_power_soon_after_a_kill(options: &Options) {
         };
         script.append(&db, Durability::Buffered);
         script.append(&db, last_durability);
-        for seed in seeds(call) {
+        for seed in seeds(call, 12) {
             let case = format!("{case}, killed, written, power lost with seed {seed}");
             let db =
                 open(&io.crash(seed), options).unwrap_or_else(|error| panic!("{case}: {error}"));
@@ -237,7 +232,7 @@ fn recovery_depends_on_no_unsynced_data_of_a_dead_process() {
             again.fail_call(inner_call, Fault::PowerLoss);
             drop(open(&again, &after));
             let Some(loss) = again.hit() else { break };
-            for seed in seeds(call + inner_call) {
+            for seed in seeds(call + inner_call, 12) {
                 let case = format!("died at {death}, power lost at {loss}, seed {seed}");
                 let db = open(&again.crash(seed), &after)
                     .unwrap_or_else(|error| panic!("{case}: {error}"));
