@@ -487,6 +487,7 @@ fn lookups_read_again_what_could_not_be_read_if_the_store_has_no_thread_for_that
         let begun = Instant::now();
         while io.seen().failures == failures {
             assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(5));
             check(&db, 0, 97, 2 * ROWS);
         }
         // As soon as that, it was not tried again.
@@ -494,6 +495,7 @@ fn lookups_read_again_what_could_not_be_read_if_the_store_has_no_thread_for_that
         io.fail_at(&[]);
         while loaded(&db).indexed < loaded(&db).runs {
             assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(5));
             check(&db, 0, 97, 2 * ROWS);
         }
         check(&db, 0, 5, 2 * ROWS);
