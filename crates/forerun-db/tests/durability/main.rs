@@ -6,7 +6,6 @@ mod bad_page;
 mod copies;
 mod crashes;
 mod damage;
-mod directory;
 mod failed_installs;
 mod fault_io;
 mod faults;

@@ -1,7 +1,7 @@
 //! A store and its directory: the process changes its own, or someone moves, removes or replaces
 //! the store's while it is open.
 
-use crate::testing;
+mod testing;
 
 use std::fs;
 use std::path::Path;
