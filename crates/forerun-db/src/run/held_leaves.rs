@@ -78,8 +78,8 @@ impl<T> HeldLeaves<T> {
         bytes <= self.limit_bytes && self.charge(bytes)
     }
 
-    /// Charges so many bytes of leaves in all. The fewest from which a dictionary can be trained are
-    /// held without.
+    /// Charges so many bytes of leaves in all. The fewest from which a dictionary can be trained
+    /// are held without.
     fn charge(&mut self, bytes: usize) -> bool {
         let Some((cache, _)) = &self.limits.0 else {
             return true;
