@@ -72,10 +72,14 @@ fn readers_see_batches_whole_and_in_order() {
         forerun_core::sync::thread::scope(|scope| {
             let writers: Vec<_> = (0..THREADS)
                 .map(|thread| {
-                    let db = &db;
+                    let (db, rounds) = (&db, &rounds);
                     scope.spawn(move || {
                         let mut batch = WriteBatch::new();
                         for i in 0..300_u32 {
+                            // On a busy machine, readers would otherwise come too late.
+                            while i == 150 && rounds.load(Ordering::Relaxed) <= 10 {
+                                forerun_core::sync::thread::yield_now();
+                            }
                             batch.clear();
                             for key in 0..KEYS {
                                 batch
