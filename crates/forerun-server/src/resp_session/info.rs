@@ -98,7 +98,6 @@ impl Call<'_, '_> {
         let shared = self.context.shared;
         let uptime_s = time::elapsed(shared.started).as_secs();
         lines.put("redis_version", &shared.settings.redis_version);
-        lines.put("server_name", "forerun");
         lines.put("forerun_version", env!("CARGO_PKG_VERSION"));
         lines.put("redis_mode", "standalone");
         lines.put("os", std::env::consts::OS);

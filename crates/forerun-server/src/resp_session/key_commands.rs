@@ -1,12 +1,11 @@
 //! Keys as a whole: deleting, renaming, copying, and what is known of an item.
 
-use forerun_cache::{ComputeOp, ComputePut, Delete, DeleteResult, Expiry, Item, ItemKind};
+use forerun_cache::{Cache, ComputeOp, ComputePut, Delete, DeleteResult, Expiry, Item, ItemKind};
 
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::hash_value::Hash;
 use crate::resp::integers::parse_i64;
-use crate::session::WRITES_AHEAD;
 
 use super::call::{Call, OldValue, Refusal};
 
@@ -20,7 +19,7 @@ impl Call<'_, '_> {
     /// `DEL key …` and `UNLINK`.
     pub(super) fn del(&mut self) {
         let mut deleted = 0;
-        for keys in self.arguments[1..].chunks(WRITES_AHEAD) {
+        for keys in self.arguments[1..].chunks(Cache::PREFETCH_KEYS) {
             self.context.prefetch(keys);
             for key in keys {
                 let result = self.cache_for_write(key).delete(Delete::key(*key));

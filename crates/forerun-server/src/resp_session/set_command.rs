@@ -16,7 +16,6 @@ use forerun_cache::{
 use crate::resp::arguments::LargeArgument;
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
-use crate::session::WRITES_AHEAD;
 
 use super::call::{Call, OldValue, Refusal, string_of};
 use super::expiry_commands::{TimeUnit, positive_time};
@@ -240,8 +239,8 @@ impl<'a> Call<'a, '_> {
     }
 
     fn store_pairs(&mut self) -> Result<(), Refusal> {
-        for pairs in self.arguments[1..].chunks(2 * WRITES_AHEAD) {
-            let mut keys = [&[][..]; WRITES_AHEAD];
+        for pairs in self.arguments[1..].chunks(2 * Cache::PREFETCH_KEYS) {
+            let mut keys = [&[][..]; Cache::PREFETCH_KEYS];
             for (key, pair) in keys.iter_mut().zip(pairs.chunks_exact(2)) {
                 *key = pair[0];
             }

@@ -19,10 +19,6 @@ use super::Context;
 /// Smaller values are copied without trying to share them.
 const SHARED_BYTES_MIN: usize = 16 << 10;
 
-/// So many writes are prefetched together: more cache lines than memory fetches at a time, and few
-/// enough that none leaves the processor's cache before its write.
-pub(crate) const WRITES_AHEAD: usize = 32;
-
 /// A second that the cache's clock never reaches.
 const NEVER_S: u32 = u32::MAX;
 
@@ -72,8 +68,8 @@ impl<'a> CommandContext<'a> {
         if at < self.prefetched_to {
             return;
         }
-        let (mut keys, mut count, mut end) = ([&[][..]; WRITES_AHEAD], 0, at);
-        while count < WRITES_AHEAD
+        let (mut keys, mut count, mut end) = ([&[][..]; Cache::PREFETCH_KEYS], 0, at);
+        while count < Cache::PREFETCH_KEYS
             && let Some((key, next)) = read(end)
         {
             (keys[count], end) = (key, next);

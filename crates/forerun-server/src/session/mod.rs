@@ -59,7 +59,7 @@ use crate::protocol::binary::{HEADER_BYTES, REQUEST, refusal};
 use crate::protocol::tokens::without_return;
 use crate::watch::Watcher;
 use binary::Access;
-pub(crate) use command_context::{CommandContext, WRITES_AHEAD};
+pub(crate) use command_context::CommandContext;
 pub use context::Context;
 use dump::Dump;
 pub(crate) use lookups::{ChunkSize, Lookups};
