@@ -17,6 +17,7 @@ use crate::cache::{CacheOptions, PageCache, pin};
 use crate::comparator::{Bytewise, Comparator, KeyOrder};
 use crate::io::fault::{EIO, ENOSPC, Fault, FaultIo};
 use crate::io::{Io, OpenMode};
+use crate::testing::cases;
 use crate::versions::{Kind, SEQUENCE_MAX, Version};
 use crate::{Error, Result};
 
@@ -507,7 +508,8 @@ fn a_changed_byte_anywhere_is_found_and_named() {
             .collect(),
     };
     let entries = numbered(150, noise);
-    changed_bytes_are_found(options(4096, Compression::Lz4), &entries, 1);
+    let step = cases(3, 1) as usize;
+    changed_bytes_are_found(options(4096, Compression::Lz4), &entries, step);
     changed_bytes_are_found(options(4096, zstd(3, 2048)), &similar(150), 11);
 }
 
@@ -556,7 +558,7 @@ fn a_failure_at_any_call_is_reported_and_leaves_no_partial_run() {
     assert_eq!(attempt(&counted).unwrap(), entries);
     // Most calls read pages.
     let calls = counted.calls();
-    for call in (0..30).chain((30..calls).step_by(17)) {
+    for call in (0..30).chain((30..calls).step_by(cases(53, 17) as usize)) {
         for fault in [
             Fault::Fail(EIO),
             Fault::TornWrite(ENOSPC),
