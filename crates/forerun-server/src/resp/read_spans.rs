@@ -11,6 +11,7 @@
 
 use forerun_cache::Item;
 
+use super::arguments::Arguments;
 use super::command_spec::Command;
 
 /// How to answer a part of a batch.
@@ -55,4 +56,6 @@ pub(crate) struct RespScratch {
     pub(crate) arguments: Vec<&'static [u8]>,
     pub(crate) spans: Vec<Span>,
     pub(crate) items: Vec<Option<Item<'static>>>,
+    /// The keys of a database that the cache does not have under the keys themselves.
+    pub(crate) stored_keys: Arguments,
 }

@@ -229,9 +229,10 @@ impl Call<'_, '_> {
         };
         let key = self.argument(1);
         let now_ms = self.context.cache.now_ms();
-        let cache = self.cache_for_write(key);
+        let stored_key = self.stored_key(key);
+        let cache = self.cache_for_write(&stored_key);
         // The cache learns that the item is in use.
-        let is_hit = cache.pin().get(key).is_some();
+        let is_hit = cache.pin().get(&*stored_key).is_some();
         let value = self.update(key, |old| {
             let value = string_of(old)?.and(old).map(OldValue::of);
             // As in Redis, the time of a missing key is not read.

@@ -129,7 +129,7 @@ impl Call<'_, '_> {
     pub(super) fn hscan(&mut self) -> Result<(), Refusal> {
         parse_cursor(self.argument(2)).ok_or(texts::INVALID_CURSOR)?;
         let guard = self.context.cache.pin();
-        let item = guard.get(self.argument(1));
+        let item = guard.get(self.stored_key(self.argument(1)));
         let hash = fields_of(item.as_ref())?;
         self.context.work_bytes += item.map_or(0, |item| item.value().len());
         if item.is_none() {

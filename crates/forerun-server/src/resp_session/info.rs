@@ -86,9 +86,14 @@ impl Call<'_, '_> {
             }
             "cluster" => lines.put("cluster_enabled", 0),
             _ => {
-                let items = self.context.cache.len();
-                if items > 0 {
-                    lines.put("db0", format_args!("keys={items},expires=0,avg_ttl=0"));
+                let cache = self.context.cache;
+                for number in 0..cache.options().keyspaces {
+                    let keyspace = cache.keyspace(number);
+                    let items = keyspace.map_or(0, |keyspace| cache.keyspace_len(keyspace));
+                    if items > 0 {
+                        let name = format!("db{number}");
+                        lines.put(&name, format_args!("keys={items},expires=0,avg_ttl=0"));
+                    }
                 }
             }
         }

@@ -6,6 +6,8 @@
 
 use std::mem;
 
+use forerun_cache::Keyspace;
+
 use crate::output::Output;
 use crate::resp::arguments::{Arguments, LargeArgument};
 use crate::resp::command_list::SUBCOMMANDS;
@@ -18,8 +20,8 @@ use crate::resp::reply::{self, RespVersion};
 use crate::session::{CommandContext, Context};
 
 use super::call::{Call, push_error, subcommand};
-use super::key_listing::Listing;
-use super::read_answers::{Until, answer};
+use super::index_walk::Walk;
+use super::read_answers::Until;
 use super::read_batch::{Batch, Next};
 use super::{Replies, RespSession, State, Step, script_commands, set_command};
 
@@ -27,11 +29,12 @@ use super::{Replies, RespSession, State, Step, script_commands, set_command};
 const HIDDEN_BYTES_MAX: usize = 1 << 20;
 
 /// Whether a command may go over many keys or fields.
-fn is_search(command: Command) -> bool {
-    matches!(
-        command,
-        Command::Keys | Command::Scan | Command::Hscan | Command::Randomkey
-    )
+fn is_search(command: Command, keyspace: Keyspace) -> bool {
+    match command {
+        Command::Keys | Command::Scan | Command::Hscan | Command::Randomkey => true,
+        Command::Flushdb => !keyspace.is_only(),
+        _ => false,
+    }
 }
 
 impl RespSession {
@@ -92,7 +95,7 @@ impl RespSession {
                 context.push(replies.bytes_mut());
             }
         }
-        if self.replies == Replies::Skipping && !matches!(self.state, State::Keys(_)) {
+        if self.replies == Replies::Skipping && !matches!(self.state, State::Walk(_)) {
             self.replies = Replies::On;
         }
     }
@@ -118,7 +121,10 @@ impl RespSession {
                 Some(texts::NO_AUTH.as_bytes().to_vec())
             }
             // They go over many keys or fields, and nobody else has a turn during a transaction.
-            Some(spec) if self.transaction.is_some() && is_search(spec.command) => {
+            Some(spec)
+                if self.transaction.is_some()
+                    && is_search(spec.command, self.keyspace(context.cache)) =>
+            {
                 Some(texts::NOT_IN_MULTI.as_bytes().to_vec())
             }
             // One that is queued is checked as far as possible.
@@ -144,6 +150,7 @@ impl RespSession {
             return Step::On;
         }
         let call = Call {
+            keyspace: self.keyspace(context.cache),
             context,
             protocol: self.protocol,
             spec,
@@ -174,6 +181,7 @@ impl RespSession {
                 self.watched.clear();
                 self.protocol = RespVersion::Resp2;
                 self.replies = Replies::On;
+                self.database = 0;
                 self.login.reset();
                 call.context.push(reply::RESET);
             }
@@ -190,9 +198,11 @@ impl RespSession {
             | Command::Discard
             | Command::Watch
             | Command::Unwatch => return self.transaction_command(call, scratch),
-            Command::Keys => match Listing::new(&mut call) {
-                Some(listing) => self.state = State::Keys(Box::new(listing)),
-                None => return Step::On,
+            Command::Select => self.select(&mut call),
+            Command::Keys | Command::Randomkey | Command::Flushdb => match Walk::begin(&mut call) {
+                Ok(Some(walk)) => self.state = State::Walk(Box::new(walk)),
+                Ok(None) => {}
+                Err(refusal) => call.error(refusal),
             },
             _ => call.dispatch(),
         }
@@ -208,15 +218,8 @@ impl RespSession {
                 Replies::On => usize::MAX,
                 _ => HIDDEN_BYTES_MAX,
             };
-            let (until, protocol) = (Until::Bytes(bytes_max), call.protocol);
-            answer(
-                &batch,
-                protocol,
-                until,
-                &mut self.chunk,
-                call.context,
-                scratch,
-            );
+            let until = Until::Bytes(bytes_max);
+            self.answer_batch(&batch, until, call.context, scratch);
         }
         batch.recycle(scratch);
         is_lookup
@@ -237,7 +240,21 @@ impl RespSession {
             Command::Client => self.client_command(&mut call),
             Command::Acl => self.login.acl(&mut call),
             Command::Unwatch => call.ok(),
+            Command::Select => self.select(&mut call),
             _ => call.dispatch(),
+        }
+    }
+
+    /// `SELECT number`.
+    fn select(&mut self, call: &mut Call<'_, '_>) {
+        match call.database(1) {
+            Ok(keyspace) => {
+                self.database = keyspace.number();
+                let database = self.database;
+                self.login.change(|client| client.database = database);
+                call.ok();
+            }
+            Err(refusal) => call.error(refusal),
         }
     }
 }
@@ -251,6 +268,7 @@ fn has_subcommands(spec: &Spec, arguments: &[&[u8]]) -> bool {
 fn runs_alone(call: &Call<'_, '_>) -> bool {
     let spec: &Spec = call.spec;
     spec.flags.has(Flags::ALONE)
+        || (spec.command == Command::Flushdb && !call.keyspace.is_only())
         || script_commands::runs_alone(call)
         || set_command::runs_alone(call)
 }

@@ -7,14 +7,15 @@
 //!               │          │          └─► any other command, executed or, within MULTI, queued
 //!               │          └─► Partial    a request too large to wait for in the input
 //!               │                └─► Owned    such an MGET, one batch after another
-//!               └─► Keys       KEYS, one part of the index after another
+//!               └─► Walk       KEYS and others, one part of the index after another
 //! ```
 //!
 //! - `read_batch.rs`, `read_answers.rs` lookups; `lone_request.rs` any other request
 //! - `call.rs` a command that is being executed, `dispatch.rs` finds its function in
 //!   `set_command.rs`, `string_commands.rs`, `number_commands.rs`, `expiry_commands.rs`,
 //!   `key_commands.rs`, `key_listing.rs`, `hash_commands.rs`, `server_commands.rs`,
-//!   `config_command.rs`, `info.rs`, `command_info.rs` or `script_commands.rs`
+//!   `config_command.rs`, `info.rs`, `command_info.rs` or `script_commands.rs`; `index_walk.rs` has
+//!   those that go over the whole index
 //! - `login.rs`, `client_command.rs` what a connection knows of its client
 //! - `transaction.rs` MULTI and WATCH
 //!
@@ -30,6 +31,7 @@ mod config_command;
 mod dispatch;
 mod expiry_commands;
 mod hash_commands;
+mod index_walk;
 mod info;
 mod key_commands;
 mod key_listing;
@@ -54,6 +56,8 @@ mod transaction;
 
 use std::mem;
 
+use forerun_cache::{Cache, Keyspace};
+
 use crate::input::Input;
 use crate::output::Output;
 use crate::resp::arguments::Arguments;
@@ -65,9 +69,9 @@ use crate::resp::read_spans::RespScratch;
 use crate::resp::reply::RespVersion;
 use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionState, recycle};
 
-use key_listing::Listing;
+use index_walk::Walk;
 use login::Login;
-use read_answers::{Stop, Until, answer, count_requests};
+use read_answers::{Reader, Stop, Until, answer, count_requests};
 use read_batch::{Batch, Next, keep};
 use transaction::{Transaction, Watched};
 
@@ -87,8 +91,8 @@ enum State {
     Partial(Box<Partial>),
     /// In an `MGET` that has memory of its own.
     Owned(Box<Arguments>),
-    /// In a list of all keys.
-    Keys(Box<Listing>),
+    /// In a command that goes over the whole index.
+    Walk(Box<Walk>),
     /// The session is over.
     Closed,
 }
@@ -122,6 +126,8 @@ enum Replies {
 pub(crate) struct RespSession {
     state: State,
     protocol: RespVersion,
+    /// The number of the client's database.
+    database: u16,
     /// Number of keys to look up together.
     chunk: ChunkSize,
     /// Keys of the request at the front that are answered.
@@ -139,6 +145,7 @@ impl RespSession {
         Self {
             state: State::Command,
             protocol: RespVersion::Resp2,
+            database: 0,
             chunk: ChunkSize::default(),
             answered: 0,
             login: Login::new(has_users),
@@ -178,7 +185,7 @@ impl RespSession {
             State::Command | State::Closed => 0,
             State::Partial(partial) => partial.memory_bytes(),
             State::Owned(arguments) => arguments.memory_bytes(),
-            State::Keys(listing) => listing.memory_bytes(),
+            State::Walk(walk) => walk.memory_bytes(),
         };
         let transaction = self.transaction.as_ref();
         state
@@ -240,14 +247,14 @@ impl RespSession {
             State::Command => self.command(bytes, at, worker, context, scratch),
             State::Partial(partial) => self.partial(partial, bytes, at, worker, context, scratch),
             State::Owned(arguments) => self.owned(arguments, worker, context, scratch),
-            State::Keys(mut listing) => {
+            State::Walk(mut walk) => {
                 let _turn = worker.turn();
-                if listing.step(context) {
+                if walk.step(context) {
                     let hidden = self.begin_request(context);
-                    listing.push(context);
+                    walk.push(self.protocol, context);
                     self.end_request(hidden, context);
                 } else {
-                    self.state = State::Keys(listing);
+                    self.state = State::Walk(walk);
                     // One part at a time, so that other connections get their turns.
                     return Step::Full;
                 }
@@ -434,10 +441,31 @@ impl RespSession {
         context: &mut CommandContext<'_>,
         scratch: &mut RespScratch,
     ) -> Option<Stop> {
-        let (protocol, chunk) = (self.protocol, &mut self.chunk);
-        let stop = answer(batch, protocol, Until::Full, chunk, context, scratch);
+        let stop = self.answer_batch(batch, Until::Full, context, scratch);
         count_requests(batch, stop, context);
         stop
+    }
+
+    /// Answers a batch of the client's.
+    fn answer_batch(
+        &mut self,
+        batch: &Batch<'_>,
+        until: Until,
+        context: &mut CommandContext<'_>,
+        scratch: &mut RespScratch,
+    ) -> Option<Stop> {
+        let reader = Reader {
+            protocol: self.protocol,
+            keyspace: self.keyspace(context.cache),
+        };
+        answer(batch, reader, until, &mut self.chunk, context, scratch)
+    }
+
+    /// The client's database.
+    #[inline]
+    fn keyspace(&self, cache: &Cache) -> Keyspace {
+        // It was checked when the client selected it.
+        cache.keyspace(self.database).unwrap_or_default()
     }
 
     fn limits(&self) -> Limits {

@@ -10,7 +10,7 @@
 
 use std::mem;
 
-use forerun_cache::{Item, ItemKind};
+use forerun_cache::{Item, ItemKind, Keyspace};
 
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
@@ -25,6 +25,9 @@ use super::read_batch::{Batch, keep};
 /// An `MGET` whose answer has this many bytes is interrupted if the output is full. A shorter one
 /// is answered from one moment.
 const STRINGS_BYTES: usize = 1 << 20;
+
+/// Memory of stored keys beyond this is not kept.
+const KEPT_BYTES: usize = 256 << 10;
 
 /// A batch that has read this many bytes of hashes ends.
 const HASH_BYTES: usize = 4 << 20;
@@ -44,6 +47,14 @@ pub(super) struct Stop {
     pub(super) yields: bool,
 }
 
+/// Who gets the answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader {
+    pub(super) protocol: RespVersion,
+    /// The client's database.
+    pub(super) keyspace: Keyspace,
+}
+
 /// When to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
@@ -57,15 +68,26 @@ pub(super) enum Until {
 /// or the rest of a long request is a part of the next batch.
 pub(super) fn answer(
     batch: &Batch<'_>,
-    protocol: RespVersion,
+    reader: Reader,
     until: Until,
     chunk: &mut ChunkSize,
     context: &mut CommandContext<'_>,
     scratch: &mut RespScratch,
 ) -> Option<Stop> {
+    let Reader { protocol, keyspace } = reader;
     let guard = context.cache.pin();
     let items = recycle(mem::take(&mut scratch.items));
-    let mut lookups = Lookups::new(&guard, &batch.keys, items, chunk.keys());
+    // The keys as the cache has them.
+    let mut stored_keys = mem::take(&mut scratch.stored_keys);
+    let mut slices = Vec::new();
+    let keys = if keyspace.is_only() || batch.keys.iter().all(|key| keyspace.stores_as_is(key)) {
+        &batch.keys
+    } else {
+        batch.store_keys(keyspace, &mut stored_keys);
+        stored_keys.fill(&mut slices);
+        &slices
+    };
+    let mut lookups = Lookups::new(&guard, keys, items, chunk.keys());
     let mut fields = &batch.fields[..];
     let (mut hits, mut hash_bytes, mut stop) = (0, 0, None);
     let is_over = |context: &CommandContext<'_>| match until {
@@ -81,7 +103,8 @@ pub(super) fn answer(
             })
         };
         let mut look_up = |context: &mut CommandContext<'_>| {
-            let (key, item) = lookups.next();
+            let (stored_key, item) = lookups.next();
+            let key = keyspace.own_key(stored_key).unwrap_or(stored_key);
             context.count_prefix(key, item.is_some());
             context.log_fetch(key, item.as_ref());
             hits += u64::from(item.is_some());
@@ -162,6 +185,8 @@ pub(super) fn answer(
     let items = lookups.into_items();
     chunk.adapt(items.len(), wasted);
     scratch.items = keep(items);
+    drop(slices);
+    scratch.stored_keys = stored_keys.recycled(KEPT_BYTES);
     if asked > 0 {
         let counters = context.counters;
         counters.batches.add(1);

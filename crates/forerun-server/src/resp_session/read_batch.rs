@@ -9,6 +9,9 @@
 
 use std::mem;
 
+use forerun_cache::Keyspace;
+
+use crate::resp::arguments::Arguments;
 use crate::resp::command_spec::{Command, Spec};
 use crate::resp::command_table::find;
 use crate::resp::integers::parse_i64;
@@ -77,6 +80,16 @@ impl<'a> Batch<'a> {
         scratch.keys = keep(self.keys);
         scratch.fields = keep(self.fields);
         scratch.spans = self.spans;
+    }
+
+    /// Appends to `stored` the keys under which the cache has the items.
+    pub(super) fn store_keys(&self, keyspace: Keyspace, stored: &mut Arguments) {
+        for key in &self.keys {
+            if !keyspace.stores_as_is(key) {
+                stored.extend_last(&keyspace.prefix());
+            }
+            stored.push(key);
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {

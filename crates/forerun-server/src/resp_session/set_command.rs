@@ -201,14 +201,17 @@ impl<'a> Call<'a, '_> {
         // A warm-up learns of the writes before the items are looked at.
         pairs
             .clone()
-            .for_each(|pair| _ = self.cache_for_write(pair[0]));
+            .for_each(|pair| _ = self.cache_for_write(&self.stored_key(pair[0])));
         let exists = {
             let guard = self.context.cache.pin();
-            pairs.clone().any(|pair| guard.peek(pair[0]).is_some())
+            let exists = |key| guard.peek(self.stored_key(key)).is_some();
+            pairs.clone().any(|pair| exists(pair[0]))
         };
         if !exists && let Err(refusal) = self.store_pairs() {
             // None of them existed, so none stays.
-            pairs.for_each(|pair| _ = self.context.cache.delete(pair[0]));
+            pairs.for_each(|pair| {
+                _ = self.context.cache.delete(&self.stored_key(pair[0]));
+            });
             return Err(refusal);
         }
         self.number((!exists).into());
@@ -227,10 +230,11 @@ impl<'a> Call<'a, '_> {
         let cache = self.context.cache;
         let item_bytes_max = cache.options().max_item_bytes;
         for pair in self.arguments[1..].chunks_exact(2) {
-            if pair[0].len() > cache.key_bytes_max() {
+            let key_bytes = self.stored_key(pair[0]).len();
+            if key_bytes > cache.key_bytes_max() {
                 return Err(texts::KEY_TOO_LONG);
             }
-            if pair[0].len() + pair[1].len() + ITEM_OVERHEAD_BYTES > item_bytes_max {
+            if key_bytes + pair[1].len() + ITEM_OVERHEAD_BYTES > item_bytes_max {
                 self.context.counters.store_too_large.add(1);
                 return Err(texts::STRING_TOO_LARGE);
             }
@@ -270,13 +274,14 @@ impl<'a> Call<'a, '_> {
         mode: StoreMode,
     ) -> Result<bool, Refusal> {
         self.context.counters.cmd_set.add(1);
-        let stored = self.cache_for_write(key).store(Store {
+        let key = self.stored_key(key);
+        let stored = self.cache_for_write(&key).store(Store {
             expiry,
             mode,
             value,
-            ..Store::set(key, &[])
+            ..Store::set(&*key, &[])
         });
-        self.check_stored(key, stored)
+        self.check_stored(&key, stored)
     }
 
     fn set_with(&mut self, index: usize, options: SetOptions<'_>) -> Result<(), Refusal> {
@@ -327,10 +332,11 @@ impl<'a> Call<'a, '_> {
         buffer: ValueBuffer,
         options: SetOptions<'_>,
     ) -> Result<(bool, Option<OldValue>), Refusal> {
-        let cache: &Cache = self.cache_for_write(key);
+        let stored_key = self.stored_key(key);
+        let cache: &Cache = self.cache_for_write(&stored_key);
         let (old, holds, expiry) = {
             let guard = cache.pin();
-            let item = guard.peek(key);
+            let item = guard.peek(&*stored_key);
             let item = item.as_ref();
             let holds = options.condition.holds(item)?;
             (returned(item, options)?, holds, options.expiry.over(item))

@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::mem;
 
-use forerun_cache::Cache;
+use forerun_cache::{Cache, Keyspace};
 
 use crate::output::Output;
 use crate::resp::arguments::Arguments;
@@ -26,7 +26,7 @@ use crate::resp::read_spans::RespScratch;
 use crate::session::{CommandContext, recycle};
 
 use super::call::{Call, push_error};
-use super::read_answers::{Until, answer};
+use super::read_answers::Until;
 use super::read_batch::{Batch, keep};
 use super::{RespSession, Step};
 
@@ -84,10 +84,12 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    fn add(&mut self, cache: &Cache, key: &[u8]) {
-        if !self.keys.contains_key(key) {
+    fn add(&mut self, cache: &Cache, keyspace: Keyspace, key: &[u8]) {
+        let key = keyspace.stored_key(key);
+        if !self.keys.contains_key(&*key) {
             self.bytes += key.len() + size_of::<(Box<[u8]>, Option<Version>)>();
-            self.keys.insert(key.into(), version(cache, key));
+            let version = version(cache, &key);
+            self.keys.insert(key.into(), version);
         }
     }
 
@@ -135,7 +137,7 @@ impl RespSession {
             }
             (Command::Watch, None) => {
                 for key in &call.arguments[1..] {
-                    self.watched.add(call.context.cache, key);
+                    self.watched.add(call.context.cache, call.keyspace, key);
                 }
                 call.ok();
             }
@@ -199,6 +201,7 @@ impl RespSession {
             match find(arguments.first().copied().unwrap_or_default()) {
                 Some(spec) if cut.is_some() && spec.flags.has(Flags::LOOKUP) => {}
                 Some(spec) => self.execute_queued(Call {
+                    keyspace: self.keyspace(context.cache),
                     context: &mut *context,
                     protocol: self.protocol,
                     spec,
@@ -244,14 +247,7 @@ impl RespSession {
             None
         } else {
             let until = Until::Bytes(EXEC_BYTES_MAX);
-            answer(
-                &batch,
-                self.protocol,
-                until,
-                &mut self.chunk,
-                context,
-                scratch,
-            )
+            self.answer_batch(&batch, until, context, scratch)
         };
         batch.recycle(scratch);
         stop.is_none().then_some(taken)
@@ -272,8 +268,8 @@ mod tests {
             let _ = cache.set("a", "1");
             cache.delete("missing");
             let mut watched = Watched::default();
-            watched.add(&cache, b"a");
-            watched.add(&cache, b"missing");
+            watched.add(&cache, Keyspace::default(), b"a");
+            watched.add(&cache, Keyspace::default(), b"missing");
             assert!(!watched.has_changed(&cache));
             change();
             watched.has_changed(&cache)

@@ -53,6 +53,12 @@ impl<'a> CommandContext<'a> {
         }
     }
 
+    /// Whether keys of memcached's clients may not name a keyspace: they see the first one only.
+    #[inline]
+    pub(crate) fn has_keyspaces(&self) -> bool {
+        self.cache.options().keyspaces > 1
+    }
+
     /// The cache, for a command that writes the item of `key`: a warm-up must learn of it first.
     /// Call this before the command looks at the item, and not while an item is pinned: a copy that
     /// waits for memory may wait for the pin.

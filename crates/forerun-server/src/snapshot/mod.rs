@@ -283,6 +283,7 @@ fn write_to<W: Write>(
     let mut items = 0;
     let mut crawler = Crawler::default();
     let mut piece = Piece::default();
+    let keyspace = cache.keyspace(0).unwrap_or_default();
     let mut is_more = true;
     while is_more {
         is_more = crawler.step(cache, PIECE_BYTES, |item| {
@@ -290,7 +291,7 @@ fn write_to<W: Write>(
                 return;
             }
             items += 1;
-            push_head(&mut piece.bytes, &item, clocks);
+            push_head(&mut piece.bytes, &item, clocks, keyspace);
             let is_long = item.value().len() >= SHARED_BYTES_MIN;
             match is_long.then(|| item.to_shared()).flatten() {
                 Some(value) => piece.shared.push((piece.bytes.len(), value)),
@@ -395,7 +396,7 @@ fn load_from(
         match read_record(&mut frames, version, cache, &mut buffers, clocks)? {
             Record::Stored => stats.items += 1,
             Record::Expired => stats.expired += 1,
-            Record::Refused => stats.refused += 1,
+            Record::Refused | Record::NoKeyspace => stats.refused += 1,
             Record::End(end) => {
                 let read = stats.items + stats.expired + stats.refused;
                 if end.items != read || !frames.is_at_end()? {
