@@ -262,6 +262,11 @@ impl Cache {
         }
     }
 
+    /// The most memory that the cache has ever held, in bytes: see [`CacheStats::memory_bytes`].
+    pub fn memory_peak_bytes(&self) -> u64 {
+        self.budget.peak_bytes() as u64
+    }
+
     /// The number of items: [`CacheStats::items`] without the other statistics.
     ///
     /// ```

@@ -162,6 +162,8 @@ pub(crate) static COMMANDS: &[Spec] = &[
         "Gives a key to another database"),
     row(Is::Mset, "mset", -3, WRITE.and(DENY_OOM), PAIRS, "string",
         "Stores several strings"),
+    row(Is::Msetex, "msetex", -4, WRITE.and(DENY_OOM).and(ALONE).and(Flags::MOVABLE_KEYS),
+        Keys::CountedPairs, "string", "Stores several strings with a time to live"),
     row(Is::Msetnx, "msetnx", -3, WRITE.and(DENY_OOM).and(ALONE), PAIRS, "string",
         "Stores several strings if none of the keys exists"),
     row(Is::Multi, "multi", 1, FAST.and(NO_MULTI), Keys::None, "transactions",

@@ -17,6 +17,9 @@ pub(crate) enum Command {
     Slowlog, Strlen, Substr, Time, Touch, Ttl, Type, Unlink, Unwatch, Watch,
 }
 
+/// The number of commands.
+pub(crate) const COMMANDS_LEN: usize = Command::Watch as usize + 1;
+
 /// Which arguments of a command are keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
@@ -25,6 +28,8 @@ pub(crate) enum Keys {
     At(i64, i64, i64),
     /// As many as the second argument says, behind it.
     Counted,
+    /// The first ones of as many pairs as the first argument says, behind it.
+    CountedPairs,
 }
 
 /// A property of commands.
@@ -123,6 +128,11 @@ impl Spec {
             Keys::None => return Vec::new(),
             Keys::At(first, last, step) if last >= 0 => (first, last, step),
             Keys::At(first, last, step) => (first, arguments.len() as i64 + last, step),
+            Keys::CountedPairs => {
+                let count = arguments.get(1).and_then(|count| parse_i64(count));
+                let count = count.unwrap_or(0).clamp(0, arguments.len() as i64);
+                (2, 2 * count, 2)
+            }
             Keys::Counted => {
                 let count = arguments.get(2).and_then(|count| parse_i64(count));
                 let count = count.unwrap_or(0).clamp(0, arguments.len() as i64);

@@ -39,6 +39,7 @@ pub(crate) const NO_SUCH_KEY: &str = "ERR no such key";
 pub(crate) const NOT_FLOAT: &str = "ERR value is not a valid float";
 pub(crate) const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(crate) const NOT_IN_MULTI: &str = "ERR Command not allowed inside a transaction";
+pub(crate) const NUMKEYS_INVALID: &str = "ERR invalid numkeys value";
 pub(crate) const NUMKEYS_NEGATIVE: &str = "ERR Number of keys can't be negative";
 pub(crate) const NUMKEYS_TOO_MANY: &str = "ERR Number of keys can't be greater than number of args";
 pub(crate) const OFFSET_RANGE: &str = "ERR offset is out of range";

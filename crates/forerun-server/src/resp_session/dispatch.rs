@@ -15,6 +15,7 @@ impl Call<'_, '_> {
             Command::Setex | Command::Psetex => self.answer(Call::setex),
             Command::Getset => self.answer(Call::getset),
             Command::Mset => self.answer(Call::mset),
+            Command::Msetex => self.answer(Call::msetex),
             Command::Msetnx => self.answer(Call::msetnx),
             Command::Append => self.answer(Call::append),
             Command::Setrange => self.answer(Call::setrange),

@@ -58,10 +58,11 @@ impl TimeUnit {
 }
 
 /// The names of the commands whose times are refused by name.
-const NAMES: [(&str, Refusal); 8] = [
+const NAMES: [(&str, Refusal); 9] = [
     ("set", "ERR invalid expire time in 'set' command"),
     ("setex", "ERR invalid expire time in 'setex' command"),
     ("psetex", "ERR invalid expire time in 'psetex' command"),
+    ("msetex", "ERR invalid expire time in 'msetex' command"),
     ("getex", "ERR invalid expire time in 'getex' command"),
     ("expire", "ERR invalid expire time in 'expire' command"),
     ("pexpire", "ERR invalid expire time in 'pexpire' command"),

@@ -5,9 +5,13 @@
 //! ```
 
 use std::mem;
+use std::time::Instant;
 
 use forerun_cache::Keyspace;
+use forerun_core::sync::time;
 
+use crate::command_counters::CommandCounters;
+use crate::counters::Counters;
 use crate::output::Output;
 use crate::resp::arguments::{Arguments, LargeArgument};
 use crate::resp::command_list::SUBCOMMANDS;
@@ -134,6 +138,9 @@ impl RespSession {
             Some(_) => None,
         };
         let (Some(spec), None) = (spec, &refusal) else {
+            if let Some(spec) = spec {
+                context.commands.reject(spec.command);
+            }
             if let Some(transaction) = &mut self.transaction {
                 transaction.spoil();
             }
@@ -163,7 +170,10 @@ impl RespSession {
         } else {
             worker.turn()
         };
-        self.execute(call, scratch)
+        let execution = Execution::begin(&call);
+        let step = self.execute(call, scratch);
+        execution.end();
+        step
     }
 
     /// Executes a command that changes the session, or any other.
@@ -227,8 +237,9 @@ impl RespSession {
 
     /// The session's part of a command within a transaction.
     pub(super) fn execute_queued(&mut self, mut call: Call<'_, '_>) {
+        let execution = Execution::begin(&call);
         if call.refuse_large() {
-            return;
+            return execution.end();
         }
         match call.spec.command {
             Command::Auth => self.login.auth(&mut call),
@@ -243,6 +254,7 @@ impl RespSession {
             Command::Select => self.select(&mut call),
             _ => call.dispatch(),
         }
+        execution.end();
     }
 
     /// `SELECT number`.
@@ -255,6 +267,47 @@ impl RespSession {
                 call.ok();
             }
             Err(refusal) => call.error(refusal),
+        }
+    }
+}
+
+/// A command that is being executed, for its counts.
+struct Execution<'c> {
+    command: Command,
+    commands: &'c CommandCounters,
+    counters: &'c Counters,
+    began: Option<Instant>,
+    /// The errors of all commands, and of this one, before it.
+    errors: u64,
+    failed: u64,
+}
+
+impl<'c> Execution<'c> {
+    fn begin(call: &Call<'_, 'c>) -> Execution<'c> {
+        let (command, commands) = (call.spec.command, call.context.commands);
+        Execution {
+            command,
+            commands,
+            counters: call.context.counters,
+            began: commands.begin(command),
+            errors: call.context.counters.resp_errors.get(),
+            failed: commands.failed(command),
+        }
+    }
+
+    fn end(self) {
+        let Execution {
+            command, commands, ..
+        } = self;
+        commands.add(command, 1);
+        if let Some(began) = self.began {
+            commands.add_time(command, 1, time::elapsed(began));
+        }
+        // A batch counts the errors of its lookups itself, and the errors within `EXEC` are those of
+        // its commands.
+        let has_error = self.counters.resp_errors.get() > self.errors;
+        if has_error && command != Command::Exec && commands.failed(command) == self.failed {
+            commands.fail(command);
         }
     }
 }

@@ -71,7 +71,7 @@ use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionSt
 
 use index_walk::Walk;
 use login::Login;
-use read_answers::{Reader, Stop, Until, answer, count_requests};
+use read_answers::{Reader, Stop, Until, answer, begin_batch, count_requests};
 use read_batch::{Batch, Next, keep};
 use transaction::{Transaction, Watched};
 
@@ -441,8 +441,9 @@ impl RespSession {
         context: &mut CommandContext<'_>,
         scratch: &mut RespScratch,
     ) -> Option<Stop> {
+        let began = begin_batch(batch, context);
         let stop = self.answer_batch(batch, Until::Full, context, scratch);
-        count_requests(batch, stop, context);
+        count_requests(batch, stop, began, context);
         stop
     }
 

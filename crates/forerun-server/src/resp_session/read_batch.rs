@@ -180,7 +180,7 @@ impl<'a> Batch<'a> {
                 [_] => return Some(Answer::Pong),
                 [_, text] => {
                     self.fields.push(text);
-                    return Some(Answer::Echo);
+                    return Some(Answer::Echo(spec.command));
                 }
                 _ => return None,
             },
@@ -197,7 +197,7 @@ impl<'a> Batch<'a> {
             }
             Command::Exists | Command::Touch => {
                 self.keys.extend_from_slice(&arguments[1..]);
-                return Some(Answer::Count(arguments.len() - 1));
+                return Some(Answer::Count(spec.command, arguments.len() - 1));
             }
             Command::Hget | Command::Hexists | Command::Hstrlen => {
                 self.fields.push(arguments[2]);
@@ -208,6 +208,7 @@ impl<'a> Batch<'a> {
                 Answer::Fields(arguments.len() - 2)
             }
             Command::Getrange | Command::Substr => Answer::Range {
+                command: spec.command,
                 start: parse_i64(arguments[2])?,
                 end: parse_i64(arguments[3])?,
             },

@@ -26,7 +26,7 @@ use crate::resp::read_spans::RespScratch;
 use crate::session::{CommandContext, recycle};
 
 use super::call::{Call, push_error};
-use super::read_answers::Until;
+use super::read_answers::{Until, begin_batch, count_commands};
 use super::read_batch::{Batch, keep};
 use super::{RespSession, Step};
 
@@ -246,8 +246,11 @@ impl RespSession {
         let stop = if taken == 0 {
             None
         } else {
+            let began = begin_batch(&batch, context);
             let until = Until::Bytes(EXEC_BYTES_MAX);
-            self.answer_batch(&batch, until, context, scratch)
+            let stop = self.answer_batch(&batch, until, context, scratch);
+            count_commands(&batch.spans, began, context);
+            stop
         };
         batch.recycle(scratch);
         stop.is_none().then_some(taken)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forerun_cache::{ArithmeticOp, ArithmeticResult, Cache, Expiry, Item};
 
 use crate::auth::UserFile;
+use crate::command_counters::CommandCounters;
 use crate::counters::Counters;
 use crate::output::Output;
 use crate::prefix_counts::KeyEvent;
@@ -27,6 +28,8 @@ pub(crate) struct CommandContext<'a> {
     pub shared: &'a Shared,
     pub cache: &'a Cache,
     pub counters: &'a Counters,
+    /// Counts of each command of RESP.
+    pub commands: &'a CommandCounters,
     pub out: &'a mut Output,
     /// Wakes this thread for its watchers.
     pub waker: Option<&'a Arc<dyn Wake>>,
@@ -45,6 +48,7 @@ impl<'a> CommandContext<'a> {
             shared,
             cache: &shared.cache,
             counters: &context.counters,
+            commands: &context.commands,
             out,
             waker: context.waker.as_ref(),
             users: context.users.as_deref(),

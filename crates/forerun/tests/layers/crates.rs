@@ -256,6 +256,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "resp",
             "auth",
             "counters",
+            "command_counters",
             "prefix_counts",
             "settings",
             "latency",
