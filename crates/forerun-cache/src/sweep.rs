@@ -57,7 +57,7 @@ impl Cache {
         removed
     }
 
-    /// Removes the items of the segment of a hash for which `should_remove` holds, and returns their
+    /// Removes those items of the segment of a hash for which `should_remove` holds. Returns their
     /// number and the first hash of the next segment. The segment stays locked while its roughly
     /// 1,500 items are checked.
     pub(crate) fn sweep_segment(

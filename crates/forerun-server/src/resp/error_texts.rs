@@ -12,6 +12,8 @@ pub(crate) const DISCARD_WITHOUT_MULTI: &str = "ERR DISCARD without MULTI";
 pub(crate) const EXEC_ABORT: &str = "EXECABORT Transaction discarded because of previous errors.";
 pub(crate) const EXEC_COUNT: &str =
     "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
+pub(crate) const EXEC_TOO_LARGE: &str =
+    "EXECABORT Transaction discarded because it goes over too many bytes of items.";
 pub(crate) const EXEC_WITHOUT_MULTI: &str = "ERR EXEC without MULTI";
 pub(crate) const EXPIRE_GT_LT: &str = "ERR GT and LT options at the same time are not compatible";
 pub(crate) const EXPIRE_NX: &str =

@@ -18,15 +18,39 @@ const LIST_TEXT_BYTES_MAX: usize = 64;
 impl Call<'_, '_> {
     /// `DEL key …` and `UNLINK`.
     pub(super) fn del(&mut self) {
+        let deleted = self.delete_keys();
+        self.count(deleted);
+    }
+
+    /// Deletes the keys that are the arguments. Returns how many there were.
+    pub(super) fn delete_keys(&mut self) -> usize {
         let mut deleted = 0;
         for key in &self.arguments[1..] {
             let key = self.stored_key(key);
             let result = self.cache_for_write(&key).delete(Delete::key(&*key));
             let is_hit = result == DeleteResult::Deleted;
             self.count_deletion(is_hit);
-            deleted += i64::from(is_hit);
+            deleted += usize::from(is_hit);
         }
-        self.number(deleted);
+        deleted
+    }
+
+    /// Counts those of the keys that are the arguments, and exist.
+    pub(super) fn count_keys(&mut self) -> usize {
+        let (context, keys) = (&*self.context, &self.arguments[1..]);
+        let guard = context.cache.pin();
+        let exists = |key: &&&[u8]| {
+            let item = guard.get(self.stored_key(key));
+            context.count_prefix(key, item.is_some());
+            context.log_fetch(key, item.as_ref());
+            item.is_some()
+        };
+        let found = keys.iter().filter(exists).count();
+        let (asked, hits) = (keys.len() as u64, found as u64);
+        context.counters.cmd_get.add(asked);
+        context.counters.get_hits.add(hits);
+        context.counters.get_misses.add(asked - hits);
+        found
     }
 
     /// `FLUSHALL [ASYNC | SYNC]`, in constant time.

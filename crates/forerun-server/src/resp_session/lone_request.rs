@@ -303,8 +303,7 @@ impl<'c> Execution<'c> {
         if let Some(began) = self.began {
             commands.add_time(command, 1, time::elapsed(began));
         }
-        // A batch counts the errors of its lookups itself, and the errors within `EXEC` are those of
-        // its commands.
+        // A batch counts the errors of its lookups itself. Those within `EXEC` are its commands'.
         let has_error = self.counters.resp_errors.get() > self.errors;
         if has_error && command != Command::Exec && commands.failed(command) == self.failed {
             commands.fail(command);

@@ -6,7 +6,8 @@
 //!             └─┬──────────┬──────────┬─────────────────┘
 //!               │          │          └─► any other command, executed or, within MULTI, queued
 //!               │          └─► Partial    a request too large to wait for in the input
-//!               │                └─► Owned    such an MGET, one batch after another
+//!               │                ├─► Owned    such an MGET, one batch after another
+//!               │                └─► Parts    such a DEL and others, one part after another
 //!               └─► Walk       KEYS and others, one part of the index after another
 //! ```
 //!
@@ -15,7 +16,7 @@
 //!   `set_command.rs`, `string_commands.rs`, `number_commands.rs`, `expiry_commands.rs`,
 //!   `key_commands.rs`, `key_listing.rs`, `hash_commands.rs`, `server_commands.rs`,
 //!   `config_command.rs`, `info.rs`, `command_info.rs` or `script_commands.rs`; `index_walk.rs` has
-//!   those that go over the whole index
+//!   those that go over the whole index, `key_parts.rs` those of very many keys
 //! - `login.rs`, `client_command.rs` what a connection knows of its client
 //! - `transaction.rs` MULTI and WATCH
 //!
@@ -35,6 +36,7 @@ mod index_walk;
 mod info;
 mod key_commands;
 mod key_listing;
+mod key_parts;
 #[cfg(test)]
 mod limit_tests;
 mod login;
@@ -70,6 +72,7 @@ use crate::resp::reply::RespVersion;
 use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionState, recycle};
 
 use index_walk::Walk;
+use key_parts::KeyParts;
 use login::Login;
 use read_answers::{Reader, Stop, Until, answer, begin_batch, count_requests};
 use read_batch::{Batch, Next, keep};
@@ -91,6 +94,8 @@ enum State {
     Partial(Box<Partial>),
     /// In an `MGET` that has memory of its own.
     Owned(Box<Arguments>),
+    /// In a command of very many keys.
+    Parts(Box<KeyParts>),
     /// In a command that goes over the whole index.
     Walk(Box<Walk>),
     /// The session is over.
@@ -185,6 +190,7 @@ impl RespSession {
             State::Command | State::Closed => 0,
             State::Partial(partial) => partial.memory_bytes(),
             State::Owned(arguments) => arguments.memory_bytes(),
+            State::Parts(parts) => parts.memory_bytes(),
             State::Walk(walk) => walk.memory_bytes(),
         };
         let transaction = self.transaction.as_ref();
@@ -247,6 +253,15 @@ impl RespSession {
             State::Command => self.command(bytes, at, worker, context, scratch),
             State::Partial(partial) => self.partial(partial, bytes, at, worker, context, scratch),
             State::Owned(arguments) => self.owned(arguments, worker, context, scratch),
+            State::Parts(mut parts) => {
+                let _turn = worker.turn();
+                let keyspace = self.keyspace(context.cache);
+                if !parts.step(self.protocol, keyspace, context) {
+                    self.state = State::Parts(parts);
+                    return Step::Full;
+                }
+                Step::On
+            }
             State::Walk(mut walk) => {
                 let _turn = worker.turn();
                 if walk.step(context) {
@@ -391,9 +406,17 @@ impl RespSession {
         context: &mut CommandContext<'_>,
         scratch: &mut RespScratch,
     ) -> Step {
-        let command = owned.get(0).and_then(find).map(|spec| spec.command);
-        if command == Some(Command::Mget) && self.is_plain() && owned.large.is_none() {
-            return self.owned_strings(owned, worker, context, scratch);
+        if let Some(spec) = owned.get(0).and_then(find).filter(|_| self.is_plain()) {
+            if spec.command == Command::Mget && owned.large.is_none() {
+                return self.owned_strings(owned, worker, context, scratch);
+            }
+            if KeyParts::takes(spec.command, &owned) {
+                self.login.meet(self.protocol, context);
+                context.counters.cmd_resp.add(1);
+                context.commands.add(spec.command, 1);
+                self.state = State::Parts(Box::new(KeyParts::new(spec, *owned)));
+                return Step::On;
+            }
         }
         let large = owned.large.take();
         let mut arguments = recycle(mem::take(&mut scratch.arguments));

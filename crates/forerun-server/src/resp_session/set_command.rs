@@ -197,11 +197,22 @@ impl<'a> Call<'a, '_> {
 
     /// `MSET key value …`.
     pub(super) fn mset(&mut self) -> Result<(), Refusal> {
-        let pairs = self.pairs()?;
-        self.check_pairs(pairs)?;
-        self.store_pairs(pairs, NewExpiry::At(Expiry::Never))?;
+        let pairs = self.checked_pairs()?;
+        self.set_pairs(pairs)?;
         self.ok();
         Ok(())
+    }
+
+    /// Stores pairs that were checked.
+    pub(super) fn set_pairs(&mut self, pairs: &[&'a [u8]]) -> Result<(), Refusal> {
+        self.store_pairs(pairs, NewExpiry::At(Expiry::Never))
+    }
+
+    /// The pairs of `MSET`, none of which would be refused unless it is for lack of memory.
+    pub(super) fn checked_pairs(&mut self) -> Result<&'a [&'a [u8]], Refusal> {
+        let pairs = self.pairs()?;
+        self.check_pairs(pairs)?;
+        Ok(pairs)
     }
 
     /// `MSETNX key value …`. Runs alone.
@@ -258,7 +269,7 @@ impl<'a> Call<'a, '_> {
     }
 
     /// The pairs of `MSET` and `MSETNX`.
-    fn pairs(&self) -> Result<&'a [&'a [u8]], Refusal> {
+    pub(super) fn pairs(&self) -> Result<&'a [&'a [u8]], Refusal> {
         match (self.arguments.len() % 2, self.spec.command) {
             (1, _) => Ok(&self.arguments[1..]),
             (_, Command::Msetnx) => Err("ERR wrong number of arguments for 'msetnx' command"),
