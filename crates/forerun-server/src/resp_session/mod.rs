@@ -18,7 +18,7 @@
 //!   `config_command.rs`, `info.rs`, `command_info.rs` or `script_commands.rs`; `index_walk.rs` has
 //!   those that go over the whole index, `key_parts.rs` those of very many keys
 //! - `login.rs`, `client_command.rs` what a connection knows of its client
-//! - `transaction.rs` MULTI and WATCH
+//! - `transaction.rs` MULTI and WATCH, `transaction_work.rs` how much an EXEC may do
 //!
 //! A session never keeps the bytes it was given. What it keeps of a request counts as memory of the
 //! connection ([`RespSession::memory_bytes`]).
@@ -29,6 +29,8 @@ mod call;
 mod client_command;
 mod command_info;
 mod config_command;
+#[cfg(test)]
+mod database_tests;
 mod dispatch;
 mod expiry_commands;
 mod hash_commands;
@@ -55,6 +57,7 @@ mod string_commands;
 #[cfg(test)]
 mod test_client;
 mod transaction;
+mod transaction_work;
 
 use std::mem;
 

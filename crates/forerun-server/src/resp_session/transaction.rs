@@ -19,7 +19,7 @@ use forerun_cache::{Cache, Keyspace};
 
 use crate::output::Output;
 use crate::resp::arguments::Arguments;
-use crate::resp::command_spec::{Command, Flags, Spec};
+use crate::resp::command_spec::{Command, Flags};
 use crate::resp::command_table::find;
 use crate::resp::error_texts as texts;
 use crate::resp::read_spans::RespScratch;
@@ -28,18 +28,13 @@ use crate::session::{CommandContext, recycle};
 use super::call::{Call, push_error};
 use super::read_answers::{Until, begin_batch, count_commands};
 use super::read_batch::{Batch, keep};
+use super::transaction_work::{EXEC_WORK_BYTES_MAX, work_bytes};
 use super::{RespSession, Step};
 
 /// The answers of a transaction are composed in one piece. If they have more bytes than this,
 /// without the large values that are shared with the cache, the commands that are left are still
 /// executed, for all or none of them must be, but the client is disconnected instead of answered.
 const EXEC_BYTES_MAX: usize = 64 << 20;
-
-/// A transaction that goes over more bytes of items than this is refused: nobody else has a turn
-/// meanwhile.
-const EXEC_WORK_BYTES_MAX: usize = 128 << 20;
-/// What an argument counts as work.
-const ARGUMENT_WORK_BYTES: usize = 64;
 
 /// The commands of a transaction before its `EXEC`.
 #[derive(Debug, Default)]
@@ -70,58 +65,9 @@ impl Transaction {
         self.has_values
     }
 
-    /// At most how many bytes of items the commands go over, as far as they do not show in the
-    /// answers.
-    fn work_bytes(&self, cache: &Cache) -> usize {
-        let guard = cache.pin();
-        let keyspaces = (0..cache.options().keyspaces).filter_map(|number| cache.keyspace(number));
-        // An item may be moved from one database to another.
-        let size_now = |key: &[u8]| {
-            let items = keyspaces
-                .clone()
-                .filter_map(|one| guard.peek(one.stored_key(key)));
-            items.map(|item| item.value().len()).max().unwrap_or(0)
-        };
-        let mut sizes: HashMap<&[u8], usize> = HashMap::new();
-        let mut work = 0_usize;
-        for arguments in &self.queue {
-            work += arguments.len() * ARGUMENT_WORK_BYTES;
-            let Some(spec) = arguments.get(0).and_then(find) else {
-                continue;
-            };
-            let Some((key, copy)) = worked_on(spec, arguments) else {
-                continue;
-            };
-            let size = sizes.entry(key).or_insert_with(|| size_now(key));
-            work = work.saturating_add(*size);
-            if spec.flags.has(Flags::WRITE) {
-                *size += arguments.memory_bytes();
-            }
-            let size = *size;
-            if let Some(copy) = copy {
-                let size_there = sizes.entry(copy).or_insert_with(|| size_now(copy));
-                *size_there = size.max(*size_there);
-            }
-        }
-        work
-    }
-
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes + self.queue.capacity() * size_of::<Arguments>()
     }
-}
-
-/// The key whose item a command reads or writes as a whole, and the one that gets a copy of it.
-fn worked_on<'a>(spec: &Spec, arguments: &'a Arguments) -> Option<(&'a [u8], Option<&'a [u8]>)> {
-    let key = arguments.get(1)?;
-    Some(match spec.command {
-        Command::Append | Command::Setrange | Command::Move => (key, None),
-        Command::Copy | Command::Rename | Command::Renamenx => (key, arguments.get(2)),
-        // Some of the scripts change a hash.
-        Command::Eval | Command::Evalsha => (arguments.get(3)?, None),
-        _ if spec.group == "hash" => (key, None),
-        _ => return None,
-    })
 }
 
 /// The state of a key when it was watched.
@@ -206,7 +152,7 @@ impl RespSession {
                 let watched = mem::take(&mut self.watched);
                 if transaction.is_spoilt {
                     call.error(texts::EXEC_ABORT);
-                } else if transaction.work_bytes(call.context.cache) > EXEC_WORK_BYTES_MAX {
+                } else if work_bytes(&transaction.queue, call.context.cache) > EXEC_WORK_BYTES_MAX {
                     call.error(texts::EXEC_TOO_LARGE);
                 } else if watched.has_changed(call.context.cache) {
                     let protocol = call.protocol;
