@@ -179,11 +179,11 @@ impl Generator {
 
     /// A value: digits, other text, and sometimes something long.
     pub(super) fn value(&mut self) -> Vec<u8> {
-        self.values += 1;
+        let number = self.next_value();
         match self.below(60) {
             0..=24 => self.pick(&VALUES).as_bytes().to_vec(),
             25..=34 => self.below(2000).to_string().into_bytes(),
-            35..=55 => format!("value {}", self.values).into_bytes(),
+            35..=55 => format!("value {number}").into_bytes(),
             56 => b"two\r\nlines\0\xff".to_vec(),
             57 => {
                 let len = 40 + self.below(10);
@@ -201,11 +201,6 @@ impl Generator {
                 self.long_value(len)
             }
         }
-    }
-
-    pub(super) fn long_value(&self, len: usize) -> Vec<u8> {
-        let pattern = format!("{}.", self.values);
-        pattern.bytes().cycle().take(len).collect()
     }
 
     /// A time of day in seconds or milliseconds, long past or far ahead.
