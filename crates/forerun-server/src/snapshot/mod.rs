@@ -278,12 +278,12 @@ fn write_to<W: Write>(
     let clocks = Clocks::to_write(cache, now_unix_ms);
     // A flush that becomes due meanwhile does not remove what is written already.
     let scheduled_flush = cache.scheduled_flush();
+    let keyspace = cache.keyspace(0).unwrap_or_default();
     to.write_all(&header(clocks.unix_s))?;
     let mut frames = FrameWriter::new(to);
     let mut items = 0;
     let mut crawler = Crawler::default();
     let mut piece = Piece::default();
-    let keyspace = cache.keyspace(0).unwrap_or_default();
     let mut is_more = true;
     while is_more {
         is_more = crawler.step(cache, PIECE_BYTES, |item| {
