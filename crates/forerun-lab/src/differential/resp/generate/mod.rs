@@ -175,7 +175,7 @@ impl Generator {
             91..=95 => return self.push_session(connection, commands),
             _ => self.almost(),
         };
-        let searches: [&[u8]; 4] = [b"KEYS", b"SCAN", b"HSCAN", b"RANDOMKEY"];
+        let searches: [&[u8]; 5] = [b"KEYS", b"SCAN", b"HSCAN", b"RANDOMKEY", b"FLUSHDB"];
         let is_search =
             matches!(words.0.first(), Some(Word::Text(name)) if searches.contains(&&name[..]));
         if is_search && self.in_transaction[connection] && self.has(Kind::Forerun) {
