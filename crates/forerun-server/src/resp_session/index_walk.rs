@@ -178,7 +178,12 @@ fn begin_random(call: &mut Call<'_, '_>) -> Result<Option<Walk>, Refusal> {
         call.nil();
         return Ok(None);
     }
+    let work_bytes_max = call.context.work_bytes + RANDOM_STEP_KEYS * KEY_WORK_BYTES;
     for _ in 0..DRAWS {
+        // Each draw may go over many dead items.
+        if call.context.work_bytes > work_bytes_max {
+            break;
+        }
         let Some(stored_key) = any_key(call) else {
             break;
         };
