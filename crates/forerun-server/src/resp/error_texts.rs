@@ -57,6 +57,8 @@ pub(crate) const SLOWLOG_COUNT: &str = "ERR count should be greater than or equa
 pub(crate) const STRING_TOO_LARGE: &str =
     "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 pub(crate) const SYNTAX: &str = "ERR syntax error";
+pub(crate) const TOO_MANY_ARGUMENTS: &str =
+    "ERR too many arguments for a command during which others wait";
 pub(crate) const WATCH_IN_MULTI: &str = "ERR WATCH inside MULTI is not allowed";
 pub(crate) const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 pub(crate) const WRONG_TYPE: &str =

@@ -298,3 +298,17 @@ fn many_keys_are_deleted_and_counted_in_parts() {
     assert_eq!(client.ask_words(&with_name(b"UNLINK")), "+QUEUED");
     assert_eq!(client.ask("EXEC"), "*2\r\n+OK\r\n:10000");
 }
+
+#[test]
+fn a_command_that_runs_alone_has_at_most_a_million_arguments() {
+    let mut client = TestClient::new();
+    let mut words = vec![&b"MSETNX"[..]];
+    words.resize(1_048_577, b"a");
+    assert_eq!(
+        client.ask_words(&words),
+        "-ERR too many arguments for a command during which others wait"
+    );
+    assert_eq!(client.ask("EXISTS a"), ":0");
+    words.truncate(1_001);
+    assert_eq!(client.ask_words(&words), ":1");
+}

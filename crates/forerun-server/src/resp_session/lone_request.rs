@@ -27,6 +27,7 @@ use super::call::{Call, push_error, subcommand};
 use super::index_walk::Walk;
 use super::read_answers::Until;
 use super::read_batch::{Batch, Next};
+use super::transaction_work::EXEC_ARGUMENTS_MAX;
 use super::{Replies, RespSession, State, Step, script_commands, set_command};
 
 /// A reply that is hidden ends here.
@@ -164,8 +165,14 @@ impl RespSession {
             arguments,
             large,
         };
+        let is_alone = runs_alone(&call);
+        if is_alone && arguments.len() > EXEC_ARGUMENTS_MAX {
+            call.context.commands.reject(spec.command);
+            push_error(call.context, texts::TOO_MANY_ARGUMENTS.as_bytes());
+            return Step::On;
+        }
         // A thread that waits for its turn must hold no guard of the cache.
-        let _turn = if runs_alone(&call) {
+        let _turn = if is_alone {
             worker.alone()
         } else {
             worker.turn()

@@ -21,8 +21,11 @@ use crate::resp::integers::parse_i64;
 /// a second.
 pub(super) const EXEC_WORK_BYTES_MAX: usize = 128 << 20;
 
-/// What an argument counts as work: there are at most a million.
+/// What an argument counts as work.
 const ARGUMENT_WORK_BYTES: usize = 128;
+
+/// The most arguments of a transaction, or of another command that runs alone.
+pub(super) const EXEC_ARGUMENTS_MAX: usize = EXEC_WORK_BYTES_MAX / ARGUMENT_WORK_BYTES;
 /// The lengths in front of a field and its value.
 const LENGTHS_BYTES: usize = 10;
 /// The longest numbers that commands write: those of 64 bits, and all digits of a `long double`.
