@@ -48,7 +48,7 @@ impl Generator {
     fn meta_key(&mut self) -> Key {
         let (sent, kind) = match self.below(6) {
             0 => {
-                let index = self.below(self.base64_keys.len());
+                let index = self.draw.below(self.base64_keys.len());
                 (self.base64_keys[index].clone(), Kind::Base64)
             }
             1 => (self.counter_key(), Kind::Counter),

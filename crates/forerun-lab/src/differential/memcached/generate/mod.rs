@@ -111,7 +111,7 @@ impl Generator {
     }
 
     fn step(&mut self, connections: usize) -> Step {
-        if self.binary_share > 0.0 && self.chance(self.binary_share) {
+        if self.binary_share > 0.0 && self.draw.chance(self.binary_share) {
             return self.binary_step();
         }
         let connection = self.below(connections);
@@ -206,13 +206,13 @@ impl Generator {
     }
 
     fn plain_key(&mut self) -> Vec<u8> {
-        let index = self.below(self.keys.len() + 3);
+        let index = self.draw.below(self.keys.len() + 3);
         // The first key is used most.
         self.keys.get(index).unwrap_or(&self.keys[0]).clone()
     }
 
     fn counter_key(&mut self) -> Vec<u8> {
-        let index = self.below(self.counter_keys.len());
+        let index = self.draw.below(self.counter_keys.len());
         self.counter_keys[index].clone()
     }
 }

@@ -120,7 +120,7 @@ impl Generator {
         if self.chance(0.06) {
             return self.of_hash_keys();
         }
-        let index = self.below(self.keys.len() + 3);
+        let index = self.draw.below(self.keys.len() + 3);
         // The first key is used most.
         self.keys.get(index).unwrap_or(&self.keys[0]).clone()
     }
@@ -134,7 +134,7 @@ impl Generator {
     }
 
     fn of_hash_keys(&mut self) -> Vec<u8> {
-        let index = self.below(self.hash_keys.len());
+        let index = self.draw.below(self.hash_keys.len());
         self.hash_keys[index].clone()
     }
 
