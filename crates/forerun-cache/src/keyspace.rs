@@ -23,7 +23,7 @@ const MARK: u8 = b'\n';
 ///
 /// let cache = Cache::new(CacheOptions::default().keyspaces(16))?;
 /// let towns = cache.keyspace(3).unwrap();
-/// let _ = cache.set(towns.stored_key(b"Bern"), "46.948,7.447");
+/// let _ = cache.set(&towns.stored_key(b"Bern"), "46.948,7.447");
 /// assert!(cache.get("Bern").is_none());
 /// let item_key = cache.pin().get(towns.stored_key(b"Bern")).unwrap().key().to_vec();
 /// assert_eq!(towns.own_key(&item_key), Some(&b"Bern"[..]));

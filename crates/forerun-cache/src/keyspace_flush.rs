@@ -21,8 +21,8 @@ use crate::unlink::RemovalCause;
 ///
 /// let cache = Cache::new(CacheOptions::default().keyspaces(2))?;
 /// let [first, second] = [0, 1].map(|number| cache.keyspace(number).unwrap());
-/// let _ = cache.set(first.stored_key(b"town"), "Oslo");
-/// let _ = cache.set(second.stored_key(b"town"), "Bern");
+/// let _ = cache.set(&first.stored_key(b"town"), "Oslo");
+/// let _ = cache.set(&second.stored_key(b"town"), "Bern");
 /// let mut flush = KeyspaceFlush::new(&cache, second);
 /// while flush.step(&cache) {}
 /// assert_eq!((cache.keyspace_len(first), cache.keyspace_len(second)), (1, 0));

@@ -146,9 +146,9 @@ mod tests {
     fn each_use_of_a_large_item_counts_wherever_it_is_moved() {
         let options = CacheOptions::default().clock(Clock::Manual).keyspaces(2);
         let cache = Cache::new(options).expect("the options are valid");
-        let _ = cache.set("h", vec![0; 1000]);
+        let _ = cache.set("h", &[0; 1000]);
         let other = cache.keyspace(1).expect("there are two");
-        let _ = cache.set(other.stored_key(b"far"), vec![0; 500]);
+        let _ = cache.set(&other.stored_key(b"far"), &[0; 500]);
         for (lines, expected) in [
             (&["GET h", "SET h 1"][..], 0),
             (&["HGET h f", "HLEN h"], 2000),

@@ -149,7 +149,7 @@ fn a_key_keeps_its_keyspace_also_in_a_cache_with_another_number_of_them() {
             .filter(|number| *number < written_with)
         {
             for key in keys {
-                let _ = before.set(of(&before, number).stored_key(key), [number as u8]);
+                let _ = before.set(&of(&before, number).stored_key(key), &[number as u8]);
             }
         }
         let mut bytes = Vec::new();
