@@ -108,6 +108,16 @@ impl<'a, 'c> Call<'a, 'c> {
         self.keyspace.stored_key(key)
     }
 
+    /// Prefetches what writes of these keys need.
+    pub(super) fn prefetch(&self, keys: &[&[u8]]) {
+        if self.keyspace.number() == 0 {
+            return self.context.prefetch(keys);
+        }
+        let stored: Vec<_> = keys.iter().map(|key| self.stored_key(key)).collect();
+        let stored: Vec<&[u8]> = stored.iter().map(|key| &**key).collect();
+        self.context.prefetch(&stored);
+    }
+
     /// The cache, for a command that writes the item of a stored key.
     pub(super) fn cache_for_write(&self, stored_key: &[u8]) -> &'c Cache {
         self.context.cache_for_write(stored_key)

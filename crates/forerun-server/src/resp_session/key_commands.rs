@@ -6,6 +6,7 @@ use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::hash_value::Hash;
 use crate::resp::integers::parse_i64;
+use crate::session::WRITES_AHEAD;
 
 use super::call::{Call, OldValue, Refusal};
 
@@ -25,12 +26,15 @@ impl Call<'_, '_> {
     /// Deletes the keys that are the arguments. Returns how many there were.
     pub(super) fn delete_keys(&mut self) -> usize {
         let mut deleted = 0;
-        for key in &self.arguments[1..] {
-            let key = self.stored_key(key);
-            let result = self.cache_for_write(&key).delete(Delete::key(&*key));
-            let is_hit = result == DeleteResult::Deleted;
-            self.count_deletion(is_hit);
-            deleted += usize::from(is_hit);
+        for keys in self.arguments[1..].chunks(WRITES_AHEAD) {
+            self.prefetch(keys);
+            for key in keys {
+                let key = self.stored_key(key);
+                let result = self.cache_for_write(&key).delete(Delete::key(&*key));
+                let is_hit = result == DeleteResult::Deleted;
+                self.count_deletion(is_hit);
+                deleted += usize::from(is_hit);
+            }
         }
         deleted
     }

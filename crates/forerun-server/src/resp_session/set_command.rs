@@ -17,6 +17,7 @@ use forerun_cache::{
 use crate::resp::arguments::LargeArgument;
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
+use crate::session::WRITES_AHEAD;
 
 use super::call::{Call, OldValue, Refusal, string_of};
 use super::expiry_commands::{TimeUnit, positive_time};
@@ -295,23 +296,38 @@ impl<'a> Call<'a, '_> {
     }
 
     fn store_pairs(&mut self, pairs: &[&'a [u8]], expiry: NewExpiry) -> Result<(), Refusal> {
-        for pair in pairs.chunks_exact(2) {
-            self.context.work_bytes += pair[0].len() + pair[1].len();
-            if let NewExpiry::At(expiry) = expiry {
-                let value = StoreValue::Bytes(pair[1]);
-                self.store(pair[0], value, expiry, StoreMode::Set)?;
-                continue;
+        for pairs in pairs.chunks(2 * WRITES_AHEAD) {
+            let mut keys = [&[][..]; WRITES_AHEAD];
+            for (key, pair) in keys.iter_mut().zip(pairs.chunks_exact(2)) {
+                *key = pair[0];
             }
-            self.context.counters.cmd_set.add(1);
-            self.update(pair[0], |old| {
-                let put = ComputePut {
-                    expiry: expiry.over(old),
-                    ..ComputePut::new(pair[1])
-                };
-                Ok((ComputeOp::Put(put), ()))
-            })?;
+            self.prefetch(&keys[..pairs.len() / 2]);
+            for pair in pairs.chunks_exact(2) {
+                self.store_pair(pair[0], pair[1], expiry)?;
+            }
         }
         Ok(())
+    }
+
+    fn store_pair(
+        &mut self,
+        key: &[u8],
+        value: &'a [u8],
+        expiry: NewExpiry,
+    ) -> Result<(), Refusal> {
+        self.context.work_bytes += key.len() + value.len();
+        if let NewExpiry::At(expiry) = expiry {
+            let value = StoreValue::Bytes(value);
+            return self.store(key, value, expiry, StoreMode::Set).map(drop);
+        }
+        self.context.counters.cmd_set.add(1);
+        self.update(key, |old| {
+            let put = ComputePut {
+                expiry: expiry.over(old),
+                ..ComputePut::new(value)
+            };
+            Ok((ComputeOp::Put(put), ()))
+        })
     }
 
     /// The value, which is an argument or has arrived outside of them.
