@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forerun_cache::{ArithmeticOp, ArithmeticResult, Cache, Expiry, Item};
 
 use crate::auth::UserFile;
+use crate::command_counters::CommandCounters;
 use crate::counters::Counters;
 use crate::output::Output;
 use crate::prefix_counts::KeyEvent;
@@ -27,6 +28,8 @@ pub(crate) struct CommandContext<'a> {
     pub shared: &'a Shared,
     pub cache: &'a Cache,
     pub counters: &'a Counters,
+    /// Counts of each command of RESP.
+    pub commands: &'a CommandCounters,
     pub out: &'a mut Output,
     /// Wakes this thread for its watchers.
     pub waker: Option<&'a Arc<dyn Wake>>,
@@ -47,6 +50,7 @@ impl<'a> CommandContext<'a> {
             shared,
             cache: &shared.cache,
             counters: &context.counters,
+            commands: &context.commands,
             out,
             waker: context.waker.as_ref(),
             users: context.users.as_deref(),
@@ -85,6 +89,12 @@ impl<'a> CommandContext<'a> {
         if keys.len() > 1 {
             self.cache.pin().prefetch(keys);
         }
+    }
+
+    /// Whether keys of memcached's clients may not name a keyspace: they see the first one only.
+    #[inline]
+    pub(crate) fn has_keyspaces(&self) -> bool {
+        self.cache.options().keyspaces > 1
     }
 
     /// The cache, for a command that writes the item of `key`: a warm-up must learn of it first.

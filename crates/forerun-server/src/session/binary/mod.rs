@@ -17,6 +17,8 @@ mod lookup_requests;
 mod other_requests;
 mod storage_requests;
 
+use forerun_cache::names_keyspace;
+
 use crate::input::LINE_BYTES_MAX;
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::binary::HEADER_BYTES;
@@ -79,6 +81,9 @@ impl Session {
         match Request::parse(&header, rest) {
             Parsed::Incomplete => Step::More,
             _ if needs_user => self.refuse_request(header.id, Status::AuthError, context),
+            Parsed::Request(request) if context.has_keyspaces() && names_keyspace(request.key) => {
+                self.refuse_request(header.id, Status::Invalid, context)
+            }
             Parsed::Request(request) => {
                 self.execute(&request, rest, at, context, header.head_len())
             }
