@@ -200,8 +200,8 @@ pub(super) fn legend(rounds: usize) -> String {
          in the same rounds.\nvs memc3: speed relative to MemC3's design with the same strategy. \
          vs scalar: relative to the same without vector instructions.\nvs get: relative to one key \
          after the other, or, of writes, to batches of one. of quiet: relative to the rate without \
-         updates.\nlines a lookup: cache lines of the table that a lookup reads, averaged over the requested keys.\nfull at: the \
-         load factor at which the design could take no more entries."
+         updates.\nlines a lookup: cache lines of the table that a lookup reads, averaged over the \
+         requested keys.\nfull at: the load factor at which the design could take no more entries."
     )
 }
 

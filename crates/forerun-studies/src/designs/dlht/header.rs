@@ -43,6 +43,14 @@ impl Header {
         self.0 |= u128::from(line + 1) << (CHAIN_SLOTS + nth * LINK_BITS);
     }
 
+    /// Takes the last line off the chain if it has no entry.
+    pub(super) fn unlink_empty(&mut self) -> Option<u32> {
+        let last = self.links().checked_sub(1)?;
+        let line = self.link(last).filter(|_| self.in_link(last) == 0)?;
+        self.0 &= !(u128::from(LINE_MAX) << (CHAIN_SLOTS + last * LINK_BITS));
+        Some(line)
+    }
+
     /// The occupied slots of the bucket: a bit for each.
     #[inline(always)]
     pub(super) fn here(self) -> u32 {
@@ -88,5 +96,14 @@ mod tests {
         assert_eq!(header.link(LINKS), None);
         header.set_occupied(SLOTS + 1, false);
         assert_eq!((header.free_slot(), header.in_link(0)), (4, 0b1101));
+        for nth in (0..LINKS).rev() {
+            for slot in SLOTS + nth * LINK_SLOTS..SLOTS + (nth + 1) * LINK_SLOTS {
+                assert_eq!(header.unlink_empty(), None);
+                header.set_occupied(slot, false);
+            }
+            assert_eq!(header.unlink_empty(), Some(LINE_MAX - 1 - nth as u32));
+            assert_eq!(header.links(), nth);
+        }
+        assert_eq!((header.unlink_empty(), header.here()), (None, 0b111));
     }
 }

@@ -12,10 +12,10 @@
 //! changes one slot and a bit of the header, and a batch prefetches the buckets of all its keys. The
 //! price is that a full bucket has nowhere else to go than a further line.
 //!
-//! It differs in what the study of lookups does not need: the header has no versions, and the table
-//! does not grow, so it is full when the stock is empty. The stock is five lines for eight buckets,
-//! with which the table fills to about 0.73. The paper's chain has 15 slots, of which some bucket of
-//! a large table would have too few at that load; here it has 19.
+//! It differs in what the studies do not need: the header has no versions, and the table does not
+//! grow, so it is full when the stock is empty. The stock is five lines for eight buckets. Empty
+//! lines at the end of a chain return to it. The paper's chain has 15 slots, of which some bucket of
+//! a large, full table would have too few; here it has 19.
 
 mod chain;
 mod header;
@@ -38,8 +38,10 @@ const STOCK_BUCKETS: usize = 8;
 pub struct Dlht<K, V> {
     buckets: Slab<Bucket<K, V>>,
     links: Slab<Link<K, V>>,
-    /// Further lines that are in use: the first ones.
+    /// Further lines that were ever in use: the first ones.
     used_links: u32,
+    /// Those that are not in use now.
+    free_links: Vec<u32>,
     constants: Constants,
     len: usize,
     isa: Isa,
@@ -65,6 +67,7 @@ impl<K: Word, V: Word> Dlht<K, V> {
             buckets: Slab::new((units * STOCK_BUCKETS) as u32)?,
             links: Slab::new(links as u32)?,
             used_links: 0,
+            free_links: Vec::new(),
             constants: Constants::from_seed(seed),
             len: 0,
             isa,
@@ -120,11 +123,15 @@ impl<K: Word, V: Word> Dlht<K, V> {
             return None;
         }
         if slot == SLOTS + links * LINK_SLOTS {
-            if self.used_links == self.links.len() {
-                return None;
-            }
-            header.set_link(links, self.used_links);
-            self.used_links += 1;
+            let link = match self.free_links.pop() {
+                Some(link) => link,
+                None if self.used_links < self.links.len() => {
+                    self.used_links += 1;
+                    self.used_links - 1
+                }
+                None => return None,
+            };
+            header.set_link(links, link);
         }
         Some(Position { bucket, slot })
     }
@@ -155,6 +162,8 @@ impl<K: Word, V: Word> FixedTable<K, V> for Dlht<K, V> {
         let value = *self.entry_mut(at).1;
         let header = &mut self.buckets.get_mut(at.bucket).header;
         header.set_occupied(at.slot, false);
+        self.free_links
+            .extend(std::iter::from_fn(|| header.unlink_empty()));
         self.len -= 1;
         Some(value)
     }
@@ -198,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_that_was_freed_is_taken_before_another_line() {
+    fn lines_and_slots_that_were_freed_are_taken_before_others() {
         let mut table = Dlht::<u64, u64>::new(1000, Isa::Scalar, 7).unwrap();
         let mut keys = 0..;
         while table.used_links < 100 {
@@ -209,6 +218,7 @@ mod tests {
         for key in 0..keys.start {
             assert_eq!(table.remove(key), Some(key));
         }
+        assert_eq!(table.free_links.len(), 100);
         for key in 0..keys.start {
             assert_eq!(table.insert(key, !key), Ok(None));
         }
