@@ -2,8 +2,8 @@
 
 use super::committed::CommittedResults::Gather;
 use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::figures::{Fields, fields};
-use super::measurement::Measurement;
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::{Fields, fields};
 
 const CONDITIONS: &str = "128 requests of 2,048 rows of 656 bytes out of 300,000, \
 PCIe 5 x16, which the source puts at 63 GB/s; its GB are 2^30 bytes; the GPU is not named";

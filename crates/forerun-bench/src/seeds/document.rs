@@ -9,8 +9,8 @@
 //! ```
 
 use super::committed::CommittedResults;
-use super::figures::Fields;
-use super::measurement::Measurement;
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::Fields;
 use forerun_measure::size::{digits, short};
 
 /// One of the five documents in which Forerun's methods began.

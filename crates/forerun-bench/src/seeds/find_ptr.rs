@@ -2,8 +2,8 @@
 
 use super::committed::CommittedResults::{GpuTable, GpuTableKernels, HierarchicalKv};
 use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::figures::fields;
-use super::measurement::Measurement;
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::fields;
 
 const CONDITIONS: &str = "H100 NVL, all in device memory, 128 Mi slots in buckets of 128, \
 rows of 8 numbers; billions of pairs per second";

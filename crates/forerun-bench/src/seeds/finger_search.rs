@@ -2,8 +2,8 @@
 
 use super::committed::CommittedResults::RocksDb;
 use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::figures::{Fields, fields};
-use super::measurement::Measurement;
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::{Fields, fields};
 
 const CONDITIONS: &str = "db_bench, 2 M keys in the memtable, values of 100 bytes, release build, \
                           machine not named; lookups per second of all threads, through the whole \

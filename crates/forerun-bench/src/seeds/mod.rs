@@ -4,9 +4,7 @@
 //! ```text
 //!   find_ptr, copy_operator, row_search, simd_hash, finger_search    the documents: figures of theirs, where ours are
 //!   document            what a document is made of
-//!   measurement         runs the benches by their command lines
 //!   committed           docs/results, for what this machine cannot run
-//!   figures             finds a figure among rows
 //!   result_row, show    results
 //! ```
 //!
@@ -15,10 +13,8 @@
 mod committed;
 mod copy_operator;
 mod document;
-mod figures;
 mod find_ptr;
 mod finger_search;
-mod measurement;
 mod result_row;
 mod row_search;
 mod show;
@@ -27,6 +23,7 @@ mod simd_hash;
 pub use document::Seed;
 pub use result_row::{OurFigure, SeedRow, TheirFigure};
 
+use crate::bench_rows::{Measured, Measurement, Runner, figures};
 use crate::engine::Engine;
 use crate::output::{Output, on_stdout, or, write_facts};
 use crate::threads::Cores;
@@ -35,7 +32,6 @@ use document::{Column, Document, Scale, Table, TableRow};
 use forerun_measure::machine;
 use forerun_measure::progress::Progress;
 use forerun_measure::report::Report;
-use measurement::{Measured, Runner};
 use serde_json::Value;
 use std::io::Write;
 
@@ -199,7 +195,7 @@ fn figure(
         let used = document.measurements.iter().find(|used| used.name == name);
         figure.command = used
             .filter(|_| figure.value.is_some())
-            .map(measurement::Measurement::command);
+            .map(Measurement::command);
     }
     if let (None, Some((file, fields))) = (figure.value, &column.committed) {
         let rows = file.rows();

@@ -1,8 +1,8 @@
 //! Seed 002: WiredTiger's change WT-16838, prefetching in the search of a page's rows.
 
 use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::figures::{Fields, fields};
-use super::measurement::Measurement;
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::{Fields, fields};
 
 const CONDITIONS: &str = "YCSB, all reads and all in the cache, Graviton4 with 96 \
 cores, 128 threads, Arm's top-down and SPE profiles of a replica set of three";

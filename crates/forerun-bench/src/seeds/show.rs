@@ -148,9 +148,9 @@ fn chart(table: &Table, rows: &[SeedRow]) -> Chart {
 #[cfg(test)]
 mod tests {
     use super::super::document::{Column, TableRow};
-    use super::super::figures::fields;
     use super::super::result_row::{OurFigure, TheirFigure};
     use super::*;
+    use crate::bench_rows::figures::fields;
 
     fn table() -> Table {
         Table {

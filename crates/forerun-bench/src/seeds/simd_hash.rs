@@ -2,8 +2,8 @@
 
 use super::committed::CommittedResults::ServerIndexes;
 use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
-use super::figures::{Fields, fields};
-use super::measurement::Measurement;
+use crate::bench_rows::Measurement;
+use crate::bench_rows::figures::{Fields, fields};
 use forerun_core::arch;
 
 const CONDITIONS: &str =
