@@ -1,7 +1,7 @@
 //! Seed 001: Fast H2D, a gather of KV-cache rows from pinned host memory.
 
 use super::committed::CommittedResults::Gather;
-use super::document::{Column, Document, Format, Scale, Seed, Table, TableRow};
+use super::document::{Better, Column, Document, Format, Headline, Scale, Seed, Table, TableRow};
 use crate::bench_rows::Measurement;
 use crate::bench_rows::figures::{Fields, fields};
 
@@ -14,6 +14,12 @@ pub(super) fn document(_: &Scale) -> Document {
         source: "Fast H2D, notes on an operator of KV-cache offloading",
         measurements: vec![Measurement::new("gather", "gather --study seed")],
         tables: vec![versions(), after(), without_gpu()],
+        headlines: vec![Headline {
+            table: "V0 to V4",
+            row: "V3, all loads before the stores",
+            theirs: "throughput",
+            ours: "GiB/s",
+        }],
     }
 }
 
@@ -43,6 +49,7 @@ fn versions() -> Table {
         conditions: CONDITIONS,
         unit: "GiB/s",
         plotted: Format::Digits,
+        better: Better::Higher,
         theirs: vec![
             ("throughput", Format::Digits),
             ("latency, ms", Format::Digits),
@@ -79,6 +86,7 @@ fn after() -> Table {
         conditions: CONDITIONS,
         unit: "GiB/s",
         plotted: Format::Digits,
+        better: Better::Higher,
         theirs: Vec::new(),
         columns: columns(),
         rows: vec![
@@ -110,6 +118,7 @@ fn without_gpu() -> Table {
         conditions: "not in the source",
         unit: "GiB/s",
         plotted: Format::Digits,
+        better: Better::Higher,
         theirs: Vec::new(),
         columns: vec![
             cpu("GiB/s", "gib_per_second", Format::Digits),
