@@ -83,9 +83,9 @@ impl Page {
         let facts = facts.iter().take(3).map(|(_, text)| text.as_str());
         let machine = facts.collect::<Vec<_>>().join(", ");
         let mut text = wrapped(&format!("{machine}; other machines are named."));
-        text.push_str("\n| seed | row | its figure | ours | measured |\n|---|---|---|---|---|\n");
+        text.push_str("\n|seed|row|its figure|ours|measured|\n|---|---|---|---|---|\n");
         for row in &self.rows {
-            text.push_str(&format!("| {} |\n", row.join(" | ")));
+            text.push_str(&format!("|{}|\n", row.join("|")));
         }
         text
     }
@@ -168,10 +168,7 @@ mod tests {
         page.write(&[("CPU".into(), "a CPU ".repeat(20))]).unwrap();
         let written = std::fs::read_to_string(&path).unwrap();
         assert!(written.starts_with("# A page\n") && written.ends_with("\n\nmore\n"));
-        assert!(
-            written.contains("| 004 | a: b | - | c 2x | here |\n"),
-            "{written}"
-        );
+        assert!(written.contains("|004|a: b|-|c 2x|here|\n"), "{written}");
         assert!(!written.contains("old"));
         assert!(written.lines().all(|line| line.chars().count() <= COLUMNS));
         // Once more gives the same.
