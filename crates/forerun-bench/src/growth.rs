@@ -181,13 +181,12 @@ pub fn run(args: &Args) -> Result<()> {
 /// The same as for [`run`].
 pub fn run_to(args: &Args, progress: &Progress, out: &mut dyn Write) -> Result<()> {
     args.output.check()?;
-    let entries = match args.output.quick {
-        false => or(
-            &args.entries,
-            &[100_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000],
-        ),
-        true => or(&args.entries, &[5000, 20_000]),
+    let default: &[u64] = if args.output.quick {
+        &[5000, 20_000]
+    } else {
+        &[100_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000]
     };
+    let entries = or(&args.entries, default);
     ensure!(args.batch > 0, "a batch needs at least one key");
     ensure!(
         entries.iter().all(|entries| *entries >= 1000),

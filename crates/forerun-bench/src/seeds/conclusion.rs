@@ -134,7 +134,10 @@ mod tests {
             "The source's change makes +5.0%. Of ours, the best is batched 9.00 M, next to single \
              1.00 M."
         );
-        let lower = TableRow::new("a", &[], fields! {}).lower();
+        let lower = TableRow {
+            better: Some(Better::Lower),
+            ..TableRow::new("a", &[], fields! {})
+        };
         assert!(of(&lower, &both).contains("the best is single 1.00 M, next to batched"));
         let mut one = row([Some(2e6), None], [None, Some(9e6), None]);
         one.ours[1].device = Some("an H200".to_owned());

@@ -250,13 +250,7 @@ impl TableRow {
         }
     }
 
-    pub(super) fn lower(self) -> TableRow {
-        TableRow {
-            better: Some(Better::Lower),
-            ..self
-        }
-    }
-
+    /// Higher figures are better, whatever they are in the table.
     pub(super) fn higher(self) -> TableRow {
         TableRow {
             better: Some(Better::Higher),
