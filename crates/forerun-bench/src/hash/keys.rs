@@ -98,7 +98,7 @@ impl Keys {
     #[inline]
     pub fn absent<K: Word>(&self, number: u64) -> K {
         let numbers = numbers::<K>();
-        self.key(numbers | number % numbers)
+        self.key(numbers | (number % numbers))
     }
 
     /// The value of an index; its lowest bit is 0.
