@@ -367,6 +367,8 @@ pub(crate) const CRATES: &[Layers] = &[
             "ycsb",
             "scan",
             "workloads",
+            "bench_rows",
+            "growth",
             "seeds",
             "stress",
             "registry",
