@@ -4,7 +4,7 @@
 //! ```text
 //!   roofline, memtable, btree, ycsb/, scan/, workloads/, hash/, gather/, gpu_table/,
 //!   gpu_roofline, server/, client/, cache/, table/,
-//!   count_lookups/              the benches: Args and run()
+//!   count_lookups/, pressure/   the benches: Args and run()
 //!   seeds/, growth/             run them for the tables of Forerun's sources, and by size
 //!   bench_rows/                 their rows, by their command lines
 //!   lookup_args                 the options that memtable and btree share
@@ -66,6 +66,7 @@ pub mod memtable;
 pub mod on_gpu;
 pub mod output;
 mod panels;
+pub mod pressure;
 pub mod process_usage;
 pub mod roofline;
 pub mod scan;

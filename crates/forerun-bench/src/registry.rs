@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use forerun_bench::{
     btree, cache, client, count_lookups, gather, gpu_roofline, gpu_table, growth, hash, memtable,
-    roofline, scan, seeds, server, table, workloads, ycsb,
+    pressure, roofline, scan, seeds, server, table, workloads, ycsb,
 };
 
 macro_rules! benches {
@@ -40,6 +40,7 @@ benches! {
     ycsb,
     scan,
     workloads,
+    pressure,
     hash,
     gather,
     gpu_table,
