@@ -51,6 +51,10 @@ FORERUN_DEVICE bool erase_chosen(const TableOp& op, u64 slot, bool chosen) {
 // all its lanes.
 FORERUN_DEVICE void scan_slots(const TableOp& op) {
     const TableState& t = op.table;
+    if (op.scan == scan_clock) {
+        if (thread_in_grid() == 0) store_global(at<u64>(op.out_count), time_ns());
+        return;
+    }
     const u64 step = warps_in_grid() * warp_lanes;
     u64 counted = 0;
     for (u64 first = warp_in_grid() * warp_lanes; first < op.count; first += step) {
