@@ -40,8 +40,10 @@ FORERUN_DEVICE bool erase_chosen(const TableOp& op, u64 slot, bool chosen) {
             atomic_xor(digests_at(t, slot), change << digest_shift(slot));
             erased = true;
         }
+        const bool changes = any(all_lanes, mine && erased);
         warp_sync(all_lanes);
-        if (lane_in_warp() == leader) unlock_bucket(t, bucket, held);
+        if (lane_in_warp() == leader)
+            unlock_bucket(t, bucket, changes ? held + word_version : held);
         left &= ~ballot(all_lanes, mine);
     }
     return erased;
@@ -99,7 +101,7 @@ FORERUN_DEVICE bool clear_bucket(const TableState& t, u64 bucket) {
     }
     for (u32 p = 0; p < pin_words; ++p)
         pinned += ones(atomic_exchange(at<u32>(t.pins) + bucket * pin_words + p, 0u));
-    unlock_bucket(t, bucket, held & ~(word_spilled | word_pinned));
+    unlock_bucket(t, bucket, (held & ~(word_spilled | word_pinned)) + word_version);
     if (live != 0) atomic_add(&control_of(t)->size, ~live + 1);
     if (pinned != 0) atomic_add(&control_of(t)->pinned, ~pinned + 1);
     return true;

@@ -95,7 +95,7 @@ impl CpuTable {
     fn slot_in(&self, bucket: u64, place: &CandidateSlots, key: u64) -> Option<u64> {
         let width = u64::from(self.form.width);
         for turn in (0..width).step_by(CHUNK_SLOTS as usize) {
-            let first = bucket * width + ((place.start + turn) & (width - 1));
+            let first = bucket * width + (place.start ^ turn);
             let chunk = &self.digests[first as usize..(first + CHUNK_SLOTS) as usize];
             let here = (first..).zip(chunk).find(|(slot, digest)| {
                 **digest == place.digest && self.keys[*slot as usize] == key
@@ -284,7 +284,7 @@ impl CpuTable {
         let spills = free_home <= width * 3 / 16 && free_spill > free_home;
         let first = if spills { place.spill } else { place.home } * width;
         let slot = (0..width)
-            .map(|turn| first + ((place.start + turn) & (width - 1)))
+            .map(|turn| first + (place.start ^ turn))
             .find(|slot| self.digests[*slot as usize] <= RECLAIMED);
         // The counts above show that one of the two has a free slot.
         let Some(slot) = slot else {
