@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Lays results out as the table of HierarchicalKV's pull request 251, with Forerun beside it.
 
     seed_table.py RESULTS.jsonl          of forerun-bench gpu-table --study seed --json --peer hkv-before --peer hkv
