@@ -36,9 +36,11 @@ struct EvictOrder {
     }
     FORERUN_DEVICE u64 score(u64 rank) const { return (rank & ~low_32) | u32(u32(rank) + oldest); }
 };
+// The same for all lanes of the warp, which make the call.
 FORERUN_DEVICE EvictOrder evict_order(const TableState& t) {
     EvictOrder order;
-    if (t.policy == policy_epoch_lru) order.oldest = u32(time_ns() >> time_shift) + time_ahead;
+    if (t.policy == policy_epoch_lru)
+        order.oldest = shuffle(all_lanes, u32(time_ns() >> time_shift), 0) + time_ahead;
     return order;
 }
 

@@ -311,13 +311,11 @@ fn a_table_that_gets_no_memory_to_grow_evicts_and_tries_again_when_told() {
         refused: AtomicU64::new(0),
     });
     let refused = || crowded.refused.load(Ordering::Relaxed);
-    let options = TableOptions {
-        row_bytes: 256,
-        max_capacity: 1 << 12,
-        ..small(Width::W32, Candidates::One, 8)
-    };
+    let options = small(Width::W32, Candidates::One, 8)
+        .row_bytes(256)
+        .max_capacity(1 << 12);
     let mut table = GpuTable::on(crowded.clone(), options).unwrap();
-    let mut insert = |table: &mut GpuTable, batch: u64| {
+    let insert = |table: &mut GpuTable, batch: u64| {
         let keys: Vec<u64> = (batch * 60..batch * 60 + 60).collect();
         let rows = rows_of(&keys, 0, 256);
         let status = table.insert_or_assign(&keys, &rows, Some(&keys)).unwrap();
