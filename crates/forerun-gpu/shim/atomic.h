@@ -22,6 +22,9 @@ template <typename T> struct Same { using Type = T; };
 template <typename T> T atomic_add(T* to, typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T was) { return T(was + value); });
 }
+template <typename T> T atomic_or(T* to, typename shim::Same<T>::Type value) {
+    return shim::atomically(to, [=](T was) { return T(was | value); });
+}
 template <typename T> T atomic_xor(T* to, typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T was) { return T(was ^ value); });
 }

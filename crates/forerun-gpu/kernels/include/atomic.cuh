@@ -1,6 +1,6 @@
 // Atomics at device scope, and fences. Each operation returns the previous value.
 //
-//   atomic_add, _xor, _exchange                       u32 and u64, relaxed
+//   atomic_add, _or, _xor, _exchange                  u32 and u64, relaxed
 //   atomic_compare_exchange                           u32 and u64; relaxed
 //   load_relaxed, store_relaxed, store_release                    u32 and u64
 //   load_relaxed, store_relaxed                                   Bytes16, word by word
@@ -19,6 +19,7 @@
 namespace forerun {
 
 template <typename T> FORERUN_DEVICE T atomic_add(T* to, T value) { return atomicAdd(to, value); }
+template <typename T> FORERUN_DEVICE T atomic_or(T* to, T value) { return atomicOr(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_xor(T* to, T value) { return atomicXor(to, value); }
 template <typename T> FORERUN_DEVICE T atomic_exchange(T* to, T value) {
     return atomicExch(to, value);
