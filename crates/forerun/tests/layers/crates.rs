@@ -134,6 +134,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "cubin",
             "driver",
             "gather",
+            "hot_pool",
             "table",
             "study",
         ],
