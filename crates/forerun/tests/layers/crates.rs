@@ -172,6 +172,7 @@ pub(crate) const CRATES: &[Layers] = &[
             "close",
             "snapshot",
             "table",
+            "row_store",
             "builder",
             "weak_table",
             "typed",
