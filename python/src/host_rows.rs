@@ -41,7 +41,8 @@ impl HostRows {
         })
     }
 
-    /// The host row of each key, held until it is released. Missing ones are fetched from the table.
+    /// The host row of each key, held until it is released. Missing ones are fetched from the
+    /// table.
     fn acquire<'py>(
         &self,
         py: Python<'py>,

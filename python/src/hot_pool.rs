@@ -162,8 +162,8 @@ impl Shape<'_> {
     ) -> PyResult<HotPoolOptions> {
         let (&[first, second, host_bytes], &[layers, device_rows, row_bytes]) = (host, rows) else {
             return Err(invalid(
-                "`host` and `rows` must have three dimensions or more: layers, rows, and those of a \
-                 row",
+                "`host` and `rows` must have three dimensions or more: layers, rows, and those of \
+                 a row",
             ));
         };
         let dense = |rows: u64| -> PyResult<(RowLayout, Layers)> {
@@ -301,7 +301,9 @@ impl HotPool {
     }
 
     /// Finds the row of each position, fetches those that are missing, and marks all as used.
-    #[pyo3(signature = (layer, positions, requests=None, *, batch=None, out=None, plan=None, stream=None))]
+    #[pyo3(signature = (
+        layer, positions, requests=None, *, batch=None, out=None, plan=None, stream=None
+    ))]
     #[expect(clippy::too_many_arguments, reason = "named, in Python")]
     fn resolve<'py>(
         &self,

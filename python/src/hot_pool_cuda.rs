@@ -190,8 +190,8 @@ impl DevicePool {
         let tensor = Tensor::new(object, what, stream)?;
         self.expect_here(tensor.device, what)?;
         let bytes = tensor.bytes(what)?;
-        // SAFETY: the tensor states its size. Its object keeps the memory, and the caller guarantees
-        // that it stays as it is until the launch has run.
+        // SAFETY: the tensor states its size. Its object keeps the memory, and the caller
+        // guarantees that it stays as it is until the launch has run.
         Ok(unsafe { DeviceSlice::from_raw(&self.gpu, tensor.address, bytes) })
     }
 
@@ -267,7 +267,8 @@ pub(crate) fn enqueue(
     stream: CallersStream,
     command: &HotPoolCommand<'_>,
 ) -> Result<(), GpuError> {
-    // SAFETY: the caller guarantees a stream of the device's primary context that outlives the call.
+    // SAFETY: the caller guarantees a stream of the device's primary context that outlives the
+    // call.
     let stream = unsafe { Stream::borrowed(gpu, stream.handle()) };
     // SAFETY: the caller keeps the tensors until the launch has run, and the pool keeps its own
     // memory, whose release waits for the device.

@@ -1,5 +1,5 @@
-//! Tests of the hot pool. They run random programs on the pool in host memory, on the kernels, which
-//! run on the host, and on a plain reference, and compare answers, rows, counts and tables.
+//! Tests of the hot pool. They run random programs on the pool in host memory, on the kernels,
+//! which run on the host, and on a plain reference, and compare answers, rows, counts and tables.
 
 #![cfg(unix)]
 

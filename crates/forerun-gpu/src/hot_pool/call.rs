@@ -1,5 +1,5 @@
-//! A call by the addresses of its memory, checked against the pool's options: the kernels' argument.
-//! Host and device calls pass through here, so that both refuse the same.
+//! A call by the addresses of its memory, checked against the pool's options: the kernels'
+//! argument. Host and device calls pass through here, so that both refuse the same.
 
 use super::error::HotPoolError;
 use super::options::{HotPoolOptions, PlanLayout, TOO_LARGE, layer_offset, shared_bytes};

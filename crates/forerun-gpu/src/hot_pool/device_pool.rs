@@ -42,7 +42,8 @@ pub struct DeviceHotPoolBatch<'a> {
     pub count: u32,
     /// i32: positions of each request, one request after the other; -1 for none.
     pub positions: DeviceSlice<'a>,
-    /// The table of each request; by default request *b* has table *b*. No table may be named twice.
+    /// The table of each request; by default request *b* has table *b*. No table may be named
+    /// twice.
     pub requests: Option<(DeviceSlice<'a>, IndexType)>,
     /// i32: the number of requests, read when the launch runs.
     pub batch_at: Option<DeviceSlice<'a>>,
@@ -115,8 +116,8 @@ impl DeviceHotPool {
     /// Allocates the tables, all of them empty, with room for a call of all requests.
     ///
     /// # Errors
-    /// A [`HotPoolError`]: the options contradict each other or need more shared memory than a block
-    /// has, or the device's error.
+    /// A [`HotPoolError`]: the options contradict each other or need more shared memory than a
+    /// block has, or the device's error.
     pub fn new(gpu: &Gpu, options: HotPoolOptions) -> Result<DeviceHotPool, HotPoolError> {
         let layout = PlanLayout {
             batch: options.requests,
@@ -223,8 +224,9 @@ impl DeviceHotPool {
         resolve_command(&self.gpu, params)
     }
 
-    /// Prepares the launch that fetches the rows of a plan in layers that share the positions of the
-    /// layer that recorded it, for the first `batch` requests, or for as many as `batch_at` says.
+    /// Prepares the launch that fetches the rows of a plan in layers that share the positions of
+    /// the layer that recorded it, for the first `batch` requests, or for as many as `batch_at`
+    /// says.
     ///
     /// # Errors
     /// A [`HotPoolError`].
@@ -436,10 +438,10 @@ impl Command for HotPoolCommand<'_> {
         let Some(kernel) = self.kernel else {
             return Ok(());
         };
-        // SAFETY: the kernels of hot_pool.list take a HotPoolParams, whose layout both sides assert.
-        // `call.rs` has checked the length of everything that it names, and the kernels access
-        // nothing else, whatever positions and tables hold. The caller guarantees that the memory
-        // exists.
+        // SAFETY: the kernels of hot_pool.list take a HotPoolParams, whose layout both sides
+        // assert. `call.rs` has checked the length of everything that it names, and the kernels
+        // access nothing else, whatever positions and tables hold. The caller guarantees that the
+        // memory exists.
         unsafe { kernel.launch(stream, self.launch, &self.params) }
     }
 }

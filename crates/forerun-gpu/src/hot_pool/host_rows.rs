@@ -7,8 +7,8 @@
 //!   holders               1    0   2           rows without holders stay until the clock's hand takes them
 //! ```
 //!
-//! A row is fetched before the launch that needs it, never by it: the kernel cannot wait for a disk.
-//! Requests that have keys in common, such as those of one prefix, share rows.
+//! A row is fetched before the launch that needs it, never by it: the kernel cannot wait for a
+//! disk. Requests that have keys in common, such as those of one prefix, share rows.
 
 use super::error::HotPoolError;
 use std::collections::HashMap;
@@ -109,8 +109,8 @@ impl HostRows {
         self.held as u64
     }
 
-    /// The row of each key, held until it is released as often as it was acquired. Keys that have no
-    /// row are fetched from the store, in batches, into `memory`. Returns how many were fetched.
+    /// The row of each key, held until it is released as often as it was acquired. Keys that have
+    /// no row are fetched from the store, in batches, into `memory`. Returns how many were fetched.
     ///
     /// # Errors
     /// There is no room for all of them, the store lacks one, or it failed.

@@ -29,9 +29,9 @@ pub enum Eviction {
     /// [`LRU_SLOTS_MAX`]. For a table per layer and request.
     #[default]
     Lru,
-    /// The next one that was not used since the clock's hand last passed. A launch looks only at the
-    /// slots that the hand passes, and the table has an entry for each position. For one table for
-    /// all requests.
+    /// The next one that was not used since the clock's hand last passed. A launch looks only at
+    /// the slots that the hand passes, and the table has an entry for each position. For one table
+    /// for all requests.
     Clock,
 }
 
@@ -41,8 +41,8 @@ pub enum Eviction {
 /// use forerun_gpu::gather::{Layers, RowLayout};
 /// use forerun_gpu::hot_pool::HotPoolOptions;
 ///
-/// // 61 layers of rows of 656 bytes: 100,000 on the host, layer after layer, and 4,096 hot rows for
-/// // each of 8 requests of up to 32,768 tokens.
+/// // 61 layers of rows of 656 bytes: 100,000 on the host, layer after layer, and 4,096 hot rows
+/// // for each of 8 requests of up to 32,768 tokens.
 /// let layer = |rows: u64| Layers::Step { bytes: rows * 656 };
 /// let options = HotPoolOptions::new(656, 4096, 32_768)
 ///     .requests(8)
@@ -62,8 +62,8 @@ pub struct HotPoolOptions {
     /// Positions of a request, or of all requests if they share a table: the first that is out of
     /// range.
     pub positions: u32,
-    /// Positions that one call resolves for a request; at most `slots`. Default: 2,048, or `slots` if
-    /// that is less.
+    /// Positions that one call resolves for a request; at most `slots`. Default: 2,048, or `slots`
+    /// if that is less.
     pub count: u32,
     /// Tables of a layer: requests with a table of their own. Default: 1.
     pub requests: u32,

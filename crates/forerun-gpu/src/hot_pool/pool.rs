@@ -175,9 +175,9 @@ impl HotPool {
         HotPoolCounts::of(self.counters)
     }
 
-    /// Finds the row of each position, fetches those that are in no slot, and marks all as used. The
-    /// answers are rows of `device`, or -1. A position that a request names twice has one row, and is
-    /// fetched once.
+    /// Finds the row of each position, fetches those that are in no slot, and marks all as used.
+    /// The answers are rows of `device`, or -1. A position that a request names twice has one row,
+    /// and is fetched once.
     ///
     /// # Errors
     /// A [`HotPoolError`]. Nothing was changed.
@@ -213,9 +213,9 @@ impl HotPool {
     ) -> Result<(), HotPoolError> {
         let p = self.params(batch, host, device, out, plan)?;
         plan.batch = p.batch;
-        // SAFETY: every array is a slice that this call borrows, mutably if it is written, or memory
-        // of the pool or the plan, which are borrowed mutably. Their lengths were checked. No slice
-        // is used before the launch returns.
+        // SAFETY: every array is a slice that this call borrows, mutably if it is written, or
+        // memory of the pool or the plan, which are borrowed mutably. Their lengths were checked.
+        // No slice is used before the launch returns.
         unsafe { resolve_on_cpu(&p, &mut self.scratch) }
     }
 

@@ -159,7 +159,8 @@ impl PlannedCopy {
     /// Prepares the launch that copies the rows of the plan.
     ///
     /// # Safety
-    /// All memory is within the device's reach and as long as it says, as long as the command exists.
+    /// All memory is within the device's reach and as long as it says, as long as the command
+    /// exists.
     ///
     /// # Errors
     /// A [`HotPoolError`].

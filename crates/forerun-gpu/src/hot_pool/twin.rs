@@ -1,5 +1,5 @@
-//! The kernels' algorithms on the CPU, with the same outcome bit for bit: `kernels/hot_pool/lru.cuh`
-//! and `clock.cuh` describe them.
+//! The kernels' algorithms on the CPU, with the same outcome bit for bit:
+//! `kernels/hot_pool/lru.cuh` and `clock.cuh` describe them.
 //!
 //! ```text
 //!   positions ──> resolve_lru, resolve_clock ──> keys, order | map, used, clock      the table, as it is afterwards
