@@ -476,7 +476,7 @@ impl HotPool {
             None => None,
             Some(given) => Some(ReadIntegers::<i32>::new(given, "requests", "int32")?),
         };
-        let (numbered, requests): (Vec<i32>, _);
+        let (numbered, requests): (Vec<i32>, &[i32]);
         match &given {
             Some(given) => requests = given.as_slice()?,
             None => {

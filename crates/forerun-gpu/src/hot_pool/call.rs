@@ -174,7 +174,7 @@ fn place_rows(
 ) -> Result<(), HotPoolError> {
     if layers.end > options.layers || layers.is_empty() {
         return Err(HotPoolError::NoSuchLayer {
-            layer: layers.end.max(layers.start + 1) - 1,
+            layer: layers.end.max(layers.start.saturating_add(1)) - 1,
             layers: options.layers,
         });
     }

@@ -50,7 +50,7 @@ unsafe fn array_mut<'a, T>(address: u64, first: u64, count: usize) -> &'a mut [T
 ///
 /// # Safety
 /// That of [`array`].
-unsafe fn signed(address: u64, at: u64, bytes: u32) -> i64 {
+pub(super) unsafe fn signed(address: u64, at: u64, bytes: u32) -> i64 {
     match bytes {
         // SAFETY: as the caller guarantees.
         4 => unsafe { array::<i32>(address, at, 1) }
@@ -67,7 +67,7 @@ unsafe fn signed(address: u64, at: u64, bytes: u32) -> i64 {
 ///
 /// # Safety
 /// That of [`resolve_on_cpu`].
-unsafe fn batch_of(p: &HotPoolParams) -> u64 {
+pub(super) unsafe fn batch_of(p: &HotPoolParams) -> u64 {
     let given = match p.batch_at {
         0 => i64::from(p.batch),
         // SAFETY: as the caller guarantees.

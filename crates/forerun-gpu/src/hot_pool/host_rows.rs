@@ -21,7 +21,7 @@ const FETCH_BYTES: usize = 16 << 20;
 /// What keeps the rows of a pool: a table or another key-value store.
 pub trait RowStore {
     /// Why a lookup failed.
-    type Error: std::error::Error;
+    type Error: std::error::Error + 'static;
 
     /// Finds the rows of keys, in order. `rows` has room for all, and `found` says which exist.
     ///
@@ -38,7 +38,7 @@ pub trait RowStore {
 /// Why rows could not be acquired. None of them is held.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // The texts say it.
-pub enum AcquireError<E: std::error::Error> {
+pub enum AcquireError<E: std::error::Error + 'static> {
     #[error(transparent)]
     Pool(#[from] HotPoolError),
     #[error("the store failed: {0}")]

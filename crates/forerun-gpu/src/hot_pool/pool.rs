@@ -274,10 +274,8 @@ impl HotPool {
         let tables = self.options.requests;
         self.named.fill(false);
         for (at, &request) in requests.iter().enumerate() {
-            let named = usize::try_from(request)
-                .ok()
-                .and_then(|table| self.named.get_mut(table));
-            match named {
+            let table = usize::try_from(request).unwrap_or(usize::MAX);
+            match self.named.get_mut(table) {
                 Some(named) if !*named => *named = true,
                 Some(_) => return Err(HotPoolError::NamedTwice { at, request }),
                 None => {

@@ -14,7 +14,7 @@
 //! and a token that is asked for twice is fetched once.
 
 use super::call::Span;
-use super::cpu_launch::{CpuScratch, array, replay_on_cpu, resolve_on_cpu};
+use super::cpu_launch::{CpuScratch, array, batch_of, replay_on_cpu, resolve_on_cpu, signed};
 use super::device_pool::{HotPoolCommand, replay_command, resolve_command};
 use super::error::HotPoolError;
 use super::options::{LRU_SLOTS_MAX, shared_bytes};
@@ -304,9 +304,15 @@ impl SwapIn {
 unsafe fn expect_orders(p: &HotPoolParams) -> Result<(), HotPoolError> {
     let slots = p.slots as usize;
     let mut is_named = vec![false; slots];
-    for table in 0..u64::from(p.tables) {
+    // SAFETY: as the caller guarantees.
+    for entry in 0..unsafe { batch_of(p) } {
+        // SAFETY: as above.
+        let table = unsafe { signed(p.requests, entry, p.request_bytes) } as u64;
+        if table >= p.tables.into() {
+            continue;
+        }
         is_named.fill(false);
-        // SAFETY: as the caller guarantees.
+        // SAFETY: as above.
         let order: &[i16] = unsafe { array(p.order, table * p.order_step, slots) };
         let all_once = order.iter().all(|&slot| {
             let named = is_named.get_mut(usize::from(slot as u16));

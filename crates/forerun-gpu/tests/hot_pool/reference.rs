@@ -103,8 +103,11 @@ impl Reference {
     }
 
     fn oldest(&mut self, hits: &[usize], wanted: usize) -> Vec<usize> {
-        let (hit, untouched): (Vec<usize>, Vec<usize>) =
-            self.order.iter().partition(|slot| hits.contains(slot));
+        let (hit, untouched): (Vec<usize>, Vec<usize>) = self
+            .order
+            .iter()
+            .copied()
+            .partition(|slot| hits.contains(slot));
         let (victims, kept) = untouched.split_at(wanted);
         self.order = [kept, victims, &hit].concat();
         victims.to_vec()
