@@ -12,7 +12,8 @@ use crate::numbers::Numbers;
 use crate::rows::{readable_rows, writable_rows};
 use crate::table::Table;
 
-/// Which row of a host array holds which key of a table.
+/// Which row of the array `host` holds which key of a `Table`: what is below a `HotPool`. A row of
+/// the table is a row of the array, with all its layers.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct HostRows {
     host: Py<PyAny>,
@@ -41,8 +42,8 @@ impl HostRows {
         })
     }
 
-    /// The host row of each key, held until it is released. Missing ones are fetched from the
-    /// table.
+    /// The host row of each key, as int64, held until it is released as often. Keys without one are
+    /// fetched from the table, in batches, into rows that nobody holds.
     fn acquire<'py>(
         &self,
         py: Python<'py>,
@@ -66,7 +67,8 @@ impl HostRows {
         Ok(PyArray1::from_vec(py, rows))
     }
 
-    /// Gives up rows, each as often as it is named.
+    /// Gives up rows (int64), each as often as it is named. Launches that read them must have
+    /// ended.
     fn release(&self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
         let rows = ReadIntegers::<i64>::new(rows, "rows", "int64")?;
         let mut held = self.rows.lock().unwrap_or_else(PoisonError::into_inner);

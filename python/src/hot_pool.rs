@@ -134,7 +134,16 @@ pub(crate) struct Arrays {
     pub(crate) host_rows: Option<Py<PyAny>>,
 }
 
-/// Tables of hot rows.
+/// The rows of a large `host` array that are in use now, in the smaller array `rows`: on a GPU,
+/// where `host` is in pinned memory, or in CPU memory too.
+///
+/// Both arrays have layers, rows, and the dimensions of a row; with `host_layout="row_first"`,
+/// `host` has rows, layers. Each of `requests` has `slots` rows of every layer: slot `s` of request
+/// `r` is row `r * slots + s`. A request reads `positions`, which are rows of `host`, or are mapped
+/// to them by `host_rows`, an array of int64 with a row per request and -1 for what is not there. A
+/// call resolves up to `count` positions per request. Neighbouring `layers_per_table` layers read
+/// the same positions and share a table. `eviction` is "lru", or "clock" for tables of any size. To
+/// share one table among requests, pass their positions as those of one.
 #[pyclass(frozen, module = "forerun")]
 pub(crate) struct HotPool {
     arrays: Arrays,
@@ -300,7 +309,15 @@ impl HotPool {
         Ok(HotPool { arrays, pool })
     }
 
-    /// Finds the row of each position, fetches those that are missing, and marks all as used.
+    /// Finds the row of each position, fetches those that are in no slot, and marks all as used.
+    /// Returns int32 rows in the shape of `positions`, in `out` if it is given; -1 for a position
+    /// of
+    /// -1, and for one without a host row.
+    ///
+    /// `positions` is int32: of one request, or a row for each of `requests` (int32; by default 0,
+    /// 1, ...). On a GPU all are tensors there, `batch` (int32) may hold the number of requests,
+    /// and the call only puts a launch on `stream` or the current stream. `plan` records what is
+    /// fetched.
     #[pyo3(signature = (
         layer, positions, requests=None, *, batch=None, out=None, plan=None, stream=None
     ))]
@@ -357,7 +374,8 @@ impl HotPool {
         }
     }
 
-    /// Fetches the rows of a plan in layers that share its positions.
+    /// Fetches the rows of a plan in layers `layers[0]` to `layers[1] - 1`, which share the
+    /// positions of the layer that was resolved.
     #[pyo3(signature = (plan, layers, *, batch=None, stream=None))]
     fn replay(
         &self,
@@ -389,7 +407,7 @@ impl HotPool {
         }
     }
 
-    /// Memory for a plan.
+    /// Makes memory for a plan, which each `resolve` overwrites.
     fn new_plan(&self, py: Python<'_>) -> PyResult<HotPlan> {
         let plan = match &self.pool {
             Pool::Device(pool) => pool.new_plan(py).map(Plan::Device),
@@ -401,7 +419,7 @@ impl HotPool {
         Ok(HotPlan(plan.map_err(hot_pool_exception)?))
     }
 
-    /// Empties the tables of requests in all layers.
+    /// Empties the tables of requests (int32) in all layers, for other requests.
     #[pyo3(signature = (requests, *, stream=None))]
     fn clear(
         &self,
