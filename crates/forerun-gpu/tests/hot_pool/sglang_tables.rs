@@ -247,8 +247,8 @@ fn run(seed: u64, process: Option<&ShimProcess>) -> [u64; 3] {
             }
         }
         let mut answers = step.out.clone();
-        for entry in 0..real {
-            let request = batch[entry] as usize;
+        for (entry, &request) in batch.iter().enumerate().take(real) {
+            let request = request as usize;
             let places = entry * server.top_k..(entry + 1) * server.top_k;
             let length = lengths[request] as i64;
             let outcome =
