@@ -1,7 +1,7 @@
 //! SGLang's tables of hot rows, given by address, for `forerun.hisparse`.
 
 use forerun::gpu::gather::{IndexType, Locate as _};
-use forerun::gpu::hot_pool::{HotPoolError, PlannedCopy, SwapIn, Tensor};
+use forerun::gpu::hot_pool::{PlannedCopy, SwapIn, Tensor};
 use pyo3::prelude::*;
 
 use crate::borrows::{Access, Borrow, Memory};
@@ -138,21 +138,22 @@ impl Tables {
 }
 
 /// A call's place: the CPU, or a device and a stream.
-fn run(
+fn run<const N: usize>(
     py: Python<'_>,
     mut copy: PlannedCopy,
     tables: Option<&Tables>,
-    used: &[Memory],
+    used: [Memory; N],
     device: Option<usize>,
     stream: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let Some(device) = device else {
         return py.detach(|| {
-            let _borrow = Borrow::compared(used)?;
-            // SAFETY: `forerun/hisparse.py` passes the memory of arrays that it holds, with their
-            // shapes. No running call of this package uses it, as the borrow has checked. A caller
-            // who changes it meanwhile races with the call, as with PyTorch's own functions.
+            let _borrow = Borrow::all(used)?;
             let done = match tables {
+                // SAFETY: `forerun/hisparse.py` passes the memory of arrays that it holds, with
+                // their shapes. No running call of this package uses it, as the borrow has checked.
+                // A caller who changes it meanwhile races with the call, as with PyTorch's own
+                // functions.
                 None => unsafe { copy.run_on_cpu() },
                 // SAFETY: as above.
                 Some(tables) => unsafe { tables.swap_in(copy).run_on_cpu() },
@@ -173,7 +174,7 @@ fn run(
         // SAFETY: as above.
         Some(tables) => unsafe { tables.swap_in(copy).command(&gpu) },
     };
-    let command = command.map_err(|error: HotPoolError| hot_pool_exception(error))?;
+    let command = command.map_err(hot_pool_exception)?;
     enqueue(&gpu, stream, &command).map_err(device_exception)
 }
 
@@ -188,12 +189,10 @@ pub(crate) fn _swap_in(
     device: Option<usize>,
     stream: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let used: Vec<Memory> = tables
-        .used()
-        .into_iter()
-        .chain(planned.used(Access::Write))
-        .collect();
-    run(py, planned.copy(), Some(&tables), &used, device, stream)
+    let [a, b, c, d, e, f, g, h] = tables.used();
+    let [i, j, k, l, m] = planned.used(Access::Write);
+    let used = [a, b, c, d, e, f, g, h, i, j, k, l, m];
+    run(py, planned.copy(), Some(&tables), used, device, stream)
 }
 
 /// Copies the rows of a plan.
@@ -209,7 +208,7 @@ pub(crate) fn _copy_planned(
         py,
         planned.copy(),
         None,
-        &planned.used(Access::Read),
+        planned.used(Access::Read),
         device,
         stream,
     )
