@@ -47,7 +47,7 @@ impl<'a> Arrays<'a> {
 
     /// Launches a kernel that resolves, replays or clears.
     pub fn launch(&self, name: &str, blocks: u32, params: &HotPoolParams, seed: u64) {
-        let threads = 32 << (seed % 3);
+        let threads = 32 << (seed % 2);
         let search = match params.policy {
             POLICY_LRU => (8 << params.hash_bits) + params.slots * 2,
             _ => 0,
@@ -55,7 +55,7 @@ impl<'a> Arrays<'a> {
         let launch = ShimLaunch {
             threads,
             shared_bytes: search,
-            resident: 1 + (seed / 3 % 4) as u32,
+            resident: 1 + (seed / 2 % 4) as u32,
             seed,
         };
         let argument = params_bytes(params);
