@@ -37,12 +37,15 @@ mod errors;
 mod events;
 mod export;
 mod gather;
+mod host_rows;
 mod hot_pool;
 #[allow(unsafe_code, reason = "a GPU's tensor is an address")]
 mod hot_pool_cuda;
-#[allow(unsafe_code, reason = "the memory of other libraries is given by address")]
+#[allow(
+    unsafe_code,
+    reason = "the memory of other libraries is given by address"
+)]
 mod hot_pool_tables;
-mod host_rows;
 mod interrupt;
 mod items;
 mod key_range;
@@ -99,9 +102,9 @@ mod module {
     #[pymodule_export]
     use crate::gather::{CopyCounts, device_info, gather, scatter};
     #[pymodule_export]
-    use crate::hot_pool::{HotPlan, HotPool, HotPoolCounts};
-    #[pymodule_export]
     use crate::host_rows::HostRows;
+    #[pymodule_export]
+    use crate::hot_pool::{HotPlan, HotPool, HotPoolCounts};
     #[pymodule_export]
     use crate::items::Items;
     #[pymodule_export]
