@@ -6,6 +6,7 @@ use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
 use crate::resp::hash_value::Hash;
 use crate::resp::integers::parse_i64;
+use crate::session::WRITES_AHEAD;
 
 use super::call::{Call, OldValue, Refusal};
 
@@ -19,11 +20,14 @@ impl Call<'_, '_> {
     /// `DEL key …` and `UNLINK`.
     pub(super) fn del(&mut self) {
         let mut deleted = 0;
-        for key in &self.arguments[1..] {
-            let result = self.cache_for_write(key).delete(Delete::key(*key));
-            let is_hit = result == DeleteResult::Deleted;
-            self.count_deletion(is_hit);
-            deleted += i64::from(is_hit);
+        for keys in self.arguments[1..].chunks(WRITES_AHEAD) {
+            self.context.prefetch(keys);
+            for key in keys {
+                let result = self.cache_for_write(key).delete(Delete::key(*key));
+                let is_hit = result == DeleteResult::Deleted;
+                self.count_deletion(is_hit);
+                deleted += i64::from(is_hit);
+            }
         }
         self.number(deleted);
     }

@@ -10,7 +10,8 @@
 //!               └─► Keys       KEYS, one part of the index after another
 //! ```
 //!
-//! - `read_batch.rs`, `read_answers.rs` lookups; `lone_request.rs` any other request
+//! - `read_batch.rs`, `read_answers.rs` lookups; `lone_request.rs` any other request, and
+//!   `next_writes.rs` prefetches those that write
 //! - `call.rs` a command that is being executed, `dispatch.rs` finds its function in
 //!   `set_command.rs`, `string_commands.rs`, `number_commands.rs`, `expiry_commands.rs`,
 //!   `key_commands.rs`, `key_listing.rs`, `hash_commands.rs`, `server_commands.rs`,
@@ -39,6 +40,7 @@ mod login;
 mod lone_request;
 #[cfg(test)]
 mod model_tests;
+mod next_writes;
 mod number_commands;
 mod read_answers;
 mod read_batch;
@@ -67,6 +69,7 @@ use crate::session::{ChunkSize, CommandContext, Context, SessionError, SessionSt
 
 use key_listing::Listing;
 use login::Login;
+use next_writes::prefetch_writes;
 use read_answers::{Stop, Until, answer, count_requests};
 use read_batch::{Batch, Next, keep};
 use transaction::{Transaction, Watched};
@@ -291,6 +294,12 @@ impl RespSession {
             None => {
                 *at = end;
                 self.answered = 0;
+                if let Next::Request(len) = next
+                    && end + len < bytes.len()
+                    && self.is_plain()
+                {
+                    prefetch_writes(bytes, end, context, scratch);
+                }
                 self.next(next, bytes, at, &arguments, worker, context, scratch)
             }
         };

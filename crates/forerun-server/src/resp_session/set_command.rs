@@ -16,6 +16,7 @@ use forerun_cache::{
 use crate::resp::arguments::LargeArgument;
 use crate::resp::command_spec::Command;
 use crate::resp::error_texts as texts;
+use crate::session::WRITES_AHEAD;
 
 use super::call::{Call, OldValue, Refusal, string_of};
 use super::expiry_commands::{TimeUnit, positive_time};
@@ -239,13 +240,16 @@ impl<'a> Call<'a, '_> {
     }
 
     fn store_pairs(&mut self) -> Result<(), Refusal> {
-        for pair in self.arguments[1..].chunks_exact(2) {
-            self.store(
-                pair[0],
-                StoreValue::Bytes(pair[1]),
-                Expiry::Never,
-                StoreMode::Set,
-            )?;
+        for pairs in self.arguments[1..].chunks(2 * WRITES_AHEAD) {
+            let mut keys = [&[][..]; WRITES_AHEAD];
+            for (key, pair) in keys.iter_mut().zip(pairs.chunks_exact(2)) {
+                *key = pair[0];
+            }
+            self.context.prefetch(&keys[..pairs.len() / 2]);
+            for pair in pairs.chunks_exact(2) {
+                let value = StoreValue::Bytes(pair[1]);
+                self.store(pair[0], value, Expiry::Never, StoreMode::Set)?;
+            }
         }
         Ok(())
     }

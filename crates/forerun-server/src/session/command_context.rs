@@ -19,6 +19,10 @@ use super::Context;
 /// Smaller values are copied without trying to share them.
 const SHARED_BYTES_MIN: usize = 16 << 10;
 
+/// So many writes are prefetched together: more cache lines than memory fetches at a time, and few
+/// enough that none leaves the processor's cache before its write.
+pub(crate) const WRITES_AHEAD: usize = 32;
+
 /// A second that the cache's clock never reaches.
 const NEVER_S: u32 = u32::MAX;
 
@@ -36,6 +40,8 @@ pub(crate) struct CommandContext<'a> {
     pub connection: u64,
     /// About how many bytes commands have read and written that do not show in the output.
     pub work_bytes: usize,
+    /// Up to where in the input the keys of writes are prefetched.
+    prefetched_to: usize,
 }
 
 impl<'a> CommandContext<'a> {
@@ -50,6 +56,38 @@ impl<'a> CommandContext<'a> {
             users: context.users.as_deref(),
             connection: context.connection,
             work_bytes: 0,
+            prefetched_to: 0,
+        }
+    }
+
+    /// Prefetches what the writes from `at` on need, unless an earlier call has done so. `read`
+    /// reads a request at a place of the input: if it is a complete write, it returns its key and
+    /// where the next request begins.
+    #[inline]
+    pub(crate) fn prefetch_writes<'b>(
+        &mut self,
+        at: usize,
+        mut read: impl FnMut(usize) -> Option<(&'b [u8], usize)>,
+    ) {
+        if at < self.prefetched_to {
+            return;
+        }
+        let (mut keys, mut count, mut end) = ([&[][..]; WRITES_AHEAD], 0, at);
+        while count < WRITES_AHEAD
+            && let Some((key, next)) = read(end)
+        {
+            (keys[count], end) = (key, next);
+            count += 1;
+        }
+        self.prefetched_to = end.max(at + 1);
+        self.prefetch(&keys[..count]);
+    }
+
+    /// Prefetches what writes of these keys need.
+    #[inline]
+    pub(crate) fn prefetch(&self, keys: &[&[u8]]) {
+        if keys.len() > 1 {
+            self.cache.pin().prefetch(keys);
         }
     }
 

@@ -26,6 +26,7 @@ use crate::protocol::binary::reply::{Status, push_error, push_success};
 use crate::protocol::binary::sasl;
 
 use super::command_context::CommandContext;
+use super::next_writes::binary_write;
 use super::reads::{Batch, Scratch};
 use super::{Session, SessionError, SessionState, State, Step};
 pub(super) use authentication::Access;
@@ -57,6 +58,7 @@ impl Session {
             if context.out.is_full() {
                 return Step::Full;
             }
+            context.prefetch_writes(*at, |at| binary_write(bytes, at));
         }
         let rest = &bytes[*at..];
         let Some(head) = rest.first_chunk() else {
