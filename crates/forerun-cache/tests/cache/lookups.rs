@@ -133,3 +133,27 @@ fn a_batch_may_repeat_a_key() {
         [Some(&b"1"[..]), None, Some(b"1")]
     );
 }
+
+#[test]
+fn a_prefetch_leaves_no_trace() {
+    let cache = cache(16 << 20);
+    let names: Vec<String> = (0..1000).map(|n| format!("key {n}")).collect();
+    for name in names.iter().step_by(2) {
+        set(&cache, name.as_bytes(), b"value");
+    }
+    let before = cache.stats();
+    let keys: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    for count in [0, 1, 2, 63, 64, 65, 1000] {
+        cache.pin().prefetch(&keys[..count]);
+    }
+    cache
+        .pin()
+        .prefetch(&[&b""[..], &[b'x'; 70_000], keys[0], keys[0]]);
+    assert_eq!(format!("{:?}", cache.stats()), format!("{before:?}"));
+    let guard = cache.pin();
+    for (n, key) in keys.iter().enumerate() {
+        let item = guard.peek(key);
+        assert_eq!(item.is_some(), n % 2 == 0);
+        assert!(!item.is_some_and(|item| item.was_fetched()));
+    }
+}

@@ -11,6 +11,7 @@ use super::lookup::Found;
 use super::page::{Page, PageKind};
 use super::page_tests::{Entry, entries, orders, sorted};
 use super::reader::Run;
+use super::record_index::RecordAddress;
 use super::{Compression, PageSearch, Probe, RunMeta, RunOptions, RunWriter, SearchKey, filter};
 use crate::cache::driver::PageSource;
 use crate::cache::{CacheOptions, PageCache, pin};
@@ -178,7 +179,7 @@ pub(super) fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
             if let Probe::At(place) = run.probe(filter::hash(key), &pin()) {
                 let leaf = &pages[place.page as usize];
                 let target = SearchKey::new(key, sequence);
-                let found = IndexedRecord::in_leaf(&run, leaf, place).find(&target);
+                let found = indexed(&run, leaf, place, &target);
                 // Everything up to the reader's `expired_sequence`, 0, has expired.
                 let live = |entry: &Entry| entry.sequence > 0;
                 let value = expected
@@ -192,6 +193,19 @@ pub(super) fn check(order: &KeyOrder, options: RunOptions, entries: &[Entry]) {
             }
         }
     }
+}
+
+/// What the record at an address answers, whether its leaf has a head or not.
+fn indexed<'g>(
+    run: &'g Run,
+    leaf: &'g [u8],
+    address: RecordAddress,
+    target: &SearchKey<'_>,
+) -> Option<Found<'g>> {
+    let with = |head| IndexedRecord::in_leaf(run, leaf, head, address).find(target);
+    let found = with(0);
+    assert_eq!(with(PageSource::head(run, leaf)), found);
+    found
 }
 
 pub(super) fn options(page_bytes: usize, compression: Compression) -> RunOptions {
@@ -417,7 +431,7 @@ fn an_index_has_the_newest_version_of_each_key_and_older_ones_are_searched_for()
         let leaf = &pages[place.page as usize];
         for (at, sequence) in [9, 8].into_iter().enumerate() {
             let target = SearchKey::new(&entry.key, sequence);
-            if let Some(got) = IndexedRecord::in_leaf(&run, leaf, place).find(&target) {
+            if let Some(got) = indexed(&run, leaf, place, &target) {
                 assert_eq!(got, Found::Value(entry.value.as_deref().unwrap()));
                 found[at] += 1;
             }

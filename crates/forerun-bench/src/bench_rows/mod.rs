@@ -1,26 +1,33 @@
-//! Measures what fills our columns: the benches, by their own command lines.
+//! The rows of other benches, which are run by their own command lines.
+//!
+//! ```text
+//!   "hash --size 1GiB …" ─ Runner ─> hash::run_to ─> lines of JSON ─> rows
+//!   figures.rs                                      a figure among rows
+//! ```
 
-use super::figures::parse_lines;
+pub(crate) mod figures;
+
 use crate::engine::Engine;
 use crate::output::Output;
-use crate::{btree, count_lookups, gather, gpu_table, hash, memtable, server};
+use crate::{btree, cache, count_lookups, gather, gpu_table, hash, memtable, roofline, server};
 use anyhow::{Context, Result, bail};
 use clap::{ArgMatches, Command};
+use figures::parse_lines;
 use forerun_measure::progress::Progress;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
 
 /// Rows that are measured together.
-pub(super) struct Measurement {
+pub(crate) struct Measurement {
     /// Its name in the columns.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// The command line after `forerun-bench`, without the options of all benches.
-    pub(super) line: String,
+    pub(crate) line: String,
 }
 
 impl Measurement {
-    pub(super) fn new(name: &'static str, line: impl Into<String>) -> Measurement {
+    pub(crate) fn new(name: &'static str, line: impl Into<String>) -> Measurement {
         Measurement {
             name,
             line: line.into(),
@@ -28,29 +35,29 @@ impl Measurement {
     }
 
     /// The command that repeats it.
-    pub(super) fn command(&self) -> String {
+    pub(crate) fn command(&self) -> String {
         format!("forerun-bench {}", self.line)
     }
 }
 
 /// How the measurements run.
-pub(super) struct Runner<'a> {
+pub(crate) struct Runner<'a> {
     /// The options of the whole run.
-    pub(super) output: &'a Output,
+    pub(crate) output: &'a Output,
     /// Measured along with the memtable.
-    pub(super) peers: &'a [&'a dyn Engine],
-    pub(super) progress: &'a Progress,
+    pub(crate) peers: &'a [&'a dyn Engine],
+    pub(crate) progress: &'a Progress,
 }
 
 /// The rows of measurements, by their names.
-pub(super) type Measured = BTreeMap<&'static str, Vec<Value>>;
+pub(crate) type Measured = BTreeMap<&'static str, Vec<Value>>;
 
 impl Runner<'_> {
     /// Runs the measurements one after the other.
     ///
     /// # Errors
     /// Those of the benches.
-    pub(super) fn measure(&self, measurements: &[Measurement]) -> Result<Measured> {
+    pub(crate) fn measure(&self, measurements: &[Measurement]) -> Result<Measured> {
         let mut measured = Measured::new();
         for measurement in measurements {
             let rows = self
@@ -61,7 +68,11 @@ impl Runner<'_> {
         Ok(measured)
     }
 
-    fn rows(&self, line: &str) -> Result<Vec<Value>> {
+    /// The rows of one command line.
+    ///
+    /// # Errors
+    /// Those of the bench.
+    pub(crate) fn rows(&self, line: &str) -> Result<Vec<Value>> {
         let mut words = line.split_whitespace();
         let bench = words.next().unwrap_or_default();
         let mut words: Vec<String> = words.map(str::to_owned).collect();
@@ -85,6 +96,8 @@ impl Runner<'_> {
             "memtable" => memtable::run_to(&parse(words)?, self.peers, None, progress, out),
             "btree" => btree::run_to(&parse(words)?, &[], None, progress, out),
             "hash" => hash::run_to(&parse(words)?, &[], None, progress, out),
+            "cache" => cache::run_to(&parse(words)?, progress, out),
+            "roofline" => roofline::run_to(&parse(words)?, progress, out),
             "gather" => gather::run_to(&parse(words)?, progress, out),
             "gpu-table" => gpu_table::run_to(&parse(words)?, progress, out),
             "server" => server::run_to(&parse(words)?, progress, out),

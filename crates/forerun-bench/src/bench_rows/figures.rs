@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 /// Names of fields and the values that a row must have.
-pub(super) type Fields = Vec<(&'static str, Value)>;
+pub(crate) type Fields = Vec<(&'static str, Value)>;
 
 /// `fields!{batch: 8, strategy: "single"}`.
 macro_rules! fields {
@@ -12,13 +12,13 @@ macro_rules! fields {
         vec![$((stringify!($name), serde_json::json!($value))),*]
     };
 }
-pub(super) use fields;
+pub(crate) use fields;
 
 /// Parses one object per line.
 ///
 /// # Errors
 /// A line that is not JSON.
-pub(super) fn parse_lines(text: &str) -> Result<Vec<Value>> {
+pub(crate) fn parse_lines(text: &str) -> Result<Vec<Value>> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines
         .map(|line| serde_json::from_str(line).with_context(|| format!("a row: {line}")))
@@ -29,7 +29,7 @@ pub(super) fn parse_lines(text: &str) -> Result<Vec<Value>> {
 ///
 /// # Errors
 /// Several rows have them, so the definition of a table is wrong.
-pub(super) fn find<'r>(rows: &'r [Value], fields: [&Fields; 2]) -> Result<Option<&'r Value>> {
+pub(crate) fn find<'r>(rows: &'r [Value], fields: [&Fields; 2]) -> Result<Option<&'r Value>> {
     let mut found = matching(rows, fields);
     let first = found.next();
     let is_only = found.next().is_none();
@@ -42,7 +42,7 @@ pub(super) fn find<'r>(rows: &'r [Value], fields: [&Fields; 2]) -> Result<Option
 }
 
 /// All rows with these fields.
-pub(super) fn matching<'r>(
+pub(crate) fn matching<'r>(
     rows: &'r [Value],
     fields: [&Fields; 2],
 ) -> impl Iterator<Item = &'r Value> {
