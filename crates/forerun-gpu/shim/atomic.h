@@ -36,6 +36,9 @@ T atomic_compare_exchange(T* to, typename shim::Same<T>::Type expected,
                           typename shim::Same<T>::Type value) {
     return shim::atomically(to, [=](T was) { return was == expected ? value : was; });
 }
+inline u32 atomic_min(u32* to, u32 value) {
+    return shim::atomically(to, [=](u32 was) { return was < value ? was : value; });
+}
 
 template <typename T> T load_relaxed(const T* from) {
     static_assert(sizeof(T) >= 4, "accesses of other sizes would race with these");

@@ -152,6 +152,7 @@ mod tests {
     fn lists() -> Vec<&'static str> {
         let mut lists = vec![
             include_str!("../../kernels/gather.list"),
+            include_str!("../../kernels/hot_pool.list"),
             include_str!("../../kernels/table.list"),
         ];
         if cfg!(feature = "study") {

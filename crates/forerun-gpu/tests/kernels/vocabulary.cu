@@ -23,6 +23,7 @@ template <typename T> FORERUN_DEVICE void every_atomic(u64 address) {
     store_relaxed(memory + 1, load_relaxed(memory) + sum);
     sum += load_relaxed_if(u32(sum), memory);
     if constexpr (sizeof(T) == 4) sum += load_relaxed_or_zero(sum, memory);
+    if constexpr (sizeof(T) == 4) sum += atomic_min(memory, sum);
     store_release(memory + 2, sum);
     fence();
 }
