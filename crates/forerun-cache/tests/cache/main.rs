@@ -10,6 +10,7 @@ mod expiry_ms;
 mod flush;
 mod guards;
 mod item_bytes;
+mod keyspaces;
 mod lookups;
 mod model;
 mod observed_evictions;

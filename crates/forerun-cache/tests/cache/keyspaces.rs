@@ -1,16 +1,14 @@
 //! Several keyspaces in one cache: no key of one is a key of another, and each is counted and
 //! emptied on its own.
 
-mod testing;
-
 use std::collections::HashMap;
 
+use crate::testing::set;
 use forerun_cache::{
     Cache, CacheOptions, Clock, Delete, DeleteResult, Error, Expiry, Keyspace, KeyspaceFlush,
     Store, StoreResult,
 };
 use proptest::prelude::*;
-use testing::set;
 
 const KEYSPACES: u16 = 3;
 
